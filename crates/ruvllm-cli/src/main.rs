@@ -1,0 +1,2 @@
+//! The `ruvllm` command.
+fn main() {}

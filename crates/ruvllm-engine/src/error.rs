@@ -1,0 +1,59 @@
+//! The one error type of the engine.
+
+use std::fmt;
+
+/// What went wrong, for callers who branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The model file is missing, damaged, or lacks something it must have.
+    Model,
+    /// The file's architecture, tokenizer or tensor type is known to exist but not supported.
+    Unsupported,
+    /// The prompt, message list or chat template cannot be used.
+    Prompt,
+    /// The prompt does not fit the context, or the KV cache is full.
+    ContextLength,
+    /// An option is out of its range.
+    Options,
+    /// The request was cancelled by its owner.
+    Cancelled,
+}
+
+/// An error of the engine: a kind for code, one line for people, and a cause where there is one.
+#[derive(Debug)]
+pub struct EngineError {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl EngineError {
+    /// Makes an error from its kind and one line (lower case, no full stop, with the numbers and what to do).
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> EngineError {
+        EngineError { kind, message: message.into(), source: None }
+    }
+
+    /// The same, with the error that caused it.
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> EngineError {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Returns what kind of error this is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for EngineError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}

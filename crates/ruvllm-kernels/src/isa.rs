@@ -1,0 +1,129 @@
+//! Instruction sets: which exist, which this machine grants, and how a kernel's row is picked.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An instruction set a kernel may be written for, in rising order of preference.
+///
+/// A name stands for all the features its kernels may use, so one check covers a whole file:
+///
+/// | name | features |
+/// |---|---|
+/// | `scalar` | none beyond the target's baseline |
+/// | `neon` | aarch64 NEON (always there on aarch64), `fp16` conversions |
+/// | `avx2` | AVX2, FMA, F16C, BMI2 (Haswell, Zen and later) |
+/// | `avx512` | AVX-512 F, BW, DQ, VL, VNNI, VBMI (Ice Lake, Zen 4 and later), and all of `avx2` |
+///
+/// ```
+/// use ruvllm_kernels::Isa;
+/// assert!(Isa::best().is_available());
+/// assert_eq!("avx2".parse::<Isa>(), Ok(Isa::Avx2));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Isa {
+    /// Plain loops; the truth the others are tested against.
+    Scalar,
+    /// aarch64 NEON.
+    Neon,
+    /// x86-64 AVX2 + FMA + F16C + BMI2.
+    Avx2,
+    /// x86-64 AVX-512 F/BW/DQ/VL/VNNI/VBMI.
+    Avx512,
+}
+
+impl Isa {
+    /// Every instruction set, best first.
+    pub const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Scalar];
+
+    /// Returns the name used on the command line and in benchmark output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        }
+    }
+
+    /// Asks the CPU (and, through it, the operating system) whether all features of this set are granted.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+                    && is_x86_feature_detected!("bmi2")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+                    && is_x86_feature_detected!("avx512vbmi")
+            }
+            #[allow(unreachable_patterns, reason = "every set is matched on no single architecture")]
+            _ => false,
+        }
+    }
+
+    /// Iterates over the sets of this machine, best first; ends with [`Isa::Scalar`].
+    pub fn available() -> impl Iterator<Item = Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.is_available())
+    }
+
+    /// Returns the best set of this machine.
+    pub fn best() -> Isa {
+        Isa::available().next().unwrap_or(Isa::Scalar)
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The name is none of [`Isa::ALL`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownIsa(String);
+
+impl fmt::Display for UnknownIsa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown instruction set '{}'; known are scalar, neon, avx2, avx512", self.0)
+    }
+}
+
+impl std::error::Error for UnknownIsa {}
+
+impl FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(name: &str) -> Result<Isa, UnknownIsa> {
+        Isa::ALL.into_iter().find(|isa| isa.name() == name).ok_or_else(|| UnknownIsa(name.to_owned()))
+    }
+}
+
+/// One implementation of a kernel: a row of its table.
+pub(crate) trait Row: Sync + 'static {
+    /// Returns the instruction set the row is written for.
+    fn isa(&self) -> Isa;
+}
+
+/// Iterates over the rows this machine can run, best first.
+pub(crate) fn available<R: Row>(all: &'static [R]) -> impl Iterator<Item = &'static R> {
+    all.iter().filter(|row| row.isa().is_available())
+}
+
+/// Returns the best row that needs no more than `isa`. Panics if `isa` is not available here.
+pub(crate) fn pick<R: Row>(all: &'static [R], isa: Isa) -> &'static R {
+    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+    available(all).find(|row| row.isa() <= isa).expect("every table ends with a scalar row")
+}

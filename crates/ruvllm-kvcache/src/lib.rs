@@ -1,0 +1,1 @@
+//! ruvllm-kvcache.
