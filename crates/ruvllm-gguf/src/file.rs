@@ -1,0 +1,232 @@
+//! A model file (or the files of a split model), memory-mapped.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::cursor::Cursor;
+use crate::error::{GgufError, GgufErrorKind};
+use crate::header::Header;
+use crate::index;
+use crate::limits;
+use crate::metadata::{Metadata, shown};
+use crate::split::{self, SplitInfo};
+use crate::tensor::{self, TensorInfo};
+
+/// A GGUF model: metadata, tensor directory, and the mapped bytes of one file or of every part of a split model.
+#[derive(Clone, Debug)]
+pub struct GgufFile {
+    version: u32,
+    alignment: u64,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    /// Positions in `tensors`, sorted by name.
+    order: Vec<u32>,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone)]
+struct Part {
+    path: Option<PathBuf>,
+    bytes: Bytes,
+    data_start: usize,
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Part { path, bytes, data_start } = self;
+        write!(f, "Part {{ path: {path:?}, bytes: {}, data_start: {data_start} }}", bytes.len())
+    }
+}
+
+/// One file, read.
+struct Parsed {
+    version: u32,
+    alignment: u64,
+    metadata: Metadata,
+    tensors: Vec<TensorInfo>,
+    data_start: usize,
+}
+
+impl GgufFile {
+    /// Maps a file and reads its header, metadata and tensor directory; of a split model, every part, from the first.
+    ///
+    /// Tensor bytes are read by the system when they are first touched. The file must not be cut short while the value or
+    /// any [`Bytes`] from it lives: the system ends a process that touches a mapped page past the end.
+    ///
+    /// # Errors
+    /// If a file cannot be mapped, is not a sound GGUF file, or a part of a split model is missing. The error names the file.
+    pub fn open(path: &Path) -> Result<GgufFile, GgufError> {
+        let bytes = map(path).map_err(|e| e.at(path))?;
+        let parsed = Parsed::read(&bytes, 0).map_err(|e| e.at(path))?;
+        let split = SplitInfo::read(&parsed.metadata).map_err(|e| e.at(path))?;
+        if split.no != 0 {
+            return Err(split::not_first(path, split).at(path));
+        }
+        let mut file = GgufFile::first(bytes, parsed, Some(path));
+        for no in 1..split.count {
+            let part = split::part_path(path, split, no).ok_or_else(|| split::misnamed(split.count).at(path))?;
+            file.add_part(&part, no, split.count).map_err(|e| e.at(&part))?;
+        }
+        file.finish(split).map_err(|e| e.at(path))
+    }
+
+    /// Reads a file that is already in memory.
+    ///
+    /// # Errors
+    /// If the bytes are not a sound GGUF file, or are a part of a split model (open that by path).
+    pub fn from_bytes(bytes: Bytes) -> Result<GgufFile, GgufError> {
+        let parsed = Parsed::read(&bytes, 0)?;
+        let split = SplitInfo::read(&parsed.metadata)?;
+        if split.count != 1 {
+            let message = format!("part {} of {} of a split model: open it by path", split.no + 1, split.count);
+            return Err(GgufError::new(GgufErrorKind::Split, message));
+        }
+        GgufFile::first(bytes, parsed, None).finish(split)
+    }
+
+    fn first(bytes: Bytes, parsed: Parsed, path: Option<&Path>) -> GgufFile {
+        let Parsed { version, alignment, mut metadata, tensors, data_start } = parsed;
+        if let Some(path) = path {
+            metadata.set_path(path);
+        }
+        let part = Part { path: path.map(Path::to_owned), bytes, data_start };
+        GgufFile { version, alignment, metadata, tensors, order: Vec::new(), parts: vec![part] }
+    }
+
+    fn add_part(&mut self, path: &Path, no: u32, count: u32) -> Result<(), GgufError> {
+        let bytes = map(path).map_err(|error| {
+            let missing = matches!(std::error::Error::source(&error), Some(e)
+                if e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::NotFound));
+            if !missing {
+                return error;
+            }
+            let message = format!("part {} of {count} is missing: put it beside the others", no + 1);
+            GgufError::new(GgufErrorKind::Split, message)
+        })?;
+        let parsed = Parsed::read(&bytes, self.parts.len())?;
+        split::check_part(SplitInfo::read(&parsed.metadata)?, no, count)?;
+        if self.tensors.len() + parsed.tensors.len() > limits::N_TENSORS_MAX as usize {
+            let message = format!("more than {} tensors in all parts together", limits::N_TENSORS_MAX);
+            return Err(GgufError::new(GgufErrorKind::Limit, message));
+        }
+        self.tensors.extend(parsed.tensors);
+        self.parts.push(Part { path: Some(path.to_owned()), bytes, data_start: parsed.data_start });
+        Ok(())
+    }
+
+    /// Checks what only the whole can show.
+    fn finish(mut self, split: SplitInfo) -> Result<GgufFile, GgufError> {
+        let (found, n_parts) = (self.tensors.len() as u64, self.parts.len());
+        if let Some(expected) = split.n_tensors.filter(|&expected| expected != found) {
+            let message = format!("{} is {expected}, the {n_parts} parts hold {found} tensors", split::N_TENSORS);
+            return Err(GgufError::new(GgufErrorKind::Split, message));
+        }
+        let tensors = &self.tensors;
+        self.order = index::by_name(tensors.len(), |i| tensors[i].name.as_str()).map_err(|(a, b)| {
+            let message = format!("tensor '{}' occurs twice (entries {a} and {b})", shown(&tensors[a].name));
+            GgufError::new(GgufErrorKind::Duplicate, message)
+        })?;
+        Ok(self)
+    }
+
+    /// Returns the version of the format: 1, 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Returns the alignment of tensor data in the (first) file, in bytes.
+    pub fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    /// Returns the metadata; of a split model, that of the first part.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// Iterates over the tensors in file order.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &TensorInfo> {
+        self.tensors.iter()
+    }
+
+    /// Returns the tensor with this name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        let place = index::search(&self.order, name, |i| self.tensors[i].name.as_str()).ok()?;
+        Some(&self.tensors[self.order[place] as usize])
+    }
+
+    /// Returns the bytes of a tensor of this file, sharing the map: nothing is copied.
+    ///
+    /// # Panics
+    /// If `tensor` is of another file and reaches outside this one.
+    pub fn data(&self, tensor: &TensorInfo) -> Bytes {
+        let part = &self.parts[tensor.part()];
+        let start = part.data_start + tensor.offset() as usize;
+        part.bytes.slice(start..start + tensor.n_bytes())
+    }
+
+    /// Returns how many files the model is in.
+    pub fn n_parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Returns the paths of the files; none for bytes in memory.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.parts.iter().filter_map(|part| part.path.as_deref())
+    }
+
+    /// Returns the size of all files together, in bytes.
+    pub fn total_bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes.len() as u64).sum()
+    }
+
+    /// Returns the size of all tensors together, in bytes, without padding.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.n_bytes() as u64).sum()
+    }
+}
+
+impl Parsed {
+    fn read(bytes: &Bytes, part: usize) -> Result<Parsed, GgufError> {
+        let mut cursor = Cursor::new(bytes);
+        let header = Header::read(&mut cursor)?;
+        let metadata = Metadata::read(&mut cursor, header.n_metadata)?;
+        let alignment = read_alignment(&metadata)?;
+        let tensors = TensorInfo::read_all(&mut cursor, header.n_tensors, part)?;
+        let data_start = (cursor.pos() as u64).next_multiple_of(alignment);
+        tensor::check_layout(&tensors, alignment, data_start, bytes.len() as u64)?;
+        // Past the end of a file without tensors this is used for nothing.
+        let data_start = usize::try_from(data_start).unwrap_or(usize::MAX);
+        Ok(Parsed { version: header.version, alignment, metadata, tensors, data_start })
+    }
+}
+
+/// Returns `general.alignment`, or the format's default.
+pub(crate) fn read_alignment(metadata: &Metadata) -> Result<u64, GgufError> {
+    let alignment = metadata.u64("general.alignment")?.unwrap_or(limits::ALIGNMENT_DEFAULT);
+    if !alignment.is_power_of_two() || alignment > limits::ALIGNMENT_MAX {
+        let most = limits::ALIGNMENT_MAX;
+        return Err(GgufError::invalid(format!(
+            "general.alignment is {alignment}, expected a power of two up to {most}"
+        )));
+    }
+    Ok(alignment)
+}
+
+fn map(path: &Path) -> Result<Bytes, GgufError> {
+    let file = File::open(path).map_err(|e| GgufError::io("cannot open the file", e))?;
+    let stat = file.metadata().map_err(|e| GgufError::io("cannot open the file", e))?;
+    if stat.is_dir() {
+        return Err(GgufError::io("cannot open the file", ErrorKind::IsADirectory.into()));
+    }
+    if stat.len() == 0 {
+        return Ok(Bytes::new());
+    }
+    // SAFETY: the map is private and read-only, and only shared slices of it are handed out. That the file is not changed
+    // under it is what `GgufFile::open` asks of its caller; the bytes are plain data, any value of which is sound to read.
+    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| GgufError::io("cannot map the file", e))?;
+    Ok(Bytes::from_owner(map))
+}
