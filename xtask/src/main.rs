@@ -1,2 +1,64 @@
-//! `cargo xtask`.
-fn main() {}
+//! `cargo xtask`: the tasks of this repository, the same on a laptop and in CI.
+//!
+//! One file per command. Every command prints what it does, exits 0 when it succeeded, 1 when it failed (with one
+//! line on standard error that says why) and 2 when it was called wrongly.
+
+mod bench;
+mod ci;
+mod cross;
+mod models;
+mod shell;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The tasks of this repository.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check, cheapest first, and stop at the first that fails
+    Ci(ci::Args),
+    /// Check what the compiler cannot: layers, docs, file sizes, decision records, licences
+    Tidy,
+    /// Measure: kernels by criterion, models by `ruvllm bench`
+    Bench(bench::Args),
+    /// Fetch the real models that tests and benches need
+    Models(models::Args),
+    /// Test the aarch64 (NEON) kernels under emulation
+    Cross(cross::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Ci(args) => ci::run(&args),
+        Command::Tidy => tidy::run(),
+        Command::Bench(args) => bench::run(&args),
+        Command::Models(args) => models::run(&args),
+        Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

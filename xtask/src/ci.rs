@@ -1,0 +1,118 @@
+//! `cargo xtask ci`: every check, cheapest first, stopping at the first that fails.
+//!
+//! All steps build with one profile, one target folder and the same flags, so a dependency is compiled once for
+//! checking and once for running.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::shell::{self, PROFILE, Totals, cargo};
+use crate::{cross, models, tidy};
+
+/// What `cargo xtask ci` is asked to do.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run only these steps, in their usual order
+    #[arg(value_name = "STEP", value_parser = STEPS.map(|step| step.name))]
+    only: Vec<String>,
+}
+
+/// One check. It adds the totals of the tests it ran, also when it fails.
+struct Step {
+    name: &'static str,
+    run: fn(&mut Totals) -> Result<()>,
+}
+
+/// Every step, cheapest first. `models` comes before the tests that read the models, and after `build`, whose
+/// `ruvllm` fetches them; `cross` is last because it builds the standard library for another machine.
+const STEPS: [Step; 9] = [
+    Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
+    Step { name: "tidy", run: |_| tidy::run() },
+    Step { name: "clippy", run: |_| clippy() },
+    Step { name: "build", run: |_| shell::run(cargo("test --workspace --no-run").args(["--profile", PROFILE])) },
+    Step { name: "models", run: |_| models::fetch(&models::NAMES) },
+    Step { name: "test", run: test },
+    Step { name: "bench", run: |_| bench() },
+    Step { name: "docs", run: |_| docs() },
+    Step { name: "cross", run: |totals| cross::run(&cross::Args::default(), totals) },
+];
+
+/// Runs the steps and prints a line for each, then the totals of all tests.
+///
+/// # Errors
+/// A step failed; the message names it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let chosen = |step: &&Step| args.only.is_empty() || args.only.iter().any(|name| name == step.name);
+    let (mut summary, mut totals, mut failure) = (Vec::new(), Totals::default(), None);
+    for step in STEPS.iter().filter(chosen) {
+        println!("\n== {}", step.name);
+        let (start, mut found) = (Instant::now(), Totals::default());
+        let result = (step.run)(&mut found);
+        totals.add(found);
+        summary.push(line(step.name, result.is_ok(), start.elapsed(), found));
+        if let Err(error) = result {
+            failure = Some((step.name, error));
+            break;
+        }
+    }
+    println!("\n== summary");
+    summary.iter().for_each(|line| println!("{line}"));
+    println!("{totals}");
+    match failure {
+        Some((name, error)) => bail!("step '{name}' failed: {error:#}"),
+        None => Ok(()),
+    }
+}
+
+/// Returns one line of the summary.
+fn line(name: &str, ok: bool, took: Duration, totals: Totals) -> String {
+    let verdict = if ok { "ok" } else { "FAILED" };
+    let tests = if totals == Totals::default() { String::new() } else { format!("  {totals}") };
+    format!("{name:<8} {verdict:<6} {:>7.1} s{tests}", took.as_secs_f64())
+}
+
+fn clippy() -> Result<()> {
+    shell::run(cargo("clippy --workspace --all-targets").args(["--profile", PROFILE, "--", "-D", "warnings"]))
+}
+
+fn test(totals: &mut Totals) -> Result<()> {
+    let (found, result) = shell::test(cargo("test --workspace --no-fail-fast").args(["--profile", PROFILE]));
+    totals.add(found);
+    result?;
+    if found.n_ignored > 0 {
+        bail!("{} tests are ignored; a test that cannot run fails, it does not skip", found.n_ignored);
+    }
+    Ok(())
+}
+
+/// Runs every bench once, as a test. `--workspace` keeps the features of the dependencies as the tests had them.
+fn bench() -> Result<()> {
+    shell::run(cargo("bench --workspace --bench *").args(["--profile", PROFILE, "--", "--test"]))
+}
+
+fn docs() -> Result<()> {
+    shell::run(cargo("doc --workspace --no-deps").args(["--profile", PROFILE]).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_lines_align() {
+        let totals = Totals { n_passed: 7, n_failed: 1, n_ignored: 0 };
+        assert_eq!(line("fmt", true, Duration::from_millis(1250), Totals::default()), "fmt      ok         1.2 s");
+        assert_eq!(
+            line("test", false, Duration::from_secs(83), totals),
+            "test     FAILED    83.0 s  7 passed, 1 failed"
+        );
+    }
+
+    #[test]
+    fn steps_are_named_once() {
+        for (i, step) in STEPS.iter().enumerate() {
+            assert!(STEPS[..i].iter().all(|other| other.name != step.name), "two steps are named {}", step.name);
+        }
+    }
+}

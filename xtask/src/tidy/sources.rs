@@ -1,0 +1,60 @@
+//! Rules about single files: sizes, opening comments, ignored tests, paths outside the repository.
+
+use std::collections::BTreeMap;
+
+/// The most lines a source file may have.
+const N_LINES_MAX: usize = 1000;
+
+/// The lines past which a source file earns a warning.
+const N_LINES_WARN: usize = 500;
+
+/// Returns the sources past the warning, longest first, with their lines.
+pub(super) fn long_files(files: &BTreeMap<String, String>) -> Vec<(&str, usize)> {
+    let mut long: Vec<(&str, usize)> = (files.iter())
+        .filter(|(path, _)| is_source(path))
+        .filter(|(_, text)| (N_LINES_WARN + 1..=N_LINES_MAX).contains(&text.lines().count()))
+        .map(|(path, text)| (path.as_str(), text.lines().count()))
+        .collect();
+    long.sort_by_key(|(_, n_lines)| std::cmp::Reverse(*n_lines));
+    long
+}
+
+/// Checks every file by itself.
+pub(super) fn check(files: &BTreeMap<String, String>, findings: &mut Vec<String>) {
+    // Put together here, so that this file does not break its own rule.
+    let outside = [concat!("..", "/shared"), concat!("/work", "/shared"), concat!("/work", "/main")];
+    for (path, text) in files {
+        for folder in outside {
+            if let Some(at) = text.lines().position(|line| line.contains(folder)) {
+                findings.push(format!("{path}:{}: names {folder}, which is not in the repository", at + 1));
+            }
+        }
+        if !is_source(path) {
+            continue;
+        }
+        let n_lines = text.lines().count();
+        if n_lines > N_LINES_MAX {
+            findings
+                .push(format!("{path} has {n_lines} lines; look for the two files inside it ({N_LINES_MAX} at most)"));
+        }
+        if path.ends_with(".rs") {
+            rust(path, text, findings);
+        }
+    }
+}
+
+fn rust(path: &str, text: &str, findings: &mut Vec<String>) {
+    if !text.starts_with("//!") {
+        findings.push(format!("{path} does not open with `//!`"));
+    }
+    let ignored = |line: &str| line.trim_start().starts_with("#[ignore");
+    if let Some(at) = text.lines().position(ignored) {
+        findings.push(format!("{path}:{}: a test is ignored; one that cannot run fails", at + 1));
+    }
+}
+
+/// Whether a file is written by hand as source or text, as opposed to data.
+fn is_source(path: &str) -> bool {
+    let written = [".rs", ".md", ".py", ".toml"].iter().any(|ending| path.ends_with(ending));
+    written && !path.contains("/testdata/")
+}
