@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+mod grids;
+mod structs;
+
+pub use grids::*;
+pub use structs::*;
+
 macro_rules! ggml_types {
     ($($(#[$doc:meta])* $variant:ident = $id:literal, $name:literal, $len:literal, $bytes:literal;)*) => {
         /// A GGML tensor type as GGUF files number it (`ggml.h`, `enum ggml_type`).
