@@ -310,12 +310,11 @@ blocks! {
 /// ```
 #[inline]
 pub fn scale_min_k4(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
-    let (mut scales, mut mins) = ([0; 8], [0; 8]);
-    for j in 0..4 {
-        let (s, m, low) = (packed[j], packed[4 + j], packed[8 + j]);
-        (scales[j], mins[j]) = (s & 63, m & 63);
-        (scales[4 + j], mins[4 + j]) = (low & 15 | s >> 6 << 4, low >> 4 | m >> 6 << 4);
-    }
+    let word = |i: usize| u32::from_le_bytes(packed.as_chunks().0[i]);
+    let (s, m, low) = (word(0), word(1), word(2));
+    let join = |a: u32, b: u32| (u64::from(a) | u64::from(b) << 32).to_le_bytes();
+    let scales = join(s & 0x3f3f_3f3f, low & 0x0f0f_0f0f | s >> 2 & 0x3030_3030);
+    let mins = join(m & 0x3f3f_3f3f, low >> 4 & 0x0f0f_0f0f | m >> 2 & 0x3030_3030);
     (scales, mins)
 }
 

@@ -57,6 +57,7 @@ fn each<const N: usize>(bytes: &[u8], out: &mut [f32], f: impl Fn([u8; N]) -> f3
 
 /// Calls `f` on each block and its `N` values.
 fn blocks<B: block::Block, const N: usize>(bytes: &[u8], out: &mut [f32], f: impl Fn(&B, &mut [f32; N])) {
+    const { assert!(B::LEN == N) };
     for (out, x) in out.as_chunks_mut::<N>().0.iter_mut().zip(block::cast::<B>(bytes)) {
         f(x, out);
     }

@@ -15,6 +15,9 @@
 //! | `scale16(v, d, out)` | `out[j] = d·v[j]`, with `v` as int8 |
 //! | `affine16(v, d, m, out)` | `out[j] = d·v[j] + m`, rounded twice, with `v` as int8 |
 //! | `f16_row`, `bf16_row` | whole rows of those types |
+//!
+//! In the super-blocks `c` counts chunks of 16 packed bytes and `k` the bit fields of a byte; which group field `k` of
+//! chunk `c` is follows from the layouts in `block/structs.rs`.
 
 use crate::block::{self, Block};
 
@@ -72,20 +75,6 @@ macro_rules! vector_rows {
             or(nibbles(qs, i), high(spread(u16::from_le_bytes([qh[2 * i], qh[2 * i + 1]]))))
         }
 
-        /// Group `i` of 2-bit quants as Q2_K, Q3_K and TQ2_0 lay them out.
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn two_bits(qs: &[u8; 64], i: usize) -> $vector {
-            bits(load(chunk(qs, 2 * (i / 8) + i % 2)), 2 * (i as i32 / 2 % 4), 3)
-        }
-
-        /// Group `i` of nibbles as Q4_K and Q5_K lay them out.
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn nibbles_k(qs: &[u8; 128], i: usize) -> $vector {
-            bits(load(chunk(qs, 2 * (i / 4) + i % 2)), 4 * (i as i32 / 2 % 2), 15)
-        }
-
         #[inline]
         #[target_feature(enable = $features)]
         fn q4_0(block: &BlockQ4_0, out: &mut [[f32; 16]; 2]) {
@@ -135,21 +124,30 @@ macro_rules! vector_rows {
         #[target_feature(enable = $features)]
         fn q2_k(block: &BlockQ2_K, out: &mut [[f32; 16]; 16]) {
             let (d, dmin) = (half(block.d), half(block.dmin));
-            for (i, (out, scale)) in out.iter_mut().zip(block.scales).enumerate() {
-                let (d, m) = (d * f32::from(scale & 15), dmin * f32::from(scale >> 4));
-                affine16(two_bits(&block.qs, i), d, -m, out);
+            for c in 0..4 {
+                let v = load(chunk(&block.qs, c));
+                for k in 0..4 {
+                    let i = 8 * (c / 2) + 2 * k + c % 2;
+                    let scale = block.scales[i];
+                    let (d, m) = (d * f32::from(scale & 15), dmin * f32::from(scale >> 4));
+                    affine16(bits(v, 2 * k as i32, 3), d, -m, &mut out[i]);
+                }
             }
         }
 
         #[inline]
         #[target_feature(enable = $features)]
         fn q3_k(block: &BlockQ3_K, out: &mut [[f32; 16]; 16]) {
-            let d = half(block.d);
-            for (i, (out, scale)) in out.iter_mut().zip(block.scales()).enumerate() {
-                // The third bit stands for 4, and all is lowered by 4.
-                let third = bits(load(chunk(&block.hmask, i % 2)), i as i32 / 2, 1);
-                let q = sub(or(two_bits(&block.qs, i), bits(high(third), 2, 4)), 4);
-                scale16(q, d * f32::from(scale), out);
+            let (d, scales) = (half(block.d), block.scales());
+            for c in 0..4 {
+                let (v, h) = (load(chunk(&block.qs, c)), load(chunk(&block.hmask, c % 2)));
+                for k in 0..4 {
+                    let i = 8 * (c / 2) + 2 * k + c % 2;
+                    // The third bit stands for 4, and all is lowered by 4.
+                    let third = bits(high(bits(h, i as i32 / 2, 1)), 2, 4);
+                    let q = sub(or(bits(v, 2 * k as i32, 3), third), 4);
+                    scale16(q, d * f32::from(scales[i]), &mut out[i]);
+                }
             }
         }
 
@@ -158,9 +156,13 @@ macro_rules! vector_rows {
         fn q4_k(block: &BlockQ4_K, out: &mut [[f32; 16]; 16]) {
             let (d, dmin) = (half(block.d), half(block.dmin));
             let (scales, mins) = scale_min_k4(&block.scales);
-            for (i, out) in out.iter_mut().enumerate() {
-                let (d, m) = (d * f32::from(scales[i / 2]), dmin * f32::from(mins[i / 2]));
-                affine16(nibbles_k(&block.qs, i), d, -m, out);
+            for c in 0..8 {
+                let v = load(chunk(&block.qs, c));
+                for k in 0..2 {
+                    let group = 2 * (c / 2) + k;
+                    let (d, m) = (d * f32::from(scales[group]), dmin * f32::from(mins[group]));
+                    affine16(bits(v, 4 * k as i32, 15), d, -m, &mut out[2 * group + c % 2]);
+                }
             }
         }
 
@@ -169,10 +171,14 @@ macro_rules! vector_rows {
         fn q5_k(block: &BlockQ5_K, out: &mut [[f32; 16]; 16]) {
             let (d, dmin) = (half(block.d), half(block.dmin));
             let (scales, mins) = scale_min_k4(&block.scales);
-            for (i, out) in out.iter_mut().enumerate() {
-                let (d, m) = (d * f32::from(scales[i / 2]), dmin * f32::from(mins[i / 2]));
-                let fifth = bits(load(chunk(&block.qh, i % 2)), i as i32 / 2, 1);
-                affine16(or(nibbles_k(&block.qs, i), high(fifth)), d, -m, out);
+            for c in 0..8 {
+                let (v, h) = (load(chunk(&block.qs, c)), load(chunk(&block.qh, c % 2)));
+                for k in 0..2 {
+                    let group = 2 * (c / 2) + k;
+                    let (d, m) = (d * f32::from(scales[group]), dmin * f32::from(mins[group]));
+                    let q = or(bits(v, 4 * k as i32, 15), high(bits(h, group as i32, 1)));
+                    affine16(q, d, -m, &mut out[2 * group + c % 2]);
+                }
             }
         }
 
@@ -180,10 +186,14 @@ macro_rules! vector_rows {
         #[target_feature(enable = $features)]
         fn q6_k(block: &BlockQ6_K, out: &mut [[f32; 16]; 16]) {
             let d = half(block.d);
-            for (i, (out, scale)) in out.iter_mut().zip(block.scales).enumerate() {
-                let low = load(chunk(&block.ql, 4 * (i / 8) + i % 4));
-                let q = or(bits(low, 4 * (i as i32 / 4 % 2), 15), high(two_bits(&block.qh, i)));
-                scale16(sub(q, 32), d * f32::from(scale), out);
+            for c in 0..8 {
+                let (v, h) = (load(chunk(&block.ql, c)), load(chunk(&block.qh, 2 * (c / 4) + c % 2)));
+                for k in 0..2 {
+                    let group = c / 2 % 2 + 2 * k;
+                    let i = 8 * (c / 4) + 2 * group + c % 2;
+                    let q = or(bits(v, 4 * k as i32, 15), high(bits(h, 2 * group as i32, 3)));
+                    scale16(sub(q, 32), d * f32::from(block.scales[i]), &mut out[i]);
+                }
             }
         }
 
@@ -200,9 +210,11 @@ macro_rules! vector_rows {
         #[target_feature(enable = $features)]
         fn iq4_xs(block: &BlockIQ4_XS, out: &mut [[f32; 16]; 16]) {
             let (d, scales) = (half(block.d), block.scales());
-            for (i, out) in out.iter_mut().enumerate() {
-                let q = nibbles(chunk(&block.qs, i / 2), i % 2);
-                scale16(lookup(&IQ4_VALUES, q), d * f32::from(scales[i / 2]), out);
+            for (c, qs) in block.qs.as_chunks::<16>().0.iter().enumerate() {
+                let d = d * f32::from(scales[c]);
+                for k in 0..2 {
+                    scale16(lookup(&IQ4_VALUES, nibbles(qs, k)), d, &mut out[2 * c + k]);
+                }
             }
         }
 
@@ -210,8 +222,11 @@ macro_rules! vector_rows {
         #[target_feature(enable = $features)]
         fn tq2_0(block: &BlockTQ2_0, out: &mut [[f32; 16]; 16]) {
             let d = half(block.d);
-            for (i, out) in out.iter_mut().enumerate() {
-                scale16(sub(two_bits(&block.qs, i), 1), d, out);
+            for c in 0..4 {
+                let v = load(chunk(&block.qs, c));
+                for k in 0..4 {
+                    scale16(sub(bits(v, 2 * k as i32, 3), 1), d, &mut out[8 * (c / 2) + 2 * k + c % 2]);
+                }
             }
         }
 
