@@ -53,11 +53,12 @@ struct Parsed {
 impl GgufFile {
     /// Maps a file and reads its header, metadata and tensor directory; of a split model, every part, from the first.
     ///
-    /// Tensor bytes are read by the system when they are first touched. The file must not be cut short while the value or
-    /// any [`Bytes`] from it lives: the system ends a process that touches a mapped page past the end.
+    /// Tensor bytes are read by the system when they are first touched. The file must not be cut short while the
+    /// value or any [`Bytes`] from it lives: the system ends a process that touches a mapped page past the end.
     ///
     /// # Errors
-    /// If a file cannot be mapped, is not a sound GGUF file, or a part of a split model is missing. The error names the file.
+    /// If a file cannot be mapped, is not a sound GGUF file, or a part of a split model is missing. The error names
+    /// the file.
     pub fn open(path: &Path) -> Result<GgufFile, GgufError> {
         let bytes = map(path).map_err(|e| e.at(path))?;
         let parsed = Parsed::read(&bytes, 0).map_err(|e| e.at(path))?;
@@ -225,8 +226,9 @@ fn map(path: &Path) -> Result<Bytes, GgufError> {
     if stat.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the map is private and read-only, and only shared slices of it are handed out. That the file is not changed
-    // under it is what `GgufFile::open` asks of its caller; the bytes are plain data, any value of which is sound to read.
+    // SAFETY: the map is private and read-only, and only shared slices of it are handed out. That the file is not
+    // changed under it is what `GgufFile::open` asks of its caller; the bytes are plain data, any value of which is
+    // sound to read.
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| GgufError::io("cannot map the file", e))?;
     Ok(Bytes::from_owner(map))
 }

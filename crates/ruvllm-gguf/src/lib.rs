@@ -1,8 +1,9 @@
 //! Reads and writes GGUF, the file format of GGML models: versions 1 to 3, little-endian, whole or split.
 //!
 //! A file is memory-mapped and its metadata and tensor directory are checked once; tensor bytes are handed out as
-//! [`bytes::Bytes`] that share the map. A damaged or hostile file costs a [`GgufError`] and bounded memory, never a panic:
-//! every length is checked against the bytes that are left before anything is allocated for it (see [`limits`]).
+//! [`bytes::Bytes`] that share the map. A damaged or hostile file costs a [`GgufError`] and bounded memory, never a
+//! panic: every length is checked against the bytes that are left before anything is allocated for it (see
+//! [`limits`]).
 //!
 //! ```
 //! use ruvllm_gguf::{GgufFile, GgufWriter};
@@ -28,8 +29,8 @@
 //! # }
 //! ```
 //!
-//! What it does not do: it knows sizes of block formats but never looks inside a block, and it does not know what a key or a
-//! tensor is for, but for `general.alignment` and the `split.*` keys. Specification:
+//! What it does not do: it knows sizes of block formats but never looks inside a block, and it does not know what a
+//! key or a tensor is for, but for `general.alignment` and the `split.*` keys. Specification:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 #![deny(missing_docs)]

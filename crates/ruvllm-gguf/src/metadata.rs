@@ -11,8 +11,8 @@ use crate::value::{Array, Value};
 
 /// Metadata of a file: keys in the order of the file, each once.
 ///
-/// The typed accessors return `Ok(None)` when the key is absent and an error naming the key, what was expected and what
-/// was found when its value is of another type or does not fit.
+/// The typed accessors return `Ok(None)` when the key is absent and an error naming the key, what was expected and
+/// what was found when its value is of another type or does not fit.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
@@ -128,7 +128,9 @@ impl Metadata {
         match convert(value) {
             Some(out) => Ok(Some(out)),
             None => {
-                let found = value.as_integer().map_or_else(|| value.type_name(), |v| v.to_string());
+                let ty = value.type_name();
+                let article = if ty.starts_with(['a', 'f']) { "an" } else { "a" };
+                let found = value.as_integer().map_or_else(|| format!("{article} {ty}"), |v| v.to_string());
                 Err(self.wrong(key, &found, expected))
             }
         }
@@ -247,18 +249,23 @@ impl Metadata {
         })
     }
 
-    /// Returns one `u32` for each of `n` layers: a single integer counts for every layer, an array must have `n` items or
-    /// more (the rest is left out). Many hyper-parameters, such as `*.attention.head_count_kv`, come in both shapes.
+    /// Returns one `u32` for each of `n` layers: a single integer counts for every layer, an array must have `n`
+    /// items or more (the rest is left out). Many hyper-parameters, such as `*.attention.head_count_kv`, come in both
+    /// shapes.
     ///
     /// # Errors
     /// If the value is neither, does not fit, or the array is shorter than `n`.
     pub fn u32_per_layer(&self, key: &str, n: usize) -> Result<Option<Vec<u32>>, GgufError> {
-        if !matches!(self.get(key), Some(Value::Array(_))) {
+        if !self.get(key).is_some_and(Value::is_array) {
             return Ok(self.u32(key)?.map(|value| vec![value; n]));
         }
         let Some(mut items) = self.u32s(key)? else { return Ok(None) };
         if items.len() < n {
-            return Err(self.wrong(key, &format!("an array of {}", items.len()), &format!("one integer or {n}")));
+            return Err(self.wrong(
+                key,
+                &format!("an array of {}", items.len()),
+                &format!("one integer, or {n} of them"),
+            ));
         }
         items.truncate(n);
         Ok(Some(items))

@@ -1,5 +1,6 @@
-//! Models split over several files, as `llama-gguf-split` writes them: `NAME-00001-of-00003.gguf` and so on, with the keys
-//! `split.no` (from 0), `split.count` and `split.tensors.count`. Only the first part has the model's own metadata.
+//! Models split over several files, as `llama-gguf-split` writes them: `NAME-00001-of-00003.gguf` and so on, with the
+//! keys `split.no` (from 0), `split.count` and `split.tensors.count`. Only the first part has the model's own
+//! metadata.
 
 use std::path::{Path, PathBuf};
 

@@ -14,7 +14,8 @@ pub struct TensorInfo {
     pub name: String,
     /// Element type.
     pub ty: GgmlType,
-    /// Sizes in GGUF order, 1 to 4 of them, none zero: `shape[0]` is the contiguous one (columns), then rows, then experts.
+    /// Sizes in GGUF order, 1 to 4 of them, none zero: `shape[0]` is the contiguous one (columns), then rows, then
+    /// experts.
     pub shape: Vec<usize>,
     n_bytes: usize,
     /// From the start of the part's data section.
@@ -90,7 +91,8 @@ pub(crate) fn tensor_bytes(ty: GgmlType, shape: &[usize]) -> Result<usize, GgufE
         let (row, block) = (shape[0], ty.block_len());
         return Err(GgufError::invalid(format!("rows of {row} values are not whole {ty} blocks of {block}")));
     }
-    // The product of the sizes is checked as well as the bytes, because types below 8 bits have fewer bytes than values.
+    // The product of the sizes is checked as well as the bytes, because types below 8 bits have fewer bytes than
+    // values.
     let n_elements = shape.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
     n_elements
         .and_then(|n| (n / ty.block_len()).checked_mul(ty.block_bytes()))
@@ -114,7 +116,7 @@ fn type_from_id(id: u32) -> Result<GgmlType, GgufError> {
                 };
                 format!("type {name} ({id}) was removed from GGML: quantise the model again")
             }
-            _ => format!("unknown tensor type {id}: use a model of a type this version reads, such as Q4_K_M or Q8_0"),
+            _ => format!("unknown tensor type {id}: use a model with types read here, such as Q4_K_M or Q8_0"),
         };
         GgufError::new(GgufErrorKind::Unsupported, message)
     })

@@ -228,6 +228,20 @@ impl Value {
         }
     }
 
+    /// Returns whether this is an array.
+    pub fn is_array(&self) -> bool {
+        matches!(self, Value::Array(_))
+    }
+
+    /// Returns an array of bools or of integers (not zero counts as true) as flags, or `None` for other values.
+    pub fn to_flags(&self) -> Option<Vec<bool>> {
+        match self {
+            Value::Array(Array::Bool(items)) => Some(items.clone()),
+            Value::Array(array) => Some(array.integers()?.map(|item| item != 0).collect()),
+            _ => None,
+        }
+    }
+
     /// Returns the integer of any integer type, or `None` for other types.
     pub fn as_integer(&self) -> Option<i128> {
         Some(match *self {

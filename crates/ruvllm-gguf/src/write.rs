@@ -105,12 +105,14 @@ impl<'a> GgufWriter<'a> {
         self
     }
 
-    /// Returns the metadata, to read and set. `general.alignment` takes effect if set; without it tensors are aligned to 32.
+    /// Returns the metadata, to read and set. `general.alignment` takes effect if set; without it tensors are aligned
+    /// to 32.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// Adds a tensor; the file keeps the order of the calls. `shape` is in GGUF order: `shape[0]` is the contiguous size.
+    /// Adds a tensor; the file keeps the order of the calls. `shape` is in GGUF order: `shape[0]` is the contiguous
+    /// size.
     ///
     /// # Errors
     /// If the type cannot have this shape, or bytes at hand are not as many as the shape asks for.
@@ -141,8 +143,8 @@ impl<'a> GgufWriter<'a> {
     /// Writes the file to a stream and returns its size in bytes.
     ///
     /// # Errors
-    /// If names or sizes are such that the file could not be read again, a source gives too few or too many bytes, or the
-    /// stream fails.
+    /// If names or sizes are such that the file could not be read again, a source gives too few or too many bytes, or
+    /// the stream fails.
     pub fn write_to(self, out: impl Write) -> Result<u64, GgufError> {
         let alignment = read_alignment(&self.metadata)?;
         let head = self.head(alignment)?;
@@ -158,8 +160,8 @@ impl<'a> GgufWriter<'a> {
         Ok(out.n_written)
     }
 
-    /// Writes the file and returns its size in bytes. It appears under its name only when it is complete; until then it is
-    /// `path` with `.part` appended, which also takes the place of a file that another process has mapped.
+    /// Writes the file and returns its size in bytes. It appears under its name only when it is complete; until then
+    /// it is `path` with `.part` appended, which also takes the place of a file that another process has mapped.
     ///
     /// # Errors
     /// As [`GgufWriter::write_to`]; the error names the path.

@@ -1,0 +1,10 @@
+//! The crate from outside: round trips, committed files, and what damaged and hostile files cost.
+
+mod base;
+mod committed;
+mod counting;
+mod hostile;
+mod messages;
+mod mutated;
+mod round_trip;
+mod split;
