@@ -155,7 +155,9 @@ mod tests {
     #[test]
     fn output_and_failure_are_told() {
         assert!(output(&mut cargo("--version")).expect("cargo runs").starts_with("cargo "));
-        let error = run(&mut cargo("--no-such-flag")).expect_err("cargo refuses the flag");
-        assert!(error.to_string().starts_with("`cargo --no-such-flag` failed"), "{error}");
+        let error = run(Command::new("false").arg("x")).expect_err("false fails");
+        assert!(error.to_string().starts_with("`false x` failed"), "{error}");
+        let error = run(&mut Command::new("no-such-program")).expect_err("there is no such program");
+        assert_eq!(error.to_string(), "cannot run `no-such-program`");
     }
 }
