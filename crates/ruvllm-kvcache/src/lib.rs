@@ -1,1 +1,51 @@
-//! ruvllm-kvcache.
+//! The paged KV cache of RuvLLM: who owns which block.
+//!
+//! Keys and values of all sequences lie in one [`BlockPool`], in blocks of 16 positions for all attention layers at
+//! once. A [`Sequence`] is a page table: position `p` is slot `p % 16` of its block `p / 16`. Blocks are counted
+//! references, so sequences can share a prefix ([`BlockPool::fork`]) and write on without seeing each other: the first
+//! block that would be written while shared is copied.
+//!
+//! At any time `free + in_use == total`. A block's memory is touched when its positions are first written, so a pool for
+//! the longest context costs what is used of it.
+//!
+//! This crate knows no attention maths, models or requests; layout and arithmetic are
+//! [`ruvllm_kernels::attention`]'s.
+//!
+//! ```
+//! use ruvllm_kernels::attention::{self, Inputs, Limits, Options, Scratch};
+//! use ruvllm_kernels::{Isa, team::Team};
+//! use ruvllm_kvcache::{BlockPool, KvLayout, KvType, LayerKv};
+//!
+//! let shape = LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 };
+//! let mut pool = BlockPool::new(&KvLayout { layers: vec![shape; 2] }, KvType::F16, 64);
+//! let mut sequence = pool.sequence(1024);
+//!
+//! // One step of three rows through layer 1.
+//! let (team, options) = (Team::new(2), Options::causal(2, shape));
+//! let limits = Limits { n_heads: 2, k_dim: 8, v_dim: 8, n_ctx: 1024 };
+//! let mut scratch = Scratch::new(team.n_threads(), limits);
+//! let (q, k, v, mut out) = ([0.5; 3 * 16], [0.5; 3 * 8], [0.25; 3 * 8], [0.0; 3 * 16]);
+//! pool.reserve(&mut sequence, 3)?;
+//! let segments = [sequence.segment(0, 3)];
+//! pool.write_rows(&team, 1, &segments, &k, &v);
+//! let inputs = Inputs { options: &options, kv: pool.layer(1), segments: &segments, q: &q };
+//! attention::attend(attention::pick(Isa::best()), &team, &mut scratch, &inputs, &mut out);
+//! sequence.advance(3);
+//!
+//! assert_eq!(out, [0.25; 3 * 16]);
+//! assert_eq!((pool.stats().in_use, pool.stats().free), (1, 63));
+//! drop(sequence);
+//! assert_eq!(pool.stats().free, 64);
+//! # Ok::<(), ruvllm_kvcache::KvError>(())
+//! ```
+
+mod block;
+mod error;
+mod pool;
+mod table;
+
+pub use block::{BlockId, PoolStats};
+pub use error::{KvError, KvErrorKind};
+pub use pool::{BlockPool, KvLayout, KvType};
+pub use ruvllm_kernels::attention::{BLOCK_TOKENS, KvShape as LayerKv};
+pub use table::Sequence;

@@ -1,1 +1,352 @@
-//! attention
+//! Attention over a paged KV cache: flash tiles for prefill, paged reads for decode, one definition for both.
+//!
+//! # Layout
+//! The cache of a layer is two slabs, cut in blocks of [`BLOCK_TOKENS`] = 16 positions, elements `f16` or `f32`:
+//! ```text
+//! K [block][n_kv_heads][k_dim][16]        tokens run fastest: the scores of 16 tokens are one vector, no horizontal sums
+//! V [block][n_kv_heads][16][v_stride]     v_stride = v_dim rounded up to 16: a token's value row is whole vectors
+//! ```
+//! A sequence is a table of block numbers; position `p` lies in slot `p % 16` of block `table[p / 16]`.
+//!
+//! # Definition
+//! Positions are cut in absolute *spans* of [`SPAN_TOKENS`] = 512. For one query at position `p` and one head:
+//! ```text
+//! q' = scale·q                                                       visible: lo ≤ j < hi
+//! for each span that holds a visible j, in order:
+//!     s[j] = Σ_d q'[d]·K[d][j]          d ascending, one accumulator per j
+//!     s[j] = cap·tanh(s[j]/cap)         with a soft cap
+//!     s[j] = s[j] - slope·|p - j|       with ALiBi
+//!     m = max s;  e[j] = exp(s[j] - m);  l = Σ e;  o[c] = Σ_j e[j]·V[j][c]      j ascending, one accumulator per c
+//!     (M, L, O) = the first span's (m, l, o), later: both sides rescaled to the larger maximum and added
+//! with a sink logit: L and O rescaled to max(M, sink), L += exp(sink - M)
+//! out = O / L
+//! ```
+//! `lo` and `hi` depend on the query alone (causal: `hi = p + 1`; window `w`: `lo = p + 1 - w`), so these float
+//! operations and their order do too. Results are therefore bit-identical for decode, for prefill in any chunking, for
+//! any batch and any number of threads within one instruction set. Masked positions are dropped before the maximum and
+//! never touch V, so whatever stale bits lie in unused slots cannot leak.
+//!
+//! # Tricks
+//! - A task is a *tile*: up to 24 (query, head) rows that share one KV head, so each K/V line is read from memory once
+//!   per tile and once per GQA group in decode.
+//! - Rows go through the register kernels in chunks of up to 6; a chunk reads only the blocks it can see.
+//! - When tiles are few and contexts long, spans become tasks of their own; the caller merges them in the same order.
+//! - Memory is O(tile): one span of scores per row. No N×N matrix exists.
+//!
+//! Source: Dao 2023 (FlashAttention-2, arXiv:2307.08691) for tiles and the online softmax, Kwon et al. 2023
+//! (PagedAttention, arXiv:2309.06180) for block tables; the fixed spans are ours.
+
+mod attend;
+mod scalar;
+mod store;
+
+pub use attend::{Inputs, Limits, Scratch, attend};
+pub use store::store;
+
+use crate::isa::{self, Isa, Row};
+use half::f16;
+use std::ops::Range;
+
+/// Positions in a block.
+pub const BLOCK_TOKENS: usize = 16;
+/// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).
+pub const SPAN_TOKENS: usize = 512;
+
+/// Rows (query × head) a tile has at most.
+const TILE_ROWS: usize = 24;
+/// Rows a register kernel takes at most.
+const CHUNK_ROWS: usize = 6;
+/// Blocks a register kernel takes at most: 64 positions of K or V stay in the first-level cache.
+const GROUP_BLOCKS: usize = 4;
+/// Blocks in a span.
+const SPAN_BLOCKS: usize = SPAN_TOKENS / BLOCK_TOKENS;
+
+/// What one layer keeps per position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvShape {
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Length of a key (and query) head.
+    pub k_dim: usize,
+    /// Length of a value (and output) head; may differ from `k_dim`.
+    pub v_dim: usize,
+}
+
+impl KvShape {
+    /// Returns the distance between the values of neighbouring positions: `v_dim` rounded up to a whole vector.
+    pub fn v_stride(self) -> usize {
+        self.v_dim.next_multiple_of(16)
+    }
+
+    /// Returns the elements of K in one block.
+    pub fn k_block_len(self) -> usize {
+        self.n_kv_heads * self.k_dim * BLOCK_TOKENS
+    }
+
+    /// Returns the elements of V in one block.
+    pub fn v_block_len(self) -> usize {
+        self.n_kv_heads * BLOCK_TOKENS * self.v_stride()
+    }
+}
+
+/// The K and V of one layer, all blocks, in the [module's layout](self#layout).
+#[derive(Clone, Copy, Debug)]
+pub enum KvSlab<'a> {
+    /// Half precision.
+    F16 {
+        /// `[n_blocks][n_kv_heads][k_dim][16]`
+        k: &'a [f16],
+        /// `[n_blocks][n_kv_heads][16][v_stride]`
+        v: &'a [f16],
+    },
+    /// Single precision.
+    F32 {
+        /// `[n_blocks][n_kv_heads][k_dim][16]`
+        k: &'a [f32],
+        /// `[n_blocks][n_kv_heads][16][v_stride]`
+        v: &'a [f32],
+    },
+}
+
+/// [`KvSlab`] for writing.
+#[derive(Debug)]
+pub enum KvSlabMut<'a> {
+    /// Half precision.
+    F16 {
+        /// `[n_blocks][n_kv_heads][k_dim][16]`
+        k: &'a mut [f16],
+        /// `[n_blocks][n_kv_heads][16][v_stride]`
+        v: &'a mut [f16],
+    },
+    /// Single precision.
+    F32 {
+        /// `[n_blocks][n_kv_heads][k_dim][16]`
+        k: &'a mut [f32],
+        /// `[n_blocks][n_kv_heads][16][v_stride]`
+        v: &'a mut [f32],
+    },
+}
+
+/// Consecutive rows of a step that belong to one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// The first row of the step that is this segment's.
+    pub first_row: usize,
+    /// Its number of rows.
+    pub n_rows: usize,
+    /// Position of its first row in the sequence.
+    pub pos: usize,
+    /// Positions of the sequence once this step's rows are written.
+    pub n_kv: usize,
+    /// The sequence's blocks, at least `n_kv` positions.
+    pub blocks: &'a [u32],
+}
+
+/// How a layer attends.
+#[derive(Clone, Copy, Debug)]
+pub struct Options<'a> {
+    /// Query heads, a multiple of `n_kv_heads`; head `h` reads KV head `h / (n_heads / n_kv_heads)`.
+    pub n_heads: usize,
+    /// Key/value heads.
+    pub n_kv_heads: usize,
+    /// Length of a key head.
+    pub k_dim: usize,
+    /// Length of a value head.
+    pub v_dim: usize,
+    /// Multiplies every score, usually `1/√k_dim`.
+    pub scale: f32,
+    /// Scores become `cap·tanh(score/cap)`.
+    pub softcap: Option<f32>,
+    /// A query at position `p` sees positions greater than `p - window`.
+    pub window: Option<usize>,
+    /// Whether a query sees only positions up to its own; otherwise all `n_kv` of its sequence.
+    pub causal: bool,
+    /// One logit per head that joins the softmax's denominator, `[n_heads]`.
+    pub sinks: Option<&'a [f32]>,
+    /// One ALiBi slope per head, `[n_heads]`: `slope·|p - j|` is taken off the score.
+    pub alibi: Option<&'a [f32]>,
+}
+
+impl Options<'_> {
+    /// Returns causal attention with scale `1/√k_dim` and nothing else.
+    pub fn causal(n_heads: usize, shape: KvShape) -> Options<'static> {
+        Options {
+            n_heads,
+            n_kv_heads: shape.n_kv_heads,
+            k_dim: shape.k_dim,
+            v_dim: shape.v_dim,
+            scale: 1.0 / (shape.k_dim as f32).sqrt(),
+            softcap: None,
+            window: None,
+            causal: true,
+            sinks: None,
+            alibi: None,
+        }
+    }
+
+    /// Returns the shape of the slabs these options read.
+    pub fn shape(&self) -> KvShape {
+        KvShape { n_kv_heads: self.n_kv_heads, k_dim: self.k_dim, v_dim: self.v_dim }
+    }
+
+    /// Returns the positions a query at `pos` of a sequence of `n_kv` sees.
+    fn visible(&self, pos: usize, n_kv: usize) -> Range<usize> {
+        let end = if self.causal { pos + 1 } else { n_kv };
+        self.window.map_or(0, |window| (pos + 1).saturating_sub(window))..end
+    }
+}
+
+/// Scores of up to [`CHUNK_ROWS`] rows and [`GROUP_BLOCKS`] blocks: `out[r][16 b + t] = Σ_d q[r][d]·k[b][d][t]`.
+struct ScoreArgs<'a, T> {
+    n_rows: usize,
+    k_dim: usize,
+    /// `[n_rows, k_dim]`
+    q: &'a [f32],
+    /// The layer's slab.
+    k: &'a [T],
+    /// Where this head starts in each block.
+    offsets: &'a [usize],
+    /// Rows `out_stride` apart.
+    out: &'a mut [f32],
+    out_stride: usize,
+}
+
+/// Values of up to [`CHUNK_ROWS`] rows and [`GROUP_BLOCKS`] blocks: `out[r][c] += Σ_t p[r][t]·v[t][c]`, `t` in `tokens`.
+struct ValueArgs<'a, T> {
+    n_rows: usize,
+    v_stride: usize,
+    /// Rows `p_stride` apart, from the first position of the first block.
+    p: &'a [f32],
+    p_stride: usize,
+    /// The layer's slab.
+    v: &'a [T],
+    /// Where this head starts in each block.
+    offsets: &'a [usize],
+    /// Which positions count, from the first of the first block.
+    tokens: Range<usize>,
+    /// `[n_rows, v_stride]`
+    out: &'a mut [f32],
+}
+
+/// One row's span of scores, turned into `exp(score - max)` in place.
+struct SoftmaxArgs<'a> {
+    /// Whole blocks.
+    scores: &'a mut [f32],
+    /// Which of them are visible; never empty. The others become 0.
+    visible: Range<usize>,
+    softcap: Option<f32>,
+    /// The ALiBi slope, and the query's position less that of `scores[0]`.
+    alibi: Option<(f32, f32)>,
+}
+
+/// The register kernels of one instruction set.
+pub struct Table {
+    isa: Isa,
+    scores_f16: unsafe fn(&mut ScoreArgs<'_, f16>),
+    scores_f32: unsafe fn(&mut ScoreArgs<'_, f32>),
+    /// Returns the maximum and the sum.
+    softmax: unsafe fn(&mut SoftmaxArgs<'_>) -> (f32, f32),
+    values_f16: unsafe fn(&mut ValueArgs<'_, f16>),
+    values_f32: unsafe fn(&mut ValueArgs<'_, f32>),
+}
+
+impl Row for Table {
+    fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+/// Writes the row of instruction set `$isa`, whose kernels are in module `$module`.
+macro_rules! row {
+    ($isa:expr, $module:ident) => {
+        Table {
+            isa: $isa,
+            scores_f16: $module::scores_f16,
+            scores_f32: $module::scores_f32,
+            softmax: $module::softmax,
+            values_f16: $module::values_f16,
+            values_f32: $module::values_f32,
+        }
+    };
+}
+
+static ALL: &[Table] = &[row!(Isa::Scalar, scalar)];
+
+/// Iterates over the rows this machine can run, best first.
+pub fn available() -> impl Iterator<Item = &'static Table> {
+    isa::available(ALL)
+}
+
+/// Returns the best row that needs no more than `isa`.
+///
+/// # Panics
+/// If `isa` is not available on this machine.
+pub fn pick(isa: Isa) -> &'static Table {
+    isa::pick(ALL, isa)
+}
+
+impl Table {
+    /// Returns the instruction set of this row.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    fn softmax(&self, args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
+        assert!(args.scores.len().is_multiple_of(BLOCK_TOKENS) && args.visible.end <= args.scores.len());
+        assert!(args.visible.start < args.visible.end);
+        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.softmax)(args) }
+    }
+}
+
+/// An element of a slab: picks its kernels from a row.
+trait Element: Copy + Sync {
+    fn scores(table: &Table, args: &mut ScoreArgs<'_, Self>);
+    fn values(table: &Table, args: &mut ValueArgs<'_, Self>);
+}
+
+macro_rules! element {
+    ($type:ty, $scores:ident, $values:ident) => {
+        impl Element for $type {
+            fn scores(table: &Table, args: &mut ScoreArgs<'_, Self>) {
+                args.check();
+                // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
+                unsafe { (table.$scores)(args) }
+            }
+
+            fn values(table: &Table, args: &mut ValueArgs<'_, Self>) {
+                args.check();
+                // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
+                unsafe { (table.$values)(args) }
+            }
+        }
+    };
+}
+
+element!(f16, scores_f16, values_f16);
+element!(f32, scores_f32, values_f32);
+
+impl<T> ScoreArgs<'_, T> {
+    /// Asserts what the kernels' pointers rely on.
+    fn check(&self) {
+        let (n_rows, n_blocks) = (self.n_rows, self.offsets.len());
+        assert!((1..=CHUNK_ROWS).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&n_blocks));
+        assert!(self.q.len() >= n_rows * self.k_dim);
+        assert!(self.out.len() >= (n_rows - 1) * self.out_stride + n_blocks * BLOCK_TOKENS);
+        let len = self.k_dim * BLOCK_TOKENS;
+        assert!(self.offsets.iter().all(|&offset| offset <= self.k.len() && len <= self.k.len() - offset));
+    }
+}
+
+impl<T> ValueArgs<'_, T> {
+    /// Asserts what the kernels' pointers rely on.
+    fn check(&self) {
+        let (n_rows, tokens) = (self.n_rows, &self.tokens);
+        assert!((1..=CHUNK_ROWS).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&self.offsets.len()));
+        assert!(tokens.start <= tokens.end && tokens.end <= self.offsets.len() * BLOCK_TOKENS);
+        assert!(self.p.len() >= (n_rows - 1) * self.p_stride + tokens.end);
+        assert!(self.v_stride.is_multiple_of(16) && self.out.len() >= n_rows * self.v_stride);
+        let len = self.v_stride * BLOCK_TOKENS;
+        assert!(self.offsets.iter().all(|&offset| offset <= self.v.len() && len <= self.v.len() - offset));
+    }
+}

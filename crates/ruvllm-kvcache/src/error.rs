@@ -1,0 +1,62 @@
+//! What can go wrong: the cache is full.
+
+use std::fmt;
+
+/// Why the cache refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvError {
+    kind: KvErrorKind,
+}
+
+/// The cases of [`KvError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KvErrorKind {
+    /// The pool has too few free blocks.
+    PoolFull {
+        /// Blocks the request needs on top of what it has.
+        needed: usize,
+        /// Blocks that are free.
+        free: usize,
+        /// Blocks of the pool.
+        total: usize,
+    },
+    /// The sequence would outgrow the length it was made for.
+    SequenceFull {
+        /// Positions the sequence would have.
+        needed: usize,
+        /// Positions it can have.
+        capacity: usize,
+    },
+    /// The name is none of the element types.
+    UnknownType,
+}
+
+impl KvError {
+    pub(crate) fn new(kind: KvErrorKind) -> KvError {
+        KvError { kind }
+    }
+
+    /// Returns the case and its numbers.
+    pub fn kind(&self) -> KvErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for KvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            KvErrorKind::PoolFull { needed, free, total } => write!(
+                f,
+                "kv cache is full: {needed} more blocks of 16 positions needed, {free} of {total} free; \
+                 end a sequence or use a larger context"
+            ),
+            KvErrorKind::SequenceFull { needed, capacity } => {
+                write!(f, "context is full: {needed} positions needed, {capacity} available; use a larger context")
+            }
+            KvErrorKind::UnknownType => f.write_str("unknown kv cache type; known are f16, f32"),
+        }
+    }
+}
+
+impl std::error::Error for KvError {}

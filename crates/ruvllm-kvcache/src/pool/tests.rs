@@ -1,0 +1,217 @@
+use super::*;
+use crate::BlockId;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const SHAPE: KvShape = KvShape { n_kv_heads: 2, k_dim: 3, v_dim: 5 };
+
+fn pool(kv: KvType, n_blocks: usize) -> BlockPool {
+    let layers = vec![SHAPE, KvShape { n_kv_heads: 1, k_dim: 4, v_dim: 2 }];
+    BlockPool::new(&KvLayout { layers }, kv, n_blocks)
+}
+
+/// Reads what layer 0 keeps at a position: K and V rows as they were written.
+fn row(pool: &BlockPool, sequence: &Sequence, pos: usize) -> (Vec<f32>, Vec<f32>) {
+    let block = sequence.blocks().nth(pos / BLOCK_TOKENS).expect("the position is reserved").index();
+    let slot = pos % BLOCK_TOKENS;
+    let at = |f16s: Option<&[f16]>, f32s: Option<&[f32]>, i: usize| match (f16s, f32s) {
+        (Some(slab), _) => slab[i].to_f32(),
+        (_, Some(slab)) => slab[i],
+        _ => unreachable!(),
+    };
+    let (k16, v16, k32, v32) = match pool.layer(0) {
+        KvSlab::F16 { k, v } => (Some(k), Some(v), None, None),
+        KvSlab::F32 { k, v } => (None, None, Some(k), Some(v)),
+    };
+    let k = (0..6).map(|i| at(k16, k32, block * SHAPE.k_block_len() + i * 16 + slot)).collect();
+    let v = (0..10).map(|i| {
+        let (head, column) = (i / 5, i % 5);
+        at(v16, v32, block * SHAPE.v_block_len() + (head * 16 + slot) * 16 + column)
+    });
+    (k, v.collect())
+}
+
+/// Rows that tell which token wrote them; exact in f16.
+fn rows(tags: &[u16]) -> (Vec<f32>, Vec<f32>) {
+    let k = tags.iter().flat_map(|&tag| (0..6u8).map(move |i| f32::from(tag % 64) + f32::from(i) * 0.125));
+    let v = tags.iter().flat_map(|&tag| (0..10u8).map(move |i| -f32::from(tag % 64) - f32::from(i) * 0.0625));
+    (k.collect(), v.collect())
+}
+
+fn append(team: &Team, pool: &mut BlockPool, sequence: &mut Sequence, tags: &[u16]) -> Result<(), KvError> {
+    pool.reserve(sequence, tags.len())?;
+    let (k, v) = rows(tags);
+    pool.write_rows(team, 0, &[sequence.segment(0, tags.len())], &k, &v);
+    sequence.advance(tags.len());
+    Ok(())
+}
+
+fn check_contents(pool: &BlockPool, sequence: &Sequence, tags: &[u16]) {
+    assert_eq!(sequence.len(), tags.len());
+    for (pos, &tag) in tags.iter().enumerate() {
+        assert_eq!(row(pool, sequence, pos), rows(&[tag]), "position {pos}");
+    }
+}
+
+/// The conservation law, and counts against the tables.
+fn check_law(pool: &BlockPool, sequences: &[(Sequence, Vec<u16>)]) {
+    let stats = pool.stats();
+    assert_eq!(stats.free + stats.in_use, stats.total);
+    let mut counts = HashMap::<BlockId, u32>::new();
+    for (sequence, _) in sequences {
+        sequence.blocks().for_each(|block| *counts.entry(block).or_default() += 1);
+        assert!(sequence.n_reserved() >= sequence.len());
+    }
+    assert_eq!(stats.in_use, counts.len());
+    assert_eq!(stats.references, counts.values().sum::<u32>() as usize);
+    assert!(counts.iter().all(|(block, &count)| pool.allocator.count(block.index() as u32) == count));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    New,
+    Append(usize, usize),
+    Reserve(usize, usize),
+    Truncate(usize, usize),
+    Fork(usize, usize),
+    Drop(usize),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        1 => Just(Op::New),
+        6 => (0usize..8, 1usize..40).prop_map(|(i, n)| Op::Append(i, n)),
+        1 => (0usize..8, 0usize..60).prop_map(|(i, n)| Op::Reserve(i, n)),
+        2 => (0usize..8, 0usize..200).prop_map(|(i, n)| Op::Truncate(i, n)),
+        3 => (0usize..8, 0usize..200).prop_map(|(i, n)| Op::Fork(i, n)),
+        1 => (0usize..8).prop_map(Op::Drop),
+    ];
+    proptest::collection::vec(op, 1..60)
+}
+
+proptest! {
+    /// Any sequence of operations keeps the law, and every sequence reads back what was written to it.
+    #[test]
+    fn operations_keep_blocks_and_contents(ops in ops(), f32 in any::<bool>()) {
+        let team = Team::new(1);
+        let mut pool = pool(if f32 { KvType::F32 } else { KvType::F16 }, 24);
+        let mut sequences: Vec<(Sequence, Vec<u16>)> = vec![(pool.sequence(150), vec![])];
+        let mut tag = 0u16;
+        for op in ops {
+            let n = sequences.len();
+            match op {
+                Op::New => sequences.push((pool.sequence(150), vec![])),
+                Op::Append(i, len) if n > 0 => {
+                    let (sequence, tags) = &mut sequences[i % n];
+                    let more: Vec<u16> = (0..len as u16).map(|i| tag.wrapping_add(i)).collect();
+                    tag = tag.wrapping_add(len as u16);
+                    let before = sequence.len();
+                    match append(&team, &mut pool, sequence, &more) {
+                        Ok(()) => tags.extend(more),
+                        Err(_) => assert_eq!(sequence.len(), before),
+                    }
+                }
+                Op::Reserve(i, len) if n > 0 => {
+                    let _ = pool.reserve(&mut sequences[i % n].0, len);
+                }
+                Op::Truncate(i, len) if n > 0 => {
+                    let (sequence, tags) = &mut sequences[i % n];
+                    tags.truncate(len);
+                    sequence.truncate(tags.len());
+                }
+                Op::Fork(i, len) if n > 0 => {
+                    let (sequence, tags) = &sequences[i % n];
+                    let len = len.min(tags.len());
+                    let fork = (pool.fork(sequence, len), tags[..len].to_vec());
+                    sequences.push(fork);
+                }
+                Op::Drop(i) if n > 0 => drop(sequences.swap_remove(i % n)),
+                _ => {}
+            }
+            check_law(&pool, &sequences);
+            sequences.iter().for_each(|(sequence, tags)| check_contents(&pool, sequence, tags));
+        }
+        drop(sequences);
+        prop_assert_eq!(pool.stats().free, 24);
+    }
+}
+
+#[test]
+fn errors_say_the_numbers() {
+    let mut pool = pool(KvType::F16, 3);
+    let (mut a, mut b) = (pool.sequence(40), pool.sequence(1000));
+    let error = pool.reserve(&mut a, 41).expect_err("past the capacity");
+    assert_eq!(error.kind(), KvErrorKind::SequenceFull { needed: 41, capacity: 40 });
+    assert_eq!(error.to_string(), "context is full: 41 positions needed, 40 available; use a larger context");
+    pool.reserve(&mut a, 17).expect("two blocks are free");
+    let error = pool.reserve(&mut b, 33).expect_err("one is left");
+    assert_eq!(error.kind(), KvErrorKind::PoolFull { needed: 3, free: 1, total: 3 });
+    assert_eq!(
+        error.to_string(),
+        "kv cache is full: 3 more blocks of 16 positions needed, 1 of 3 free; end a sequence or use a larger context"
+    );
+    assert_eq!((b.blocks().len(), pool.stats().free), (0, 1));
+    assert!(pool.reserve(&mut b, usize::MAX).is_err());
+    assert_eq!("q8".parse::<KvType>().expect_err("no such type").kind(), KvErrorKind::UnknownType);
+    assert!(["f16", "f32"].iter().all(|name| name.parse::<KvType>().is_ok_and(|kv| kv.to_string() == *name)));
+}
+
+#[test]
+fn a_shared_partial_block_is_copied_when_room_is_there_and_refused_when_not() {
+    let team = Team::new(1);
+    let mut pool = pool(KvType::F32, 2);
+    let mut a = pool.sequence(20);
+    append(&team, &mut pool, &mut a, &[1, 2, 3]).expect("a block is free");
+    let mut b = pool.fork(&a, 2);
+    assert_eq!(pool.stats(), PoolStats { total: 2, free: 1, in_use: 1, references: 2 });
+    append(&team, &mut pool, &mut b, &[9]).expect("a block is free for the copy");
+    check_contents(&pool, &a, &[1, 2, 3]);
+    check_contents(&pool, &b, &[1, 2, 9]);
+    assert_eq!(pool.stats().free, 0);
+    let mut c = pool.fork(&a, 3);
+    let error = append(&team, &mut pool, &mut c, &[7]).expect_err("none is left for a copy");
+    assert_eq!(error.kind(), KvErrorKind::PoolFull { needed: 1, free: 0, total: 2 });
+    drop(a);
+    append(&team, &mut pool, &mut c, &[7]).expect("now the block is its own");
+    check_contents(&pool, &c, &[1, 2, 3, 7]);
+}
+
+#[test]
+fn tables_never_grow_their_memory() {
+    let mut pool = pool(KvType::F16, 8);
+    let mut a = pool.sequence(32);
+    let place = a.blocks.as_ptr();
+    pool.reserve(&mut a, 30).expect("free");
+    a.advance(30);
+    let _b = pool.fork(&a, 30);
+    pool.reserve(&mut a, 2).expect("free");
+    assert_eq!((a.blocks.as_ptr(), a.blocks.len()), (place, 2));
+}
+
+#[test]
+fn halves_round_to_nearest_even() {
+    let team = Team::new(2);
+    let mut pool = pool(KvType::F16, 1);
+    let mut sequence = pool.sequence(16);
+    pool.reserve(&mut sequence, 1).expect("free");
+    // Between 2048 and 2050, between 2050 and 2052, the smallest subnormal's half, past the largest, and exact ones.
+    let k = [2049.0, 2051.0, 2.98e-8, 65520.0, -1.5, 0.1];
+    pool.write_rows(&team, 0, &[sequence.segment(0, 1)], &k, &[0.0; 10]);
+    sequence.advance(1);
+    assert_eq!(row(&pool, &sequence, 0).0, [2048.0, 2052.0, 0.0, f32::INFINITY, -1.5, 0.099975586]);
+}
+
+#[test]
+fn sizes_are_those_of_the_layout() {
+    let pool = pool(KvType::F16, 10);
+    // Layer 0: 2·3·16 + 2·16·16, layer 1: 1·4·16 + 1·16·16 elements a block.
+    assert_eq!((pool.n_bytes(), pool.n_layers(), pool.kv_type()), (10 * 2 * (96 + 512 + 64 + 256), 2, KvType::F16));
+    assert_eq!(KvLayout::blocks_for(17), 2);
+}
+
+#[test]
+#[should_panic(expected = "the sequence belongs to another pool")]
+fn a_strange_sequence_is_refused() {
+    let mut sequence = pool(KvType::F16, 1).sequence(1);
+    let _ = pool(KvType::F16, 1).reserve(&mut sequence, 1);
+}
