@@ -1,1 +1,248 @@
-//! matmul
+//! Matrix products: `y[n, rows] = X[n, k] · W[rows, k]ᵀ`.
+//!
+//! Two paths, chosen by the weights' type ([`Matrix::act_format`] says which):
+//!
+//! - **integer** (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K): the matrix is repacked into panels of 16 rows, and rows lie
+//!   in lanes: a 64-byte vector is 16 rows by 4 consecutive values, multiplied with 4 activations broadcast to every
+//!   lane. A lane is a result, so nothing is summed across. Activations have 8 bits and a scale per 32.
+//! - **float** (every other type): blocks stay where they are, usually in the file's mapping; tiles of rows are
+//!   dequantised and multiplied with f32 activations.
+//!
+//! ```text
+//! panel of 16 rows, block of 32 values:
+//!   nibbles  4 vectors; byte (row, i) of vector j holds value 4j+i (low) and 16+4j+i (high)
+//!   5 bits   + 1 vector;  bit j of byte (row, i) is the high bit of value 4j+i
+//!   6 bits   + 2 vectors; bits 2jj of byte (row, i) of vector h are the high bits of value 4(4h+jj)+i
+//!   8 bits   8 vectors of value + 128
+//! ```
+//!
+//! The kernels are specialised by constants of the format and by the tile's shape, not cloned. Weights are unsigned,
+//! their offset goes into the accumulator's start, exactly. Each result is computed in one fixed order of operations
+//! within an instruction set, so its bits depend neither on the other rows of a batch nor on the threads.
+//!
+//! ```
+//! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}, team::Team};
+//! let (table, team) = (matmul::pick(Isa::best()), Team::new(1));
+//! let identity: Vec<u8> = [1f32, 0.0, 0.0, 1.0].iter().flat_map(|w| w.to_le_bytes()).collect();
+//! let w = Matrix::new(table, &team, GgmlType::F32, 2, 2, identity.into());
+//! let mut x = Acts::new(2, 1);
+//! x.set(table, &team, &[3.0, 4.0], 1, 2, w.act_format());
+//! let mut y = [0.0; 2];
+//! matmul::matmul(&team, &w, &x, &mut y);
+//! assert_eq!(y, [3.0, 4.0]);
+//! ```
+
+mod acts;
+mod float;
+mod format;
+mod int;
+mod matrix;
+mod pack;
+#[cfg(test)]
+mod tests;
+
+pub use acts::{ActBlock, ActFormat, Acts};
+pub use matrix::Matrix;
+
+use crate::isa::{self, Isa, Row};
+use crate::team::Team;
+use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+use std::ops::Range;
+
+/// One instruction set's kernels.
+#[derive(Debug)]
+pub struct Table {
+    isa: Isa,
+    name: &'static str,
+    /// What the row needs beyond `isa`.
+    supported: fn() -> bool,
+    quantize: unsafe fn(&[f32], &mut [ActBlock]),
+    /// In the order of [`INT_TYPES`].
+    int: [int::Kernel; 8],
+    float: float::Kernel,
+}
+
+/// The types of the integer path.
+const INT_TYPES: [crate::GgmlType; 8] = {
+    use crate::GgmlType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K]
+};
+
+/// The kernels of one file, in the order of [`INT_TYPES`].
+macro_rules! int_kernels {
+    ($isa:ident $(, $flag:literal)?) => {[
+        int::$isa::run::<Q40 $(, $flag)?>, int::$isa::run::<Q41 $(, $flag)?>,
+        int::$isa::run::<Q50 $(, $flag)?>, int::$isa::run::<Q51 $(, $flag)?>,
+        int::$isa::run::<Q80 $(, $flag)?>, int::$isa::run::<Q4K $(, $flag)?>,
+        int::$isa::run::<Q5K $(, $flag)?>, int::$isa::run::<Q6K $(, $flag)?>,
+    ]};
+}
+
+static ALL: &[Table] = &[
+    #[cfg(target_arch = "x86_64")]
+    Table {
+        isa: Isa::Avx512,
+        name: "avx512",
+        supported: || true,
+        quantize: int::avx512::quantize,
+        int: int_kernels!(avx512),
+        float: float::avx512::run,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Table {
+        isa: Isa::Avx2,
+        name: "avx2",
+        supported: || true,
+        quantize: int::avx2::quantize,
+        int: int_kernels!(avx2),
+        float: float::avx2::run,
+    },
+    #[cfg(target_arch = "aarch64")]
+    Table {
+        isa: Isa::Neon,
+        name: "neon+dotprod",
+        supported: || std::arch::is_aarch64_feature_detected!("dotprod"),
+        quantize: int::neon::quantize,
+        int: int_kernels!(neon, true),
+        float: float::neon::run,
+    },
+    #[cfg(target_arch = "aarch64")]
+    Table {
+        isa: Isa::Neon,
+        name: "neon",
+        supported: || true,
+        quantize: int::neon::quantize,
+        int: int_kernels!(neon, false),
+        float: float::neon::run,
+    },
+    Table {
+        isa: Isa::Scalar,
+        name: "scalar",
+        supported: || true,
+        quantize: int::scalar::quantize,
+        int: int_kernels!(scalar),
+        float: float::scalar::run,
+    },
+];
+
+impl Row for Table {
+    fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+/// Iterates over the rows this machine can run, best first.
+pub fn available() -> impl Iterator<Item = &'static Table> {
+    isa::available(ALL).filter(|table| (table.supported)())
+}
+
+/// Returns the best row that needs no more than `isa`.
+///
+/// # Panics
+/// If `isa` is not available on this machine.
+pub fn pick(isa: Isa) -> &'static Table {
+    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+    available().find(|table| table.isa <= isa).expect("the table ends with a scalar row")
+}
+
+impl Table {
+    /// Returns the instruction set the row is written for.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Returns the row's name: the instruction set's, with what it needs beyond.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Quantises activations: block `b` of `out` from `x[32b..32b + 32]`. Every row of the table gives the same bits.
+    ///
+    /// # Panics
+    /// If `x` is not 32 values per block.
+    pub fn quantize(&self, x: &[f32], out: &mut [ActBlock]) {
+        assert_eq!(x.len(), out.len() * BLOCK, "quantize: {} values for {} blocks of 32", x.len(), out.len());
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.quantize)(x, out) };
+    }
+}
+
+/// `out[n, rows] = X · Wᵀ` for all rows that `x` holds; `out` is row-major.
+///
+/// # Panics
+/// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
+pub fn matmul(team: &Team, w: &Matrix, x: &Acts, out: &mut [f32]) {
+    multiply(team, x, x.all_rows(), &mut [(w, out)]);
+}
+
+/// Several products of the same activations (Q, K and V; gate and up) as one parallel region.
+///
+/// # Panics
+/// As [`matmul`] does, and with more than eight matrices.
+pub fn matmul_many(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
+    multiply(team, x, x.all_rows(), products);
+}
+
+/// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
+///
+/// # Panics
+/// As [`matmul`] does, and if a row does not exist.
+pub fn matmul_rows(team: &Team, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
+    multiply(team, x, rows, &mut [(w, out)]);
+}
+
+/// Where workers write the columns of the rows they claimed.
+#[derive(Clone, Copy)]
+struct Out(*mut f32);
+
+// SAFETY: the pointer is only used for results of claimed rows, each claimed by one worker.
+unsafe impl Send for Out {}
+// SAFETY: as above.
+unsafe impl Sync for Out {}
+
+/// A matrix's place in the work that is claimed: its units are `units` of the whole.
+#[derive(Clone)]
+struct Part<'a> {
+    w: &'a Matrix,
+    out: Out,
+    units: Range<usize>,
+}
+
+/// Most matrices of one call.
+const MAX_PRODUCTS: usize = 8;
+
+fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut [f32])]) {
+    assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
+    assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
+    if rows.is_empty() {
+        return;
+    }
+    let n_panels: usize = products.iter().map(|(w, _)| w.n_rows().div_ceil(PANEL_ROWS)).sum();
+    // Two panels share an activation load; where panels are few, single ones balance better.
+    let unit_rows = PANEL_ROWS * if n_panels >= 8 * team.n_threads() { 2 } else { 1 };
+    let mut parts: [Option<Part<'_>>; MAX_PRODUCTS] = [const { None }; MAX_PRODUCTS];
+    let mut n_units = 0;
+    for (part, (w, out)) in parts.iter_mut().zip(products) {
+        w.check(x, rows.len(), out);
+        let units = n_units..n_units + w.n_rows().div_ceil(unit_rows);
+        n_units = units.end;
+        *part = Some(Part { w, out: Out(out.as_mut_ptr()), units });
+    }
+    let work = |claim: Range<usize>, _worker: usize| {
+        for part in parts.iter().flatten() {
+            let (start, end) = (claim.start.max(part.units.start), claim.end.min(part.units.end));
+            if start < end {
+                let first = (start - part.units.start) * unit_rows;
+                let w_rows = first..part.w.n_rows().min(first + (end - start) * unit_rows);
+                // SAFETY: `check` compared `out` with the shapes, and this claim's columns are this worker's alone.
+                unsafe { part.w.multiply(w_rows, x, rows, part.out.0) };
+            }
+        }
+    };
+    if team.n_threads() == 1 {
+        work(0..n_units, 0);
+    } else {
+        // About 16 claims a thread: fine enough for unequal threads, coarse enough for straight streams.
+        team.for_each(n_units, (n_units / (16 * team.n_threads())).max(1), &work);
+    }
+}

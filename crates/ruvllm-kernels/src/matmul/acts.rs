@@ -1,0 +1,182 @@
+//! Activations: the input rows of a matmul, as f32 or quantised to 8 bits, in buffers that are reused.
+
+use super::Table;
+use super::format::BLOCK;
+use crate::arena::AlignedVec;
+use crate::team::{Shared, Team};
+use bytemuck::{Pod, Zeroable};
+
+/// What a matrix multiplies with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActFormat {
+    /// 32-bit floats.
+    F32,
+    /// 8-bit integers with an f32 scale per 32 values.
+    Q8,
+}
+
+/// 32 quantised activations with all that a kernel needs of them: one cache line.
+///
+/// `x[i] ≈ scale * q[i]` with `scale = max|x| / 127` and `q` rounded to nearest even, so `|q| ≤ 127`. A block with a
+/// largest magnitude under 1e-30 counts as zeros; one with a NaN or an infinity has a NaN scale, which spreads to
+/// every result it takes part in.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct ActBlock {
+    pub(super) q: [i8; BLOCK],
+    pub(super) scale: f32,
+    /// `scale * Σq`: what a minimum is multiplied with.
+    pub(super) scaled_sum: f32,
+    /// `-Σq`, and the same of each 16: times the offset of unsigned weights it starts an accumulator.
+    pub(super) neg_sum: i32,
+    pub(super) neg_half_sums: [i32; 2],
+    _pad: [u32; 3],
+}
+
+impl ActBlock {
+    /// Completes a block from its quants, their sums by halves, and the scale.
+    pub(super) fn new(q: [i8; BLOCK], half_sums: [i32; 2], scale: f32) -> ActBlock {
+        let sum = half_sums[0] + half_sums[1];
+        ActBlock {
+            q,
+            scale,
+            scaled_sum: scale * sum as f32,
+            neg_sum: -sum,
+            neg_half_sums: half_sums.map(|sum| -sum),
+            _pad: [0; 3],
+        }
+    }
+}
+
+/// Returns `(scale, 1 / scale)` for the bits of a block's largest magnitude; the inverse is 0 where quants must be 0.
+///
+/// Magnitudes compare as integers: NaN is above infinity, infinity above every number.
+pub(super) fn block_scale(max_bits: u32) -> (f32, f32) {
+    let max = f32::from_bits(max_bits);
+    if !max.is_finite() {
+        (f32::NAN, 0.0)
+    } else if max < 1e-30 {
+        (0.0, 0.0)
+    } else {
+        (max / 127.0, 127.0 / max)
+    }
+}
+
+/// Input rows of matmuls, quantised once and shared by every matrix that reads them.
+///
+/// Sized once and reused: `set` allocates nothing.
+#[derive(Debug)]
+pub struct Acts {
+    n: usize,
+    k: usize,
+    has_f32: bool,
+    has_q8: bool,
+    /// `[n][k rounded up to 16]`, padded with zeros.
+    floats: AlignedVec<f32>,
+    /// `[n][k / 32]`.
+    blocks: AlignedVec<ActBlock>,
+    /// `0..n_max`: the rows of an ordinary matmul.
+    all_rows: Vec<u32>,
+}
+
+/// Values from which on `set` is worth waking the team for.
+const PARALLEL_LEN: usize = 32 * 1024;
+
+impl Acts {
+    /// Makes room for `n_max` rows of `k_max` values, in both formats (pages never written cost nothing).
+    pub fn new(k_max: usize, n_max: usize) -> Acts {
+        Acts {
+            n: 0,
+            k: 0,
+            has_f32: false,
+            has_q8: false,
+            floats: AlignedVec::new(n_max * k_max.next_multiple_of(16)),
+            blocks: AlignedVec::new(n_max * k_max.div_ceil(BLOCK)),
+            all_rows: (0..n_max as u32).collect(),
+        }
+    }
+
+    /// Takes `x` (`[n, k]`, row-major) in `format`; what was held before is gone.
+    ///
+    /// Results do not depend on the team's size.
+    ///
+    /// # Panics
+    /// If `x` has another size, the buffer is too small, or `k` is not a multiple of 32 for [`ActFormat::Q8`].
+    pub fn set(&mut self, table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFormat) {
+        assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
+        assert!(n <= self.all_rows.len(), "activations: {n} rows, room for {}", self.all_rows.len());
+        (self.n, self.k, self.has_f32, self.has_q8) = (n, k, false, false);
+        self.add(table, team, x, format);
+    }
+
+    /// Adds a second format of the same rows, for matrices of one layer that differ in what they multiply with.
+    ///
+    /// # Panics
+    /// As [`Acts::set`] does.
+    pub fn add(&mut self, table: &Table, team: &Team, x: &[f32], format: ActFormat) {
+        let (n, k) = (self.n, self.k);
+        assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
+        match format {
+            ActFormat::F32 => {
+                let stride = k.next_multiple_of(16);
+                assert!(n * stride <= self.floats.len(), "activations: {n} rows of {k} values do not fit");
+                for (row, to) in x.chunks_exact(k.max(1)).zip(self.floats.chunks_exact_mut(stride.max(1))) {
+                    to[..k].copy_from_slice(row);
+                    to[k..].fill(0.0);
+                }
+                self.has_f32 = true;
+            }
+            ActFormat::Q8 => {
+                assert!(k.is_multiple_of(BLOCK), "activations: rows of {k} values are not whole blocks of 32");
+                let n_blocks = n * (k / BLOCK);
+                assert!(n_blocks <= self.blocks.len(), "activations: {n} rows of {k} values do not fit");
+                quantize(table, team, x, &mut self.blocks[..n_blocks]);
+                self.has_q8 = true;
+            }
+        }
+    }
+
+    /// Returns the number of rows.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Returns the length of a row.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Returns whether the rows are held in `format`.
+    pub fn has(&self, format: ActFormat) -> bool {
+        match format {
+            ActFormat::F32 => self.has_f32,
+            ActFormat::Q8 => self.has_q8,
+        }
+    }
+
+    pub(super) fn all_rows(&self) -> &[u32] {
+        &self.all_rows[..self.n]
+    }
+
+    pub(super) fn blocks(&self) -> &[ActBlock] {
+        &self.blocks[..self.n * (self.k / BLOCK)]
+    }
+
+    pub(super) fn floats(&self) -> &[f32] {
+        &self.floats[..self.n * self.k.next_multiple_of(16)]
+    }
+}
+
+/// Quantises in pieces of 2,048 values: blocks are independent, so any split gives the same.
+fn quantize(table: &Table, team: &Team, x: &[f32], blocks: &mut [ActBlock]) {
+    if x.len() < PARALLEL_LEN || team.n_threads() == 1 {
+        table.quantize(x, blocks);
+        return;
+    }
+    let (n_blocks, shared) = (blocks.len(), Shared::new(blocks));
+    team.for_each(n_blocks, 64, &|range, _| {
+        let x = &x[range.start * BLOCK..range.end * BLOCK];
+        // SAFETY: `for_each` hands out every index once.
+        table.quantize(x, unsafe { shared.slice(range) });
+    });
+}

@@ -1,0 +1,298 @@
+//! The eight formats of the integer path: what the kernels must know of each, and its panel layout.
+
+use crate::block::GgmlType;
+
+/// Rows of a panel.
+pub(super) const PANEL_ROWS: usize = 16;
+
+/// Values of a block: what one activation scale covers.
+pub(super) const BLOCK: usize = 32;
+
+/// One format, as constants that the kernels are specialised by.
+///
+/// A panel of `n_blocks` blocks holds first the quants, `[n_blocks][VECTORS][64]` bytes, then the scales, one record
+/// of `SCALE_BYTES` per block of the file:
+///
+/// | | f16 | f16 | per sub-block | per sub-block |
+/// |---|---|---|---|---|
+/// | 32-wide | `d[16]` | `m[16]` if `MIN` | – | – |
+/// | K (`SUPER`) | `d[16]` | `-dmin[16]` if `MIN` | `sc[n_sub][16]` u8, i8 for Q6_K | `mn[n_sub][16]` u8 if `MIN` |
+///
+/// A weight is `(u - OFFSET) * scale (+ m)` with `u` the unsigned quant, `scale` = `d` or `d * sc`, and `m` = `m` or
+/// `-dmin * mn`.
+pub(super) trait Format: 'static {
+    /// The type in files.
+    const TY: GgmlType;
+    /// Bits of a quant: 4, 5, 6 or 8.
+    const BITS: u32;
+    /// `log2` of what is subtracted from the unsigned quant; `None` subtracts nothing.
+    const OFFSET_LOG2: Option<u32>;
+    /// Whether a minimum is added.
+    const MIN: bool;
+    /// Whether blocks of 256 with integer sub-scales (the K types).
+    const SUPER: bool;
+    /// Whether scales cover 16 values instead of 32.
+    const HALVES: bool = false;
+
+    /// Vectors of 64 bytes that hold a block of a panel.
+    const VECTORS: usize = match Self::BITS {
+        4 => 4,
+        5 => 5,
+        6 => 6,
+        _ => 8,
+    };
+    /// Bytes of a block's quants in a panel.
+    const QUANT_BYTES: usize = Self::VECTORS * 64;
+    /// Sub-blocks of a file block with a scale of their own.
+    const N_SUB: usize = if Self::HALVES { 16 } else { 8 };
+    /// Bytes of the f16 part of a scale record.
+    const SCALE_HEAD: usize = 32 * (1 + Self::MIN as usize);
+    /// Bytes of a scale record.
+    const SCALE_BYTES: usize =
+        Self::SCALE_HEAD + if Self::SUPER { 16 * Self::N_SUB * (1 + Self::MIN as usize) } else { 0 };
+    /// What is subtracted from the unsigned quant.
+    const OFFSET: i32 = match Self::OFFSET_LOG2 {
+        Some(bits) => 1 << bits,
+        None => 0,
+    };
+
+    /// Returns the quants of block `sub` (of 32 values) within a file block, as they lie in the panel: word `v` is the
+    /// row's four bytes of vector `v`; words from `VECTORS` on are zero.
+    fn words(block: &[u8], sub: usize) -> [u32; 8];
+
+    /// Writes the scales of a file block to lane `row` of a scale record.
+    fn scales(block: &[u8], record: &mut [u8], row: usize);
+}
+
+/// Returns the bytes of a panel with `n_blocks` blocks of 32: a multiple of 64.
+pub(super) const fn panel_bytes<F: Format>(n_blocks: usize) -> usize {
+    let n_records = if F::SUPER { n_blocks / 8 } else { n_blocks };
+    (n_blocks * F::QUANT_BYTES + n_records * F::SCALE_BYTES).next_multiple_of(64)
+}
+
+/// Q4_0: `d * (u - 8)`.
+pub(super) enum Q40 {}
+/// Q4_1: `d * u + m`.
+pub(super) enum Q41 {}
+/// Q5_0: `d * (u - 16)`.
+pub(super) enum Q50 {}
+/// Q5_1: `d * u + m`.
+pub(super) enum Q51 {}
+/// Q8_0: `d * (u - 128)`.
+pub(super) enum Q80 {}
+/// Q4_K: `d * sc * u - dmin * mn`.
+pub(super) enum Q4K {}
+/// Q5_K: `d * sc * u - dmin * mn`.
+pub(super) enum Q5K {}
+/// Q6_K: `d * sc * (u - 32)`, a scale per 16.
+pub(super) enum Q6K {}
+
+impl Format for Q40 {
+    const TY: GgmlType = GgmlType::Q4_0;
+    const BITS: u32 = 4;
+    const OFFSET_LOG2: Option<u32> = Some(3);
+    const MIN: bool = false;
+    const SUPER: bool = false;
+
+    fn words(block: &[u8], _sub: usize) -> [u32; 8] {
+        nibbles(&block[2..18])
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[0..2]);
+    }
+}
+
+impl Format for Q41 {
+    const TY: GgmlType = GgmlType::Q4_1;
+    const BITS: u32 = 4;
+    const OFFSET_LOG2: Option<u32> = None;
+    const MIN: bool = true;
+    const SUPER: bool = false;
+
+    fn words(block: &[u8], _sub: usize) -> [u32; 8] {
+        nibbles(&block[4..20])
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[0..2]);
+        put_f16(record, 1, row, &block[2..4]);
+    }
+}
+
+impl Format for Q50 {
+    const TY: GgmlType = GgmlType::Q5_0;
+    const BITS: u32 = 5;
+    const OFFSET_LOG2: Option<u32> = Some(4);
+    const MIN: bool = false;
+    const SUPER: bool = false;
+
+    fn words(block: &[u8], _sub: usize) -> [u32; 8] {
+        let mut words = nibbles(&block[6..22]);
+        words[4] = fifth_bits(word(block, 2));
+        words
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[0..2]);
+    }
+}
+
+impl Format for Q51 {
+    const TY: GgmlType = GgmlType::Q5_1;
+    const BITS: u32 = 5;
+    const OFFSET_LOG2: Option<u32> = None;
+    const MIN: bool = true;
+    const SUPER: bool = false;
+
+    fn words(block: &[u8], _sub: usize) -> [u32; 8] {
+        let mut words = nibbles(&block[8..24]);
+        words[4] = fifth_bits(word(block, 4));
+        words
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[0..2]);
+        put_f16(record, 1, row, &block[2..4]);
+    }
+}
+
+impl Format for Q80 {
+    const TY: GgmlType = GgmlType::Q8_0;
+    const BITS: u32 = 8;
+    const OFFSET_LOG2: Option<u32> = Some(7);
+    const MIN: bool = false;
+    const SUPER: bool = false;
+
+    fn words(block: &[u8], _sub: usize) -> [u32; 8] {
+        let mut words = [0; 8];
+        for (j, w) in words.iter_mut().enumerate() {
+            *w = word(block, 2 + 4 * j) ^ 0x8080_8080;
+        }
+        words
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[0..2]);
+    }
+}
+
+impl Format for Q4K {
+    const TY: GgmlType = GgmlType::Q4_K;
+    const BITS: u32 = 4;
+    const OFFSET_LOG2: Option<u32> = None;
+    const MIN: bool = true;
+    const SUPER: bool = true;
+
+    fn words(block: &[u8], sub: usize) -> [u32; 8] {
+        k_nibbles(&block[16 + 32 * (sub / 2)..], sub % 2)
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        k_scales(block, record, row);
+    }
+}
+
+impl Format for Q5K {
+    const TY: GgmlType = GgmlType::Q5_K;
+    const BITS: u32 = 5;
+    const OFFSET_LOG2: Option<u32> = None;
+    const MIN: bool = true;
+    const SUPER: bool = true;
+
+    fn words(block: &[u8], sub: usize) -> [u32; 8] {
+        let (qh, qs) = (&block[16..48], &block[48..176]);
+        let mut words = k_nibbles(&qs[32 * (sub / 2)..], sub % 2);
+        for j in 0..8 {
+            words[4] |= ((word(qh, 4 * j) >> sub) & 0x0101_0101) << j;
+        }
+        words
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        k_scales(block, record, row);
+    }
+}
+
+impl Format for Q6K {
+    const TY: GgmlType = GgmlType::Q6_K;
+    const BITS: u32 = 6;
+    const OFFSET_LOG2: Option<u32> = Some(5);
+    const MIN: bool = false;
+    const SUPER: bool = true;
+    const HALVES: bool = true;
+
+    fn words(block: &[u8], sub: usize) -> [u32; 8] {
+        // Each half of 128 values: low nibbles of 64 bytes, then their high nibbles; two bits each of 32 bytes.
+        let (half, s) = (sub / 4, sub % 4);
+        let mut words = k_nibbles(&block[64 * half + 32 * (s % 2)..], s / 2);
+        let qh = &block[128 + 32 * half..];
+        for j in 0..8 {
+            words[4 + j / 4] |= ((word(qh, 4 * j) >> (2 * s)) & 0x0303_0303) << (2 * (j % 4));
+        }
+        words
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[208..210]);
+        for (sub, scale) in block[192..208].iter().enumerate() {
+            record[Self::SCALE_HEAD + 16 * sub + row] = *scale;
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Low nibble `i` is value `i`, high nibble `i` is value `16 + i`: the panel's own order.
+fn nibbles(qs: &[u8]) -> [u32; 8] {
+    [word(qs, 0), word(qs, 4), word(qs, 8), word(qs, 12), 0, 0, 0, 0]
+}
+
+/// Values `0..32` are the low (`high` = 0) or the high nibbles of 32 bytes.
+fn k_nibbles(qs: &[u8], high: usize) -> [u32; 8] {
+    let mut words = [0; 8];
+    for (j, to) in words.iter_mut().enumerate().take(4) {
+        let (low, up) = (word(qs, 4 * j) >> (4 * high), word(qs, 16 + 4 * j) >> (4 * high));
+        *to = (low & 0x0f0f_0f0f) | (up & 0x0f0f_0f0f) << 4;
+    }
+    words
+}
+
+/// Turns bit `4j + i` into bit `j` of byte `i`.
+fn fifth_bits(qh: u32) -> u32 {
+    let mut word = 0;
+    for i in 0..4 {
+        // Gather every fourth bit of a word, in three folds.
+        let mut x = (qh >> i) & 0x1111_1111;
+        x = (x | x >> 3) & 0x0303_0303;
+        x = (x | x >> 6) & 0x000f_000f;
+        x = (x | x >> 12) & 0xff;
+        word |= x << (8 * i);
+    }
+    word
+}
+
+fn put_f16(record: &mut [u8], plane: usize, row: usize, f16: &[u8]) {
+    let at = 32 * plane + 2 * row;
+    record[at..at + 2].copy_from_slice(f16);
+}
+
+/// Q4_K and Q5_K: `d`, `dmin`, then eight 6-bit scales and minima in 12 bytes (`get_scale_min_k4` in ggml-quants.c).
+fn k_scales(block: &[u8], record: &mut [u8], row: usize) {
+    put_f16(record, 0, row, &block[0..2]);
+    // The minimum is subtracted: store it negated, so that kernels always add.
+    put_f16(record, 1, row, &[block[2], block[3] ^ 0x80]);
+    let packed = &block[4..16];
+    for sub in 0..8 {
+        let (scale, min) = if sub < 4 {
+            (packed[sub] & 63, packed[sub + 4] & 63)
+        } else {
+            let low = packed[sub + 4];
+            ((low & 15) | (packed[sub - 4] >> 6) << 4, (low >> 4) | (packed[sub] >> 6) << 4)
+        };
+        record[64 + 16 * sub + row] = scale;
+        record[64 + 128 + 16 * sub + row] = min;
+    }
+}

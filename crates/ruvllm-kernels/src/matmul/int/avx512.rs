@@ -1,0 +1,299 @@
+//! AVX-512 VNNI: a vector is 16 rows by 4 values, `vpdpbusd` with a broadcast of 4 activations.
+//!
+//! A tile is `P` panels by `MR` activation rows. With 2 x 6 the twelve sums in f32 and twelve in i32 leave room for
+//! two weight vectors and a broadcast in 32 registers, and a load feeds two dot products.
+
+use super::super::acts::{ActBlock, block_scale};
+use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::Job;
+use std::arch::x86_64::*;
+
+/// Quantises whole blocks.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
+    let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+    for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
+        // SAFETY: a block is 32 values: two vectors; loadu needs no alignment.
+        let (lo, hi) = unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))) };
+        let bits = |v: __m512| _mm512_and_epi32(_mm512_castps_si512(v), magnitude);
+        let max_bits = _mm512_reduce_max_epu32(_mm512_max_epu32(bits(lo), bits(hi)));
+        let (scale, inverse) = block_scale(max_bits);
+        if inverse == 0.0 {
+            *block = ActBlock::new([0; BLOCK], [0; 2], scale);
+            continue;
+        }
+        let inverse = _mm512_set1_ps(inverse);
+        let lo = _mm512_cvtps_epi32(_mm512_mul_ps(lo, inverse));
+        let hi = _mm512_cvtps_epi32(_mm512_mul_ps(hi, inverse));
+        let mut q = [0i8; BLOCK];
+        // SAFETY: `q` is 32 bytes: two halves of 16.
+        unsafe {
+            _mm_storeu_si128(q.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(lo));
+            _mm_storeu_si128(q.as_mut_ptr().add(16).cast(), _mm512_cvtepi32_epi8(hi));
+        }
+        *block = ActBlock::new(q, [_mm512_reduce_add_epi32(lo), _mm512_reduce_add_epi32(hi)], scale);
+    }
+}
+
+/// # Safety
+/// As [`super::Kernel`] says.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
+    let mut i = 0;
+    while i < job.rows.len() {
+        let n = job.rows.len() - i;
+        // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
+        i += unsafe {
+            match (job.n_panels, n) {
+                (2, 6..) => tile::<F, 2, 6>(job, i),
+                (2, 4..) => tile::<F, 2, 4>(job, i),
+                (2, 2..) => tile::<F, 2, 2>(job, i),
+                (2, _) => tile::<F, 2, 1>(job, i),
+                (_, 6..) => tile::<F, 1, 6>(job, i),
+                (_, 4..) => tile::<F, 1, 4>(job, i),
+                (_, 2..) => tile::<F, 1, 2>(job, i),
+                (_, _) => tile::<F, 1, 1>(job, i),
+            }
+        };
+    }
+}
+
+/// Computes `P` panels by the `MR` rows from `i` on; returns `MR`.
+///
+/// # Safety
+/// As [`super::Kernel`] says, with `P` the job's panels and `i + MR` within its rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usize) -> usize {
+    let panel_bytes = panel_bytes::<F>(job.n_blocks);
+    let mut acts = [std::ptr::null::<ActBlock>(); MR];
+    for r in 0..MR {
+        // SAFETY: `Job::check` compared the row index with the buffer.
+        acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks) };
+    }
+    let quants = job.panels.as_ptr();
+    // SAFETY: the scales follow the quants inside the panel.
+    let scales = unsafe { quants.add(job.n_blocks * F::QUANT_BYTES) };
+    // SAFETY: row `i` is one of the job's results.
+    let out = unsafe { job.out.add(i * job.ld) };
+    let mut acc = [[_mm512_setzero_ps(); MR]; P];
+    if job.blocks.start > 0 {
+        for p in 0..P {
+            for r in 0..MR {
+                // SAFETY: the job's results may be read; 16 lanes per panel.
+                acc[p][r] = unsafe { _mm512_loadu_ps(out.add(r * job.ld + p * PANEL_ROWS)) };
+            }
+        }
+    }
+    for b in job.blocks.clone() {
+        // SAFETY: block `b` is in each row of activations and each panel.
+        unsafe {
+            let mut act = acts;
+            for act in &mut act {
+                *act = act.add(b);
+            }
+            let mut q = [quants; P];
+            for (p, q) in q.iter_mut().enumerate() {
+                *q = q.add(p * panel_bytes + b * F::QUANT_BYTES);
+                if MR <= 2 {
+                    prefetch::<F>(*q);
+                }
+            }
+            let mut w_scale = [[_mm512_setzero_ps(); 2]; P];
+            let mut min = [_mm512_setzero_ps(); P];
+            for p in 0..P {
+                (w_scale[p], min[p]) = block_scales::<F>(scales.add(p * panel_bytes), b);
+            }
+            if F::HALVES {
+                let mut dot = start::<F, P, MR>(&act, |act| &raw const (*act).neg_half_sums[0]);
+                groups::<F, P, MR, 0>(&q, &act, &mut dot);
+                scale_add(&mut acc, &dot, &w_scale, 0, &act);
+                let mut dot = start::<F, P, MR>(&act, |act| &raw const (*act).neg_half_sums[1]);
+                groups::<F, P, MR, 4>(&q, &act, &mut dot);
+                scale_add(&mut acc, &dot, &w_scale, 1, &act);
+            } else {
+                let mut dot = start::<F, P, MR>(&act, |act| &raw const (*act).neg_sum);
+                groups::<F, P, MR, 0>(&q, &act, &mut dot);
+                groups::<F, P, MR, 4>(&q, &act, &mut dot);
+                scale_add(&mut acc, &dot, &w_scale, 0, &act);
+            }
+            if F::MIN {
+                for r in 0..MR {
+                    let sum = _mm512_set1_ps((*act[r]).scaled_sum);
+                    for p in 0..P {
+                        acc[p][r] = _mm512_fmadd_ps(min[p], sum, acc[p][r]);
+                    }
+                }
+            }
+        }
+    }
+    for p in 0..P {
+        for r in 0..MR {
+            // SAFETY: the job's results may be written; 16 lanes per panel.
+            unsafe { _mm512_storeu_ps(out.add(r * job.ld + p * PANEL_ROWS), acc[p][r]) };
+        }
+    }
+    MR
+}
+
+/// How far ahead of use weights are asked for where they are a stream, in bytes.
+const PREFETCH_BYTES: usize = 4096;
+
+/// Asks for the vectors of a later block (or of a later panel: panels follow each other).
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+fn prefetch<F: Format>(q: *const u8) {
+    for v in 0..F::VECTORS {
+        // A prefetch never faults, so the address may lie past the end.
+        _mm_prefetch::<_MM_HINT_T0>(q.wrapping_add(PREFETCH_BYTES + 64 * v).cast());
+    }
+}
+
+/// Returns the integer sums' start: `-offset * Σa`, exact.
+///
+/// # Safety
+/// `act` points to blocks, and `sum` returns a pointer into them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+unsafe fn start<F: Format, const P: usize, const MR: usize>(
+    act: &[*const ActBlock; MR],
+    sum: impl Fn(*const ActBlock) -> *const i32,
+) -> [[__m512i; MR]; P] {
+    let mut dot = [[_mm512_setzero_si512(); MR]; P];
+    if let Some(log2) = F::OFFSET_LOG2 {
+        for r in 0..MR {
+            // SAFETY: the caller's promise.
+            let start = _mm512_set1_epi32(unsafe { *sum(act[r]) });
+            let start = match log2 {
+                3 => _mm512_slli_epi32::<3>(start),
+                4 => _mm512_slli_epi32::<4>(start),
+                5 => _mm512_slli_epi32::<5>(start),
+                _ => _mm512_slli_epi32::<7>(start),
+            };
+            for dot in &mut dot {
+                dot[r] = start;
+            }
+        }
+    }
+    dot
+}
+
+/// Adds the dot products of groups `J..J + 4` of a block.
+///
+/// # Safety
+/// `q` and `act` point to a block of the format and of activations.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+unsafe fn groups<F: Format, const P: usize, const MR: usize, const J: usize>(
+    q: &[*const u8; P],
+    act: &[*const ActBlock; MR],
+    dot: &mut [[__m512i; MR]; P],
+) {
+    for j in J..J + 4 {
+        let mut w = [_mm512_setzero_si512(); P];
+        for p in 0..P {
+            // SAFETY: the caller's promise.
+            w[p] = unsafe { unpack::<F>(q[p], j) };
+        }
+        for r in 0..MR {
+            // SAFETY: bytes `4j..4j + 4` of 32; a block is aligned and starts with them.
+            let a = _mm512_set1_epi32(unsafe { act[r].cast::<i32>().add(j).read() });
+            for p in 0..P {
+                dot[p][r] = _mm512_dpbusd_epi32(dot[p][r], w[p], a);
+            }
+        }
+    }
+}
+
+/// Returns the unsigned weights of group `j`: 16 rows by 4 values.
+///
+/// # Safety
+/// `q` points to a block of the format, 64-byte aligned.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m512i {
+    // SAFETY: the caller's promise; vectors 0..VECTORS are asked for.
+    let load = |vector: usize| unsafe { _mm512_load_si512(q.add(64 * vector).cast()) };
+    if F::BITS == 8 {
+        return load(j);
+    }
+    let low = _mm512_set1_epi8(15);
+    let nibbles = if j < 4 { load(j) } else { _mm512_srli_epi16::<4>(load(j - 4)) };
+    let nibbles = _mm512_and_si512(nibbles, low);
+    // Shifts cross byte borders; the mask drops what came from the neighbour. 0xea: (a & b) | c.
+    if F::BITS == 5 {
+        let high = load(4);
+        let high = match j {
+            0 => _mm512_slli_epi16::<4>(high),
+            1 => _mm512_slli_epi16::<3>(high),
+            2 => _mm512_slli_epi16::<2>(high),
+            3 => _mm512_slli_epi16::<1>(high),
+            4 => high,
+            5 => _mm512_srli_epi16::<1>(high),
+            6 => _mm512_srli_epi16::<2>(high),
+            _ => _mm512_srli_epi16::<3>(high),
+        };
+        return _mm512_ternarylogic_epi32::<0xea>(high, _mm512_set1_epi8(0x10), nibbles);
+    }
+    if F::BITS == 6 {
+        let high = load(4 + j / 4);
+        let high = match j % 4 {
+            0 => _mm512_slli_epi16::<4>(high),
+            1 => _mm512_slli_epi16::<2>(high),
+            2 => high,
+            _ => _mm512_srli_epi16::<2>(high),
+        };
+        return _mm512_ternarylogic_epi32::<0xea>(high, _mm512_set1_epi8(0x30), nibbles);
+    }
+    nibbles
+}
+
+/// Returns `([scale, scale of the second half], minimum)` of a panel's block.
+///
+/// # Safety
+/// `scales` points to a panel's scales, and `b` is one of its blocks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+unsafe fn block_scales<F: Format>(scales: *const u8, b: usize) -> ([__m512; 2], __m512) {
+    // SAFETY: the caller's promise; all loads lie in the block's record.
+    unsafe {
+        let record = scales.add(if F::SUPER { b / 8 } else { b } * F::SCALE_BYTES);
+        let halfs = |plane: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(32 * plane).cast()));
+        let bytes = |index: usize| _mm_loadu_si128(record.add(F::SCALE_HEAD + 16 * index).cast());
+        let d = halfs(0);
+        let m = if F::MIN { halfs(1) } else { _mm512_setzero_ps() };
+        if !F::SUPER {
+            return ([d, d], m);
+        }
+        let sub = b % 8;
+        if F::HALVES {
+            let signed = |index: usize| _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(index))));
+            return ([signed(2 * sub), signed(2 * sub + 1)], m);
+        }
+        let float = |index: usize| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(index)));
+        let scale = _mm512_mul_ps(d, float(sub));
+        ([scale, scale], if F::MIN { _mm512_mul_ps(m, float(8 + sub)) } else { m })
+    }
+}
+
+/// `acc += dot * (w_scale * a_scale)`.
+///
+/// # Safety
+/// `act` points to blocks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+unsafe fn scale_add<const P: usize, const MR: usize>(
+    acc: &mut [[__m512; MR]; P],
+    dot: &[[__m512i; MR]; P],
+    w_scale: &[[__m512; 2]; P],
+    half: usize,
+    act: &[*const ActBlock; MR],
+) {
+    for r in 0..MR {
+        // SAFETY: the caller's promise.
+        let a_scale = _mm512_set1_ps(unsafe { (*act[r]).scale });
+        for p in 0..P {
+            let scale = _mm512_mul_ps(w_scale[p][half], a_scale);
+            acc[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[p][r]), scale, acc[p][r]);
+        }
+    }
+}

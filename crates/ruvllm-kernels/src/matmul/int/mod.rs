@@ -1,0 +1,143 @@
+//! The integer path: panels of 8-bit or narrower weights times 8-bit activations.
+//!
+//! ```text
+//! for each activation row i, lane r (a row of the panel):
+//!   acc = 0 (f32)
+//!   for each block b of 32:
+//!     dot = -offset * Σ a[b] + Σ u[r][b] * a[b]                    exact, i32
+//!     acc = fma(f32(dot), w_scale[r][b] * a_scale[b], acc)         Q6_K: twice, once for each 16
+//!     acc = fma(m[r][b], a_scale[b] * Σ a[b], acc)                 formats with a minimum
+//!   out[i][r] = acc
+//! ```
+//!
+//! The order above holds for every tile shape, so a result does not depend on how many rows are computed at once.
+//! Cutting the blocks in pieces changes nothing either: the accumulators go through `out` as f32 and come back.
+//! The scalar row multiplies and adds without fusing.
+
+#![allow(clippy::needless_range_loop, reason = "tiles are two-dimensional: one index runs through several arrays")]
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
+pub(super) mod scalar;
+
+use super::acts::ActBlock;
+use super::format::PANEL_ROWS;
+use crate::arena::AlignedVec;
+use std::ops::Range;
+
+/// One or two neighbouring panels times some activation rows, over some of the blocks.
+pub(super) struct Job<'a> {
+    /// The bytes of one or two panels.
+    pub(super) panels: &'a [u8],
+    /// How many panels: 1 or 2.
+    pub(super) n_panels: usize,
+    /// Blocks of 32 in a row.
+    pub(super) n_blocks: usize,
+    /// The blocks to compute. Where they do not start at 0, `out` holds the sums so far. For K types the start is a
+    /// multiple of 8.
+    pub(super) blocks: Range<usize>,
+    /// All activations, `[rows of the buffer, n_blocks]`.
+    pub(super) acts: &'a [ActBlock],
+    /// The activation rows to compute.
+    pub(super) rows: &'a [u32],
+    /// Where result `(i, lane)` goes: `out[i * ld + lane]`, for `i` in `0..rows.len()`, `lane` in `0..16 * n_panels`.
+    pub(super) out: *mut f32,
+    /// Distance between result rows.
+    pub(super) ld: usize,
+}
+
+impl Job<'_> {
+    /// Checks what can be checked: with it, kernels stay inside `panels` and `acts`.
+    pub(super) fn check(&self, panel_bytes: usize) {
+        assert!(matches!(self.n_panels, 1 | 2), "a job has one or two panels");
+        assert_eq!(self.panels.len(), self.n_panels * panel_bytes, "a job's panels are whole");
+        assert!(self.blocks.end <= self.n_blocks, "a job's blocks lie in the row");
+        assert!(self.ld >= self.n_panels * PANEL_ROWS || self.rows.len() == 1, "result rows do not overlap");
+        let n_rows = self.acts.len() / self.n_blocks.max(1);
+        assert!(self.rows.iter().all(|&row| (row as usize) < n_rows), "a job's activation rows exist");
+    }
+}
+
+/// A kernel of one format.
+///
+/// # Safety
+/// The CPU has the features of the table row it comes from; [`Job::check`] passed with the format's panel size; `out`
+/// may be written where the job says.
+pub(super) type Kernel = unsafe fn(&Job<'_>);
+
+/// A repacked matrix.
+pub(super) struct Panels {
+    /// `[panels][panel_bytes]`.
+    pub(super) bytes: AlignedVec<u8>,
+    pub(super) panel_bytes: usize,
+    /// Blocks of 32 in a row.
+    pub(super) n_blocks: usize,
+    pub(super) n_rows: usize,
+    pub(super) kernel: Kernel,
+}
+
+/// Activation rows taken at once: with [`BLOCKS_CHUNK`] they stay in a second-level cache.
+const ROWS_CHUNK: usize = 516;
+
+/// Blocks taken at once where many rows share them: two panels' and a tile's worth stay in a first-level cache.
+const BLOCKS_CHUNK: usize = 16;
+
+/// Two panels of this size need no cutting.
+const SMALL_BYTES: usize = 24 * 1024;
+
+/// Rows that go through in few enough tiles that cutting does not pay.
+const FEW_ROWS: usize = 8;
+
+/// Rows of results that pass through scratch where the last panel is not full.
+const SCRATCH_ROWS: usize = 12;
+
+/// Computes rows `w_rows` of the matrix times activation rows `rows`.
+///
+/// # Safety
+/// `out[i * w.n_rows + r]` may be written for `i` in `0..rows.len()` and `r` in `w_rows`.
+///
+/// # Panics
+/// If `w_rows` starts within a panel, or an activation row does not exist.
+pub(super) unsafe fn multiply(w: &Panels, w_rows: Range<usize>, acts: &[ActBlock], rows: &[u32], out: *mut f32) {
+    assert!(w_rows.start.is_multiple_of(PANEL_ROWS) && w_rows.end <= w.n_rows, "rows are claimed in whole panels");
+    let full = w_rows.start / PANEL_ROWS..w_rows.end / PANEL_ROWS;
+    let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
+    let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
+    let job = |panel: usize, n_panels: usize, blocks: Range<usize>, rows, out, ld| {
+        let panels = &w.bytes[panel * w.panel_bytes..(panel + n_panels) * w.panel_bytes];
+        let job = Job { panels, n_panels, n_blocks: w.n_blocks, blocks, acts, rows, out, ld };
+        job.check(w.panel_bytes);
+        // SAFETY: the kernel was picked for this CPU, the job is checked, and its results are the caller's promise
+        // (or our scratch).
+        unsafe { (w.kernel)(&job) };
+    };
+    for (chunk, rows) in rows.chunks(ROWS_CHUNK).enumerate() {
+        // SAFETY: within the results.
+        let out = unsafe { out.add(chunk * ROWS_CHUNK * w.n_rows) };
+        for first in (0..w.n_blocks).step_by(n_chunk.max(1)) {
+            let blocks = first..w.n_blocks.min(first + n_chunk);
+            for panel in full.clone().step_by(2) {
+                let n_panels = 2.min(full.end - panel);
+                // SAFETY: as above.
+                job(panel, n_panels, blocks.clone(), rows, unsafe { out.add(panel * PANEL_ROWS) }, w.n_rows);
+            }
+        }
+        let n_rest = w_rows.end % PANEL_ROWS;
+        if n_rest == 0 {
+            continue;
+        }
+        for (part, rows) in rows.chunks(SCRATCH_ROWS).enumerate() {
+            let mut scratch = [[0.0f32; PANEL_ROWS]; SCRATCH_ROWS];
+            job(full.end, 1, 0..w.n_blocks, rows, scratch.as_mut_ptr().cast(), PANEL_ROWS);
+            for (i, lanes) in scratch.iter().enumerate().take(rows.len()) {
+                let at = (part * SCRATCH_ROWS + i) * w.n_rows + full.end * PANEL_ROWS;
+                // SAFETY: the rows of the last panel that exist are among the results.
+                unsafe { std::ptr::copy_nonoverlapping(lanes.as_ptr(), out.add(at), n_rest) };
+            }
+        }
+    }
+}

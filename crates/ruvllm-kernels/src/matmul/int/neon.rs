@@ -1,0 +1,264 @@
+//! NEON: a vector is 4 rows by 4 values (a quarter of a panel's 64 bytes), weights as signed bytes.
+//!
+//! With `DOT` (the `dotprod` extension) a group is one `sdot`, whose intrinsic is not stable and which is therefore
+//! written in assembly. Without it, `smull` makes i16 products (at most 128 * 127) and `sadalp` adds pairs of them to
+//! two i32 vectors, which one `addp` joins at the block's end. A tile is one quarter by `MR` activation rows.
+
+use super::super::acts::{ActBlock, block_scale};
+use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::Job;
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// Quantises whole blocks.
+#[target_feature(enable = "neon")]
+pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
+    for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
+        let mut v = [vdupq_n_f32(0.0); 8];
+        let mut max = vdupq_n_u32(0);
+        for (at, v) in v.iter_mut().enumerate() {
+            // SAFETY: a block is 32 values: eight vectors.
+            *v = unsafe { vld1q_f32(x.as_ptr().add(4 * at)) };
+            max = vmaxq_u32(max, vandq_u32(vreinterpretq_u32_f32(*v), vdupq_n_u32(0x7fff_ffff)));
+        }
+        let (scale, inverse) = block_scale(vmaxvq_u32(max));
+        if inverse == 0.0 {
+            *block = ActBlock::new([0; BLOCK], [0; 2], scale);
+            continue;
+        }
+        let mut q = [0i8; BLOCK];
+        let mut sums = [0; 2];
+        for (half, sum) in sums.iter_mut().enumerate() {
+            let mut ints = [vdupq_n_s32(0); 4];
+            for (v, ints) in v[4 * half..].iter().zip(&mut ints) {
+                *ints = vcvtnq_s32_f32(vmulq_n_f32(*v, inverse));
+            }
+            let low = vcombine_s16(vmovn_s32(ints[0]), vmovn_s32(ints[1]));
+            let high = vcombine_s16(vmovn_s32(ints[2]), vmovn_s32(ints[3]));
+            // SAFETY: `q` is 32 bytes: two halves of 16.
+            unsafe { vst1q_s8(q.as_mut_ptr().add(16 * half), vcombine_s8(vmovn_s16(low), vmovn_s16(high))) };
+            *sum = vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3])));
+        }
+        *block = ActBlock::new(q, sums, scale);
+    }
+}
+
+/// # Safety
+/// As [`super::Kernel`] says; with `DOT` the CPU has `dotprod`.
+#[target_feature(enable = "neon")]
+pub(in super::super) unsafe fn run<F: Format, const DOT: bool>(job: &Job<'_>) {
+    for p in 0..job.n_panels {
+        let mut i = 0;
+        while i < job.rows.len() {
+            let n = job.rows.len() - i;
+            for quarter in 0..4 {
+                // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
+                unsafe {
+                    match n {
+                        4.. => tile::<F, DOT, 4>(job, p, quarter, i),
+                        2.. => tile::<F, DOT, 2>(job, p, quarter, i),
+                        _ => tile::<F, DOT, 1>(job, p, quarter, i),
+                    }
+                }
+            }
+            i += match n {
+                4.. => 4,
+                2.. => 2,
+                _ => 1,
+            };
+        }
+    }
+}
+
+/// Computes one quarter of a panel by the `MR` rows from `i` on.
+///
+/// # Safety
+/// As [`super::Kernel`] says, with `p` one of the job's panels, `quarter < 4` and `i + MR` within its rows.
+#[target_feature(enable = "neon")]
+unsafe fn tile<F: Format, const DOT: bool, const MR: usize>(job: &Job<'_>, p: usize, quarter: usize, i: usize) {
+    let mut acts = [std::ptr::null::<ActBlock>(); MR];
+    for r in 0..MR {
+        // SAFETY: `Job::check` compared the row index with the buffer.
+        acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks) };
+    }
+    // SAFETY: panel `p` is there, and its scales follow the quants.
+    let (quants, scales) = unsafe {
+        let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
+        (panel.add(16 * quarter), panel.add(job.n_blocks * F::QUANT_BYTES))
+    };
+    // SAFETY: row `i` is one of the job's results.
+    let out = unsafe { job.out.add(i * job.ld + p * PANEL_ROWS + 4 * quarter) };
+    let mut acc = [vdupq_n_f32(0.0); MR];
+    if job.blocks.start > 0 {
+        for r in 0..MR {
+            // SAFETY: the job's results may be read; 4 lanes per quarter.
+            acc[r] = unsafe { vld1q_f32(out.add(r * job.ld)) };
+        }
+    }
+    for b in job.blocks.clone() {
+        // SAFETY: block `b` is in each row of activations and in the panel.
+        unsafe {
+            let mut act = acts;
+            for act in &mut act {
+                *act = act.add(b);
+            }
+            let q = quants.add(b * F::QUANT_BYTES);
+            let (w_scale, min) = block_scales::<F>(scales, b, quarter);
+            if F::HALVES {
+                for half in 0..2 {
+                    let dot = groups::<F, DOT, MR>(q, &act, 4 * half, 4 * half + 4);
+                    for r in 0..MR {
+                        let start = vdupq_n_s32((*act[r]).neg_half_sums[half] * F::OFFSET);
+                        let scale = vmulq_n_f32(w_scale[half], (*act[r]).scale);
+                        acc[r] = vfmaq_f32(acc[r], vcvtq_f32_s32(vaddq_s32(dot[r], start)), scale);
+                    }
+                }
+            } else {
+                // 8-bit weights are signed here and need no offset.
+                let offset = if F::BITS == 8 { 0 } else { F::OFFSET };
+                let dot = groups::<F, DOT, MR>(q, &act, 0, 8);
+                for r in 0..MR {
+                    let start = vdupq_n_s32((*act[r]).neg_sum * offset);
+                    let scale = vmulq_n_f32(w_scale[0], (*act[r]).scale);
+                    acc[r] = vfmaq_f32(acc[r], vcvtq_f32_s32(vaddq_s32(dot[r], start)), scale);
+                }
+            }
+            if F::MIN {
+                for r in 0..MR {
+                    acc[r] = vfmaq_n_f32(acc[r], min, (*act[r]).scaled_sum);
+                }
+            }
+        }
+    }
+    for r in 0..MR {
+        // SAFETY: the job's results may be written; 4 lanes per quarter.
+        unsafe { vst1q_f32(out.add(r * job.ld), acc[r]) };
+    }
+}
+
+/// Returns the dot products of groups `from..to` of a block, per activation row.
+///
+/// # Safety
+/// `q` and `act` point to a quarter of a block of the format and to blocks of activations.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn groups<F: Format, const DOT: bool, const MR: usize>(
+    q: *const u8,
+    act: &[*const ActBlock; MR],
+    from: usize,
+    to: usize,
+) -> [int32x4_t; MR] {
+    let mut sums = [[vdupq_n_s32(0); 2]; MR];
+    for j in from..to {
+        // SAFETY: the caller's promise.
+        let w = unsafe { unpack::<F>(q, j) };
+        for r in 0..MR {
+            // SAFETY: bytes `4j..4j + 4` of 32; a block is aligned and starts with them.
+            let a = vreinterpretq_s8_s32(vdupq_n_s32(unsafe { act[r].cast::<i32>().add(j).read() }));
+            if DOT {
+                // SAFETY: `run` with `DOT` is only reached where the CPU has the instruction.
+                unsafe { sdot(&mut sums[r][0], w, a) };
+            } else {
+                sums[r][0] = vpadalq_s16(sums[r][0], vmull_s8(vget_low_s8(w), vget_low_s8(a)));
+                sums[r][1] = vpadalq_s16(sums[r][1], vmull_high_s8(w, a));
+            }
+        }
+    }
+    let mut dot = [vdupq_n_s32(0); MR];
+    for r in 0..MR {
+        dot[r] = if DOT { sums[r][0] } else { vpaddq_s32(sums[r][0], sums[r][1]) };
+    }
+    dot
+}
+
+/// Adds to each lane the dot product of its four bytes.
+///
+/// # Safety
+/// The CPU has `dotprod`.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn sdot(acc: &mut int32x4_t, w: int8x16_t, a: int8x16_t) {
+    // SAFETY: registers only; the caller knows that the instruction exists.
+    unsafe {
+        asm!(
+            ".arch_extension dotprod",
+            "sdot {acc:v}.4s, {w:v}.16b, {a:v}.16b",
+            acc = inout(vreg) *acc,
+            w = in(vreg) w,
+            a = in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+}
+
+/// Returns the weights of group `j` as signed bytes, 4 rows by 4 values; only 8-bit ones have their offset subtracted.
+///
+/// # Safety
+/// `q` points to a quarter of a block of the format.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> int8x16_t {
+    // SAFETY: the caller's promise; vectors 0..VECTORS are asked for, 16 bytes of each.
+    let load = |vector: usize| unsafe { vld1q_u8(q.add(64 * vector)) };
+    if F::BITS == 8 {
+        return vreinterpretq_s8_u8(veorq_u8(load(j), vdupq_n_u8(0x80)));
+    }
+    let nibbles = if j < 4 { vandq_u8(load(j), vdupq_n_u8(15)) } else { vshrq_n_u8::<4>(load(j - 4)) };
+    let shifted = |v: uint8x16_t, by: i8| vshlq_u8(v, vdupq_n_s8(by));
+    vreinterpretq_s8_u8(match F::BITS {
+        5 => vorrq_u8(nibbles, vandq_u8(shifted(load(4), 4 - j as i8), vdupq_n_u8(0x10))),
+        6 => vorrq_u8(nibbles, vandq_u8(shifted(load(4 + j / 4), 4 - 2 * (j % 4) as i8), vdupq_n_u8(0x30))),
+        _ => nibbles,
+    })
+}
+
+/// Returns `([scale, scale of the second half], minimum)` of a quarter of a panel's block.
+///
+/// # Safety
+/// `scales` points to a panel's scales, `b` is one of its blocks, and `quarter < 4`.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn block_scales<F: Format>(scales: *const u8, b: usize, quarter: usize) -> ([float32x4_t; 2], float32x4_t) {
+    // SAFETY: the caller's promise; all loads lie in the block's record.
+    unsafe {
+        let record = scales.add(if F::SUPER { b / 8 } else { b } * F::SCALE_BYTES);
+        let halfs = |plane: usize| from_f16(vld1_u8(record.add(32 * plane + 8 * quarter)));
+        let d = halfs(0);
+        let m = if F::MIN { halfs(1) } else { vdupq_n_f32(0.0) };
+        if !F::SUPER {
+            return ([d, d], m);
+        }
+        let word = |index: usize| {
+            let at = record.add(F::SCALE_HEAD + 16 * index + 4 * quarter);
+            vcreate_u8(u64::from(at.cast::<u32>().read_unaligned()))
+        };
+        let sub = b % 8;
+        if F::HALVES {
+            let signed = |index: usize| {
+                let wide = vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(word(index)))));
+                vmulq_f32(d, vcvtq_f32_s32(wide))
+            };
+            return ([signed(2 * sub), signed(2 * sub + 1)], m);
+        }
+        let float = |index: usize| vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(word(index)))));
+        let scale = vmulq_f32(d, float(sub));
+        ([scale, scale], if F::MIN { vmulq_f32(m, float(8 + sub)) } else { m })
+    }
+}
+
+/// Converts four f16: `fcvtl` is baseline NEON, its intrinsic needs a type that is not stable.
+#[inline]
+#[target_feature(enable = "neon")]
+fn from_f16(halfs: uint8x8_t) -> float32x4_t {
+    let floats: float32x4_t;
+    // SAFETY: registers only.
+    unsafe {
+        asm!(
+            "fcvtl {floats:v}.4s, {halfs:v}.4h",
+            floats = lateout(vreg) floats,
+            halfs = in(vreg) halfs,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    floats
+}

@@ -1,0 +1,106 @@
+//! Plain loops: the truth of the integer path.
+
+use super::super::acts::{ActBlock, block_scale};
+use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::Job;
+use half::f16;
+
+/// Quantises whole blocks.
+pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
+    for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
+        let max_bits = x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().expect("a block has 32 values");
+        let (scale, inverse) = block_scale(max_bits);
+        let (mut q, mut sums) = ([0; BLOCK], [0; 2]);
+        // An inverse of 0 leaves zeros, also where a value is not finite.
+        if inverse != 0.0 {
+            for i in 0..BLOCK {
+                // Adding 1.5 * 2^23 rounds to an integer, ties to even, as the vector conversions do.
+                let rounded = (x[i] * inverse + 12_582_912.0) - 12_582_912.0;
+                q[i] = rounded as i8;
+                sums[i / 16] += i32::from(q[i]);
+            }
+        }
+        *block = ActBlock::new(q, sums, scale);
+    }
+}
+
+/// Returns the weights of lane `row` in a panel's block, offset subtracted.
+pub(in super::super) fn lane<F: Format>(quants: &[u8], row: usize) -> [i32; BLOCK] {
+    let byte = |vector: usize, i: usize| i32::from(quants[64 * vector + 4 * row + i]);
+    let mut weights = [0; BLOCK];
+    for (at, w) in weights.iter_mut().enumerate() {
+        let (j, i) = (at / 4, at % 4);
+        *w = if F::BITS == 8 {
+            byte(j, i)
+        } else {
+            let nibble = (byte(j % 4, i) >> (4 * (j / 4))) & 15;
+            match F::BITS {
+                5 => nibble | ((byte(4, i) >> j) & 1) << 4,
+                6 => nibble | ((byte(4 + j / 4, i) >> (2 * (j % 4))) & 3) << 4,
+                _ => nibble,
+            }
+        } - F::OFFSET;
+    }
+    weights
+}
+
+/// Returns `([scale, scale of the second half], minimum)` of lane `row` in block `b`.
+pub(in super::super) fn scales<F: Format>(scales: &[u8], b: usize, row: usize) -> ([f32; 2], f32) {
+    let record = &scales[if F::SUPER { b / 8 } else { b } * F::SCALE_BYTES..][..F::SCALE_BYTES];
+    let f16_at = |plane: usize| {
+        let at = 32 * plane + 2 * row;
+        f16::from_le_bytes([record[at], record[at + 1]]).to_f32()
+    };
+    let (d, m) = (f16_at(0), if F::MIN { f16_at(1) } else { 0.0 });
+    if !F::SUPER {
+        return ([d, d], m);
+    }
+    let sub = b % 8;
+    let byte = |index: usize| record[F::SCALE_HEAD + 16 * index + row];
+    if F::HALVES {
+        return ([0, 1].map(|half| d * f32::from(byte(2 * sub + half) as i8)), m);
+    }
+    ([d * f32::from(byte(sub)); 2], if F::MIN { m * f32::from(byte(8 + sub)) } else { 0.0 })
+}
+
+/// # Safety
+/// As [`super::Kernel`] says.
+pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
+    let panel_bytes = panel_bytes::<F>(job.n_blocks);
+    for (p, panel) in job.panels.chunks_exact(panel_bytes).enumerate() {
+        let (quants, scale_bytes) = panel.split_at(job.n_blocks * F::QUANT_BYTES);
+        for i in 0..job.rows.len() {
+            if job.blocks.start == 0 {
+                // SAFETY: the caller lets us write the job's results.
+                unsafe { job.out.add(i * job.ld + p * PANEL_ROWS).write_bytes(0, PANEL_ROWS) };
+            }
+        }
+        for b in job.blocks.clone() {
+            let tile = &quants[b * F::QUANT_BYTES..][..F::QUANT_BYTES];
+            for lane_idx in 0..PANEL_ROWS {
+                let weights = lane::<F>(tile, lane_idx);
+                let (scale, min) = scales::<F>(scale_bytes, b, lane_idx);
+                for (i, &row) in job.rows.iter().enumerate() {
+                    let act = &job.acts[row as usize * job.n_blocks + b];
+                    // SAFETY: as above; zeroed or holding the sum so far.
+                    let acc = unsafe { &mut *job.out.add(i * job.ld + p * PANEL_ROWS + lane_idx) };
+                    *acc = add_block::<F>(*acc, &weights, scale, min, act);
+                }
+            }
+        }
+    }
+}
+
+fn add_block<F: Format>(mut acc: f32, weights: &[i32; BLOCK], scale: [f32; 2], min: f32, act: &ActBlock) -> f32 {
+    let dot = |from: usize, to: usize| (from..to).map(|i| weights[i] * i32::from(act.q[i])).sum::<i32>() as f32;
+    if F::HALVES {
+        acc += dot(0, 16) * (scale[0] * act.scale);
+        acc += dot(16, 32) * (scale[1] * act.scale);
+    } else {
+        acc += dot(0, 32) * (scale[0] * act.scale);
+    }
+    if F::MIN {
+        acc += min * act.scaled_sum;
+    }
+    acc
+}

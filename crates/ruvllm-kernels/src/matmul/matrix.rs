@@ -1,0 +1,143 @@
+//! A weight matrix, in the layout that its kernels read.
+
+use super::acts::{ActFormat, Acts};
+use super::format::{BLOCK, Format, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
+use super::{INT_TYPES, Table, float, int, pack};
+use crate::block::GgmlType;
+use crate::dequant;
+use crate::team::Team;
+use bytes::Bytes;
+use std::fmt;
+use std::ops::Range;
+
+/// A matrix of `n_rows` outputs by `n_cols` inputs, ready to multiply with.
+pub struct Matrix {
+    ty: GgmlType,
+    n_rows: usize,
+    n_cols: usize,
+    weights: Weights,
+}
+
+enum Weights {
+    /// The integer path.
+    Panels(int::Panels),
+    /// The float path.
+    Blocks { bytes: Bytes, dequant: &'static dequant::Table, kernel: float::Kernel },
+}
+
+impl Matrix {
+    /// Returns whether matrices of this type can be multiplied with.
+    pub fn supports(ty: GgmlType) -> bool {
+        use GgmlType::{F64, I8, I16, I32, I64, Q8_1, Q8_K};
+        !matches!(ty, F64 | I8 | I16 | I32 | I64 | Q8_1 | Q8_K)
+    }
+
+    /// Makes a matrix of `bytes`, rows of whole blocks as the file has them.
+    ///
+    /// Types of the integer path are repacked by the team, and `bytes` is let go; other types keep it.
+    ///
+    /// # Panics
+    /// If the type is not supported, a row is not whole blocks, or `bytes` has another size.
+    pub fn new(table: &'static Table, team: &Team, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
+        assert!(Matrix::supports(ty), "matrix: {ty} cannot be multiplied with");
+        assert!(n_cols > 0, "matrix: rows of no values");
+        let size = ty.row_bytes(n_cols).and_then(|row| row.checked_mul(n_rows));
+        assert_eq!(size, Some(bytes.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes", bytes.len());
+        let shape = Shape { table, team, n_rows, n_cols };
+        let weights = match ty {
+            GgmlType::Q4_0 => shape.pack::<Q40>(&bytes),
+            GgmlType::Q4_1 => shape.pack::<Q41>(&bytes),
+            GgmlType::Q5_0 => shape.pack::<Q50>(&bytes),
+            GgmlType::Q5_1 => shape.pack::<Q51>(&bytes),
+            GgmlType::Q8_0 => shape.pack::<Q80>(&bytes),
+            GgmlType::Q4_K => shape.pack::<Q4K>(&bytes),
+            GgmlType::Q5_K => shape.pack::<Q5K>(&bytes),
+            GgmlType::Q6_K => shape.pack::<Q6K>(&bytes),
+            _ => Weights::Blocks { bytes, dequant: dequant::pick(table.isa), kernel: table.float },
+        };
+        Matrix { ty, n_rows, n_cols, weights }
+    }
+
+    /// Returns the type the weights came in.
+    pub fn ty(&self) -> GgmlType {
+        self.ty
+    }
+
+    /// Returns the number of rows: the length of a result.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Returns the length of a row: the length of an input.
+    pub fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Returns what the activations must be given in.
+    pub fn act_format(&self) -> ActFormat {
+        match self.weights {
+            Weights::Panels(_) => ActFormat::Q8,
+            Weights::Blocks { .. } => ActFormat::F32,
+        }
+    }
+
+    /// Returns the bytes that one pass over the matrix reads.
+    pub fn weight_bytes(&self) -> usize {
+        match &self.weights {
+            Weights::Panels(panels) => panels.bytes.len(),
+            Weights::Blocks { bytes, .. } => bytes.len(),
+        }
+    }
+
+    /// Panics unless `x` and `out` fit.
+    pub(super) fn check(&self, x: &Acts, n: usize, out: &[f32]) {
+        let format = self.act_format();
+        assert_eq!(x.k(), self.n_cols, "matmul: activation rows and matrix rows differ in length");
+        assert!(x.has(format), "matmul: the activations do not hold {format:?}, which {} multiplies with", self.ty);
+        assert_eq!(out.len(), n * self.n_rows, "matmul: results are {n} x {}", self.n_rows);
+    }
+
+    /// Computes rows `w_rows` (from a multiple of 16 on) of the products with activation rows `rows`.
+    ///
+    /// # Safety
+    /// [`Matrix::check`] passed with `out`'s slice, and no other thread touches the results of `w_rows`.
+    pub(super) unsafe fn multiply(&self, w_rows: Range<usize>, x: &Acts, rows: &[u32], out: *mut f32) {
+        match &self.weights {
+            // SAFETY: the caller's promise.
+            Weights::Panels(panels) => unsafe { int::multiply(panels, w_rows, x.blocks(), rows, out) },
+            Weights::Blocks { bytes, dequant, kernel } => {
+                let (ty, n_rows, n_cols) = (self.ty, self.n_rows, self.n_cols);
+                let blocks = float::Blocks { ty, n_rows, n_cols, bytes, dequant, kernel: *kernel };
+                // SAFETY: the caller's promise.
+                unsafe { float::multiply(&blocks, w_rows, x.floats(), rows, out) };
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Matrix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Matrix({} x {} {})", self.n_rows, self.n_cols, self.ty)
+    }
+}
+
+struct Shape<'a> {
+    table: &'static Table,
+    team: &'a Team,
+    n_rows: usize,
+    n_cols: usize,
+}
+
+impl Shape<'_> {
+    fn pack<F: Format>(&self, bytes: &[u8]) -> Weights {
+        let index = INT_TYPES.iter().position(|ty| *ty == F::TY).expect("every format is listed");
+        let n_blocks = self.n_cols / BLOCK;
+        Weights::Panels(int::Panels {
+            bytes: pack::pack::<F>(self.team, self.n_rows, self.n_cols, bytes),
+            panel_bytes: panel_bytes::<F>(n_blocks),
+            n_blocks,
+            n_rows: self.n_rows,
+            kernel: self.table.int[index],
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! Repacking: rows of file blocks into panels of 16 rows.
+
+use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use crate::arena::AlignedVec;
+use crate::team::{Shared, Team};
+
+/// Repacks a matrix, in parallel over its panels. Rows past the last are zeros.
+///
+/// # Panics
+/// If `bytes` is not `n_rows` rows of `n_cols / block_len` blocks.
+pub(super) fn pack<F: Format>(team: &Team, n_rows: usize, n_cols: usize, bytes: &[u8]) -> AlignedVec<u8> {
+    let row_bytes = F::TY.row_bytes(n_cols).expect("the caller checked that rows are whole blocks");
+    assert_eq!(bytes.len(), n_rows * row_bytes, "{}: a matrix of {n_rows} x {n_cols} has another size", F::TY);
+    let n_panels = n_rows.div_ceil(PANEL_ROWS);
+    let panel_bytes = panel_bytes::<F>(n_cols / BLOCK);
+    let mut packed = AlignedVec::new(n_panels * panel_bytes);
+    let shared = Shared::new(&mut packed);
+    // About 256 KiB a claim.
+    let grain = (256 * 1024 / panel_bytes.max(1)).clamp(1, n_panels.div_ceil(team.n_threads()).max(1));
+    team.for_each(n_panels, grain, &|range, _| {
+        for panel in range {
+            let rows = panel * PANEL_ROWS..n_rows.min((panel + 1) * PANEL_ROWS);
+            let from = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+            // SAFETY: `for_each` hands out every panel once, and panels do not overlap.
+            let to = unsafe { shared.slice(panel * panel_bytes..(panel + 1) * panel_bytes) };
+            pack_panel::<F>(from, row_bytes, n_cols / BLOCK, to);
+        }
+    });
+    packed
+}
+
+/// Repacks up to 16 rows (`rows`: whole rows of `row_bytes`) into one zeroed panel.
+fn pack_panel<F: Format>(rows: &[u8], row_bytes: usize, n_blocks: usize, panel: &mut [u8]) {
+    let (quants, scales) = panel.split_at_mut(n_blocks * F::QUANT_BYTES);
+    let subs = F::TY.block_len() / BLOCK;
+    let block_bytes = F::TY.block_bytes();
+    for file_block in 0..n_blocks / subs {
+        let record = &mut scales[file_block * F::SCALE_BYTES..][..F::SCALE_BYTES];
+        let tile = &mut quants[file_block * subs * F::QUANT_BYTES..][..subs * F::QUANT_BYTES];
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let block = &row[file_block * block_bytes..][..block_bytes];
+            F::scales(block, record, lane);
+            for (sub, vectors) in tile.chunks_exact_mut(F::QUANT_BYTES).enumerate() {
+                let words = F::words(block, sub);
+                for (vector, word) in vectors.as_chunks_mut::<64>().0.iter_mut().zip(words) {
+                    vector[4 * lane..4 * lane + 4].copy_from_slice(&word.to_le_bytes());
+                }
+            }
+        }
+    }
+}

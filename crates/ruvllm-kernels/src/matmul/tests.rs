@@ -1,0 +1,527 @@
+//! Every row of the table against f64 arithmetic, exact integers, and itself in other shapes.
+
+use super::acts::ActBlock;
+use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
+use super::int::scalar;
+use super::*;
+use crate::block::GgmlType;
+use crate::dequant;
+use bytes::Bytes;
+use half::f16;
+use proptest::prelude::*;
+
+/// A small generator: tests need bytes, not statistics (SplitMix64).
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in -1..1.
+    fn f32(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn floats(&mut self, n: usize) -> Vec<f32> {
+        // Rows of one matrix differ in size by orders of magnitude, as activations do.
+        (0..n).map(|i| self.f32() * if i % 97 == 0 { 30.0 } else { 1.0 }).collect()
+    }
+}
+
+/// How the blocks of a test matrix are filled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fill {
+    Random,
+    /// All quants and sub-scales 0xff: the largest magnitudes, -1 where they are signed.
+    Ones,
+    /// All quants 0x80: -128 in Q8_0 and the sub-scales of Q6_K.
+    Minimum,
+    ZeroScales,
+    HugeScales,
+}
+
+const FILLS: [Fill; 5] = [Fill::Random, Fill::Ones, Fill::Minimum, Fill::ZeroScales, Fill::HugeScales];
+
+/// Byte offsets of the f16 fields of a block.
+fn f16_fields(ty: GgmlType) -> &'static [usize] {
+    use GgmlType::*;
+    match ty {
+        Q4_0 | Q5_0 | Q8_0 | IQ4_NL | IQ4_XS | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S | IQ1_S => &[0],
+        Q4_1 | Q5_1 | Q4_K | Q5_K => &[0, 2],
+        Q6_K => &[208],
+        Q2_K => &[80, 82],
+        Q3_K => &[108],
+        TQ1_0 => &[52],
+        TQ2_0 => &[64],
+        F16 => &[0],
+        _ => &[],
+    }
+}
+
+/// Returns a matrix of random (or extreme) blocks whose scales are finite.
+fn blocks(rng: &mut Rng, ty: GgmlType, n_rows: usize, n_cols: usize, fill: Fill) -> Bytes {
+    let mut bytes: Vec<u8> = (0..n_rows * ty.row_bytes(n_cols).expect("whole blocks"))
+        .map(|_| match fill {
+            Fill::Ones => 0xff,
+            Fill::Minimum => 0x80,
+            _ => rng.next() as u8,
+        })
+        .collect();
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        for &at in f16_fields(ty) {
+            let scale = match fill {
+                Fill::ZeroScales => 0.0,
+                Fill::HugeScales => 60_000.0,
+                _ => rng.f32() * 0.01,
+            };
+            block[at..at + 2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        }
+        match ty {
+            GgmlType::F32 => block.copy_from_slice(&rng.f32().to_le_bytes()),
+            // Keep the exponent below the top, so that no infinity and no NaN appears.
+            GgmlType::BF16 => block[1] &= 0xbf,
+            // A scale of 2^(e - 128).
+            GgmlType::MXFP4 => block[0] = 120 + (rng.next() % 8) as u8,
+            // The scale's nibbles lie in the top of four u16: make it a small number.
+            GgmlType::IQ1_M => {
+                for (at, nibble) in [(49, 0x00), (51, 0x00), (53, 0x40), (55, 0x10)] {
+                    block[at] = (block[at] & 0x0f) | nibble;
+                }
+            }
+            _ => {}
+        }
+    }
+    bytes.into()
+}
+
+fn acts(table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFormat) -> Acts {
+    let mut acts = Acts::new(k, n);
+    acts.set(table, team, x, n, k, format);
+    acts
+}
+
+/// Calls `$check::<F>(args)` for each format of the integer path.
+macro_rules! each_format {
+    ($check:ident ( $($arg:expr),* )) => {
+        $check::<Q40>($($arg),*); $check::<Q41>($($arg),*); $check::<Q50>($($arg),*); $check::<Q51>($($arg),*);
+        $check::<Q80>($($arg),*); $check::<Q4K>($($arg),*); $check::<Q5K>($($arg),*); $check::<Q6K>($($arg),*);
+    };
+}
+
+/// Rounds `k` up to whole blocks.
+fn whole<F: Format>(k: usize) -> usize {
+    k.next_multiple_of(F::TY.block_len())
+}
+
+/// The panels hold exactly what the file's blocks mean: up to the rounding of one product and one sum.
+fn check_pack<F: Format>(n_rows: usize, k: usize) {
+    let (k, n_blocks) = (whole::<F>(k), whole::<F>(k) / BLOCK);
+    for fill in FILLS {
+        let bytes = blocks(&mut Rng(1), F::TY, n_rows, k, fill);
+        let packed = pack::pack::<F>(&Team::new(2), n_rows, k, &bytes);
+        let mut expected = vec![0.0; k];
+        let size = panel_bytes::<F>(n_blocks);
+        for row in 0..n_rows.next_multiple_of(PANEL_ROWS) {
+            let (panel, lane) = (&packed[row / PANEL_ROWS * size..][..size], row % PANEL_ROWS);
+            let (quants, scale_bytes) = panel.split_at(n_blocks * F::QUANT_BYTES);
+            if row < n_rows {
+                let row_bytes = bytes.len() / n_rows;
+                dequant::dequantize(F::TY, &bytes[row * row_bytes..][..row_bytes], &mut expected);
+            } else {
+                expected.fill(0.0);
+            }
+            for b in 0..n_blocks {
+                let weights = scalar::lane::<F>(&quants[b * F::QUANT_BYTES..], lane);
+                let (scale, min) = scalar::scales::<F>(scale_bytes, b, lane);
+                for i in 0..BLOCK {
+                    let (product, want) = (scale[i / 16] * weights[i] as f32, expected[b * BLOCK + i]);
+                    let bound = 2.0 * f32::EPSILON * (product.abs() + min.abs());
+                    assert!((product + min - want).abs() <= bound, "{} row {row} block {b} value {i}", F::TY);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn panels_hold_the_blocks() {
+    for (n_rows, k) in [(1, 32), (15, 96), (16, 256), (17, 576), (40, 512)] {
+        each_format!(check_pack(n_rows, k));
+    }
+}
+
+#[test]
+fn panels_take_little_more_than_the_file() {
+    let team = Team::new(1);
+    for ty in INT_TYPES {
+        let bytes = blocks(&mut Rng(2), ty, 64, 1024, Fill::Random);
+        let (n_bytes, w) = (bytes.len(), Matrix::new(pick(Isa::Scalar), &team, ty, 64, 1024, bytes));
+        assert!(w.weight_bytes() as f64 <= 1.03 * n_bytes as f64, "{ty}: {} from {n_bytes}", w.weight_bytes());
+    }
+}
+
+/// Each table row against f64 arithmetic on the same quantised activations.
+///
+/// A block adds `1 + HALVES + MIN` terms to the sum. Each term is rounded at most 4 times before it is added (`d * sc`,
+/// the product of scales, the activations' scaled sum, the product where it is not fused), and each addition rounds
+/// the sum once: with u = ε / 2, `|error| ≤ (terms + 4) * u * Σ|term|` to first order; ε in place of u covers the rest.
+fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: Fill) {
+    let (k, team, mut rng) = (whole::<F>(k), Team::new(1), Rng(seed));
+    let n_blocks = k / BLOCK;
+    let bytes = blocks(&mut rng, F::TY, n_rows, k, fill);
+    let x = rng.floats(n * k);
+    let packed = pack::pack::<F>(&team, n_rows, k, &bytes);
+    let size = panel_bytes::<F>(n_blocks);
+    let mut q = vec![bytemuck::Zeroable::zeroed(); n * n_blocks];
+    pick(Isa::Scalar).quantize(&x, &mut q);
+    let results: Vec<(&Table, Vec<f32>)> = available()
+        .map(|table| {
+            let w = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
+            let mut out = vec![f32::NAN; n * n_rows];
+            matmul(&team, &w, &acts(table, &team, &x, n, k, ActFormat::Q8), &mut out);
+            (table, out)
+        })
+        .collect();
+    for row in 0..n_rows {
+        let (quants, scale_bytes) = packed[row / PANEL_ROWS * size..][..size].split_at(n_blocks * F::QUANT_BYTES);
+        let lane = row % PANEL_ROWS;
+        for i in 0..n {
+            let (mut sum, mut magnitude) = (0.0f64, 0.0f64);
+            let mut add = |term: f64| {
+                sum += term;
+                magnitude += term.abs();
+            };
+            for (b, act) in q[i * n_blocks..][..n_blocks].iter().enumerate() {
+                let weights = scalar::lane::<F>(&quants[b * F::QUANT_BYTES..], lane);
+                let (scale, min) = scalar::scales::<F>(scale_bytes, b, lane);
+                for half in 0..2 {
+                    let range = 16 * half..16 * half + 16;
+                    let dot: i32 = range.clone().map(|i| weights[i] * i32::from(act.q[i])).sum();
+                    let total: i32 = range.map(|i| i32::from(act.q[i])).sum();
+                    add(f64::from(scale[half]) * f64::from(act.scale) * f64::from(dot));
+                    add(f64::from(min) * f64::from(act.scale) * f64::from(total));
+                }
+            }
+            let n_terms = n_blocks * (1 + F::HALVES as usize + F::MIN as usize);
+            let bound = (n_terms + 4) as f64 * (f64::from(f32::EPSILON) * magnitude + f64::from(f32::MIN_POSITIVE));
+            for (table, out) in &results {
+                let error = (f64::from(out[i * n_rows + row]) - sum).abs();
+                assert!(error <= bound, "{} {} {n_rows}x{k} n={n} {fill:?}: {error:e} > {bound:e}", table.name, F::TY);
+            }
+        }
+    }
+}
+
+#[test]
+fn tables_agree_with_f64_on_extreme_blocks() {
+    for fill in FILLS {
+        each_format!(check_tables(3, 17, 512, 7, fill));
+        each_format!(check_tables(4, 32, 2048, 13, fill));
+    }
+}
+
+/// With scales that are powers of two and sums under 2^24 no operation rounds: results are the exact integers.
+fn check_integers<F: Format>(seed: u64) {
+    let (n_rows, k, n, mut rng) = (20, 256, 9, Rng(seed));
+    let mut bytes = blocks(&mut rng, F::TY, n_rows, k, Fill::Random).to_vec();
+    for block in bytes.chunks_exact_mut(F::TY.block_bytes()) {
+        for &at in f16_fields(F::TY) {
+            block[at..at + 2].copy_from_slice(&f16::ONE.to_le_bytes());
+        }
+        match F::TY {
+            // Scales up to 3: 3 * 31 * 127 * 256 < 2^24.
+            GgmlType::Q4_K | GgmlType::Q5_K => block[4..16].iter_mut().for_each(|b| *b &= 0x03),
+            GgmlType::Q6_K => block[192..208].iter_mut().for_each(|b| *b = (*b % 4).wrapping_sub(2)),
+            _ => {}
+        }
+    }
+    // A 127 in each block makes the scale 1.
+    let x: Vec<f32> = (0..n * k).map(|i| if i % 32 == 5 { 127.0 } else { (rng.next() % 255) as f32 - 127.0 }).collect();
+    let (team, mut w) = (Team::new(1), vec![0.0; n_rows * k]);
+    dequant::dequantize(F::TY, &bytes, &mut w);
+    let bytes = Bytes::from(bytes);
+    for table in available() {
+        let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
+        let mut out = vec![0.0; n * n_rows];
+        matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::Q8), &mut out);
+        for (i, x) in x.chunks_exact(k).enumerate() {
+            for (r, w) in w.chunks_exact(k).enumerate() {
+                let exact: i64 = x.iter().zip(w).map(|(&x, &w)| x as i64 * w as i64).sum();
+                assert_eq!(out[i * n_rows + r], exact as f32, "{} {} ({i}, {r})", table.name, F::TY);
+            }
+        }
+    }
+}
+
+#[test]
+fn integer_parts_are_exact() {
+    for seed in 0..20 {
+        each_format!(check_integers(seed));
+    }
+}
+
+/// Against f64 arithmetic on the activations as given: each is off by at most half a step of its block's scale.
+fn check_quantised<F: Format>(seed: u64, n_rows: usize, k: usize) {
+    let (k, team, mut rng) = (whole::<F>(k), Team::new(1), Rng(seed));
+    let bytes = blocks(&mut rng, F::TY, n_rows, k, Fill::Random);
+    let (x, mut w) = (rng.floats(k), vec![0.0; n_rows * k]);
+    dequant::dequantize(F::TY, &bytes, &mut w);
+    let table = pick(Isa::best());
+    let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes);
+    let mut out = vec![0.0; n_rows];
+    matmul(&team, &matrix, &acts(table, &team, &x, 1, k, ActFormat::Q8), &mut out);
+    for (row, w) in w.chunks_exact(k).enumerate() {
+        let (mut sum, mut bound) = (0.0, 0.0);
+        for (w, x) in w.chunks_exact(BLOCK).zip(x.chunks_exact(BLOCK)) {
+            let step = f64::from(x.iter().fold(0.0f32, |max, x| max.max(x.abs()))) / 127.0;
+            for (w, x) in w.iter().zip(x) {
+                sum += f64::from(*w) * f64::from(*x);
+                // Half a step, and what f32 arithmetic adds (`check_tables`), here by a wide margin.
+                bound += (0.5001 * step + 1e-4 * f64::from(x.abs())) * (f64::from(w.abs()) + 1e-3);
+            }
+        }
+        let error = (f64::from(out[row]) - sum).abs();
+        assert!(error <= bound, "{} row {row}: {error:e} > {bound:e}", F::TY);
+    }
+}
+
+#[test]
+fn products_are_within_the_activations_rounding() {
+    for k in [32, 96, 256, 576, 2048] {
+        each_format!(check_quantised(5, 33, k));
+    }
+}
+
+/// Bits of a result do not depend on the rows beside it, on how they are picked, on the threads or on the chunk.
+fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
+    let (k, mut rng) = (k.next_multiple_of(ty.block_len()), Rng(seed));
+    let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
+    let x = rng.floats(n * k);
+    let team = Team::new(1);
+    let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
+    let all = acts(table, &team, &x, n, k, w.act_format());
+    let mut expected = vec![0.0; n * n_rows];
+    for (x, out) in x.chunks_exact(k).zip(expected.chunks_exact_mut(n_rows)) {
+        matmul(&team, &w, &acts(table, &team, x, 1, k, w.act_format()), out);
+    }
+    let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    for n_threads in [1, 2, 3] {
+        let team = Team::new(n_threads);
+        let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
+        let mut out = vec![f32::NAN; n * n_rows];
+        matmul(&team, &w, &all, &mut out);
+        assert_eq!(bits(&out), bits(&expected), "{} {ty} {n_rows}x{k} n={n} threads={n_threads}", table.name);
+        let rows: Vec<u32> = (0..n + 3).map(|_| (rng.next() % n as u64) as u32).collect();
+        let mut out = vec![f32::NAN; rows.len() * n_rows];
+        matmul_rows(&team, &w, &all, &rows, &mut out);
+        for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {
+            assert_eq!(bits(out), bits(&expected[row as usize * n_rows..][..n_rows]), "{} {ty} gathered", table.name);
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_the_batch() {
+    for table in available().filter(|table| table.isa() != Isa::Scalar) {
+        for (at, ty) in INT_TYPES.into_iter().chain([GgmlType::F16, GgmlType::IQ4_XS]).enumerate() {
+            for n in 1..=40 {
+                check_invariance(table, ty, n as u64, [17, 33, 64][(n + at) % 3], [96, 256][n % 2], n);
+            }
+        }
+    }
+}
+
+#[test]
+fn bits_do_not_depend_on_cuts_through_long_rows_and_many_rows() {
+    // 2,048 and 2,080 values are cut in chunks of 16 blocks; 520 rows are more than a chunk of rows.
+    for table in available() {
+        for ty in [GgmlType::Q8_0, GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::Q4_K] {
+            check_invariance(table, ty, 7, 49, 2048, 14);
+        }
+        check_invariance(table, GgmlType::Q4_1, 8, 47, 2080, 20);
+        check_invariance(table, GgmlType::Q8_0, 9, 33, 832, 520);
+        check_invariance(table, GgmlType::F32, 9, 33, 1100, 7);
+    }
+}
+
+#[test]
+fn odd_shapes_of_real_models() {
+    for table in available() {
+        for n_rows in [1, 15, 17, 576] {
+            check_invariance(table, GgmlType::Q8_0, 10, n_rows, 576, 3);
+            check_invariance(table, GgmlType::Q4_K, 11, n_rows, 256, 2);
+        }
+    }
+}
+
+/// The float path against f64. A pair adds `KC / lanes` products per lane, then a tree, then chunks: at most `depth`
+/// roundings for any term, so `|error| ≤ depth * ε * Σ|w * x|`.
+fn check_floats(ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
+    let (k, team, mut rng) = (k.next_multiple_of(ty.block_len()), Team::new(1), Rng(seed));
+    let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
+    let (x, mut w) = (rng.floats(n * k), vec![0.0; n_rows * k]);
+    dequant::dequantize(ty, &bytes, &mut w);
+    let depth = (float::KC / 4 + 8 + k.div_ceil(float::KC)) as f64;
+    for table in available() {
+        let matrix = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
+        assert_eq!((matrix.act_format(), matrix.weight_bytes()), (ActFormat::F32, bytes.len()));
+        let mut out = vec![f32::NAN; n * n_rows];
+        matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::F32), &mut out);
+        for (i, x) in x.chunks_exact(k).enumerate() {
+            for (r, w) in w.chunks_exact(k).enumerate() {
+                let terms = || w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
+                let magnitude: f64 = terms().map(f64::abs).sum();
+                let error = (f64::from(out[i * n_rows + r]) - terms().sum::<f64>()).abs();
+                let bound = depth * (f64::from(f32::EPSILON) * magnitude + f64::from(f32::MIN_POSITIVE));
+                assert!(error <= bound, "{} {ty} {n_rows}x{k} n={n}: {error:e} > {bound:e}", table.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_other_type_takes_the_float_path() {
+    for &ty in GgmlType::ALL {
+        if Matrix::supports(ty) && !INT_TYPES.contains(&ty) {
+            check_floats(ty, 12, 19, 768, 5);
+            check_floats(ty, 13, 3, 100, 1);
+        }
+    }
+}
+
+#[test]
+fn integers_and_activation_formats_are_refused() {
+    let refused: Vec<_> = GgmlType::ALL.iter().filter(|ty| !Matrix::supports(**ty)).map(|ty| ty.name()).collect();
+    assert_eq!(refused, ["Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"]);
+}
+
+#[test]
+fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
+    let mut rng = Rng(14);
+    let mut x = rng.floats(32 * 64);
+    x[0..32].fill(0.0);
+    x[40] = f32::NAN;
+    x[70] = f32::INFINITY;
+    x[96..128].iter_mut().for_each(|x| *x *= 1e-38);
+    x[128..160].iter_mut().for_each(|x| *x *= 1e37);
+    x[160..192].fill(-1e-31);
+    x[192..224].iter_mut().enumerate().for_each(|(i, x)| *x = i as f32 + if i == 31 { 96.0 } else { 0.5 });
+    let mut expected: Vec<ActBlock> = vec![bytemuck::Zeroable::zeroed(); 64];
+    pick(Isa::Scalar).quantize(&x, &mut expected);
+    for table in available() {
+        let mut out = vec![bytemuck::Zeroable::zeroed(); 64];
+        table.quantize(&x, &mut out);
+        assert_eq!(bytemuck::cast_slice::<ActBlock, u8>(&out), bytemuck::cast_slice(&expected), "{}", table.name);
+    }
+    for (b, (block, x)) in expected.iter().zip(x.chunks_exact(32)).enumerate() {
+        let sum: i32 = block.q.iter().map(|&q| i32::from(q)).sum();
+        assert_eq!((block.neg_sum, block.neg_half_sums[0] + block.neg_half_sums[1]), (-sum, -sum));
+        assert!(block.q.iter().all(|&q| q != i8::MIN));
+        match b {
+            0 | 3 | 5 => assert!(block.scale == 0.0 && block.q == [0; 32]),
+            1 | 2 => assert!(block.scale.is_nan() && block.q == [0; 32]),
+            _ => {
+                for (&q, &x) in block.q.iter().zip(x) {
+                    // Half a step; the inverse, the product and the scale each round once.
+                    let bound = block.scale * (0.5 + 127.0 * 2.0 * f32::EPSILON);
+                    assert!((f32::from(q) * block.scale - x).abs() <= bound, "block {b}: {q} for {x}");
+                }
+            }
+        }
+    }
+    // Ties go to even: 0.5, 1.5, 2.5 at a scale of 1.
+    assert_eq!(expected[6].q[..4], [0, 2, 2, 4]);
+}
+
+#[test]
+fn a_nan_in_the_input_reaches_its_row_alone() {
+    let (team, table) = (Team::new(1), pick(Isa::best()));
+    let w =
+        Matrix::new(table, &team, GgmlType::Q4_0, 16, 64, blocks(&mut Rng(15), GgmlType::Q4_0, 16, 64, Fill::Random));
+    let mut x = Rng(16).floats(2 * 64);
+    x[3] = f32::NAN;
+    let mut out = [0.0; 32];
+    matmul(&team, &w, &acts(table, &team, &x, 2, 64, ActFormat::Q8), &mut out);
+    assert!(out[..16].iter().all(|y| y.is_nan()) && out[16..].iter().all(|y| y.is_finite()));
+}
+
+#[test]
+fn many_products_share_one_region() {
+    let (table, k, n, mut rng) = (pick(Isa::best()), 512, 5, Rng(17));
+    let x = rng.floats(n * k);
+    for n_threads in [1, 3] {
+        let team = Team::new(n_threads);
+        let mut input = acts(table, &team, &x, n, k, ActFormat::Q8);
+        input.add(table, &team, &x, ActFormat::F32);
+        let mut matrix =
+            |ty, n_rows| Matrix::new(table, &team, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
+        let ws = [matrix(GgmlType::Q4_K, 70), matrix(GgmlType::F16, 33), matrix(GgmlType::Q6_K, 16)];
+        let mut together = ws.each_ref().map(|w| vec![f32::NAN; n * w.n_rows()]);
+        let [a, b, c] = &mut together;
+        matmul_many(&team, &input, &mut [(&ws[0], a), (&ws[1], b), (&ws[2], c)]);
+        for (w, out) in ws.iter().zip(&together) {
+            let mut alone = vec![f32::NAN; out.len()];
+            matmul(&team, w, &input, &mut alone);
+            assert_eq!(&alone, out);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "the activations do not hold Q8, which Q8_0 multiplies with")]
+fn activations_in_another_format_are_refused() {
+    let (team, table) = (Team::new(1), pick(Isa::Scalar));
+    let w = Matrix::new(table, &team, GgmlType::Q8_0, 1, 32, vec![0; 34].into());
+    matmul(&team, &w, &acts(table, &team, &[0.0; 32], 1, 32, ActFormat::F32), &mut [0.0]);
+}
+
+#[test]
+#[should_panic(expected = "matrix: 2 x 32 of Q8_0 in 34 bytes")]
+fn a_matrix_of_another_size_is_refused() {
+    Matrix::new(pick(Isa::Scalar), &Team::new(1), GgmlType::Q8_0, 2, 32, vec![0; 34].into());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn tables_agree_with_f64(
+        seed in any::<u64>(),
+        n_rows in prop_oneof![1usize..70, Just(576)],
+        k in prop_oneof![Just(32usize), Just(96), Just(256), Just(576), Just(2048)],
+        n in 1usize..14,
+        fill in proptest::sample::select(&FILLS[..]),
+    ) {
+        // The f64 reference is slow: large in one direction at a time.
+        let n = if n_rows * k > 60_000 { 1 + n % 3 } else { n };
+        each_format!(check_tables(seed, n_rows, k, n, fill));
+    }
+
+    #[test]
+    fn floats_agree_with_f64(
+        seed in any::<u64>(),
+        n_rows in 1usize..40,
+        k in 1usize..1200,
+        n in 1usize..9,
+        ty in proptest::sample::select(&[GgmlType::F32, GgmlType::F16, GgmlType::BF16, GgmlType::IQ4_NL, GgmlType::Q3_K][..]),
+    ) {
+        check_floats(ty, seed, n_rows, k, n);
+    }
+
+    #[test]
+    fn bits_are_invariant(
+        seed in any::<u64>(),
+        ty in proptest::sample::select(GgmlType::ALL),
+        n_rows in 1usize..60,
+        k in 1usize..600,
+        n in 1usize..30,
+    ) {
+        if Matrix::supports(ty) {
+            check_invariance(pick(Isa::best()), ty, seed, n_rows, k, n);
+        }
+    }
+}
