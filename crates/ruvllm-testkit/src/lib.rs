@@ -1,1 +1,25 @@
-//! ruvllm-testkit.
+//! What the tests of other crates share: golden models with expected logits, tokenizer, chat and generation cases, the
+//! real models, and measures of how far two rows of numbers are apart. A development crate: it panics with a clear line
+//! where a library would return an error.
+//!
+//! ```
+//! use ruvllm_testkit::{Golden, compare_logits};
+//!
+//! let golden = Golden::load("llama-a");
+//! assert!(golden.model("f32").is_file());
+//! let expected = golden.logits();
+//! let comparison = compare_logits(&expected, &expected, golden.n_vocab);
+//! assert_eq!((comparison.max_kl, comparison.argmax_agreement), (0.0, 1.0));
+//! ```
+//!
+//! `testdata/README.md` tells where the data come from and what tolerances they bear.
+
+mod cases;
+mod compare;
+mod golden;
+mod models;
+
+pub use cases::{CASE_MODELS, chat_cases, generate_cases, tokenizer_cases};
+pub use compare::{LogitComparison, argmax, compare_logits, cosine, kl_divergence, max_abs_diff};
+pub use golden::{Golden, GoldenKind, testdata_dir};
+pub use models::{REAL_MODELS, real_model};
