@@ -29,8 +29,8 @@ pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-/// Returns `Σ p·(ln p − ln q)` in nats, where `p` and `q` are the softmax of the two rows of logits. Source: Kullback and
-/// Leibler 1951.
+/// Returns `Σ p·(ln p − ln q)` in nats, where `p` and `q` are the softmax of the two rows of logits. Source: Kullback
+/// and Leibler 1951.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -119,7 +119,8 @@ mod tests {
             let kl = kl_divergence(&p, &q);
             prop_assert!(kl >= 0.0);
             let shifted: Vec<f32> = q.iter().map(|x| x + shift).collect();
-            // Each shifted logit is rounded to half an ulp of at most 120, 2⁻¹⁸, which moves both logarithms by that much.
+            // Each shifted logit is rounded to half an ulp of at most 120, 2⁻¹⁸, which moves both logarithms by that
+            // much.
             prop_assert!((kl_divergence(&p, &shifted) - kl).abs() <= 2.0 * 2f64.powi(-18) + 1e-9);
             prop_assert!(kl_divergence(&p, &p) == 0.0);
         }

@@ -89,8 +89,8 @@ impl Golden {
         self.case["files"].as_object().map(|files| files.keys().map(String::as_str).collect()).unwrap_or_default()
     }
 
-    /// Returns the path of the model in this element type. A file that lies compressed is unpacked under `target/goldens`
-    /// the first time.
+    /// Returns the path of the model in this element type. A file that lies compressed is unpacked under
+    /// `target/goldens` the first time.
     ///
     /// # Panics
     /// If the model does not come in this type, or cannot be unpacked.
@@ -145,15 +145,16 @@ fn unpacked(packed: &Path, name: &str) -> PathBuf {
     static N_UNPACKED: AtomicU64 = AtomicU64::new(0);
     let fail = |error: std::io::Error| -> ! { panic!("{}: {error}", packed.display()) };
     let bytes = fs::read(packed).unwrap_or_else(|error| fail(error));
-    // RFC 1952: the last eight bytes are the CRC-32 and the length of what was packed. As part of the name they keep an
-    // old file from being taken for a new one.
+    // RFC 1952: the last eight bytes are the CRC-32 and the length of what was packed. As part of the name they keep
+    // an old file from being taken for a new one.
     let (_, crc) = bytes[..bytes.len() - 4].split_last_chunk::<4>().expect("longer than its own header");
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/goldens");
     let path = dir.join(format!("{:08x}-{name}", u32::from_le_bytes(*crc)));
     if path.is_file() {
         return path;
     }
-    // Other tests may unpack the same model at this moment: each writes a file of its own and renames it when complete.
+    // Other tests may unpack the same model at this moment: each writes a file of its own and renames it when
+    // complete.
     let n = N_UNPACKED.fetch_add(1, Ordering::Relaxed);
     let own = dir.join(format!("{}-{n}.part", std::process::id()));
     let write = || -> std::io::Result<()> {
