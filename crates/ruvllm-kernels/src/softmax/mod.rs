@@ -1,1 +1,172 @@
-//! softmax
+//! Softmax and what it is made of: the largest element, the vectorised exponential, sums of exponentials.
+//!
+//! ```text
+//! softmax(x):  m = max(x);  x[i] = e^(x[i] - m);  s = Σ x[i];  x[i] *= 1/s
+//! e^x:         n = round(x·log2 e);  r = x - n·ln 2        |r| <= ln 2 / 2
+//!              e^x = 2^n · (1 + r + r²·P(r))               P of degree 5
+//! ```
+//! - `ln 2` is split in two so that `n·LN_2_HI` is exact: `r` keeps all its bits (Cody & Waite 1980).
+//! - `2^n` is applied in two factors (one `scalef` with AVX-512), so results below the normal range lose precision
+//!   gradually and reach 0 instead of wrapping.
+//! - Tails go through the same vector code in a padded register: an element's result never depends on where in the
+//!   slice it lies, nor on how the caller cuts its work.
+//! - Long sums are taken in blocks of 1024 whose totals are added in f64.
+
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+
+#[cfg(test)]
+mod tests;
+
+use crate::isa::{self, Isa, Row};
+
+/// Constants of the vectorised exponential.
+#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
+pub(crate) mod constants {
+    /// Below this the result is 0 (half the smallest subnormal is e^-103.97).
+    pub(crate) const X_MIN: f32 = -104.0;
+    /// Above 88.73 the result is infinite; larger arguments are cut to this one.
+    pub(crate) const X_MAX: f32 = 89.0;
+    /// The upper 12 bits of ln 2: its product with any `n` here is exact.
+    pub(crate) const LN_2_HI: f32 = 0.693_359_4;
+    /// `ln 2 - LN_2_HI`.
+    pub(crate) const LN_2_LO: f32 = -2.121_944_4e-4;
+    /// `P`, highest power first: Cephes `expf` (S. L. Moshier).
+    pub(crate) const P: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5];
+}
+
+/// Elements whose exponentials are summed in f32 before the total goes to f64.
+const BLOCK: usize = 1024;
+
+/// One implementation of softmax and its parts.
+#[derive(Debug)]
+pub struct Table {
+    isa: Isa,
+    exp: unsafe fn(&mut [f32]),
+    max: unsafe fn(&[f32]) -> f32,
+    sum: unsafe fn(&[f32]) -> f32,
+    exp_sum: unsafe fn(&mut [f32], f32) -> f32,
+    sum_exp: unsafe fn(&[f32], f32) -> f32,
+    scale: unsafe fn(&mut [f32], f32),
+}
+
+impl Row for Table {
+    fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+macro_rules! row {
+    ($isa:ident, $module:ident) => {
+        Table {
+            isa: Isa::$isa,
+            exp: $module::exp_all,
+            max: $module::max,
+            sum: $module::sum,
+            exp_sum: $module::exp_sum,
+            sum_exp: $module::sum_exp,
+            scale: $module::scale,
+        }
+    };
+}
+
+static ALL: &[Table] = &[
+    #[cfg(target_arch = "x86_64")]
+    row!(Avx512, avx512),
+    #[cfg(target_arch = "x86_64")]
+    row!(Avx2, avx2),
+    #[cfg(target_arch = "aarch64")]
+    row!(Neon, neon),
+    row!(Scalar, scalar),
+];
+
+/// Iterates over the rows this machine can run, best first.
+pub fn available() -> impl Iterator<Item = &'static Table> {
+    isa::available(ALL)
+}
+
+/// Returns the best row that needs no more than `isa`.
+///
+/// # Panics
+/// If `isa` is not available on this machine.
+pub fn pick(isa: Isa) -> &'static Table {
+    isa::pick(ALL, isa)
+}
+
+impl Table {
+    /// Returns the instruction set of this row.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Replaces `x` by its softmax: non-negative, sum 1.
+    ///
+    /// `-inf` elements (masked) become 0; if all are, or `x` is empty, all stay 0. A NaN or `+inf` makes every element NaN.
+    pub fn softmax(&self, x: &mut [f32]) {
+        let max = self.max(x);
+        let total = self.exp_sum(x, if max == f32::NEG_INFINITY { 0.0 } else { max });
+        if total != 0.0 {
+            self.scale(x, (1.0 / total) as f32);
+        }
+    }
+
+    /// Replaces each element by its exponential, within 2 ulp; `-inf` gives 0, NaN stays NaN.
+    pub fn exp(&self, x: &mut [f32]) {
+        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.exp)(x) }
+    }
+
+    /// Returns the largest element, NaNs aside; `-inf` for none.
+    pub fn max(&self, x: &[f32]) -> f32 {
+        // SAFETY: as in `exp`.
+        unsafe { (self.max)(x) }
+    }
+
+    /// Returns the index of the largest element, NaNs aside: the first of equals, 0 for none.
+    pub fn argmax(&self, x: &[f32]) -> usize {
+        let (mut best, mut start) = (f32::NEG_INFINITY, 0);
+        for (i, block) in x.chunks(BLOCK).enumerate() {
+            let max = self.max(block);
+            if max > best {
+                (best, start) = (max, i * BLOCK);
+            }
+        }
+        start + x[start..].iter().position(|&v| v == best).unwrap_or(0)
+    }
+
+    /// Returns the sum. Error: at most `n·ε·Σ|x|`.
+    pub fn sum(&self, x: &[f32]) -> f32 {
+        // SAFETY: as in `exp`.
+        unsafe { (self.sum)(x) }
+    }
+
+    /// Replaces each `x[i]` by `e^(x[i] - max)` and returns the sum.
+    pub fn exp_sum(&self, x: &mut [f32], max: f32) -> f64 {
+        // SAFETY: as in `exp`.
+        x.chunks_mut(BLOCK).map(|block| f64::from(unsafe { (self.exp_sum)(block, max) })).sum()
+    }
+
+    /// Returns `ln Σ e^x[i]`: what turns logits into log-probabilities. `-inf` for none.
+    pub fn log_sum_exp(&self, x: &[f32]) -> f64 {
+        let max = self.max(x);
+        if max == f32::NEG_INFINITY {
+            // Nothing but -inf, or NaNs, which must show.
+            return x.iter().map(|&v| f64::from(v)).fold(f64::NEG_INFINITY, |a, v| if v.is_nan() { v } else { a });
+        }
+        // SAFETY: as in `exp`.
+        let total: f64 = x.chunks(BLOCK).map(|block| f64::from(unsafe { (self.sum_exp)(block, max) })).sum();
+        f64::from(max) + total.ln()
+    }
+
+    /// Multiplies each element by `factor`.
+    pub fn scale(&self, x: &mut [f32], factor: f32) {
+        // SAFETY: as in `exp`.
+        unsafe { (self.scale)(x, factor) }
+    }
+}
