@@ -12,8 +12,9 @@ pub static MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4,
 /// Returns the 8 sign bits of a 7-bit pattern: the eighth makes their number even.
 #[inline]
 pub fn signs_even(pattern: u8) -> u8 {
-    let pattern = pattern & 127;
-    pattern | ((pattern.count_ones() as u8 & 1) << 7)
+    let (pattern, folded) = (pattern & 127, (pattern & 127) ^ (pattern & 127) >> 4);
+    // Bit `n` of the constant is the parity of `n`.
+    pattern | ((0x6996_u16 >> (folded & 15)) as u8 & 1) << 7
 }
 
 /// IQ2_XXS: 8 magnitudes an entry.

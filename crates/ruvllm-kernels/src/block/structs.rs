@@ -330,6 +330,15 @@ impl BlockQ3_K {
     }
 }
 
+impl BlockIQ1_M {
+    /// Returns the scale, gathered from the top nibbles of [`scales`](BlockIQ1_M::scales).
+    #[inline]
+    pub fn d(&self) -> F16Le {
+        let [a, b, c, d] = self.scales.map(|scale| scale[1] >> 4);
+        F16Le([a | b << 4, c | d << 4])
+    }
+}
+
 impl BlockIQ4_XS {
     /// Unpacks the 8 scales, −32 to 31.
     #[inline]

@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 
+use super::iq::scale4;
 use super::scalar;
-use super::vector::{chunk, each, vector_rows};
-use super::x86::{bits, half, high, load, lookup, or, spread, sub};
+use super::vector::{chunk, each, two_patterns, vector_rows};
+use super::x86::{bits, half, high, load, lookup, negate, or, splat, spread, sub};
 use crate::block::*;
 
 vector_rows!("avx2,fma,f16c,bmi2", __m128i);

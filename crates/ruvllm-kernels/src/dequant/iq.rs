@@ -3,7 +3,7 @@
 use super::legacy::nibbles;
 use crate::block::{
     BlockIQ1_M, BlockIQ1_S, BlockIQ2_S, BlockIQ2_XS, BlockIQ2_XXS, BlockIQ3_S, BlockIQ3_XXS, BlockIQ4_NL, BlockIQ4_XS,
-    F16Le, IQ1_GRID, IQ2_S_GRID, IQ2_XS_GRID, IQ2_XXS_GRID, IQ3_S_GRID, IQ3_XXS_GRID, IQ4_VALUES, signs_even,
+    IQ1_GRID, IQ2_S_GRID, IQ2_XS_GRID, IQ2_XXS_GRID, IQ3_S_GRID, IQ3_XXS_GRID, IQ4_VALUES, signs_even,
 };
 
 /// `out[j] = ±d·grid[j]`, minus where bit `j` of `signs` is set. A negated product rounds like the product.
@@ -23,7 +23,8 @@ fn offset(out: &mut [f32], d: f32, grid: &[i8; 8], negative: bool) {
 }
 
 /// Returns nibble `i` of packed scales.
-fn scale4(scales: &[u8], i: usize) -> f32 {
+#[inline]
+pub(super) fn scale4(scales: &[u8], i: usize) -> f32 {
     f32::from(scales[i / 2] >> (4 * (i % 2)) & 15)
 }
 
@@ -90,8 +91,7 @@ pub(super) fn iq1_s(block: &BlockIQ1_S, out: &mut [f32; 256]) {
 
 pub(super) fn iq1_m(block: &BlockIQ1_M, out: &mut [f32; 256]) {
     let scales = block.scales.map(u16::from_le_bytes);
-    let d = scales[0] >> 12 | scales[1] >> 8 & 0xf0 | scales[2] >> 4 & 0xf00 | scales[3] & 0xf000;
-    let d = F16Le(d.to_le_bytes()).to_f32();
+    let d = block.d().to_f32();
     for (i, out) in out.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let scale = scales[i / 8] >> (3 * (i / 2 % 4)) & 7;
         let dl = d * f32::from(2 * scale + 1);

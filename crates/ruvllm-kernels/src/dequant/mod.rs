@@ -6,8 +6,8 @@
 //!     for each value i:  out[i] = d * q[i] - m        (two roundings: never a fused multiply-add)
 //! ```
 //! The scalar row is bit for bit what `gguf-py` computes; the others are bit for bit the scalar row (a NaN may differ
-//! in payload only). Vector rows cover the types that weights, embeddings and the float matmul path use often; the
-//! rest go through the scalar row, whose cost is a table look-up per four or eight values anyway.
+//! in payload only). Vector rows cover all block types in which weights are stored but TQ1_0; the rest go through the
+//! scalar row, which the compiler vectorises well enough.
 //!
 //! | file | types |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `k_quants.rs` | Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K |
 //! | `iq.rs` | IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ4_NL IQ4_XS |
 //! | `ternary_fp4.rs` | TQ1_0 TQ2_0 MXFP4 |
-//! | `vector.rs` | the block types worth vectors, written once over ten primitives on 16 bytes |
+//! | `vector.rs` | the block types worth vectors, written once over a few primitives on 16 bytes |
 //! | `x86.rs` | the primitives that `avx2.rs` and `avx512.rs` share; `neon.rs` has its own |
 
 use crate::block::GgmlType;

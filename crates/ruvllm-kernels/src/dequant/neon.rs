@@ -2,8 +2,9 @@
 
 use std::arch::aarch64::*;
 
+use super::iq::scale4;
 use super::scalar;
-use super::vector::{chunk, each, vector_rows};
+use super::vector::{chunk, each, two_patterns, vector_rows};
 use crate::block::*;
 
 vector_rows!("neon", uint8x16_t);
@@ -29,8 +30,14 @@ fn or(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn sub(v: uint8x16_t, n: u8) -> uint8x16_t {
-    vsubq_u8(v, vdupq_n_u8(n))
+fn splat(n: i8) -> uint8x16_t {
+    vdupq_n_u8(n as u8)
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn sub(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+    vsubq_u8(a, b)
 }
 
 #[inline]
@@ -41,10 +48,23 @@ fn high(v: uint8x16_t) -> uint8x16_t {
 
 #[inline]
 #[target_feature(enable = "neon")]
-fn spread(mask: u16) -> uint8x16_t {
+fn all_ones(mask: u16) -> uint8x16_t {
     let [low, top] = mask.to_le_bytes();
     let bytes = vcombine_u8(vdup_n_u8(low), vdup_n_u8(top));
-    vandq_u8(vtstq_u8(bytes, load(&[1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128])), vdupq_n_u8(1))
+    vtstq_u8(bytes, load(&[1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128]))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn spread(mask: u16) -> uint8x16_t {
+    vandq_u8(all_ones(mask), vdupq_n_u8(1))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn negate(v: uint8x16_t, mask: u16) -> uint8x16_t {
+    let minus = all_ones(mask);
+    vsubq_u8(veorq_u8(v, minus), minus)
 }
 
 #[inline]

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | `load(&[u8; 16])` | the bytes |
 //! | `bits(v, shift, mask)` | `v >> shift & mask` in each byte, where `mask << shift` fits a byte |
-//! | `or(a, b)`, `sub(v, n)` | `a \| b`; `v - n` in each byte, wrapping |
+//! | `splat(n)` | `n` in each byte |
+//! | `or(a, b)`, `sub(a, b)` | `a \| b`; `a - b` in each byte, wrapping |
+//! | `negate(v, u16)` | `-v` in the bytes whose bit is set |
 //! | `high(v)` | `v << 4` in each byte, where `v < 16` |
 //! | `spread(u16)` | bit `j` of the argument in byte `j`, as 0 or 1 |
 //! | `lookup(&[i8; 16], v)` | `table[v]` for each byte, where `v < 16` |
@@ -19,7 +21,7 @@
 //! In the super-blocks `c` counts chunks of 16 packed bytes and `k` the bit fields of a byte; which group field `k` of
 //! chunk `c` is follows from the layouts in `block/structs.rs`.
 
-use crate::block::{self, Block};
+use crate::block::{self, Block, signs_even};
 
 /// Pairs blocks with their values in groups of 16.
 pub(super) fn each<'a, B: Block, const GROUPS: usize>(
@@ -33,6 +35,12 @@ pub(super) fn each<'a, B: Block, const GROUPS: usize>(
 /// Returns 16 bytes of `bytes` from byte `16 * i` on.
 pub(super) fn chunk(bytes: &[u8], i: usize) -> &[u8; 16] {
     &bytes.as_chunks::<16>().0[i]
+}
+
+/// Returns the signs of 16 values from two 7-bit patterns.
+#[inline]
+pub(super) fn two_patterns(patterns: u32) -> u16 {
+    u16::from_le_bytes([signs_even(patterns as u8), signs_even((patterns >> 7) as u8)])
 }
 
 macro_rules! vector_rows {
@@ -53,6 +61,13 @@ macro_rules! vector_rows {
                 GgmlType::Q4_K => each(bytes, out).for_each(|(block, out)| q4_k(block, out)),
                 GgmlType::Q5_K => each(bytes, out).for_each(|(block, out)| q5_k(block, out)),
                 GgmlType::Q6_K => each(bytes, out).for_each(|(block, out)| q6_k(block, out)),
+                GgmlType::IQ2_XXS => each(bytes, out).for_each(|(block, out)| iq2_xxs(block, out)),
+                GgmlType::IQ2_XS => each(bytes, out).for_each(|(block, out)| iq2_xs(block, out)),
+                GgmlType::IQ2_S => each(bytes, out).for_each(|(block, out)| iq2_s(block, out)),
+                GgmlType::IQ3_XXS => each(bytes, out).for_each(|(block, out)| iq3_xxs(block, out)),
+                GgmlType::IQ3_S => each(bytes, out).for_each(|(block, out)| iq3_s(block, out)),
+                GgmlType::IQ1_S => each(bytes, out).for_each(|(block, out)| iq1_s(block, out)),
+                GgmlType::IQ1_M => each(bytes, out).for_each(|(block, out)| iq1_m(block, out)),
                 GgmlType::IQ4_NL => each(bytes, out).for_each(|(block, out)| iq4_nl(block, out)),
                 GgmlType::IQ4_XS => each(bytes, out).for_each(|(block, out)| iq4_xs(block, out)),
                 GgmlType::TQ2_0 => each(bytes, out).for_each(|(block, out)| tq2_0(block, out)),
@@ -80,7 +95,7 @@ macro_rules! vector_rows {
         fn q4_0(block: &BlockQ4_0, out: &mut [[f32; 16]; 2]) {
             let d = half(block.d);
             for (i, out) in out.iter_mut().enumerate() {
-                scale16(sub(nibbles(&block.qs, i), 8), d, out);
+                scale16(sub(nibbles(&block.qs, i), splat(8)), d, out);
             }
         }
 
@@ -98,7 +113,7 @@ macro_rules! vector_rows {
         fn q5_0(block: &BlockQ5_0, out: &mut [[f32; 16]; 2]) {
             let d = half(block.d);
             for (i, out) in out.iter_mut().enumerate() {
-                scale16(sub(five_bits(&block.qs, block.qh, i), 16), d, out);
+                scale16(sub(five_bits(&block.qs, block.qh, i), splat(16)), d, out);
             }
         }
 
@@ -115,8 +130,9 @@ macro_rules! vector_rows {
         #[target_feature(enable = $features)]
         fn q8_0(block: &BlockQ8_0, out: &mut [[f32; 16]; 2]) {
             let d = half(block.d);
-            for (i, out) in out.iter_mut().enumerate() {
-                scale16(load(chunk(bytemuck::cast_slice(&block.qs), i)), d, out);
+            let halves: &[[u8; 16]; 2] = bytemuck::must_cast_ref(&block.qs);
+            for (qs, out) in halves.iter().zip(out) {
+                scale16(load(qs), d, out);
             }
         }
 
@@ -145,7 +161,7 @@ macro_rules! vector_rows {
                     let i = 8 * (c / 2) + 2 * k + c % 2;
                     // The third bit stands for 4, and all is lowered by 4.
                     let third = bits(high(bits(h, i as i32 / 2, 1)), 2, 4);
-                    let q = sub(or(bits(v, 2 * k as i32, 3), third), 4);
+                    let q = sub(or(bits(v, 2 * k as i32, 3), third), splat(4));
                     scale16(q, d * f32::from(scales[i]), &mut out[i]);
                 }
             }
@@ -192,8 +208,121 @@ macro_rules! vector_rows {
                     let group = c / 2 % 2 + 2 * k;
                     let i = 8 * (c / 4) + 2 * group + c % 2;
                     let q = or(bits(v, 4 * k as i32, 15), high(bits(h, 2 * group as i32, 3)));
-                    scale16(sub(q, 32), d * f32::from(block.scales[i]), &mut out[i]);
+                    scale16(sub(q, splat(32)), d * f32::from(block.scales[i]), &mut out[i]);
                 }
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn iq2_xxs(block: &BlockIQ2_XXS, out: &mut [[f32; 16]; 16]) {
+            let d = half(block.d);
+            for (i, out) in out.iter_mut().enumerate() {
+                let group = u64::from_le_bytes(block.qs[i / 2]);
+                let (indices, signs) = ((group >> (16 * (i % 2))) as u16, (group >> 32) as u32);
+                let d = d * (0.5 + (signs >> 28) as f32) * 0.25;
+                let grid = indices.to_le_bytes().map(|index| IQ2_XXS_GRID[usize::from(index)]);
+                let q = negate(load(&bytemuck::must_cast(grid)), two_patterns(signs >> (14 * (i % 2))));
+                scale16(q, d, out);
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn iq2_xs(block: &BlockIQ2_XS, out: &mut [[f32; 16]; 16]) {
+            let d = half(block.d);
+            for (i, out) in out.iter_mut().enumerate() {
+                let d = d * (0.5 + scale4(&block.scales, i)) * 0.25;
+                let q = [0, 1].map(|l| u16::from_le_bytes(block.qs[2 * i + l]));
+                let grid = q.map(|q| IQ2_XS_GRID[usize::from(q & 511)]);
+                let signs = u16::from_le_bytes(q.map(|q| signs_even((q >> 9) as u8)));
+                scale16(negate(load(&bytemuck::must_cast(grid)), signs), d, out);
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn iq2_s(block: &BlockIQ2_S, out: &mut [[f32; 16]; 16]) {
+            let d = half(block.d);
+            for (i, out) in out.iter_mut().enumerate() {
+                let d = d * (0.5 + scale4(&block.scales, i)) * 0.25;
+                let high = u16::from(block.qh[i / 2]) >> (4 * (i % 2));
+                let grid = [0, 1].map(|l| {
+                    let index = u16::from(block.qs[2 * i + l]) | (high >> (2 * l) & 3) << 8;
+                    IQ2_S_GRID[usize::from(index)]
+                });
+                let signs = u16::from_le_bytes([block.signs[2 * i], block.signs[2 * i + 1]]);
+                scale16(negate(load(&bytemuck::must_cast(grid)), signs), d, out);
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn iq3_xxs(block: &BlockIQ3_XXS, out: &mut [[f32; 16]; 16]) {
+            let d = half(block.d);
+            for (i, out) in out.iter_mut().enumerate() {
+                let signs = u32::from_le_bytes(block.scales_signs[i / 2]);
+                let d = d * (0.5 + (signs >> 28) as f32) * 0.5;
+                let grid = [0, 1, 2, 3].map(|l| IQ3_XXS_GRID[usize::from(block.qs[4 * i + l])]);
+                let q = negate(load(&bytemuck::must_cast(grid)), two_patterns(signs >> (14 * (i % 2))));
+                scale16(q, d, out);
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn iq3_s(block: &BlockIQ3_S, out: &mut [[f32; 16]; 16]) {
+            let d = half(block.d);
+            for (i, out) in out.iter_mut().enumerate() {
+                let d = d * (1.0 + 2.0 * scale4(&block.scales, i / 2));
+                let high = u16::from(block.qh[i / 2]) >> (4 * (i % 2));
+                let grid = [0, 1, 2, 3].map(|l| {
+                    let index = u16::from(block.qs[4 * i + l]) | (high >> l & 1) << 8;
+                    IQ3_S_GRID[usize::from(index)]
+                });
+                let signs = u16::from_le_bytes([block.signs[2 * i], block.signs[2 * i + 1]]);
+                scale16(negate(load(&bytemuck::must_cast(grid)), signs), d, out);
+            }
+        }
+
+        /// Scales 16 ternary values, each with 1/8 added, or subtracted where its bit of `minus` is set. In eighths
+        /// they are small integers, and an eighth of `d` is exact.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn ternary_offset(grid: [[i8; 8]; 2], minus: u16, d: f32, out: &mut [f32; 16]) {
+            let code = sub(load(&bytemuck::must_cast(grid)), splat(-1)); // 0, 1, 2
+            let eighths = sub(bits(high(code), 1, 0x18), splat(7));
+            scale16(sub(eighths, bits(high(spread(minus)), 3, 2)), d * 0.125, out);
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn iq1_s(block: &BlockIQ1_S, out: &mut [[f32; 16]; 16]) {
+            let d = half(block.d);
+            for (i, out) in out.iter_mut().enumerate() {
+                let qh = u16::from_le_bytes(block.qh[i / 2]);
+                let grid = [0, 1].map(|l| {
+                    let index = u16::from(block.qs[2 * i + l]) | (qh >> (6 * (i % 2) + 3 * l) & 7) << 8;
+                    IQ1_GRID[usize::from(index)]
+                });
+                let minus = if qh & 0x8000 == 0 { 0 } else { u16::MAX };
+                ternary_offset(grid, minus, d * f32::from(2 * (qh >> 12 & 7) + 1), out);
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn iq1_m(block: &BlockIQ1_M, out: &mut [[f32; 16]; 16]) {
+            let (scales, d) = (block.scales.map(u16::from_le_bytes), half(block.d()));
+            for (i, out) in out.iter_mut().enumerate() {
+                let high = u16::from(block.qh[i]);
+                let grid = [0, 1].map(|l| {
+                    let index = u16::from(block.qs[2 * i + l]) | (high >> (4 * l) & 7) << 8;
+                    IQ1_GRID[usize::from(index)]
+                });
+                let minus = (high >> 3 & 1) * 0x00ff | (high >> 7 & 1) * 0xff00;
+                let scale = scales[i / 4] >> (3 * (i % 4)) & 7;
+                ternary_offset(grid, minus, d * f32::from(2 * scale + 1), out);
             }
         }
 
@@ -225,7 +354,7 @@ macro_rules! vector_rows {
             for c in 0..4 {
                 let v = load(chunk(&block.qs, c));
                 for k in 0..4 {
-                    scale16(sub(bits(v, 2 * k as i32, 3), 1), d, &mut out[8 * (c / 2) + 2 * k + c % 2]);
+                    scale16(sub(bits(v, 2 * k as i32, 3), splat(1)), d, &mut out[8 * (c / 2) + 2 * k + c % 2]);
                 }
             }
         }

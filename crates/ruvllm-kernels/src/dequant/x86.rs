@@ -27,11 +27,18 @@ pub(super) fn or(a: __m128i, b: __m128i) -> __m128i {
     _mm_or_si128(a, b)
 }
 
-/// Returns `v - n` in each byte, wrapping.
+/// Returns `n` in each byte.
 #[inline]
 #[target_feature(enable = "avx2")]
-pub(super) fn sub(v: __m128i, n: i8) -> __m128i {
-    _mm_sub_epi8(v, _mm_set1_epi8(n))
+pub(super) fn splat(n: i8) -> __m128i {
+    _mm_set1_epi8(n)
+}
+
+/// Returns `a - b` in each byte, wrapping.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn sub(a: __m128i, b: __m128i) -> __m128i {
+    _mm_sub_epi8(a, b)
 }
 
 /// Returns `v << 4` in each byte, where `v < 16`.
@@ -41,13 +48,28 @@ pub(super) fn high(v: __m128i) -> __m128i {
     _mm_slli_epi16::<4>(v)
 }
 
+/// Returns bit `j` of `mask` in byte `j`, as 0 or -1.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn all_ones(mask: u16) -> __m128i {
+    let bytes = _mm_shuffle_epi8(_mm_cvtsi32_si128(i32::from(mask)), _mm_set_epi64x(0x0101_0101_0101_0101, 0));
+    let bit = _mm_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+    _mm_cmpeq_epi8(_mm_and_si128(bytes, bit), bit)
+}
+
 /// Returns bit `j` of `mask` in byte `j`, as 0 or 1.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn spread(mask: u16) -> __m128i {
-    let bytes = _mm_shuffle_epi8(_mm_cvtsi32_si128(i32::from(mask)), _mm_set_epi64x(0x0101_0101_0101_0101, 0));
-    let bit = _mm_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-    _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(bytes, bit), bit), _mm_set1_epi8(1))
+    _mm_and_si128(all_ones(mask), _mm_set1_epi8(1))
+}
+
+/// Returns `-v` in the bytes whose bit is set.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn negate(v: __m128i, mask: u16) -> __m128i {
+    let minus = all_ones(mask);
+    _mm_sub_epi8(_mm_xor_si128(v, minus), minus)
 }
 
 /// Returns `table[v]` for each byte, where `v < 16`.
