@@ -224,7 +224,7 @@ fn attend_as<T: Element>(
     let n_tasks = |segment: &Segment<'_>| plan.n_tiles(options, segment) * plan.n_spans;
     team.for_each(inputs.segments.iter().map(n_tasks).sum(), 1, &|tasks, worker| {
         // SAFETY: every worker has a tile of its own.
-        let mut memory = unsafe { tiles.slice(worker * tile_len..(worker + 1) * tile_len) };
+        let memory = unsafe { tiles.slice(worker * tile_len..(worker + 1) * tile_len) };
         for mut task in tasks {
             let mut segments = inputs.segments.iter();
             let segment = loop {
@@ -235,7 +235,7 @@ fn attend_as<T: Element>(
                 }
             };
             let tile = plan.tile(options, segment, task / plan.n_spans);
-            let mut worker = Worker::new(&context, &tile, &mut memory);
+            let mut worker = Worker::new(&context, &tile, memory);
             if plan.split {
                 worker.run_split(task % plan.n_spans);
             } else {
@@ -245,11 +245,10 @@ fn attend_as<T: Element>(
     });
     if plan.split {
         let n_heads = options.n_heads;
-        let n_rows = inputs.segments.last().map_or(0, |segment| segment.first_row + segment.n_rows);
-        let together = n_rows * n_heads * plan.n_spans * options.v_dim >= MERGE_TOGETHER;
-        let grain = if together { 1 } else { n_heads };
         for segment in inputs.segments {
-            team.for_each(segment.n_rows * n_heads, if together { grain } else { usize::MAX }, &|rows, _worker| {
+            let n = segment.n_rows * n_heads;
+            let grain = if n * plan.n_spans * options.v_dim < MERGE_TOGETHER { n.max(1) } else { 1 };
+            team.for_each(n, grain, &|rows, _worker| {
                 rows.for_each(|index| context.merge(segment, index / n_heads, index % n_heads));
             });
         }
@@ -464,7 +463,7 @@ impl<'a, T: Element> Worker<'a, T> {
     fn seen(&self, rows: Range<usize>, first_block: usize) -> Range<usize> {
         let group = first_block * BLOCK_TOKENS..first_block * BLOCK_TOKENS + GROUP_TOKENS;
         let visible = self.visible[rows].iter().filter(|visible| !visible.is_empty());
-        let both = visible.fold(usize::MAX..0, |all, one| all.start.min(one.start)..all.end.max(one.end));
+        let both = visible.cloned().reduce(|all, one| all.start.min(one.start)..all.end.max(one.end)).unwrap_or(0..0);
         intersect(&both, &group)
     }
 

@@ -37,8 +37,18 @@
 //! (PagedAttention, arXiv:2309.06180) for block tables; the fixed spans are ours.
 
 mod attend;
+mod lanes;
 mod scalar;
 mod store;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(test)]
+mod tests;
 
 pub use attend::{Inputs, Limits, Scratch, attend};
 pub use store::store;
@@ -270,7 +280,15 @@ macro_rules! row {
     };
 }
 
-static ALL: &[Table] = &[row!(Isa::Scalar, scalar)];
+static ALL: &[Table] = &[
+    #[cfg(target_arch = "x86_64")]
+    row!(Isa::Avx512, avx512),
+    #[cfg(target_arch = "x86_64")]
+    row!(Isa::Avx2, avx2),
+    #[cfg(target_arch = "aarch64")]
+    row!(Isa::Neon, neon),
+    row!(Isa::Scalar, scalar),
+];
 
 /// Iterates over the rows this machine can run, best first.
 pub fn available() -> impl Iterator<Item = &'static Table> {

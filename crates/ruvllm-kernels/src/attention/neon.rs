@@ -1,0 +1,121 @@
+//! NEON: 16 floats are four registers. 24 accumulators at most, 4 for keys or values, one for the broadcast.
+
+use super::{ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
+use crate::softmax::neon::exp;
+use half::f16;
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+struct Quads;
+
+/// Applies an operation to each of four registers.
+macro_rules! each {
+    ($op:ident($($x:ident),+)) => {
+        // SAFETY: NEON is part of every aarch64 CPU.
+        unsafe { [$op($($x[0]),+), $op($($x[1]),+), $op($($x[2]),+), $op($($x[3]),+)] }
+    };
+}
+
+/// Converts the lower (`fcvtl`) and upper (`fcvtl2`) four halves; the intrinsics for it are not stable.
+#[inline(always)]
+fn widen(halves: uint16x8_t) -> [float32x4_t; 2] {
+    let (low, high): (float32x4_t, float32x4_t);
+    // SAFETY: both instructions are part of every aarch64 CPU and touch nothing but these registers.
+    unsafe {
+        asm!(
+            "fcvtl {low:v}.4s, {halves:v}.4h",
+            "fcvtl2 {high:v}.4s, {halves:v}.8h",
+            halves = in(vreg) halves,
+            low = out(vreg) low,
+            high = lateout(vreg) high,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    [low, high]
+}
+
+// SAFETY: each function is what its name says, of four times 4 lanes.
+unsafe impl lanes::Lanes for Quads {
+    type V = [float32x4_t; 4];
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [float32x4_t; 4] {
+        // SAFETY: NEON is part of every aarch64 CPU.
+        unsafe { [vdupq_n_f32(x); 4] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(from: *const f32) -> [float32x4_t; 4] {
+        // SAFETY: 16 elements are there, as the caller says.
+        unsafe { [vld1q_f32(from), vld1q_f32(from.add(4)), vld1q_f32(from.add(8)), vld1q_f32(from.add(12))] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> [float32x4_t; 4] {
+        let from: *const u16 = from.cast();
+        // SAFETY: 16 elements are there, as the caller says.
+        let (a, b) = unsafe { (widen(vld1q_u16(from)), widen(vld1q_u16(from.add(8)))) };
+        [a[0], a[1], b[0], b[1]]
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: [float32x4_t; 4]) {
+        for (i, x) in x.into_iter().enumerate() {
+            // SAFETY: 16 places are there, as the caller says.
+            unsafe { vst1q_f32(to.add(4 * i), x) };
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: [float32x4_t; 4], b: [float32x4_t; 4], c: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(vfmaq_f32(c, a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(vaddq_f32(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(vsubq_f32(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(vmulq_f32(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn abs(a: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(vabsq_f32(a))
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(vmaxq_f32(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn exp(a: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(exp(a))
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
+        each!(vdivq_f32(a, b))
+    }
+
+    #[inline(always)]
+    unsafe fn select_lt(
+        a: [float32x4_t; 4],
+        b: [float32x4_t; 4],
+        x: [float32x4_t; 4],
+        y: [float32x4_t; 4],
+    ) -> [float32x4_t; 4] {
+        let below = each!(vcltq_f32(a, b));
+        each!(vbslq_f32(below, x, y))
+    }
+}
+
+lanes::entries!(Quads, "neon", 1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1);
