@@ -57,3 +57,15 @@ impl std::error::Error for EngineError {
         self.source.as_ref().map(|source| source.as_ref() as _)
     }
 }
+
+impl From<ruvllm_gguf::GgufError> for EngineError {
+    fn from(error: ruvllm_gguf::GgufError) -> EngineError {
+        EngineError::new(ErrorKind::Model, error.to_string()).with_source(error)
+    }
+}
+
+impl From<ruvllm_kvcache::KvError> for EngineError {
+    fn from(error: ruvllm_kvcache::KvError) -> EngineError {
+        EngineError::new(ErrorKind::ContextLength, error.to_string()).with_source(error)
+    }
+}

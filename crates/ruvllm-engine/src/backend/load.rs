@@ -1,0 +1,149 @@
+//! Options of loading, and loading a file into a native backend.
+
+use std::path::Path;
+use std::time::Instant;
+
+use ruvllm_gguf::GgufFile;
+use ruvllm_kernels::Isa;
+use ruvllm_kvcache::BlockPool;
+pub use ruvllm_kvcache::KvType;
+
+use super::{ModelInfo, NativeBackend};
+use crate::kernels::Compute;
+use crate::model::{self, ForwardState, LoadProgress, Loader, Model};
+use crate::{EngineError, ErrorKind};
+
+/// How a model is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Instruction set; the best of this machine by default.
+    pub isa: Isa,
+    /// Threads; one a core by default.
+    pub n_threads: usize,
+    /// Context in tokens; by default the model's own, up to 4,096.
+    pub n_ctx: Option<usize>,
+    /// Format of keys and values.
+    pub kv: KvType,
+    /// Sequences that may be open at once.
+    pub n_seq_max: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        let n_threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        LoadOptions { isa: Isa::best(), n_threads, n_ctx: None, kv: KvType::F16, n_seq_max: 1 }
+    }
+}
+
+/// Rows of one forward pass: long prompts are cut into passes of this many.
+const N_ROWS_MAX: usize = 512;
+
+/// Threads and sequences beyond this are taken for a slip.
+const THREADS_MAX: usize = 1024;
+
+impl LoadOptions {
+    fn validate(&self) -> Result<(), EngineError> {
+        let options = |line: String| Err(EngineError::new(ErrorKind::Options, line));
+        if !self.isa.is_available() {
+            return options(format!("instruction set {} is not available on this machine", self.isa));
+        }
+        if self.n_threads == 0 || self.n_threads > THREADS_MAX {
+            return options(format!("{} threads; choose 1 to {THREADS_MAX}", self.n_threads));
+        }
+        if self.n_seq_max == 0 || self.n_seq_max > 4096 {
+            return options(format!("{} sequences; choose 1 to 4096", self.n_seq_max));
+        }
+        match self.n_ctx {
+            Some(0) => options("a context of 0 tokens holds no prompt; choose at least 1".to_owned()),
+            Some(n) if n > 1 << 24 => options(format!("a context of {n} tokens; choose up to {}", 1 << 24)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl NativeBackend {
+    /// Loads a GGUF file (the first part, if it is split).
+    ///
+    /// `progress` is told about every tensor taken over.
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or holds what is not supported; an option is out of range.
+    pub fn load(
+        path: &Path,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<NativeBackend, EngineError> {
+        options.validate()?;
+        let start = Instant::now();
+        let file = GgufFile::open(path)?;
+        let compute = Compute::new(options.isa, options.n_threads);
+        let model = {
+            let loader = Loader::new(&file, &compute, progress);
+            model::load(&file, &loader, options.n_ctx)?
+        };
+        let n_ctx = context(&model);
+        // An encoder sees its whole input at once; a decoder's passes are cut.
+        let n_rows = if model.pooling.is_some() { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
+        let n_blocks = n_ctx.div_ceil(ruvllm_kvcache::BLOCK_TOKENS) * options.n_seq_max;
+        check_memory(&model, options, n_blocks)?;
+        let pool = BlockPool::new(&model.kv_layout, options.kv, n_blocks);
+        let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
+        let info = describe(path, &file, &model, &compute, n_ctx)?;
+        let mut backend = NativeBackend::assemble(compute, model, state, pool, info, file, options.n_seq_max)?;
+        backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
+        Ok(backend)
+    }
+}
+
+/// Returns the context to open: what was asked for, within what learned positions allow.
+fn context(model: &Model) -> usize {
+    let n_positions = model.input.positions.as_ref().map_or(usize::MAX, |positions| positions.n_rows);
+    model.hparams.n_ctx.min(n_positions)
+}
+
+/// Refuses a KV cache that the system would not map (its memory becomes real only as it is written).
+fn check_memory(model: &Model, options: &LoadOptions, n_blocks: usize) -> Result<(), EngineError> {
+    let n_bytes = model.kv_layout.block_bytes(options.kv).saturating_mul(n_blocks);
+    match Vec::<u8>::new().try_reserve_exact(n_bytes) {
+        Ok(()) => Ok(()),
+        Err(_) => {
+            let gib = n_bytes as f64 / (1u64 << 30) as f64;
+            let line = format!("the KV cache would take {gib:.1} GiB, more than there is; choose a smaller context");
+            Err(EngineError::new(ErrorKind::Options, line))
+        }
+    }
+}
+
+fn describe(
+    path: &Path,
+    file: &GgufFile,
+    model: &Model,
+    compute: &Compute,
+    n_ctx: usize,
+) -> Result<ModelInfo, EngineError> {
+    let metadata = file.metadata();
+    let stem = || path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let name = metadata.str("general.name")?.map_or_else(stem, str::to_owned);
+    let mut bytes_by_type = std::collections::BTreeMap::new();
+    for tensor in file.tensors().filter(|tensor| tensor.shape.len() > 1) {
+        *bytes_by_type.entry(tensor.ty).or_insert(0usize) += tensor.n_bytes();
+    }
+    let most = bytes_by_type.iter().max_by_key(|&(_, &bytes)| bytes);
+    Ok(ModelInfo {
+        name,
+        arch: metadata.str("general.architecture")?.unwrap_or_default().to_owned(),
+        n_params: file.tensors().map(|tensor| tensor.n_elements()).sum(),
+        n_vocab: model.n_vocab,
+        n_layers: model.hparams.n_layers,
+        n_embd: model.hparams.n_embd,
+        n_ctx_train: model.hparams.n_ctx_train,
+        n_ctx,
+        weight_bytes: model.read_bytes(),
+        file_bytes: file.total_bytes(),
+        quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
+        isa: compute.isa,
+        n_threads: compute.team.n_threads(),
+        is_encoder: model.pooling.is_some(),
+        load_ms: 0.0,
+    })
+}

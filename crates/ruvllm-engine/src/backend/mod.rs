@@ -1,0 +1,114 @@
+//! What runs a model: one trait, and the native CPU backend behind it.
+
+mod load;
+mod native;
+
+pub use load::{KvType, LoadOptions};
+pub use native::NativeBackend;
+pub(crate) use native::context_line;
+
+use ruvllm_kernels::Isa;
+
+use crate::generate::Generation;
+use crate::model::LogitRows;
+use crate::request::GenerateRequest;
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+use crate::EngineError;
+
+/// What is known about a loaded model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    /// `general.name`, or the file's name without its ending.
+    pub name: String,
+    /// `general.architecture`.
+    pub arch: String,
+    /// Trained values.
+    pub n_params: usize,
+    /// Tokens in the vocabulary.
+    pub n_vocab: usize,
+    /// Layers.
+    pub n_layers: usize,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Context the model was trained with.
+    pub n_ctx_train: usize,
+    /// Context it is opened with.
+    pub n_ctx: usize,
+    /// Weight bytes that decoding one token reads.
+    pub weight_bytes: usize,
+    /// Bytes of the file or files.
+    pub file_bytes: u64,
+    /// The format most weight bytes have, e.g. `Q4_1`.
+    pub quantization: String,
+    /// Instruction set in use.
+    pub isa: Isa,
+    /// Threads in use.
+    pub n_threads: usize,
+    /// Whether the model makes embeddings instead of tokens.
+    pub is_encoder: bool,
+    /// How long loading took, in milliseconds.
+    pub load_ms: f64,
+}
+
+/// Names one sequence of a backend; it owns KV blocks until it is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SeqId(pub(crate) usize);
+
+/// New tokens of one sequence in a forward pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    /// The sequence they continue.
+    pub seq: SeqId,
+    /// Token ids; not empty.
+    pub tokens: &'a [u32],
+    /// Which rows want logits.
+    pub logits: LogitRows,
+}
+
+/// A loaded model that can be run.
+///
+/// A row's logits do not depend on what else is in the batch, how a prompt is cut into passes, or the thread count.
+pub trait LlmBackend: Send {
+    /// Returns what is known about the model.
+    fn info(&self) -> &ModelInfo;
+
+    /// Returns the tokenizer.
+    ///
+    /// # Errors
+    /// The file has none, or one of a kind that is not supported.
+    fn tokenizer(&self) -> Result<&Tokenizer, EngineError>;
+
+    /// Returns the file's chat template, if it has one.
+    fn chat_template(&self) -> Option<&ChatTemplate>;
+
+    /// Opens an empty sequence.
+    ///
+    /// # Errors
+    /// All sequences of [`LoadOptions::n_seq_max`] are open.
+    fn new_sequence(&mut self) -> Result<SeqId, EngineError>;
+
+    /// Closes a sequence and gives its blocks back.
+    fn free_sequence(&mut self, seq: SeqId);
+
+    /// Returns how many tokens a sequence holds.
+    fn sequence_len(&self, seq: SeqId) -> usize;
+
+    /// Computes new tokens and returns the wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
+    ///
+    /// # Errors
+    /// A token id outside the vocabulary, a context or cache that is full; then nothing was computed.
+    fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError>;
+
+    /// Returns the pooled embedding of a token sequence, of unit length: `[n_embd]`.
+    ///
+    /// # Errors
+    /// The model is not an encoder, or the tokens do not fit it.
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError>;
+
+    /// Starts a request and returns the stream of its tokens.
+    ///
+    /// # Errors
+    /// The prompt is empty, too long or holds unknown ids; an option is out of range.
+    fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError>;
+}

@@ -1,0 +1,264 @@
+//! The native backend: packed weights, paged KV cache, SIMD kernels on the CPU.
+
+use std::sync::OnceLock;
+
+use ruvllm_gguf::GgufFile;
+use ruvllm_kernels::attention;
+use ruvllm_kvcache::{BlockPool, Sequence};
+
+use super::{LlmBackend, ModelInfo, Segment, SeqId};
+use crate::generate::Generation;
+use crate::kernels::Compute;
+use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, Rows};
+use crate::request::GenerateRequest;
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+use crate::{EngineError, ErrorKind};
+
+/// A model on this machine's CPU.
+pub struct NativeBackend {
+    compute: Compute,
+    model: Model,
+    state: ForwardState,
+    pool: BlockPool,
+    /// One slot a sequence; `None` is free.
+    sequences: Vec<Option<Sequence>>,
+    info: ModelInfo,
+    file: GgufFile,
+    /// Built when first asked for: computing logits needs none.
+    tokenizer: OnceLock<Result<Tokenizer, (ErrorKind, String)>>,
+    template: Option<ChatTemplate>,
+    /// Batch lists, reused: what of which segment goes into the pass at hand.
+    rows: Vec<Rows>,
+    wanted: Vec<LogitRows>,
+    tokens: Vec<u32>,
+    /// Kept for its allocation: the attention kernel's view of the batch.
+    views: Vec<attention::Segment<'static>>,
+}
+
+impl NativeBackend {
+    pub(super) fn assemble(
+        compute: Compute,
+        model: Model,
+        state: ForwardState,
+        pool: BlockPool,
+        info: ModelInfo,
+        file: GgufFile,
+        n_seq_max: usize,
+    ) -> Result<NativeBackend, EngineError> {
+        let n_rows = state.n_rows_max();
+        let mut backend = NativeBackend {
+            compute,
+            model,
+            state,
+            pool,
+            sequences: (0..n_seq_max).map(|_| None).collect(),
+            info,
+            file,
+            tokenizer: OnceLock::new(),
+            template: None,
+            rows: Vec::with_capacity(n_seq_max),
+            wanted: Vec::with_capacity(n_seq_max),
+            tokens: Vec::with_capacity(n_rows),
+            views: Vec::with_capacity(n_seq_max),
+        };
+        if let Some(source) = backend.file.metadata().str("tokenizer.chat_template")? {
+            let (bos, eos) = special_texts(&backend.file)?;
+            backend.template = ChatTemplate::new(source, &bos, &eos).ok();
+        }
+        Ok(backend)
+    }
+
+    pub(super) fn set_load_ms(&mut self, load_ms: f64) {
+        self.info.load_ms = load_ms;
+    }
+
+    /// Returns the read bandwidth of this backend's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
+    pub fn read_bandwidth(&self, n_bytes: usize) -> f64 {
+        crate::bandwidth::read_gbps(&self.compute.team, n_bytes)
+    }
+
+    /// Checks a call before anything is computed.
+    fn check(&self, segments: &[Segment<'_>]) -> Result<(), EngineError> {
+        let error = |kind, line: String| Err(EngineError::new(kind, line));
+        for (i, segment) in segments.iter().enumerate() {
+            let open = self.sequences.get(segment.seq.0).is_some_and(Option::is_some);
+            if !open || segments[..i].iter().any(|other| other.seq == segment.seq) {
+                return error(ErrorKind::Options, format!("sequence {} is not open, or stands twice", segment.seq.0));
+            }
+            if segment.tokens.is_empty() {
+                return error(ErrorKind::Prompt, "no tokens to compute; the prompt is empty".to_owned());
+            }
+            let n_known = self.model.input.tokens.n_rows;
+            if let Some(id) = segment.tokens.iter().find(|&&id| id as usize >= n_known) {
+                return error(ErrorKind::Prompt, format!("token id {id} is outside the vocabulary of {n_known}"));
+            }
+            let len = self.sequence_len(segment.seq) + segment.tokens.len();
+            if len > self.info.n_ctx {
+                return error(ErrorKind::ContextLength, context_line(len, self.info.n_ctx, self.info.n_ctx_train));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the batch lists with up to `n_rows_max` rows, going on at `*next` = (segment, token).
+    fn fill_batch(&mut self, segments: &[Segment<'_>], next: &mut (usize, usize)) {
+        self.rows.clear();
+        self.wanted.clear();
+        self.tokens.clear();
+        while let Some(segment) = segments.get(next.0) {
+            let room = self.state.n_rows_max() - self.tokens.len();
+            let n = room.min(segment.tokens.len() - next.1);
+            if n == 0 {
+                return;
+            }
+            let pos = self.sequence_len(segment.seq);
+            self.rows.push(Rows { first: self.tokens.len(), n, pos, state_idx: segment.seq.0 });
+            self.tokens.extend_from_slice(&segment.tokens[next.1..next.1 + n]);
+            next.1 += n;
+            let last_part = next.1 == segment.tokens.len();
+            let partial_last = segment.logits == LogitRows::Last && !last_part;
+            self.wanted.push(if partial_last { LogitRows::None } else { segment.logits });
+            if last_part {
+                *next = (next.0 + 1, 0);
+            }
+        }
+    }
+
+    /// Computes the batch in the lists and appends its logits at row `logits_at`. Returns how many rows it gave.
+    fn run_batch(&mut self, logits_at: usize) -> Result<usize, EngineError> {
+        for rows in &self.rows {
+            let sequence = self.sequences[rows.state_idx].as_mut().expect("checked to be open");
+            self.pool.reserve(sequence, rows.n)?;
+        }
+        let mut views = recycle(std::mem::take(&mut self.views));
+        views.extend(self.rows.iter().map(|rows| {
+            let sequence = self.sequences[rows.state_idx].as_ref().expect("checked to be open");
+            sequence.segment(rows.first, rows.n)
+        }));
+        let batch = Batch { tokens: &self.tokens, rows: &self.rows, wanted: &self.wanted, segments: &views };
+        let n = self.state.run(&self.model, &self.compute, &mut self.pool, &batch, logits_at);
+        self.views = recycle(views);
+        for rows in &self.rows {
+            self.sequences[rows.state_idx].as_mut().expect("checked to be open").advance(rows.n);
+        }
+        Ok(n)
+    }
+
+    fn pool_rows(&self, n: usize, pooling: Pooling) -> Vec<f32> {
+        let n_embd = self.model.hparams.n_embd;
+        let hidden = self.state.hidden(n, n_embd);
+        let mut pooled = match pooling {
+            Pooling::Cls => hidden[..n_embd].to_vec(),
+            Pooling::Last => hidden[(n - 1) * n_embd..].to_vec(),
+            Pooling::Mean => {
+                let mut sums = vec![0.0f64; n_embd];
+                for row in hidden.chunks_exact(n_embd) {
+                    sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+                }
+                sums.iter().map(|sum| (sum / n as f64) as f32).collect()
+            }
+        };
+        let length = pooled.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+        if length > 0.0 {
+            pooled.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+        }
+        pooled
+    }
+}
+
+impl LlmBackend for NativeBackend {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        let build = || Tokenizer::from_metadata(self.file.metadata()).map_err(|e| (e.kind(), e.to_string()));
+        self.tokenizer.get_or_init(build).as_ref().map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
+    }
+
+    fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
+    }
+
+    fn new_sequence(&mut self) -> Result<SeqId, EngineError> {
+        let n_max = self.sequences.len();
+        let Some(slot) = self.sequences.iter().position(Option::is_none) else {
+            let line = format!("all {n_max} sequences are open; free one, or load with a larger n_seq_max");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        };
+        self.sequences[slot] = Some(self.pool.sequence(self.info.n_ctx));
+        self.state.states[slot].fill(0.0);
+        Ok(SeqId(slot))
+    }
+
+    fn free_sequence(&mut self, seq: SeqId) {
+        if let Some(slot) = self.sequences.get_mut(seq.0) {
+            *slot = None;
+        }
+    }
+
+    fn sequence_len(&self, seq: SeqId) -> usize {
+        self.sequences.get(seq.0).and_then(Option::as_ref).map_or(0, Sequence::len)
+    }
+
+    fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError> {
+        self.check(segments)?;
+        if self.model.output.head.is_none() {
+            let line = format!("architecture {} makes embeddings, not tokens", self.info.arch);
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        }
+        let (mut next, mut n_logit_rows) = ((0, 0), 0);
+        while next.0 < segments.len() {
+            self.fill_batch(segments, &mut next);
+            n_logit_rows += self.run_batch(n_logit_rows)?;
+        }
+        Ok(&mut self.state.logits[..n_logit_rows * self.model.n_vocab])
+    }
+
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+        let Some(pooling) = self.model.pooling else {
+            let line = format!("architecture {} makes tokens, not embeddings; use an encoder (bert)", self.info.arch);
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        };
+        let seq = self.new_sequence()?;
+        let segment = [Segment { seq, tokens, logits: LogitRows::None }];
+        let result = self.check(&segment).and_then(|()| {
+            self.fill_batch(&segment, &mut (0, 0));
+            self.run_batch(0)
+        });
+        self.free_sequence(seq);
+        result.map(|_| self.pool_rows(tokens.len(), pooling))
+    }
+
+    fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
+        Generation::start(self, request)
+    }
+}
+
+/// The line for a prompt that does not fit.
+pub(crate) fn context_line(n_tokens: usize, n_ctx: usize, n_ctx_train: usize) -> String {
+    let advice = match n_ctx < n_ctx_train {
+        true => format!("open it with a larger context (the model allows {n_ctx_train}) or shorten the prompt"),
+        false => "shorten the prompt".to_owned(),
+    };
+    format!("{n_tokens} tokens do not fit the context of {n_ctx}; {advice}")
+}
+
+/// Empties a list of views and gives its allocation a new lifetime (the collect happens in place).
+fn recycle<'a>(mut views: Vec<attention::Segment<'_>>) -> Vec<attention::Segment<'a>> {
+    views.clear();
+    views.into_iter().map(|_| unreachable!("the list is empty")).collect()
+}
+
+/// Returns the texts of the BOS and EOS tokens for the chat template; empty where the file has none.
+fn special_texts(file: &GgufFile) -> Result<(String, String), EngineError> {
+    let metadata = file.metadata();
+    let tokens = metadata.strings("tokenizer.ggml.tokens")?;
+    let text = |key: &str| -> Result<String, EngineError> {
+        let id = metadata.u32(key)?;
+        let text = id.and_then(|id| tokens.as_ref().and_then(|tokens| tokens.get(id as usize)));
+        Ok(text.map(str::to_owned).unwrap_or_default())
+    };
+    Ok((text("tokenizer.ggml.bos_token_id")?, text("tokenizer.ggml.eos_token_id")?))
+}

@@ -1,0 +1,39 @@
+//! How fast the threads of a team read memory: what decode is measured against.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use ruvllm_kernels::arena::AlignedVec;
+use ruvllm_kernels::team::Team;
+
+/// Passes over the buffer; the fastest counts.
+const PASSES: usize = 8;
+
+/// Returns GB/s (1e9 bytes a second) of the team reading `n_bytes`, each thread a contiguous share, best of 8 passes.
+pub(crate) fn read_gbps(team: &Team, n_bytes: usize) -> f64 {
+    let n = (n_bytes / 8).max(1 << 17);
+    let mut buffer = AlignedVec::<u64>::new(n);
+    // Written once, so that every page is there.
+    buffer.iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
+    let share = n.div_ceil(team.n_threads());
+    let mut best = f64::INFINITY;
+    for _ in 0..PASSES {
+        let start = Instant::now();
+        team.run(&|worker| {
+            let part = &buffer[(worker * share).min(n)..((worker + 1) * share).min(n)];
+            black_box(sum(part));
+        });
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    (n * 8) as f64 / best / 1e9
+}
+
+/// Eight sums at once, so that loads and not additions are the limit.
+fn sum(part: &[u64]) -> u64 {
+    let (chunks, _) = part.as_chunks::<32>();
+    let mut sums = [0u64; 32];
+    for chunk in chunks {
+        sums.iter_mut().zip(chunk).for_each(|(sum, x)| *sum = sum.wrapping_add(*x));
+    }
+    sums.iter().fold(0, |all, sum| all.wrapping_add(*sum))
+}

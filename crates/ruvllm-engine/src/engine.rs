@@ -1,0 +1,173 @@
+//! The engine: a backend with prompts, evaluation and generation in one place.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
+use crate::generate::Generation;
+use crate::model::{LoadProgress, LogitRows};
+use crate::request::GenerateRequest;
+use crate::template::{ChatInput, ChatTemplate};
+use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::{EngineError, ErrorKind};
+
+/// A loaded model and everything needed to talk to it.
+///
+/// ```no_run
+/// use ruvllm_engine::{Engine, GenerateRequest, LoadOptions};
+///
+/// let mut engine = Engine::load("model.gguf".as_ref(), &LoadOptions::default(), &mut |_| {})?;
+/// let prompt = engine.encode_prompt("Why is the sky blue?", false)?;
+/// let summary = engine
+///     .generate(&GenerateRequest { prompt, max_tokens: Some(64), ..Default::default() })?
+///     .for_each_token(|event| print!("{}", event.text))?;
+/// println!("\n{:.1} tokens a second", summary.timings.decode_tps);
+/// # Ok::<(), ruvllm_engine::EngineError>(())
+/// ```
+pub struct Engine {
+    backend: NativeBackend,
+}
+
+impl Engine {
+    /// Loads a GGUF file with the native backend.
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or holds what is not supported; an option is out of range.
+    pub fn load(
+        path: &Path,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Engine, EngineError> {
+        Ok(Engine { backend: NativeBackend::load(path, options, progress)? })
+    }
+
+    /// Returns the backend, for callers who drive sequences themselves.
+    pub fn backend(&mut self) -> &mut dyn LlmBackend {
+        &mut self.backend
+    }
+
+    /// Returns what is known about the model.
+    pub fn info(&self) -> &ModelInfo {
+        self.backend.info()
+    }
+
+    /// Returns the tokenizer, building it the first time.
+    ///
+    /// # Errors
+    /// The file has none, or one of a kind that is not supported.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        self.backend.tokenizer()
+    }
+
+    /// Returns the file's chat template, if it has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.backend.chat_template()
+    }
+
+    /// Returns the tokens of a prompt: as it is with `raw`, or as one user message through the chat template (a model
+    /// without one reads it as it is).
+    ///
+    /// # Errors
+    /// No tokenizer, or a template that refuses the message.
+    pub fn encode_prompt(&self, text: &str, raw: bool) -> Result<Vec<u32>, EngineError> {
+        if raw || self.chat_template().is_none() {
+            let options = EncodeOptions { add_special: true, parse_special: false };
+            return self.tokenizer()?.encode(text, options);
+        }
+        self.encode_chat(&[json!({"role": "user", "content": text})], true)
+    }
+
+    /// Returns the tokens of a conversation, rendered by the chat template.
+    ///
+    /// # Errors
+    /// No template, no tokenizer, or a template that refuses the messages.
+    pub fn encode_chat(&self, messages: &[Value], add_generation_prompt: bool) -> Result<Vec<u32>, EngineError> {
+        let template = self.chat_template().ok_or_else(|| {
+            let line = format!("model '{}' has no chat template; use raw prompts", self.info().name);
+            EngineError::new(ErrorKind::Prompt, line)
+        })?;
+        let text = template.render(&ChatInput { messages: messages.to_vec(), add_generation_prompt, ..ChatInput::default() })?;
+        let tokenizer = self.tokenizer()?;
+        // Templates write the BOS text themselves; one that does gets no second one.
+        let has_bos = tokenizer.bos().and_then(|bos| tokenizer.token_text(bos)).is_some_and(|bos| text.starts_with(&bos));
+        let options = EncodeOptions { add_special: !has_bos, parse_special: true };
+        tokenizer.encode(&text, options)
+    }
+
+    /// Starts a request and returns the stream of its tokens.
+    ///
+    /// # Errors
+    /// The prompt is empty, too long or holds unknown ids; an option is out of range.
+    pub fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
+        self.backend.generate(request)
+    }
+
+    /// Opens an empty sequence.
+    ///
+    /// # Errors
+    /// All sequences of [`LoadOptions::n_seq_max`] are open.
+    pub fn new_sequence(&mut self) -> Result<SeqId, EngineError> {
+        self.backend.new_sequence()
+    }
+
+    /// Closes a sequence and gives its blocks back.
+    pub fn free_sequence(&mut self, seq: SeqId) {
+        self.backend.free_sequence(seq);
+    }
+
+    /// Returns how many tokens a sequence holds.
+    pub fn sequence_len(&self, seq: SeqId) -> usize {
+        self.backend.sequence_len(seq)
+    }
+
+    /// Computes new tokens and returns the wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
+    ///
+    /// # Errors
+    /// A token id outside the vocabulary, a context or cache that is full; then nothing was computed.
+    pub fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&[f32], EngineError> {
+        self.backend.forward(segments).map(|logits| &*logits)
+    }
+
+    /// Computes `tokens` as they are, `chunk` at a time, and gives each chunk's logits `[n, n_vocab]` to `sink`.
+    ///
+    /// # Errors
+    /// As [`Engine::forward`]; the sink's own.
+    pub fn logits(
+        &mut self,
+        tokens: &[u32],
+        chunk: usize,
+        sink: &mut dyn FnMut(&[f32]) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        if chunk == 0 {
+            return Err(EngineError::new(ErrorKind::Options, "a chunk of 0 tokens; choose at least 1"));
+        }
+        if tokens.is_empty() {
+            return Err(EngineError::new(ErrorKind::Prompt, "no tokens to compute; the list is empty"));
+        }
+        let seq = self.backend.new_sequence()?;
+        let mut result = Ok(());
+        for tokens in tokens.chunks(chunk) {
+            let logits = self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::All }]);
+            result = logits.and_then(|logits| sink(logits));
+            if result.is_err() {
+                break;
+            }
+        }
+        self.backend.free_sequence(seq);
+        result
+    }
+
+    /// Returns the pooled embedding of a token sequence, of unit length: `[n_embd]`.
+    ///
+    /// # Errors
+    /// The model is not an encoder, or the tokens do not fit it.
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+        self.backend.embed(tokens)
+    }
+
+    /// Returns the read bandwidth of the engine's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
+    pub fn read_bandwidth(&self, n_bytes: usize) -> f64 {
+        self.backend.read_bandwidth(n_bytes)
+    }
+}

@@ -1,0 +1,44 @@
+//! One row of every kernel table and the thread team: what a forward pass computes with.
+
+use ruvllm_kernels::team::Team;
+use ruvllm_kernels::{Isa, activation, attention, dequant, matmul, norm, rope, softmax};
+
+/// The kernels chosen for one instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    pub activation: &'static activation::Table,
+    pub attention: &'static attention::Table,
+    pub dequant: &'static dequant::Table,
+    pub matmul: &'static matmul::Table,
+    pub norm: &'static norm::Table,
+    pub rope: &'static rope::Table,
+    pub softmax: &'static softmax::Table,
+}
+
+impl Kernels {
+    /// Picks the best row of each table that needs no more than `isa`.
+    pub(crate) fn pick(isa: Isa) -> Kernels {
+        Kernels {
+            activation: activation::pick(isa),
+            attention: attention::pick(isa),
+            dequant: dequant::pick(isa),
+            matmul: matmul::pick(isa),
+            norm: norm::pick(isa),
+            rope: rope::pick(isa),
+            softmax: softmax::pick(isa),
+        }
+    }
+}
+
+/// Kernels and the threads that run them.
+pub(crate) struct Compute {
+    pub isa: Isa,
+    pub kernels: Kernels,
+    pub team: Team,
+}
+
+impl Compute {
+    pub(crate) fn new(isa: Isa, n_threads: usize) -> Compute {
+        Compute { isa, kernels: Kernels::pick(isa), team: Team::new(n_threads) }
+    }
+}

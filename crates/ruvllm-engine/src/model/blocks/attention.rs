@@ -1,0 +1,144 @@
+//! Self-attention over the paged KV cache: project, normalise, rotate, write, attend, project.
+
+use ruvllm_kernels::attention::{self, Options, Segment};
+use ruvllm_kernels::team::Shared;
+use ruvllm_kvcache::BlockPool;
+
+use super::buffers::{Angles, AttentionBuffers};
+use super::{Linear, Norm, Operand};
+use crate::kernels::Compute;
+
+/// Consecutive rows of a batch that belong to one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// First row in the batch.
+    pub first: usize,
+    /// Number of rows.
+    pub n: usize,
+    /// Position of the first row in its sequence.
+    pub pos: usize,
+    /// Which sequence slot the rows belong to.
+    pub state_idx: usize,
+}
+
+/// A norm over query or key heads.
+pub(crate) enum HeadNorm {
+    /// One norm for every head, or for the whole row, by its width.
+    Same(Norm),
+    /// A norm of its own for each head.
+    Each(Vec<Norm>),
+}
+
+impl HeadNorm {
+    fn apply_in_place(&self, compute: &Compute, row: &mut [f32]) {
+        match self {
+            HeadNorm::Same(norm) => norm.apply_in_place(compute, row),
+            HeadNorm::Each(norms) => {
+                let head_dim = row.len() / norms.len();
+                for (norm, head) in norms.iter().zip(row.chunks_exact_mut(head_dim)) {
+                    norm.apply_in_place(compute, head);
+                }
+            }
+        }
+    }
+}
+
+/// The keys and values of a batch: where they are kept and which blocks each segment's sequence owns.
+pub(crate) struct KvAccess<'a> {
+    pub pool: &'a mut BlockPool,
+    /// One entry a segment, in batch order.
+    pub segments: &'a [Segment<'a>],
+}
+
+/// An attention layer.
+pub(crate) struct Attention {
+    pub q: Linear,
+    pub k: Linear,
+    pub v: Linear,
+    pub o: Linear,
+    pub q_norm: Option<HeadNorm>,
+    pub k_norm: Option<HeadNorm>,
+    /// One logit a head that joins the softmax denominator (gpt-oss).
+    pub sinks: Option<Vec<f32>>,
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub k_dim: usize,
+    pub v_dim: usize,
+    /// Index of the rotary table, if positions are rotated here.
+    pub rope: Option<usize>,
+    pub scale: f32,
+    pub softcap: Option<f32>,
+    pub window: Option<usize>,
+    pub causal: bool,
+    /// Number of this layer among those with keys and values.
+    pub kv_layer: usize,
+}
+
+impl Attention {
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
+        [&self.q, &self.k, &self.v, &self.o].into_iter()
+    }
+
+    /// Writes the block's output for the operand's rows to `out`: `[n, n_embd]`.
+    pub(crate) fn forward(
+        &self,
+        compute: &Compute,
+        mut operand: Operand<'_>,
+        angles: &[Angles],
+        kv: &mut KvAccess<'_>,
+        buffers: &mut AttentionBuffers,
+        out: &mut [f32],
+    ) {
+        let n = operand.n_rows();
+        let (q_width, k_width) = (self.n_heads * self.k_dim, self.n_kv_heads * self.k_dim);
+        let (v_width, o_width) = (self.n_kv_heads * self.v_dim, self.n_heads * self.v_dim);
+        let q = &mut buffers.q[..n * q_width];
+        let k = &mut buffers.k[..n * k_width];
+        let v = &mut buffers.v[..n * v_width];
+        operand.apply_many(compute, [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)]);
+        let angles = self.rope.map(|idx| &angles[idx]);
+        self.place(compute, q, q_width, self.q_norm.as_ref(), angles);
+        self.place(compute, k, k_width, self.k_norm.as_ref(), angles);
+        kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
+        let options = Options {
+            n_heads: self.n_heads,
+            n_kv_heads: self.n_kv_heads,
+            k_dim: self.k_dim,
+            v_dim: self.v_dim,
+            scale: self.scale,
+            softcap: self.softcap,
+            window: self.window,
+            causal: self.causal,
+            sinks: self.sinks.as_deref(),
+            alibi: None,
+        };
+        let mixed = &mut buffers.mixed[..n * o_width];
+        let slab = kv.pool.layer(self.kv_layer);
+        let inputs = attention::Inputs { options: &options, kv: slab, segments: kv.segments, q };
+        attention::attend(compute.kernels.attention, &compute.team, &mut buffers.scratch, &inputs, mixed);
+        operand.replaced_by(mixed).apply(compute, &self.o, out);
+    }
+
+    /// Normalises and rotates the heads of every row in place; `x`: `[n, width]`.
+    fn place(&self, compute: &Compute, x: &mut [f32], width: usize, norm: Option<&HeadNorm>, angles: Option<&Angles>) {
+        if norm.is_none() && angles.is_none() {
+            return;
+        }
+        let n = x.len() / width;
+        let shared = Shared::new(x);
+        compute.team.for_each(n, 8, &|rows, _| {
+            for row in rows {
+                // SAFETY: every row is claimed by one worker, and rows do not overlap.
+                let heads = unsafe { shared.slice(row * width..(row + 1) * width) };
+                if let Some(norm) = norm {
+                    norm.apply_in_place(compute, heads);
+                }
+                if let Some(angles) = angles {
+                    let part = row * angles.n_half..(row + 1) * angles.n_half;
+                    let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
+                    compute.kernels.rope.rotate(angles.style, heads, self.k_dim, cos, sin);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,98 @@
+//! A weight matrix with an optional bias, and the activations it is multiplied with.
+
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix};
+
+use crate::kernels::Compute;
+
+/// `y = W·x + b`.
+pub(crate) struct Linear {
+    matrix: Matrix,
+    bias: Option<Vec<f32>>,
+}
+
+impl Linear {
+    pub(crate) fn new(matrix: Matrix, bias: Option<Vec<f32>>) -> Linear {
+        if let Some(bias) = &bias {
+            assert_eq!(bias.len(), matrix.n_rows(), "bias and matrix differ in rows");
+        }
+        Linear { matrix, bias }
+    }
+
+    pub(crate) fn n_out(&self) -> usize {
+        self.matrix.n_rows()
+    }
+
+    /// Returns the bytes one pass over the weights reads.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.matrix.weight_bytes()
+    }
+
+    fn add_bias(&self, out: &mut [f32]) {
+        if let Some(bias) = &self.bias {
+            for row in out.chunks_exact_mut(bias.len()) {
+                row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+            }
+        }
+    }
+}
+
+/// Rows `x`: `[n, k]` that several matrices are multiplied with; brought into each format once.
+pub(crate) struct Operand<'a> {
+    x: &'a [f32],
+    n: usize,
+    acts: &'a mut Acts,
+    started: bool,
+}
+
+impl<'a> Operand<'a> {
+    pub(crate) fn new(x: &'a [f32], n: usize, acts: &'a mut Acts) -> Operand<'a> {
+        Operand { x, n, acts, started: false }
+    }
+
+    /// Makes an operand of other rows in the same activation buffer.
+    pub(crate) fn replaced_by<'b>(self, x: &'b [f32]) -> Operand<'b>
+    where
+        'a: 'b,
+    {
+        Operand::new(x, self.n, self.acts)
+    }
+
+    pub(crate) fn n_rows(&self) -> usize {
+        self.n
+    }
+
+    fn prepare(&mut self, compute: &Compute, format: ActFormat) {
+        let table = compute.kernels.matmul;
+        if !self.started {
+            self.acts.set(table, &compute.team, self.x, self.n, self.x.len() / self.n, format);
+            self.started = true;
+        } else if !self.acts.has(format) {
+            self.acts.add(table, &compute.team, self.x, format);
+        }
+    }
+
+    /// Writes `linear(x)` to `out`: `[n, n_out]`.
+    pub(crate) fn apply(&mut self, compute: &Compute, linear: &Linear, out: &mut [f32]) {
+        self.apply_many(compute, [(linear, out)]);
+    }
+
+    /// Writes `linear(x)` for several matrices, shared among the threads as one piece of work.
+    pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
+        for (linear, _) in &pairs {
+            self.prepare(compute, linear.matrix.act_format());
+        }
+        let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
+        let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
+        matmul::matmul_many(&compute.team, self.acts, &mut work);
+        for (linear, _, out) in &mut products {
+            linear.add_bias(out);
+        }
+    }
+
+    /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.
+    pub(crate) fn apply_rows(&mut self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
+        self.prepare(compute, linear.matrix.act_format());
+        matmul::matmul_rows(&compute.team, &linear.matrix, self.acts, rows, out);
+        linear.add_bias(out);
+    }
+}

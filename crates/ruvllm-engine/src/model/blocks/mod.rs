@@ -1,0 +1,18 @@
+//! Building blocks that every architecture is wired from. A block knows its weights and how to run on a batch of
+//! rows; which blocks a layer has is the architecture's business.
+
+mod attention;
+mod buffers;
+mod linear;
+mod mlp;
+mod moe;
+mod norm;
+mod short_conv;
+
+pub(crate) use attention::{Attention, HeadNorm, KvAccess, Rows};
+pub(crate) use buffers::{Angles, Buffers, Sizes};
+pub(crate) use linear::{Linear, Operand};
+pub(crate) use mlp::Mlp;
+pub(crate) use moe::{ExpertActivation, Gating, Moe, SharedExpert};
+pub(crate) use norm::{Norm, NormKind};
+pub(crate) use short_conv::ShortConv;

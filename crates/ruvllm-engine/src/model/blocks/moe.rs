@@ -1,0 +1,184 @@
+//! Mixture of experts: a router, experts that see only their rows, and an optional shared expert.
+
+use ruvllm_kernels::activation::Activation;
+
+use super::buffers::{Buffers, MoeBuffers};
+use super::mlp::gated;
+use super::{Linear, Mlp, Operand};
+use crate::kernels::Compute;
+
+/// How router logits become expert weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gating {
+    /// Softmax over all experts, then the best `n_used`.
+    Softmax,
+    /// The best `n_used` logits, then softmax over them.
+    SoftmaxOfChosen,
+    /// Sigmoid of each logit, then the best `n_used`.
+    Sigmoid,
+}
+
+/// What the experts do between their matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum ExpertActivation {
+    Gated(Activation),
+    /// gpt-oss: `gate·σ(alpha·gate)·(up + 1)` with both clamped to `limit`.
+    ClampedSwiglu {
+        alpha: f32,
+        limit: f32,
+    },
+}
+
+/// An expert every row visits, with an optional sigmoid gate (qwen2moe).
+pub(crate) struct SharedExpert {
+    pub mlp: Mlp,
+    pub gate: Option<Linear>,
+}
+
+/// A mixture-of-experts block.
+pub(crate) struct Moe {
+    pub router: Linear,
+    /// Added to the scores for choosing only (DeepSeek-V3).
+    pub choice_bias: Option<Vec<f32>>,
+    pub gate: Vec<Linear>,
+    pub up: Vec<Linear>,
+    pub down: Vec<Linear>,
+    pub n_used: usize,
+    pub gating: Gating,
+    /// Rescale the chosen weights to sum to one.
+    pub normalize: bool,
+    pub weight_scale: f32,
+    pub activation: ExpertActivation,
+    pub shared: Option<SharedExpert>,
+}
+
+impl Moe {
+    pub(crate) fn n_ff(&self) -> usize {
+        self.up[0].n_out()
+    }
+
+    pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
+        let shared = self.shared.iter().flat_map(|shared| shared.mlp.linears().chain(&shared.gate));
+        [&self.router].into_iter().chain(&self.gate).chain(&self.up).chain(&self.down).chain(shared)
+    }
+
+    pub(crate) fn experts(&self) -> impl Iterator<Item = &Linear> {
+        self.gate.iter().chain(&self.up).chain(&self.down)
+    }
+
+    /// Returns the share of the experts' weights that one token reads.
+    pub(crate) fn read_share(&self) -> f64 {
+        self.n_used as f64 / self.up.len() as f64
+    }
+
+    /// Writes the block's output for `x`: `[n, n_embd]` to `out`: `[n, n_embd]`.
+    pub(crate) fn forward(&self, compute: &Compute, x: &[f32], n: usize, all: &mut Buffers, out: &mut [f32]) {
+        let (n_experts, n_embd) = (self.up.len(), x.len() / n);
+        let buffers = &mut all.moe;
+        let mut operand = Operand::new(x, n, &mut all.acts);
+        operand.apply(compute, &self.router, &mut buffers.scores[..n * n_experts]);
+        for row in 0..n {
+            let scores = &mut buffers.scores[row * n_experts..(row + 1) * n_experts];
+            let slots = row * self.n_used..(row + 1) * self.n_used;
+            self.route(compute, scores, &mut buffers.chosen[slots.clone()], &mut buffers.weights[slots]);
+        }
+        for expert in 0..n_experts {
+            self.run_expert(compute, expert, n, &mut operand, buffers);
+        }
+        // Combined in the order of the router's choice, so that a row's result does not depend on its batch.
+        out.fill(0.0);
+        for (slot, &weight) in buffers.weights[..n * self.n_used].iter().enumerate() {
+            let row = slot / self.n_used;
+            let result = &buffers.outputs[slot * n_embd..(slot + 1) * n_embd];
+            out[row * n_embd..(row + 1) * n_embd].iter_mut().zip(result).for_each(|(y, r)| *y += weight * r);
+        }
+        if let Some(shared) = &self.shared {
+            shared.add(compute, x, n, all, out);
+        }
+    }
+
+    /// Chooses experts for one row; `scores`: `[n_experts]` router logits, overwritten.
+    fn route(&self, compute: &Compute, scores: &mut [f32], chosen: &mut [u32], weights: &mut [f32]) {
+        match self.gating {
+            Gating::Softmax => compute.kernels.softmax.softmax(scores),
+            Gating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + (-*s).exp())),
+            Gating::SoftmaxOfChosen => {}
+        }
+        for slot in 0..chosen.len() {
+            let taken = &chosen[..slot];
+            let rank = |e: usize| scores[e] + self.choice_bias.as_ref().map_or(0.0, |bias| bias[e]);
+            let free = (0..scores.len()).filter(|&e| !taken.contains(&(e as u32)));
+            // Ties go to the lower number, as a stable sort would have it; NaN never wins against a number.
+            let best = free.reduce(|a, b| if rank(b) > rank(a) || rank(a).is_nan() { b } else { a });
+            chosen[slot] = best.expect("n_used is at most n_experts") as u32;
+            weights[slot] = scores[chosen[slot] as usize];
+        }
+        if self.gating == Gating::SoftmaxOfChosen {
+            compute.kernels.softmax.softmax(weights);
+        }
+        if self.normalize {
+            // The bound keeps a row of underflowed scores finite (llama.cpp clamps at the smallest f16).
+            let sum = weights.iter().sum::<f32>().max(6.103_515_6e-5);
+            weights.iter_mut().for_each(|w| *w /= sum);
+        }
+        weights.iter_mut().for_each(|w| *w *= self.weight_scale);
+    }
+
+    /// Runs one expert on the rows that chose it and leaves the results in their slots.
+    fn run_expert(
+        &self,
+        compute: &Compute,
+        expert: usize,
+        n: usize,
+        operand: &mut Operand<'_>,
+        buffers: &mut MoeBuffers,
+    ) {
+        buffers.rows.clear();
+        buffers.slots.clear();
+        for (slot, &chosen) in buffers.chosen[..n * self.n_used].iter().enumerate() {
+            if chosen as usize == expert {
+                buffers.rows.push((slot / self.n_used) as u32);
+                buffers.slots.push(slot as u32);
+            }
+        }
+        let (n_mine, n_ff, n_embd) = (buffers.rows.len(), self.n_ff(), self.down[expert].n_out());
+        if n_mine == 0 {
+            return;
+        }
+        let (gate, up) = (&mut buffers.gate[..n_mine * n_ff], &mut buffers.up[..n_mine * n_ff]);
+        operand.apply_rows(compute, &self.gate[expert], &buffers.rows, gate);
+        operand.apply_rows(compute, &self.up[expert], &buffers.rows, up);
+        match self.activation {
+            ExpertActivation::Gated(activation) => gated(compute, activation, gate, up, n_ff),
+            ExpertActivation::ClampedSwiglu { alpha, limit } => {
+                for (g, &u) in gate.iter_mut().zip(&*up) {
+                    let clamped = g.min(limit);
+                    *g = clamped / (1.0 + (-alpha * clamped).exp()) * (u.clamp(-limit, limit) + 1.0);
+                }
+            }
+        }
+        let results = &mut buffers.expert[..n_mine * n_embd];
+        Operand::new(gate, n_mine, &mut buffers.acts).apply(compute, &self.down[expert], results);
+        for (result, &slot) in results.chunks_exact(n_embd).zip(&buffers.slots) {
+            buffers.outputs[slot as usize * n_embd..(slot as usize + 1) * n_embd].copy_from_slice(result);
+        }
+    }
+}
+
+impl SharedExpert {
+    /// Adds the shared expert's output for `x` to `out`.
+    fn add(&self, compute: &Compute, x: &[f32], n: usize, all: &mut Buffers, out: &mut [f32]) {
+        let n_embd = x.len() / n;
+        let result = &mut all.moe.expert[..n * n_embd];
+        self.mlp.forward(compute, Operand::new(x, n, &mut all.acts), &mut all.mlp, result);
+        if let Some(gate) = &self.gate {
+            let scores = &mut all.moe.scores[..n];
+            Operand::new(x, n, &mut all.acts).apply(compute, gate, scores);
+            for (row, score) in result.chunks_exact_mut(n_embd).zip(scores) {
+                let weight = 1.0 / (1.0 + (-*score).exp());
+                row.iter_mut().for_each(|y| *y *= weight);
+            }
+        }
+        out.iter_mut().zip(result).for_each(|(y, r)| *y += *r);
+    }
+}

@@ -1,0 +1,56 @@
+//! RMSNorm and LayerNorm over rows.
+
+use ruvllm_kernels::team::Shared;
+
+use crate::kernels::Compute;
+
+/// Which norm a model uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormKind {
+    Rms,
+    Layer,
+}
+
+/// A norm with its weights: `[n]`.
+pub(crate) struct Norm {
+    pub kind: NormKind,
+    pub weight: Vec<f32>,
+    pub bias: Option<Vec<f32>>,
+    pub eps: f32,
+}
+
+impl Norm {
+    /// Normalises each row of `x` into `out`; both `[n_rows, n]`.
+    pub(crate) fn apply(&self, compute: &Compute, x: &[f32], out: &mut [f32]) {
+        let n = self.weight.len();
+        assert!(x.len() == out.len() && x.len().is_multiple_of(n), "norm: rows of {n} values");
+        let table = compute.kernels.norm;
+        let one = |x: &[f32], out: &mut [f32]| match self.kind {
+            NormKind::Rms => table.rms_norm(x, &self.weight, self.eps, out),
+            NormKind::Layer => table.layer_norm(x, &self.weight, self.bias.as_deref(), self.eps, out),
+        };
+        if x.len() == n {
+            return one(x, out);
+        }
+        let out = Shared::new(out);
+        compute.team.for_each(x.len() / n, 8, &|rows, _| {
+            for row in rows {
+                // SAFETY: every row is claimed by one worker, and rows do not overlap.
+                let out = unsafe { out.slice(row * n..(row + 1) * n) };
+                one(&x[row * n..(row + 1) * n], out);
+            }
+        });
+    }
+
+    /// Normalises each run of `n` values of `x` in place (one head, or a whole row).
+    pub(crate) fn apply_in_place(&self, compute: &Compute, x: &mut [f32]) {
+        for part in x.chunks_exact_mut(self.weight.len()) {
+            match self.kind {
+                NormKind::Rms => compute.kernels.norm.rms_norm_in_place(part, &self.weight, self.eps),
+                NormKind::Layer => {
+                    compute.kernels.norm.layer_norm_in_place(part, &self.weight, self.bias.as_deref(), self.eps)
+                }
+            }
+        }
+    }
+}

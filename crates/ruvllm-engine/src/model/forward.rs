@@ -1,0 +1,294 @@
+//! The forward pass: a batch of rows from one or more sequences through every layer.
+
+use ruvllm_kernels::attention::{self, Segment};
+use ruvllm_kvcache::BlockPool;
+
+use super::blocks::{Angles, Buffers, KvAccess, Operand, Rows};
+use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
+use crate::kernels::Compute;
+
+/// Which rows of a segment want logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitRows {
+    /// None: the segment only fills the cache.
+    None,
+    /// The last one.
+    Last,
+    /// Every one.
+    All,
+}
+
+impl LogitRows {
+    /// Returns how many of `n` rows want logits.
+    pub(crate) fn count(self, n: usize) -> usize {
+        match self {
+            LogitRows::None => 0,
+            LogitRows::Last => n.min(1),
+            LogitRows::All => n,
+        }
+    }
+}
+
+/// Everything a forward pass writes to beside the cache, sized at load.
+pub(crate) struct ForwardState {
+    n_rows_max: usize,
+    /// Residual stream, normed input and branch output: `[n_rows_max, n_embd]` each.
+    x: Vec<f32>,
+    normed: Vec<f32>,
+    branch: Vec<f32>,
+    second: Vec<f32>,
+    angles: Vec<Angles>,
+    buffers: Buffers,
+    /// Rows that want logits, then their logits: `[n_logit_rows, n_vocab]`.
+    logit_rows: Vec<u32>,
+    pub logits: Vec<f32>,
+    /// Recurrent state, one vector a sequence slot.
+    pub states: Vec<Vec<f32>>,
+}
+
+/// A batch as the forward pass sees it.
+pub(crate) struct Batch<'a> {
+    /// Token ids of all rows, segment after segment.
+    pub tokens: &'a [u32],
+    pub rows: &'a [Rows],
+    pub wanted: &'a [LogitRows],
+    /// Blocks of each segment's sequence, for the attention kernel.
+    pub segments: &'a [Segment<'a>],
+}
+
+impl ForwardState {
+    /// Sizes every buffer for passes of up to `n_rows` rows and `n_seq` sequences of `n_ctx` tokens.
+    pub(crate) fn new(model: &Model, compute: &Compute, n_rows: usize, n_seq: usize, n_ctx: usize) -> ForwardState {
+        let sizes = model.sizes(n_rows);
+        let limits = attention::Limits {
+            n_heads: model.hparams.n_heads.iter().copied().max().unwrap_or(1),
+            k_dim: model.hparams.k_dim,
+            v_dim: model.hparams.v_dim,
+            n_ctx,
+        };
+        let rows = || vec![0.0; n_rows * model.hparams.n_embd];
+        let angles = model.ropes.iter().map(|rope| {
+            let n_half = rope.n_rot() / 2;
+            Angles { style: rope.style(), n_half, cos: vec![0.0; n_rows * n_half], sin: vec![0.0; n_rows * n_half] }
+        });
+        ForwardState {
+            n_rows_max: n_rows,
+            x: rows(),
+            normed: rows(),
+            branch: rows(),
+            second: rows(),
+            angles: angles.collect(),
+            buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
+            logit_rows: Vec::with_capacity(n_rows),
+            logits: vec![0.0; n_seq * model.n_vocab],
+            states: vec![vec![0.0; model.state_len]; n_seq],
+        }
+    }
+
+    pub(crate) fn n_rows_max(&self) -> usize {
+        self.n_rows_max
+    }
+
+    /// Returns the final hidden states of the last pass: `[n, n_embd]`.
+    pub(crate) fn hidden(&self, n: usize, n_embd: usize) -> &[f32] {
+        &self.x[..n * n_embd]
+    }
+
+    /// Runs the batch and leaves the logits of its wanted rows in `logits` from row `logits_at` on, in batch order.
+    /// Returns how many there are.
+    ///
+    /// The blocks for the batch's positions must have been reserved; token ids must be below `n_vocab`.
+    pub(crate) fn run(
+        &mut self,
+        model: &Model,
+        compute: &Compute,
+        pool: &mut BlockPool,
+        batch: &Batch<'_>,
+        logits_at: usize,
+    ) -> usize {
+        let (n, n_embd) = (batch.tokens.len(), model.hparams.n_embd);
+        assert!(n <= self.n_rows_max, "batch of {n} rows, buffers for {}", self.n_rows_max);
+        self.embed(model, compute, batch);
+        self.turn_angles(model, batch.rows);
+        let mut kv = KvAccess { pool, segments: batch.segments };
+        for layer in &model.layers {
+            let mut pass = Pass { model, compute, batch, kv: &mut kv };
+            self.layer(layer, &mut pass, n * n_embd);
+        }
+        self.head(model, compute, batch, logits_at)
+    }
+
+    fn embed(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>) {
+        let n_embd = model.hparams.n_embd;
+        let input = &model.input;
+        for segment in batch.rows {
+            for i in 0..segment.n {
+                let row = segment.first + i;
+                let x = &mut self.x[row * n_embd..(row + 1) * n_embd];
+                input.tokens.row(&compute.kernels, batch.tokens[row] as usize, x);
+                if input.scale != 1.0 {
+                    x.iter_mut().for_each(|x| *x *= input.scale);
+                }
+                if let Some(positions) = &input.positions {
+                    let added = &mut self.branch[..n_embd];
+                    positions.row(&compute.kernels, segment.pos + i, added);
+                    x.iter_mut().zip(added).for_each(|(x, p)| *x += *p);
+                }
+                if let Some(types) = &input.types {
+                    x.iter_mut().zip(types).for_each(|(x, t)| *x += t);
+                }
+            }
+        }
+        if let Some(norm) = &input.norm {
+            let len = batch.tokens.len() * n_embd;
+            self.branch[..len].copy_from_slice(&self.x[..len]);
+            norm.apply(compute, &self.branch[..len], &mut self.x[..len]);
+        }
+    }
+
+    fn turn_angles(&mut self, model: &Model, rows: &[Rows]) {
+        for (rope, angles) in model.ropes.iter().zip(&mut self.angles) {
+            let half = angles.n_half;
+            for segment in rows {
+                for i in 0..segment.n {
+                    let part = (segment.first + i) * half..(segment.first + i + 1) * half;
+                    let pos = (segment.pos + i) as u32;
+                    rope.angles(pos, &mut angles.cos[part.clone()], &mut angles.sin[part]);
+                }
+            }
+        }
+    }
+
+    fn layer(&mut self, layer: &Layer, pass: &mut Pass<'_, '_>, len: usize) {
+        let compute = pass.compute;
+        let scale = pass.model.residual_scale;
+        match layer.wiring {
+            Wiring::Sequential => {
+                let source = normed(compute, layer.mixer_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
+                mix(layer, pass, source, &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..len]);
+                join(compute, layer.mixer_post_norm.as_ref(), scale, &self.branch[..len], &mut self.second[..len], &mut self.x[..len]);
+                let source = normed(compute, layer.ffn_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
+                feed(layer, pass, source, &mut self.buffers, &mut self.branch[..len]);
+                join(compute, layer.ffn_post_norm.as_ref(), scale, &self.branch[..len], &mut self.second[..len], &mut self.x[..len]);
+            }
+            Wiring::Parallel => {
+                let source = normed(compute, layer.mixer_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
+                mix(layer, pass, source, &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..len]);
+                if layer.ffn_norm.is_some() {
+                    normed(compute, layer.ffn_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
+                }
+                feed(layer, pass, &self.normed[..len], &mut self.buffers, &mut self.second[..len]);
+                add(&mut self.x[..len], &self.branch[..len]);
+                add(&mut self.x[..len], &self.second[..len]);
+            }
+            Wiring::PostNorm => {
+                mix(layer, pass, &self.x[..len], &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..len]);
+                add(&mut self.branch[..len], &self.x[..len]);
+                normed(compute, layer.mixer_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
+                feed(layer, pass, &self.x[..len], &mut self.buffers, &mut self.branch[..len]);
+                add(&mut self.branch[..len], &self.x[..len]);
+                normed(compute, layer.ffn_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
+            }
+        }
+    }
+
+    /// Gathers the wanted rows, normalises them and multiplies with the head.
+    fn head(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>, logits_at: usize) -> usize {
+        let n_embd = model.hparams.n_embd;
+        self.logit_rows.clear();
+        for (segment, wanted) in batch.rows.iter().zip(batch.wanted) {
+            let end = segment.first + segment.n;
+            self.logit_rows.extend((end - wanted.count(segment.n)..end).map(|row| row as u32));
+        }
+        let n = self.logit_rows.len();
+        let Some(head) = model.output.head.as_ref().filter(|_| n > 0) else { return 0 };
+        for (i, &row) in self.logit_rows.iter().enumerate() {
+            let row = row as usize;
+            self.branch[i * n_embd..(i + 1) * n_embd].copy_from_slice(&self.x[row * n_embd..(row + 1) * n_embd]);
+        }
+        let len = n * n_embd;
+        let hidden =
+            normed(compute, model.output.norm.as_ref(), &self.branch[..len], &mut self.normed[..len]);
+        let place = logits_at * model.n_vocab..(logits_at + n) * model.n_vocab;
+        if self.logits.len() < place.end {
+            self.logits.resize(place.end, 0.0);
+        }
+        let logits = &mut self.logits[place];
+        Operand::new(hidden, n, &mut self.buffers.acts).apply(compute, head, logits);
+        if model.output.scale != 1.0 {
+            logits.iter_mut().for_each(|x| *x *= model.output.scale);
+        }
+        if let Some(cap) = model.output.softcap {
+            logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        }
+        n
+    }
+}
+
+/// What stays the same over the layers of one pass.
+struct Pass<'a, 'b> {
+    model: &'a Model,
+    compute: &'a Compute,
+    batch: &'a Batch<'a>,
+    kv: &'a mut KvAccess<'b>,
+}
+
+/// Returns the normed rows, or the rows themselves where there is no norm (then `out` is a copy, so that callers may
+/// rely on it).
+fn normed<'a>(compute: &Compute, norm: Option<&Norm>, x: &[f32], out: &'a mut [f32]) -> &'a [f32] {
+    match norm {
+        Some(norm) => norm.apply(compute, x, out),
+        None => out.copy_from_slice(x),
+    }
+    out
+}
+
+/// Adds a branch to the residual stream, through its post-norm and scale where there are any.
+fn join(compute: &Compute, norm: Option<&Norm>, scale: f32, branch: &[f32], spare: &mut [f32], x: &mut [f32]) {
+    let branch = match norm {
+        Some(norm) => {
+            norm.apply(compute, branch, spare);
+            &*spare
+        }
+        None => branch,
+    };
+    if scale == 1.0 {
+        add(x, branch);
+    } else {
+        x.iter_mut().zip(branch).for_each(|(x, b)| *x += scale * b);
+    }
+}
+
+fn add(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+fn mix(
+    layer: &Layer,
+    pass: &mut Pass<'_, '_>,
+    source: &[f32],
+    angles: &[Angles],
+    buffers: &mut Buffers,
+    states: &mut [Vec<f32>],
+    out: &mut [f32],
+) {
+    let operand = Operand::new(source, pass.batch.tokens.len(), &mut buffers.acts);
+    match &layer.mixer {
+        Mixer::Attention(attention) => {
+            attention.forward(pass.compute, operand, angles, pass.kv, &mut buffers.attention, out);
+        }
+        Mixer::ShortConv(conv) => {
+            conv.forward(pass.compute, operand, (pass.batch.rows, states), &mut buffers.conv, out);
+        }
+    }
+}
+
+fn feed(layer: &Layer, pass: &Pass<'_, '_>, source: &[f32], buffers: &mut Buffers, out: &mut [f32]) {
+    let n = pass.batch.tokens.len();
+    match &layer.ffn {
+        Ffn::Mlp(mlp) => {
+            mlp.forward(pass.compute, Operand::new(source, n, &mut buffers.acts), &mut buffers.mlp, out);
+        }
+        Ffn::Moe(moe) => moe.forward(pass.compute, source, n, buffers, out),
+    }
+}

@@ -1,0 +1,235 @@
+//! Takes tensors out of a GGUF file by name, with shapes checked and progress told.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use bytes::Bytes;
+use ruvllm_gguf::{GgufFile, TensorInfo};
+use ruvllm_kernels::matmul::Matrix;
+use ruvllm_kernels::{GgmlType, dequant};
+
+use super::blocks::{Linear, Norm, NormKind};
+use super::hparams::model_error;
+use crate::kernels::Compute;
+use crate::{EngineError, ErrorKind};
+
+/// How far loading has come, in bytes of tensor data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes taken over so far.
+    pub done_bytes: u64,
+    /// Bytes of all tensors.
+    pub total_bytes: u64,
+}
+
+/// The tensors of one file on their way into a model.
+pub(crate) struct Loader<'a> {
+    file: &'a GgufFile,
+    compute: &'a Compute,
+    progress: RefCell<&'a mut dyn FnMut(LoadProgress)>,
+    done_bytes: Cell<u64>,
+    total_bytes: u64,
+}
+
+impl<'a> Loader<'a> {
+    pub(crate) fn new(
+        file: &'a GgufFile,
+        compute: &'a Compute,
+        progress: &'a mut dyn FnMut(LoadProgress),
+    ) -> Loader<'a> {
+        let total_bytes = file.tensors().map(|tensor| tensor.n_bytes() as u64).sum();
+        Loader { file, compute, progress: RefCell::new(progress), done_bytes: Cell::new(0), total_bytes }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.file.tensor(name).is_some()
+    }
+
+    fn need(&self, name: &str) -> Result<&'a TensorInfo, EngineError> {
+        self.file
+            .tensor(name)
+            .ok_or_else(|| model_error(format!("tensor '{name}' is missing; the file is not a complete model")))
+    }
+
+    fn take(&self, tensor: &TensorInfo) -> Bytes {
+        let done_bytes = self.done_bytes.get() + tensor.n_bytes() as u64;
+        self.done_bytes.set(done_bytes);
+        (self.progress.borrow_mut())(LoadProgress { done_bytes, total_bytes: self.total_bytes });
+        self.file.data(tensor)
+    }
+
+    /// Returns the number of rows of a matrix (its second dimension).
+    pub(crate) fn n_rows(&self, name: &str) -> Result<usize, EngineError> {
+        Ok(self.need(name)?.shape.get(1).copied().unwrap_or(1))
+    }
+
+    /// Takes `name` as a vector of `n` values in f32.
+    pub(crate) fn vector(&self, name: &str, n: usize) -> Result<Vec<f32>, EngineError> {
+        self.table(name, n, 1)
+    }
+
+    /// Takes `name` as a vector of `n` values, if the file has it.
+    pub(crate) fn vector_if_any(&self, name: &str, n: usize) -> Result<Option<Vec<f32>>, EngineError> {
+        self.has(name).then(|| self.vector(name, n)).transpose()
+    }
+
+    /// Takes `name` as a row-major table `[n_rows, n_cols]` in f32.
+    pub(crate) fn table(&self, name: &str, n_cols: usize, n_rows: usize) -> Result<Vec<f32>, EngineError> {
+        let tensor = self.need(name)?;
+        if tensor.n_elements() != n_cols * n_rows {
+            return Err(shape_error(tensor, &[n_cols, n_rows]));
+        }
+        check_float(tensor)?;
+        let mut values = vec![0.0; n_cols * n_rows];
+        dequant::dequantize(tensor.ty, &self.take(tensor), &mut values);
+        Ok(values)
+    }
+
+    /// Takes a norm `{name}.weight` with its bias, where there is one.
+    pub(crate) fn norm(&self, kind: NormKind, name: &str, n: usize, eps: f32) -> Result<Norm, EngineError> {
+        let weight = self.vector(&format!("{name}.weight"), n)?;
+        let bias = match kind {
+            NormKind::Layer => self.vector_if_any(&format!("{name}.bias"), n)?,
+            NormKind::Rms => None,
+        };
+        Ok(Norm { kind, weight, bias, eps })
+    }
+
+    pub(crate) fn norm_if_any(
+        &self,
+        kind: NormKind,
+        name: &str,
+        n: usize,
+        eps: f32,
+    ) -> Result<Option<Norm>, EngineError> {
+        self.has(&format!("{name}.weight")).then(|| self.norm(kind, name, n, eps)).transpose()
+    }
+
+    /// Takes the matrix `{name}.weight` `[n_out, n_in]` with its bias, where there is one.
+    pub(crate) fn linear(&self, name: &str, n_in: usize, n_out: usize) -> Result<Linear, EngineError> {
+        let tensor = self.need(&format!("{name}.weight"))?;
+        if tensor.shape.first() != Some(&n_in) || tensor.n_elements() != n_in * n_out {
+            return Err(shape_error(tensor, &[n_in, n_out]));
+        }
+        self.rows(name, tensor, 0..n_out)
+    }
+
+    /// The same for some rows of a fused matrix (QKV, gate·up).
+    pub(crate) fn linear_rows(
+        &self,
+        name: &str,
+        n_in: usize,
+        n_out_all: usize,
+        rows: Range<usize>,
+    ) -> Result<Linear, EngineError> {
+        let tensor = self.need(&format!("{name}.weight"))?;
+        if tensor.shape.first() != Some(&n_in) || tensor.n_elements() != n_in * n_out_all {
+            return Err(shape_error(tensor, &[n_in, n_out_all]));
+        }
+        self.rows(name, tensor, rows)
+    }
+
+    fn rows(&self, name: &str, tensor: &TensorInfo, rows: Range<usize>) -> Result<Linear, EngineError> {
+        let bias_name = format!("{name}.bias");
+        let bias = match self.file.tensor(&bias_name) {
+            Some(bias) => {
+                let all = self.vector(&bias_name, bias.n_elements())?;
+                let part = all.get(rows.clone()).ok_or_else(|| shape_error(bias, &[rows.end]))?;
+                Some(part.to_vec())
+            }
+            None => None,
+        };
+        let matrix = self.matrix(tensor, rows)?;
+        Ok(Linear::new(matrix, bias))
+    }
+
+    /// Takes the experts of a 3-D tensor `{name}.weight` `[n_experts, n_out, n_in]`, or of one tensor an expert
+    /// (`{prefix}.{expert}.weight`, as older Mixtral files have them).
+    pub(crate) fn experts(
+        &self,
+        layer: usize,
+        kind: &str,
+        n_experts: usize,
+        n_in: usize,
+        n_out: usize,
+    ) -> Result<Vec<Linear>, EngineError> {
+        let fused = format!("blk.{layer}.{kind}_exps");
+        if !self.has(&format!("{fused}.weight")) {
+            return (0..n_experts).map(|e| self.linear(&format!("blk.{layer}.{kind}.{e}"), n_in, n_out)).collect();
+        }
+        let tensor = self.need(&format!("{fused}.weight"))?;
+        if tensor.shape != [n_in, n_out, n_experts] {
+            return Err(shape_error(tensor, &[n_in, n_out, n_experts]));
+        }
+        let biases = match self.has(&format!("{fused}.bias")) {
+            true => Some(self.table(&format!("{fused}.bias"), n_out, n_experts)?),
+            false => None,
+        };
+        (0..n_experts)
+            .map(|e| {
+                let matrix = self.matrix(tensor, e * n_out..(e + 1) * n_out)?;
+                let bias = biases.as_ref().map(|all| all[e * n_out..(e + 1) * n_out].to_vec());
+                Ok(Linear::new(matrix, bias))
+            })
+            .collect()
+    }
+
+    fn matrix(&self, tensor: &TensorInfo, rows: Range<usize>) -> Result<Matrix, EngineError> {
+        if !Matrix::supports(tensor.ty) {
+            return Err(type_error(tensor));
+        }
+        let n_cols = tensor.shape[0];
+        let row_bytes = tensor.ty.row_bytes(n_cols).ok_or_else(|| shape_error(tensor, &[n_cols]))?;
+        let bytes = self.take_rows(tensor, rows.start * row_bytes..rows.end * row_bytes);
+        Ok(Matrix::new(self.compute.kernels.matmul, &self.compute.team, tensor.ty, rows.len(), n_cols, bytes))
+    }
+
+    fn take_rows(&self, tensor: &TensorInfo, range: Range<usize>) -> Bytes {
+        let done_bytes = (self.done_bytes.get() + range.len() as u64).min(self.total_bytes);
+        self.done_bytes.set(done_bytes);
+        (self.progress.borrow_mut())(LoadProgress { done_bytes, total_bytes: self.total_bytes });
+        self.file.data(tensor).slice(range)
+    }
+
+    /// Takes `name` for row look-ups (token, position and type embeddings).
+    pub(crate) fn embedding(&self, name: &str, n_embd: usize) -> Result<Embedding, EngineError> {
+        let tensor = self.need(name)?;
+        check_float(tensor)?;
+        let n_rows = tensor.shape.get(1).copied().unwrap_or(1);
+        if tensor.shape.first() != Some(&n_embd) || tensor.n_elements() != n_embd * n_rows {
+            return Err(shape_error(tensor, &[n_embd, n_rows]));
+        }
+        let row_bytes = tensor.ty.row_bytes(n_embd).ok_or_else(|| shape_error(tensor, &[n_embd]))?;
+        Ok(Embedding { ty: tensor.ty, n_rows, n_embd, row_bytes, bytes: self.take(tensor) })
+    }
+}
+
+/// A table of rows that stays in the file and is dequantised a row at a time.
+pub(crate) struct Embedding {
+    ty: GgmlType,
+    pub n_rows: usize,
+    n_embd: usize,
+    row_bytes: usize,
+    bytes: Bytes,
+}
+
+impl Embedding {
+    /// Writes row `idx` to `out`: `[n_embd]`. Panics if `idx` is out of range.
+    pub(crate) fn row(&self, kernels: &crate::kernels::Kernels, idx: usize, out: &mut [f32]) {
+        assert!(idx < self.n_rows && out.len() == self.n_embd, "embedding row {idx} of {}", self.n_rows);
+        kernels.dequant.dequantize(self.ty, &self.bytes[idx * self.row_bytes..(idx + 1) * self.row_bytes], out);
+    }
+}
+
+fn check_float(tensor: &TensorInfo) -> Result<(), EngineError> {
+    if Matrix::supports(tensor.ty) { Ok(()) } else { Err(type_error(tensor)) }
+}
+
+fn type_error(tensor: &TensorInfo) -> EngineError {
+    let line = format!("tensor '{}' has type {}, which is not a weight format", tensor.name, tensor.ty);
+    EngineError::new(ErrorKind::Unsupported, line)
+}
+
+fn shape_error(tensor: &TensorInfo, expected: &[usize]) -> EngineError {
+    model_error(format!("tensor '{}' has shape {:?}, the model needs {expected:?}", tensor.name, tensor.shape))
+}

@@ -1,0 +1,175 @@
+//! Models: hyperparameters, tensors, shared blocks, one file an architecture, and the forward pass.
+
+mod arch;
+mod blocks;
+mod builder;
+mod forward;
+mod hparams;
+mod loader;
+
+pub(crate) use arch::load;
+pub use arch::architectures;
+pub(crate) use blocks::Rows;
+pub use forward::LogitRows;
+pub(crate) use forward::{Batch, ForwardState};
+pub use loader::LoadProgress;
+pub(crate) use loader::Loader;
+
+use ruvllm_kernels::rope::Rope;
+use ruvllm_kvcache::KvLayout;
+
+use blocks::{Attention, Linear, Mlp, Moe, Norm, ShortConv, Sizes};
+use hparams::Hparams;
+use loader::Embedding;
+
+/// A loaded model: weights in the form the kernels read, wired by its architecture.
+pub(crate) struct Model {
+    pub hparams: Hparams,
+    pub input: Input,
+    pub layers: Vec<Layer>,
+    pub output: Output,
+    /// What every branch is multiplied with before it joins the residual stream (Granite).
+    pub residual_scale: f32,
+    pub ropes: Vec<Rope>,
+    pub kv_layout: KvLayout,
+    /// Set for encoders: how token vectors become one.
+    pub pooling: Option<Pooling>,
+    pub n_vocab: usize,
+    /// Values of recurrent state a sequence carries beside its keys and values.
+    pub state_len: usize,
+}
+
+/// How an encoder's token vectors become one vector (`{arch}.pooling_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooling {
+    Mean,
+    Cls,
+    Last,
+}
+
+/// From token ids to the residual stream.
+pub(crate) struct Input {
+    pub tokens: Embedding,
+    pub scale: f32,
+    /// Learned positions: `[n_ctx_train, n_embd]`.
+    pub positions: Option<Embedding>,
+    /// Vector of segment 0, added to every row (BERT).
+    pub types: Option<Vec<f32>>,
+    pub norm: Option<Norm>,
+}
+
+/// From the residual stream to logits.
+pub(crate) struct Output {
+    pub norm: Option<Norm>,
+    pub head: Option<Linear>,
+    pub scale: f32,
+    pub softcap: Option<f32>,
+}
+
+/// How a layer's two branches join the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wiring {
+    /// `x += mixer(norm(x)); x += ffn(norm(x))`
+    Sequential,
+    /// `x += mixer(norm(x)) + ffn(norm(x))`
+    Parallel,
+    /// `x = norm(x + mixer(x)); x = norm(x + ffn(x))`
+    PostNorm,
+}
+
+/// One layer. An absent norm passes its input on.
+pub(crate) struct Layer {
+    pub mixer_norm: Option<Norm>,
+    pub mixer: Mixer,
+    pub mixer_post_norm: Option<Norm>,
+    pub ffn_norm: Option<Norm>,
+    pub ffn: Ffn,
+    pub ffn_post_norm: Option<Norm>,
+    pub wiring: Wiring,
+}
+
+/// What mixes tokens.
+pub(crate) enum Mixer {
+    Attention(Attention),
+    ShortConv(ShortConv),
+}
+
+/// What works on each token alone.
+pub(crate) enum Ffn {
+    Mlp(Mlp),
+    Moe(Moe),
+}
+
+impl Layer {
+    /// Makes the usual layer: a norm before each branch, none after.
+    pub(crate) fn pre_norm(mixer_norm: Norm, mixer: Mixer, ffn_norm: Norm, ffn: Ffn) -> Layer {
+        Layer {
+            mixer_norm: Some(mixer_norm),
+            mixer,
+            mixer_post_norm: None,
+            ffn_norm: Some(ffn_norm),
+            ffn,
+            ffn_post_norm: None,
+            wiring: Wiring::Sequential,
+        }
+    }
+
+    fn linears(&self) -> Vec<&Linear> {
+        let mut all: Vec<&Linear> = match &self.mixer {
+            Mixer::Attention(attention) => attention.linears().collect(),
+            Mixer::ShortConv(conv) => conv.linears().collect(),
+        };
+        match &self.ffn {
+            Ffn::Mlp(mlp) => all.extend(mlp.linears()),
+            Ffn::Moe(moe) => all.extend(moe.linears()),
+        }
+        all
+    }
+
+    /// Returns the weight bytes one token reads; of the experts only the share it visits.
+    fn read_bytes(&self) -> usize {
+        let all: usize = self.linears().iter().map(|linear| linear.weight_bytes()).sum();
+        match &self.ffn {
+            Ffn::Mlp(_) => all,
+            Ffn::Moe(moe) => {
+                let experts: usize = moe.experts().map(Linear::weight_bytes).sum();
+                all - experts + (experts as f64 * moe.read_share()) as usize
+            }
+        }
+    }
+}
+
+impl Model {
+    /// Returns the weight bytes that decoding one token reads.
+    pub(crate) fn read_bytes(&self) -> usize {
+        let layers: usize = self.layers.iter().map(Layer::read_bytes).sum();
+        layers + self.output.head.as_ref().map_or(0, Linear::weight_bytes)
+    }
+
+    /// Returns the largest buffer sizes any layer needs for `n_rows` rows at once.
+    pub(crate) fn sizes(&self, n_rows: usize) -> Sizes {
+        let mut sizes = Sizes { n_rows, n_embd: self.hparams.n_embd, ..Sizes::default() };
+        for layer in &self.layers {
+            match &layer.mixer {
+                Mixer::Attention(a) => {
+                    sizes.q_width = sizes.q_width.max(a.n_heads * a.k_dim);
+                    sizes.k_width = sizes.k_width.max(a.n_kv_heads * a.k_dim);
+                    sizes.v_width = sizes.v_width.max(a.n_kv_heads * a.v_dim);
+                    sizes.o_width = sizes.o_width.max(a.n_heads * a.v_dim);
+                }
+                Mixer::ShortConv(_) => sizes.conv = true,
+            }
+            match &layer.ffn {
+                Ffn::Mlp(mlp) => sizes.n_ff = sizes.n_ff.max(mlp.n_ff()),
+                Ffn::Moe(moe) => {
+                    sizes.n_experts = moe.up.len();
+                    sizes.n_experts_used = moe.n_used;
+                    sizes.n_ff_expert = sizes.n_ff_expert.max(moe.n_ff());
+                    let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.n_ff());
+                    sizes.n_ff = sizes.n_ff.max(shared);
+                }
+            }
+        }
+        sizes
+    }
+}

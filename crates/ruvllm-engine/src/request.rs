@@ -1,0 +1,102 @@
+//! What a caller asks of a model and what comes back beside the tokens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sampler::SamplingParams;
+
+/// A request for generated tokens.
+#[derive(Clone, Debug, Default)]
+pub struct GenerateRequest {
+    /// Token ids of the prompt; see `Engine::encode_prompt` and `Engine::encode_chat`.
+    pub prompt: Vec<u32>,
+    /// Most tokens to generate; `None` goes on to the end of the context.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Strings that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// Go on past end-of-generation tokens (benchmarks).
+    pub ignore_eos: bool,
+    /// Ends the request from outside, within one step.
+    pub cancel: CancelToken,
+}
+
+/// A flag that ends a request from another thread; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Asks the request to end.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether somebody asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end-of-generation token or a stop string.
+    Stop,
+    /// `max_tokens` or the end of the context.
+    Length,
+    /// The caller's [`CancelToken`].
+    Cancelled,
+}
+
+impl FinishReason {
+    /// Returns the name used in JSON output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FinishReason::Stop => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// One generated token and the text that became certain with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenEvent {
+    /// The token.
+    pub id: u32,
+    /// New text; empty while a character or a possible stop string is incomplete.
+    pub text: String,
+}
+
+/// Times of one request, in milliseconds and tokens per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// Loading the model (once an engine, not a request).
+    pub load_ms: f64,
+    /// From the request to logits for its last prompt token.
+    pub prompt_ms: f64,
+    /// Prompt tokens per second.
+    pub prompt_tps: f64,
+    /// From the first token to the last.
+    pub decode_ms: f64,
+    /// Generated tokens per second after the first.
+    pub decode_tps: f64,
+    /// From the request to the first token.
+    pub ttft_ms: f64,
+}
+
+/// Everything about a finished request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerationSummary {
+    /// The whole answer.
+    pub text: String,
+    /// The prompt as it was computed.
+    pub prompt_tokens: Vec<u32>,
+    /// The generated tokens, end-of-generation token included where one ended the answer.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// How long it took.
+    pub timings: Timings,
+}

@@ -1,0 +1,88 @@
+//! Stop strings over streamed text: what might be the start of one is held back until it is certain.
+
+/// Watches a stream of text for stop strings.
+pub(crate) struct StopFilter {
+    stops: Vec<String>,
+    held: String,
+}
+
+impl StopFilter {
+    /// Makes a filter; empty strings are ignored.
+    pub(crate) fn new(stops: &[String]) -> StopFilter {
+        StopFilter { stops: stops.iter().filter(|stop| !stop.is_empty()).cloned().collect(), held: String::new() }
+    }
+
+    /// Takes a piece and appends to `out` what is certain. Returns whether a stop string was completed; the text
+    /// before it is then in `out`, the string itself and what follows are dropped.
+    pub(crate) fn push(&mut self, piece: &str, out: &mut String) -> bool {
+        if self.stops.is_empty() {
+            out.push_str(piece);
+            return false;
+        }
+        self.held.push_str(piece);
+        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+            out.push_str(&self.held[..at]);
+            self.held.clear();
+            return true;
+        }
+        let certain = self.held.len() - self.longest_open_start();
+        out.push_str(&self.held[..certain]);
+        self.held.drain(..certain);
+        false
+    }
+
+    /// Appends what was held back: no more text will come.
+    pub(crate) fn flush(&mut self, out: &mut String) {
+        out.push_str(&self.held);
+        self.held.clear();
+    }
+
+    /// Returns the length of the longest end of the held text that begins a stop string.
+    fn longest_open_start(&self) -> usize {
+        let open = |stop: &String| {
+            let longest = self.held.len().min(stop.len() - 1);
+            (1..=longest).rev().find(|&n| {
+                let at = self.held.len() - n;
+                self.held.is_char_boundary(at) && stop.is_char_boundary(n) && self.held[at..] == stop[..n]
+            })
+        };
+        self.stops.iter().filter_map(open).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StopFilter;
+
+    fn check(stops: &[&str], pieces: &[&str], expected: &[&str], stopped: bool) {
+        let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
+        let mut filter = StopFilter::new(&stops);
+        let mut seen = Vec::new();
+        for piece in pieces {
+            let mut out = String::new();
+            let hit = filter.push(piece, &mut out);
+            seen.push(out);
+            if hit {
+                assert!(stopped, "stopped at {piece:?}");
+                assert_eq!(seen, expected);
+                return;
+            }
+        }
+        let mut rest = String::new();
+        filter.flush(&mut rest);
+        seen.push(rest);
+        assert!(!stopped);
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn text_is_held_only_while_it_may_be_a_stop() {
+        check(&["END"], &["a E", "N", "D b"], &["a ", "", ""], true);
+        check(&["END"], &["a E", "N", "T"], &["a ", "", "ENT", ""], false);
+        check(&["END"], &["E", "E", "ND"], &["", "E", ""], true);
+        check(&["\n\n", "\nUser:"], &["hi\n", "Us", "e"], &["hi", "", "", "\nUse"], false);
+        check(&["x", "abc"], &["abx"], &["ab"], true);
+        check(&["é!"], &["caf", "é", "?"], &["caf", "", "é?", ""], false);
+        check(&[""], &["a", "b"], &["a", "b", ""], false);
+    }
+}
