@@ -120,10 +120,7 @@ impl Acts {
             ActFormat::F32 => {
                 let stride = k.next_multiple_of(16);
                 assert!(n * stride <= self.floats.len(), "activations: {n} rows of {k} values do not fit");
-                for (row, to) in x.chunks_exact(k.max(1)).zip(self.floats.chunks_exact_mut(stride.max(1))) {
-                    to[..k].copy_from_slice(row);
-                    to[k..].fill(0.0);
-                }
+                copy_rows(team, x, k, &mut self.floats[..n * stride]);
                 self.has_f32 = true;
             }
             ActFormat::Q8 => {
@@ -165,6 +162,27 @@ impl Acts {
     pub(super) fn floats(&self) -> &[f32] {
         &self.floats[..self.n * self.k.next_multiple_of(16)]
     }
+}
+
+/// Copies rows of `k` values to rows padded with zeros to a multiple of 16.
+fn copy_rows(team: &Team, x: &[f32], k: usize, to: &mut [f32]) {
+    let stride = k.next_multiple_of(16);
+    let copy = |x: &[f32], to: &mut [f32]| {
+        for (row, to) in x.chunks_exact(k.max(1)).zip(to.chunks_exact_mut(stride.max(1))) {
+            to[..k].copy_from_slice(row);
+            to[k..].fill(0.0);
+        }
+    };
+    if x.len() < PARALLEL_LEN || team.n_threads() == 1 {
+        copy(x, to);
+        return;
+    }
+    let (n, shared) = (x.len() / k, Shared::new(to));
+    team.for_each(n, n.div_ceil(4 * team.n_threads()), &|range, _| {
+        // SAFETY: `for_each` hands out every row once.
+        let to = unsafe { shared.slice(range.start * stride..range.end * stride) };
+        copy(&x[range.start * k..range.end * k], to);
+    });
 }
 
 /// Quantises in pieces of 2,048 values: blocks are independent, so any split gives the same.

@@ -198,11 +198,11 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
             for (b, act) in q[i * n_blocks..][..n_blocks].iter().enumerate() {
                 let weights = scalar::lane::<F>(&quants[b * F::QUANT_BYTES..], lane);
                 let (scale, min) = scalar::scales::<F>(scale_bytes, b, lane);
-                for half in 0..2 {
+                for (half, scale) in scale.into_iter().enumerate() {
                     let range = 16 * half..16 * half + 16;
                     let dot: i32 = range.clone().map(|i| weights[i] * i32::from(act.q[i])).sum();
                     let total: i32 = range.map(|i| i32::from(act.q[i])).sum();
-                    add(f64::from(scale[half]) * f64::from(act.scale) * f64::from(dot));
+                    add(f64::from(scale) * f64::from(act.scale) * f64::from(dot));
                     add(f64::from(min) * f64::from(act.scale) * f64::from(total));
                 }
             }

@@ -1,7 +1,7 @@
 //! The float path: weights of any other type, dequantised tile by tile, times f32 activations.
 //!
 //! ```text
-//! for each tile of R = 8 rows, each chunk of KC = 512 values (always cut at the same places):
+//! for each chunk of KC = 512 values (always cut at the same places), each tile of R = 8 rows:
 //!   w[R][KC] = dequantise, zeros past the end
 //!   for each activation row i, row r of the tile:
 //!     acc (a vector) = 0;  for each vector of the chunk: acc = fma(w[r], x[i], acc)
@@ -31,6 +31,9 @@ pub(super) const R: usize = 8;
 
 /// Values of a row that are dequantised at once: a multiple of every block length.
 pub(super) const KC: usize = 512;
+
+/// Activation rows that share a dequantised tile: a chunk of them stays in a second-level cache.
+const ROWS_CHUNK: usize = 192;
 
 /// Vectors have at most 16 lanes: chunks and activation rows are padded to this.
 pub(super) const LANES: usize = 16;
@@ -113,32 +116,28 @@ pub(super) unsafe fn multiply(w: &Blocks<'_>, w_rows: Range<usize>, acts: &[f32]
     let stride = w.n_cols.next_multiple_of(LANES);
     let row_bytes = w.ty.row_bytes(w.n_cols).expect("checked when the matrix was made");
     let mut tile = Tile([[0.0; KC]; R]);
-    for first in w_rows.clone().step_by(R) {
-        let n_out = R.min(w_rows.end - first);
+    for (part, rows) in rows.chunks(ROWS_CHUNK).enumerate() {
+        // SAFETY: within the results.
+        let out = unsafe { out.add(part * ROWS_CHUNK * w.n_rows) };
         for k0 in (0..w.n_cols).step_by(KC) {
             let n = KC.min(w.n_cols - k0);
             let kc = n.next_multiple_of(LANES);
             let at = w.ty.row_bytes(k0).expect("chunks are whole blocks");
             let n_bytes = w.ty.row_bytes(n).expect("chunks are whole blocks");
-            for (r, values) in tile.0.iter_mut().enumerate().take(n_out) {
-                let bytes = &w.bytes[(first + r) * row_bytes + at..][..n_bytes];
-                w.dequant.dequantize(w.ty, bytes, &mut values[..n]);
-                values[n..kc].fill(0.0);
-            }
-            let job = Job {
-                weights: &tile,
-                kc,
-                acts: &acts[k0..],
-                stride,
-                rows,
+            for first in w_rows.clone().step_by(R) {
+                let n_out = R.min(w_rows.end - first);
+                for (r, values) in tile.0.iter_mut().enumerate().take(n_out) {
+                    let bytes = &w.bytes[(first + r) * row_bytes + at..][..n_bytes];
+                    w.dequant.dequantize(w.ty, bytes, &mut values[..n]);
+                    values[n..kc].fill(0.0);
+                }
                 // SAFETY: row `first` of the matrix is among the results.
-                out: unsafe { out.add(first) },
-                ld: w.n_rows,
-                n_out,
-                accumulate: k0 > 0,
-            };
-            // SAFETY: the kernel's row of the table was picked for this CPU; results are the caller's promise.
-            unsafe { (w.kernel)(&job) };
+                let out = unsafe { out.add(first) };
+                let (acts, accumulate) = (&acts[k0..], k0 > 0);
+                let job = Job { weights: &tile, kc, acts, stride, rows, out, ld: w.n_rows, n_out, accumulate };
+                // SAFETY: the kernel's row of the table was picked for this CPU; results are the caller's promise.
+                unsafe { (w.kernel)(&job) };
+            }
         }
     }
 }
