@@ -7,16 +7,20 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use ruvllm_benches::{bytes, criterion, values};
 use ruvllm_kernels::{GgmlType, dequant};
 
 const N_VALUES: usize = 4096;
 
 fn dequantize(c: &mut Criterion) {
     let mut out = vec![0.0; N_VALUES];
-    for ty in GgmlType::ALL {
+    use GgmlType::{F32, F64, I8, I16, I32, I64, Q8_1, Q8_K, TQ1_0};
+    // The others have no vector row of their own.
+    let vectorised = |ty: &&GgmlType| !matches!(ty, F32 | F64 | I8 | I16 | I32 | I64 | Q8_1 | Q8_K | TQ1_0);
+    for ty in GgmlType::ALL.iter().filter(vectorised) {
         let n_bytes = ty.row_bytes(N_VALUES).expect("4096 is a whole number of blocks of every type");
         // Any bytes are valid blocks, and no kernel branches on them.
-        let bytes: Vec<u8> = (0..n_bytes).map(|i| (i * 31 % 251) as u8).collect();
+        let bytes = bytes(n_bytes, 1);
         let mut group = c.benchmark_group(format!("dequant/{ty}"));
         group.throughput(Throughput::Bytes(n_bytes as u64));
         for table in dequant::available() {
@@ -26,7 +30,7 @@ fn dequantize(c: &mut Criterion) {
 }
 
 fn narrow(c: &mut Criterion) {
-    let x: Vec<f32> = (0..N_VALUES).map(|i| (i as f32).sin()).collect();
+    let x = values(N_VALUES, 1);
     let mut out = vec![0; N_VALUES];
     let mut group = c.benchmark_group("narrow");
     group.throughput(Throughput::Bytes(4 * N_VALUES as u64));
@@ -37,5 +41,9 @@ fn narrow(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, dequantize, narrow);
+criterion_group! {
+    name = benches;
+    config = criterion();
+    targets = dequantize, narrow
+}
 criterion_main!(benches);
