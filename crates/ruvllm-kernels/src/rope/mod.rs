@@ -1,1 +1,112 @@
-//! rope
+//! Rotary position embedding: the angles of a position, and the rotation of a row of heads by them.
+//!
+//! ```text
+//! angle(pos, i)  = pos · base^(-2i / n_rot) · …scaling            i in 0..n_rot/2
+//! rotate         (a, b) -> (a·cos - b·sin, a·sin + b·cos)         for pair i of each head
+//! pairs          Norm: (2i, 2i + 1)       Neox: (i, i + n_rot/2)
+//! ```
+//! Dimensions from `n_rot` on stay as they are (partial rotary). Angles are f64 until their cosine is taken: at
+//! position 100,000 an f32 angle would be off by up to 0.004.
+//!
+//! Source: Su et al. 2021, arXiv:2104.09864; YaRN: Peng et al. 2023, arXiv:2309.00071, with the corrections of
+//! llama.cpp (`ggml_rope_ext`).
+
+mod angles;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(test)]
+mod tests;
+
+pub use angles::{Rope, RopeConfig, RopeScaling};
+
+use crate::isa::{self, Isa, Row};
+
+/// Which dimensions of a head form a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Neighbours: `2i` and `2i + 1` (llama, mistral as GGUF stores them).
+    Norm,
+    /// Halves: `i` and `i + n_rot/2` (qwen, gemma, phi and most others).
+    Neox,
+}
+
+/// Rotates every head of `[n_heads, head_dim]` by `cos`, `sin`: `[n_rot/2]`.
+type Rotate = unsafe fn(&mut [f32], usize, &[f32], &[f32]);
+
+/// One implementation of the rotation.
+#[derive(Debug)]
+pub struct Table {
+    isa: Isa,
+    norm: Rotate,
+    neox: Rotate,
+}
+
+impl Row for Table {
+    fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+static ALL: &[Table] = &[
+    #[cfg(target_arch = "x86_64")]
+    Table { isa: Isa::Avx512, norm: avx512::norm, neox: avx512::neox },
+    #[cfg(target_arch = "x86_64")]
+    Table { isa: Isa::Avx2, norm: avx2::norm, neox: avx2::neox },
+    #[cfg(target_arch = "aarch64")]
+    Table { isa: Isa::Neon, norm: neon::norm, neox: neon::neox },
+    Table { isa: Isa::Scalar, norm: scalar::norm, neox: scalar::neox },
+];
+
+/// Iterates over the rows this machine can run, best first.
+pub fn available() -> impl Iterator<Item = &'static Table> {
+    isa::available(ALL)
+}
+
+/// Returns the best row that needs no more than `isa`.
+///
+/// # Panics
+/// If `isa` is not available on this machine.
+pub fn pick(isa: Isa) -> &'static Table {
+    isa::pick(ALL, isa)
+}
+
+impl Table {
+    /// Returns the instruction set of this row.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Rotates the first `2 * cos.len()` dimensions of every head in place.
+    ///
+    /// Shapes: `heads`: `[n_heads, head_dim]` (one position); `cos`, `sin`: `[n_rot/2]` from [`Rope::angles`].
+    /// A result is off by at most `2ε·(|a·cos| + |b·sin|)`.
+    ///
+    /// # Panics
+    /// If the shapes do not fit.
+    pub fn rotate(&self, style: RopeStyle, heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]) {
+        assert!(
+            head_dim > 0 && heads.len().is_multiple_of(head_dim),
+            "rope: {} values are no heads of {head_dim}",
+            heads.len()
+        );
+        assert!(
+            cos.len() == sin.len() && 2 * cos.len() <= head_dim,
+            "rope: {} cosines, {} sines for heads of {head_dim}",
+            cos.len(),
+            sin.len()
+        );
+        let rotate = match style {
+            RopeStyle::Norm => self.norm,
+            RopeStyle::Neox => self.neox,
+        };
+        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { rotate(heads, head_dim, cos, sin) }
+    }
+}
