@@ -22,7 +22,7 @@ fn main() -> ExitCode {
 fn inspect(path: &Path) -> Result<(), GgufError> {
     let file = GgufFile::open(path)?;
     let (n_parts, total_bytes) = (file.n_parts(), file.total_bytes());
-    println!("GGUF version {}, {n_parts} files, {total_bytes} bytes", file.version());
+    println!("GGUF version {}, parts: {n_parts}, {total_bytes} bytes", file.version());
     for (key, value) in file.metadata().iter() {
         match value {
             Value::Array(_) => println!("{key} = {}", value.type_name()),
