@@ -1,0 +1,133 @@
+//! `tojson`: Python's `json.dumps(value, ensure_ascii=False)`.
+
+use std::fmt::Write;
+
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{Error, ErrorKind};
+
+use super::python;
+
+/// How to lay out.
+struct Style {
+    ensure_ascii: bool,
+    sort_keys: bool,
+    /// Text of one level; `None` writes one line.
+    indent: Option<String>,
+    item_separator: String,
+    key_separator: String,
+}
+
+/// The filter. Options as in Python: `indent` (spaces or a text), `ensure_ascii`, `sort_keys`, `separators`.
+pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent = match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
+        None => None,
+        Some(indent) => Some(match indent.as_str() {
+            Some(text) => text.to_owned(),
+            None => " ".repeat(usize::try_from(indent.clone()).unwrap_or(0).min(64)),
+        }),
+    };
+    let separators = options.get::<Option<Vec<String>>>("separators")?;
+    let (item_separator, key_separator) = match separators.as_deref() {
+        Some([item, key]) => (item.clone(), key.clone()),
+        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be two texts")),
+        None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
+    };
+    let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    super::all_used(&options)?;
+    let mut out = String::new();
+    Style { ensure_ascii, sort_keys, indent, item_separator, key_separator }.write(value, 0, &mut out)?;
+    Ok(out)
+}
+
+impl Style {
+    fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        if depth > super::MAX_DEPTH {
+            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
+        }
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => out.push_str(&match python::number(value).as_str() {
+                "inf" => "Infinity".to_owned(),
+                "-inf" => "-Infinity".to_owned(),
+                "nan" => "NaN".to_owned(),
+                number => number.to_owned(),
+            }),
+            ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<Value> = value.try_iter()?.collect();
+                self.list(('[', ']'), items.len(), depth, out, |i, out| self.write(&items[i], depth + 1, out))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sort_keys {
+                    keys.sort();
+                }
+                self.list(('{', '}'), keys.len(), depth, out, |i, out| {
+                    match keys[i].kind() {
+                        ValueKind::String => self.text(keys[i].as_str().unwrap_or_default(), out),
+                        ValueKind::None => out.push_str("\"null\""),
+                        ValueKind::Bool => out.push_str(if keys[i].is_true() { "\"true\"" } else { "\"false\"" }),
+                        _ => self.text(&python::number(&keys[i]), out),
+                    }
+                    out.push_str(&self.key_separator);
+                    self.write(&value.get_item(&keys[i])?, depth + 1, out)
+                })?;
+            }
+            kind => {
+                return Err(Error::new(ErrorKind::InvalidOperation, format!("tojson: a value of type {kind} has no JSON")));
+            }
+        }
+        Ok(())
+    }
+
+    fn list(
+        &self,
+        (open, close): (char, char),
+        n: usize,
+        depth: usize,
+        out: &mut String,
+        mut item: impl FnMut(usize, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let new_line = |depth: usize, out: &mut String| {
+            if let Some(indent) = self.indent.as_deref().filter(|_| n > 0) {
+                out.push('\n');
+                (0..depth).for_each(|_| out.push_str(indent));
+            }
+        };
+        out.push(open);
+        for i in 0..n {
+            if i > 0 {
+                out.push_str(&self.item_separator);
+            }
+            new_line(depth + 1, out);
+            item(i, out)?;
+        }
+        new_line(depth, out);
+        out.push(close);
+        Ok(())
+    }
+
+    fn text(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                c if c < ' ' || (self.ensure_ascii && !c.is_ascii()) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(out, "\\u{unit:04x}");
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+}
