@@ -1,1 +1,159 @@
-//! activation
+//! Activation functions, plain and gated (`act(gate) · up`), and the soft cap of logits.
+//!
+//! ```text
+//! silu(x)      = x / (1 + e^-x)
+//! gelu_tanh(x) = x / (1 + e^-2u)             u = √(2/π)·(x + 0.044715·x³);  ½(1 + tanh u) = 1/(1 + e^-2u)
+//! gelu_erf(x)  = max(x, 0) - |x|·Φ(-|x|)     Φ(-z) = e^(-z²/2)·t·Q(t),  t = 1/(1 + 0.3·z)
+//! softcap(x)   = cap·tanh(x/cap)             tanh z = (1 - e^-2z)/(1 + e^-2z) for z >= 0.625, else z + z³·R(z²)
+//! ```
+//! - Written so, no form cancels: results keep their relative precision far into the negative tail.
+//! - `Q` is a minimax fit of relative error 3.5e-9 over `z <= 15` (beyond, the result underflows); Abramowitz & Stegun
+//!   7.1.26 has the shape. `R` is from Cephes `tanhf` (S. L. Moshier).
+//! - Tails go through the vector code in a padded register, so a result never depends on where an element lies.
+//!
+//! For finite `x` only: `-inf` gives NaN in silu and gelu_tanh. A NaN stays NaN everywhere.
+
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(test)]
+mod tests;
+
+use crate::isa::{self, Isa, Row};
+
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x·sigmoid(x)`, also called swish.
+    Silu,
+    /// GELU by its tanh approximation (gemma, phi2, gpt2).
+    GeluTanh,
+    /// `x·Φ(x)`, the exact GELU (bert).
+    GeluErf,
+    /// `max(x, 0)`
+    Relu,
+    /// `max(x, 0)²`
+    ReluSqr,
+}
+
+impl Activation {
+    /// Every activation.
+    pub const ALL: [Activation; 5] =
+        [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Relu, Activation::ReluSqr];
+}
+
+/// Constants of the vectorised forms.
+#[allow(clippy::excessive_precision, reason = "the fitted digits, rounded by the compiler")]
+mod constants {
+    /// `-2·√(2/π)`
+    pub(super) const TANH_1: f32 = -1.595_769_1;
+    /// `-2·√(2/π)·0.044715`
+    pub(super) const TANH_3: f32 = -0.071_354_814;
+    /// In `t = 1/(1 + PHI_T·z)`.
+    pub(super) const PHI_T: f64 = 0.3;
+    /// Beyond this `Φ(-z)` is 0 in f32.
+    pub(super) const PHI_MAX: f64 = 15.0;
+    /// `Q`, highest power first.
+    pub(super) const PHI_Q: [f64; 10] = [
+        -0.020628712085430108,
+        0.11246506250428631,
+        -0.22828540202470032,
+        0.19188407930127593,
+        -0.07950978989215274,
+        0.09620524180141514,
+        0.07837211916687611,
+        0.11023936745815847,
+        0.11957131526195035,
+        0.11968671677548395,
+    ];
+    /// Below this `tanh` is a polynomial.
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
+    pub(super) const TANH_SMALL: f32 = 0.625;
+    /// `R`, highest power first.
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
+    pub(super) const TANH_R: [f32; 5] =
+        [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1];
+}
+
+/// One implementation of the activations.
+#[derive(Debug)]
+pub struct Table {
+    isa: Isa,
+    apply: unsafe fn(Activation, &mut [f32]),
+    gated: unsafe fn(Activation, &mut [f32], &[f32]),
+    softcap: unsafe fn(&mut [f32], f32),
+}
+
+impl Row for Table {
+    fn isa(&self) -> Isa {
+        self.isa
+    }
+}
+
+macro_rules! row {
+    ($isa:ident, $module:ident) => {
+        Table { isa: Isa::$isa, apply: $module::apply, gated: $module::gated, softcap: $module::softcap }
+    };
+}
+
+static ALL: &[Table] = &[
+    #[cfg(target_arch = "x86_64")]
+    row!(Avx512, avx512),
+    #[cfg(target_arch = "x86_64")]
+    row!(Avx2, avx2),
+    #[cfg(target_arch = "aarch64")]
+    row!(Neon, neon),
+    row!(Scalar, scalar),
+];
+
+/// Iterates over the rows this machine can run, best first.
+pub fn available() -> impl Iterator<Item = &'static Table> {
+    isa::available(ALL)
+}
+
+/// Returns the best row that needs no more than `isa`.
+///
+/// # Panics
+/// If `isa` is not available on this machine.
+pub fn pick(isa: Isa) -> &'static Table {
+    isa::pick(ALL, isa)
+}
+
+impl Table {
+    /// Returns the instruction set of this row.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Replaces every element by `act` of it.
+    pub fn apply(&self, act: Activation, x: &mut [f32]) {
+        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.apply)(act, x) }
+    }
+
+    /// Replaces `gate` by `act(gate)·up`. Shapes: both `[n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn gated(&self, act: Activation, gate: &mut [f32], up: &[f32]) {
+        assert_eq!(gate.len(), up.len(), "gated activation: rows differ in length");
+        // SAFETY: as in `apply`.
+        unsafe { (self.gated)(act, gate, up) }
+    }
+
+    /// Replaces every element by `cap·tanh(x/cap)` (gemma2).
+    ///
+    /// # Panics
+    /// If `cap` is not a positive finite number.
+    pub fn softcap(&self, x: &mut [f32], cap: f32) {
+        assert!(cap.is_finite() && cap > 0.0, "softcap: {cap} is no positive number");
+        // SAFETY: as in `apply`.
+        unsafe { (self.softcap)(x, cap) }
+    }
+}
