@@ -11,8 +11,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: compose MODEL.gguf PROMPT".into());
     };
     let mut backend = NativeBackend::load(path.as_ref(), &LoadOptions::default(), &mut |_| {})?;
-    let mut next = backend.tokenizer()?.encode(&prompt, EncodeOptions { add_special: true, parse_special: false })?;
-    let mut text = backend.tokenizer()?.stream();
+    let tokenizer = backend.tokenizer()?.clone();
+    let mut text = tokenizer.stream_continuing();
+    let mut next = tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: false })?;
     let seq = backend.new_sequence()?;
     for _ in 0..32 {
         let logits = backend.forward(&[Segment { seq, tokens: &next, logits: LogitRows::Last }])?;
@@ -20,11 +21,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let last = next[next.len() - 1] as usize;
         logits[last] = f32::NEG_INFINITY;
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).ok_or("no logits")? as u32;
-        let tokenizer = backend.tokenizer()?;
         if tokenizer.is_end_of_generation(best) {
             break;
         }
-        print!("{}", text.push(tokenizer, best).unwrap_or_default());
+        print!("{}", text.push(best).unwrap_or_default());
         next = vec![best];
     }
     println!();

@@ -57,7 +57,7 @@ impl Engine {
     /// # Errors
     /// The file has none, or one of a kind that is not supported.
     pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
-        self.backend.tokenizer()
+        self.backend.tokenizer().map(|tokenizer| &**tokenizer)
     }
 
     /// Returns the file's chat template, if it has one.

@@ -1,5 +1,6 @@
 //! Generation: prefill the prompt, then one token a step, as an iterator.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::{LlmBackend, Segment, SeqId, context_line};
@@ -7,7 +8,7 @@ use crate::model::LogitRows;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::Sampler;
 use crate::stop::StopFilter;
-use crate::tokenizer::DecodeStream;
+use crate::tokenizer::{DecodeStream, Tokenizer};
 use crate::{EngineError, ErrorKind};
 
 /// Prompt tokens between two looks at the cancel flag.
@@ -19,7 +20,8 @@ pub struct Generation<'a> {
     request: GenerateRequest,
     seq: SeqId,
     sampler: Sampler,
-    decoder: DecodeStream,
+    tokenizer: Arc<Tokenizer>,
+    decoder: DecodeStream<Arc<Tokenizer>>,
     stop: StopFilter,
     state: State,
     text: String,
@@ -59,12 +61,13 @@ impl<'a> Generation<'a> {
         let mut sampler = Sampler::new(&request.sampling, n_vocab)?;
         request.prompt.iter().for_each(|&id| sampler.accept(id));
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(n_ctx - n_prompt);
-        let decoder = backend.tokenizer()?.stream();
+        let tokenizer = Arc::clone(backend.tokenizer()?);
         let seq = backend.new_sequence()?;
         Ok(Generation {
             seq,
             sampler,
-            decoder,
+            decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
+            tokenizer,
             stop: StopFilter::new(&request.stop),
             state: if max_tokens == 0 { State::Done(FinishReason::Length) } else { State::Prompt },
             text: String::new(),
@@ -108,36 +111,35 @@ impl<'a> Generation<'a> {
     }
 
     /// Takes a chosen token over: text, stop strings, limits.
-    fn take(&mut self, id: u32) -> Result<TokenEvent, EngineError> {
+    fn take(&mut self, id: u32) -> TokenEvent {
         self.last_token = self.start.elapsed();
         self.first_token.get_or_insert(self.last_token);
         self.tokens.push(id);
         self.state = State::Decode(id);
-        let tokenizer = self.backend.tokenizer()?;
-        let ended = tokenizer.is_end_of_generation(id) && !self.request.ignore_eos;
         let mut text = String::new();
-        if !ended {
-            let piece = self.decoder.push(tokenizer, id).unwrap_or_default();
+        if self.tokenizer.is_end_of_generation(id) && !self.request.ignore_eos {
+            self.state = State::Done(FinishReason::Stop);
+            self.flush(&mut text);
+        } else {
+            let piece = self.decoder.push(id).unwrap_or_default();
             if self.stop.push(&piece, &mut text) {
                 self.state = State::Done(FinishReason::Stop);
-            }
-        } else {
-            self.state = State::Done(FinishReason::Stop);
-            let rest = self.decoder.finish();
-            if !self.stop.push(&rest, &mut text) {
-                self.stop.flush(&mut text);
-            }
-        }
-        if matches!(self.state, State::Decode(_)) && self.tokens.len() >= self.max_tokens {
-            self.state = State::Done(FinishReason::Length);
-            let rest = self.decoder.finish();
-            match self.stop.push(&rest, &mut text) {
-                true => self.state = State::Done(FinishReason::Stop),
-                false => self.stop.flush(&mut text),
+            } else if self.tokens.len() >= self.max_tokens {
+                self.state = State::Done(FinishReason::Length);
+                self.flush(&mut text);
             }
         }
         self.text.push_str(&text);
-        Ok(TokenEvent { id, text })
+        TokenEvent { id, text }
+    }
+
+    /// Appends what was held back for an unfinished character or a possible stop string; none will be completed.
+    fn flush(&mut self, text: &mut String) {
+        let rest = self.decoder.finish().unwrap_or_default();
+        match self.stop.push(&rest, text) {
+            true => self.state = State::Done(FinishReason::Stop),
+            false => self.stop.flush(text),
+        }
     }
 
     /// Runs to the end, calling `each` with every token, and returns the summary.
@@ -187,7 +189,7 @@ impl Iterator for Generation<'_> {
             return None;
         }
         let result = match self.step() {
-            Ok(Some(id)) => self.take(id),
+            Ok(Some(id)) => Ok(self.take(id)),
             Ok(None) => {
                 self.state = State::Done(FinishReason::Cancelled);
                 return None;

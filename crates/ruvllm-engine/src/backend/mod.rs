@@ -7,6 +7,8 @@ pub use load::{KvType, LoadOptions};
 pub use native::NativeBackend;
 pub(crate) use native::context_line;
 
+use std::sync::Arc;
+
 use ruvllm_kernels::Isa;
 
 use crate::generate::Generation;
@@ -73,11 +75,11 @@ pub trait LlmBackend: Send {
     /// Returns what is known about the model.
     fn info(&self) -> &ModelInfo;
 
-    /// Returns the tokenizer.
+    /// Returns the tokenizer, building it the first time.
     ///
     /// # Errors
     /// The file has none, or one of a kind that is not supported.
-    fn tokenizer(&self) -> Result<&Tokenizer, EngineError>;
+    fn tokenizer(&self) -> Result<&Arc<Tokenizer>, EngineError>;
 
     /// Returns the file's chat template, if it has one.
     fn chat_template(&self) -> Option<&ChatTemplate>;

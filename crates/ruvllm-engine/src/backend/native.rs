@@ -1,6 +1,6 @@
 //! The native backend: packed weights, paged KV cache, SIMD kernels on the CPU.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
@@ -26,7 +26,7 @@ pub struct NativeBackend {
     info: ModelInfo,
     file: GgufFile,
     /// Built when first asked for: computing logits needs none.
-    tokenizer: OnceLock<Result<Tokenizer, (ErrorKind, String)>>,
+    tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
     template: Option<ChatTemplate>,
     /// Batch lists, reused: what of which segment goes into the pass at hand.
     rows: Vec<Rows>,
@@ -172,8 +172,11 @@ impl LlmBackend for NativeBackend {
         &self.info
     }
 
-    fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
-        let build = || Tokenizer::from_metadata(self.file.metadata()).map_err(|e| (e.kind(), e.to_string()));
+    fn tokenizer(&self) -> Result<&Arc<Tokenizer>, EngineError> {
+        let build = || match Tokenizer::from_metadata(self.file.metadata()) {
+            Ok(tokenizer) => Ok(Arc::new(tokenizer)),
+            Err(error) => Err((error.kind(), error.to_string())),
+        };
         self.tokenizer.get_or_init(build).as_ref().map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
     }
 

@@ -218,7 +218,7 @@ fn read_rope_scaling(keys: Keys<'_>, n_ctx_train: usize) -> Result<(RopeScaling,
             let attn_factor = if ext_factor != 0.0 { wanted / (1.0 + 0.1 * factor.ln()) } else { 1.0 };
             let scaling = RopeScaling::Yarn {
                 factor,
-                n_ctx_orig,
+                n_ctx_orig: n_ctx_orig as u32,
                 ext_factor,
                 attn_factor,
                 beta_fast: keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),

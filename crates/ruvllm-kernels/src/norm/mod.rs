@@ -162,6 +162,24 @@ impl Table {
         unsafe { (self.shift)(x, Shift { mean, scale, w, bias }, out) }
     }
 
+    /// Replaces `x` by its LayerNorm; the same bits as [`Table::layer_norm`]. Shapes: all `[n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn layer_norm_in_place(&self, x: &mut [f32], w: &[f32], bias: Option<&[f32]>, eps: f32) {
+        assert_eq!(x.len(), w.len(), "layer_norm_in_place: inputs and weights differ in length");
+        // SAFETY: as in `rms_norm`.
+        let mean = (f64::from(unsafe { (self.sum)(x) }) / x.len() as f64) as f32;
+        x.iter_mut().for_each(|v| *v -= mean);
+        // SAFETY: as in `rms_norm`.
+        let scale = inverse_root(unsafe { (self.sum_squares)(x, 0.0) }, x.len(), eps);
+        // SAFETY: as in `rms_norm`.
+        unsafe { (self.scale_in_place)(x, scale, w) }
+        if let Some(bias) = bias {
+            self.add(x, bias);
+        }
+    }
+
     /// Adds `delta` to `x`. Shapes: both `[n]`.
     ///
     /// # Panics

@@ -1,0 +1,6 @@
+//! Integration tests of the engine: golden models and real models.
+
+mod generation;
+mod golden_logits;
+mod invariance;
+mod teacher_forced;

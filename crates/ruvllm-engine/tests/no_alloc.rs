@@ -1,0 +1,67 @@
+//! Decoding allocates nothing once it is warm: a test binary of its own, because it counts every allocation.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ruvllm_engine::{Engine, LoadOptions, LogitRows, Segment};
+use ruvllm_testkit::{argmax, real_model};
+
+struct Counting;
+
+static N_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system allocator unchanged; counting touches no memory it manages.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        N_ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's contract is the system allocator's.
+        unsafe { System.realloc(ptr, layout, new_size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Decodes 64 tokens of `n_seq` sequences, crossing KV blocks, and counts allocations on all threads.
+fn check(name: &str, n_seq: usize) {
+    let options = LoadOptions { n_threads: 2, n_ctx: Some(256), n_seq_max: n_seq, ..LoadOptions::default() };
+    let mut engine = Engine::load(&real_model(name), &options, &mut |_| {}).expect("it loads");
+    let n_vocab = engine.info().n_vocab;
+    let seqs: Vec<_> = (0..n_seq).map(|_| engine.new_sequence().expect("a free sequence")).collect();
+    let mut tokens: Vec<[u32; 1]> = (0..n_seq).map(|i| [100 + i as u32]).collect();
+    let mut counted = 0;
+    for step in 0..66 {
+        let segments: Vec<_> =
+            seqs.iter().zip(&tokens).map(|(&seq, tokens)| Segment { seq, tokens, logits: LogitRows::Last }).collect();
+        let before = N_ALLOCATIONS.load(Ordering::Relaxed);
+        let logits = engine.forward(&segments).expect("it fits");
+        let next: [u32; 4] = std::array::from_fn(|i| match i < n_seq {
+            true => argmax(&logits[i * n_vocab..(i + 1) * n_vocab]) as u32,
+            false => 0,
+        });
+        let n = N_ALLOCATIONS.load(Ordering::Relaxed) - before;
+        // The first two steps are the warm-up.
+        counted += if step < 2 { 0 } else { n };
+        tokens.iter_mut().zip(next).for_each(|(token, next)| token[0] = next);
+    }
+    assert_eq!(counted, 0, "{name}, {n_seq} sequences: {counted} allocations in 64 decode steps");
+}
+
+#[test]
+fn decoding_allocates_nothing_after_warm_up() {
+    check("smollm2:135m", 1);
+    check("smollm2:135m", 4);
+    check("gemma3:270m", 1);
+    check("qwen2.5-coder:0.5b", 1);
+}
