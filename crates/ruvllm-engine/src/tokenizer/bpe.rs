@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use ruvllm_gguf::Metadata;
 
 use super::merge::{Merger, Symbol};
@@ -15,7 +16,7 @@ pub(super) struct Bpe {
     rule: &'static Rule,
     pre: PreTokenizer,
     /// Texts of a pair → rank (the first merge has the highest) and text of both. Texts may be no tokens.
-    merges: HashMap<(u32, u32), (u32, u32)>,
+    merges: HashMap<(u32, u32), (u32, u32), RandomState>,
     /// The text of each byte in GPT-2's alphabet.
     byte_ids: Vec<u32>,
     /// `<0x00>` … `<0xFF>`, where they are tokens.
@@ -39,7 +40,7 @@ impl Bpe {
             return Err(model_error(format!("the file has no merges: '{key}' is missing")));
         }
         let lines = lines.unwrap_or_default();
-        let mut merges = HashMap::with_capacity(lines.len());
+        let mut merges = HashMap::with_capacity_and_hasher(lines.len(), RandomState::default());
         let mut both = Vec::new();
         for (i, line) in lines.iter().enumerate() {
             // A merge may begin with a space, so the separator is looked for after the first byte.

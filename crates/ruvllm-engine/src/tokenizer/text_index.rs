@@ -1,6 +1,8 @@
 //! Texts by number and numbers by text, in one block of memory.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
 
 const EMPTY: u32 = u32::MAX;
 
@@ -21,7 +23,7 @@ impl TextIndex {
         let slots = vec![EMPTY; (2 * n_texts.max(8)).next_power_of_two()];
         let mut ends = Vec::with_capacity(n_texts + 1);
         ends.push(0);
-        TextIndex { bytes: Vec::with_capacity(8 * n_texts), ends, slots, hasher: RandomState::new() }
+        TextIndex { bytes: Vec::with_capacity(8 * n_texts), ends, slots, hasher: RandomState::default() }
     }
 
     /// Returns how many texts there are.
