@@ -45,6 +45,9 @@ fn check_layer(x: &[f32], w: &[f32], bias: Option<&[f32]>, eps: f32) {
     for table in available() {
         let mut out = vec![f32::NAN; x.len()];
         table.layer_norm(x, w, bias, eps, &mut out);
+        let mut in_place = x.to_vec();
+        table.layer_norm_in_place(&mut in_place, w, bias, eps);
+        assert_eq!(in_place, out, "{}", table.isa());
         for (i, &got) in out.iter().enumerate() {
             let (product, b) =
                 ((f64::from(x[i]) - mean) * scale * f64::from(w[i]), bias.map_or(0.0, |b| f64::from(b[i])));
