@@ -1,2 +1,120 @@
-//! The `ruvllm` command.
-fn main() {}
+//! The `ruvllm` command: runs language models in GGUF files, pulls them by name, and measures them.
+//!
+//! Answers go to standard output, everything else to standard error. Exit codes: 0 done, 1 failure, 2 wrong usage,
+//! 130 stopped by Ctrl-C. An error is one line that says what is wrong and what to do about it.
+
+#![expect(unreachable_pub, reason = "a program has no outside; `pub` marks what other modules use")]
+
+mod args;
+mod command;
+mod describe;
+mod env;
+mod error;
+mod interrupt;
+mod machine;
+mod output;
+mod registry;
+mod source;
+mod store;
+
+use std::panic;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::command::App;
+use crate::error::{Error, Result, one_line};
+
+fn main() -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        eprintln!(
+            "error: internal error: {}; please report it with the command that led here",
+            one_line(&info.to_string())
+        );
+    }));
+    let result = panic::catch_unwind(start).unwrap_or(Ok(ExitCode::FAILURE));
+    result.unwrap_or_else(|error| {
+        if let Some(line) = error.line() {
+            eprintln!("error: {line}");
+        }
+        ExitCode::from(error.exit_code())
+    })
+}
+
+/// Reads the command line and runs the command.
+fn start() -> Result<ExitCode> {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return answer_clap(&error),
+    };
+    let app = App::new(env::Settings::from_env()?);
+    interrupt::install()?;
+    match cli.command {
+        Command::Run(args) => args.run(&app),
+        Command::Chat(args) => args.run(&app),
+        Command::Pull(args) => args.run(&app),
+        Command::List(args) => args.run(&app),
+        Command::Show(args) => args.run(&app),
+        Command::Rm(args) => args.run(&app),
+        Command::Tokenize(args) => args.run(&app),
+        Command::Logits(args) => args.run(&app),
+        Command::Perplexity(args) => args.run(&app),
+        Command::Bench(args) => args.run(&app),
+        Command::Detect(args) => args.run(&app),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints help and version on standard output; turns a wrong command line into a usage error.
+fn answer_clap(error: &clap::Error) -> Result<ExitCode> {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    match error.kind() {
+        DisplayHelp | DisplayVersion => {
+            // Printing can only fail because the reader has gone.
+            let _ = error.print();
+            Ok(ExitCode::SUCCESS)
+        }
+        DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            Ok(ExitCode::from(2))
+        }
+        _ => Err(Error::usage(clap_line(&error.render().to_string()))),
+    }
+}
+
+/// Makes one line of clap's paragraphs: the complaint, its tips, and where the help is.
+fn clap_line(rendered: &str) -> String {
+    let paragraphs = rendered.split("\n\n").map(one_line).filter(|paragraph| !paragraph.is_empty());
+    let (mut pieces, mut help) = (Vec::new(), "ruvllm --help".to_owned());
+    for paragraph in paragraphs {
+        if let Some(usage) = paragraph.strip_prefix("Usage: ") {
+            let words: Vec<_> = usage.split(' ').take_while(|word| !word.starts_with(['-', '[', '<'])).collect();
+            help = format!("{} --help", words.join(" "));
+        } else if !paragraph.starts_with("For more information") {
+            pieces.push(paragraph.trim_start_matches("error: ").to_owned());
+        }
+    }
+    format!("{}; see '{help}'", pieces.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clap_errors_become_one_line() {
+        let line = |args: &[&str]| {
+            let error = Cli::try_parse_from(args).expect_err("a wrong command line");
+            clap_line(&error.render().to_string())
+        };
+        assert_eq!(
+            line(&["ruvllm", "run", "--temp", "hot"]),
+            "invalid value 'hot' for '--temp <T>': use a number from 0 up; see 'ruvllm --help'"
+        );
+        assert_eq!(
+            line(&["ruvllm", "run", "--promt", "x"]),
+            "unexpected argument '--promt' found; tip: a similar argument exists: '--prompt'; see 'ruvllm run --help'"
+        );
+    }
+}

