@@ -5,6 +5,7 @@ use super::format::BLOCK;
 use crate::arena::AlignedVec;
 use crate::team::{Shared, Team};
 use bytemuck::{Pod, Zeroable};
+use std::fmt;
 
 /// What a matrix multiplies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +66,6 @@ pub(super) fn block_scale(max_bits: u32) -> (f32, f32) {
 /// Input rows of matmuls, quantised once and shared by every matrix that reads them.
 ///
 /// Sized once and reused: `set` allocates nothing.
-#[derive(Debug)]
 pub struct Acts {
     n: usize,
     k: usize,
@@ -161,6 +161,13 @@ impl Acts {
 
     pub(super) fn floats(&self) -> &[f32] {
         &self.floats[..self.n * self.k.next_multiple_of(16)]
+    }
+}
+
+impl fmt::Debug for Acts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (n, k, has_f32, has_q8) = (self.n, self.k, self.has_f32, self.has_q8);
+        write!(f, "Acts({n} x {k}, f32: {has_f32}, q8: {has_q8})")
     }
 }
 

@@ -221,11 +221,12 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
     // Two panels share an activation load; where panels are few, single ones balance better.
     let unit_rows = PANEL_ROWS * if n_panels >= 8 * team.n_threads() { 2 } else { 1 };
     let mut parts: [Option<Part<'_>>; MAX_PRODUCTS] = [const { None }; MAX_PRODUCTS];
-    let mut n_units = 0;
+    let (mut n_units, mut n_bytes) = (0, 0);
     for (part, (w, out)) in parts.iter_mut().zip(products) {
         w.check(x, rows.len(), out);
         let units = n_units..n_units + w.n_rows().div_ceil(unit_rows);
         n_units = units.end;
+        n_bytes += w.weight_bytes();
         *part = Some(Part { w, out: Out(out.as_mut_ptr()), units });
     }
     let work = |claim: Range<usize>, _worker: usize| {
@@ -239,10 +240,18 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
             }
         }
     };
-    if team.n_threads() == 1 {
-        work(0..n_units, 0);
-    } else {
-        // About 16 claims a thread: fine enough for unequal threads, coarse enough for straight streams.
-        team.for_each(n_units, (n_units / (16 * team.n_threads())).max(1), &work);
+    match team.n_threads() {
+        1 => work(0..n_units, 0),
+        n_threads => team.for_each(n_units, grain(n_units, n_bytes * rows.len(), n_threads), &work),
     }
+}
+
+/// Work that is worth a claim, in weight bytes times activation rows: a claim costs some 50 ns.
+const CLAIM_BYTES: usize = 32 * 1024;
+
+/// Returns how many units a worker claims at once: a 16th of its share, which is fine enough for unequal threads and
+/// coarse enough for straight streams, but not less than [`CLAIM_BYTES`] of work, and at most its share.
+fn grain(n_units: usize, work_bytes: usize, n_threads: usize) -> usize {
+    let smallest = (CLAIM_BYTES * n_units).div_ceil(work_bytes.max(1));
+    (n_units / (16 * n_threads)).max(smallest).clamp(1, n_units.div_ceil(n_threads).max(1))
 }

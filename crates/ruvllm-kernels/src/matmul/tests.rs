@@ -486,7 +486,7 @@ fn a_matrix_of_another_size_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.min(24)))]
 
     #[test]
     fn tables_agree_with_f64(

@@ -94,7 +94,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
             let mut q = [quants; P];
             for (p, q) in q.iter_mut().enumerate() {
                 *q = q.add(p * panel_bytes + b * F::QUANT_BYTES);
-                if MR <= 2 {
+                if i == 0 {
                     prefetch::<F>(*q);
                 }
             }
@@ -135,7 +135,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
     MR
 }
 
-/// How far ahead of use weights are asked for where they are a stream, in bytes.
+/// How far ahead of use weights are asked for, in bytes. The first tile does it: later ones find the panels in cache.
 const PREFETCH_BYTES: usize = 4096;
 
 /// Asks for the vectors of a later block (or of a later panel: panels follow each other).
