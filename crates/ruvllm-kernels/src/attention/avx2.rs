@@ -99,4 +99,4 @@ unsafe impl lanes::Lanes for Ymm {
     }
 }
 
-lanes::entries!(Ymm, "avx2,fma,f16c,bmi2", 1: 4, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1);
+lanes::entries!(Ymm, "avx2,fma,f16c,bmi2", 1: 4, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1);

@@ -1,50 +1,67 @@
-//! The truth: plain loops.
+//! The truth: plain loops. Elements become floats 16 at a time, once for all rows.
 
 use super::{BLOCK_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs};
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
-fn scores<T: Copy>(args: &mut ScoreArgs<'_, T>, to_f32: impl Fn(T) -> f32) {
-    for (row, q) in args.q.chunks_exact(args.k_dim).take(args.n_rows).enumerate() {
-        for (block, &offset) in args.offsets.iter().enumerate() {
-            let mut sums = [0.0; BLOCK_TOKENS];
-            let keys = args.k[offset..offset + args.k_dim * BLOCK_TOKENS].chunks_exact(BLOCK_TOKENS);
-            for (&q, keys) in q.iter().zip(keys) {
-                for (sum, &key) in sums.iter_mut().zip(keys) {
-                    *sum += q * to_f32(key);
-                }
+/// 16 elements as floats.
+type Widen<T> = fn(&[T]) -> [f32; 16];
+
+fn widen_f16(from: &[f16]) -> [f32; 16] {
+    let mut to = [0.0; 16];
+    from.convert_to_f32_slice(&mut to);
+    to
+}
+
+fn widen_f32(from: &[f32]) -> [f32; 16] {
+    from.try_into().expect("callers pass 16")
+}
+
+fn scores<T>(args: &mut ScoreArgs<'_, T>, widen: Widen<T>) {
+    for (block, &offset) in args.offsets.iter().enumerate() {
+        let start = block * BLOCK_TOKENS;
+        for row in 0..args.n_rows {
+            args.out[row * args.out_stride + start..][..BLOCK_TOKENS].fill(0.0);
+        }
+        for d in 0..args.k_dim {
+            let keys = widen(&args.k[offset + d * BLOCK_TOKENS..][..BLOCK_TOKENS]);
+            for row in 0..args.n_rows {
+                let q = args.q[row * args.k_dim + d];
+                let sums = &mut args.out[row * args.out_stride + start..][..BLOCK_TOKENS];
+                sums.iter_mut().zip(&keys).for_each(|(sum, key)| *sum += q * key);
             }
-            let start = row * args.out_stride + block * BLOCK_TOKENS;
-            args.out[start..start + BLOCK_TOKENS].copy_from_slice(&sums);
         }
     }
 }
 
-fn values<T: Copy>(args: &mut ValueArgs<'_, T>, to_f32: impl Fn(T) -> f32) {
-    for (row, out) in args.out.chunks_exact_mut(args.v_stride).take(args.n_rows).enumerate() {
-        for token in args.tokens.clone() {
-            let p = args.p[row * args.p_stride + token];
-            let start = args.offsets[token / BLOCK_TOKENS] + token % BLOCK_TOKENS * args.v_stride;
-            for (out, &value) in out.iter_mut().zip(&args.v[start..start + args.v_stride]) {
-                *out += p * to_f32(value);
+fn values<T>(args: &mut ValueArgs<'_, T>, widen: Widen<T>) {
+    for token in args.tokens.clone() {
+        let start = args.offsets[token / BLOCK_TOKENS] + token % BLOCK_TOKENS * args.v_stride;
+        for column in (0..args.v_stride).step_by(16) {
+            let values = widen(&args.v[start + column..][..16]);
+            for row in 0..args.n_rows {
+                let p = args.p[row * args.p_stride + token];
+                let sums = &mut args.out[row * args.v_stride + column..][..16];
+                sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += p * value);
             }
         }
     }
 }
 
 pub(super) fn scores_f16(args: &mut ScoreArgs<'_, f16>) {
-    scores(args, f16::to_f32);
+    scores(args, widen_f16);
 }
 
 pub(super) fn scores_f32(args: &mut ScoreArgs<'_, f32>) {
-    scores(args, |key| key);
+    scores(args, widen_f32);
 }
 
 pub(super) fn values_f16(args: &mut ValueArgs<'_, f16>) {
-    values(args, f16::to_f32);
+    values(args, widen_f16);
 }
 
 pub(super) fn values_f32(args: &mut ValueArgs<'_, f32>) {
-    values(args, |value| value);
+    values(args, widen_f32);
 }
 
 pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
