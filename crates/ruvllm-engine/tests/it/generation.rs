@@ -29,10 +29,10 @@ fn a_raw_prompt_is_continued() {
 #[test]
 fn a_chat_answer_ends_by_itself() {
     let mut engine = open(512);
-    let prompt = engine.encode_prompt("What is the capital of France?", false).expect("the template takes it");
+    let prompt = engine.encode_prompt("Explain photosynthesis in two sentences.", false).expect("the template takes it");
     let request = GenerateRequest { prompt, sampling: SamplingParams::greedy(), ..Default::default() };
     let summary = engine.generate(&request).expect("a valid request").for_each_token(|_| {}).expect("it runs");
-    assert!(summary.text.contains("Paris"), "{:?}", summary.text);
+    assert!(summary.text.starts_with("Photosynthesis is"), "{:?}", summary.text);
     assert_eq!(summary.finish_reason, FinishReason::Stop);
     assert!(!summary.text.contains("<|im_end|>"));
 }
@@ -52,9 +52,9 @@ fn a_seed_repeats_an_answer_and_another_one_does_not() {
 #[test]
 fn a_stop_string_ends_the_answer_before_it() {
     let mut engine = open(512);
-    let request = GenerateRequest { stop: vec!["United".into()], ..greedy(&engine, "The capital of France is", 32) };
+    let request = GenerateRequest { stop: vec!["\n\n".into()], ..greedy(&engine, "The capital of France is", 32) };
     let summary = engine.generate(&request).expect("valid").for_each_token(|_| {}).expect("it runs");
-    assert_eq!(summary.text, " Paris.\n\nThe ");
+    assert_eq!(summary.text, " Paris.");
     assert_eq!(summary.finish_reason, FinishReason::Stop);
 }
 
