@@ -36,7 +36,10 @@ fn main() -> ExitCode {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().replace("ggml-vocab-", "");
         match check(&file) {
             Ok(result) => {
-                println!("{name:<16} {:>3}/{:<3} built in {:>5.1} ms{}", result.exact, result.total, result.build_ms, result.first);
+                println!(
+                    "{name:<16} {:>3}/{:<3} built in {:>5.1} ms{}",
+                    result.exact, result.total, result.build_ms, result.first
+                );
                 n_exact += result.exact;
                 n_total += result.total;
             }

@@ -19,13 +19,11 @@ struct Style {
 
 /// The filter. Options as in Python: `indent` (spaces or a text), `ensure_ascii`, `sort_keys`, `separators`.
 pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent = match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
-        None => None,
-        Some(indent) => Some(match indent.as_str() {
-            Some(text) => text.to_owned(),
-            None => " ".repeat(usize::try_from(indent.clone()).unwrap_or(0).min(64)),
-        }),
-    };
+    let indent = options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
+    let indent = indent.map(|indent| match indent.as_str() {
+        Some(text) => text.to_owned(),
+        None => " ".repeat(usize::try_from(indent.clone()).unwrap_or(0).min(64)),
+    });
     let separators = options.get::<Option<Vec<String>>>("separators")?;
     let (item_separator, key_separator) = match separators.as_deref() {
         Some([item, key]) => (item.clone(), key.clone()),
@@ -76,7 +74,10 @@ impl Style {
                 })?;
             }
             kind => {
-                return Err(Error::new(ErrorKind::InvalidOperation, format!("tojson: a value of type {kind} has no JSON")));
+                return Err(Error::new(
+                    ErrorKind::InvalidOperation,
+                    format!("tojson: a value of type {kind} has no JSON"),
+                ));
             }
         }
         Ok(())

@@ -71,8 +71,11 @@ impl ChatTemplate {
         environment.add_filter("tojson", json::tojson);
         environment.add_filter("string", |value: &Value| python::to_str(value).into_owned());
         environment.add_test("sequence", is_sequence);
+        environment.add_test("iterable", is_iterable);
         environment.add_function("raise_exception", raise_exception);
-        environment.add_template_owned("chat", without_generation_tags(source)).map_err(|error| failed("compile", &error))?;
+        environment
+            .add_template_owned("chat", without_generation_tags(source))
+            .map_err(|error| failed("compile", &error))?;
         let (source, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         Ok(ChatTemplate { environment, source, bos, eos })
     }
@@ -140,14 +143,18 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
 }
 
 fn failed(what: &str, error: &Error) -> EngineError {
+    let mut detail =
+        error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = cause {
         if let Some(Raised(message)) = inner.downcast_ref() {
             return EngineError::new(ErrorKind::Prompt, format!("the chat template refuses the messages: {message}"));
         }
+        if let Some(bound) = inner.downcast_ref::<io::Error>() {
+            detail = bound.to_string();
+        }
         cause = inner.source();
     }
-    let detail = error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
     let line = error.line().map(|line| format!(" at line {line}")).unwrap_or_default();
     EngineError::new(ErrorKind::Prompt, format!("the chat template does not {what}{line}: {detail}"))
 }
@@ -157,11 +164,17 @@ fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
 }
 
+/// Python's idea of what can be walked; unlike in minijinja, null cannot.
+fn is_iterable(value: &Value) -> bool {
+    is_sequence(value) || matches!(value.kind(), ValueKind::Iterable | ValueKind::Undefined)
+}
+
 /// Turns `{% generation %}` … `{% endgeneration %}`, which mark the assistant's words for training, into a block without
 /// effect.
 fn without_generation_tags(source: &str) -> String {
     let tag = |name: &str| {
-        Regex::new(&format!(r"\{{%([-+]?)\s*{name}\s*([-+]?)%\}}")).expect("the pattern is a constant that a test compiles")
+        Regex::new(&format!(r"\{{%([-+]?)\s*{name}\s*([-+]?)%\}}"))
+            .expect("the pattern is a constant that a test compiles")
     };
     let opened = tag("generation").replace_all(source, "{%${1} if true ${2}%}");
     tag("endgeneration").replace_all(&opened, "{%${1} endif ${2}%}").into_owned()

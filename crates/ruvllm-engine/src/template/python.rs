@@ -76,7 +76,14 @@ pub(super) fn number(value: &Value) -> String {
     };
     let Some(x) = float else { return value.to_string() };
     if !x.is_finite() {
-        return (if x.is_nan() { "nan" } else if x > 0.0 { "inf" } else { "-inf" }).to_owned();
+        return (if x.is_nan() {
+            "nan"
+        } else if x > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        })
+        .to_owned();
     }
     if x == 0.0 || (1e-4..1e16).contains(&x.abs()) {
         return format!("{x:?}");

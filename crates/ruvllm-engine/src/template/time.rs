@@ -3,7 +3,17 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
@@ -88,7 +98,13 @@ impl Date {
             'y' => padded(self.year.rem_euclid(100), 2),
             'm' => padded(self.month as i64, 2),
             'd' => padded(self.day, 2),
-            'e' => if plain { self.day.to_string() } else { format!("{:2}", self.day) },
+            'e' => {
+                if plain {
+                    self.day.to_string()
+                } else {
+                    format!("{:2}", self.day)
+                }
+            }
             'j' => padded(self.day_of_year, 3),
             'B' => MONTHS[self.month - 1].to_owned(),
             'b' | 'h' => MONTHS[self.month - 1][..3].to_owned(),

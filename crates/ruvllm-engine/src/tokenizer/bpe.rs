@@ -51,7 +51,8 @@ impl Bpe {
             both.clear();
             both.extend_from_slice(left);
             both.extend_from_slice(right);
-            let mut intern = |text| vocab.texts.intern(text).ok_or_else(|| model_error("the merges are larger than 4 GiB"));
+            let mut intern =
+                |text| vocab.texts.intern(text).ok_or_else(|| model_error("the merges are larger than 4 GiB"));
             let (pair, merged) = ((intern(left)?, intern(right)?), intern(&both)?);
             merges.entry(pair).or_insert((u32::MAX - i as u32, merged));
         }
@@ -103,11 +104,10 @@ impl Bpe {
 
     /// Encodes a word whose symbols are characters; what no token covers is spelt in bytes.
     fn encode_plain(&self, vocab: &Vocab, merger: &mut Merger, word: &str, out: &mut Vec<u32>) {
-        if self.rule.ignore_merges || word.starts_with('\n') {
-            if let Some(id) = vocab.id(word.as_bytes()) {
-                out.push(id);
-                return;
-            }
+        let whole = self.rule.ignore_merges || (self.rule.newline_tokens && word.starts_with('\n'));
+        if let Some(id) = Some(word).filter(|_| whole).and_then(|word| vocab.id(word.as_bytes())) {
+            out.push(id);
+            return;
         }
         merger.clear();
         let mut utf8 = [0; 4];

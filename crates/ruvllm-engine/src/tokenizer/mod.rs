@@ -90,7 +90,9 @@ impl Tokenizer {
             "llama" => Tokenizer::new_spm(metadata),
             "bert" => Tokenizer::new_wordpiece(metadata),
             other => {
-                let line = format!("tokenizer '{other}' (tokenizer.ggml.model) is not supported; known are gpt2, gemma4, llama and bert");
+                let line = format!(
+                    "tokenizer '{other}' (tokenizer.ggml.model) is not supported; known are gpt2, gemma4, llama and bert"
+                );
                 Err(EngineError::new(ErrorKind::Unsupported, line))
             }
         }

@@ -47,10 +47,19 @@ pub(super) struct Rule {
     pub(super) no_bos: bool,
     /// Tokens are plain UTF-8 with `▁` for a space and `<0x41>` for bytes, not GPT-2's alphabet of bytes.
     pub(super) sentencepiece: bool,
+    /// A run of line ends that is a token is that token, whatever the merges say.
+    pub(super) newline_tokens: bool,
 }
 
-const RULE: Rule =
-    Rule { names: &[], steps: &[], ignore_merges: false, add_bos: false, no_bos: false, sentencepiece: false };
+const RULE: Rule = Rule {
+    names: &[],
+    steps: &[],
+    ignore_merges: false,
+    add_bos: false,
+    no_bos: false,
+    sentencepiece: false,
+    newline_tokens: false,
+};
 
 const GPT2: Step = Match(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+", GiveLast);
 const DIGIT: Step = Match(r"\p{N}", Keep);
@@ -66,12 +75,7 @@ macro_rules! contraction {
 /// The GPT-4 shape: contractions, words, numbers, everything else, line ends, white space.
 macro_rules! gpt4 {
     ($digits:literal) => {
-        concat!(
-            contraction!(),
-            r"|[^\r\n\p{L}\p{N}]?\p{L}+|",
-            $digits,
-            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
-        )
+        concat!(contraction!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|", $digits, r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+")
     };
 }
 /// The o200k shape: case changes split words, contractions stay with them. `$c`: what makes a word, `$up`: the class of
@@ -79,9 +83,21 @@ macro_rules! gpt4 {
 macro_rules! o200k {
     ($up:literal, $low:literal, $contraction:expr, $digits:literal) => {
         concat!(
-            r"[^\r\n\p{L}\p{N}]?", $up, "*", $low, "+", $contraction,
-            r"|[^\r\n\p{L}\p{N}]?", $up, "+", $low, "*", $contraction,
-            "|", $digits, r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+            r"[^\r\n\p{L}\p{N}]?",
+            $up,
+            "*",
+            $low,
+            "+",
+            $contraction,
+            r"|[^\r\n\p{L}\p{N}]?",
+            $up,
+            "+",
+            $low,
+            "*",
+            $contraction,
+            "|",
+            $digits,
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
         )
     };
 }
@@ -118,17 +134,20 @@ const CJK: Step = Match(r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}&&\
 const RULES: &[Rule] = &[
     Rule {
         names: &["", "default"],
-        steps: &[
-            Match(r"[\p{P}\$\+<=>\^~\|]+", Keep),
-            GPT2,
-            Match(r"\p{N}+", Keep),
-            Match(r"[0-9][0-9][0-9]", Keep),
-        ],
+        steps: &[Match(r"[\p{P}\$\+<=>\^~\|]+", Keep), GPT2, Match(r"\p{N}+", Keep), Match(r"[0-9][0-9][0-9]", Keep)],
         ..RULE
     },
     Rule {
         names: &[
-            "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+            "llama3",
+            "llama-v3",
+            "llama-bpe",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
         ],
         steps: &[LLAMA3],
         ignore_merges: true,
@@ -147,7 +166,15 @@ const RULES: &[Rule] = &[
     Rule { names: &["jais-2"], steps: &[Match(gpt4!(r"\p{N}{1,3}"), Cascade)], ..RULE },
     Rule {
         names: &[
-            "qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2",
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
         ],
         steps: &[QWEN2],
         ..RULE
@@ -166,10 +193,7 @@ const RULES: &[Rule] = &[
     Rule { names: &["laguna"], steps: &[LINES, QWEN2], ..RULE },
     Rule {
         names: &["ufakzeka"],
-        steps: &[Match(
-            r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
-            GiveLastInLine,
-        )],
+        steps: &[Match(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+", GiveLastInLine)],
         ..RULE
     },
     Rule {
@@ -186,10 +210,7 @@ const RULES: &[Rule] = &[
     Rule {
         names: &["seed-coder"],
         steps: &[Match(
-            concat!(
-                contraction!(),
-                r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+"
-            ),
+            concat!(contraction!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+"),
             GiveLastInLine,
         )],
         ..RULE
@@ -207,9 +228,25 @@ const RULES: &[Rule] = &[
     },
     Rule {
         names: &[
-            "gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0", "mellum",
-            "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "mpt", "olmo", "jais", "trillion",
-            "granite-docling", "exaone4",
+            "gpt-2",
+            "phi-2",
+            "jina-es",
+            "jina-de",
+            "gigachat",
+            "jina-v2-es",
+            "jina-v2-de",
+            "a.x-4.0",
+            "mellum",
+            "modern-bert",
+            "jina-v1-en",
+            "jina-v2-code",
+            "roberta-bpe",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
         ],
         steps: CLASSIC,
         ..RULE
@@ -332,7 +369,12 @@ const RULES: &[Rule] = &[
         names: &["kimi-k2"],
         steps: &[Match(
             concat!(
-                "[", han!(), r"]+|[^\r\n\p{L}\p{N}]?[\p{L}--[", han!(), "]]+", contraction!(),
+                "[",
+                han!(),
+                r"]+|[^\r\n\p{L}\p{N}]?[\p{L}--[",
+                han!(),
+                "]]+",
+                contraction!(),
                 r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
             ),
             GiveLastInLine,
@@ -344,6 +386,7 @@ const RULES: &[Rule] = &[
         steps: &[LINES],
         add_bos: true,
         sentencepiece: true,
+        newline_tokens: true,
         ..RULE
     },
     Rule { names: &["sarvam-moe"], steps: &[LINES], sentencepiece: true, ..RULE },
@@ -373,7 +416,9 @@ const DEEPSEEK_LETTERS: &str = concat!(
 /// A name that no rule has.
 pub(super) fn rule(name: &str) -> Result<&'static Rule, EngineError> {
     RULES.iter().find(|rule| rule.names.contains(&name)).ok_or_else(|| {
-        let line = format!("pre-tokenizer '{name}' (tokenizer.ggml.pre) is not supported; use a file converted with a known one");
+        let line = format!(
+            "pre-tokenizer '{name}' (tokenizer.ggml.pre) is not supported; use a file converted with a known one"
+        );
         EngineError::new(ErrorKind::Unsupported, line)
     })
 }
@@ -539,7 +584,10 @@ mod tests {
             let text = c.repeat((1 << 20) / c.len());
             let start = std::time::Instant::now();
             for rule in RULES {
-                assert_eq!(PreTokenizer::new(rule).words(&text).iter().map(|word| word.len()).sum::<usize>(), text.len());
+                assert_eq!(
+                    PreTokenizer::new(rule).words(&text).iter().map(|word| word.len()).sum::<usize>(),
+                    text.len()
+                );
             }
             assert!(start.elapsed().as_secs() < 60, "{c:?} took {:?} for {} rules", start.elapsed(), RULES.len());
         }

@@ -46,7 +46,9 @@ impl Spm {
             }
             let find = |left: &Symbol, right: &Symbol| {
                 let both = left.range().start..right.range().end;
-                let id = Some(both).filter(|both| both.len() <= vocab.max_token_bytes).and_then(|both| vocab.id(&bytes[both]))?;
+                let id = Some(both)
+                    .filter(|both| both.len() <= vocab.max_token_bytes)
+                    .and_then(|both| vocab.id(&bytes[both]))?;
                 Some((self.ranks[id as usize], id))
             };
             for symbol in merger.merge(find) {
@@ -99,6 +101,9 @@ mod tests {
 
     #[test]
     fn byte_tokens_are_read() {
-        assert_eq!((byte_of("<0x0A>"), byte_of("<0xff>"), byte_of("<0x>"), byte_of("a")), (Some(10), Some(255), None, None));
+        assert_eq!(
+            (byte_of("<0x0A>"), byte_of("<0xff>"), byte_of("<0x>"), byte_of("a")),
+            (Some(10), Some(255), None, None)
+        );
     }
 }

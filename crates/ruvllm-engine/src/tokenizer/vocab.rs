@@ -128,8 +128,7 @@ impl Vocab {
             checked("tokenizer.ggml.scores", scores.len())?;
         }
         let end_of_generation = BTreeSet::new();
-        let mut vocab =
-            Vocab { texts, n_tokens, attrs, scores, special: defaults, end_of_generation, max_token_bytes };
+        let mut vocab = Vocab { texts, n_tokens, attrs, scores, special: defaults, end_of_generation, max_token_bytes };
         vocab.read_special_ids(metadata)?;
         vocab.find_special_texts();
         vocab.strip_rules(metadata)?;
@@ -199,9 +198,8 @@ impl Vocab {
         }
         self.end_of_generation.extend([s.eos, s.eot, s.eom].into_iter().flatten());
 
-        let ends = |vocab: &Vocab, text: &str| {
-            vocab.id(text.as_bytes()).filter(|id| vocab.end_of_generation.contains(id))
-        };
+        let ends =
+            |vocab: &Vocab, text: &str| vocab.id(text.as_bytes()).filter(|id| vocab.end_of_generation.contains(id));
         let call = ends(self, "<|call|>").or(ends(self, "<|calls|>"));
         let mark = ends(self, "<|return|>").or(ends(self, "<|flush|>"));
         if let (Some(_), Some(_), Some(end)) = (call, mark, ends(self, "<|end|>")) {

@@ -4,3 +4,5 @@ mod generation;
 mod golden_logits;
 mod invariance;
 mod teacher_forced;
+mod template;
+mod tokenizer;
