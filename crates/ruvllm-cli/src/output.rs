@@ -34,13 +34,13 @@ impl Ui {
 
     /// Returns a progress bar over bytes; hidden when standard error is no terminal.
     pub fn bytes_bar(&self, what: &str, n_bytes: u64) -> ProgressBar {
-        let style = "{msg:>12} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        let style = "{msg:>12} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
         self.bar(ProgressBar::new(n_bytes), style, what)
     }
 
     /// Returns a progress bar over `n` steps; hidden when standard error is no terminal.
     pub fn steps_bar(&self, what: &str, n: u64) -> ProgressBar {
-        self.bar(ProgressBar::new(n), "{msg:>12} {bar:32} {pos}/{len} {eta}", what)
+        self.bar(ProgressBar::new(n), "{msg:>12} {wide_bar} {pos}/{len} {eta}", what)
     }
 
     /// Returns a spinner; hidden when standard error is no terminal.

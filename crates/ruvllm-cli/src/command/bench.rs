@@ -16,9 +16,9 @@ Examples:
   ruvllm bench
   ruvllm bench --pp 128,512 --tg 64 --depth 0,2048 --batch 1,8 --reps 5 --json
 
-Tests: pp512 reads 512 tokens; tg64 writes 64 tokens; tg64@d2048 does so after 2048 tokens of context;
-tg64@b8 does so in 8 sequences at once, tokens per second over all. The median of --reps counts. For tg64 the last
-column is how much of the measured read bandwidth the weights of every token took.";
+Tests: pp512 reads 512 tokens; tg64 writes 64 tokens; tg64@d2048 does so after 2048 tokens of
+context; tg64@b8 does so in 8 sequences at once, tokens per second over all. The median of --reps
+counts. The last column is how much of the measured read bandwidth the weights of every token took.";
 
 /// Options of `ruvllm bench`.
 #[derive(Args, Debug)]

@@ -19,8 +19,8 @@ const EXAMPLES: &str = "\
 Example:
   echo '[1, 2, 3]' > ids.json && ruvllm logits --tokens ids.json --out logits.f32
 
-The output is little-endian f32, [n_tokens, n_vocab]; for an encoder (bert) the pooled, normalised embedding.
-Ids are taken as they are: nothing is added.";
+The output is little-endian f32, [n_tokens, n_vocab]; for an encoder (bert) the pooled, normalised
+embedding. Ids are taken as they are: nothing is added.";
 
 /// Options of `ruvllm logits`.
 #[derive(Args, Debug)]

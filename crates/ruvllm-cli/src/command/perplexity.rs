@@ -16,7 +16,8 @@ const EXAMPLES: &str = "\
 Example:
   ruvllm perplexity --file prose.txt --ctx 512
 
-Computed as llama.cpp does: the text is cut into windows of --ctx tokens and the second half of each is scored.";
+Computed as llama.cpp does: the text is cut into windows of --ctx tokens and the second half of
+each is scored.";
 
 /// Options of `ruvllm perplexity`.
 #[derive(Args, Debug)]

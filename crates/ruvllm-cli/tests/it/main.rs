@@ -1,5 +1,7 @@
 //! The `ruvllm` command as scripts and people see it: help, wrong inputs, sources, and answers of real models.
 
+#![expect(unreachable_pub, reason = "a test binary has no outside; `pub` marks what other modules use")]
+
 mod answers;
 mod common;
 mod help;

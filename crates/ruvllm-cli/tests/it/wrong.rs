@@ -6,12 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Bench, error_line, tiny, tiny_with};
 
-/// Runs a model with a prompt and asserts that it fails with exit code 1 and a line that holds every piece.
+/// Runs a model and asserts that it fails with exit code 1 and a line that holds every piece.
 #[track_caller]
-fn check_model(bench: &Bench, model: &Path, args: &[&str], pieces: &[&str]) {
+fn check_model(bench: &Bench, model: &Path, pieces: &[&str]) {
+    check_prompt(bench, model, &["--prompt", "hi"], pieces);
+}
+
+#[track_caller]
+fn check_prompt(bench: &Bench, model: &Path, args: &[&str], pieces: &[&str]) {
     let model = model.to_str().expect("temporary folders have plain names");
     for json in [&[][..], &["--json"]] {
-        let args = ["run", "--prompt", "hi", "--model", model].into_iter().chain(args.iter().chain(json).copied());
+        let args = ["run", "--model", model].into_iter().chain(args.iter().chain(json).copied());
         let line = error_line(&bench.run(args), 1);
         for piece in pieces {
             assert!(line.contains(piece), "'{piece}' in: {line}");
@@ -22,21 +27,21 @@ fn check_model(bench: &Bench, model: &Path, args: &[&str], pieces: &[&str]) {
 #[test]
 fn missing_file() {
     let bench = Bench::new();
-    check_model(&bench, Path::new("no/such.gguf"), &[], &["no/such.gguf", "no such file", "check the path"]);
+    check_model(&bench, Path::new("no/such.gguf"), &["no/such.gguf", "no such file", "check the path"]);
 }
 
 #[test]
 fn folder_as_file() {
     let bench = Bench::new();
-    check_model(&bench, &bench.path("."), &[], &["it is a folder"]);
+    check_model(&bench, &bench.path("."), &["it is a folder"]);
 }
 
 #[test]
 fn not_a_gguf() {
     let bench = Bench::new();
     let model = bench.file("text.gguf", "This is not a model, it is a sentence of some length.");
-    check_model(&bench, &model, &[], &["text.gguf", "GGUF"]);
-    check_model(&bench, &bench.file("empty.gguf", ""), &[], &["empty.gguf"]);
+    check_model(&bench, &model, &["text.gguf", "GGUF"]);
+    check_model(&bench, &bench.file("empty.gguf", ""), &["empty.gguf"]);
 }
 
 #[test]
@@ -45,7 +50,7 @@ fn truncated_gguf() {
     let whole = std::fs::read(tiny()).expect("the small model");
     for n_bytes in [20, 1000, whole.len() / 2, whole.len() - 1] {
         let model = bench.file("cut.gguf", &whole[..n_bytes]);
-        check_model(&bench, &model, &[], &["cut.gguf"]);
+        check_model(&bench, &model, &["cut.gguf"]);
     }
 }
 
@@ -54,7 +59,7 @@ fn unsupported_architecture() {
     let bench = Bench::new();
     let model = bench.path("other.gguf");
     tiny_with(&model, |metadata| metadata.set("general.architecture", "perceiver"));
-    check_model(&bench, &model, &[], &["perceiver"]);
+    check_model(&bench, &model, &["perceiver"]);
 }
 
 #[test]
@@ -67,14 +72,14 @@ fn unknown_tensor_type() {
     let n_dims = at + name.len();
     let ty = n_dims + 4 + 8 * usize::from(bytes[n_dims]);
     bytes[ty..ty + 4].copy_from_slice(&77u32.to_le_bytes());
-    check_model(&bench, &bench.file("type.gguf", bytes), &[], &["type.gguf", "77", "token_embd.weight"]);
+    check_model(&bench, &bench.file("type.gguf", bytes), &["type.gguf", "77", "token_embd.weight"]);
 }
 
 #[test]
 fn prompt_longer_than_the_context() {
     let bench = Bench::new();
     let long = "one two three four five six seven eight nine ten ".repeat(8);
-    check_model(&bench, &tiny(), &["--ctx", "16", "--prompt", &long], &["16", "context"]);
+    check_prompt(&bench, &tiny(), &["--ctx", "16", "--prompt", &long], &["16", "context"]);
 }
 
 #[test]
@@ -82,7 +87,10 @@ fn bad_flags() {
     let bench = Bench::new();
     let cases: &[(&[&str], &str)] = &[
         (&["run", "--temp", "hot", "--prompt", "x"], "--temp"),
-        (&["run", "--temp", "-1", "--prompt", "x"], "--temp"),
+        (
+            &["run", "--temp", "-1", "--prompt", "x"],
+            "for '--temp <T>': use a number from 0 up; see 'ruvllm run --help'",
+        ),
         (&["run", "--threads", "0", "--prompt", "x"], "--threads"),
         (&["run", "--ctx", "0", "--prompt", "x"], "--ctx"),
         (&["run", "--kv", "q3", "--prompt", "x"], "--kv"),
