@@ -7,7 +7,8 @@
 //! text ── special tokens cut out ──► fragments ── words (BPE) ──► symbols ── merged, best first ──► ids
 //! ```
 //! What it does not do: Unicode normalisation (llama.cpp does none either, but for BERT), and the tidying of spaces
-//! before punctuation that some decoders apply: decoding gives the text the tokens stand for.
+//! before punctuation that some decoders apply: decoding gives the text the tokens stand for. Where the two know
+//! different versions of Unicode, a character that is new to one of them may be cut off differently.
 
 mod bpe;
 mod merge;

@@ -257,10 +257,9 @@ fn merge_slowly(text: &str) -> Vec<String> {
         let mut best: Option<(f32, usize)> = None;
         for i in 1..symbols.len() {
             let both = [symbols[i - 1].as_str(), symbols[i].as_str()].concat();
-            if let Some(&(_, score)) = PIECES.iter().find(|(text, _)| *text == both) {
-                if best.is_none_or(|(best, _)| score > best) {
-                    best = Some((score, i));
-                }
+            let score = PIECES.iter().find(|(text, _)| *text == both).map(|&(_, score)| score);
+            if let Some(score) = score.filter(|&score| best.is_none_or(|(best, _)| score > best)) {
+                best = Some((score, i));
             }
         }
         let Some((_, i)) = best else { return symbols };
