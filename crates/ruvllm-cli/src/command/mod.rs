@@ -47,7 +47,8 @@ impl App {
     /// # Errors
     /// The engine's.
     pub fn load(&self, path: &Path, options: &LoadOptions) -> Result<Engine> {
-        let bar = self.ui.bytes_bar("loading", 0);
+        let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let bar = self.ui.bytes_bar("loading", n_bytes);
         let loaded = Engine::load(path, options, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);

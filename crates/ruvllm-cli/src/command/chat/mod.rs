@@ -70,7 +70,7 @@ impl ChatArgs {
             let info = engine.info();
             app.ui.note(&format!("{}, {} tokens of context; /help shows the commands", info.name, info.n_ctx));
         }
-        if engine.chat_template().is_none() {
+        if engine.chat_template()?.is_none() {
             app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
         }
         let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);

@@ -114,7 +114,7 @@ impl Session {
 
     /// Returns the conversation as tokens, and the texts that end an answer.
     fn prompt(&self) -> Result<(Vec<u32>, Vec<String>)> {
-        if self.engine.chat_template().is_some() {
+        if self.engine.chat_template()?.is_some() {
             let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
             let messages: Vec<_> = system.chain(self.messages.iter().cloned()).collect();
             return Ok((self.engine.encode_chat(&messages, true)?, Vec::new()));
