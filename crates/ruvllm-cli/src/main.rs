@@ -49,7 +49,10 @@ fn start() -> Result<ExitCode> {
         Err(error) => return answer_clap(&error),
     };
     let app = App::new(env::Settings::from_env()?);
-    interrupt::install()?;
+    // The line editor takes Ctrl-C for itself when it is made, so chat installs the handler after that.
+    if !matches!(cli.command, Command::Chat(_)) {
+        interrupt::install()?;
+    }
     match cli.command {
         Command::Run(args) => args.run(&app),
         Command::Chat(args) => args.run(&app),

@@ -61,7 +61,10 @@ impl Engine {
     }
 
     /// Returns the file's chat template, if it has one.
-    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+    ///
+    /// # Errors
+    /// The template is there and cannot be compiled.
+    pub fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
         self.backend.chat_template()
     }
 
@@ -71,7 +74,7 @@ impl Engine {
     /// # Errors
     /// No tokenizer, or a template that refuses the message.
     pub fn encode_prompt(&self, text: &str, raw: bool) -> Result<Vec<u32>, EngineError> {
-        if raw || self.chat_template().is_none() {
+        if raw || self.chat_template()?.is_none() {
             let options = EncodeOptions { add_special: true, parse_special: false };
             return self.tokenizer()?.encode(text, options);
         }
@@ -83,14 +86,19 @@ impl Engine {
     /// # Errors
     /// No template, no tokenizer, or a template that refuses the messages.
     pub fn encode_chat(&self, messages: &[Value], add_generation_prompt: bool) -> Result<Vec<u32>, EngineError> {
-        let template = self.chat_template().ok_or_else(|| {
+        let template = self.chat_template()?.ok_or_else(|| {
             let line = format!("model '{}' has no chat template; use raw prompts", self.info().name);
             EngineError::new(ErrorKind::Prompt, line)
         })?;
-        let text = template.render(&ChatInput { messages: messages.to_vec(), add_generation_prompt, ..ChatInput::default() })?;
+        let text = template.render(&ChatInput {
+            messages: messages.to_vec(),
+            add_generation_prompt,
+            ..ChatInput::default()
+        })?;
         let tokenizer = self.tokenizer()?;
         // Templates write the BOS text themselves; one that does gets no second one.
-        let has_bos = tokenizer.bos().and_then(|bos| tokenizer.token_text(bos)).is_some_and(|bos| text.starts_with(&bos));
+        let has_bos =
+            tokenizer.bos().and_then(|bos| tokenizer.token_text(bos)).is_some_and(|bos| text.starts_with(bos));
         let options = EncodeOptions { add_special: !has_bos, parse_special: true };
         tokenizer.encode(&text, options)
     }

@@ -89,11 +89,10 @@ impl<'a> Generation<'a> {
         }
         let seq = self.seq;
         let logits = match self.state {
-            State::Decode(id) => {
-                self.backend.forward(&[Segment { seq, tokens: &[id], logits: LogitRows::Last }])?
-            }
+            State::Decode(id) => self.backend.forward(&[Segment { seq, tokens: &[id], logits: LogitRows::Last }])?,
             _ => {
-                let (head, tail) = self.request.prompt.split_at((self.request.prompt.len() - 1) / PREFILL_CHUNK * PREFILL_CHUNK);
+                let (head, tail) =
+                    self.request.prompt.split_at((self.request.prompt.len() - 1) / PREFILL_CHUNK * PREFILL_CHUNK);
                 for tokens in head.chunks(PREFILL_CHUNK) {
                     self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::None }])?;
                     if self.request.cancel.is_cancelled() {

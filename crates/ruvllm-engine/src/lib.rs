@@ -3,14 +3,20 @@
 //! [`Engine`] loads a GGUF file and answers; [`LlmBackend`] is what runs a model underneath. The engine knows no HTTP
 //! and reads no environment: options come in as values.
 //!
-//! ```no_run
-//! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions};
+//! ```
+//! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
 //!
-//! let mut engine = Engine::load("model.gguf".as_ref(), &LoadOptions::default(), &mut |_| {})?;
+//! // Any GGUF file; here a tiny one of the test data, whose answers make no sense.
+//! let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
+//! let mut engine = Engine::load(&path, &LoadOptions::default(), &mut |_| {})?;
 //! let prompt = engine.encode_prompt("Name three rivers.", false)?;
-//! for event in engine.generate(&GenerateRequest { prompt, ..Default::default() })? {
+//! let sampling = SamplingParams::greedy();
+//! let mut n_tokens = 0;
+//! for event in engine.generate(&GenerateRequest { prompt, max_tokens: Some(4), sampling, ..Default::default() })? {
 //!     print!("{}", event?.text);
+//!     n_tokens += 1;
 //! }
+//! assert!((1..=4).contains(&n_tokens));
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 

@@ -53,7 +53,11 @@ impl Engine {
             return options(format!("windows of {n_ctx} tokens; choose 4 to {} (the context)", self.info().n_ctx));
         }
         if tokens.len() < 2 * n_ctx {
-            return options(format!("{} tokens; perplexity over windows of {n_ctx} needs at least {}", tokens.len(), 2 * n_ctx));
+            return options(format!(
+                "{} tokens; perplexity over windows of {n_ctx} needs at least {}",
+                tokens.len(),
+                2 * n_ctx
+            ));
         }
         let n_chunks = (tokens.len() / n_ctx).min(max_chunks.unwrap_or(usize::MAX));
         let (mut nll, mut n_scored) = (0.0, 0);
@@ -66,7 +70,10 @@ impl Engine {
             n_scored += n_ctx - n_ctx / 2 - 1;
             let ppl = (nll / n_scored as f64).exp();
             if on_chunk(PerplexityProgress { chunk: chunk + 1, n_chunks, ppl }).is_break() {
-                return Err(EngineError::new(ErrorKind::Cancelled, format!("stopped after {} of {n_chunks} windows", chunk + 1)));
+                return Err(EngineError::new(
+                    ErrorKind::Cancelled,
+                    format!("stopped after {} of {n_chunks} windows", chunk + 1),
+                ));
             }
         }
         let nll = nll / n_scored as f64;

@@ -2,8 +2,28 @@
 //! activations, the thread team and the arena. Slices in, slices out.
 //!
 //! Every kernel is a folder with one file per instruction set and a static table of
-//! implementations, best first; [`Isa`] names the rows, [`Kernels`] holds one row of each.
-//! This crate knows no files, models, tokens or logging.
+//! implementations, best first; [`Isa`] names the rows. This crate knows no files, models, tokens or logging.
+//!
+//! ```
+//! use ruvllm_kernels::matmul::{self, Acts, Matrix};
+//! use ruvllm_kernels::{GgmlType, Isa, dequant, team::Team};
+//!
+//! // A matrix of one row: a Q8_0 block with scale 0.5 and quants 0, 1, .. 31.
+//! let mut block = 0x3800u16.to_le_bytes().to_vec();
+//! block.extend(0..32u8);
+//!
+//! let mut row = [0.0; 32];
+//! dequant::pick(Isa::best()).dequantize(GgmlType::Q8_0, &block, &mut row);
+//! assert_eq!(row[31], 15.5);
+//!
+//! let (kernels, team) = (matmul::pick(Isa::best()), Team::new(2));
+//! let w = Matrix::new(kernels, &team, GgmlType::Q8_0, 1, 32, block.into());
+//! let mut x = Acts::new(32, 1);
+//! x.set(kernels, &team, &[1.0; 32], 1, 32, w.act_format()); // quantised once, for every matrix that reads it
+//! let mut y = [0.0];
+//! matmul::matmul(&team, &w, &x, &mut y);
+//! assert!((y[0] - row.iter().sum::<f32>()).abs() < 1e-3);
+//! ```
 
 pub mod isa;
 

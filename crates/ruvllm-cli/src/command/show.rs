@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(brief(&Value::F32(0.5)), "0.5");
         assert_eq!(brief(&Value::Bool(true)), "true");
         assert_eq!(brief(&Value::String("a\nb".into())), "a b");
-        assert!(brief(&Value::String("x".repeat(300).into())).ends_with("... (300 characters)"));
+        assert!(brief(&Value::String("x".repeat(300))).ends_with("... (300 characters)"));
     }
 }

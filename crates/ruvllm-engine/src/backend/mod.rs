@@ -11,12 +11,12 @@ use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
 
+use crate::EngineError;
 use crate::generate::Generation;
 use crate::model::LogitRows;
 use crate::request::GenerateRequest;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
-use crate::EngineError;
 
 /// What is known about a loaded model.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +82,10 @@ pub trait LlmBackend: Send {
     fn tokenizer(&self) -> Result<&Arc<Tokenizer>, EngineError>;
 
     /// Returns the file's chat template, if it has one.
-    fn chat_template(&self) -> Option<&ChatTemplate>;
+    ///
+    /// # Errors
+    /// The template is there and cannot be compiled.
+    fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError>;
 
     /// Opens an empty sequence.
     ///

@@ -27,7 +27,8 @@ pub struct NativeBackend {
     file: GgufFile,
     /// Built when first asked for: computing logits needs none.
     tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
-    template: Option<ChatTemplate>,
+    /// A template that does not compile is told when it is asked for: raw prompts need none.
+    template: Option<Result<ChatTemplate, (ErrorKind, String)>>,
     /// Batch lists, reused: what of which segment goes into the pass at hand.
     rows: Vec<Rows>,
     wanted: Vec<LogitRows>,
@@ -64,7 +65,8 @@ impl NativeBackend {
         };
         if let Some(source) = backend.file.metadata().str("tokenizer.chat_template")? {
             let (bos, eos) = special_texts(&backend.file)?;
-            backend.template = ChatTemplate::new(source, &bos, &eos).ok();
+            let template = ChatTemplate::new(source, &bos, &eos);
+            backend.template = Some(template.map_err(|error| (error.kind(), error.to_string())));
         }
         Ok(backend)
     }
@@ -180,8 +182,9 @@ impl LlmBackend for NativeBackend {
         self.tokenizer.get_or_init(build).as_ref().map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
     }
 
-    fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
+    fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
+        let template = self.template.as_ref().map(Result::as_ref).transpose();
+        template.map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
     }
 
     fn new_sequence(&mut self) -> Result<SeqId, EngineError> {

@@ -177,8 +177,8 @@ impl<'a> Builder<'a> {
         activation: Activation,
     ) -> Result<Mlp, EngineError> {
         let name = |part: &str| format!("{prefix}_{part}{suffix}");
-        let fused = !self.loader.has(&name("gate").add_weight())
-            && self.loader.n_rows(&name("up").add_weight())? == 2 * n_ff;
+        let fused =
+            !self.loader.has(&name("gate").add_weight()) && self.loader.n_rows(&name("up").add_weight())? == 2 * n_ff;
         let (gate, up) = if fused {
             let part = |rows| self.loader.linear_rows(&name("up"), n_embd, 2 * n_ff, rows);
             (Some(part(0..n_ff)?), part(n_ff..2 * n_ff)?)
@@ -216,8 +216,7 @@ impl<'a> Builder<'a> {
                 let n_ff = self.loader.n_rows(&shared_name)?;
                 let gate_name = format!("blk.{layer}.ffn_gate_inp_shexp");
                 let gate = self.loader.has(&gate_name.add_weight()).then(|| self.loader.linear(&gate_name, n_embd, 1));
-                let mlp =
-                    self.mlp_named(&format!("blk.{layer}.ffn"), "_shexp", n_embd, n_ff, Activation::Silu)?;
+                let mlp = self.mlp_named(&format!("blk.{layer}.ffn"), "_shexp", n_embd, n_ff, Activation::Silu)?;
                 Some(SharedExpert { mlp, gate: gate.transpose()? })
             }
             false => None,

@@ -166,10 +166,24 @@ impl ForwardState {
             Wiring::Sequential => {
                 let source = normed(compute, layer.mixer_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
                 mix(layer, pass, source, &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..len]);
-                join(compute, layer.mixer_post_norm.as_ref(), scale, &self.branch[..len], &mut self.second[..len], &mut self.x[..len]);
+                join(
+                    compute,
+                    layer.mixer_post_norm.as_ref(),
+                    scale,
+                    &self.branch[..len],
+                    &mut self.second[..len],
+                    &mut self.x[..len],
+                );
                 let source = normed(compute, layer.ffn_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
                 feed(layer, pass, source, &mut self.buffers, &mut self.branch[..len]);
-                join(compute, layer.ffn_post_norm.as_ref(), scale, &self.branch[..len], &mut self.second[..len], &mut self.x[..len]);
+                join(
+                    compute,
+                    layer.ffn_post_norm.as_ref(),
+                    scale,
+                    &self.branch[..len],
+                    &mut self.second[..len],
+                    &mut self.x[..len],
+                );
             }
             Wiring::Parallel => {
                 let source = normed(compute, layer.mixer_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
@@ -182,7 +196,15 @@ impl ForwardState {
                 add(&mut self.x[..len], &self.second[..len]);
             }
             Wiring::PostNorm => {
-                mix(layer, pass, &self.x[..len], &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..len]);
+                mix(
+                    layer,
+                    pass,
+                    &self.x[..len],
+                    &self.angles,
+                    &mut self.buffers,
+                    &mut self.states,
+                    &mut self.branch[..len],
+                );
                 add(&mut self.branch[..len], &self.x[..len]);
                 normed(compute, layer.mixer_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
                 feed(layer, pass, &self.x[..len], &mut self.buffers, &mut self.branch[..len]);
@@ -207,8 +229,7 @@ impl ForwardState {
             self.branch[i * n_embd..(i + 1) * n_embd].copy_from_slice(&self.x[row * n_embd..(row + 1) * n_embd]);
         }
         let len = n * n_embd;
-        let hidden =
-            normed(compute, model.output.norm.as_ref(), &self.branch[..len], &mut self.normed[..len]);
+        let hidden = normed(compute, model.output.norm.as_ref(), &self.branch[..len], &mut self.normed[..len]);
         let place = logits_at * model.n_vocab..(logits_at + n) * model.n_vocab;
         if self.logits.len() < place.end {
             self.logits.resize(place.end, 0.0);

@@ -38,7 +38,9 @@ impl<'a> Keys<'a> {
         match self.count(key)? {
             Some(0) => Err(model_error(format!("metadata {} is 0", self.path(key)))),
             Some(n) => Ok(n),
-            None => Err(model_error(format!("metadata {} is missing; the file is not a complete model", self.path(key)))),
+            None => {
+                Err(model_error(format!("metadata {} is missing; the file is not a complete model", self.path(key))))
+            }
         }
     }
 

@@ -7,8 +7,8 @@ mod forward;
 mod hparams;
 mod loader;
 
-pub(crate) use arch::load;
 pub use arch::architectures;
+pub(crate) use arch::load;
 pub(crate) use blocks::Rows;
 pub use forward::LogitRows;
 pub(crate) use forward::{Batch, ForwardState};
@@ -89,12 +89,14 @@ pub(crate) struct Layer {
 }
 
 /// What mixes tokens.
+#[expect(clippy::large_enum_variant, reason = "one a layer, made once; a box would only add a hop")]
 pub(crate) enum Mixer {
     Attention(Attention),
     ShortConv(ShortConv),
 }
 
 /// What works on each token alone.
+#[expect(clippy::large_enum_variant, reason = "one a layer, made once; a box would only add a hop")]
 pub(crate) enum Ffn {
     Mlp(Mlp),
     Moe(Moe),

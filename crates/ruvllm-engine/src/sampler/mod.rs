@@ -109,19 +109,18 @@ impl Sampler {
     /// [`ErrorKind::Model`] if no logit is a number.
     pub(crate) fn sample(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
         self.penalties.apply(logits);
-        let best = argmax(logits)
-            .ok_or_else(|| EngineError::new(ErrorKind::Model, "the model gave no finite logits; the file may be damaged"))?;
+        let best = argmax(logits).ok_or_else(|| {
+            EngineError::new(ErrorKind::Model, "the model gave no finite logits; the file may be damaged")
+        })?;
         if self.params.temperature == 0.0 {
             return Ok(best);
         }
         self.candidates.clear();
-        self.candidates.extend(
-            logits.iter().enumerate().filter(|(_, l)| !l.is_nan()).map(|(id, &logit)| Candidate {
-                id: id as u32,
-                logit,
-                p: 0.0,
-            }),
-        );
+        self.candidates.extend(logits.iter().enumerate().filter(|(_, l)| !l.is_nan()).map(|(id, &logit)| Candidate {
+            id: id as u32,
+            logit,
+            p: 0.0,
+        }));
         cuts::top_k(&mut self.candidates, self.params.top_k);
         cuts::top_p(&mut self.candidates, self.params.top_p);
         cuts::min_p(&mut self.candidates, self.params.min_p);

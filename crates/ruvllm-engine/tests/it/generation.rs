@@ -29,7 +29,8 @@ fn a_raw_prompt_is_continued() {
 #[test]
 fn a_chat_answer_ends_by_itself() {
     let mut engine = open(512);
-    let prompt = engine.encode_prompt("Explain photosynthesis in two sentences.", false).expect("the template takes it");
+    let prompt =
+        engine.encode_prompt("Explain photosynthesis in two sentences.", false).expect("the template takes it");
     let request = GenerateRequest { prompt, sampling: SamplingParams::greedy(), ..Default::default() };
     let summary = engine.generate(&request).expect("a valid request").for_each_token(|_| {}).expect("it runs");
     assert!(summary.text.starts_with("Photosynthesis is"), "{:?}", summary.text);
@@ -81,7 +82,9 @@ fn the_context_is_a_limit_with_numbers() {
     let error = engine.generate(&request).err().expect("the prompt does not fit");
     assert_eq!(error.kind(), ErrorKind::ContextLength);
     let n = request.prompt.len() + 1;
-    let line = format!("{n} tokens do not fit the context of 32; open it with a larger context (the model allows 8192) or shorten the prompt");
+    let line = format!(
+        "{n} tokens do not fit the context of 32; open it with a larger context (the model allows 8192) or shorten the prompt"
+    );
     assert_eq!(error.to_string(), line);
     // A prompt that fits is answered up to the end of the context.
     let request = GenerateRequest { max_tokens: None, ignore_eos: true, ..greedy(&engine, "one two", 1) };
@@ -100,7 +103,10 @@ fn bad_requests_are_refused_in_one_line() {
     let empty = GenerateRequest::default();
     assert_eq!(error(&mut engine, &empty).0, ErrorKind::Prompt);
     let unknown = GenerateRequest { prompt: vec![1_000_000], ..Default::default() };
-    assert_eq!(error(&mut engine, &unknown), (ErrorKind::Prompt, "token id 1000000 is outside the vocabulary of 49152".into()));
+    assert_eq!(
+        error(&mut engine, &unknown),
+        (ErrorKind::Prompt, "token id 1000000 is outside the vocabulary of 49152".into())
+    );
     let mut hot = greedy(&engine, "x", 1);
     hot.sampling.temperature = f32::NAN;
     assert_eq!(error(&mut engine, &hot).0, ErrorKind::Options);

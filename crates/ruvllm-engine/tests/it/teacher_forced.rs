@@ -36,7 +36,12 @@ fn check(name: &str) {
         assert_eq!(picks.len(), n);
         for (step, &pick) in picks.iter().enumerate() {
             let margin = case["margins"][step].as_f64().expect("a margin");
-            let top5: Vec<u32> = case["top5"][step].as_array().expect("five").iter().map(|p| p[0].as_u64().expect("an id") as u32).collect();
+            let top5: Vec<u32> = case["top5"][step]
+                .as_array()
+                .expect("five")
+                .iter()
+                .map(|p| p[0].as_u64().expect("an id") as u32)
+                .collect();
             assert!(top5.contains(&pick), "{name}, {:?} step {step}: {pick} is not in {top5:?}", case["prompt"]);
             let same = pick == answer[step];
             assert!(same || margin < SURE_MARGIN, "{name}, {:?} step {step}: {pick}, margin {margin}", case["prompt"]);

@@ -8,6 +8,7 @@ use clap::Args;
 use super::App;
 use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::output::print_line;
 use input::{Line, Reader};
 use session::Session;
@@ -59,12 +60,13 @@ impl ChatArgs {
     /// # Errors
     /// A failure if the model cannot be had; without a terminal also whatever stops a turn.
     pub fn run(&self, app: &App) -> Result<()> {
+        let mut reader = Reader::new(&app.settings.home.join("history.txt"))?;
+        interrupt::install()?;
         let path = app.store().locate(&self.model.model, true)?;
         let engine = app.load(&path, &self.load.options(&app.settings, self.context.n_ctx))?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }
-        let mut reader = Reader::new(&app.settings.home.join("history.txt"))?;
         let is_person = reader.is_terminal();
         if is_person && !self.output.json {
             let info = engine.info();

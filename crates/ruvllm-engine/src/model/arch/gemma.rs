@@ -24,11 +24,7 @@ pub(super) fn scaled_input(b: &Builder<'_>) -> Result<Input, EngineError> {
 }
 
 /// A layer with a norm before and after each branch.
-pub(super) fn sandwich(
-    b: &mut Builder<'_>,
-    layer: usize,
-    spec: AttentionSpec,
-) -> Result<Layer, EngineError> {
+pub(super) fn sandwich(b: &mut Builder<'_>, layer: usize, spec: AttentionSpec) -> Result<Layer, EngineError> {
     let mixer = b.attention(layer, spec)?;
     let ffn = b.mlp(layer, Activation::GeluTanh)?;
     Ok(Layer {

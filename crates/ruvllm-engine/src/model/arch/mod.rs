@@ -66,15 +66,11 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 }
 
 /// Builds the model of a file; `n_ctx` is the context it will be opened with, if the caller chose one.
-pub(crate) fn load<'a>(
-    file: &'a GgufFile,
-    loader: &'a Loader<'a>,
-    n_ctx: Option<usize>,
-) -> Result<Model, EngineError> {
+pub(crate) fn load<'a>(file: &'a GgufFile, loader: &'a Loader<'a>, n_ctx: Option<usize>) -> Result<Model, EngineError> {
     let metadata = file.metadata();
-    let arch = metadata.str("general.architecture")?.ok_or_else(|| {
-        model_error("metadata general.architecture is missing; the file is not a language model")
-    })?;
+    let arch = metadata
+        .str("general.architecture")?
+        .ok_or_else(|| model_error("metadata general.architecture is missing; the file is not a language model"))?;
     let Some((_, build)) = ARCHITECTURES.iter().find(|(name, _)| *name == arch) else {
         let known: Vec<_> = architectures().collect();
         let line = format!("architecture '{arch}' is not supported; supported are {}", known.join(", "));
