@@ -192,6 +192,15 @@ impl<'a> Builder<'a> {
         Ok(Mlp { gate, up, down: self.loader.linear(&name("down"), n_ff, n_embd)?, activation })
     }
 
+    /// Takes a SwiGLU block: dense, or with experts of `n_ff_expert` chosen by softmax where the model has them.
+    pub(super) fn swiglu(&self, layer: usize, n_ff_expert: usize, normalize: bool) -> Result<Ffn, EngineError> {
+        if self.hp.n_experts == 0 {
+            return self.mlp(layer, Activation::Silu);
+        }
+        let activation = ExpertActivation::Gated(Activation::Silu);
+        self.moe(layer, MoeSpec { n_ff: n_ff_expert, gating: Gating::Softmax, normalize, activation })
+    }
+
     /// Takes a mixture-of-experts block, with the shared expert where the file has one.
     pub(super) fn moe(&self, layer: usize, spec: MoeSpec) -> Result<Ffn, EngineError> {
         let (n_embd, n_experts) = (self.hp.n_embd, self.hp.n_experts);

@@ -1,10 +1,8 @@
 //! Granite 3 and 4 (dense or with experts): Llama with multipliers on embeddings, branches, scores and logits.
 
-use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::rope::RopeStyle;
 
-use super::super::blocks::{ExpertActivation, Gating};
-use super::super::builder::{Builder, MoeSpec};
+use super::super::builder::Builder;
 use super::super::{Layer, Model};
 use crate::EngineError;
 
@@ -14,18 +12,7 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<Model, EngineError> {
     let rope = if rotated { Some(b.rope(RopeStyle::Norm)?) } else { None };
     let layers = b.layers(|b, layer| {
         let mixer = b.attention(layer, b.causal(rope))?;
-        let ffn = match b.hp.n_experts {
-            0 => b.mlp(layer, Activation::Silu)?,
-            _ => b.moe(
-                layer,
-                MoeSpec {
-                    n_ff: b.hp.n_ff[layer],
-                    gating: Gating::Softmax,
-                    normalize: true,
-                    activation: ExpertActivation::Gated(Activation::Silu),
-                },
-            )?,
-        };
+        let ffn = b.swiglu(layer, b.hp.n_ff[layer], true)?;
         Ok(Layer::pre_norm(b.norm(layer, "attn_norm")?, mixer, b.norm(layer, "ffn_norm")?, ffn))
     })?;
     let (mut input, mut output) = (b.input()?, b.output()?);

@@ -1,10 +1,8 @@
 //! OLMoE: query and key norms over the whole row, experts whose weights are not normalised.
 
-use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::rope::RopeStyle;
 
-use super::super::blocks::{ExpertActivation, Gating};
-use super::super::builder::{AttentionSpec, Builder, MoeSpec, QkNorm};
+use super::super::builder::{AttentionSpec, Builder, QkNorm};
 use super::super::{Layer, Model};
 use crate::EngineError;
 
@@ -13,13 +11,7 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<Model, EngineError> {
     let layers = b.layers(|b, layer| {
         let spec = AttentionSpec { qk_norm: QkNorm::Whole, ..b.causal(Some(rope)) };
         let mixer = b.attention(layer, spec)?;
-        let moe = MoeSpec {
-            n_ff: b.hp.n_ff[layer],
-            gating: Gating::Softmax,
-            normalize: false,
-            activation: ExpertActivation::Gated(Activation::Silu),
-        };
-        let ffn = b.moe(layer, moe)?;
+        let ffn = b.swiglu(layer, b.hp.n_ff[layer], false)?;
         Ok(Layer::pre_norm(b.norm(layer, "attn_norm")?, mixer, b.norm(layer, "ffn_norm")?, ffn))
     })?;
     let (input, output) = (b.input()?, b.output()?);

@@ -1,10 +1,8 @@
 //! Qwen 2 and 2.5 (biases on the query, key and value projections), dense or with experts.
 
-use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::rope::RopeStyle;
 
-use super::super::blocks::{ExpertActivation, Gating};
-use super::super::builder::{Builder, MoeSpec};
+use super::super::builder::Builder;
 use super::super::{Layer, Model};
 use crate::EngineError;
 
@@ -18,18 +16,8 @@ pub(super) fn build_with(mut b: Builder<'_>, normalize: bool) -> Result<Model, E
     let n_ff_expert = b.keys.count("expert_feed_forward_length")?;
     let layers = b.layers(|b, layer| {
         let mixer = b.attention(layer, b.causal(Some(rope)))?;
-        let ffn = match b.hp.n_experts {
-            0 => b.mlp(layer, Activation::Silu)?,
-            _ => b.moe(
-                layer,
-                MoeSpec {
-                    n_ff: n_ff_expert.unwrap_or(b.hp.n_ff[layer] / b.hp.n_experts_used),
-                    gating: Gating::Softmax,
-                    normalize,
-                    activation: ExpertActivation::Gated(Activation::Silu),
-                },
-            )?,
-        };
+        let n_ff_share = b.hp.n_ff[layer] / b.hp.n_experts_used.max(1);
+        let ffn = b.swiglu(layer, n_ff_expert.unwrap_or(n_ff_share), normalize)?;
         Ok(Layer::pre_norm(b.norm(layer, "attn_norm")?, mixer, b.norm(layer, "ffn_norm")?, ffn))
     })?;
     let (input, output) = (b.input()?, b.output()?);
