@@ -64,6 +64,9 @@ impl<'a> Builder<'a> {
         factors: &str,
     ) -> Result<usize, EngineError> {
         let n_rot = self.hp.n_rot;
+        if n_rot == 0 || !(base.is_finite() && base > 0.0) {
+            return Err(model_error(format!("cannot rotate {n_rot} dimensions with a frequency base of {base}")));
+        }
         let freq_factors = self.loader.vector_if_any(factors, n_rot / 2)?;
         if freq_factors.as_ref().is_some_and(|f| f.iter().any(|&x| x <= 0.0 || !x.is_finite())) {
             return Err(model_error(format!("tensor '{factors}' holds a frequency factor that is not positive")));

@@ -204,8 +204,8 @@ fn read_rope_scaling(keys: Keys<'_>, n_ctx_train: usize) -> Result<(RopeScaling,
         None => keys.float("rope.scale_linear")?.unwrap_or(0.0),
     };
     let factor = if factor == 0.0 { 1.0 } else { factor };
-    if factor < 0.0 {
-        return Err(model_error(format!("rope.scaling.factor is {factor}")));
+    if factor <= 0.0 {
+        return Err(model_error(format!("metadata rope.scaling.factor is {factor}, it must be positive")));
     }
     let file_factor = keys.float("rope.scaling.attn_factor")?.unwrap_or(1.0);
     match keys.text("rope.scaling.type")?.unwrap_or("linear") {

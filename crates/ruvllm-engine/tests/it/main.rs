@@ -2,6 +2,7 @@
 
 mod generation;
 mod golden_logits;
+mod hostile;
 mod invariance;
 mod teacher_forced;
 mod template;
