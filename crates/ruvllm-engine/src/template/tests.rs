@@ -1,3 +1,5 @@
+//! Templates against Jinja2's output, limits and hostile sources.
+
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Tokenizers on small vocabularies: round trips, streaming, references, hostile metadata.
+
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Activations against f64, in every row of the table.
+
 use super::*;
 use proptest::prelude::*;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};

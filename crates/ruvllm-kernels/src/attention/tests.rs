@@ -1,3 +1,5 @@
+//! Attention against a plain f64 reference, and equality of bits over chunks, threads and batches.
+
 use super::*;
 use crate::team::Team;
 use proptest::prelude::*;

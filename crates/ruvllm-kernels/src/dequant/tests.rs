@@ -1,3 +1,5 @@
+//! Dequantisation against gguf-py's output, bit for bit, and every row against scalar.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Norms against f64, in every row of the table.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Rotary embedding against f64, in every row of the table.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! The exponential to 2 ulp over its range, softmax and sums against f64.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Laws of the pool after any sequence of operations.
+
 use super::*;
 use crate::BlockId;
 use proptest::prelude::*;
