@@ -95,17 +95,21 @@ impl Golden {
     /// # Panics
     /// If the model does not come in this type, or cannot be unpacked.
     pub fn model(&self, dtype: &str) -> PathBuf {
-        // An encoder's case names its one file, not a table of them.
-        let file = match self.case.get("files") {
-            Some(files) => files[dtype].as_str(),
-            None => self.case["file"].as_str().or(Some("model.gguf")).filter(|_| dtype == "f32"),
-        };
-        let file = file.unwrap_or_else(|| panic!("{} comes in {:?}, not in {dtype}", self.name, self.dtypes()));
+        let file =
+            self.file(dtype).unwrap_or_else(|| panic!("{} comes in {:?}, not in {dtype}", self.name, self.dtypes()));
         let path = testdata_dir().join("models").join(&self.name).join(file);
         if path.is_file() {
             return path;
         }
         unpacked(&path.with_file_name(format!("{file}.gz")), &format!("{}-{file}", self.name))
+    }
+
+    /// Returns the name of the model's file; an encoder's case names its one file, not a table of them.
+    fn file(&self, dtype: &str) -> Option<&str> {
+        match self.case.get("files") {
+            Some(files) => files[dtype].as_str(),
+            None => self.case["file"].as_str().or(Some("model.gguf")).filter(|_| dtype == "f32"),
+        }
     }
 
     /// Returns the expected logits, `[n_tokens, n_vocab]`.
@@ -190,7 +194,7 @@ mod tests {
                 assert_eq!(arch, Some(golden.arch.as_str()), "{}", golden.name);
                 let vocab = file.metadata().strings("tokenizer.ggml.tokens").expect("texts").expect("present");
                 assert_eq!(vocab.len(), golden.n_vocab, "{}", golden.name);
-                let bytes = golden.case["gguf_bytes"][golden.case["files"][dtype].as_str().expect("a name")].as_u64();
+                let bytes = golden.case["gguf_bytes"][golden.file(dtype).expect("a name")].as_u64();
                 assert_eq!(Some(file.total_bytes()), bytes, "{} {dtype}", golden.name);
             }
             assert!(golden.tokens.iter().all(|&id| (id as usize) < golden.n_vocab));
