@@ -1,9 +1,9 @@
 //! AVX2: a vector is 8 rows by 4 values (half of a panel's 64 bytes), `vpmaddubsw` with a broadcast of 4 activations.
 //!
-//! `vpmaddubsw` adds two products of u8 and i8 into an i16, which must not saturate. With activations of at most 127:
+//! `vpmaddubsw` adds two products of u8 and i8 into an i16, which must not saturate. With activation bytes of at most 127:
 //! 4 bits give 15 * 127 * 2 = 3,810, so eight groups fit (30,480 ≤ 32,767); 5 bits 7,874, four groups (31,496);
 //! 6 bits 16,002, two groups (32,004). 8 bits multiply |w| ≤ 128 with the activation under the weight's sign: 32,512,
-//! one group. A tile is `H` half panels by `MR` activation rows in 16 registers.
+//! one group. `vpmaddwd` then widens, and multiplies the high bytes' sums by 256. A tile is `H` half panels by `MR` activation rows in 16 registers.
 
 use super::super::acts::{ActBlock, block_scale};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
