@@ -82,7 +82,7 @@ fn bench_quantize(c: &mut Criterion) {
     for table in matmul::available() {
         let mut acts = Acts::new(x.len(), 1);
         group.bench_function(BenchmarkId::new("k4864", table.name()), |b| {
-            b.iter(|| acts.set(table, &team, black_box(&x), 1, x.len(), matmul::ActFormat::Q8));
+            b.iter(|| acts.set(table, &team, black_box(&x), 1, x.len(), matmul::ActFormat::Q16));
         });
     }
     group.finish();

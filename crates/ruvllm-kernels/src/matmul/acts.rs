@@ -1,4 +1,4 @@
-//! Activations: the input rows of a matmul, as f32 or quantised to 8 bits, in buffers that are reused.
+//! Activations: the input rows of a matmul, as f32 or quantised to 16 bits, in buffers that are reused.
 
 use super::Table;
 use super::format::BLOCK;
@@ -12,19 +12,21 @@ use std::fmt;
 pub enum ActFormat {
     /// 32-bit floats.
     F32,
-    /// 8-bit integers with an f32 scale per 32 values.
-    Q8,
+    /// 16-bit integers, in two bytes that are multiplied apart, with an f32 scale per 32 values.
+    Q16,
 }
 
-/// 32 quantised activations with all that a kernel needs of them: one cache line.
+/// 32 quantised activations with all that a kernel needs of them: a cache line and a half.
 ///
-/// `x[i] ≈ scale * q[i]` with `scale = max|x| / 127` and `q` rounded to nearest even, so `|q| ≤ 127`. A block with a
-/// largest magnitude under 1e-30 counts as zeros; one with a NaN or an infinity has a NaN scale, which spreads to
-/// every result it takes part in.
+/// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, `scale = max|x| / 32512` and `q` rounded to nearest even, so
+/// `|q| ≤ 32512 = 127 * 256`. Both bytes stay within ±127, which the i16 sums of AVX2 need: where the low byte would be
+/// -128, `q` is one larger, a step off instead of half a step. A block with a largest magnitude under 1e-30 counts as
+/// zeros; one with a NaN or an infinity has a NaN scale, which spreads to every result it takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-#[repr(C, align(64))]
+#[repr(C, align(32))]
 pub struct ActBlock {
-    pub(super) q: [i8; BLOCK],
+    pub(super) hi: [i8; BLOCK],
+    pub(super) lo: [i8; BLOCK],
     pub(super) scale: f32,
     /// `scale * Σq`: what a minimum is multiplied with.
     pub(super) scaled_sum: f32,
@@ -35,11 +37,12 @@ pub struct ActBlock {
 }
 
 impl ActBlock {
-    /// Completes a block from its quants, their sums by halves, and the scale.
-    pub(super) fn new(q: [i8; BLOCK], half_sums: [i32; 2], scale: f32) -> ActBlock {
+    /// Completes a block from its quants' bytes, the quants' sums by halves, and the scale.
+    pub(super) fn new(hi: [i8; BLOCK], lo: [i8; BLOCK], half_sums: [i32; 2], scale: f32) -> ActBlock {
         let sum = half_sums[0] + half_sums[1];
         ActBlock {
-            q,
+            hi,
+            lo,
             scale,
             scaled_sum: scale * sum as f32,
             neg_sum: -sum,
@@ -47,7 +50,20 @@ impl ActBlock {
             _pad: [0; 3],
         }
     }
+
+    /// Returns a block of zeros with a scale: 0, or NaN where a value is not finite.
+    pub(super) fn zeros(scale: f32) -> ActBlock {
+        ActBlock::new([0; BLOCK], [0; BLOCK], [0; 2], scale)
+    }
+
+    /// Returns quant `i`.
+    pub(super) fn q(&self, i: usize) -> i32 {
+        256 * i32::from(self.hi[i]) + i32::from(self.lo[i])
+    }
 }
+
+/// The largest magnitude of a quant.
+const Q_MAX: f32 = 32_512.0;
 
 /// Returns `(scale, 1 / scale)` for the bits of a block's largest magnitude; the inverse is 0 where quants must be 0.
 ///
@@ -59,7 +75,7 @@ pub(super) fn block_scale(max_bits: u32) -> (f32, f32) {
     } else if max < 1e-30 {
         (0.0, 0.0)
     } else {
-        (max / 127.0, 127.0 / max)
+        (max / Q_MAX, Q_MAX / max)
     }
 }
 
@@ -70,7 +86,7 @@ pub struct Acts {
     n: usize,
     k: usize,
     has_f32: bool,
-    has_q8: bool,
+    has_q16: bool,
     /// `[n][k rounded up to 16]`, padded with zeros.
     floats: AlignedVec<f32>,
     /// `[n][k / 32]`.
@@ -89,7 +105,7 @@ impl Acts {
             n: 0,
             k: 0,
             has_f32: false,
-            has_q8: false,
+            has_q16: false,
             floats: AlignedVec::new(n_max * k_max.next_multiple_of(16)),
             blocks: AlignedVec::new(n_max * k_max.div_ceil(BLOCK)),
             all_rows: (0..n_max as u32).collect(),
@@ -101,11 +117,11 @@ impl Acts {
     /// Results do not depend on the team's size.
     ///
     /// # Panics
-    /// If `x` has another size, the buffer is too small, or `k` is not a multiple of 32 for [`ActFormat::Q8`].
+    /// If `x` has another size, the buffer is too small, or `k` is not a multiple of 32 for [`ActFormat::Q16`].
     pub fn set(&mut self, table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFormat) {
         assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
         assert!(n <= self.all_rows.len(), "activations: {n} rows, room for {}", self.all_rows.len());
-        (self.n, self.k, self.has_f32, self.has_q8) = (n, k, false, false);
+        (self.n, self.k, self.has_f32, self.has_q16) = (n, k, false, false);
         self.add(table, team, x, format);
     }
 
@@ -123,12 +139,12 @@ impl Acts {
                 copy_rows(team, x, k, &mut self.floats[..n * stride]);
                 self.has_f32 = true;
             }
-            ActFormat::Q8 => {
+            ActFormat::Q16 => {
                 assert!(k.is_multiple_of(BLOCK), "activations: rows of {k} values are not whole blocks of 32");
                 let n_blocks = n * (k / BLOCK);
                 assert!(n_blocks <= self.blocks.len(), "activations: {n} rows of {k} values do not fit");
                 quantize(table, team, x, &mut self.blocks[..n_blocks]);
-                self.has_q8 = true;
+                self.has_q16 = true;
             }
         }
     }
@@ -147,7 +163,7 @@ impl Acts {
     pub fn has(&self, format: ActFormat) -> bool {
         match format {
             ActFormat::F32 => self.has_f32,
-            ActFormat::Q8 => self.has_q8,
+            ActFormat::Q16 => self.has_q16,
         }
     }
 
@@ -166,8 +182,8 @@ impl Acts {
 
 impl fmt::Debug for Acts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (n, k, has_f32, has_q8) = (self.n, self.k, self.has_f32, self.has_q8);
-        write!(f, "Acts({n} x {k}, f32: {has_f32}, q8: {has_q8})")
+        let (n, k, has_f32, has_q16) = (self.n, self.k, self.has_f32, self.has_q16);
+        write!(f, "Acts({n} x {k}, f32: {has_f32}, q16: {has_q16})")
     }
 }
 

@@ -76,7 +76,7 @@ impl Matrix {
     /// Returns what the activations must be given in.
     pub fn act_format(&self) -> ActFormat {
         match self.weights {
-            Weights::Panels(_) => ActFormat::Q8,
+            Weights::Panels(_) => ActFormat::Q16,
             Weights::Blocks { .. } => ActFormat::F32,
         }
     }

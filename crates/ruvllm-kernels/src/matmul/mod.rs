@@ -4,7 +4,8 @@
 //!
 //! - **integer** (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K): the matrix is repacked into panels of 16 rows, and rows lie
 //!   in lanes: a 64-byte vector is 16 rows by 4 consecutive values, multiplied with 4 activations broadcast to every
-//!   lane. A lane is a result, so nothing is summed across. Activations have 8 bits and a scale per 32.
+//!   lane. A lane is a result, so nothing is summed across. Activations have 16 bits and a scale per 32;
+//!   their high and low bytes go through the same byte products one after the other.
 //! - **float** (every other type): blocks stay where they are, usually in the file's mapping; tiles of rows are
 //!   dequantised and multiplied with f32 activations.
 //!

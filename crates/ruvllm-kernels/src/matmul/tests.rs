@@ -167,8 +167,9 @@ fn panels_take_little_more_than_the_file() {
 /// Each table row against f64 arithmetic on the same quantised activations.
 ///
 /// A block adds `1 + HALVES + MIN` terms to the sum. Each term is rounded at most 4 times before it is added (`d * sc`,
-/// the product of scales, the activations' scaled sum, the product where it is not fused), and each addition rounds
-/// the sum once: with u = ε / 2, `|error| ≤ (terms + 4) * u * Σ|term|` to first order; ε in place of u covers the rest.
+/// the product of scales, the integer sum or the activations' scaled sum, the product where it is not fused), and each
+/// addition rounds the sum once: with u = ε / 2, `|error| ≤ (terms + 4) * u * Σ|term|` to first order; ε in place of u
+/// covers the rest.
 fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: Fill) {
     let (k, team, mut rng) = (whole::<F>(k), Team::new(1), Rng(seed));
     let n_blocks = k / BLOCK;
@@ -182,7 +183,7 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
         .map(|table| {
             let w = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
             let mut out = vec![f32::NAN; n * n_rows];
-            matmul(&team, &w, &acts(table, &team, &x, n, k, ActFormat::Q8), &mut out);
+            matmul(&team, &w, &acts(table, &team, &x, n, k, ActFormat::Q16), &mut out);
             (table, out)
         })
         .collect();
@@ -200,8 +201,8 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
                 let (scale, min) = scalar::scales::<F>(scale_bytes, b, lane);
                 for (half, scale) in scale.into_iter().enumerate() {
                     let range = 16 * half..16 * half + 16;
-                    let dot: i32 = range.clone().map(|i| weights[i] * i32::from(act.q[i])).sum();
-                    let total: i32 = range.map(|i| i32::from(act.q[i])).sum();
+                    let dot: i32 = range.clone().map(|i| weights[i] * act.q(i)).sum();
+                    let total: i32 = range.map(|i| act.q(i)).sum();
                     add(f64::from(scale) * f64::from(act.scale) * f64::from(dot));
                     add(f64::from(min) * f64::from(act.scale) * f64::from(total));
                 }
@@ -225,6 +226,9 @@ fn tables_agree_with_f64_on_extreme_blocks() {
 }
 
 /// With scales that are powers of two and sums under 2^24 no operation rounds: results are the exact integers.
+///
+/// Three blocks of a row have values, one of them the largest and the others up to 360:
+/// `128 * 3 * (32512 + 31 * 360) < 2^24`.
 fn check_integers<F: Format>(seed: u64) {
     let (n_rows, k, n, mut rng) = (20, 256, 9, Rng(seed));
     let mut bytes = blocks(&mut rng, F::TY, n_rows, k, Fill::Random).to_vec();
@@ -233,25 +237,34 @@ fn check_integers<F: Format>(seed: u64) {
             block[at..at + 2].copy_from_slice(&f16::ONE.to_le_bytes());
         }
         match F::TY {
-            // Scales up to 3: 3 * 31 * 127 * 256 < 2^24.
+            // Scales up to 3 keep weights within ±128, as Q8_0's are.
             GgmlType::Q4_K | GgmlType::Q5_K => block[4..16].iter_mut().for_each(|b| *b &= 0x03),
             GgmlType::Q6_K => block[192..208].iter_mut().for_each(|b| *b = (*b % 4).wrapping_sub(2)),
             _ => {}
         }
     }
-    // A 127 in each block makes the scale 1.
-    let x: Vec<f32> = (0..n * k).map(|i| if i % 32 == 5 { 127.0 } else { (rng.next() % 255) as f32 - 127.0 }).collect();
+    // A 127 in a block makes the scale 1 / 256.
+    let q: Vec<i32> = (0..n * k)
+        .map(|i| match (i / BLOCK % 8, i % BLOCK) {
+            (0 | 3 | 6, 5) => [-32_512, 32_512][(rng.next() % 2) as usize],
+            (0 | 3 | 6, _) => (rng.next() % 721) as i32 - 360,
+            _ => 0,
+        })
+        // Quants with a low byte of -128 do not occur.
+        .map(|q| q + i32::from(q & 0xff == 0x80))
+        .collect();
+    let x: Vec<f32> = q.iter().map(|&q| q as f32 / 256.0).collect();
     let (team, mut w) = (Team::new(1), vec![0.0; n_rows * k]);
     dequant::dequantize(F::TY, &bytes, &mut w);
     let bytes = Bytes::from(bytes);
     for table in available() {
         let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
         let mut out = vec![0.0; n * n_rows];
-        matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::Q8), &mut out);
-        for (i, x) in x.chunks_exact(k).enumerate() {
+        matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::Q16), &mut out);
+        for (i, q) in q.chunks_exact(k).enumerate() {
             for (r, w) in w.chunks_exact(k).enumerate() {
-                let exact: i64 = x.iter().zip(w).map(|(&x, &w)| x as i64 * w as i64).sum();
-                assert_eq!(out[i * n_rows + r], exact as f32, "{} {} ({i}, {r})", table.name, F::TY);
+                let exact: i64 = q.iter().zip(w).map(|(&q, &w)| i64::from(q) * w as i64).sum();
+                assert_eq!(256.0 * out[i * n_rows + r], exact as f32, "{} {} ({i}, {r})", table.name, F::TY);
             }
         }
     }
@@ -264,7 +277,8 @@ fn integer_parts_are_exact() {
     }
 }
 
-/// Against f64 arithmetic on the activations as given: each is off by at most half a step of its block's scale.
+/// Against f64 arithmetic on the activations as given: each is off by at most half a step of its block's scale,
+/// a step and a half where the low byte would be -128.
 fn check_quantised<F: Format>(seed: u64, n_rows: usize, k: usize) {
     let (k, team, mut rng) = (whole::<F>(k), Team::new(1), Rng(seed));
     let bytes = blocks(&mut rng, F::TY, n_rows, k, Fill::Random);
@@ -273,15 +287,16 @@ fn check_quantised<F: Format>(seed: u64, n_rows: usize, k: usize) {
     let table = pick(Isa::best());
     let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes);
     let mut out = vec![0.0; n_rows];
-    matmul(&team, &matrix, &acts(table, &team, &x, 1, k, ActFormat::Q8), &mut out);
+    matmul(&team, &matrix, &acts(table, &team, &x, 1, k, ActFormat::Q16), &mut out);
     for (row, w) in w.chunks_exact(k).enumerate() {
         let (mut sum, mut bound) = (0.0, 0.0);
         for (w, x) in w.chunks_exact(BLOCK).zip(x.chunks_exact(BLOCK)) {
-            let step = f64::from(x.iter().fold(0.0f32, |max, x| max.max(x.abs()))) / 127.0;
+            let step = f64::from(x.iter().fold(0.0f32, |max, x| max.max(x.abs()))) / 32_512.0;
             for (w, x) in w.iter().zip(x) {
                 sum += f64::from(*w) * f64::from(*x);
-                // Half a step, and what f32 arithmetic adds (`check_tables`), here by a wide margin.
-                bound += (0.5001 * step + 1e-4 * f64::from(x.abs())) * (f64::from(w.abs()) + 1e-3);
+                // What f32 arithmetic adds (`check_tables`) is at most 196 ε = 2.4e-5, for Q6_K and 2,048 values.
+                let off = if ((f64::from(*x) / step).round() as i32) & 0xff == 0x80 { 1.51 } else { 0.51 };
+                bound += (off * step + 3e-5 * f64::from(x.abs())) * (f64::from(w.abs()) + 1e-3);
             }
         }
         let error = (f64::from(out[row]) - sum).abs();
@@ -409,7 +424,9 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
     x[96..128].iter_mut().for_each(|x| *x *= 1e-38);
     x[128..160].iter_mut().for_each(|x| *x *= 1e37);
     x[160..192].fill(-1e-31);
-    x[192..224].iter_mut().enumerate().for_each(|(i, x)| *x = i as f32 + if i == 31 { 96.0 } else { 0.5 });
+    x[192..224].iter_mut().enumerate().for_each(|(i, x)| *x = i as f32 + if i == 31 { 32_481.0 } else { 0.5 });
+    // Low bytes of -128, 127 and 128 at a scale of 1.
+    x[200..206].copy_from_slice(&[128.0, 127.0, -128.0, -129.0, 383.6, 32_512.0]);
     let mut expected: Vec<ActBlock> = vec![bytemuck::Zeroable::zeroed(); 64];
     pick(Isa::Scalar).quantize(&x, &mut expected);
     for table in available() {
@@ -418,23 +435,28 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
         assert_eq!(bytemuck::cast_slice::<ActBlock, u8>(&out), bytemuck::cast_slice(&expected), "{}", table.name);
     }
     for (b, (block, x)) in expected.iter().zip(x.chunks_exact(32)).enumerate() {
-        let sum: i32 = block.q.iter().map(|&q| i32::from(q)).sum();
+        let q: [i32; BLOCK] = std::array::from_fn(|i| block.q(i));
+        let sum: i32 = q.iter().sum();
         assert_eq!((block.neg_sum, block.neg_half_sums[0] + block.neg_half_sums[1]), (-sum, -sum));
-        assert!(block.q.iter().all(|&q| q != i8::MIN));
+        assert!(block.hi.iter().chain(&block.lo).all(|&byte| byte != i8::MIN));
         match b {
-            0 | 3 | 5 => assert!(block.scale == 0.0 && block.q == [0; 32]),
-            1 | 2 => assert!(block.scale.is_nan() && block.q == [0; 32]),
+            0 | 3 | 5 => assert!(block.scale == 0.0 && q == [0; 32]),
+            1 | 2 => assert!(block.scale.is_nan() && q == [0; 32]),
             _ => {
-                for (&q, &x) in block.q.iter().zip(x) {
-                    // Half a step; the inverse, the product and the scale each round once.
-                    let bound = block.scale * (0.5 + 127.0 * 2.0 * f32::EPSILON);
-                    assert!((f32::from(q) * block.scale - x).abs() <= bound, "block {b}: {q} for {x}");
+                for (&q, &x) in q.iter().zip(x) {
+                    // Half a step, or one and a half above what is left out; the inverse, the product and the scale
+                    // each round once.
+                    let half_steps = if q & 0xff == 0x81 { 1.5 } else { 0.5 };
+                    let bound = f64::from(block.scale) * (half_steps + 32_512.0 * 2.0 * f64::from(f32::EPSILON));
+                    let error = (f64::from(q) * f64::from(block.scale) - f64::from(x)).abs();
+                    assert!(error <= bound, "block {b}: {q} for {x}");
                 }
             }
         }
     }
     // Ties go to even: 0.5, 1.5, 2.5 at a scale of 1.
-    assert_eq!(expected[6].q[..4], [0, 2, 2, 4]);
+    assert_eq!([0, 1, 2, 3].map(|i| expected[6].q(i)), [0, 2, 2, 4]);
+    assert_eq!([8, 9, 10, 11, 12, 13].map(|i| expected[6].q(i)), [129, 127, -127, -129, 385, 32_512]);
 }
 
 #[test]
@@ -445,7 +467,7 @@ fn a_nan_in_the_input_reaches_its_row_alone() {
     let mut x = Rng(16).floats(2 * 64);
     x[3] = f32::NAN;
     let mut out = [0.0; 32];
-    matmul(&team, &w, &acts(table, &team, &x, 2, 64, ActFormat::Q8), &mut out);
+    matmul(&team, &w, &acts(table, &team, &x, 2, 64, ActFormat::Q16), &mut out);
     assert!(out[..16].iter().all(|y| y.is_nan()) && out[16..].iter().all(|y| y.is_finite()));
 }
 
@@ -455,7 +477,7 @@ fn many_products_share_one_region() {
     let x = rng.floats(n * k);
     for n_threads in [1, 3] {
         let team = Team::new(n_threads);
-        let mut input = acts(table, &team, &x, n, k, ActFormat::Q8);
+        let mut input = acts(table, &team, &x, n, k, ActFormat::Q16);
         input.add(table, &team, &x, ActFormat::F32);
         let mut matrix =
             |ty, n_rows| Matrix::new(table, &team, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
@@ -472,7 +494,7 @@ fn many_products_share_one_region() {
 }
 
 #[test]
-#[should_panic(expected = "the activations do not hold Q8, which Q8_0 multiplies with")]
+#[should_panic(expected = "the activations do not hold Q16, which Q8_0 multiplies with")]
 fn activations_in_another_format_are_refused() {
     let (team, table) = (Team::new(1), pick(Isa::Scalar));
     let w = Matrix::new(table, &team, GgmlType::Q8_0, 1, 32, vec![0; 34].into());

@@ -1,9 +1,9 @@
 //! AVX2: a vector is 8 rows by 4 values (half of a panel's 64 bytes), `vpmaddubsw` with a broadcast of 4 activations.
 //!
-//! `vpmaddubsw` adds two products of u8 and i8 into an i16, which must not saturate. With activations of at most 127:
+//! `vpmaddubsw` adds two products of u8 and i8 into an i16, which must not saturate. With activation bytes of at most 127:
 //! 4 bits give 15 * 127 * 2 = 3,810, so eight groups fit (30,480 ≤ 32,767); 5 bits 7,874, four groups (31,496);
 //! 6 bits 16,002, two groups (32,004). 8 bits multiply |w| ≤ 128 with the activation under the weight's sign: 32,512,
-//! one group. A tile is `H` half panels by `MR` activation rows in 16 registers.
+//! one group. `vpmaddwd` then widens, and multiplies the high bytes' sums by 256. A tile is `H` half panels by `MR` activation rows in 16 registers.
 
 use super::super::acts::{ActBlock, block_scale};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
@@ -27,23 +27,36 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
         let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b10_11_00_01>(max));
         let (scale, inverse) = block_scale(_mm_cvtsi128_si32(max) as u32);
         if inverse == 0.0 {
-            *block = ActBlock::new([0; BLOCK], [0; 2], scale);
+            *block = ActBlock::zeros(scale);
             continue;
         }
         let inverse = _mm256_set1_ps(inverse);
-        let mut ints = [_mm256_setzero_si256(); 4];
-        for (v, ints) in v.iter().zip(&mut ints) {
-            *ints = _mm256_cvtps_epi32(_mm256_mul_ps(*v, inverse));
+        let (mut q, mut high, mut low) =
+            ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
+        for (at, v) in v.into_iter().enumerate() {
+            let rounded = _mm256_cvtps_epi32(_mm256_mul_ps(v, inverse));
+            // A low byte of -128 becomes -127: a comparison that holds is -1.
+            let lowest = _mm256_and_si256(rounded, _mm256_set1_epi32(0xff));
+            q[at] = _mm256_sub_epi32(rounded, _mm256_cmpeq_epi32(lowest, _mm256_set1_epi32(0x80)));
+            high[at] = _mm256_srai_epi32::<8>(_mm256_add_epi32(q[at], _mm256_set1_epi32(128)));
+            low[at] = _mm256_sub_epi32(q[at], _mm256_slli_epi32::<8>(high[at]));
         }
-        // Packing works within 128-bit lanes; the permutation puts the dwords back in order.
-        let packed = _mm256_packs_epi16(_mm256_packs_epi32(ints[0], ints[1]), _mm256_packs_epi32(ints[2], ints[3]));
-        let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-        let mut q = [0i8; BLOCK];
-        // SAFETY: `q` is 32 bytes.
-        unsafe { _mm256_storeu_si256(q.as_mut_ptr().cast(), packed) };
-        let sums = [hsum(_mm256_add_epi32(ints[0], ints[1])), hsum(_mm256_add_epi32(ints[2], ints[3]))];
-        *block = ActBlock::new(q, sums, scale);
+        let sums = [hsum(_mm256_add_epi32(q[0], q[1])), hsum(_mm256_add_epi32(q[2], q[3]))];
+        *block = ActBlock::new(bytes(&high), bytes(&low), sums, scale);
     }
+}
+
+/// Narrows 32 integers that fit to bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn bytes(ints: &[__m256i; 4]) -> [i8; BLOCK] {
+    // Packing works within 128-bit lanes; the permutation puts the dwords back in order.
+    let packed = _mm256_packs_epi16(_mm256_packs_epi32(ints[0], ints[1]), _mm256_packs_epi32(ints[2], ints[3]));
+    let packed = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    let mut bytes = [0; BLOCK];
+    // SAFETY: 32 bytes.
+    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), packed) };
+    bytes
 }
 
 #[inline]
@@ -64,7 +77,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
             // SAFETY: the caller's promises; `i + MR` stays within the job's rows, halves 0 and 1 within the panel.
             unsafe {
                 match job.rows.len() - i {
-                    // 8 bits keep the weights and their magnitudes: four rows spill (58 against 79 G/s at 2 x 2).
+                    // 8 bits keep the weights and their magnitudes: four rows would spill.
                     4.. if F::BITS != 8 => {
                         tile::<F, 1, 4>(job, p, 0, i);
                         tile::<F, 1, 4>(job, p, 1, i);
@@ -126,19 +139,14 @@ unsafe fn tile<F: Format, const H: usize, const MR: usize>(job: &Job<'_>, p: usi
             }
             if F::HALVES {
                 let mut dot = start::<F, H, MR>(&act, |act| &raw const (*act).neg_half_sums[0]);
-                groups::<F, H, MR, 0>(q, &act, &mut dot);
+                groups::<F, H, MR, 0, 1>(q, &act, &mut dot);
                 scale_add(&mut acc, &dot, &w_scale, 0, &act);
                 let mut dot = start::<F, H, MR>(&act, |act| &raw const (*act).neg_half_sums[1]);
-                groups::<F, H, MR, 4>(q, &act, &mut dot);
+                groups::<F, H, MR, 4, 1>(q, &act, &mut dot);
                 scale_add(&mut acc, &dot, &w_scale, 1, &act);
             } else {
                 let mut dot = start::<F, H, MR>(&act, |act| &raw const (*act).neg_sum);
-                if F::BITS == 4 {
-                    all_groups::<F, H, MR>(q, &act, &mut dot);
-                } else {
-                    groups::<F, H, MR, 0>(q, &act, &mut dot);
-                    groups::<F, H, MR, 4>(q, &act, &mut dot);
-                }
+                groups::<F, H, MR, 0, 2>(q, &act, &mut dot);
                 scale_add(&mut acc, &dot, &w_scale, 0, &act);
             }
             if F::MIN {
@@ -182,58 +190,55 @@ unsafe fn start<F: Format, const H: usize, const MR: usize>(
     dot
 }
 
-/// Adds the dot products of groups `J..J + 4` of a block, widening as often as the format's bits ask.
+/// Adds the dot products of groups `J..J + 4 * N4` of a block, widening as often as the format's bits ask.
+///
+/// The high bytes go first and the low ones after them: with both at once even one row is short of registers (Q5_0: 11
+/// against 22 GiB/s).
 ///
 /// # Safety
 /// `q` and `act` point to a (half) block of the format and to one of activations.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn groups<F: Format, const H: usize, const MR: usize, const J: usize>(
+unsafe fn groups<F: Format, const H: usize, const MR: usize, const J: usize, const N4: usize>(
     q: *const u8,
     act: &[*const ActBlock; MR],
     dot: &mut [[__m256i; MR]; H],
 ) {
+    let per_widening = match F::BITS {
+        4 => 8,
+        5 => 4,
+        6 => 2,
+        _ => 1,
+    };
+    let widen = |j: usize| (j + 1).is_multiple_of(per_widening) || j + 1 == J + 4 * N4;
     let mut sums = [[_mm256_setzero_si256(); MR]; H];
-    for j in J..J + 4 {
-        let widen = match F::BITS {
-            4 | 5 => j == J + 3,
-            6 => j % 2 == 1,
-            _ => true,
-        };
+    for j in J..J + 4 * N4 {
         // SAFETY: the caller's promise.
-        unsafe { group::<F, H, MR>(q, act, j, &mut sums) };
-        if widen {
-            add_widened(dot, &mut sums);
+        unsafe { group::<F, H, MR, HI>(q, act, j, &mut sums) };
+        if widen(j) {
+            add_widened(dot, &mut sums, 256);
+        }
+    }
+    for j in J..J + 4 * N4 {
+        // SAFETY: as above.
+        unsafe { group::<F, H, MR, LO>(q, act, j, &mut sums) };
+        if widen(j) {
+            add_widened(dot, &mut sums, 1);
         }
     }
 }
 
-/// Adds the dot products of all eight groups, widening once: for 4 bits.
-///
-/// # Safety
-/// As [`groups`] says.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn all_groups<F: Format, const H: usize, const MR: usize>(
-    q: *const u8,
-    act: &[*const ActBlock; MR],
-    dot: &mut [[__m256i; MR]; H],
-) {
-    let mut sums = [[_mm256_setzero_si256(); MR]; H];
-    for j in 0..8 {
-        // SAFETY: the caller's promise.
-        unsafe { group::<F, H, MR>(q, act, j, &mut sums) };
-    }
-    add_widened(dot, &mut sums);
-}
+/// Where a block of activations has its high and its low bytes, in words of four.
+const HI: usize = 0;
+const LO: usize = BLOCK / 4;
 
-/// Adds group `j`'s products to sums in i16.
+/// Adds group `j`'s products with the bytes from word `PART` on to sums in i16.
 ///
 /// # Safety
-/// As [`groups`] says.
+/// As [`groups`] says; `PART` is [`HI`] or [`LO`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn group<F: Format, const H: usize, const MR: usize>(
+unsafe fn group<F: Format, const H: usize, const MR: usize, const PART: usize>(
     q: *const u8,
     act: &[*const ActBlock; MR],
     j: usize,
@@ -245,8 +250,8 @@ unsafe fn group<F: Format, const H: usize, const MR: usize>(
         *w = unsafe { unpack::<F>(q.add(32 * h), j) };
     }
     for r in 0..MR {
-        // SAFETY: bytes `4j..4j + 4` of 32; a block is aligned and starts with them.
-        let a = _mm256_set1_epi32(unsafe { act[r].cast::<i32>().add(j).read() });
+        // SAFETY: bytes `4j..4j + 4` of the 32 high or low ones; a block is aligned and starts with them.
+        let a = _mm256_set1_epi32(unsafe { act[r].cast::<i32>().add(PART + j).read() });
         for h in 0..H {
             let products = if F::BITS == 8 {
                 _mm256_maddubs_epi16(_mm256_abs_epi8(w[h]), _mm256_sign_epi8(a, w[h]))
@@ -258,13 +263,18 @@ unsafe fn group<F: Format, const H: usize, const MR: usize>(
     }
 }
 
+/// `dot += factor * sums`, and empties the sums; `factor` is 256 for high bytes and 1 for low ones.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-fn add_widened<const H: usize, const MR: usize>(dot: &mut [[__m256i; MR]; H], sums: &mut [[__m256i; MR]; H]) {
-    let ones = _mm256_set1_epi16(1);
+fn add_widened<const H: usize, const MR: usize>(
+    dot: &mut [[__m256i; MR]; H],
+    sums: &mut [[__m256i; MR]; H],
+    factor: i16,
+) {
+    let factor = _mm256_set1_epi16(factor);
     for h in 0..H {
         for r in 0..MR {
-            dot[h][r] = _mm256_add_epi32(dot[h][r], _mm256_madd_epi16(sums[h][r], ones));
+            dot[h][r] = _mm256_add_epi32(dot[h][r], _mm256_madd_epi16(sums[h][r], factor));
             sums[h][r] = _mm256_setzero_si256();
         }
     }

@@ -1,14 +1,18 @@
-//! The integer path: panels of 8-bit or narrower weights times 8-bit activations.
+//! The integer path: panels of 8-bit or narrower weights times 16-bit activations.
 //!
 //! ```text
 //! for each activation row i, lane r (a row of the panel):
 //!   acc = 0 (f32)
 //!   for each block b of 32:
-//!     dot = -offset * Σ a[b] + Σ u[r][b] * a[b]                    exact, i32
+//!     hi, lo = Σ u[r][b] * a_hi[b], Σ u[r][b] * a_lo[b]            the same byte products, twice
+//!     dot = 256 * hi + lo - offset * Σ a[b]                        exact, i32
 //!     acc = fma(f32(dot), w_scale[r][b] * a_scale[b], acc)         Q6_K: twice, once for each 16
 //!     acc = fma(m[r][b], a_scale[b] * Σ a[b], acc)                 formats with a minimum
 //!   out[i][r] = acc
 //! ```
+//!
+//! An activation is `a = 256 * a_hi + a_lo` with both bytes within ±127, so `|256 * hi| ≤ 255 * 127 * 32 * 256 < 2^28`
+//! and no sum leaves i32.
 //!
 //! The order above holds for every tile shape, so a result does not depend on how many rows are computed at once.
 //! Cutting the blocks in pieces changes nothing either: the accumulators go through `out` as f32 and come back.

@@ -2,7 +2,8 @@
 //!
 //! With `DOT` (the `dotprod` extension) a group is one `sdot`, whose intrinsic is not stable and which is therefore
 //! written in assembly. Without it, `smull` makes i16 products (at most 128 * 127) and `sadalp` adds pairs of them to
-//! two i32 vectors, which one `addp` joins at the block's end. A tile is one quarter by `MR` activation rows.
+//! two i32 vectors, which one `addp` joins at the block's end. High and low bytes of the activations have sums of their
+//! own. A tile is one quarter by `MR` activation rows.
 
 use super::super::acts::{ActBlock, block_scale};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
@@ -23,24 +24,37 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
         }
         let (scale, inverse) = block_scale(vmaxvq_u32(max));
         if inverse == 0.0 {
-            *block = ActBlock::new([0; BLOCK], [0; 2], scale);
+            *block = ActBlock::zeros(scale);
             continue;
         }
-        let mut q = [0i8; BLOCK];
-        let mut sums = [0; 2];
+        let (mut hi, mut lo, mut sums) = ([0; BLOCK], [0; BLOCK], [0; 2]);
         for (half, sum) in sums.iter_mut().enumerate() {
-            let mut ints = [vdupq_n_s32(0); 4];
-            for (v, ints) in v[4 * half..].iter().zip(&mut ints) {
-                *ints = vcvtnq_s32_f32(vmulq_n_f32(*v, inverse));
+            let (mut q, mut high) = ([vdupq_n_s32(0); 4], [vdupq_n_s32(0); 4]);
+            for (at, v) in v[4 * half..][..4].iter().enumerate() {
+                let rounded = vcvtnq_s32_f32(vmulq_n_f32(*v, inverse));
+                // A low byte of -128 becomes -127: a comparison that holds is -1.
+                let lowest = vceqq_s32(vandq_s32(rounded, vdupq_n_s32(0xff)), vdupq_n_s32(0x80));
+                q[at] = vsubq_s32(rounded, vreinterpretq_s32_u32(lowest));
+                high[at] = vshrq_n_s32::<8>(vaddq_s32(q[at], vdupq_n_s32(128)));
             }
-            let low = vcombine_s16(vmovn_s32(ints[0]), vmovn_s32(ints[1]));
-            let high = vcombine_s16(vmovn_s32(ints[2]), vmovn_s32(ints[3]));
-            // SAFETY: `q` is 32 bytes: two halves of 16.
-            unsafe { vst1q_s8(q.as_mut_ptr().add(16 * half), vcombine_s8(vmovn_s16(low), vmovn_s16(high))) };
-            *sum = vaddvq_s32(vaddq_s32(vaddq_s32(ints[0], ints[1]), vaddq_s32(ints[2], ints[3])));
+            // SAFETY: 16 bytes of 32, from 0 or 16 on.
+            unsafe {
+                vst1q_s8(hi.as_mut_ptr().add(16 * half), low_bytes(&high));
+                vst1q_s8(lo.as_mut_ptr().add(16 * half), low_bytes(&q));
+            }
+            *sum = vaddvq_s32(vaddq_s32(vaddq_s32(q[0], q[1]), vaddq_s32(q[2], q[3])));
         }
-        *block = ActBlock::new(q, sums, scale);
+        *block = ActBlock::new(hi, lo, sums, scale);
     }
+}
+
+/// Returns the low bytes of 16 integers.
+#[inline]
+#[target_feature(enable = "neon")]
+fn low_bytes(ints: &[int32x4_t; 4]) -> int8x16_t {
+    let first = vcombine_s16(vmovn_s32(ints[0]), vmovn_s32(ints[1]));
+    let second = vcombine_s16(vmovn_s32(ints[2]), vmovn_s32(ints[3]));
+    vcombine_s8(vmovn_s16(first), vmovn_s16(second))
 }
 
 /// # Safety
@@ -148,27 +162,42 @@ unsafe fn groups<F: Format, const DOT: bool, const MR: usize>(
     from: usize,
     to: usize,
 ) -> [int32x4_t; MR] {
-    let mut sums = [[vdupq_n_s32(0); 2]; MR];
+    let mut hi = [[vdupq_n_s32(0); 2]; MR];
+    let mut lo = [[vdupq_n_s32(0); 2]; MR];
     for j in from..to {
         // SAFETY: the caller's promise.
         let w = unsafe { unpack::<F>(q, j) };
         for r in 0..MR {
-            // SAFETY: bytes `4j..4j + 4` of 32; a block is aligned and starts with them.
-            let a = vreinterpretq_s8_s32(vdupq_n_s32(unsafe { act[r].cast::<i32>().add(j).read() }));
-            if DOT {
+            for (word, sums) in [(j, &mut hi[r]), (8 + j, &mut lo[r])] {
+                // SAFETY: four of the 32 high or of the 32 low bytes; a block is aligned and starts with them.
+                let a = vreinterpretq_s8_s32(vdupq_n_s32(unsafe { act[r].cast::<i32>().add(word).read() }));
                 // SAFETY: `run` with `DOT` is only reached where the CPU has the instruction.
-                unsafe { sdot(&mut sums[r][0], w, a) };
-            } else {
-                sums[r][0] = vpadalq_s16(sums[r][0], vmull_s8(vget_low_s8(w), vget_low_s8(a)));
-                sums[r][1] = vpadalq_s16(sums[r][1], vmull_high_s8(w, a));
+                unsafe { multiply_add::<DOT>(sums, w, a) };
             }
         }
     }
     let mut dot = [vdupq_n_s32(0); MR];
     for r in 0..MR {
-        dot[r] = if DOT { sums[r][0] } else { vpaddq_s32(sums[r][0], sums[r][1]) };
+        let sum = |sums: [int32x4_t; 2]| if DOT { sums[0] } else { vpaddq_s32(sums[0], sums[1]) };
+        dot[r] = vaddq_s32(vshlq_n_s32::<8>(sum(hi[r])), sum(lo[r]));
     }
     dot
+}
+
+/// Adds the products of 16 bytes to sums: with `DOT` by fours to the first, else by pairs to both.
+///
+/// # Safety
+/// With `DOT` the CPU has `dotprod`.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn multiply_add<const DOT: bool>(sums: &mut [int32x4_t; 2], w: int8x16_t, a: int8x16_t) {
+    if DOT {
+        // SAFETY: the caller's promise.
+        unsafe { sdot(&mut sums[0], w, a) };
+    } else {
+        sums[0] = vpadalq_s16(sums[0], vmull_s8(vget_low_s8(w), vget_low_s8(a)));
+        sums[1] = vpadalq_s16(sums[1], vmull_high_s8(w, a));
+    }
 }
 
 /// Adds to each lane the dot product of its four bytes.

@@ -10,17 +10,20 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
     for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
         let max_bits = x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().expect("a block has 32 values");
         let (scale, inverse) = block_scale(max_bits);
-        let (mut q, mut sums) = ([0; BLOCK], [0; 2]);
+        let (mut hi, mut lo, mut sums) = ([0; BLOCK], [0; BLOCK], [0; 2]);
         // An inverse of 0 leaves zeros, also where a value is not finite.
         if inverse != 0.0 {
             for i in 0..BLOCK {
                 // Adding 1.5 * 2^23 rounds to an integer, ties to even, as the vector conversions do.
                 let rounded = (x[i] * inverse + 12_582_912.0) - 12_582_912.0;
-                q[i] = rounded as i8;
-                sums[i / 16] += i32::from(q[i]);
+                let q = rounded as i32;
+                // A low byte of -128 becomes -127.
+                let q = q + i32::from(q & 0xff == 0x80);
+                (hi[i], lo[i]) = (((q + 128) >> 8) as i8, q as i8);
+                sums[i / 16] += q;
             }
         }
-        *block = ActBlock::new(q, sums, scale);
+        *block = ActBlock::new(hi, lo, sums, scale);
     }
 }
 
@@ -92,7 +95,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
 }
 
 fn add_block<F: Format>(mut acc: f32, weights: &[i32; BLOCK], scale: [f32; 2], min: f32, act: &ActBlock) -> f32 {
-    let dot = |from: usize, to: usize| (from..to).map(|i| weights[i] * i32::from(act.q[i])).sum::<i32>() as f32;
+    let dot = |from: usize, to: usize| (from..to).map(|i| weights[i] * act.q(i)).sum::<i32>() as f32;
     if F::HALVES {
         acc += dot(0, 16) * (scale[0] * act.scale);
         acc += dot(16, 32) * (scale[1] * act.scale);
