@@ -90,7 +90,7 @@ pub fn print(text: &str) -> Result<()> {
 /// Writes a line to standard output at once.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_line(text: &str) -> Result<()> {
     print(&format!("{text}\n"))
 }
@@ -98,7 +98,7 @@ pub fn print_line(text: &str) -> Result<()> {
 /// Writes one JSON object on one line to standard output.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &serde_json::Value) -> Result<()> {
     print_line(&value.to_string())
 }
