@@ -51,6 +51,9 @@ pub(crate) fn fetch(names: &[&str]) -> Result<()> {
     if n_present == names.len() {
         return Ok(());
     }
+    if let Some(own) = own_folder() {
+        bail!("RUVLLM_MODELS is {}, which lacks {}; put them there or unset it", own.display(), missing.join(", "));
+    }
     let ruvllm = build_ruvllm()?;
     for name in missing {
         pull(&ruvllm, name)?;
@@ -79,9 +82,21 @@ fn pull(ruvllm: &PathBuf, name: &str) -> Result<()> {
     bail!("no try was made to pull {name}")
 }
 
-/// Returns the folder that `ruvllm pull` writes models to.
+/// Returns the value of an environment variable that names a folder.
+fn var(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Returns the folder the tests read instead of the one that `ruvllm pull` writes to, if there is one.
+fn own_folder() -> Option<PathBuf> {
+    var("RUVLLM_MODELS")
+}
+
+/// Returns the folder that the tests read: their own, or the one that `ruvllm pull` writes to.
 fn folder() -> Result<PathBuf> {
-    let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(own) = own_folder() {
+        return Ok(own);
+    }
     let home = var("RUVLLM_HOME")
         .or_else(|| Some(var("XDG_CACHE_HOME")?.join("ruvllm")))
         .or_else(|| Some(var("HOME")?.join(".cache/ruvllm")))

@@ -10,8 +10,6 @@ use serde::Deserialize;
 pub(super) struct Case {
     /// The whole name, e.g. `rms_norm/avx2/576`.
     pub(super) name: String,
-    /// The bench group, which is the kernel.
-    pub(super) group: String,
     /// The median of one pass in nanoseconds.
     pub(super) median_ns: f64,
     /// What one pass goes through, if the bench says so.
@@ -30,7 +28,6 @@ pub(super) enum Throughput {
 
 #[derive(Deserialize)]
 struct Benchmark {
-    group_id: String,
     full_id: String,
     throughput: Option<Throughput>,
 }
@@ -70,7 +67,6 @@ fn case(folder: &Path) -> Result<Case> {
     let estimates: Estimates = parse(&folder.join("estimates.json"))?;
     Ok(Case {
         name: benchmark.full_id,
-        group: benchmark.group_id,
         median_ns: estimates.median.point_estimate,
         throughput: benchmark.throughput,
     })
@@ -99,7 +95,6 @@ mod tests {
             .expect("a file");
         let expected = Case {
             name: "rms_norm/avx2/576".to_owned(),
-            group: "rms_norm".to_owned(),
             median_ns: 41.5,
             throughput: Some(Throughput::Bytes(2304)),
         };

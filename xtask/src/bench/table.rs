@@ -8,7 +8,10 @@ use anyhow::{Result, bail};
 use super::criterion::{Case, Throughput};
 
 /// The instruction sets a case may name, in the order of the columns. `scalar` is what the others are measured by.
-const ISAS: [&str; 5] = ["scalar", "neon", "avx2", "avx512", "amx"];
+const ISAS: [&str; 6] = ["scalar", "neon", "neon+dotprod", "avx2", "avx512", "amx"];
+
+/// How the parts of a name begin that say whose shape was measured, not what: models, and floats beside them.
+const SHAPES: [&str; 4] = ["smollm2", "gemma3", "qwen", "float_"];
 
 /// The implementations of one kernel on one shape.
 #[derive(Default)]
@@ -78,17 +81,21 @@ pub(super) fn speed_ups(cases: &[Case], full: bool) -> Result<String> {
 /// Gathers the implementations of each case: the instruction set is the part of the name that is one of [`ISAS`].
 fn rows(cases: &[Case]) -> BTreeMap<String, Row> {
     let mut rows: BTreeMap<String, Row> = BTreeMap::new();
-    let without_isa = |name: &str| {
-        let parts: Vec<&str> = name.split('/').filter(|part| !ISAS.contains(part)).collect();
-        parts.join("/")
-    };
     for case in cases {
-        let Some(isa) = ISAS.into_iter().find(|isa| case.name.split('/').any(|part| part == *isa)) else { continue };
-        let row = rows.entry(without_isa(&case.name)).or_default();
-        row.kernel = without_isa(&case.group);
+        let (isas, parts): (Vec<&str>, Vec<&str>) = case.name.split('/').partition(|part| ISAS.contains(part));
+        let Some(isa) = ISAS.into_iter().find(|isa| isas.contains(isa)) else { continue };
+        let row = rows.entry(parts.join("/")).or_default();
+        let kernel: Vec<&str> = parts.into_iter().filter(|part| !is_shape(part)).collect();
+        row.kernel = kernel.join("/");
         row.by_isa.insert(isa, case.clone());
     }
     rows
+}
+
+/// Whether a part of a name says which shape was measured: a number, a depth (`k4864`) or one of [`SHAPES`].
+fn is_shape(part: &str) -> bool {
+    let number = part.strip_prefix('k').unwrap_or(part);
+    number.bytes().all(|byte| byte.is_ascii_digit()) || SHAPES.iter().any(|start| part.starts_with(start))
 }
 
 /// Returns the geometric mean, or `None` of nothing.
@@ -146,20 +153,20 @@ pub(super) fn ratios(unit: &str, old: &BTreeMap<String, f64>, new: &BTreeMap<Str
 mod tests {
     use super::*;
 
-    fn case(name: &str, group: &str, median_ns: f64, throughput: Option<Throughput>) -> Case {
-        Case { name: name.to_owned(), group: group.to_owned(), median_ns, throughput }
+    fn case(name: &str, median_ns: f64, throughput: Option<Throughput>) -> Case {
+        Case { name: name.to_owned(), median_ns, throughput }
     }
 
     fn cases() -> Vec<Case> {
         let bytes = Some(Throughput::Bytes(4000));
         vec![
-            case("dot/scalar/576", "dot", 400.0, bytes),
-            case("dot/avx2/576", "dot", 100.0, bytes),
-            case("dot/avx512/576", "dot", 50.0, bytes),
-            case("dot/scalar/2048", "dot", 1600.0, None),
-            case("dot/avx2/2048", "dot", 1600.0, None),
-            case("rope/neox/avx2", "rope/neox", 2.5e6, None),
-            case("load/all", "load", 1.0, None),
+            case("dot/scalar/576", 400.0, bytes),
+            case("dot/avx2/576", 100.0, bytes),
+            case("dot/avx512/576", 50.0, bytes),
+            case("dot/scalar/2048", 1600.0, None),
+            case("dot/avx2/2048", 1600.0, None),
+            case("rope/neox/avx2", 2.5e6, None),
+            case("load/all", 1.0, None),
         ]
     }
 
@@ -177,6 +184,17 @@ mod tests {
                         | rope/neox | – | 2.50 ms | – | – |\n";
         assert_eq!(speed_ups(&cases(), true).expect("a table"), expected);
         assert!(speed_ups(&cases()[6..], true).is_err());
+    }
+
+    #[test]
+    fn kernels_are_named_without_shapes() {
+        let ns = [("scalar", 30.0), ("avx2", 10.0)];
+        let cases = ["matmul/qwen_up/Q5_0/n1", "matmul/gemma3_up/Q5_0/n1", "quantize/k4864", "decode/smollm2-135m/256"]
+            .into_iter()
+            .flat_map(|name| ns.map(|(isa, ns)| case(&format!("{name}/{isa}"), ns, None)));
+        let table = speed_ups(&cases.collect::<Vec<_>>(), false).expect("a table");
+        let rows: Vec<&str> = table.lines().skip(2).collect();
+        assert_eq!(rows, ["| decode | 1 | 3.0× |", "| matmul/Q5_0/n1 | 2 | 3.0× |", "| quantize | 1 | 3.0× |"]);
     }
 
     #[test]
