@@ -124,9 +124,9 @@ fn measure_kernels(filter: Option<&str>) -> Result<BTreeMap<String, f64>> {
 
 /// Runs `ruvllm bench` on every real model and returns tokens per second by `model/test`.
 fn measure_models(what: &What) -> Result<BTreeMap<String, f64>> {
-    models::fetch(&models::NAMES)?;
+    models::fetch(&models::NAMES, models::build_ruvllm)?;
     shell::run(&mut shell::cargo("build --release --package ruvllm-cli"))?;
-    let ruvllm = shell::target_dir().join("release").join("ruvllm").with_extension(std::env::consts::EXE_EXTENSION);
+    let ruvllm = models::ruvllm_path("release");
     let mut medians = BTreeMap::new();
     for model in models::NAMES {
         let mut command = Command::new(&ruvllm);

@@ -3,6 +3,7 @@
 //! All steps build with one profile, one target folder and the same flags, so a dependency is compiled once for
 //! checking and once for running.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -30,8 +31,8 @@ const STEPS: [Step; 9] = [
     Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "clippy", run: |_| clippy() },
-    Step { name: "build", run: |_| shell::run(cargo("test --workspace --no-run").args(["--profile", PROFILE])) },
-    Step { name: "models", run: |_| models::fetch(&models::NAMES) },
+    Step { name: "build", run: |_| build().map(drop) },
+    Step { name: "models", run: |_| models::fetch(&models::NAMES, build) },
     Step { name: "test", run: test },
     Step { name: "bench", run: |_| bench() },
     Step { name: "docs", run: |_| docs() },
@@ -74,6 +75,13 @@ fn line(name: &str, ok: bool, took: Duration, totals: Totals) -> String {
 
 fn clippy() -> Result<()> {
     shell::run(cargo("clippy --workspace --all-targets").args(["--profile", PROFILE, "--", "-D", "warnings"]))
+}
+
+/// Builds all tests and what they run, and returns where `ruvllm` lies. It is what `test` needs, so nothing is built
+/// for the models alone.
+fn build() -> Result<PathBuf> {
+    shell::run(cargo("test --workspace --no-run").args(["--profile", PROFILE]))?;
+    Ok(models::ruvllm_path(PROFILE))
 }
 
 fn test(totals: &mut Totals) -> Result<()> {

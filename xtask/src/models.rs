@@ -27,16 +27,16 @@ pub(crate) struct Args {
 /// `ruvllm` cannot be built, or a model cannot be pulled.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.only {
-        Some(name) => fetch(&[name]),
-        None => fetch(&NAMES),
+        Some(name) => fetch(&[name], build_ruvllm),
+        None => fetch(&NAMES, build_ruvllm),
     }
 }
 
-/// Fetches each of `names` unless it is there.
+/// Fetches each of `names` unless it is there, with the program that `ruvllm` builds.
 ///
 /// # Errors
 /// `ruvllm` cannot be built, or a model cannot be pulled.
-pub(crate) fn fetch(names: &[&str]) -> Result<()> {
+pub(crate) fn fetch(names: &[&str], ruvllm: fn() -> Result<PathBuf>) -> Result<()> {
     let folder = folder()?;
     let (mut missing, mut n_present) = (Vec::new(), 0);
     for &name in names {
@@ -54,21 +54,25 @@ pub(crate) fn fetch(names: &[&str]) -> Result<()> {
     if let Some(own) = own_folder() {
         bail!("RUVLLM_MODELS is {}, which lacks {}; put them there or unset it", own.display(), missing.join(", "));
     }
-    let ruvllm = build_ruvllm()?;
+    let ruvllm = ruvllm()?;
     for name in missing {
         pull(&ruvllm, name)?;
     }
     Ok(())
 }
 
-/// Builds `ruvllm` and returns where it lies. The whole workspace is selected so that its dependencies have the
-/// features that the tests build them with.
+/// Builds `ruvllm` and returns where it lies.
 ///
 /// # Errors
 /// It does not build.
 pub(crate) fn build_ruvllm() -> Result<PathBuf> {
-    shell::run(cargo("build --workspace --bin ruvllm").args(["--profile", PROFILE]))?;
-    Ok(shell::target_dir().join(PROFILE).join("ruvllm").with_extension(std::env::consts::EXE_EXTENSION))
+    shell::run(cargo("build --package ruvllm-cli").args(["--profile", PROFILE]))?;
+    Ok(ruvllm_path(PROFILE))
+}
+
+/// Returns where cargo puts `ruvllm` when it builds it with this profile.
+pub(crate) fn ruvllm_path(profile: &str) -> PathBuf {
+    shell::target_dir().join(profile).join("ruvllm").with_extension(std::env::consts::EXE_EXTENSION)
 }
 
 fn pull(ruvllm: &PathBuf, name: &str) -> Result<()> {

@@ -65,11 +65,7 @@ pub(super) fn read(folder: &Path) -> Result<Vec<Case>> {
 fn case(folder: &Path) -> Result<Case> {
     let benchmark: Benchmark = parse(&folder.join("benchmark.json"))?;
     let estimates: Estimates = parse(&folder.join("estimates.json"))?;
-    Ok(Case {
-        name: benchmark.full_id,
-        median_ns: estimates.median.point_estimate,
-        throughput: benchmark.throughput,
-    })
+    Ok(Case { name: benchmark.full_id, median_ns: estimates.median.point_estimate, throughput: benchmark.throughput })
 }
 
 fn parse<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T> {
@@ -93,11 +89,8 @@ mod tests {
         std::fs::write(folder.join("benchmark.json"), benchmark).expect("a file");
         std::fs::write(folder.join("estimates.json"), format!(r#"{{"mean":{estimate},"median":{estimate}}}"#))
             .expect("a file");
-        let expected = Case {
-            name: "rms_norm/avx2/576".to_owned(),
-            median_ns: 41.5,
-            throughput: Some(Throughput::Bytes(2304)),
-        };
+        let expected =
+            Case { name: "rms_norm/avx2/576".to_owned(), median_ns: 41.5, throughput: Some(Throughput::Bytes(2304)) };
         assert_eq!(read(root.path()).expect("one case"), [expected]);
     }
 }
