@@ -192,8 +192,8 @@ impl ForwardState {
                     normed(compute, layer.ffn_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
                 }
                 feed(layer, pass, &self.normed[..len], &mut self.buffers, &mut self.second[..len]);
-                add(&mut self.x[..len], &self.branch[..len]);
-                add(&mut self.x[..len], &self.second[..len]);
+                compute.kernels.norm.add(&mut self.x[..len], &self.branch[..len]);
+                compute.kernels.norm.add(&mut self.x[..len], &self.second[..len]);
             }
             Wiring::PostNorm => {
                 mix(
@@ -205,10 +205,10 @@ impl ForwardState {
                     &mut self.states,
                     &mut self.branch[..len],
                 );
-                add(&mut self.branch[..len], &self.x[..len]);
+                compute.kernels.norm.add(&mut self.branch[..len], &self.x[..len]);
                 normed(compute, layer.mixer_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
                 feed(layer, pass, &self.x[..len], &mut self.buffers, &mut self.branch[..len]);
-                add(&mut self.branch[..len], &self.x[..len]);
+                compute.kernels.norm.add(&mut self.branch[..len], &self.x[..len]);
                 normed(compute, layer.ffn_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
             }
         }
@@ -274,14 +274,10 @@ fn join(compute: &Compute, norm: Option<&Norm>, scale: f32, branch: &[f32], spar
         None => branch,
     };
     if scale == 1.0 {
-        add(x, branch);
+        compute.kernels.norm.add(x, branch);
     } else {
         x.iter_mut().zip(branch).for_each(|(x, b)| *x += scale * b);
     }
-}
-
-fn add(x: &mut [f32], y: &[f32]) {
-    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
 
 fn mix(
