@@ -10,8 +10,8 @@ pub(super) const BLOCK: usize = 32;
 
 /// One format, as constants that the kernels are specialised by.
 ///
-/// A panel of `n_blocks` blocks holds first the quants, `[n_blocks][VECTORS][64]` bytes, then the scales, one record
-/// of `SCALE_BYTES` per block of the file:
+/// A panel is a straight stream of groups: the quants of `GROUP` blocks, `[GROUP][VECTORS][64]` bytes, then their
+/// scales, one record of `SCALE_BYTES` per block of the file (a group has whole cache lines, the last one is padded):
 ///
 /// | | f16 | f16 | per sub-block | per sub-block |
 /// |---|---|---|---|---|
@@ -50,11 +50,29 @@ pub(super) trait Format: 'static {
     /// Bytes of a scale record.
     const SCALE_BYTES: usize =
         Self::SCALE_HEAD + if Self::SUPER { 16 * Self::N_SUB * (1 + Self::MIN as usize) } else { 0 };
+    /// Blocks of a group: a file block of the K types, else as many as give whole cache lines of scales.
+    const GROUP: usize = if Self::SUPER { 8 } else { 2 };
+    /// Bytes of a group.
+    const GROUP_BYTES: usize = Self::GROUP * Self::QUANT_BYTES
+        + (if Self::SUPER { Self::SCALE_BYTES } else { Self::GROUP * Self::SCALE_BYTES }).next_multiple_of(64);
     /// What is subtracted from the unsigned quant.
     const OFFSET: i32 = match Self::OFFSET_LOG2 {
         Some(bits) => 1 << bits,
         None => 0,
     };
+
+    /// Returns where in a panel the quants of block `b` begin: a multiple of 64.
+    #[inline(always)]
+    fn quants_at(b: usize) -> usize {
+        b / Self::GROUP * Self::GROUP_BYTES + b % Self::GROUP * Self::QUANT_BYTES
+    }
+
+    /// Returns where in a panel the scale record of block `b` begins.
+    #[inline(always)]
+    fn record_at(b: usize) -> usize {
+        let in_group = if Self::SUPER { 0 } else { b % Self::GROUP * Self::SCALE_BYTES };
+        b / Self::GROUP * Self::GROUP_BYTES + Self::GROUP * Self::QUANT_BYTES + in_group
+    }
 
     /// Returns the quants of block `sub` (of 32 values) within a file block, as they lie in the panel: word `v` is the
     /// row's four bytes of vector `v`; words from `VECTORS` on are zero.
@@ -66,8 +84,7 @@ pub(super) trait Format: 'static {
 
 /// Returns the bytes of a panel with `n_blocks` blocks of 32: a multiple of 64.
 pub(super) const fn panel_bytes<F: Format>(n_blocks: usize) -> usize {
-    let n_records = if F::SUPER { n_blocks / 8 } else { n_blocks };
-    (n_blocks * F::QUANT_BYTES + n_records * F::SCALE_BYTES).next_multiple_of(64)
+    n_blocks.div_ceil(F::GROUP) * F::GROUP_BYTES
 }
 
 /// Q4_0: `d * (u - 8)`.

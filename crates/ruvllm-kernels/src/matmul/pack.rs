@@ -31,16 +31,15 @@ pub(super) fn pack<F: Format>(team: &Team, n_rows: usize, n_cols: usize, bytes: 
 
 /// Repacks up to 16 rows (`rows`: whole rows of `row_bytes`) into one zeroed panel.
 fn pack_panel<F: Format>(rows: &[u8], row_bytes: usize, n_blocks: usize, panel: &mut [u8]) {
-    let (quants, scales) = panel.split_at_mut(n_blocks * F::QUANT_BYTES);
     let subs = F::TY.block_len() / BLOCK;
     let block_bytes = F::TY.block_bytes();
     for file_block in 0..n_blocks / subs {
-        let record = &mut scales[file_block * F::SCALE_BYTES..][..F::SCALE_BYTES];
-        let tile = &mut quants[file_block * subs * F::QUANT_BYTES..][..subs * F::QUANT_BYTES];
         for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
             let block = &row[file_block * block_bytes..][..block_bytes];
-            F::scales(block, record, lane);
-            for (sub, vectors) in tile.chunks_exact_mut(F::QUANT_BYTES).enumerate() {
+            let first = file_block * subs;
+            F::scales(block, &mut panel[F::record_at(first)..][..F::SCALE_BYTES], lane);
+            for sub in 0..subs {
+                let vectors = &mut panel[F::quants_at(first + sub)..][..F::QUANT_BYTES];
                 let words = F::words(block, sub);
                 for (vector, word) in vectors.as_chunks_mut::<64>().0.iter_mut().zip(words) {
                     vector[4 * lane..4 * lane + 4].copy_from_slice(&word.to_le_bytes());

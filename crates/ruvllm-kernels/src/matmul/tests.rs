@@ -127,7 +127,6 @@ fn check_pack<F: Format>(n_rows: usize, k: usize) {
         let size = panel_bytes::<F>(n_blocks);
         for row in 0..n_rows.next_multiple_of(PANEL_ROWS) {
             let (panel, lane) = (&packed[row / PANEL_ROWS * size..][..size], row % PANEL_ROWS);
-            let (quants, scale_bytes) = panel.split_at(n_blocks * F::QUANT_BYTES);
             if row < n_rows {
                 let row_bytes = bytes.len() / n_rows;
                 dequant::dequantize(F::TY, &bytes[row * row_bytes..][..row_bytes], &mut expected);
@@ -135,8 +134,8 @@ fn check_pack<F: Format>(n_rows: usize, k: usize) {
                 expected.fill(0.0);
             }
             for b in 0..n_blocks {
-                let weights = scalar::lane::<F>(&quants[b * F::QUANT_BYTES..], lane);
-                let (scale, min) = scalar::scales::<F>(scale_bytes, b, lane);
+                let weights = scalar::lane::<F>(&panel[F::quants_at(b)..], lane);
+                let (scale, min) = scalar::scales::<F>(panel, b, lane);
                 for i in 0..BLOCK {
                     let (product, want) = (scale[i / 16] * weights[i] as f32, expected[b * BLOCK + i]);
                     let bound = 2.0 * f32::EPSILON * (product.abs() + min.abs());
@@ -188,7 +187,7 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
         })
         .collect();
     for row in 0..n_rows {
-        let (quants, scale_bytes) = packed[row / PANEL_ROWS * size..][..size].split_at(n_blocks * F::QUANT_BYTES);
+        let panel = &packed[row / PANEL_ROWS * size..][..size];
         let lane = row % PANEL_ROWS;
         for i in 0..n {
             let (mut sum, mut magnitude) = (0.0f64, 0.0f64);
@@ -197,8 +196,8 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
                 magnitude += term.abs();
             };
             for (b, act) in q[i * n_blocks..][..n_blocks].iter().enumerate() {
-                let weights = scalar::lane::<F>(&quants[b * F::QUANT_BYTES..], lane);
-                let (scale, min) = scalar::scales::<F>(scale_bytes, b, lane);
+                let weights = scalar::lane::<F>(&panel[F::quants_at(b)..], lane);
+                let (scale, min) = scalar::scales::<F>(panel, b, lane);
                 for (half, scale) in scale.into_iter().enumerate() {
                     let range = 16 * half..16 * half + 16;
                     let dot: i32 = range.clone().map(|i| weights[i] * act.q(i)).sum();

@@ -108,11 +108,8 @@ unsafe fn tile<F: Format, const H: usize, const MR: usize>(job: &Job<'_>, p: usi
         // SAFETY: `Job::check` compared the row index with the buffer.
         acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks) };
     }
-    // SAFETY: panel `p` is there, and its scales follow the quants.
-    let (quants, scales) = unsafe {
-        let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
-        (panel.add(32 * half), panel.add(job.n_blocks * F::QUANT_BYTES))
-    };
+    // SAFETY: panel `p` is there.
+    let panel = unsafe { job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks)) };
     // SAFETY: row `i` is one of the job's results.
     let out = unsafe { job.out.add(i * job.ld + p * PANEL_ROWS + 8 * half) };
     let mut acc = [[_mm256_setzero_ps(); MR]; H];
@@ -131,11 +128,11 @@ unsafe fn tile<F: Format, const H: usize, const MR: usize>(job: &Job<'_>, p: usi
             for act in &mut act {
                 *act = act.add(b);
             }
-            let q = quants.add(b * F::QUANT_BYTES);
+            let q = panel.add(F::quants_at(b) + 32 * half);
             let mut w_scale = [[_mm256_setzero_ps(); 2]; H];
             let mut min = [_mm256_setzero_ps(); H];
             for h in 0..H {
-                (w_scale[h], min[h]) = block_scales::<F>(scales, b, half + h);
+                (w_scale[h], min[h]) = block_scales::<F>(panel, b, half + h);
             }
             if F::HALVES {
                 let mut dot = start::<F, H, MR>(&act, |act| &raw const (*act).neg_half_sums[0]);
@@ -325,13 +322,13 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m256i {
 /// Returns `([scale, scale of the second half], minimum)` of half a panel's block.
 ///
 /// # Safety
-/// `scales` points to a panel's scales, `b` is one of its blocks, and `half` is 0 or 1.
+/// `panel` points to a panel, `b` is one of its blocks, and `half` is 0 or 1.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn block_scales<F: Format>(scales: *const u8, b: usize, half: usize) -> ([__m256; 2], __m256) {
+unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, half: usize) -> ([__m256; 2], __m256) {
     // SAFETY: the caller's promise; all loads lie in the block's record.
     unsafe {
-        let record = scales.add(if F::SUPER { b / 8 } else { b } * F::SCALE_BYTES);
+        let record = panel.add(F::record_at(b));
         let halfs = |plane: usize| _mm256_cvtph_ps(_mm_loadu_si128(record.add(32 * plane + 16 * half).cast()));
         let bytes = |index: usize| _mm_loadl_epi64(record.add(F::SCALE_HEAD + 16 * index + 8 * half).cast());
         let d = halfs(0);

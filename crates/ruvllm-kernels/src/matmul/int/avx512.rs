@@ -94,9 +94,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
         // SAFETY: `Job::check` compared the row index with the buffer.
         acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks) };
     }
-    let quants = job.panels.as_ptr();
-    // SAFETY: the scales follow the quants inside the panel.
-    let scales = unsafe { quants.add(job.n_blocks * F::QUANT_BYTES) };
+    let panels = job.panels.as_ptr();
     // SAFETY: row `i` is one of the job's results.
     let out = unsafe { job.out.add(i * job.ld) };
     let mut acc = [[_mm512_setzero_ps(); MR]; P];
@@ -115,17 +113,17 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
             for act in &mut act {
                 *act = act.add(b);
             }
-            let mut q = [quants; P];
+            let mut q = [panels; P];
             for (p, q) in q.iter_mut().enumerate() {
-                *q = q.add(p * panel_bytes + b * F::QUANT_BYTES);
                 if i == 0 {
-                    prefetch::<F>(*q);
+                    prefetch::<F>(q.add(p * panel_bytes), b);
                 }
+                *q = q.add(p * panel_bytes + F::quants_at(b));
             }
             let mut w_scale = [[_mm512_setzero_ps(); 2]; P];
             let mut min = [_mm512_setzero_ps(); P];
             for p in 0..P {
-                (w_scale[p], min[p]) = block_scales::<F>(scales.add(p * panel_bytes), b);
+                (w_scale[p], min[p]) = block_scales::<F>(panels.add(p * panel_bytes), b);
             }
             if F::HALVES {
                 let mut dot = start::<F, P, MR>(&act, |act| &raw const (*act).neg_half_sums[0]);
@@ -159,16 +157,18 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
     MR
 }
 
-/// How far ahead of use weights are asked for, in bytes. The first tile does it: later ones find the panels in cache.
-const PREFETCH_BYTES: usize = 4096;
+/// How far ahead of use weights are asked for, in bytes: about a memory latency of work. The first tile does it; later
+/// ones find the panels in cache.
+const PREFETCH_BYTES: usize = 16 * 1024;
 
-/// Asks for the vectors of a later block (or of a later panel: panels follow each other).
+/// Asks for what will be read that far after block `b`, in this panel or a later one: panels follow each other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-fn prefetch<F: Format>(q: *const u8) {
-    for v in 0..F::VECTORS {
+fn prefetch<F: Format>(panel: *const u8, b: usize) {
+    let block_bytes = F::GROUP_BYTES / F::GROUP;
+    for line in 0..block_bytes.div_ceil(64) {
         // A prefetch never faults, so the address may lie past the end.
-        _mm_prefetch::<_MM_HINT_T0>(q.wrapping_add(PREFETCH_BYTES + 64 * v).cast());
+        _mm_prefetch::<_MM_HINT_T0>(panel.wrapping_add(PREFETCH_BYTES + b * block_bytes + 64 * line).cast());
     }
 }
 
@@ -283,13 +283,13 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m512i {
 /// Returns `([scale, scale of the second half], minimum)` of a panel's block.
 ///
 /// # Safety
-/// `scales` points to a panel's scales, and `b` is one of its blocks.
+/// `panel` points to a panel, and `b` is one of its blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn block_scales<F: Format>(scales: *const u8, b: usize) -> ([__m512; 2], __m512) {
+unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__m512; 2], __m512) {
     // SAFETY: the caller's promise; all loads lie in the block's record.
     unsafe {
-        let record = scales.add(if F::SUPER { b / 8 } else { b } * F::SCALE_BYTES);
+        let record = panel.add(F::record_at(b));
         let halfs = |plane: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(32 * plane).cast()));
         let bytes = |index: usize| _mm_loadu_si128(record.add(F::SCALE_HEAD + 16 * index).cast());
         let d = halfs(0);

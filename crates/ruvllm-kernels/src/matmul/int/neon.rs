@@ -95,11 +95,8 @@ unsafe fn tile<F: Format, const DOT: bool, const MR: usize>(job: &Job<'_>, p: us
         // SAFETY: `Job::check` compared the row index with the buffer.
         acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks) };
     }
-    // SAFETY: panel `p` is there, and its scales follow the quants.
-    let (quants, scales) = unsafe {
-        let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
-        (panel.add(16 * quarter), panel.add(job.n_blocks * F::QUANT_BYTES))
-    };
+    // SAFETY: panel `p` is there.
+    let panel = unsafe { job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks)) };
     // SAFETY: row `i` is one of the job's results.
     let out = unsafe { job.out.add(i * job.ld + p * PANEL_ROWS + 4 * quarter) };
     let mut acc = [vdupq_n_f32(0.0); MR];
@@ -116,8 +113,8 @@ unsafe fn tile<F: Format, const DOT: bool, const MR: usize>(job: &Job<'_>, p: us
             for act in &mut act {
                 *act = act.add(b);
             }
-            let q = quants.add(b * F::QUANT_BYTES);
-            let (w_scale, min) = block_scales::<F>(scales, b, quarter);
+            let q = panel.add(F::quants_at(b) + 16 * quarter);
+            let (w_scale, min) = block_scales::<F>(panel, b, quarter);
             if F::HALVES {
                 for half in 0..2 {
                     let dot = groups::<F, DOT, MR>(q, &act, 4 * half, 4 * half + 4);
@@ -244,13 +241,13 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> int8x16_t {
 /// Returns `([scale, scale of the second half], minimum)` of a quarter of a panel's block.
 ///
 /// # Safety
-/// `scales` points to a panel's scales, `b` is one of its blocks, and `quarter < 4`.
+/// `panel` points to a panel, `b` is one of its blocks, and `quarter < 4`.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn block_scales<F: Format>(scales: *const u8, b: usize, quarter: usize) -> ([float32x4_t; 2], float32x4_t) {
+unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, quarter: usize) -> ([float32x4_t; 2], float32x4_t) {
     // SAFETY: the caller's promise; all loads lie in the block's record.
     unsafe {
-        let record = scales.add(if F::SUPER { b / 8 } else { b } * F::SCALE_BYTES);
+        let record = panel.add(F::record_at(b));
         let halfs = |plane: usize| from_f16(vld1_u8(record.add(32 * plane + 8 * quarter)));
         let d = halfs(0);
         let m = if F::MIN { halfs(1) } else { vdupq_n_f32(0.0) };

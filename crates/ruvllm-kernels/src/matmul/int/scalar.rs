@@ -48,8 +48,8 @@ pub(in super::super) fn lane<F: Format>(quants: &[u8], row: usize) -> [i32; BLOC
 }
 
 /// Returns `([scale, scale of the second half], minimum)` of lane `row` in block `b`.
-pub(in super::super) fn scales<F: Format>(scales: &[u8], b: usize, row: usize) -> ([f32; 2], f32) {
-    let record = &scales[if F::SUPER { b / 8 } else { b } * F::SCALE_BYTES..][..F::SCALE_BYTES];
+pub(in super::super) fn scales<F: Format>(panel: &[u8], b: usize, row: usize) -> ([f32; 2], f32) {
+    let record = &panel[F::record_at(b)..][..F::SCALE_BYTES];
     let f16_at = |plane: usize| {
         let at = 32 * plane + 2 * row;
         f16::from_le_bytes([record[at], record[at + 1]]).to_f32()
@@ -71,7 +71,6 @@ pub(in super::super) fn scales<F: Format>(scales: &[u8], b: usize, row: usize) -
 pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
     let panel_bytes = panel_bytes::<F>(job.n_blocks);
     for (p, panel) in job.panels.chunks_exact(panel_bytes).enumerate() {
-        let (quants, scale_bytes) = panel.split_at(job.n_blocks * F::QUANT_BYTES);
         for i in 0..job.rows.len() {
             if job.blocks.start == 0 {
                 // SAFETY: the caller lets us write the job's results.
@@ -79,10 +78,10 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
             }
         }
         for b in job.blocks.clone() {
-            let tile = &quants[b * F::QUANT_BYTES..][..F::QUANT_BYTES];
+            let tile = &panel[F::quants_at(b)..][..F::QUANT_BYTES];
             for lane_idx in 0..PANEL_ROWS {
                 let weights = lane::<F>(tile, lane_idx);
-                let (scale, min) = scales::<F>(scale_bytes, b, lane_idx);
+                let (scale, min) = scales::<F>(panel, b, lane_idx);
                 for (i, &row) in job.rows.iter().enumerate() {
                     let act = &job.acts[row as usize * job.n_blocks + b];
                     // SAFETY: as above; zeroed or holding the sum so far.
