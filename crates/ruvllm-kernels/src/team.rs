@@ -66,8 +66,8 @@ struct State {
     generation: Line<AtomicU64>,
     /// Spawned workers that have not finished the current run.
     n_pending: Line<AtomicUsize>,
-    /// The next piece of `for_each`.
-    cursor: Line<AtomicUsize>,
+    /// The pieces of `for_each` that each worker has left.
+    shares: Box<[Line<Share>]>,
     /// What the current generation runs.
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
@@ -142,7 +142,7 @@ impl Team {
         let state = Arc::new(State {
             generation: Line::default(),
             n_pending: Line::default(),
-            cursor: Line::default(),
+            shares: (0..n_threads).map(|_| Line::default()).collect(),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
             n_spins: if n_threads > n_cores { 0 } else { N_SPINS },
@@ -178,26 +178,27 @@ impl Team {
         }
     }
 
-    /// Cuts `0..n` into pieces of `grain` (the last may be shorter), which workers claim as they become free, and runs
-    /// `f(range, worker)` on each. Returns when all are done; a single piece runs on the caller without waking anybody.
+    /// Cuts `0..n` into pieces of `grain` (the last may be shorter) and runs `f(range, worker)` on each. A worker takes
+    /// the pieces of a contiguous share in order, so that it reads memory as a straight stream; who is done early takes
+    /// the others' last pieces. Returns when all are done; a single piece runs on the caller without waking anybody.
     ///
     /// # Panics
-    /// If `grain` is 0, and as [`Team::run`] does.
+    /// If `grain` is 0 or there are 2^32 pieces, and as [`Team::run`] does.
     pub fn for_each(&self, n: usize, grain: usize, f: &(dyn Fn(Range<usize>, usize) + Sync)) {
         assert!(grain > 0, "pieces need at least one item");
         let n_pieces = n.div_ceil(grain);
+        assert!(u32::try_from(n_pieces).is_ok(), "{n_pieces} pieces; make them larger");
         let turn = self.enter();
-        let cursor = &self.state.cursor.0;
-        cursor.store(0, Ordering::Relaxed); // workers see it: `generation` rises after it
-        let claim = |worker| {
-            loop {
-                let piece = cursor.fetch_add(1, Ordering::Relaxed);
-                if piece >= n_pieces {
-                    return;
-                }
+        let (shares, n_threads) = (&self.state.shares, self.n_threads());
+        let claim = |worker: usize| {
+            while let Some(piece) = next_piece(shares, worker) {
                 f(piece * grain..n.min((piece + 1) * grain), worker);
             }
         };
+        // Workers see the shares: `generation` rises after this. A single piece is in the last share.
+        for (worker, share) in shares.iter().enumerate() {
+            share.0.set(n_pieces * worker / n_threads..n_pieces * (worker + 1) / n_threads);
+        }
         let outcome = match n_pieces {
             0 => Ok(()),
             1 => run_marked(&claim, 0),
@@ -247,6 +248,39 @@ impl Drop for Team {
             let _ = thread.join();
         }
     }
+}
+
+/// Pieces that are left of a worker's share: the first in the low half, the end in the high half.
+#[derive(Debug, Default)]
+struct Share(AtomicU64);
+
+impl Share {
+    fn set(&self, pieces: Range<usize>) {
+        self.0.store(pieces.start as u64 | (pieces.end as u64) << 32, Ordering::Relaxed);
+    }
+
+    /// Takes the first piece (its owner) or the last one (another worker).
+    fn take(&self, first: bool) -> Option<usize> {
+        let mut old = self.0.load(Ordering::Relaxed);
+        loop {
+            let (start, end) = (old & u64::from(u32::MAX), old >> 32);
+            if start >= end {
+                return None;
+            }
+            let (piece, new) = if first { (start, old + 1) } else { (end - 1, old - (1 << 32)) };
+            // Only the count is shared: what pieces write is published by `n_pending`.
+            match self.0.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(piece as usize),
+                Err(now) => old = now,
+            }
+        }
+    }
+}
+
+/// Takes the next piece of a worker's own share, else one of another's.
+fn next_piece(shares: &[Line<Share>], worker: usize) -> Option<usize> {
+    let others = || (1..shares.len()).map(|i| (worker + i) % shares.len());
+    shares[worker].0.take(true).or_else(|| others().find_map(|other| shares[other].0.take(false)))
 }
 
 /// Runs `f(worker)` with this thread marked as inside a team, and catches what it throws.
