@@ -2,7 +2,8 @@
 //!
 //! A decode step is some hundred short parallel regions of 10 to 500 µs, so entering one must cost about a
 //! microsecond. Workers that wait first spin (the next region usually starts at once), then yield the core
-//! for a bounded time (a busy neighbour gets its share), then sleep. With more threads than cores nobody spins.
+//! for a bounded time, then sleep. A worker that notices a busy neighbour on its core sleeps at once: the system runs
+//! it again as soon as it is woken, while a yield would cost a time slice. With more threads than cores nobody spins.
 //!
 //! Nothing here decides *what* a worker computes: kernels cut their work into pieces whose results do not depend
 //! on which worker computes them, so results are the same for every team size.
@@ -23,6 +24,10 @@ use std::time::{Duration, Instant};
 const N_SPINS: usize = 64;
 /// How long a waiter yields before it sleeps: longer than sampling a token, shorter than a person notices.
 const YIELD_FOR: Duration = Duration::from_micros(1000);
+/// A yield that takes this long has let somebody else compute.
+const LONG_YIELD: Duration = Duration::from_micros(200);
+/// How long a core is taken for shared after a long yield.
+const SHARED_FOR: Duration = Duration::from_secs(1);
 
 type Job = *const (dyn Fn(usize) + Sync);
 
@@ -51,8 +56,8 @@ thread_local! {
 pub struct Team {
     state: Arc<State>,
     threads: Vec<JoinHandle<()>>,
-    /// Held for the length of a run, so that callers on several threads take turns.
-    turn: Mutex<()>,
+    /// Held for the length of a run, so that callers on several threads take turns; how worker 0 waits.
+    turn: Mutex<Patience>,
 }
 
 /// Keeps a counter that everybody polls away from its neighbours' cache lines.
@@ -71,7 +76,6 @@ struct State {
     /// What the current generation runs.
     job: UnsafeCell<Option<Job>>,
     stop: AtomicBool,
-    n_spins: usize,
     start: Bell,
     done: Bell,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -92,20 +96,16 @@ struct Bell {
 }
 
 impl Bell {
-    /// Returns once `ready` is true: spins, then yields, then sleeps until [`Bell::ring`].
-    fn wait_until(&self, n_spins: usize, ready: impl Fn() -> bool) {
-        for _ in 0..n_spins {
+    /// Returns once `ready` is true: spins, then yields if nobody wants the core, then sleeps until [`Bell::ring`].
+    fn wait_until(&self, patience: &Patience, ready: impl Fn() -> bool) {
+        for _ in 0..patience.n_spins {
             if ready() {
                 return;
             }
             std::hint::spin_loop();
         }
-        let start = Instant::now();
-        while start.elapsed() < YIELD_FOR {
-            if ready() {
-                return;
-            }
-            std::thread::yield_now();
+        if patience.yield_until(&ready) {
+            return;
         }
         let mut guard = lock(&self.lock);
         // Sleeper: announce, then look. Ringer: change, then look for sleepers. In one total order (SeqCst) at
@@ -122,6 +122,46 @@ impl Bell {
         if self.n_sleeping.load(Ordering::SeqCst) > 0 {
             let _guard = lock(&self.lock);
             self.rung.notify_all();
+        }
+    }
+}
+
+/// How one thread waits. It finds out by itself whether it has its core for itself.
+#[derive(Debug)]
+struct Patience {
+    n_spins: usize,
+    /// Until when the core is taken for one that others compute on.
+    shared_until: Cell<Option<Instant>>,
+}
+
+impl Patience {
+    fn new(n_spins: usize) -> Patience {
+        Patience { n_spins, shared_until: Cell::new(None) }
+    }
+
+    /// Yields until `ready` is true, for [`YIELD_FOR`] at most, and returns whether it is. On a core that others compute
+    /// on a yield costs a whole time slice (3 ms with Linux 6.6 and later), in every parallel region: there it stops at
+    /// once, because who sleeps is run soon after it is woken.
+    fn yield_until(&self, ready: &impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        if self.shared_until.get().is_some_and(|end| start < end) {
+            return false;
+        }
+        let mut before = start;
+        loop {
+            if ready() {
+                return true;
+            }
+            std::thread::yield_now();
+            let now = Instant::now();
+            if now - before > LONG_YIELD {
+                self.shared_until.set(Some(now + SHARED_FOR));
+                return ready();
+            }
+            if now - start > YIELD_FOR {
+                return ready();
+            }
+            before = now;
         }
     }
 }
@@ -145,17 +185,19 @@ impl Team {
             shares: (0..n_threads).map(|_| Line::default()).collect(),
             job: UnsafeCell::new(None),
             stop: AtomicBool::new(false),
-            n_spins: if n_threads > n_cores { 0 } else { N_SPINS },
             start: Bell::default(),
             done: Bell::default(),
             panic: Mutex::new(None),
         });
+        let n_spins = if n_threads > n_cores { 0 } else { N_SPINS };
         let spawn = |worker| {
             let state = Arc::clone(&state);
             let builder = std::thread::Builder::new().name(format!("ruvllm-{worker}"));
-            builder.spawn(move || state.work(worker)).expect("the system starts a worker thread")
+            builder
+                .spawn(move || state.work(worker, &Patience::new(n_spins)))
+                .expect("the system starts a worker thread")
         };
-        Team { threads: (1..n_threads).map(spawn).collect(), state, turn: Mutex::new(()) }
+        Team { threads: (1..n_threads).map(spawn).collect(), state, turn: Mutex::new(Patience::new(n_spins)) }
     }
 
     /// Returns the number of workers, the caller among them.
@@ -171,7 +213,7 @@ impl Team {
     /// With the first panic of any worker, after all workers are done; and when called from inside a running closure.
     pub fn run(&self, f: &(dyn Fn(usize) + Sync)) {
         let turn = self.enter();
-        let outcome = self.run_in_turn(f);
+        let outcome = self.run_in_turn(&turn, f);
         drop(turn);
         if let Err(panic) = outcome {
             resume_unwind(panic);
@@ -202,7 +244,7 @@ impl Team {
         let outcome = match n_pieces {
             0 => Ok(()),
             1 => run_marked(&claim, 0),
-            _ => self.run_in_turn(&claim),
+            _ => self.run_in_turn(&turn, &claim),
         };
         drop(turn);
         if let Err(panic) = outcome {
@@ -211,12 +253,12 @@ impl Team {
     }
 
     /// Takes the turn to run.
-    fn enter(&self) -> MutexGuard<'_, ()> {
+    fn enter(&self) -> MutexGuard<'_, Patience> {
         assert!(!INSIDE.get(), "a team's worker may not enter a team again");
         lock(&self.turn)
     }
 
-    fn run_in_turn(&self, f: &(dyn Fn(usize) + Sync)) -> std::thread::Result<()> {
+    fn run_in_turn(&self, patience: &Patience, f: &(dyn Fn(usize) + Sync)) -> std::thread::Result<()> {
         let state = &*self.state;
         if self.threads.is_empty() {
             return run_marked(f, 0);
@@ -230,7 +272,7 @@ impl Team {
         state.generation.0.fetch_add(1, Ordering::SeqCst);
         state.start.ring();
         let mine = run_marked(f, 0);
-        state.done.wait_until(state.n_spins, || state.n_pending.0.load(Ordering::SeqCst) == 0);
+        state.done.wait_until(patience, || state.n_pending.0.load(Ordering::SeqCst) == 0);
         match lock(&state.panic).take() {
             Some(theirs) => mine.and(Err(theirs)),
             None => mine,
@@ -293,10 +335,10 @@ fn run_marked(f: &(dyn Fn(usize) + Sync), worker: usize) -> std::thread::Result<
 
 impl State {
     /// The life of spawned worker `worker`.
-    fn work(&self, worker: usize) {
+    fn work(&self, worker: usize, patience: &Patience) {
         let mut seen = 0;
         loop {
-            self.start.wait_until(self.n_spins, || self.generation.0.load(Ordering::SeqCst) != seen);
+            self.start.wait_until(patience, || self.generation.0.load(Ordering::SeqCst) != seen);
             // The next run waits for this worker, so the counter has risen by exactly one.
             seen += 1;
             if self.stop.load(Ordering::SeqCst) {
