@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ruvllm_kernels::arena::AlignedVec;
+use ruvllm_kernels::arena::LargePages;
 use ruvllm_kernels::team::Team;
 
 /// Passes over the buffer; the fastest counts.
@@ -12,7 +12,8 @@ const PASSES: usize = 8;
 /// Returns GB/s (1e9 bytes a second) of the team reading `n_bytes`, each thread a contiguous share, best of 8 passes.
 pub(crate) fn read_gbps(team: &Team, n_bytes: usize) -> f64 {
     let n = (n_bytes / 8).max(1 << 17);
-    let mut buffer = AlignedVec::<u64>::new(n);
+    // In the pages that weights lie in, else the share would flatter.
+    let mut buffer = LargePages::default().take::<u64>(n);
     // Written once, so that every page is there.
     buffer.iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
     let share = n.div_ceil(team.n_threads());

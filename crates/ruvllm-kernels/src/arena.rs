@@ -1,11 +1,17 @@
-//! Memory that kernels like: 64-byte aligned, zeroed, allocated once.
+//! Memory that kernels like: 64-byte aligned, zeroed, allocated once; in large pages where all of it is read.
+
+mod pages;
+
+pub use pages::LargePages;
 
 use bytemuck::{Pod, Zeroable};
+use pages::Chunk;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Alignment of every buffer and region, in bytes: a cache line and an AVX-512 register.
 pub const ALIGN: usize = 64;
@@ -13,7 +19,8 @@ pub const ALIGN: usize = 64;
 /// A zeroed slice of fixed length that starts at a multiple of [`ALIGN`] bytes.
 ///
 /// Large buffers are fresh pages of the system, which become real memory only when first touched: a buffer sized for
-/// the longest context costs what is used of it, and the worker that writes first gets the page near itself.
+/// the longest context costs what is used of it, and the worker that writes first gets the page near itself. Buffers
+/// that are read as a whole, again and again, are better in large pages ([`LargePages`]).
 ///
 /// ```
 /// let mut row = ruvllm_kernels::arena::AlignedVec::<f32>::new(100);
@@ -22,12 +29,21 @@ pub const ALIGN: usize = 64;
 /// assert_eq!(row.iter().sum::<f32>(), 1.0);
 /// ```
 pub struct AlignedVec<T: Pod> {
-    /// The first element, `ALIGN`-aligned, inside the allocation at `base`.
+    /// The first element, `ALIGN`-aligned, inside `memory`.
     ptr: NonNull<T>,
     len: usize,
-    /// What the allocator returned; dangling when `len` or `T` has no bytes.
-    base: NonNull<u8>,
+    memory: Memory,
     owned: PhantomData<T>,
+}
+
+/// What a buffer's elements lie in.
+enum Memory {
+    /// `len` or `T` has no bytes.
+    None,
+    /// What the allocator returned.
+    Heap(NonNull<u8>),
+    /// A part of a chunk that no other buffer has; the chunk goes with its last buffer.
+    Chunk { _chunk: Arc<Chunk> },
 }
 
 // SAFETY: the buffer is owned like a `Vec`'s, and `Pod` values may move and be read on any thread.
@@ -45,13 +61,24 @@ impl<T: Pod> AlignedVec<T> {
     pub fn new(len: usize) -> Self {
         let () = Self::TYPE_FITS;
         let Some(layout) = Self::layout(len) else {
-            return AlignedVec { ptr: Self::dangling(), len, base: NonNull::dangling(), owned: PhantomData };
+            return AlignedVec { ptr: Self::dangling(), len, memory: Memory::None, owned: PhantomData };
         };
         // SAFETY: the layout has more than zero bytes.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         // SAFETY: the allocation has `ALIGN` spare bytes, and `align_offset` is less.
         let ptr = unsafe { base.add(base.align_offset(ALIGN)) }.cast();
-        AlignedVec { ptr, len, base, owned: PhantomData }
+        AlignedVec { ptr, len, memory: Memory::Heap(base), owned: PhantomData }
+    }
+
+    /// Makes the buffer of `len` elements that begins `offset` bytes into `chunk`.
+    ///
+    /// # Safety
+    /// The bytes are zeros inside the chunk, aligned to [`ALIGN`], and no other buffer has them, now or later.
+    unsafe fn within(chunk: Arc<Chunk>, offset: usize, len: usize) -> Self {
+        let () = Self::TYPE_FITS;
+        // SAFETY: the caller's promise.
+        let ptr = unsafe { chunk.start().add(offset) }.cast();
+        AlignedVec { ptr, len, memory: Memory::Chunk { _chunk: chunk }, owned: PhantomData }
     }
 
     /// Copies `values` into a new buffer.
@@ -77,9 +104,9 @@ impl<T: Pod> AlignedVec<T> {
 
 impl<T: Pod> Drop for AlignedVec<T> {
     fn drop(&mut self) {
-        if let Some(layout) = Self::layout(self.len) {
+        if let (Memory::Heap(base), Some(layout)) = (&self.memory, Self::layout(self.len)) {
             // SAFETY: `base` came from `alloc_zeroed` with this layout.
-            unsafe { dealloc(self.base.as_ptr(), layout) };
+            unsafe { dealloc(base.as_ptr(), layout) };
         }
     }
 }

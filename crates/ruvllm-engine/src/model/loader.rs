@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use ruvllm_gguf::{GgufFile, TensorInfo};
-use ruvllm_kernels::matmul::Matrix;
+use ruvllm_kernels::arena::LargePages;
+use ruvllm_kernels::matmul::{Matrix, Packing};
 use ruvllm_kernels::{GgmlType, dequant};
 
 use super::blocks::{Linear, Norm, NormKind};
@@ -26,6 +27,8 @@ pub struct LoadProgress {
 pub(crate) struct Loader<'a> {
     file: &'a GgufFile,
     compute: &'a Compute,
+    /// Where repacked matrices go, in the order they are asked for: that of the forward pass.
+    pages: RefCell<LargePages>,
     progress: RefCell<&'a mut dyn FnMut(LoadProgress)>,
     done_bytes: Cell<u64>,
     total_bytes: u64,
@@ -38,7 +41,8 @@ impl<'a> Loader<'a> {
         progress: &'a mut dyn FnMut(LoadProgress),
     ) -> Loader<'a> {
         let total_bytes = file.tensors().map(|tensor| tensor.n_bytes() as u64).sum();
-        Loader { file, compute, progress: RefCell::new(progress), done_bytes: Cell::new(0), total_bytes }
+        let (pages, progress, done_bytes) = (RefCell::default(), RefCell::new(progress), Cell::new(0));
+        Loader { file, compute, pages, progress, done_bytes, total_bytes }
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -181,7 +185,8 @@ impl<'a> Loader<'a> {
         let n_cols = tensor.shape[0];
         let row_bytes = tensor.ty.row_bytes(n_cols).ok_or_else(|| shape_error(tensor, &[n_cols]))?;
         let bytes = self.take_rows(tensor, rows.start * row_bytes..rows.end * row_bytes);
-        Ok(Matrix::new(self.compute.kernels.matmul, &self.compute.team, tensor.ty, rows.len(), n_cols, bytes))
+        let (table, team, pages) = (self.compute.kernels.matmul, &self.compute.team, &mut *self.pages.borrow_mut());
+        Ok(Matrix::pack(&mut Packing { table, team, pages }, tensor.ty, rows.len(), n_cols, bytes))
     }
 
     fn take_rows(&self, tensor: &TensorInfo, range: Range<usize>) -> Bytes {

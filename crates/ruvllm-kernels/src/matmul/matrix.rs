@@ -3,6 +3,7 @@
 use super::acts::{ActFormat, Acts};
 use super::format::{BLOCK, Format, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
 use super::{INT_TYPES, Table, float, int, pack};
+use crate::arena::LargePages;
 use crate::block::GgmlType;
 use crate::dequant;
 use crate::team::Team;
@@ -32,18 +33,27 @@ impl Matrix {
         !matches!(ty, F64 | I8 | I16 | I32 | I64 | Q8_1 | Q8_K)
     }
 
+    /// Makes a matrix of `bytes`, rows of whole blocks as the file has them, in memory of its own.
+    ///
+    /// # Panics
+    /// As [`Matrix::pack`].
+    pub fn new(table: &'static Table, team: &Team, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
+        Matrix::pack(&mut Packing { table, team, pages: &mut LargePages::default() }, ty, n_rows, n_cols, bytes)
+    }
+
     /// Makes a matrix of `bytes`, rows of whole blocks as the file has them.
     ///
-    /// Types of the integer path are repacked by the team, and `bytes` is let go; other types keep it.
+    /// Types of the integer path are repacked by the team, and `bytes` is let go; other types keep it
+    /// ([`Matrix::keeps_bytes`]).
     ///
     /// # Panics
     /// If the type is not supported, a row is not whole blocks, or `bytes` has another size.
-    pub fn new(table: &'static Table, team: &Team, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
+    pub fn pack(packing: &mut Packing<'_>, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
         assert!(Matrix::supports(ty), "matrix: {ty} cannot be multiplied with");
         assert!(n_cols > 0, "matrix: rows of no values");
         let size = ty.row_bytes(n_cols).and_then(|row| row.checked_mul(n_rows));
         assert_eq!(size, Some(bytes.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes", bytes.len());
-        let shape = Shape { table, team, n_rows, n_cols };
+        let mut shape = Shape { packing, n_rows, n_cols };
         let weights = match ty {
             GgmlType::Q4_0 => shape.pack::<Q40>(&bytes),
             GgmlType::Q4_1 => shape.pack::<Q41>(&bytes),
@@ -53,9 +63,17 @@ impl Matrix {
             GgmlType::Q4_K => shape.pack::<Q4K>(&bytes),
             GgmlType::Q5_K => shape.pack::<Q5K>(&bytes),
             GgmlType::Q6_K => shape.pack::<Q6K>(&bytes),
-            _ => Weights::Blocks { bytes, dequant: dequant::pick(table.isa), kernel: table.float },
+            _ => {
+                let table = shape.packing.table;
+                Weights::Blocks { bytes, dequant: dequant::pick(table.isa), kernel: table.float }
+            }
         };
         Matrix { ty, n_rows, n_cols, weights }
+    }
+
+    /// Returns whether the matrix reads the bytes it was made of, and has no copy.
+    pub fn keeps_bytes(&self) -> bool {
+        matches!(self.weights, Weights::Blocks { .. })
     }
 
     /// Returns the type the weights came in.
@@ -121,23 +139,33 @@ impl fmt::Debug for Matrix {
     }
 }
 
-struct Shape<'a> {
-    table: &'static Table,
-    team: &'a Team,
+/// What matrices are made with.
+#[derive(Debug)]
+pub struct Packing<'a> {
+    /// The kernels they will be multiplied by.
+    pub table: &'static Table,
+    /// The threads that repack.
+    pub team: &'a Team,
+    /// Where the repacked weights go, one matrix after another.
+    pub pages: &'a mut LargePages,
+}
+
+struct Shape<'a, 'b> {
+    packing: &'a mut Packing<'b>,
     n_rows: usize,
     n_cols: usize,
 }
 
-impl Shape<'_> {
-    fn pack<F: Format>(&self, bytes: &[u8]) -> Weights {
+impl Shape<'_, '_> {
+    fn pack<F: Format>(&mut self, bytes: &[u8]) -> Weights {
         let index = INT_TYPES.iter().position(|ty| *ty == F::TY).expect("every format is listed");
         let n_blocks = self.n_cols / BLOCK;
         Weights::Panels(int::Panels {
-            bytes: pack::pack::<F>(self.team, self.n_rows, self.n_cols, bytes),
+            bytes: pack::pack::<F>(self.packing, self.n_rows, self.n_cols, bytes),
             panel_bytes: panel_bytes::<F>(n_blocks),
             n_blocks,
             n_rows: self.n_rows,
-            kernel: self.table.int[index],
+            kernel: self.packing.table.int[index],
         })
     }
 }

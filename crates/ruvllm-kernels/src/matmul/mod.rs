@@ -43,7 +43,7 @@ mod pack;
 mod tests;
 
 pub use acts::{ActBlock, ActFormat, Acts};
-pub use matrix::Matrix;
+pub use matrix::{Matrix, Packing};
 
 use crate::isa::{self, Isa, Row};
 use crate::team::Team;

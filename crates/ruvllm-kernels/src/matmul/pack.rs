@@ -1,19 +1,21 @@
 //! Repacking: rows of file blocks into panels of 16 rows.
 
 use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::matrix::Packing;
 use crate::arena::AlignedVec;
-use crate::team::{Shared, Team};
+use crate::team::Shared;
 
 /// Repacks a matrix, in parallel over its panels. Rows past the last are zeros.
 ///
 /// # Panics
 /// If `bytes` is not `n_rows` rows of `n_cols / block_len` blocks.
-pub(super) fn pack<F: Format>(team: &Team, n_rows: usize, n_cols: usize, bytes: &[u8]) -> AlignedVec<u8> {
+pub(super) fn pack<F: Format>(packing: &mut Packing<'_>, n_rows: usize, n_cols: usize, bytes: &[u8]) -> AlignedVec<u8> {
+    let team = packing.team;
     let row_bytes = F::TY.row_bytes(n_cols).expect("the caller checked that rows are whole blocks");
     assert_eq!(bytes.len(), n_rows * row_bytes, "{}: a matrix of {n_rows} x {n_cols} has another size", F::TY);
     let n_panels = n_rows.div_ceil(PANEL_ROWS);
     let panel_bytes = panel_bytes::<F>(n_cols / BLOCK);
-    let mut packed = AlignedVec::new(n_panels * panel_bytes);
+    let mut packed = packing.pages.take(n_panels * panel_bytes);
     let shared = Shared::new(&mut packed);
     // About 256 KiB a claim.
     let grain = (256 * 1024 / panel_bytes.max(1)).clamp(1, n_panels.div_ceil(team.n_threads()).max(1));

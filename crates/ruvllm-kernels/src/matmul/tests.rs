@@ -4,6 +4,7 @@ use super::acts::ActBlock;
 use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
 use super::int::scalar;
 use super::*;
+use crate::arena::{AlignedVec, LargePages};
 use crate::block::GgmlType;
 use crate::dequant;
 use bytes::Bytes;
@@ -117,12 +118,17 @@ fn whole<F: Format>(k: usize) -> usize {
     k.next_multiple_of(F::TY.block_len())
 }
 
+fn packed<F: Format>(team: &Team, n_rows: usize, k: usize, bytes: &[u8]) -> AlignedVec<u8> {
+    let pages = &mut LargePages::default();
+    pack::pack::<F>(&mut Packing { table: pick(Isa::Scalar), team, pages }, n_rows, k, bytes)
+}
+
 /// The panels hold exactly what the file's blocks mean: up to the rounding of one product and one sum.
 fn check_pack<F: Format>(n_rows: usize, k: usize) {
     let (k, n_blocks) = (whole::<F>(k), whole::<F>(k) / BLOCK);
     for fill in FILLS {
         let bytes = blocks(&mut Rng(1), F::TY, n_rows, k, fill);
-        let packed = pack::pack::<F>(&Team::new(2), n_rows, k, &bytes);
+        let packed = packed::<F>(&Team::new(2), n_rows, k, &bytes);
         let mut expected = vec![0.0; k];
         let size = panel_bytes::<F>(n_blocks);
         for row in 0..n_rows.next_multiple_of(PANEL_ROWS) {
@@ -174,7 +180,7 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
     let n_blocks = k / BLOCK;
     let bytes = blocks(&mut rng, F::TY, n_rows, k, fill);
     let x = rng.floats(n * k);
-    let packed = pack::pack::<F>(&team, n_rows, k, &bytes);
+    let packed = packed::<F>(&team, n_rows, k, &bytes);
     let size = panel_bytes::<F>(n_blocks);
     let mut q = vec![bytemuck::Zeroable::zeroed(); n * n_blocks];
     pick(Isa::Scalar).quantize(&x, &mut q);
