@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use memmap2::Mmap;
 
 use crate::cursor::Cursor;
 use crate::error::{GgufError, GgufErrorKind};
@@ -30,13 +33,15 @@ pub struct GgufFile {
 #[derive(Clone)]
 struct Part {
     path: Option<PathBuf>,
+    /// What `bytes` lie in; `None` for bytes in memory and for an empty file.
+    map: Option<Arc<Mmap>>,
     bytes: Bytes,
     data_start: usize,
 }
 
 impl std::fmt::Debug for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Part { path, bytes, data_start } = self;
+        let Part { path, bytes, data_start, .. } = self;
         write!(f, "Part {{ path: {path:?}, bytes: {}, data_start: {data_start} }}", bytes.len())
     }
 }
@@ -60,13 +65,13 @@ impl GgufFile {
     /// If a file cannot be mapped, is not a sound GGUF file, or a part of a split model is missing. The error names
     /// the file.
     pub fn open(path: &Path) -> Result<GgufFile, GgufError> {
-        let bytes = map(path).map_err(|e| e.at(path))?;
+        let (map, bytes) = map(path).map_err(|e| e.at(path))?;
         let parsed = Parsed::read(&bytes, 0).map_err(|e| e.at(path))?;
         let split = SplitInfo::read(&parsed.metadata).map_err(|e| e.at(path))?;
         if split.no != 0 {
             return Err(split::not_first(path, split).at(path));
         }
-        let mut file = GgufFile::first(bytes, parsed, Some(path));
+        let mut file = GgufFile::first(bytes, parsed, Some((path, map)));
         for no in 1..split.count {
             let part = split::part_path(path, split, no).ok_or_else(|| split::misnamed(split.count).at(path))?;
             file.add_part(&part, no, split.count).map_err(|e| e.at(&part))?;
@@ -88,17 +93,18 @@ impl GgufFile {
         GgufFile::first(bytes, parsed, None).finish(split)
     }
 
-    fn first(bytes: Bytes, parsed: Parsed, path: Option<&Path>) -> GgufFile {
+    fn first(bytes: Bytes, parsed: Parsed, file: Option<(&Path, Option<Arc<Mmap>>)>) -> GgufFile {
         let Parsed { version, alignment, mut metadata, tensors, data_start } = parsed;
-        if let Some(path) = path {
+        let (path, map) = file.map_or((None, None), |(path, map)| (Some(path.to_owned()), map));
+        if let Some(path) = &path {
             metadata.set_path(path);
         }
-        let part = Part { path: path.map(Path::to_owned), bytes, data_start };
+        let part = Part { path, map, bytes, data_start };
         GgufFile { version, alignment, metadata, tensors, order: Vec::new(), parts: vec![part] }
     }
 
     fn add_part(&mut self, path: &Path, no: u32, count: u32) -> Result<(), GgufError> {
-        let bytes = map(path).map_err(|error| {
+        let (map, bytes) = map(path).map_err(|error| {
             let missing = matches!(std::error::Error::source(&error), Some(e)
                 if e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::NotFound));
             if !missing {
@@ -114,7 +120,7 @@ impl GgufFile {
             return Err(GgufError::new(GgufErrorKind::Limit, message));
         }
         self.tensors.extend(parsed.tensors);
-        self.parts.push(Part { path: Some(path.to_owned()), bytes, data_start: parsed.data_start });
+        self.parts.push(Part { path: Some(path.to_owned()), map, bytes, data_start: parsed.data_start });
         Ok(())
     }
 
@@ -169,6 +175,27 @@ impl GgufFile {
         part.bytes.slice(start..start + tensor.n_bytes())
     }
 
+    /// Lets go of the memory that holds `range` of a tensor's bytes; what reads them later reads the file again.
+    ///
+    /// For tensors that were copied into another form: their pages would stay resident beside the copy. It is a hint:
+    /// systems without it, and bytes in memory, keep what they have.
+    ///
+    /// # Panics
+    /// As [`GgufFile::data`], and if the range is not within the tensor.
+    pub fn release(&self, tensor: &TensorInfo, range: Range<usize>) {
+        let part = &self.parts[tensor.part()];
+        assert!(range.start <= range.end && range.end <= tensor.n_bytes(), "{range:?} of {} bytes", tensor.n_bytes());
+        let start = part.data_start + tensor.offset() as usize + range.start;
+        assert!(start + range.len() <= part.bytes.len(), "the tensor is of another file");
+        #[cfg(unix)]
+        if let Some(map) = part.map.as_ref().filter(|_| !range.is_empty()) {
+            // Refused where a page is locked: then it stays, which harms nothing.
+            // SAFETY: the map is of a file and was never written, so a page that is touched again holds the same
+            // bytes as before; what borrows them sees no change.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, range.len()) };
+        }
+    }
+
     /// Returns how many files the model is in.
     pub fn n_parts(&self) -> usize {
         self.parts.len()
@@ -217,18 +244,28 @@ pub(crate) fn read_alignment(metadata: &Metadata) -> Result<u64, GgufError> {
     Ok(alignment)
 }
 
-fn map(path: &Path) -> Result<Bytes, GgufError> {
+/// A map as the owner of [`Bytes`].
+struct Owner(Arc<Mmap>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn map(path: &Path) -> Result<(Option<Arc<Mmap>>, Bytes), GgufError> {
     let file = File::open(path).map_err(|e| GgufError::io("cannot open the file", e))?;
     let stat = file.metadata().map_err(|e| GgufError::io("cannot open the file", e))?;
     if stat.is_dir() {
         return Err(GgufError::io("cannot open the file", ErrorKind::IsADirectory.into()));
     }
     if stat.len() == 0 {
-        return Ok(Bytes::new());
+        return Ok((None, Bytes::new()));
     }
-    // SAFETY: the map is private and read-only, and only shared slices of it are handed out. That the file is not
+    // SAFETY: the map is read-only, and only shared slices of it are handed out. That the file is not
     // changed under it is what `GgufFile::open` asks of its caller; the bytes are plain data, any value of which is
     // sound to read.
-    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| GgufError::io("cannot map the file", e))?;
-    Ok(Bytes::from_owner(map))
+    let map = unsafe { Mmap::map(&file) }.map_err(|e| GgufError::io("cannot map the file", e))?;
+    let map = Arc::new(map);
+    Ok((Some(Arc::clone(&map)), Bytes::from_owner(Owner(map))))
 }

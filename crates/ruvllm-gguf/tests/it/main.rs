@@ -6,5 +6,6 @@ mod counting;
 mod hostile;
 mod messages;
 mod mutated;
+mod release;
 mod round_trip;
 mod split;
