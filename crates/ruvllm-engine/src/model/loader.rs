@@ -41,8 +41,8 @@ impl<'a> Loader<'a> {
         progress: &'a mut dyn FnMut(LoadProgress),
     ) -> Loader<'a> {
         let total_bytes = file.tensors().map(|tensor| tensor.n_bytes() as u64).sum();
-        let (pages, progress, done_bytes) = (RefCell::default(), RefCell::new(progress), Cell::new(0));
-        Loader { file, compute, pages, progress, done_bytes, total_bytes }
+        let pages = RefCell::new(LargePages::for_about(total_bytes as usize));
+        Loader { file, compute, pages, progress: RefCell::new(progress), done_bytes: Cell::new(0), total_bytes }
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -184,9 +184,12 @@ impl<'a> Loader<'a> {
         }
         let n_cols = tensor.shape[0];
         let row_bytes = tensor.ty.row_bytes(n_cols).ok_or_else(|| shape_error(tensor, &[n_cols]))?;
-        let bytes = self.take_rows(tensor, rows.start * row_bytes..rows.end * row_bytes);
+        let start = rows.start * row_bytes;
+        let bytes = self.take_rows(tensor, start..rows.end * row_bytes);
         let (table, team, pages) = (self.compute.kernels.matmul, &self.compute.team, &mut *self.pages.borrow_mut());
-        Ok(Matrix::pack(&mut Packing { table, team, pages }, tensor.ty, rows.len(), n_cols, bytes))
+        // What is repacked need not stay beside its copy.
+        let done = &mut |part: Range<usize>| self.file.release(tensor, start + part.start..start + part.end);
+        Ok(Matrix::pack(&mut Packing { table, team, pages, done }, tensor.ty, rows.len(), n_cols, bytes))
     }
 
     fn take_rows(&self, tensor: &TensorInfo, range: Range<usize>) -> Bytes {

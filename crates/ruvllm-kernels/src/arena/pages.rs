@@ -1,16 +1,21 @@
 //! Large pages: buffers one after another in big maps of the system.
 
 use super::{ALIGN, AlignedVec};
+use crate::team::Team;
 use bytemuck::Pod;
 use memmap2::{MmapMut, MmapOptions};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A large page of x86-64 and of most ARM systems, in bytes.
 const PAGE_BYTES: usize = 2 << 20;
 
 /// What is mapped at once. Only the pages that are touched become memory.
 const CHUNK_BYTES: usize = 128 << 20;
+
+/// What the team touches ahead at once: enough pages to share out.
+const AHEAD_BYTES: usize = 16 << 20;
 
 /// A store of buffers that are filled at load and read whole ever after: a model's weights.
 ///
@@ -31,31 +36,72 @@ const CHUNK_BYTES: usize = 128 << 20;
 pub struct LargePages {
     /// The last chunk and how much of it is taken.
     last: Option<(Arc<Chunk>, usize)>,
+    /// How much of the last chunk is memory already, in whole pages.
+    touched: usize,
+    /// Bytes that are still expected to be taken.
+    expected: usize,
 }
 
 impl LargePages {
+    /// Makes a store from which about `n_bytes` will be taken: so much may become memory ahead of its use.
+    pub fn for_about(n_bytes: usize) -> LargePages {
+        LargePages { expected: n_bytes, ..LargePages::default() }
+    }
+
+    /// [`LargePages::take`] with the pages made memory by the whole team.
+    ///
+    /// The system clears a page on its first touch, which for a model's weights takes as long as repacking them, and
+    /// workers that touch the same page at once clear it twice.
+    ///
+    /// # Panics
+    /// As [`AlignedVec::new`].
+    pub fn take_with<T: Pod>(&mut self, team: &Team, len: usize) -> AlignedVec<T> {
+        let n_bytes = n_bytes::<T>(len);
+        self.expected = self.expected.saturating_sub(n_bytes);
+        let Some((chunk, offset)) = self.place(n_bytes) else { return AlignedVec::new(len) };
+        // Pages that begin before the buffer may be in use by others.
+        let first = offset.next_multiple_of(PAGE_BYTES).max(self.touched);
+        let end = (offset + n_bytes + self.expected.min(AHEAD_BYTES)).next_multiple_of(PAGE_BYTES).min(chunk.len);
+        if offset + n_bytes > first {
+            let n_pages = (end - first) / PAGE_BYTES;
+            team.for_each(n_pages, 1, &|pages, _| pages.for_each(|page| chunk.touch(first + page * PAGE_BYTES)));
+            self.touched = end;
+        }
+        // SAFETY: as `place` says.
+        unsafe { AlignedVec::within(chunk, offset, len) }
+    }
+
     /// Returns a buffer of `len` zeros. It lives on its own: the store may go before it.
     ///
     /// # Panics
     /// As [`AlignedVec::new`].
     pub fn take<T: Pod>(&mut self, len: usize) -> AlignedVec<T> {
-        let n_bytes = len.checked_mul(size_of::<T>()).expect("a buffer's size in bytes fits usize");
+        let Some((chunk, offset)) = self.place(n_bytes::<T>(len)) else { return AlignedVec::new(len) };
+        // SAFETY: as `place` says.
+        unsafe { AlignedVec::within(chunk, offset, len) }
+    }
+
+    /// Takes `n_bytes` and returns where they begin: zeros inside the chunk at a multiple of [`ALIGN`], which were
+    /// never handed out before and never will be. `None` for no bytes, and if the system maps no more.
+    fn place(&mut self, n_bytes: usize) -> Option<(Arc<Chunk>, usize)> {
         if n_bytes == 0 {
-            return AlignedVec::new(len);
+            return None;
         }
         let room = |(chunk, used): &(Arc<Chunk>, usize)| chunk.len - used >= n_bytes;
         if !self.last.as_ref().is_some_and(room) {
-            let Some(chunk) = Chunk::map(n_bytes.max(CHUNK_BYTES)) else { return AlignedVec::new(len) };
-            self.last = Some((Arc::new(chunk), 0));
+            self.last = Some((Arc::new(Chunk::map(n_bytes.max(CHUNK_BYTES))?), 0));
+            self.touched = 0;
         }
-        let (chunk, used) = self.last.as_mut().expect("there is a chunk with room");
+        let (chunk, used) = self.last.as_mut()?;
         let offset = *used;
+        // A chunk is whole pages, so this is a multiple of `ALIGN` even where it is cut.
         *used = (offset + n_bytes).next_multiple_of(ALIGN).min(chunk.len);
-        // SAFETY: `offset` is a multiple of `ALIGN` (a chunk that is full to the last byte has no room, as `n_bytes`
-        // is not 0), `n_bytes` from there are inside the chunk, were never handed out before and never will be, and
-        // fresh anonymous pages are zeros.
-        unsafe { AlignedVec::within(Arc::clone(chunk), offset, len) }
+        Some((Arc::clone(chunk), offset))
     }
+}
+
+fn n_bytes<T>(len: usize) -> usize {
+    len.checked_mul(size_of::<T>()).expect("a buffer's size in bytes fits usize")
 }
 
 impl std::fmt::Debug for LargePages {
@@ -98,6 +144,17 @@ impl Chunk {
     pub(super) fn start(&self) -> NonNull<u8> {
         self.start
     }
+
+    /// Makes the page at `offset` memory.
+    ///
+    /// # Panics
+    /// If `offset` is outside the chunk.
+    fn touch(&self, offset: usize) {
+        assert!(offset < self.len, "page at {offset} of {} bytes", self.len);
+        // SAFETY: the byte is inside the map, and no buffer has it yet: pages are touched from the buffer in the making
+        // on, before it is made.
+        unsafe { AtomicU8::from_ptr(self.start.add(offset).as_ptr()) }.fetch_add(0, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +174,19 @@ mod tests {
         }
         buffers.remove(0);
         assert!(buffers.iter().zip(2..).all(|(buffer, v)| buffer.iter().all(|&b| b == v)));
+    }
+
+    #[test]
+    fn the_team_touches_pages_ahead_and_no_further_than_expected() {
+        let (team, mut pages) = (Team::new(2), LargePages::for_about(3 * PAGE_BYTES));
+        let mut first = pages.take_with::<u8>(&team, 64);
+        assert_eq!(pages.touched, 3 * PAGE_BYTES);
+        first.fill(7);
+        let second = pages.take_with::<u32>(&team, PAGE_BYTES);
+        assert_eq!((pages.touched, pages.expected), (5 * PAGE_BYTES, 0));
+        assert!(first.iter().all(|&b| b == 7) && second.iter().all(|&v| v == 0));
+        let third = pages.take_with::<u8>(&team, CHUNK_BYTES);
+        assert_eq!((third[CHUNK_BYTES - 1], pages.touched), (0, CHUNK_BYTES));
     }
 
     #[test]

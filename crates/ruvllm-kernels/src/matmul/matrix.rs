@@ -38,13 +38,13 @@ impl Matrix {
     /// # Panics
     /// As [`Matrix::pack`].
     pub fn new(table: &'static Table, team: &Team, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
-        Matrix::pack(&mut Packing { table, team, pages: &mut LargePages::default() }, ty, n_rows, n_cols, bytes)
+        let packing = &mut Packing { table, team, pages: &mut LargePages::default(), done: &mut |_| {} };
+        Matrix::pack(packing, ty, n_rows, n_cols, bytes)
     }
 
     /// Makes a matrix of `bytes`, rows of whole blocks as the file has them.
     ///
-    /// Types of the integer path are repacked by the team, and `bytes` is let go; other types keep it
-    /// ([`Matrix::keeps_bytes`]).
+    /// Types of the integer path are repacked by the team, and `bytes` is let go; other types keep it.
     ///
     /// # Panics
     /// If the type is not supported, a row is not whole blocks, or `bytes` has another size.
@@ -69,11 +69,6 @@ impl Matrix {
             }
         };
         Matrix { ty, n_rows, n_cols, weights }
-    }
-
-    /// Returns whether the matrix reads the bytes it was made of, and has no copy.
-    pub fn keeps_bytes(&self) -> bool {
-        matches!(self.weights, Weights::Blocks { .. })
     }
 
     /// Returns the type the weights came in.
@@ -140,7 +135,6 @@ impl fmt::Debug for Matrix {
 }
 
 /// What matrices are made with.
-#[derive(Debug)]
 pub struct Packing<'a> {
     /// The kernels they will be multiplied by.
     pub table: &'static Table,
@@ -148,6 +142,15 @@ pub struct Packing<'a> {
     pub team: &'a Team,
     /// Where the repacked weights go, one matrix after another.
     pub pages: &'a mut LargePages,
+    /// Told which of the given bytes were repacked and are not read again, some 16 MiB at a time.
+    pub done: &'a mut dyn FnMut(Range<usize>),
+}
+
+impl fmt::Debug for Packing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Packing { table, team, pages, .. } = self;
+        f.debug_struct("Packing").field("table", table).field("team", team).field("pages", pages).finish()
+    }
 }
 
 struct Shape<'a, 'b> {

@@ -5,6 +5,9 @@ use super::matrix::Packing;
 use crate::arena::AlignedVec;
 use crate::team::Shared;
 
+/// Bytes of rows after which the packing's owner hears that they are done.
+const DONE_BYTES: usize = 16 << 20;
+
 /// Repacks a matrix, in parallel over its panels. Rows past the last are zeros.
 ///
 /// # Panics
@@ -15,19 +18,25 @@ pub(super) fn pack<F: Format>(packing: &mut Packing<'_>, n_rows: usize, n_cols: 
     assert_eq!(bytes.len(), n_rows * row_bytes, "{}: a matrix of {n_rows} x {n_cols} has another size", F::TY);
     let n_panels = n_rows.div_ceil(PANEL_ROWS);
     let panel_bytes = panel_bytes::<F>(n_cols / BLOCK);
-    let mut packed = packing.pages.take(n_panels * panel_bytes);
+    let mut packed = packing.pages.take_with(team, n_panels * panel_bytes);
     let shared = Shared::new(&mut packed);
     // About 256 KiB a claim.
     let grain = (256 * 1024 / panel_bytes.max(1)).clamp(1, n_panels.div_ceil(team.n_threads()).max(1));
-    team.for_each(n_panels, grain, &|range, _| {
-        for panel in range {
-            let rows = panel * PANEL_ROWS..n_rows.min((panel + 1) * PANEL_ROWS);
-            let from = &bytes[rows.start * row_bytes..rows.end * row_bytes];
-            // SAFETY: `for_each` hands out every panel once, and panels do not overlap.
-            let to = unsafe { shared.slice(panel * panel_bytes..(panel + 1) * panel_bytes) };
-            pack_panel::<F>(from, row_bytes, n_cols / BLOCK, to);
-        }
-    });
+    let n_part = (DONE_BYTES / (PANEL_ROWS * row_bytes).max(1)).max(1);
+    for first in (0..n_panels).step_by(n_part) {
+        let n = n_part.min(n_panels - first);
+        let part = first * PANEL_ROWS..n_rows.min((first + n) * PANEL_ROWS);
+        team.for_each(n, grain, &|range, _| {
+            for panel in first + range.start..first + range.end {
+                let rows = panel * PANEL_ROWS..n_rows.min((panel + 1) * PANEL_ROWS);
+                let from = &bytes[rows.start * row_bytes..rows.end * row_bytes];
+                // SAFETY: `for_each` hands out every panel once, and panels do not overlap.
+                let to = unsafe { shared.slice(panel * panel_bytes..(panel + 1) * panel_bytes) };
+                pack_panel::<F>(from, row_bytes, n_cols / BLOCK, to);
+            }
+        });
+        (packing.done)(part.start * row_bytes..part.end * row_bytes);
+    }
     packed
 }
 

@@ -119,8 +119,15 @@ fn whole<F: Format>(k: usize) -> usize {
 }
 
 fn packed<F: Format>(team: &Team, n_rows: usize, k: usize, bytes: &[u8]) -> AlignedVec<u8> {
-    let pages = &mut LargePages::default();
-    pack::pack::<F>(&mut Packing { table: pick(Isa::Scalar), team, pages }, n_rows, k, bytes)
+    let (pages, mut n_done) = (&mut LargePages::default(), 0);
+    let mut done = |part: Range<usize>| {
+        assert_eq!(part.start, n_done, "bytes are done in order");
+        n_done = part.end;
+    };
+    let packing = &mut Packing { table: pick(Isa::Scalar), team, pages, done: &mut done };
+    let packed = pack::pack::<F>(packing, n_rows, k, bytes);
+    assert_eq!(n_done, bytes.len(), "all bytes are done");
+    packed
 }
 
 /// The panels hold exactly what the file's blocks mean: up to the rounding of one product and one sum.
