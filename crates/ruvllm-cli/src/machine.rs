@@ -70,6 +70,11 @@ fn n_available() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Returns the most memory this process has held at once, in bytes, where the system tells (Linux: `VmHWM`).
+pub fn peak_bytes() -> Option<u64> {
+    kilobytes(&read("/proc/self/status"), "VmHWM")
+}
+
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -156,5 +161,6 @@ mod tests {
         let machine = Machine::detect();
         assert!(machine.n_available >= 1 && machine.n_logical >= machine.n_available);
         assert!((1..=machine.n_available).contains(&default_threads()));
+        assert!(peak_bytes().is_none_or(|bytes| bytes > 1 << 16));
     }
 }

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::App;
 use crate::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs, count};
 use crate::error::{Error, Result};
+use crate::machine::peak_bytes;
 use crate::output::{bytes, print, print_json, table};
 
 const EXAMPLES: &str = "\
@@ -106,7 +107,6 @@ impl BenchArgs {
             return Err(Error::failure("this model makes embeddings and writes no tokens; bench another one"));
         }
         let bar = app.ui.steps_bar("warming up", (tests.len() * self.reps) as u64);
-        let read_gbps = engine.read_bandwidth(engine.info().weight_bytes);
         measure(&mut engine, Test::Prefill { n: 32 })?;
         measure(&mut engine, Test::Decode { n: 4, n_batch: 1, depth: 0 })?;
         let mut results = Vec::with_capacity(tests.len());
@@ -120,11 +120,11 @@ impl BenchArgs {
             results.push(summarize(test, rates));
         }
         bar.finish_and_clear();
-        if self.output.json {
-            print_object(&engine, read_gbps, &results)
-        } else {
-            print_table(&engine, read_gbps, &results)
-        }
+        // Before the bandwidth is measured: its buffer is no part of running the model.
+        let peak_bytes = peak_bytes();
+        let read_gbps = engine.read_bandwidth(engine.info().weight_bytes);
+        let costs = Costs { read_gbps, peak_bytes };
+        if self.output.json { print_object(&engine, &costs, &results) } else { print_table(&engine, &costs, &results) }
     }
 
     /// Lists the tests: prefill, then decode of every batch in an empty context, then decode after every depth.
@@ -198,8 +198,16 @@ fn summarize(test: Test, mut rates: Vec<f64>) -> Rates {
     Rates { test, median: (low + high) / 2.0, min: rates[0], max: rates[rates.len() - 1] }
 }
 
-fn print_object(engine: &Engine, read_gbps: f64, results: &[Rates]) -> Result<()> {
-    let info = engine.info();
+/// What was measured beside the rates.
+struct Costs {
+    /// Read bandwidth in 1e9 bytes a second.
+    read_gbps: f64,
+    /// Most memory held at once, where the system tells.
+    peak_bytes: Option<u64>,
+}
+
+fn print_object(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()> {
+    let (info, Costs { read_gbps, peak_bytes }) = (engine.info(), costs);
     let results = results.iter().map(
         |rates| json!({ "test": rates.test.name(), "tps": rates.median, "tps_min": rates.min, "tps_max": rates.max }),
     );
@@ -210,17 +218,19 @@ fn print_object(engine: &Engine, read_gbps: f64, results: &[Rates]) -> Result<()
         "weight_bytes": info.weight_bytes,
         "read_gbps": read_gbps,
         "load_ms": info.load_ms,
+        "peak_bytes": peak_bytes,
         "results": results.collect::<Vec<_>>(),
     }))
 }
 
-fn print_table(engine: &Engine, read_gbps: f64, results: &[Rates]) -> Result<()> {
-    let info = engine.info();
+fn print_table(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()> {
+    let (info, Costs { read_gbps, peak_bytes }) = (engine.info(), costs);
     let weights = bytes(info.weight_bytes as u64);
     let head = [
         vec!["model".to_owned(), format!("{} ({}, {})", info.name, info.arch, info.quantization)],
         vec!["machine".to_owned(), format!("{}, {} threads, reads {read_gbps:.1} GB/s", info.isa, info.n_threads)],
         vec!["load".to_owned(), format!("{:.0} ms, {weights} of weights read for every token", info.load_ms)],
+        vec!["peak memory".to_owned(), peak_bytes.map_or_else(|| "unknown".to_owned(), bytes)],
     ];
     let mut rows = vec![["TEST", "TOK/S", "MIN", "MAX", "OF READ BANDWIDTH"].map(str::to_owned).to_vec()];
     for rates in results {
