@@ -1,6 +1,6 @@
 //! AVX2 with FMA and F16C: 16 floats are two registers. 12 accumulators at most, 2 for keys or values, one broadcast.
 
-use super::{ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
+use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
 use crate::softmax;
 use half::f16;
 use std::arch::x86_64::*;
@@ -84,6 +84,29 @@ unsafe impl lanes::Lanes for Ymm {
     }
 
     #[inline(always)]
+    unsafe fn reduce_max(a: [__m256; 2]) -> f32 {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe {
+            let a = _mm256_max_ps(a[0], a[1]);
+            let a = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let a = _mm_max_ps(a, _mm_movehl_ps(a, a));
+            _mm_cvtss_f32(_mm_max_ss(a, _mm_movehdup_ps(a)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn reduce_add(a: [__m256; 2]) -> f32 {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe { softmax::avx2::hsum(_mm256_add_ps(a[0], a[1])) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<T>(from: *const T) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn div(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         // SAFETY: the caller enabled the instruction set.
         unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }
@@ -99,4 +122,4 @@ unsafe impl lanes::Lanes for Ymm {
     }
 }
 
-lanes::entries!(Ymm, "avx2,fma,f16c,bmi2", 1: 4, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1);
+lanes::entries!(Ymm, "avx2,fma,f16c,bmi2", 1: 4 4, 2: 2 2, 3: 1 1, 4: 1 1, 5: 1 1, 6: 1 1);

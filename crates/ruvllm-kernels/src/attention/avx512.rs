@@ -1,6 +1,6 @@
 //! AVX-512: 16 floats are one register. 24 accumulators at most, 4 for keys or values, one for the broadcast.
 
-use super::{ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
+use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
 use crate::softmax;
 use half::f16;
 use std::arch::x86_64::*;
@@ -78,6 +78,24 @@ unsafe impl lanes::Lanes for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn reduce_max(a: __m512) -> f32 {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe { _mm512_reduce_max_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn reduce_add(a: __m512) -> f32 {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe { _mm512_reduce_add_ps(a) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<T>(from: *const T) {
+        // SAFETY: a prefetch of any address is allowed.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn div(a: __m512, b: __m512) -> __m512 {
         // SAFETY: the caller enabled the instruction set.
         unsafe { _mm512_div_ps(a, b) }
@@ -90,4 +108,4 @@ unsafe impl lanes::Lanes for Zmm {
     }
 }
 
-lanes::entries!(Zmm, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 1: 4, 2: 4, 3: 4, 4: 4, 5: 4, 6: 4);
+lanes::entries!(Zmm, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 1: 8 4, 2: 8 4, 3: 4 4, 4: 4 4, 5: 4 4, 6: 4 4, 7: 2 2, 8: 2 2);

@@ -1,6 +1,6 @@
 //! The register kernels, written once over groups of 16 floats; each instruction set says what its 16 floats are.
 
-use super::{BLOCK_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs};
+use super::{BLOCK_TOKENS, FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
 use half::f16;
 
 /// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON.
@@ -25,6 +25,12 @@ pub(super) unsafe trait Lanes {
     unsafe fn abs(a: Self::V) -> Self::V;
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn exp(a: Self::V) -> Self::V;
+    /// The largest lane.
+    unsafe fn reduce_max(a: Self::V) -> f32;
+    /// The sum of all lanes, in an order that is always the same.
+    unsafe fn reduce_add(a: Self::V) -> f32;
+    /// Asks for the cache line at `from`, which may lead anywhere.
+    unsafe fn prefetch<T>(from: *const T);
     /// Lane by lane, `x` where `a < b`, else `y`.
     unsafe fn select_lt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
 }
@@ -52,6 +58,11 @@ impl Loaded for f32 {
     }
 }
 
+/// Elements of type `T` in a cache line.
+const fn line<T>() -> usize {
+    64 / size_of::<T>()
+}
+
 /// Scores of `R` rows, `B` blocks at a time; `R·B` accumulators, one per row and 16 positions.
 ///
 /// # Safety
@@ -60,35 +71,64 @@ impl Loaded for f32 {
 pub(super) unsafe fn scores<L: Lanes, T: Loaded, const R: usize, const B: usize>(args: &mut ScoreArgs<'_, T>) {
     let (k_dim, q, out) = (args.k_dim, args.q.as_ptr(), args.out.as_mut_ptr());
     let n_blocks = args.offsets.len();
+    let columns_per_line = line::<T>() / BLOCK_TOKENS;
     for first in (0..n_blocks).step_by(B) {
-        let mut keys = [args.k.as_ptr(); B];
-        for (b, keys) in keys.iter_mut().enumerate() {
-            // Past the last block, it is scored again and dropped.
-            // SAFETY: offsets lie inside the slab.
-            *keys = unsafe { keys.add(args.offsets[(first + b).min(n_blocks - 1)]) };
-        }
+        // Past the last block, it is scored again and dropped.
+        // SAFETY: offsets lie inside the slab.
+        let keys: [*const T; B] =
+            std::array::from_fn(|b| unsafe { args.k.as_ptr().add(args.offsets[(first + b).min(n_blocks - 1)]) });
+        let ahead: [*const T; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
         // SAFETY: the caller enabled the instruction set.
         let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
-        for d in 0..k_dim {
-            let mut column = [sums[0][0]; B];
-            for (column, keys) in column.iter_mut().zip(&keys) {
-                // SAFETY: a block's head has `k_dim` columns of 16.
-                *column = unsafe { T::load::<L>(keys.add(d * BLOCK_TOKENS)) };
+        let mut d = 0;
+        while d + columns_per_line <= k_dim {
+            for ahead in &ahead {
+                // SAFETY: the caller enabled the instruction set.
+                unsafe { L::prefetch(ahead.wrapping_add(d * BLOCK_TOKENS)) };
             }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: `q` has `R` rows of `k_dim`.
-                let x = unsafe { L::splat(*q.add(r * k_dim + d)) };
-                for (sum, &column) in sums.iter_mut().zip(&column) {
-                    // SAFETY: the caller enabled the instruction set.
-                    *sum = unsafe { L::fma(x, column, *sum) };
-                }
+            for i in 0..columns_per_line {
+                // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
+                unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d + i), k_dim, &keys, d + i) };
             }
+            d += columns_per_line;
+        }
+        while d < k_dim {
+            // SAFETY: as above.
+            unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d), k_dim, &keys, d) };
+            d += 1;
         }
         for (r, sums) in sums.iter().enumerate() {
             for (b, &sum) in sums.iter().enumerate().take(n_blocks - first) {
                 // SAFETY: `out` has 16 places per block in each row.
                 unsafe { L::store(out.add(r * args.out_stride + (first + b) * BLOCK_TOKENS), sum) };
             }
+        }
+    }
+}
+
+/// Adds column `d` of `B` blocks to the scores of `R` rows; `q`: that column's queries, rows `k_dim` apart.
+///
+/// # Safety
+/// As for [`scores`]; `d` is less than `k_dim`.
+#[inline(always)]
+unsafe fn score_column<L: Lanes, T: Loaded, const R: usize, const B: usize>(
+    sums: &mut [[L::V; B]; R],
+    q: *const f32,
+    k_dim: usize,
+    keys: &[*const T; B],
+    d: usize,
+) {
+    let mut column = [sums[0][0]; B];
+    for (column, keys) in column.iter_mut().zip(keys) {
+        // SAFETY: a block's head has `k_dim` columns of 16.
+        *column = unsafe { T::load::<L>(keys.add(d * BLOCK_TOKENS)) };
+    }
+    for (r, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: `q` has `R` rows of `k_dim`.
+        let x = unsafe { L::splat(*q.add(r * k_dim)) };
+        for (sum, &column) in sums.iter_mut().zip(&column) {
+            // SAFETY: the caller enabled the instruction set.
+            *sum = unsafe { L::fma(x, column, *sum) };
         }
     }
 }
@@ -133,7 +173,13 @@ unsafe fn values_at<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &
         let end = args.tokens.end.min((block + 1) * BLOCK_TOKENS);
         // SAFETY: the block's head has 16 rows of `v_stride`.
         let mut v = unsafe { args.v.as_ptr().add(args.offsets[block] + token % BLOCK_TOKENS * v_stride + column) };
+        let mut ahead = args.ahead.of(block, v).wrapping_add(column);
         while token < end {
+            for line in 0..(16 * W).div_ceil(line::<T>()) {
+                // SAFETY: the caller enabled the instruction set.
+                unsafe { L::prefetch(ahead.wrapping_add(line * self::line::<T>())) };
+            }
+            ahead = ahead.wrapping_add(v_stride);
             let mut row = [sums[0][0]; W];
             for (w, row) in row.iter_mut().enumerate() {
                 // SAFETY: as above.
@@ -159,7 +205,7 @@ unsafe fn values_at<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &
     }
 }
 
-/// The softmax of a row's span; 16 partial sums by position modulo 16, then added in order.
+/// The softmax of a row's span; 16 partial sums by position modulo 16, then added.
 ///
 /// # Safety
 /// The instruction set of `L` is enabled, and `args` were checked.
@@ -171,23 +217,41 @@ pub(super) unsafe fn softmax<L: Lanes>(args: &mut SoftmaxArgs<'_>) -> (f32, f32)
     }
     args.scores[..args.visible.start].fill(f32::NEG_INFINITY);
     args.scores[args.visible.end..].fill(f32::NEG_INFINITY);
-    let mut lanes = [0.0; 16];
     // SAFETY: the caller enabled the instruction set; loads and stores are of chunks of 16.
     unsafe {
         let mut max = L::splat(f32::NEG_INFINITY);
         for chunk in args.scores.chunks_exact(16) {
             max = L::max(max, L::load_f32(chunk.as_ptr()));
         }
-        L::store(lanes.as_mut_ptr(), max);
-        let max = lanes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let max = L::reduce_max(max);
         let (shift, mut sum) = (L::splat(max), L::splat(0.0));
         for chunk in args.scores.chunks_exact_mut(16) {
             let weight = L::exp(L::sub(L::load_f32(chunk.as_ptr()), shift));
             L::store(chunk.as_mut_ptr(), weight);
             sum = L::add(sum, weight);
         }
-        L::store(lanes.as_mut_ptr(), sum);
-        (max, lanes.iter().sum())
+        (max, L::reduce_add(sum))
+    }
+}
+
+/// Adds a span to a row's running result: both rescaled to the larger maximum. Returns the maximum and the sum of both.
+///
+/// # Safety
+/// The instruction set of `L` is enabled, and `args` were checked.
+#[inline(always)]
+pub(super) unsafe fn fold<L: Lanes>(args: &mut FoldArgs<'_>) -> (f32, f32) {
+    let ((old_max, old_sum), (max, sum)) = (args.total, args.span);
+    let new_max = old_max.max(max);
+    // SAFETY: the caller enabled the instruction set; loads and stores are of chunks of 16.
+    unsafe {
+        let old_scale = L::exp(L::splat(old_max - new_max));
+        let scale = L::exp(L::splat(max - new_max));
+        for (out, values) in args.out.chunks_exact_mut(16).zip(args.values.chunks_exact(16)) {
+            let old = L::mul(L::load_f32(out.as_ptr()), old_scale);
+            L::store(out.as_mut_ptr(), L::fma(L::load_f32(values.as_ptr()), scale, old));
+        }
+        let sum = L::fma(L::splat(sum), scale, L::mul(L::splat(old_sum), old_scale));
+        (new_max, L::reduce_max(sum))
     }
 }
 
@@ -239,26 +303,36 @@ unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
     }
 }
 
-/// Writes the entry points of an instruction set: for `n_rows` rows, `n_vectors` groups of 16 floats at a time.
+/// Writes the entry points of an instruction set: for `n_rows` rows, `n_blocks` blocks of keys or `n_vectors` groups of 16
+/// values at a time.
 macro_rules! entries {
-    ($lanes:ident, $features:literal, $($n_rows:literal: $n_vectors:literal),+) => {
-        $crate::attention::lanes::entries!(@rows scores_f16 scores ScoreArgs f16 $lanes, $features, $($n_rows: $n_vectors),+);
-        $crate::attention::lanes::entries!(@rows scores_f32 scores ScoreArgs f32 $lanes, $features, $($n_rows: $n_vectors),+);
+    ($lanes:ident, $features:literal, $($n_rows:literal: $n_blocks:literal $n_vectors:literal),+) => {
+        $crate::attention::lanes::entries!(@rows scores_f16 scores ScoreArgs f16 $lanes, $features, $($n_rows: $n_blocks),+);
+        $crate::attention::lanes::entries!(@rows scores_f32 scores ScoreArgs f32 $lanes, $features, $($n_rows: $n_blocks),+);
         $crate::attention::lanes::entries!(@rows values_f16 values ValueArgs f16 $lanes, $features, $($n_rows: $n_vectors),+);
         $crate::attention::lanes::entries!(@rows values_f32 values ValueArgs f32 $lanes, $features, $($n_rows: $n_vectors),+);
+
+        /// Rows the kernels take at most.
+        pub(super) const CHUNK_ROWS: usize = [$($n_rows),+].len();
 
         #[target_feature(enable = $features)]
         pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
             // SAFETY: the features are enabled here, and `Table::softmax` checked the arguments.
             unsafe { lanes::softmax::<$lanes>(args) }
         }
+
+        #[target_feature(enable = $features)]
+        pub(super) fn fold(args: &mut FoldArgs<'_>) -> (f32, f32) {
+            // SAFETY: the features are enabled here, and `Table::fold` checked the arguments.
+            unsafe { lanes::fold::<$lanes>(args) }
+        }
     };
-    (@rows $name:ident $kernel:ident $args:ident $type:ident $lanes:ident, $features:literal, $($n_rows:literal: $n_vectors:literal),+) => {
+    (@rows $name:ident $kernel:ident $args:ident $type:ident $lanes:ident, $features:literal, $($n_rows:literal: $n:literal),+) => {
         #[target_feature(enable = $features)]
         pub(super) fn $name(args: &mut $args<'_, $type>) {
             match args.n_rows {
                 // SAFETY: the features are enabled here, and `Element` checked the arguments.
-                $($n_rows => unsafe { lanes::$kernel::<$lanes, $type, $n_rows, $n_vectors>(args) },)+
+                $($n_rows => unsafe { lanes::$kernel::<$lanes, $type, $n_rows, $n>(args) },)+
                 n_rows => unreachable!("{n_rows} rows in a chunk"),
             }
         }

@@ -9,7 +9,7 @@
 //! A sequence is a table of block numbers; position `p` lies in slot `p % 16` of block `table[p / 16]`.
 //!
 //! # Definition
-//! Positions are cut in absolute *spans* of [`SPAN_TOKENS`] = 512. For one query at position `p` and one head:
+//! Positions are cut in absolute *spans* of [`SPAN_TOKENS`] = 256. For one query at position `p` and one head:
 //! ```text
 //! q' = scale·q                                                       visible: lo ≤ j < hi
 //! for each span that holds a visible j, in order:
@@ -38,8 +38,10 @@
 
 mod attend;
 mod lanes;
+mod plan;
 mod scalar;
 mod store;
+mod worker;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -60,14 +62,14 @@ use std::ops::Range;
 /// Positions in a block.
 pub const BLOCK_TOKENS: usize = 16;
 /// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).
-pub const SPAN_TOKENS: usize = 512;
+pub const SPAN_TOKENS: usize = 256;
 
 /// Rows (query × head) a tile has at most.
 const TILE_ROWS: usize = 24;
-/// Rows a register kernel takes at most.
-const CHUNK_ROWS: usize = 6;
-/// Blocks a register kernel takes at most: 64 positions of K or V stay in the first-level cache.
-const GROUP_BLOCKS: usize = 4;
+/// Rows a register kernel takes at most, whatever the instruction set.
+const CHUNK_ROWS_MAX: usize = 8;
+/// Blocks a register kernel takes at most.
+const GROUP_BLOCKS: usize = 8;
 /// Blocks in a span.
 const SPAN_BLOCKS: usize = SPAN_TOKENS / BLOCK_TOKENS;
 
@@ -206,7 +208,31 @@ impl Options<'_> {
     }
 }
 
-/// Scores of up to [`CHUNK_ROWS`] rows and [`GROUP_BLOCKS`] blocks: `out[r][16 b + t] = Σ_d q[r][d]·k[b][d][t]`.
+/// Heads of blocks that a kernel prefetches while it works, at the pace of its reading.
+struct Ahead<'a, T> {
+    /// The layer's slab; K or V.
+    slab: &'a [T],
+    /// Where they start, at most [`GROUP_BLOCKS`]; these need not lie inside the slab.
+    offsets: &'a [usize],
+}
+
+impl<T> Clone for Ahead<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Ahead<'_, T> {}
+
+impl<T> Ahead<'_, T> {
+    /// Returns where to read ahead while block `block` of the group is read at `current`, which serves if there is no more.
+    #[inline(always)]
+    fn of(&self, block: usize, current: *const T) -> *const T {
+        self.offsets.get(block).map_or(current, |&offset| self.slab.as_ptr().wrapping_add(offset))
+    }
+}
+
+/// Scores of up to `chunk_rows` rows and [`GROUP_BLOCKS`] blocks: `out[r][16 b + t] = Σ_d q[r][d]·k[b][d][t]`.
 struct ScoreArgs<'a, T> {
     n_rows: usize,
     k_dim: usize,
@@ -216,12 +242,13 @@ struct ScoreArgs<'a, T> {
     k: &'a [T],
     /// Where this head starts in each block.
     offsets: &'a [usize],
+    ahead: Ahead<'a, T>,
     /// Rows `out_stride` apart.
     out: &'a mut [f32],
     out_stride: usize,
 }
 
-/// Values of up to [`CHUNK_ROWS`] rows and [`GROUP_BLOCKS`] blocks: `out[r][c] += Σ_t p[r][t]·v[t][c]`, `t` in `tokens`.
+/// Values of up to `chunk_rows` rows and [`GROUP_BLOCKS`] blocks: `out[r][c] += Σ_t p[r][t]·v[t][c]`, `t` in `tokens`.
 struct ValueArgs<'a, T> {
     n_rows: usize,
     v_stride: usize,
@@ -232,6 +259,7 @@ struct ValueArgs<'a, T> {
     v: &'a [T],
     /// Where this head starts in each block.
     offsets: &'a [usize],
+    ahead: Ahead<'a, T>,
     /// Which positions count, from the first of the first block.
     tokens: Range<usize>,
     /// `[n_rows, v_stride]`
@@ -249,15 +277,31 @@ struct SoftmaxArgs<'a> {
     alibi: Option<(f32, f32)>,
 }
 
+/// A row's running result and a span to be added to it.
+struct FoldArgs<'a> {
+    /// The running values, whole vectors.
+    out: &'a mut [f32],
+    /// The span's values, of the same length.
+    values: &'a [f32],
+    /// Maximum and sum of what `out` holds.
+    total: (f32, f32),
+    /// Maximum and sum of the span.
+    span: (f32, f32),
+}
+
 /// The register kernels of one instruction set.
 pub struct Table {
     isa: Isa,
+    /// Rows its kernels take at most.
+    chunk_rows: usize,
     scores_f16: unsafe fn(&mut ScoreArgs<'_, f16>),
     scores_f32: unsafe fn(&mut ScoreArgs<'_, f32>),
     /// Returns the maximum and the sum.
     softmax: unsafe fn(&mut SoftmaxArgs<'_>) -> (f32, f32),
     values_f16: unsafe fn(&mut ValueArgs<'_, f16>),
     values_f32: unsafe fn(&mut ValueArgs<'_, f32>),
+    /// Returns the maximum and the sum of both.
+    fold: unsafe fn(&mut FoldArgs<'_>) -> (f32, f32),
 }
 
 impl Row for Table {
@@ -271,11 +315,13 @@ macro_rules! row {
     ($isa:expr, $module:ident) => {
         Table {
             isa: $isa,
+            chunk_rows: $module::CHUNK_ROWS,
             scores_f16: $module::scores_f16,
             scores_f32: $module::scores_f32,
             softmax: $module::softmax,
             values_f16: $module::values_f16,
             values_f32: $module::values_f32,
+            fold: $module::fold,
         }
     };
 }
@@ -315,6 +361,12 @@ impl Table {
         // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
         unsafe { (self.softmax)(args) }
     }
+
+    fn fold(&self, args: &mut FoldArgs<'_>) -> (f32, f32) {
+        assert!(args.out.len().is_multiple_of(16) && args.out.len() == args.values.len());
+        // SAFETY: as above.
+        unsafe { (self.fold)(args) }
+    }
 }
 
 /// An element of a slab: picks its kernels from a row.
@@ -348,7 +400,7 @@ impl<T> ScoreArgs<'_, T> {
     /// Asserts what the kernels' pointers rely on.
     fn check(&self) {
         let (n_rows, n_blocks) = (self.n_rows, self.offsets.len());
-        assert!((1..=CHUNK_ROWS).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&n_blocks));
+        assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&n_blocks));
         assert!(self.q.len() >= n_rows * self.k_dim);
         assert!(self.out.len() >= (n_rows - 1) * self.out_stride + n_blocks * BLOCK_TOKENS);
         let len = self.k_dim * BLOCK_TOKENS;
@@ -360,7 +412,7 @@ impl<T> ValueArgs<'_, T> {
     /// Asserts what the kernels' pointers rely on.
     fn check(&self) {
         let (n_rows, tokens) = (self.n_rows, &self.tokens);
-        assert!((1..=CHUNK_ROWS).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&self.offsets.len()));
+        assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&self.offsets.len()));
         assert!(tokens.start <= tokens.end && tokens.end <= self.offsets.len() * BLOCK_TOKENS);
         assert!(self.p.len() >= (n_rows - 1) * self.p_stride + tokens.end);
         assert!(self.v_stride.is_multiple_of(16) && self.out.len() >= n_rows * self.v_stride);

@@ -1,6 +1,6 @@
 //! NEON: 16 floats are four registers. 24 accumulators at most, 4 for keys or values, one for the broadcast.
 
-use super::{ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
+use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
 use crate::softmax::neon::exp;
 use half::f16;
 use std::arch::aarch64::*;
@@ -102,6 +102,24 @@ unsafe impl lanes::Lanes for Quads {
     }
 
     #[inline(always)]
+    unsafe fn reduce_max(a: [float32x4_t; 4]) -> f32 {
+        // SAFETY: NEON is part of every aarch64 CPU.
+        unsafe { vmaxvq_f32(vmaxq_f32(vmaxq_f32(a[0], a[1]), vmaxq_f32(a[2], a[3]))) }
+    }
+
+    #[inline(always)]
+    unsafe fn reduce_add(a: [float32x4_t; 4]) -> f32 {
+        // SAFETY: NEON is part of every aarch64 CPU.
+        unsafe { vaddvq_f32(vaddq_f32(vaddq_f32(a[0], a[1]), vaddq_f32(a[2], a[3]))) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch<T>(from: *const T) {
+        // SAFETY: a prefetch of any address is allowed; the intrinsic for it is not stable.
+        unsafe { asm!("prfm pldl1keep, [{from}]", from = in(reg) from, options(nostack, readonly, preserves_flags)) }
+    }
+
+    #[inline(always)]
     unsafe fn div(a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
         each!(vdivq_f32(a, b))
     }
@@ -118,4 +136,4 @@ unsafe impl lanes::Lanes for Quads {
     }
 }
 
-lanes::entries!(Quads, "neon", 1: 2, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1);
+lanes::entries!(Quads, "neon", 1: 2 2, 2: 2 2, 3: 2 2, 4: 1 1, 5: 1 1, 6: 1 1);

@@ -1,8 +1,11 @@
 //! The truth: plain loops. Elements become floats 16 at a time, once for all rows.
 
-use super::{BLOCK_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs};
+use super::{BLOCK_TOKENS, FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+
+/// Rows the kernels take at most: any number would do.
+pub(super) const CHUNK_ROWS: usize = 6;
 
 /// 16 elements as floats.
 type Widen<T> = fn(&[T]) -> [f32; 16];
@@ -84,4 +87,12 @@ pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
         sum += *score;
     }
     (max, sum)
+}
+
+pub(super) fn fold(args: &mut FoldArgs<'_>) -> (f32, f32) {
+    let ((old_max, old_sum), (max, sum)) = (args.total, args.span);
+    let new_max = old_max.max(max);
+    let (old_scale, scale) = ((old_max - new_max).exp(), (max - new_max).exp());
+    args.out.iter_mut().zip(args.values).for_each(|(out, value)| *out = *out * old_scale + value * scale);
+    (new_max, old_sum * old_scale + sum * scale)
 }

@@ -1,0 +1,337 @@
+//! One tile at work: scores, softmax and values, span by span, group of blocks by group, chunk of rows by chunk.
+
+use super::attend::{Context, Total};
+use super::plan::{Tile, segment_spans, spans};
+use super::{
+    Ahead, BLOCK_TOKENS, Element, GROUP_BLOCKS, Options, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs,
+    TILE_ROWS, ValueArgs,
+};
+use std::ops::Range;
+
+/// One tile at work.
+pub(super) struct Worker<'a, T> {
+    context: &'a Context<'a, T>,
+    tile: &'a Tile<'a>,
+    /// `[n_rows, k_dim]`, scaled
+    q: &'a mut [f32],
+    /// `[n_rows, SPAN_TOKENS]`
+    scores: &'a mut [f32],
+    /// `[n_rows, v_stride]`, of the current span
+    values: &'a mut [f32],
+    /// `[n_rows, v_stride]`, of all spans
+    totals: &'a mut [f32],
+    /// What each row sees of the current span, from the span's start; `0..0` for nothing.
+    visible: [Range<usize>; TILE_ROWS],
+    /// Maximum and sum of each row in the current span.
+    softmax: [(f32, f32); TILE_ROWS],
+    /// Where the head's keys and values of the current span's blocks start in the slabs.
+    keys_at: [usize; SPAN_BLOCKS],
+    values_at: [usize; SPAN_BLOCKS],
+}
+
+impl<'a, T: Element> Worker<'a, T> {
+    /// Takes a tile; `memory` is what `tile_len` counts.
+    pub(super) fn new(context: &'a Context<'a, T>, tile: &'a Tile<'a>, memory: &'a mut [f32]) -> Self {
+        let Options { n_heads, k_dim, scale, .. } = *context.inputs.options;
+        let v_stride = context.inputs.options.shape().v_stride();
+        let (q, memory) = memory.split_at_mut(TILE_ROWS * k_dim.next_multiple_of(16));
+        let (scores, memory) = memory.split_at_mut(TILE_ROWS * SPAN_TOKENS);
+        for (r, to) in q.chunks_exact_mut(k_dim).take(tile.n_rows()).enumerate() {
+            let (query, head) = tile.query_head(r);
+            let start = ((tile.segment.first_row + query) * n_heads + head) * k_dim;
+            let from = &context.inputs.q[start..start + k_dim];
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+        }
+        let (values, totals) = memory[..2 * TILE_ROWS * v_stride].split_at_mut(TILE_ROWS * v_stride);
+        let visible = [const { 0..0 }; TILE_ROWS];
+        let (softmax, at) = ([(0.0, 0.0); TILE_ROWS], [0; SPAN_BLOCKS]);
+        Worker { context, tile, q, scores, values, totals, visible, softmax, keys_at: at, values_at: at }
+    }
+
+    /// All spans in order, results to the output.
+    pub(super) fn run(&mut self) {
+        let mut totals = [Total::default(); TILE_ROWS];
+        let first = spans(&self.positions(0));
+        let last = spans(&self.positions(self.tile.n_rows() - 1));
+        let v_stride = self.context.inputs.options.shape().v_stride();
+        for span in first.start..last.end {
+            self.run_span(span, span + 1 < last.end);
+            for r in (0..self.tile.n_rows()).filter(|&r| !self.visible[r].is_empty()) {
+                let row = r * v_stride..(r + 1) * v_stride;
+                let values = &self.values[row.clone()];
+                totals[r].add(self.context.table, &mut self.totals[row], self.softmax[r], values);
+            }
+        }
+        for (r, total) in totals[..self.tile.n_rows()].iter().enumerate() {
+            self.finish(r, *total);
+        }
+    }
+
+    /// Span `index` of those that the segment sees, results to its slots.
+    pub(super) fn run_split(&mut self, index: usize) {
+        let (context, tile) = (self.context, self.tile);
+        let spans = segment_spans(context.inputs.options, tile.segment);
+        if index >= spans.len() {
+            return;
+        }
+        let span = spans.start + index;
+        self.run_span(span, false);
+        let v_stride = context.inputs.options.shape().v_stride();
+        for r in (0..tile.n_rows()).filter(|&r| !self.visible[r].is_empty()) {
+            // SAFETY: a row, head and span belong to one task.
+            let slot = unsafe { context.slot(tile, r, span) };
+            (slot[0], slot[1]) = self.softmax[r];
+            slot[16..].copy_from_slice(&self.values[r * v_stride..(r + 1) * v_stride]);
+        }
+    }
+
+    /// Folds the slots of all rows into the output. All spans of the tile are done.
+    pub(super) fn merge(&mut self) {
+        let v_stride = self.context.inputs.options.shape().v_stride();
+        for r in 0..self.tile.n_rows() {
+            let mut total = Total::default();
+            for span in spans(&self.positions(r)) {
+                // SAFETY: the tasks of this tile are done, and one of them merges.
+                let slot = unsafe { self.context.slot(self.tile, r, span) };
+                let values = &mut self.totals[r * v_stride..(r + 1) * v_stride];
+                total.add(self.context.table, values, (slot[0], slot[1]), &slot[16..]);
+            }
+            self.finish(r, total);
+        }
+    }
+
+    /// Writes row `r` to the output.
+    fn finish(&self, r: usize, total: Total) {
+        let options = self.context.inputs.options;
+        let v_stride = options.shape().v_stride();
+        // SAFETY: a row and head belong to one tile, and one task of the tile finishes it.
+        let out = unsafe { self.context.out_row(self.tile, r) };
+        let sink = options.sinks.map(|sinks| sinks[self.tile.query_head(r).1]);
+        total.finish(&self.totals[r * v_stride..(r + 1) * v_stride], sink, out);
+    }
+
+    /// Returns the positions row `r` sees.
+    fn positions(&self, r: usize) -> Range<usize> {
+        let segment = self.tile.segment;
+        self.context.inputs.options.visible(segment.pos + self.tile.query_head(r).0, segment.n_kv)
+    }
+
+    /// Scores, softmax and values of one span for all rows that see it. While a group of blocks is worked on, the next
+    /// is read ahead: values after the last keys and, if this tile goes `on` to the next span, its keys after the last
+    /// values.
+    fn run_span(&mut self, span: usize, on: bool) {
+        let n_rows = self.tile.n_rows();
+        let start = span * SPAN_TOKENS;
+        for r in 0..n_rows {
+            let positions = self.positions(r);
+            let clip = |position: usize| position.clamp(start, start + SPAN_TOKENS) - start;
+            let visible = clip(positions.start)..clip(positions.end);
+            self.visible[r] = if visible.is_empty() { 0..0 } else { visible };
+        }
+        let n_chunks = n_rows.div_ceil(self.context.table.chunk_rows);
+        let chunk_len = n_rows.div_ceil(n_chunks);
+        // What several chunks read should stay in the first-level cache.
+        let group = if n_chunks == 1 { GROUP_BLOCKS } else { GROUP_BLOCKS / 2 };
+        let seen = self.seen(0..n_rows, 0..SPAN_TOKENS);
+        let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
+        self.locate(span, blocks.clone());
+        let groups = || blocks.clone().step_by(group).map(|first| first..blocks.end.min(first + group));
+        let first_group = blocks.start..blocks.end.min(blocks.start + group);
+        for now in groups() {
+            let next = now.end..blocks.end.min(now.end + group);
+            for first in (0..n_rows).step_by(chunk_len) {
+                // Once is enough: the first chunk reads ahead for all.
+                let next = if first > 0 {
+                    Next::Nothing
+                } else if next.is_empty() {
+                    Next::Values(first_group.clone())
+                } else {
+                    Next::Keys(next.clone())
+                };
+                self.score(now.clone(), first..n_rows.min(first + chunk_len), next);
+            }
+        }
+        for r in 0..n_rows {
+            self.softmax_row(span, r);
+        }
+        let v_stride = self.context.inputs.options.shape().v_stride();
+        self.values[..n_rows * v_stride].fill(0.0);
+        for now in groups() {
+            let next = now.end..blocks.end.min(now.end + group);
+            let next = if next.is_empty() { self.locate_after(span, on, group) } else { Next::Values(next) };
+            for first in (0..n_rows).step_by(chunk_len) {
+                let next = if first == 0 { next.clone() } else { Next::Nothing };
+                self.weigh(now.clone(), first..n_rows.min(first + chunk_len), next);
+            }
+        }
+    }
+
+    /// Finds what comes after the last values of `span`: the keys of the tile's next span if there is one, else those of
+    /// the next task.
+    fn locate_after(&mut self, span: usize, on: bool, group: usize) -> Next {
+        let (segment, kv_head, span) = if on {
+            (self.tile.segment, self.tile.kv_head, span + 1)
+        } else if let Some((tile, span)) = self.context.peek() {
+            (tile.segment, tile.kv_head, span)
+        } else {
+            return Next::Nothing;
+        };
+        let n = self.locate_keys(segment, kv_head, span, 0..group);
+        Next::Keys(0..n)
+    }
+
+    /// Returns the positions of `within` that any of `rows` sees, from the span's start.
+    fn seen(&self, rows: Range<usize>, within: Range<usize>) -> Range<usize> {
+        let visible = self.visible[rows].iter().filter(|visible| !visible.is_empty());
+        let both = visible.cloned().reduce(|all, one| all.start.min(one.start)..all.end.max(one.end)).unwrap_or(0..0);
+        intersect(&both, &within)
+    }
+
+    /// Finds the keys and values of `blocks` of a span.
+    fn locate(&mut self, span: usize, blocks: Range<usize>) {
+        let (segment, kv_head) = (self.tile.segment, self.tile.kv_head);
+        self.locate_keys(segment, kv_head, span, blocks.clone());
+        let shape = self.context.inputs.options.shape();
+        let (block_len, head) = (shape.v_block_len(), kv_head * BLOCK_TOKENS * shape.v_stride());
+        let table = &segment.blocks[span * SPAN_BLOCKS + blocks.start..];
+        for (at, &block) in self.values_at[blocks].iter_mut().zip(table) {
+            *at = block as usize * block_len + head;
+        }
+    }
+
+    /// Finds the keys of `blocks` of a span of some sequence and head; returns how many there are.
+    fn locate_keys(&mut self, segment: &Segment<'_>, kv_head: usize, span: usize, blocks: Range<usize>) -> usize {
+        let shape = self.context.inputs.options.shape();
+        let (block_len, head) = (shape.k_block_len(), kv_head * BLOCK_TOKENS * shape.k_dim);
+        let table = segment.blocks.get(span * SPAN_BLOCKS + blocks.start..).unwrap_or(&[]);
+        let n = blocks.len().min(table.len());
+        for (at, &block) in self.keys_at[blocks].iter_mut().zip(table) {
+            *at = block as usize * block_len + head;
+        }
+        n
+    }
+
+    /// Scores `rows` against the blocks they see of `group`.
+    fn score(&mut self, group: Range<usize>, rows: Range<usize>, next: Next) {
+        let seen = self.seen(rows.clone(), positions_of(&group));
+        if seen.is_empty() {
+            return;
+        }
+        let k_dim = self.context.inputs.options.k_dim;
+        let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
+        T::scores(
+            self.context.table,
+            &mut ScoreArgs {
+                n_rows: rows.len(),
+                k_dim,
+                q: &self.q[rows.start * k_dim..rows.end * k_dim],
+                k: self.context.k,
+                offsets: &self.keys_at[blocks.clone()],
+                ahead: ahead(self.context, &self.keys_at, &self.values_at, next),
+                out: &mut self.scores[rows.start * SPAN_TOKENS + blocks.start * BLOCK_TOKENS..rows.end * SPAN_TOKENS],
+                out_stride: SPAN_TOKENS,
+            },
+        );
+    }
+
+    /// Turns the scores of row `r` into weights, over the blocks that it sees itself.
+    fn softmax_row(&mut self, span: usize, r: usize) {
+        let visible = self.visible[r].clone();
+        if visible.is_empty() {
+            return;
+        }
+        let options = self.context.inputs.options;
+        let start = visible.start / BLOCK_TOKENS * BLOCK_TOKENS;
+        let end = visible.end.next_multiple_of(BLOCK_TOKENS);
+        let (query, head) = self.tile.query_head(r);
+        let distance = (self.tile.segment.pos + query) as f32 - (span * SPAN_TOKENS + start) as f32;
+        self.softmax[r] = self.context.table.softmax(&mut SoftmaxArgs {
+            scores: &mut self.scores[r * SPAN_TOKENS + start..r * SPAN_TOKENS + end],
+            visible: visible.start - start..visible.end - start,
+            softcap: options.softcap,
+            alibi: options.alibi.map(|slopes| (slopes[head], distance)),
+        });
+    }
+
+    /// Adds the weighted values of `group` to `rows`, each over the positions that it sees: first
+    /// what only some see before the common positions, then these for all rows at once, then what comes after.
+    fn weigh(&mut self, group: Range<usize>, rows: Range<usize>, next: Next) {
+        let seen = self.seen(rows.clone(), positions_of(&group));
+        if seen.is_empty() {
+            return;
+        }
+        let visible = self.visible[rows.clone()].iter();
+        let common = visible.fold(seen.clone(), |all, one| intersect(&all, one));
+        if common.is_empty() {
+            self.weigh_runs(rows, &seen);
+            return;
+        }
+        self.weigh_runs(rows.clone(), &(seen.start..common.start));
+        self.weigh_rows(rows.clone(), &common, next);
+        self.weigh_runs(rows, &(common.end..seen.end));
+    }
+
+    /// Adds `positions` to each run of `rows` that sees the same.
+    fn weigh_runs(&mut self, rows: Range<usize>, positions: &Range<usize>) {
+        if positions.is_empty() {
+            return;
+        }
+        let mut first = rows.start;
+        while first < rows.end {
+            let same = |&r: &usize| self.visible[r] == self.visible[first];
+            let end = first + (first..rows.end).take_while(same).count();
+            let positions = intersect(&self.visible[first], positions);
+            if !positions.is_empty() {
+                self.weigh_rows(first..end, &positions, Next::Nothing);
+            }
+            first = end;
+        }
+    }
+
+    /// Adds `positions` (of one group, from the span's start, seen by all) to `rows`.
+    fn weigh_rows(&mut self, rows: Range<usize>, positions: &Range<usize>, next: Next) {
+        let v_stride = self.context.inputs.options.shape().v_stride();
+        let blocks = positions.start / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS);
+        let start = blocks.start * BLOCK_TOKENS;
+        T::values(
+            self.context.table,
+            &mut ValueArgs {
+                n_rows: rows.len(),
+                v_stride,
+                p: &self.scores[rows.start * SPAN_TOKENS + start..rows.end * SPAN_TOKENS],
+                p_stride: SPAN_TOKENS,
+                v: self.context.v,
+                offsets: &self.values_at[blocks],
+                ahead: ahead(self.context, &self.keys_at, &self.values_at, next),
+                tokens: positions.start - start..positions.end - start,
+                out: &mut self.values[rows.start * v_stride..rows.end * v_stride],
+            },
+        );
+    }
+}
+
+/// What comes after a group of blocks, by its blocks in the span.
+#[derive(Clone)]
+enum Next {
+    Nothing,
+    Keys(Range<usize>),
+    Values(Range<usize>),
+}
+
+/// Returns `next` as the kernels want it.
+fn ahead<'a, T>(context: &Context<'a, T>, keys_at: &'a [usize], values_at: &'a [usize], next: Next) -> Ahead<'a, T> {
+    match next {
+        Next::Nothing => Ahead { slab: context.k, offsets: &[] },
+        Next::Keys(blocks) => Ahead { slab: context.k, offsets: &keys_at[blocks] },
+        Next::Values(blocks) => Ahead { slab: context.v, offsets: &values_at[blocks] },
+    }
+}
+
+/// Returns the positions of `blocks`, from the start of what these count from.
+fn positions_of(blocks: &Range<usize>) -> Range<usize> {
+    blocks.start * BLOCK_TOKENS..blocks.end * BLOCK_TOKENS
+}
+
+fn intersect(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
