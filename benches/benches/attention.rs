@@ -1,8 +1,10 @@
 //! What does attention cost at the shapes of real models, and what does each instruction set gain?
 //!
 //! `decode` is one new token after 256 and 2,048 positions: memory- and latency-bound, so throughput counts the bytes of
-//! K and V. `prefill` is a causal prompt of 512 tokens: compute-bound, so throughput counts multiply-adds (of visible
-//! positions, `k_dim + v_dim` per head). `store` writes the keys and values of that prompt. One thread, f16 cache.
+//! K and V. `layers` is the same step over all layers of a model after 2,048 positions, each with a cache of its own, on all
+//! cores: the caches come from memory as they do in a real step, so its bytes per second are what a long context gets.
+//! `prefill` is a causal prompt of 512 tokens: compute-bound, so throughput counts multiply-adds (of visible
+//! positions, `k_dim + v_dim` per head). `store` writes the keys and values of that prompt. f16 cache; one thread but for `layers`.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use half::f16;
@@ -13,6 +15,8 @@ use ruvllm_kernels::team::Team;
 /// Name, query heads, KV heads, length of a head.
 const MODELS: [(&str, usize, usize, usize); 3] =
     [("smollm2-135m", 9, 3, 64), ("qwen2.5-0.5b", 14, 2, 64), ("gemma3-270m", 4, 1, 256)];
+/// Layers of each.
+const N_LAYERS: [usize; 3] = [30, 24, 18];
 
 /// A layer of a model with a filled cache of `n_kv` positions.
 struct Layer {
@@ -68,6 +72,20 @@ fn decode(c: &mut Criterion) {
     }
 }
 
+fn layers(c: &mut Criterion) {
+    const N: usize = 2048;
+    let team = Team::new(std::thread::available_parallelism().map_or(1, usize::from));
+    for ((name, n_heads, n_kv_heads, dim), n_layers) in MODELS.into_iter().zip(N_LAYERS) {
+        let layers: Vec<Layer> = (0..n_layers).map(|_| Layer::new(n_heads, n_kv_heads, dim, N)).collect();
+        let mut group = c.benchmark_group(format!("attention/layers/{name}/{N}"));
+        group.throughput(Throughput::Bytes((n_layers * 2 * 2 * N * n_kv_heads * dim) as u64));
+        for table in attention::available() {
+            let mut steps: Vec<_> = layers.iter().map(|layer| layer.step(table, &team, 1)).collect();
+            group.bench_function(table.isa().name(), |b| b.iter(|| steps.iter_mut().for_each(|step| step())));
+        }
+    }
+}
+
 fn prefill(c: &mut Criterion) {
     const N: usize = 512;
     let team = Team::new(1);
@@ -99,5 +117,5 @@ fn store(c: &mut Criterion) {
     });
 }
 
-criterion_group!(name = benches; config = criterion(); targets = decode, prefill, store);
+criterion_group!(name = benches; config = criterion(); targets = decode, layers, prefill, store);
 criterion_main!(benches);

@@ -29,8 +29,12 @@
 //! # Tricks
 //! - A task is a *tile*: up to 24 (query, head) rows that share one KV head, so each K/V line is read from memory once
 //!   per tile and once per GQA group in decode.
-//! - Rows go through the register kernels in chunks of up to 6; a chunk reads only the blocks it can see.
-//! - When tiles are few and contexts long, spans become tasks of their own; the caller merges them in the same order.
+//! - Rows go through the register kernels in chunks of up to 8 (AVX-512) or 6; a chunk reads only the blocks it can see.
+//! - While a group of blocks is worked on, the next one is prefetched at the same pace: keys, after the last keys the
+//!   values, after the last values the keys of the task that will be claimed next. A head's 2 KiB in a block are too short
+//!   for the hardware to see a stream.
+//! - When tiles are few and contexts long, spans become tasks of their own; whoever finishes a tile's last span merges
+//!   them in the same order, so there is one parallel region and no serial part.
 //! - Memory is O(tile): one span of scores per row. No N×N matrix exists.
 //!
 //! Source: Dao 2023 (FlashAttention-2, arXiv:2307.08691) for tiles and the online softmax, Kwon et al. 2023
