@@ -1,74 +1,144 @@
-//! How fast is a matrix product, per instruction set, on the shapes of the three reference models?
+//! How fast is a matrix product, per instruction set, on the matrices of the three reference models?
 //!
-//! One row (decode) reads every weight once: its throughput is weight bytes per second, to be held against the
-//! machine's read bandwidth. Eight and 128 rows (small batches, prefill) are counted in multiply-adds per second.
-//! One thread, so that figures are per core.
+//! One row (decode) reads every weight once, on one thread and on two: its throughput is weight bytes per second, to be
+//! held against the machine's read bandwidth (`machine.rs`). The matrices are copied until they are as large together
+//! as the model, and taken in turn, so that they come from where the model's would. Eight and 16 rows (serving) and 512
+//! (prefill) run on one thread and count multiply-adds. Only a head's last row is ever wanted of a prompt, so heads have
+//! no 512.
+//!
+//! `float` is the path of types that are not repacked. Quantising the input and packing have groups of their own.
 
-use criterion::{
-    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main, measurement::WallTime,
-};
-use ruvllm_kernels::matmul::{self, Acts, Matrix, Table};
-use ruvllm_kernels::{GgmlType, Isa, team::Team};
+use std::cell::LazyCell;
 use std::hint::black_box;
-use std::time::Duration;
 
-/// Rows, columns and type of a weight matrix, and where it occurs.
-const SHAPES: [(&str, GgmlType, usize, usize); 11] = [
-    ("smollm2_attn", GgmlType::Q4_1, 576, 576),
-    ("smollm2_up", GgmlType::Q4_1, 1536, 576),
-    ("smollm2_down", GgmlType::Q4_1, 576, 1536),
-    ("smollm2_head", GgmlType::Q8_0, 49152, 576),
-    ("gemma3_up", GgmlType::Q5_0, 2048, 640),
-    ("gemma3_down", GgmlType::Q4_K, 640, 2048),
-    ("qwen_up", GgmlType::Q5_0, 4864, 896),
-    ("qwen_down", GgmlType::Q6_K, 896, 4864),
-    ("qwen_head", GgmlType::Q8_0, 151936, 896),
-    ("float_f16", GgmlType::F16, 2048, 576),
-    ("float_iq4_xs", GgmlType::IQ4_XS, 2048, 1024),
-];
+use bytes::Bytes;
+use criterion::measurement::WallTime;
+use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use ruvllm_benches::shapes::{MODELS, Model, Product};
+use ruvllm_benches::{blocks, criterion, runs_as_test, values};
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix, Table};
+use ruvllm_kernels::{GgmlType, Isa, team::Team};
 
-/// Returns plausible blocks: any bytes, with the sign and exponent of every second byte kept small, so that no field
-/// that is an f16 is an infinity or a NaN.
-fn weights(ty: GgmlType, n_rows: usize, n_cols: usize) -> Vec<u8> {
-    let row = ty.row_bytes(n_cols).expect("rows are whole blocks");
-    let mix = |i: usize| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()[2];
-    (0..n_rows * row).map(|i| if i % 2 == 1 { mix(i) & 0x3b } else { mix(i) }).collect()
+/// Most weights of a product that the scalar row is measured on. Arithmetic bounds it, so a slice of a matrix has the
+/// rate of the whole.
+const SCALAR_WEIGHTS: usize = 1 << 20;
+
+/// Teams of one and of two threads.
+fn teams() -> [Team; 2] {
+    [Team::new(1), Team::new(2)]
 }
 
-struct Case<'a> {
+/// Equal copies of a product's matrices.
+struct Weights {
+    copies: Vec<Vec<Matrix>>,
+    turn: usize,
+}
+
+impl Weights {
+    /// Copies `parts` (type and rows of each matrix) until `n_bytes` are there.
+    fn new(table: &'static Table, team: &Team, parts: &[(GgmlType, usize)], n_cols: usize, n_bytes: usize) -> Weights {
+        let parts: Vec<_> = parts
+            .iter()
+            .map(|&(ty, n_rows)| (ty, n_rows, Bytes::from(blocks(n_rows * row_bytes(ty, n_cols)))))
+            .collect();
+        let size: usize = parts.iter().map(|(.., bytes)| bytes.len()).sum();
+        let copy = || {
+            let matrix =
+                |(ty, n_rows, bytes): &(_, _, Bytes)| Matrix::new(table, team, *ty, *n_rows, n_cols, bytes.clone());
+            parts.iter().map(matrix).collect()
+        };
+        Weights { copies: (0..n_bytes.div_ceil(size).max(1)).map(|_| copy()).collect(), turn: 0 }
+    }
+
+    /// Multiplies with the next copy.
+    fn multiply(&mut self, team: &Team, acts: &Acts, out: &mut [Vec<f32>]) {
+        self.turn = (self.turn + 1) % self.copies.len();
+        match (&self.copies[self.turn][..], out) {
+            ([a], [x]) => matmul::matmul(team, a, acts, x),
+            ([a, b], [x, y]) => matmul::matmul_many(team, acts, &mut [(a, x), (b, y)]),
+            ([a, b, c], [x, y, z]) => matmul::matmul_many(team, acts, &mut [(a, x), (b, y), (c, z)]),
+            (matrices, _) => panic!("a product has one to three matrices, not {}", matrices.len()),
+        }
+    }
+}
+
+/// The cases of one product on one row of the table.
+struct Cases<'a> {
+    /// `matmul/<model>/<role>/<types>`.
     name: &'a str,
     table: &'static Table,
-    team: &'a Team,
-    w: &'a Matrix,
-    n: usize,
+    n_cols: usize,
+    parts: &'a [(GgmlType, usize)],
+    /// Copied until they are this large.
+    n_bytes: usize,
 }
 
-fn bench_case(group: &mut BenchmarkGroup<'_, WallTime>, case: &Case<'_>) {
-    let (w, n, k) = (case.w, case.n, case.w.n_cols());
-    let x: Vec<f32> = (0..n * k).map(|i| ((i * 7919) % 1000) as f32 / 500.0 - 1.0).collect();
-    let (mut acts, mut out) = (Acts::new(k, n), vec![0.0; n * w.n_rows()]);
-    acts.set(case.table, case.team, &x, n, k, w.act_format());
-    group.throughput(match n {
-        1 => Throughput::Bytes(w.weight_bytes() as u64),
-        _ => Throughput::Elements((n * k * w.n_rows()) as u64),
-    });
-    let id = BenchmarkId::new(format!("{}/{}/n{n}", case.name, w.ty()), case.table.name());
-    group.bench_function(id, |b| b.iter(|| matmul::matmul(case.team, w, black_box(&acts), &mut out)));
+impl Cases<'_> {
+    /// Measures with `n` activation rows on `n_threads`, for each pair of `loads`.
+    fn run(&self, group: &mut BenchmarkGroup<'_, WallTime>, teams: &[Team; 2], loads: &[(usize, usize)]) {
+        let &Cases { name, table, n_cols, parts, n_bytes } = self;
+        let n_rows: usize = parts.iter().map(|(_, n_rows)| n_rows).sum();
+        // Made when first asked for: a filter may drop every case.
+        let mut weights = LazyCell::new(|| Weights::new(table, &teams[1], parts, n_cols, n_bytes));
+        for &(n, n_threads) in loads {
+            let team = &teams[n_threads - 1];
+            group.throughput(match n {
+                1 => Throughput::Bytes(parts.iter().map(|&(ty, n_rows)| (n_rows * row_bytes(ty, n_cols)) as u64).sum()),
+                _ => Throughput::Elements((n * n_cols * n_rows) as u64),
+            });
+            let mut buffers = LazyCell::new(|| (Acts::new(n_cols, n), Vec::new()));
+            group.bench_function(BenchmarkId::new(format!("{name}/n{n}/t{n_threads}"), table.name()), |b| {
+                let (acts, out) = &mut *buffers;
+                if out.is_empty() {
+                    let format = weights.copies[0][0].act_format();
+                    acts.set(table, team, &values(n * n_cols, 2), n, n_cols, format);
+                    out.extend(parts.iter().map(|(_, n_rows)| vec![0.0; n * n_rows]));
+                }
+                b.iter(|| weights.multiply(team, black_box(acts), out));
+            });
+        }
+    }
 }
 
-fn bench_matmul(c: &mut Criterion) {
-    let team = Team::new(1);
-    let mut group = c.benchmark_group("matmul");
-    group.sample_size(10).warm_up_time(Duration::from_millis(200)).measurement_time(Duration::from_millis(800));
-    for (name, ty, n_rows, n_cols) in SHAPES {
-        let bytes = bytes::Bytes::from(weights(ty, n_rows, n_cols));
+/// Returns the bytes of a row.
+fn row_bytes(ty: GgmlType, n_cols: usize) -> usize {
+    ty.row_bytes(n_cols).expect("rows are whole blocks")
+}
+
+fn bench_models(c: &mut Criterion) {
+    let (mut group, teams) = (c.benchmark_group("matmul"), teams());
+    for model in &MODELS {
+        for product in model.products {
+            bench_product(&mut group, &teams, model, product);
+        }
+    }
+    group.finish();
+}
+
+fn bench_product(group: &mut BenchmarkGroup<'_, WallTime>, teams: &[Team; 2], model: &Model, product: &Product) {
+    let &Product { role, parts, n_cols, .. } = product;
+    let name = format!("{}/{role}/{}", model.name, product.types());
+    for table in matmul::available() {
+        if table.isa() == Isa::Scalar {
+            let n_rows = |n_rows: usize| n_rows.min(SCALAR_WEIGHTS / n_cols / parts.len());
+            let parts: Vec<_> = parts.iter().map(|&(ty, n)| (ty, n_rows(n))).collect();
+            Cases { name: &name, table, n_cols, parts: &parts, n_bytes: 0 }.run(group, teams, &[(1, 1), (8, 1)]);
+            continue;
+        }
+        let n_bytes = if runs_as_test() { 0 } else { model.weight_bytes() };
+        let loads = [(1, 1), (1, 2), (8, 1), (16, 1), (512, 1)];
+        let n_loads = if role == "head" { 4 } else { 5 };
+        Cases { name: &name, table, n_cols, parts, n_bytes }.run(group, teams, &loads[..n_loads]);
+    }
+}
+
+fn bench_float(c: &mut Criterion) {
+    let (mut group, teams) = (c.benchmark_group("matmul"), teams());
+    for (ty, n_cols) in [(GgmlType::F16, 576), (GgmlType::IQ4_XS, 1024)] {
         for table in matmul::available() {
-            // The scalar row takes seconds for a batch of a large matrix and says nothing there.
-            let limit = if table.isa() == Isa::Scalar { 64 << 20 } else { usize::MAX };
-            let w = Matrix::new(table, &team, ty, n_rows, n_cols, bytes.clone());
-            for n in [1, 8, 128].into_iter().filter(|n| n * n_rows * n_cols <= limit) {
-                bench_case(&mut group, &Case { name, table, team: &team, w: &w, n });
-            }
+            let name = format!("float/{ty}");
+            let parts = [(ty, 2048)];
+            Cases { name: &name, table, n_cols, parts: &parts, n_bytes: 0 }.run(&mut group, &teams, &[(1, 1), (8, 1)]);
         }
     }
     group.finish();
@@ -76,13 +146,12 @@ fn bench_matmul(c: &mut Criterion) {
 
 fn bench_quantize(c: &mut Criterion) {
     let mut group = c.benchmark_group("quantize_activations");
-    let x: Vec<f32> = (0..4864).map(|i| ((i * 7919) % 1000) as f32 / 500.0 - 1.0).collect();
+    let (x, team) = (values(4864, 1), Team::new(1));
     group.throughput(Throughput::Bytes((x.len() * size_of::<f32>()) as u64));
-    let team = Team::new(1);
     for table in matmul::available() {
         let mut acts = Acts::new(x.len(), 1);
         group.bench_function(BenchmarkId::new("k4864", table.name()), |b| {
-            b.iter(|| acts.set(table, &team, black_box(&x), 1, x.len(), matmul::ActFormat::Q16));
+            b.iter(|| acts.set(table, &team, black_box(&x), 1, x.len(), ActFormat::Q16));
         });
     }
     group.finish();
@@ -92,12 +161,16 @@ fn bench_pack(c: &mut Criterion) {
     let mut group = c.benchmark_group("pack");
     let (team, table) = (Team::new(1), matmul::pick(Isa::best()));
     for ty in [GgmlType::Q4_1, GgmlType::Q5_0, GgmlType::Q8_0, GgmlType::Q4_K, GgmlType::Q6_K] {
-        let bytes = bytes::Bytes::from(weights(ty, 2048, 1024));
+        let bytes = Bytes::from(blocks(2048 * row_bytes(ty, 1024)));
         group.throughput(Throughput::Bytes(bytes.len() as u64));
         group.bench_function(ty.name(), |b| b.iter(|| Matrix::new(table, &team, ty, 2048, 1024, bytes.clone())));
     }
     group.finish();
 }
 
-criterion_group!(benches, bench_matmul, bench_quantize, bench_pack);
+criterion_group! {
+    name = benches;
+    config = criterion();
+    targets = bench_models, bench_float, bench_quantize, bench_pack
+}
 criterion_main!(benches);
