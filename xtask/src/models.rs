@@ -108,6 +108,14 @@ fn folder() -> Result<PathBuf> {
     Ok(home.join("models"))
 }
 
+/// Returns where the file of a fetched model lies.
+///
+/// # Errors
+/// No folder for models can be told.
+pub(crate) fn path(name: &str) -> Result<PathBuf> {
+    Ok(folder()?.join(file_name(name)))
+}
+
 /// Returns the name of a model's file: `smollm2:135m` lies in `smollm2-135m.gguf`.
 fn file_name(name: &str) -> String {
     format!("{}.gguf", name.replace(':', "-"))

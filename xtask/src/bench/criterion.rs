@@ -1,6 +1,7 @@
 //! Reading what criterion leaves in `target/criterion`: a folder per case with `new/{benchmark,estimates}.json`.
 
 use std::path::Path;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -26,6 +27,27 @@ pub(super) enum Throughput {
     ElementsAndBytes { elements: u64, bytes: u64 },
 }
 
+impl Case {
+    /// Returns how much it goes through in a nanosecond (bytes or elements: see [`Case::counts`]), or passes.
+    pub(super) fn rate(&self) -> f64 {
+        let n = match self.throughput {
+            Some(Throughput::Bytes(n) | Throughput::BytesDecimal(n) | Throughput::Elements(n)) => n as f64,
+            Some(Throughput::ElementsAndBytes { bytes, .. }) => bytes as f64,
+            Some(Throughput::Bits(n)) => n as f64 / 8.0,
+            None => 1.0,
+        };
+        n / self.median_ns
+    }
+
+    /// Returns the unit of a billion of what [`Case::rate`] counts a second; none if it counts passes.
+    pub(super) fn counts(&self) -> Option<&'static str> {
+        match self.throughput? {
+            Throughput::Elements(_) => Some("G/s"),
+            _ => Some("GB/s"),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Benchmark {
     full_id: String,
@@ -42,14 +64,15 @@ struct Estimate {
     point_estimate: f64,
 }
 
-/// Reads every case below `folder`, in the order of their names.
+/// Reads every case below `folder` that was measured since `start`, in the order of their names.
 ///
 /// # Errors
 /// There is none, or one cannot be read.
-pub(super) fn read(folder: &Path) -> Result<Vec<Case>> {
+pub(super) fn read(folder: &Path, start: SystemTime) -> Result<Vec<Case>> {
     let (mut cases, mut folders) = (Vec::new(), vec![folder.to_path_buf()]);
     while let Some(folder) = folders.pop() {
-        if folder.join("new/benchmark.json").is_file() {
+        let written = folder.join("new/estimates.json").metadata().and_then(|file| file.modified());
+        if written.is_ok_and(|written| written >= start) {
             cases.push(case(&folder.join("new"))?);
         }
         let entries = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
@@ -79,8 +102,8 @@ mod tests {
 
     #[test]
     fn cases_are_read() {
-        let root = tempfile::tempdir().expect("a temporary folder");
-        assert!(read(root.path()).expect_err("nothing is there").to_string().contains("holds no measurement"));
+        let (root, start) = (tempfile::tempdir().expect("a temporary folder"), SystemTime::UNIX_EPOCH);
+        assert!(read(root.path(), start).expect_err("nothing is there").to_string().contains("holds no measurement"));
         let folder = root.path().join("rms_norm/avx2/576/new");
         std::fs::create_dir_all(&folder).expect("folders");
         let benchmark = r#"{"group_id":"rms_norm","function_id":"avx2","value_str":"576","throughput":{"Bytes":2304},
@@ -91,6 +114,9 @@ mod tests {
             .expect("a file");
         let expected =
             Case { name: "rms_norm/avx2/576".to_owned(), median_ns: 41.5, throughput: Some(Throughput::Bytes(2304)) };
-        assert_eq!(read(root.path()).expect("one case"), [expected]);
+        assert_eq!((expected.rate(), expected.counts()), (2304.0 / 41.5, Some("GB/s")));
+        assert_eq!(read(root.path(), start).expect("one case"), [expected]);
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        assert!(read(root.path(), later).is_err(), "an old measurement is not a new one");
     }
 }

@@ -5,113 +5,179 @@ use std::fmt::Write;
 
 use anyhow::{Result, bail};
 
-use super::criterion::{Case, Throughput};
+use super::criterion::Case;
+use super::ratio::{Cases, ISAS, count, isa, mean};
 
-/// The instruction sets a case may name, in the order of the columns. `scalar` is what the others are measured by.
-const ISAS: [&str; 6] = ["scalar", "neon", "neon+dotprod", "avx2", "avx512", "amx"];
+/// How the parts of a name begin that say whose shape was measured, not what: the models.
+const SHAPES: [&str; 3] = ["smollm2", "gemma3", "qwen"];
 
-/// How the parts of a name begin that say whose shape was measured, not what: models, and floats beside them.
-const SHAPES: [&str; 4] = ["smollm2", "gemma3", "qwen", "float_"];
+/// A Markdown table.
+struct Table(String);
 
-/// The implementations of one kernel on one shape.
-#[derive(Default)]
-struct Row {
-    kernel: String,
-    by_isa: BTreeMap<&'static str, Case>,
-}
-
-impl Row {
-    /// Returns how many times faster than scalar `isa` is, if both were measured.
-    fn speed_up(&self, isa: &str) -> Option<f64> {
-        Some(self.by_isa.get("scalar")?.median_ns / self.by_isa.get(isa)?.median_ns)
+impl Table {
+    /// Starts a table; all columns after the first are numbers.
+    fn new(title: &str, header: &[String]) -> Table {
+        let mut table = Table(if title.is_empty() { String::new() } else { format!("{title}\n\n") });
+        table.line(header);
+        let rule = |(i, _)| if i == 0 { "---" } else { "--:" }.to_owned();
+        table.line(&header.iter().enumerate().map(rule).collect::<Vec<_>>());
+        table
     }
 
-    /// Returns the fastest implementation.
-    fn best(&self) -> Option<&Case> {
-        self.by_isa.values().min_by(|a, b| a.median_ns.total_cmp(&b.median_ns))
+    fn line(&mut self, cells: &[String]) {
+        writeln!(self.0, "| {} |", cells.join(" | ")).expect("a string takes all");
     }
 }
 
-/// Returns a Markdown table of speed-ups over scalar: a row per kernel (the geometric mean over its shapes), or with
-/// `full` a row per shape.
-///
-/// # Errors
-/// No case names an instruction set.
-pub(super) fn speed_ups(cases: &[Case], full: bool) -> Result<String> {
-    let rows = rows(cases);
-    let measured = |isa: &&&str| rows.values().any(|row| row.by_isa.contains_key(**isa));
-    let isas: Vec<&str> = ISAS[1..].iter().filter(measured).copied().collect();
-    if rows.is_empty() {
-        bail!("no case names an instruction set ({})", ISAS.join(", "));
-    }
-    let mut out = String::new();
-    let mut line = |cells: &[String]| writeln!(out, "| {} |", cells.join(" | ")).expect("a string takes all");
-    let names = |first: &str, more: &[&str]| -> Vec<String> {
-        std::iter::once(first).chain(more.iter().copied()).chain(isas.iter().copied()).map(str::to_owned).collect()
-    };
-    let ratio = |ratio: Option<f64>| ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.1}×"));
-    if full {
-        let header = names("case", &["scalar", "best"]);
-        line(&header);
-        line(&vec!["---".to_owned(); header.len()]);
-        for (key, row) in &rows {
-            let scalar = row.by_isa.get("scalar").map_or("–".to_owned(), |case| time(case.median_ns));
-            let mut cells = vec![key.clone(), scalar, row.best().map_or("–".to_owned(), rate)];
-            cells.extend(isas.iter().map(|isa| ratio(row.speed_up(isa))));
-            line(&cells);
-        }
-    } else {
-        let header = names("kernel", &["shapes"]);
-        line(&header);
-        line(&vec!["---".to_owned(); header.len()]);
-        let mut kernels: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
-        rows.values().for_each(|row| kernels.entry(&row.kernel).or_default().push(row));
-        for (kernel, rows) in kernels {
-            if rows.iter().all(|row| isas.iter().all(|isa| row.speed_up(isa).is_none())) {
-                continue; // a type without a kernel of its own beside scalar has nothing to compare
-            }
-            let mut cells = vec![kernel.to_owned(), rows.len().to_string()];
-            cells.extend(isas.iter().map(|isa| ratio(mean(rows.iter().filter_map(|row| row.speed_up(isa))))));
-            line(&cells);
-        }
-    }
-    Ok(out)
-}
+/// The implementations of one kernel on one shape, by instruction set.
+type Row<'a> = BTreeMap<&'static str, &'a Case>;
 
-/// Gathers the implementations of each case: the instruction set is the part of the name that is one of [`ISAS`].
-fn rows(cases: &[Case]) -> BTreeMap<String, Row> {
-    let mut rows: BTreeMap<String, Row> = BTreeMap::new();
+/// Gathers the implementations of each case under its name without the instruction set.
+fn rows<'a>(cases: &[&'a Case]) -> BTreeMap<String, Row<'a>> {
+    let mut rows: BTreeMap<String, Row<'a>> = BTreeMap::new();
     for case in cases {
-        let (isas, parts): (Vec<&str>, Vec<&str>) = case.name.split('/').partition(|part| ISAS.contains(part));
-        let Some(isa) = ISAS.into_iter().find(|isa| isas.contains(isa)) else { continue };
-        let row = rows.entry(parts.join("/")).or_default();
-        let kernel: Vec<&str> = parts.into_iter().filter(|part| !is_shape(part)).collect();
-        row.kernel = kernel.join("/");
-        row.by_isa.insert(isa, case.clone());
+        let Some(isa) = isa(&case.name) else { continue };
+        let parts: Vec<&str> = case.name.split('/').filter(|part| *part != isa).collect();
+        rows.entry(parts.join("/")).or_default().insert(isa, case);
     }
     rows
 }
 
-/// Whether a part of a name says which shape was measured: a number, a depth (`k4864`) or one of [`SHAPES`].
+/// Returns the instruction sets that some row has, but for scalar.
+fn columns<'a, 'b: 'a>(rows: impl Iterator<Item = &'a Row<'b>>) -> Vec<&'static str> {
+    let rows: Vec<_> = rows.collect();
+    ISAS[1..].iter().copied().filter(|isa| rows.iter().any(|row| row.contains_key(isa))).collect()
+}
+
+fn header(first: &[&str], isas: &[&str]) -> Vec<String> {
+    first.iter().chain(isas).map(|cell| (*cell).to_owned()).collect()
+}
+
+/// Returns every table that there are cases for: what the machine can do, matrix products beside it, and the speed-up
+/// of the other kernels over scalar (the geometric mean over their shapes; with `full`, a row per shape).
+///
+/// # Errors
+/// No case names an instruction set.
+pub(super) fn all(cases: &[Case], full: bool) -> Result<String> {
+    let cases = Cases::new(cases);
+    if cases.iter().all(|case| isa(&case.name).is_none()) {
+        bail!("no case names an instruction set ({})", ISAS.join(", "));
+    }
+    let (of_machine, kernels): (Vec<&Case>, Vec<&Case>) =
+        cases.iter().partition(|case| case.name.starts_with("machine/"));
+    let is_product = |case: &Case| case.name.starts_with("matmul/") && isa(&case.name).is_some();
+    let (products, others): (Vec<&Case>, Vec<&Case>) = kernels.into_iter().partition(|case| is_product(case));
+    let (streams, tiles): (Vec<&Case>, Vec<&Case>) = products.into_iter().partition(|case| case.name.contains("/n1/"));
+    let tables = [
+        machine(&of_machine),
+        matmul("One row: weight bytes, share of the read bandwidth, over scalar", &cases, &streams),
+        matmul("More rows: multiply-adds, share of the peak, over scalar", &cases, &tiles),
+        if full { shapes(&cases, &others) } else { speed_ups(&cases, &others) },
+    ];
+    Ok(tables.into_iter().flatten().collect::<Vec<_>>().join("\n"))
+}
+
+/// Returns what the machine can do, by size of the buffer and threads or by instruction.
+fn machine(cases: &[&Case]) -> Option<String> {
+    let name = |case: &Case| case.name.trim_start_matches("machine/").to_owned();
+    let mut table = Table::new("", &header(&["machine", "rate"], &[]));
+    cases.iter().for_each(|case| table.line(&[name(case), rate(case)]));
+    (!cases.is_empty()).then_some(table.0)
+}
+
+/// Returns a row per product, rows of activations and threads.
+fn matmul(title: &str, all: &Cases<'_>, cases: &[&Case]) -> Option<String> {
+    let mut rows = rows(cases);
+    rows.retain(|_, row| row.keys().any(|isa| *isa != "scalar"));
+    let isas = columns(rows.values());
+    let mut table = Table::new(title, &header(&["product", "rows", "threads"], &isas));
+    let mut sorted: Vec<_> = rows.iter().collect();
+    sorted.sort_by_key(|(name, _)| {
+        let (product, n, n_threads) = split(name);
+        (product, n, n_threads)
+    });
+    for (name, row) in sorted {
+        let (product, n, n_threads) = split(name);
+        let cell = |isa: &&str| row.get(*isa).map_or("–".to_owned(), |case| product_cell(all, case));
+        let mut cells = vec![product, n.to_string(), n_threads.to_string()];
+        cells.extend(isas.iter().map(cell));
+        table.line(&cells);
+    }
+    (!rows.is_empty()).then_some(table.0)
+}
+
+/// Splits `matmul/qwen/o/Q5_0/n8/t1` into `qwen/o/Q5_0`, 8 and 1.
+fn split(name: &str) -> (String, u64, u64) {
+    let (mut product, mut n, mut n_threads) = (Vec::new(), 0, 0);
+    for part in name.split('/').skip(1) {
+        match (count(part, 'n'), count(part, 't')) {
+            (Some(count), _) => n = count,
+            (_, Some(count)) => n_threads = count,
+            _ => product.push(part),
+        }
+    }
+    (product.join("/"), n, n_threads)
+}
+
+/// Returns `38.2 GB/s, 85 %, 120×`: rate, share of the machine, times as fast as scalar.
+fn product_cell(all: &Cases<'_>, case: &Case) -> String {
+    let ratios = all.ratios(case);
+    let share = ratios.of_machine.map(|share| format!("{:.0} %", 100.0 * share));
+    let over = ratios.over_scalar.map(|over| format!("{over:.0}×"));
+    [Some(rate(case)), share, over].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Returns a row per kernel.
+fn speed_ups(all: &Cases<'_>, cases: &[&Case]) -> Option<String> {
+    let rows = rows(cases);
+    let isas = columns(rows.values());
+    let mut kernels: BTreeMap<String, Vec<&Row<'_>>> = BTreeMap::new();
+    for (name, row) in &rows {
+        let parts: Vec<&str> = name.split('/').filter(|part| !is_shape(part)).collect();
+        kernels.entry(parts.join("/")).or_default().push(row);
+    }
+    let speed_up = |row: &Row<'_>, isa: &str| row.get(isa).and_then(|case| all.ratios(case).over_scalar);
+    // A type without a kernel of its own beside scalar has nothing to compare.
+    kernels.retain(|_, rows| rows.iter().any(|row| isas.iter().any(|isa| speed_up(row, isa).is_some())));
+    let mut table = Table::new("Over scalar", &header(&["kernel", "shapes"], &isas));
+    for (kernel, rows) in &kernels {
+        let cell = |isa: &&str| times(mean(rows.iter().filter_map(|row| speed_up(row, isa))));
+        let mut cells = vec![kernel.clone(), rows.len().to_string()];
+        cells.extend(isas.iter().map(cell));
+        table.line(&cells);
+    }
+    (!kernels.is_empty()).then_some(table.0)
+}
+
+/// Returns a row per shape.
+fn shapes(all: &Cases<'_>, cases: &[&Case]) -> Option<String> {
+    let rows = rows(cases);
+    let isas = columns(rows.values());
+    let mut table = Table::new("Over scalar", &header(&["case", "scalar", "best"], &isas));
+    for (name, row) in &rows {
+        let scalar = row.get("scalar").map_or("–".to_owned(), |case| time(case.median_ns));
+        let best = row.values().min_by(|a, b| a.median_ns.total_cmp(&b.median_ns));
+        let mut cells = vec![name.clone(), scalar, best.map_or("–".to_owned(), |case| rate(case))];
+        cells.extend(isas.iter().map(|isa| times(row.get(isa).and_then(|case| all.ratios(case).over_scalar))));
+        table.line(&cells);
+    }
+    (!rows.is_empty()).then_some(table.0)
+}
+
+/// Whether a part of a name says which shape was measured: a number, a depth (`k4864`) or a model.
 fn is_shape(part: &str) -> bool {
     let number = part.strip_prefix('k').unwrap_or(part);
     number.bytes().all(|byte| byte.is_ascii_digit()) || SHAPES.iter().any(|start| part.starts_with(start))
 }
 
-/// Returns the geometric mean, or `None` of nothing.
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let logs: Vec<f64> = values.map(f64::ln).collect();
-    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.1}×"))
 }
 
 /// Returns how fast a case goes through its data, or how long it takes if it does not say what it goes through.
-fn rate(case: &Case) -> String {
-    let per_ns = |n: u64| n as f64 / case.median_ns;
-    match case.throughput {
-        Some(Throughput::Bytes(n) | Throughput::BytesDecimal(n)) => format!("{:.1} GB/s", per_ns(n)),
-        Some(Throughput::ElementsAndBytes { bytes, .. }) => format!("{:.1} GB/s", per_ns(bytes)),
-        Some(Throughput::Bits(n)) => format!("{:.1} GB/s", per_ns(n) / 8.0),
-        Some(Throughput::Elements(n)) => format!("{:.2} G/s", per_ns(n)),
+pub(super) fn rate(case: &Case) -> String {
+    match case.counts() {
+        Some(unit) => format!("{:.1} {unit}", case.rate()),
         None => time(case.median_ns),
     }
 }
@@ -126,31 +192,13 @@ fn time(ns: f64) -> String {
 }
 
 /// Returns a line per case: its name and its median.
-pub(super) fn medians(unit: &str, medians: &BTreeMap<String, f64>) -> String {
-    let show = |value: f64| if unit == "ns" { time(value) } else { format!("{value:.1} {unit}") };
-    medians.iter().map(|(name, value)| format!("{:>18}  {name}\n", show(*value))).collect()
-}
-
-/// Returns a line per case: how much faster than `old` it is (over 1 is faster, whatever the unit), then the mean.
-pub(super) fn ratios(unit: &str, old: &BTreeMap<String, f64>, new: &BTreeMap<String, f64>) -> String {
-    let (mut out, mut all) = (String::new(), Vec::new());
-    for (name, now) in new {
-        let Some(before) = old.get(name) else {
-            writeln!(out, "     new  {name}").expect("a string takes all");
-            continue;
-        };
-        let ratio = if unit == "ns" { before / now } else { now / before };
-        all.push(ratio);
-        writeln!(out, "{ratio:>7.3}×  {name}").expect("a string takes all");
-    }
-    if let Some(mean) = mean(all.iter().copied()) {
-        writeln!(out, "{mean:>7.3}×  geometric mean of {} cases", all.len()).expect("a string takes all");
-    }
-    out
+pub(super) fn medians(cases: &[Case]) -> String {
+    cases.iter().map(|case| format!("{:>12}  {:>12}  {}\n", time(case.median_ns), rate(case), case.name)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::criterion::Throughput;
     use super::*;
 
     fn case(name: &str, median_ns: f64, throughput: Option<Throughput>) -> Case {
@@ -172,38 +220,49 @@ mod tests {
 
     #[test]
     fn kernels_have_a_row_each() {
-        let expected = "| kernel | shapes | avx2 | avx512 |\n| --- | --- | --- | --- |\n\
+        let expected = "Over scalar\n\n| kernel | shapes | avx2 | avx512 |\n| --- | --: | --: | --: |\n\
                         | dot | 2 | 2.0× | 8.0× |\n";
-        assert_eq!(speed_ups(&cases(), false).expect("a table"), expected);
+        assert_eq!(all(&cases(), false).expect("a table"), expected);
     }
 
     #[test]
     fn cases_have_a_row_each() {
-        let expected = "| case | scalar | best | avx2 | avx512 |\n| --- | --- | --- | --- | --- |\n\
+        let expected = "Over scalar\n\n| case | scalar | best | avx2 | avx512 |\n| --- | --: | --: | --: | --: |\n\
                         | dot/2048 | 1.6 µs | 1.6 µs | 1.0× | – |\n| dot/576 | 400 ns | 80.0 GB/s | 4.0× | 8.0× |\n\
                         | rope/neox | – | 2.50 ms | – | – |\n";
-        assert_eq!(speed_ups(&cases(), true).expect("a table"), expected);
-        assert!(speed_ups(&cases()[6..], true).is_err());
+        assert_eq!(all(&cases(), true).expect("a table"), expected);
+        assert!(all(&cases()[6..], true).is_err());
     }
 
     #[test]
     fn kernels_are_named_without_shapes() {
         let ns = [("scalar", 30.0), ("avx2", 10.0)];
-        let cases = ["matmul/qwen_up/Q5_0/n1", "matmul/gemma3_up/Q5_0/n1", "quantize/k4864", "decode/smollm2-135m/256"]
+        let cases = ["decode/qwen2.5-0.5b/256", "quantize/k4864", "decode/smollm2-135m/256"]
             .into_iter()
             .flat_map(|name| ns.map(|(isa, ns)| case(&format!("{name}/{isa}"), ns, None)));
-        let table = speed_ups(&cases.collect::<Vec<_>>(), false).expect("a table");
-        let rows: Vec<&str> = table.lines().skip(2).collect();
-        assert_eq!(rows, ["| decode | 1 | 3.0× |", "| matmul/Q5_0/n1 | 2 | 3.0× |", "| quantize | 1 | 3.0× |"]);
+        let table = all(&cases.collect::<Vec<_>>(), false).expect("a table");
+        let rows: Vec<&str> = table.lines().skip(4).collect();
+        assert_eq!(rows, ["| decode | 2 | 3.0× |", "| quantize | 1 | 3.0× |"]);
     }
 
     #[test]
-    fn ratios_over_one_are_faster() {
-        let map = |pairs: &[(&str, f64)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
-        let (old, new) = (map(&[("a", 100.0), ("b", 10.0)]), map(&[("a", 50.0), ("b", 20.0), ("c", 1.0)]));
-        let expected = "  2.000×  a\n  0.500×  b\n     new  c\n  1.000×  geometric mean of 2 cases\n";
-        assert_eq!(ratios("ns", &old, &new), expected);
-        assert!(ratios("tokens/s", &old, &new).starts_with("  0.500×  a\n  2.000×  b\n"));
-        assert_eq!(medians("ns", &old), "            100 ns  a\n             10 ns  b\n");
+    fn products_stand_beside_the_machine() {
+        let (bytes, madds) = (|n| Some(Throughput::Bytes(n)), |n| Some(Throughput::Elements(n)));
+        let cases = [
+            case("machine/read/qwen/t1", 10.0, bytes(400)),
+            case("machine/dot/avx512", 1.0, madds(400)),
+            case("matmul/qwen/o/Q5_0/n1/t1/avx512", 10.0, bytes(200)),
+            case("matmul/qwen/o/Q5_0/n1/t1/scalar", 100.0, bytes(100)),
+            case("matmul/qwen/o/Q5_0/n16/t1/avx512", 10.0, madds(1500)),
+            case("matmul/qwen/o/Q5_0/n8/t1/avx512", 10.0, madds(1000)),
+        ];
+        let expected = "| machine | rate |\n| --- | --: |\n| dot/avx512 | 400.0 G/s |\n| read/qwen/t1 | 40.0 GB/s |\n\n\
+             One row: weight bytes, share of the read bandwidth, over scalar\n\n\
+             | product | rows | threads | avx512 |\n| --- | --: | --: | --: |\n\
+             | qwen/o/Q5_0 | 1 | 1 | 20.0 GB/s, 50 %, 20× |\n\n\
+             More rows: multiply-adds, share of the peak, over scalar\n\n\
+             | product | rows | threads | avx512 |\n| --- | --: | --: | --: |\n\
+             | qwen/o/Q5_0 | 8 | 1 | 100.0 G/s, 50 % |\n| qwen/o/Q5_0 | 16 | 1 | 150.0 G/s, 75 % |\n";
+        assert_eq!(all(&cases, false).expect("tables"), expected);
     }
 }
