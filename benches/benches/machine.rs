@@ -1,78 +1,19 @@
 //! What can this machine do at best? The figures that the kernels' own are held against.
 //!
-//! `read` is memory: the threads of a team each add up a contiguous share of a buffer, again and again. Sizes are those
-//! of a second- and a third-level cache and of each model's weights. `dot` is arithmetic: one thread issues the dot
+//! `read` is memory ([`ruvllm_benches::read`]): buffers of the size of a second- and a third-level cache and of neither.
+//! `matmul.rs` does the same beside each model, as memory is faster in one minute than in another. `dot` is arithmetic: one thread issues the dot
 //! product of signed with unsigned bytes that each row of the matmul table is built on, between registers, in sums
 //! that do not wait for each other. It counts multiply-adds of bytes. Matrix products take activations of 16 bits and
 //! so need two of them for each of their own.
 
-use std::hint::black_box;
-
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ruvllm_benches::shapes::MODELS;
-use ruvllm_benches::{criterion, runs_as_test};
-use ruvllm_kernels::arena::AlignedVec;
-use ruvllm_kernels::team::Team;
+use ruvllm_benches::{criterion, read};
 
-fn read(c: &mut Criterion) {
-    let models = MODELS.iter().map(|model| (model.name.to_owned(), model.weight_bytes()));
-    let caches = [1, 16].map(|mib| (format!("{mib}MiB"), mib << 20));
-    for (name, n_bytes) in caches.into_iter().chain(models) {
-        let n = if runs_as_test() { 1 << 10 } else { n_bytes / 8 };
-        let mut buffer = AlignedVec::<u64>::new(n);
-        // Written once, so that every page is there.
-        buffer.iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
-        let mut group = c.benchmark_group("machine");
-        group.throughput(Throughput::Bytes(8 * n as u64));
-        for n_threads in [1, 2] {
-            let team = Team::new(n_threads);
-            // Whole lines, so that no two threads meet in one.
-            let share = n.div_ceil(n_threads).next_multiple_of(8);
-            group.bench_function(format!("read/{name}/t{n_threads}"), |b| {
-                b.iter(|| {
-                    team.run(&|worker| {
-                        let part = &buffer[(worker * share).min(n)..((worker + 1) * share).min(n)];
-                        black_box(sum(black_box(part)));
-                    });
-                });
-            });
-        }
+fn reads(c: &mut Criterion) {
+    let mut group = c.benchmark_group("machine");
+    for mib in [1, 16, 256] {
+        read::bench(&mut group, &format!("read/{mib}MiB"), mib << 20);
     }
-}
-
-/// Adds up with the widest loads there are.
-fn sum(part: &[u64]) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f")]
-        fn avx512(part: &[u64]) -> u64 {
-            lanes(part)
-        }
-        #[target_feature(enable = "avx2")]
-        fn avx2(part: &[u64]) -> u64 {
-            lanes(part)
-        }
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the CPU has it.
-            return unsafe { avx512(part) };
-        }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the CPU has it.
-            return unsafe { avx2(part) };
-        }
-    }
-    lanes(part)
-}
-
-/// Many sums at once, so that loads and not additions are the limit.
-#[inline(always)]
-fn lanes(part: &[u64]) -> u64 {
-    let (chunks, rest) = part.as_chunks::<64>();
-    let mut sums = [0u64; 64];
-    for chunk in chunks {
-        sums.iter_mut().zip(chunk).for_each(|(sum, x)| *sum = sum.wrapping_add(*x));
-    }
-    sums.iter().chain(rest).fold(0, |all, x| all.wrapping_add(*x))
 }
 
 /// Times that a pass goes round its loop.
@@ -175,5 +116,5 @@ mod peak {
     }
 }
 
-criterion_group! { name = benches; config = criterion(); targets = read, dot }
+criterion_group! { name = benches; config = criterion(); targets = reads, dot }
 criterion_main!(benches);

@@ -1,7 +1,7 @@
 //! How fast is a matrix product, per instruction set, on the matrices of the three reference models?
 //!
 //! One row (decode) reads every weight once, on one thread and on two: its throughput is weight bytes per second, to be
-//! held against the machine's read bandwidth (`machine.rs`). The matrices are copied until they are as large together
+//! held against the machine's read bandwidth of as many bytes as the model has (`read`, measured just before). The matrices are copied until they are as large together
 //! as the model, and taken in turn, so that they come from where the model's would. Eight and 16 rows (serving) and 512
 //! (prefill) run on one thread and count multiply-adds. Only a head's last row is ever wanted of a prompt, so heads have
 //! no 512.
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::shapes::{MODELS, Model, Product};
-use ruvllm_benches::{blocks, criterion, runs_as_test, values};
+use ruvllm_benches::{blocks, criterion, read, runs_as_test, values};
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix, Table};
 use ruvllm_kernels::{GgmlType, Isa, team::Team};
 
@@ -108,6 +108,7 @@ fn row_bytes(ty: GgmlType, n_cols: usize) -> usize {
 fn bench_models(c: &mut Criterion) {
     let (mut group, teams) = (c.benchmark_group("matmul"), teams());
     for model in &MODELS {
+        read::bench(&mut group, &format!("{}/read", model.name), model.weight_bytes());
         for product in model.products {
             bench_product(&mut group, &teams, model, product);
         }

@@ -1,9 +1,10 @@
-//! Shared helpers of the criterion benches: settings that keep a full run short, repeatable data, and the matrices of
-//! the three reference models.
+//! Shared helpers of the criterion benches: settings that keep a full run short, repeatable data, the matrices of the
+//! three reference models, and how fast memory is read.
 //!
 //! Every bench answers a question its own `//!` asks. Cases are named so that `cargo xtask bench` can compare them: one
 //! part of the name, between slashes, is the row of a kernel's table, usually as [`ruvllm_kernels::Isa::name`] writes it.
 
+pub mod read;
 pub mod shapes;
 
 use std::time::Duration;

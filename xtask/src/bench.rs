@@ -141,8 +141,7 @@ fn measure_kernels(filter: Option<&str>) -> Result<Vec<Case>> {
     match filter {
         Some(filter) => {
             // Shares are of what the machine can do now.
-            shell::run(&mut bench("machine"))?;
-            shell::run(bench("*").arg(filter))?;
+            shell::run(bench("*").arg(format!("({filter})|^machine/|^matmul/[a-z0-9]+/read/")))?;
         }
         None => {
             if folder.exists() {
@@ -154,7 +153,7 @@ fn measure_kernels(filter: Option<&str>) -> Result<Vec<Case>> {
     criterion::read(&folder, start)
 }
 
-/// Returns a regular expression that matches these cases and the scalar ones they are held against.
+/// Returns a regular expression that matches these cases, the scalar ones they are held against.
 fn exactly(names: &[&str]) -> String {
     let mut names: Vec<String> = names.iter().flat_map(|name| [(*name).to_owned(), ratio::scalar_of(name)]).collect();
     names.sort();
@@ -165,7 +164,7 @@ fn exactly(names: &[&str]) -> String {
 
 /// Returns what the machine could do, by case.
 fn machine(cases: &[Case]) -> BTreeMap<String, String> {
-    let of_machine = cases.iter().filter(|case| case.name.starts_with("machine/"));
+    let of_machine = cases.iter().filter(|case| ratio::is_machine(&case.name));
     of_machine.map(|case| (case.name.clone(), table::rate(case))).collect()
 }
 

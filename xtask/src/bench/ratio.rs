@@ -82,11 +82,11 @@ impl<'a> Cases<'a> {
         let parts: Vec<&str> = case.name.split('/').collect();
         let ["matmul", model, _role, _types, n, threads, isa] = parts[..] else { return None };
         if count(n, 'n')? == 1 {
-            return Some(case.rate() / self.rate(&format!("machine/read/{model}/{threads}"))?);
+            return Some(case.rate() / self.rate(&format!("matmul/{model}/read/{threads}"))?);
         }
         // Only the integer path is built on dot products of bytes; its models are those with a read bandwidth. An
         // activation of 16 bits takes two of them.
-        self.rate(&format!("machine/read/{model}/t1"))?;
+        self.rate(&format!("matmul/{model}/read/t1"))?;
         Some(2.0 * case.rate() / self.peak(isa)?)
     }
 
@@ -102,6 +102,11 @@ pub(super) fn of_kernels(cases: &[Case]) -> ByCase {
     let cases = Cases::new(cases);
     let ratios = cases.iter().map(|case| (case.name.clone(), cases.ratios(case)));
     ratios.filter(|(_, ratios)| *ratios != Ratios::default()).collect()
+}
+
+/// Whether a case measures what the machine can do, and no kernel.
+pub(super) fn is_machine(name: &str) -> bool {
+    name.starts_with("machine/") || (name.starts_with("matmul/") && name.contains("/read/"))
 }
 
 /// Returns the part of a case's name that is one of [`ISAS`].
@@ -145,8 +150,8 @@ mod tests {
     fn products_are_held_against_scalar_and_machine() {
         let (bytes, madds) = (|n| Some(Throughput::Bytes(n)), |n| Some(Throughput::Elements(n)));
         let cases = [
-            case("machine/read/qwen/t2", 10.0, bytes(400)), // 40 GB/s
-            case("machine/read/qwen/t1", 10.0, bytes(300)),
+            case("matmul/qwen/read/t2", 10.0, bytes(400)), // 40 GB/s
+            case("matmul/qwen/read/t1", 10.0, bytes(300)),
             case("machine/dot/avx512", 1.0, madds(400)), // 400 G/s
             case("matmul/qwen/o/Q5_0/n1/t2/avx512", 10.0, bytes(360)),
             case("matmul/qwen/o/Q5_0/n1/t1/scalar", 20.0, bytes(8)), // on a slice

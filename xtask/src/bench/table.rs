@@ -6,7 +6,7 @@ use std::fmt::Write;
 use anyhow::{Result, bail};
 
 use super::criterion::Case;
-use super::ratio::{Cases, ISAS, count, isa, mean};
+use super::ratio::{Cases, ISAS, count, is_machine, isa, mean};
 
 /// How the parts of a name begin that say whose shape was measured, not what: the models.
 const SHAPES: [&str; 3] = ["smollm2", "gemma3", "qwen"];
@@ -63,8 +63,7 @@ pub(super) fn all(cases: &[Case], full: bool) -> Result<String> {
     if cases.iter().all(|case| isa(&case.name).is_none()) {
         bail!("no case names an instruction set ({})", ISAS.join(", "));
     }
-    let (of_machine, kernels): (Vec<&Case>, Vec<&Case>) =
-        cases.iter().partition(|case| case.name.starts_with("machine/"));
+    let (of_machine, kernels): (Vec<&Case>, Vec<&Case>) = cases.iter().partition(|case| is_machine(&case.name));
     let is_product = |case: &Case| case.name.starts_with("matmul/") && isa(&case.name).is_some();
     let (products, others): (Vec<&Case>, Vec<&Case>) = kernels.into_iter().partition(|case| is_product(case));
     let (streams, tiles): (Vec<&Case>, Vec<&Case>) = products.into_iter().partition(|case| case.name.contains("/n1/"));
@@ -79,7 +78,7 @@ pub(super) fn all(cases: &[Case], full: bool) -> Result<String> {
 
 /// Returns what the machine can do, by size of the buffer and threads or by instruction.
 fn machine(cases: &[&Case]) -> Option<String> {
-    let name = |case: &Case| case.name.trim_start_matches("machine/").to_owned();
+    let name = |case: &Case| case.name.trim_start_matches("machine/").trim_start_matches("matmul/").to_owned();
     let mut table = Table::new("", &header(&["machine", "rate"], &[]));
     cases.iter().for_each(|case| table.line(&[name(case), rate(case)]));
     (!cases.is_empty()).then_some(table.0)
@@ -249,14 +248,14 @@ mod tests {
     fn products_stand_beside_the_machine() {
         let (bytes, madds) = (|n| Some(Throughput::Bytes(n)), |n| Some(Throughput::Elements(n)));
         let cases = [
-            case("machine/read/qwen/t1", 10.0, bytes(400)),
+            case("matmul/qwen/read/t1", 10.0, bytes(400)),
             case("machine/dot/avx512", 1.0, madds(400)),
             case("matmul/qwen/o/Q5_0/n1/t1/avx512", 10.0, bytes(200)),
             case("matmul/qwen/o/Q5_0/n1/t1/scalar", 100.0, bytes(100)),
             case("matmul/qwen/o/Q5_0/n16/t1/avx512", 10.0, madds(1500)),
             case("matmul/qwen/o/Q5_0/n8/t1/avx512", 10.0, madds(1000)),
         ];
-        let expected = "| machine | rate |\n| --- | --: |\n| dot/avx512 | 400.0 G/s |\n| read/qwen/t1 | 40.0 GB/s |\n\n\
+        let expected = "| machine | rate |\n| --- | --: |\n| dot/avx512 | 400.0 G/s |\n| qwen/read/t1 | 40.0 GB/s |\n\n\
              One row: weight bytes, share of the read bandwidth, over scalar\n\n\
              | product | rows | threads | avx512 |\n| --- | --: | --: | --: |\n\
              | qwen/o/Q5_0 | 1 | 1 | 20.0 GB/s, 50 %, 20× |\n\n\
