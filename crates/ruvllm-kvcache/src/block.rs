@@ -97,6 +97,23 @@ impl Allocator {
         }
     }
 
+    /// Takes the owner from a block that has only one, and tells whether it had.
+    pub(crate) fn release_last(&self, block: u32) -> bool {
+        let mut state = self.lock();
+        let is_last = state.counts[block as usize] == 1;
+        if is_last {
+            state.counts[block as usize] = 0;
+            state.free.push(block);
+        }
+        is_last
+    }
+
+    /// Returns the blocks with an owner and all blocks.
+    pub(crate) fn occupied(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.counts.len() - state.free.len(), state.counts.len())
+    }
+
     pub(crate) fn count(&self, block: u32) -> u32 {
         self.lock().counts[block as usize]
     }

@@ -28,6 +28,13 @@ pub enum KvErrorKind {
         /// Positions it can have.
         capacity: usize,
     },
+    /// The sequences of a tenant would hold more than its quota.
+    QuotaFull {
+        /// Bytes they would hold.
+        needed: usize,
+        /// Bytes they may hold.
+        quota: usize,
+    },
     /// The name is none of the element types.
     UnknownType,
 }
@@ -54,6 +61,11 @@ impl fmt::Display for KvError {
             KvErrorKind::SequenceFull { needed, capacity } => {
                 write!(f, "context is full: {needed} positions needed, {capacity} available; use a larger context")
             }
+            KvErrorKind::QuotaFull { needed, quota } => write!(
+                f,
+                "the tenant's quota is full: {needed} bytes of kv cache needed, {quota} granted; \
+                 end one of its sequences or raise the quota"
+            ),
             KvErrorKind::UnknownType => f.write_str("unknown kv cache type; known are f16, f32"),
         }
     }

@@ -5,8 +5,11 @@
 //! references, so sequences can share a prefix ([`BlockPool::fork`]) and write on without seeing each other: the first
 //! block that would be written while shared is copied.
 //!
-//! At any time `free + in_use == total`. A block's memory is touched when its positions are first written, so a pool for
-//! the longest context costs what is used of it.
+//! A [`PrefixCache`] keeps the blocks of sequences that have ended in a radix tree over their tokens, by [`Namespace`],
+//! and gives them to sequences that start alike; what nobody uses gives way when blocks are missing.
+//!
+//! At any time `free + in_use == total`, where the cache is an owner like any other. A block's memory is touched when
+//! its positions are first written, so a pool for the longest context costs what is used of it.
 //!
 //! This crate knows no attention maths, models or requests; layout and arithmetic are
 //! [`ruvllm_kernels::attention`]'s.
@@ -40,12 +43,21 @@
 //! ```
 
 mod block;
+mod budget;
 mod error;
+mod key;
 mod pool;
+mod prefix;
+mod radix;
+mod stats;
 mod table;
 
 pub use block::{BlockId, PoolStats};
+pub use budget::{Level, MemoryBudget, Owner, PAGE_BYTES, Pressure, Relief};
 pub use error::{KvError, KvErrorKind};
+pub use key::{Namespace, NamespaceBuilder};
 pub use pool::{BlockPool, KvLayout, KvType};
+pub use prefix::{CachedPrefix, PrefixCache};
 pub use ruvllm_kernels::attention::{BLOCK_TOKENS, KvShape as LayerKv};
+pub use stats::{CacheStats, Usage};
 pub use table::Sequence;

@@ -1,6 +1,6 @@
 //! The bytes: one slab of keys and one of values per layer, cut in blocks.
 
-use crate::block::{Allocator, PoolStats};
+use crate::block::{Allocator, BlockId, PoolStats};
 use crate::error::{KvError, KvErrorKind};
 use crate::table::Sequence;
 use half::f16;
@@ -86,6 +86,19 @@ impl<T: bytemuck::Pod> Slab<T> {
         Slab { shape, k, v: AlignedVec::new(n_blocks * shape.v_block_len()) }
     }
 
+    /// Returns the keys and the values of a block, as bytes.
+    fn block(&self, block: usize) -> [&[u8]; 2] {
+        let (k_len, v_len) = (self.shape.k_block_len(), self.shape.v_block_len());
+        let (k, v) = (&self.k[block * k_len..][..k_len], &self.v[block * v_len..][..v_len]);
+        [bytemuck::must_cast_slice(k), bytemuck::must_cast_slice(v)]
+    }
+
+    fn block_mut(&mut self, block: usize) -> [&mut [u8]; 2] {
+        let (k_len, v_len) = (self.shape.k_block_len(), self.shape.v_block_len());
+        let (k, v) = (&mut self.k[block * k_len..][..k_len], &mut self.v[block * v_len..][..v_len]);
+        [bytemuck::cast_slice_mut(k), bytemuck::cast_slice_mut(v)]
+    }
+
     fn copy_block(&mut self, from: usize, to: usize) {
         let (k_len, v_len) = (self.shape.k_block_len(), self.shape.v_block_len());
         self.k.copy_within(from * k_len..(from + 1) * k_len, to * k_len);
@@ -137,7 +150,68 @@ impl BlockPool {
 
     /// Returns the bytes of all blocks, used or not.
     pub fn n_bytes(&self) -> usize {
-        self.block_bytes * self.allocator.stats().total
+        self.block_bytes * self.allocator.occupied().1
+    }
+
+    /// Returns the bytes of the blocks that have an owner.
+    pub fn held_bytes(&self) -> usize {
+        self.block_bytes * self.allocator.occupied().0
+    }
+
+    /// Returns the bytes of one block over all layers.
+    pub fn block_bytes(&self) -> usize {
+        self.block_bytes
+    }
+
+    /// Returns the free list and counts, for another owner of blocks.
+    pub(crate) fn allocator(&self) -> Arc<Allocator> {
+        Arc::clone(&self.allocator)
+    }
+
+    /// Copies a block to `bytes`: of each layer its keys, then its values, elements as they lie in memory.
+    ///
+    /// # Panics
+    /// If `bytes` are not [`BlockPool::block_bytes`], or nobody owns the block.
+    pub fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
+        self.assert_block(block, bytes.len());
+        let mut rest = bytes;
+        let mut copy = |parts: [&[u8]; 2]| {
+            for part in parts {
+                let (to, after) = std::mem::take(&mut rest).split_at_mut(part.len());
+                to.copy_from_slice(part);
+                rest = after;
+            }
+        };
+        match &self.slabs {
+            Slabs::F16(slabs) => slabs.iter().for_each(|slab| copy(slab.block(block.index()))),
+            Slabs::F32(slabs) => slabs.iter().for_each(|slab| copy(slab.block(block.index()))),
+        }
+    }
+
+    /// Fills a block with what [`BlockPool::read_block`] gave for one of the same layout and element type.
+    ///
+    /// # Panics
+    /// If `bytes` are not [`BlockPool::block_bytes`], or the block does not have exactly one owner.
+    pub fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+        self.assert_block(block, bytes.len());
+        assert_eq!(self.allocator.count(block.0), 1, "owners of the block that is written");
+        let mut rest = bytes;
+        let mut copy = |parts: [&mut [u8]; 2]| {
+            for part in parts {
+                let (from, after) = rest.split_at(part.len());
+                part.copy_from_slice(from);
+                rest = after;
+            }
+        };
+        match &mut self.slabs {
+            Slabs::F16(slabs) => slabs.iter_mut().for_each(|slab| copy(slab.block_mut(block.index()))),
+            Slabs::F32(slabs) => slabs.iter_mut().for_each(|slab| copy(slab.block_mut(block.index()))),
+        }
+    }
+
+    fn assert_block(&self, block: BlockId, n_bytes: usize) {
+        assert_eq!(n_bytes, self.block_bytes, "bytes of a block");
+        assert!(self.allocator.count(block.0) > 0, "block {} has no owner", block.0);
     }
 
     /// Returns how the blocks are used.

@@ -25,11 +25,18 @@ impl Sequence {
     /// Returns a sequence that owns `parent`'s blocks of the first `len` positions as well.
     pub(crate) fn share(parent: &Sequence, len: usize) -> Sequence {
         assert!(len <= parent.len, "fork at {len} of a sequence of {}", parent.len);
-        let mut child = Sequence::new(Arc::clone(&parent.allocator), parent.capacity);
-        child.blocks.extend_from_slice(&parent.blocks[..len.div_ceil(BLOCK_TOKENS)]);
-        child.allocator.retain(&child.blocks);
-        child.len = len;
-        child
+        let blocks = &parent.blocks[..len.div_ceil(BLOCK_TOKENS)];
+        Sequence::of_blocks(Arc::clone(&parent.allocator), parent.capacity, blocks, len)
+    }
+
+    /// Returns a sequence that owns `blocks` as well, whose first `len` positions are its own.
+    pub(crate) fn of_blocks(allocator: Arc<Allocator>, capacity: usize, blocks: &[u32], len: usize) -> Sequence {
+        assert_eq!(blocks.len(), len.div_ceil(BLOCK_TOKENS), "blocks for {len} positions");
+        let mut sequence = Sequence::new(allocator, capacity);
+        sequence.blocks.extend_from_slice(blocks);
+        sequence.allocator.retain(blocks);
+        sequence.len = len;
+        sequence
     }
 
     /// Returns the number of positions that are written.

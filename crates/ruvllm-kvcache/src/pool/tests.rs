@@ -1,7 +1,6 @@
 //! Laws of the pool after any sequence of operations.
 
 use super::*;
-use crate::BlockId;
 use proptest::prelude::*;
 use std::collections::HashMap;
 

@@ -1,0 +1,255 @@
+//! The prefix cache: blocks of what was computed before, found by their tokens.
+
+use crate::block::{Allocator, BlockId};
+use crate::error::{KvError, KvErrorKind};
+use crate::key::Namespace;
+use crate::pool::BlockPool;
+use crate::radix::Tree;
+use crate::stats::{CacheStats, Usage};
+use crate::table::Sequence;
+use ruvllm_kernels::attention::BLOCK_TOKENS;
+use std::sync::Arc;
+
+/// A radix tree over token ids whose nodes own blocks of a [`BlockPool`].
+///
+/// A request [looks up](PrefixCache::lookup) its prompt and gets a sequence that starts with everything known of it, to
+/// the token; it computes the rest, and when it is done its blocks are [inserted](PrefixCache::insert). What a sequence
+/// uses is locked by its reference: eviction takes only blocks nobody else owns, from the ends of the prefixes that were
+/// not used for longest. A partly filled last block is shared too and copied when it is written.
+///
+/// ```
+/// use ruvllm_kvcache::{BlockPool, KvLayout, KvType, LayerKv, NamespaceBuilder, PrefixCache};
+///
+/// let layout = KvLayout { layers: vec![LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 }] };
+/// let mut pool = BlockPool::new(&layout, KvType::F16, 64);
+/// let mut cache = PrefixCache::new(&pool, pool.n_bytes());
+/// let namespace = NamespaceBuilder::new("doc").finish();
+///
+/// let prompt: Vec<u32> = (0..40).collect();
+/// let mut sequence = cache.lookup(namespace, &prompt, 1024);
+/// assert_eq!(sequence.len(), 0);
+/// cache.reserve(&mut pool, &mut sequence, 40)?;
+/// // … keys and values of 40 positions are computed and written …
+/// sequence.advance(40);
+/// cache.insert(namespace, &prompt, &sequence);
+/// drop(sequence);
+///
+/// let question = [&prompt[..35], &[7, 8, 9]].concat();
+/// assert_eq!(cache.lookup(namespace, &question, 1024).len(), 35);
+/// // One token is left to compute even if all are known.
+/// assert_eq!(cache.lookup(namespace, &prompt, 1024).len(), 39);
+/// # Ok::<(), ruvllm_kvcache::KvError>(())
+/// ```
+#[derive(Debug)]
+pub struct PrefixCache {
+    allocator: Arc<Allocator>,
+    tree: Tree,
+    block_bytes: usize,
+    n_blocks_max: usize,
+    /// All but what the tree and the limits tell.
+    counts: CacheStats,
+    /// Reused between lookups.
+    found: Vec<u32>,
+}
+
+/// A cached prefix that is not the beginning of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedPrefix {
+    /// What it is valid for.
+    pub namespace: Namespace,
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Their blocks, 16 tokens each, the last one perhaps fewer.
+    pub blocks: Vec<BlockId>,
+}
+
+impl PrefixCache {
+    /// Makes an empty cache over a pool that holds up to `bytes_max` bytes of blocks.
+    pub fn new(pool: &BlockPool, bytes_max: usize) -> PrefixCache {
+        PrefixCache {
+            allocator: pool.allocator(),
+            tree: Tree::default(),
+            block_bytes: pool.block_bytes(),
+            n_blocks_max: bytes_max / pool.block_bytes().max(1),
+            counts: CacheStats::default(),
+            found: Vec::new(),
+        }
+    }
+
+    /// Returns a sequence for up to `capacity` positions that starts with the longest known prefix of `tokens`, at least
+    /// one token less than all. It counts as used now.
+    pub fn lookup(&mut self, namespace: Namespace, tokens: &[u32], capacity: usize) -> Sequence {
+        let wanted = &tokens[..tokens.len().saturating_sub(1).min(capacity)];
+        let path = self.tree.find(namespace, wanted);
+        self.tree.touch(&path);
+        self.found.clear();
+        self.tree.blocks(&path, &mut self.found);
+        let counts = &mut self.counts;
+        counts.lookups += 1;
+        counts.tokens_asked += tokens.len() as u64;
+        counts.tokens_saved += path.n_tokens as u64;
+        match path.n_tokens {
+            0 => counts.misses += 1,
+            n if n == wanted.len() => counts.full += 1,
+            _ => counts.partial += 1,
+        }
+        Sequence::of_blocks(Arc::clone(&self.allocator), capacity, &self.found, path.n_tokens)
+    }
+
+    /// Returns how many leading tokens a [`PrefixCache::lookup`] would find; counts and changes nothing.
+    pub fn n_cached(&self, namespace: Namespace, tokens: &[u32]) -> usize {
+        self.tree.find(namespace, &tokens[..tokens.len().saturating_sub(1)]).n_tokens
+    }
+
+    /// Keeps the blocks of `tokens`, which `sequence` begins with, as far as they are not known yet. Returns the
+    /// positions (in blocks) of those that were taken over: the ones a store behind the cache does not have.
+    ///
+    /// The sequence may go on: between [`Sequence::advance`] and the next reserve, or at any time if `tokens` end with a
+    /// whole block.
+    ///
+    /// # Panics
+    /// If the sequence is shorter than `tokens`, or belongs to another pool.
+    pub fn insert(&mut self, namespace: Namespace, tokens: &[u32], sequence: &Sequence) -> std::ops::Range<usize> {
+        assert!(Arc::ptr_eq(&self.allocator, &sequence.allocator), "the sequence belongs to another pool");
+        let n = tokens.len();
+        assert!(n <= sequence.len(), "{n} tokens to keep of a sequence of {}", sequence.len());
+        let blocks = &sequence.blocks[..n.div_ceil(BLOCK_TOKENS)];
+        let inserted = self.tree.insert(namespace, tokens, blocks);
+        self.allocator.retain(&blocks[inserted.from..]);
+        if let Some(dropped) = inserted.dropped {
+            self.allocator.release(&[dropped]);
+        }
+        inserted.from..blocks.len()
+    }
+
+    /// Gives up blocks until the cache is within its limit, as far as sequences let it. To be called after sequences
+    /// that were inserted have ended.
+    pub fn trim(&mut self) {
+        let n_over = self.tree.n_blocks().saturating_sub(self.n_blocks_max);
+        self.evict(n_over);
+    }
+
+    /// Gives up blocks that nobody else owns, the longest unused first, until `n` are free that were not. Returns how
+    /// many it were.
+    pub fn evict(&mut self, n: usize) -> usize {
+        let allocator = &self.allocator;
+        let n_freed = self.tree.evict(n, &mut |block| allocator.release_last(block));
+        self.counts.evictions += n_freed as u64;
+        n_freed
+    }
+
+    /// [`BlockPool::reserve`], for which cached blocks give way.
+    ///
+    /// # Errors
+    /// As there; the pool is full only if sequences hold what is missing.
+    ///
+    /// # Panics
+    /// If the sequence belongs to another pool.
+    pub fn reserve(&mut self, pool: &mut BlockPool, sequence: &mut Sequence, n: usize) -> Result<(), KvError> {
+        let result = pool.reserve(sequence, n);
+        let Err(KvErrorKind::PoolFull { needed, free, .. }) = result.as_ref().map_err(KvError::kind) else {
+            return result;
+        };
+        self.evict(needed - free);
+        let result = pool.reserve(sequence, n);
+        let partial = sequence.blocks.get(sequence.len() / BLOCK_TOKENS).copied();
+        let Some(partial) = partial.filter(|_| result.is_err()) else { return result };
+        // One block short of a copy: the cache's own share of the partial block is the last thing it can give.
+        if self.allocator.count(partial) == 2 && self.tree.forget(partial) {
+            self.allocator.release(&[partial]);
+            self.counts.evictions += 1;
+            return pool.reserve(sequence, n);
+        }
+        result
+    }
+
+    /// Forgets everything of a namespace.
+    pub fn remove(&mut self, namespace: Namespace) {
+        let blocks = self.tree.remove(namespace);
+        self.allocator.release(&blocks);
+    }
+
+    /// Forgets everything; the counts stay.
+    pub fn clear(&mut self) {
+        let namespaces: Vec<Namespace> = self.tree.namespaces().collect();
+        namespaces.into_iter().for_each(|namespace| self.remove(namespace));
+    }
+
+    /// Returns the counts, and what it holds.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            bytes: self.tree.n_blocks() * self.block_bytes,
+            bytes_max: self.n_blocks_max * self.block_bytes,
+            entries: self.tree.n_leaves(),
+            ..self.counts
+        }
+    }
+
+    /// Returns who holds the pool's blocks. Costs a look at each.
+    pub fn usage(&self) -> Usage {
+        let stats = self.allocator.stats();
+        let cached_only = self.tree.all_blocks().filter(|&block| self.allocator.count(block) == 1).count();
+        Usage { total: stats.total, free: stats.free, cached_only, in_use: stats.in_use - cached_only }
+    }
+
+    /// Iterates over the cached prefixes, the least recently used first: what a store would keep.
+    pub fn prefixes(&self) -> impl Iterator<Item = CachedPrefix> {
+        self.tree.prefixes().map(|(namespace, tokens, blocks)| {
+            let blocks = blocks.into_iter().map(BlockId).collect();
+            CachedPrefix { namespace, tokens, blocks }
+        })
+    }
+
+    /// Takes blocks of `tokens` back from a store: `read` is asked for one block after the other, those aside that are
+    /// cached as a whole, and writes the block's bytes (see [`BlockPool::write_block`]) or returns `false`, which ends
+    /// it. Returns how many leading tokens are cached then.
+    ///
+    /// # Errors
+    /// The pool has no room for a block; those before it are kept.
+    pub fn import(
+        &mut self,
+        pool: &mut BlockPool,
+        namespace: Namespace,
+        tokens: &[u32],
+        read: &mut dyn FnMut(usize, &mut [u8]) -> bool,
+    ) -> Result<usize, KvError> {
+        let path = self.tree.find(namespace, tokens);
+        if path.n_tokens == tokens.len() {
+            return Ok(path.n_tokens);
+        }
+        self.found.clear();
+        self.tree.blocks(&path, &mut self.found);
+        let n_whole = path.n_tokens / BLOCK_TOKENS;
+        let blocks = &self.found[..n_whole];
+        let mut sequence =
+            Sequence::of_blocks(Arc::clone(&self.allocator), tokens.len(), blocks, n_whole * BLOCK_TOKENS);
+        let mut bytes = vec![0; self.block_bytes];
+        let mut result = Ok(());
+        for (i, block) in tokens.chunks(BLOCK_TOKENS).enumerate().skip(n_whole) {
+            if !read(i, &mut bytes) {
+                break;
+            }
+            result = self.reserve(pool, &mut sequence, block.len());
+            if result.is_err() {
+                break;
+            }
+            let id = BlockId(*sequence.blocks.last().expect("a block was reserved"));
+            pool.write_block(id, &bytes);
+            sequence.advance(block.len());
+        }
+        let n = sequence.len();
+        self.insert(namespace, &tokens[..n], &sequence);
+        drop(sequence);
+        self.trim();
+        result.map(|()| n.max(path.n_tokens))
+    }
+}
+
+impl Drop for PrefixCache {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;
