@@ -126,7 +126,7 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// Returns the engine's options; `n_ctx` `None` leaves the context to the model, up to 4096.
+    /// Returns the engine's options, without a prefix cache; `n_ctx` `None` leaves the context to the model, up to 4096.
     pub fn options(&self, settings: &Settings, n_ctx: Option<usize>) -> LoadOptions {
         LoadOptions {
             isa: settings.isa,
@@ -136,8 +136,24 @@ impl LoadArgs {
                 KvArg::F16 => KvType::F16,
                 KvArg::F32 => KvType::F32,
             },
+            prefix_cache: false,
             ..LoadOptions::default()
         }
+    }
+}
+
+/// Whether what was computed is used again.
+#[derive(Args, Clone, Debug)]
+pub struct CacheArgs {
+    /// Compute every prompt from its first token on, also what is known from before
+    #[arg(long, help_heading = "Model")]
+    pub no_prefix_cache: bool,
+}
+
+impl CacheArgs {
+    /// Returns the options with the cache on or off.
+    pub fn apply(&self, options: LoadOptions) -> LoadOptions {
+        LoadOptions { prefix_cache: !self.no_prefix_cache, ..options }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ruvllm_kvcache::{CacheStats, Pressure, Usage};
 use serde_json::{Value, json};
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
@@ -119,7 +120,56 @@ impl Engine {
         self.backend.new_sequence()
     }
 
-    /// Closes a sequence and gives its blocks back.
+    /// Opens a sequence that starts with what is cached of `tokens`, at most all but the last, and returns how many
+    /// tokens those are: the rest is to be computed with [`Engine::forward`]. When it is freed, what it holds is cached.
+    ///
+    /// # Errors
+    /// As [`Engine::new_sequence`].
+    pub fn sequence_with_prefix(&mut self, tokens: &[u32], tenant: u64) -> Result<(SeqId, usize), EngineError> {
+        self.backend.sequence_with_prefix(tokens, tenant)
+    }
+
+    /// Opens a sequence that starts with the first `len` tokens of another one, without computing or copying them.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::fork_sequence`].
+    pub fn fork_sequence(&mut self, seq: SeqId, len: usize) -> Result<SeqId, EngineError> {
+        self.backend.fork_sequence(seq, len)
+    }
+
+    /// Lets others that start alike use what a sequence of [`Engine::sequence_with_prefix`] holds while it goes on.
+    pub fn share_prefix(&mut self, seq: SeqId) {
+        self.backend.share_prefix(seq);
+    }
+
+    /// Returns what the prefix cache did and holds; `None` if the engine has none: by its options, or because the model
+    /// has recurrent state or is an encoder.
+    pub fn cache_stats(&self) -> Option<CacheStats> {
+        self.backend.cache_stats()
+    }
+
+    /// Forgets all cached prefixes.
+    pub fn clear_cache(&mut self) {
+        self.backend.clear_cache();
+    }
+
+    /// Returns who holds the blocks of keys and values: free + cached only + in use = total.
+    pub fn kv_usage(&self) -> Usage {
+        self.backend.kv_usage()
+    }
+
+    /// Returns how full the memory for keys and values is, and what to do about it. Cached prefixes give way by
+    /// themselves; what remains for the caller is to take no new requests.
+    pub fn kv_pressure(&mut self) -> Pressure {
+        self.backend.kv_pressure()
+    }
+
+    /// Limits the bytes that the open sequences of a tenant hold together; `None` lifts the limit.
+    pub fn set_tenant_quota(&mut self, tenant: u64, bytes: Option<usize>) {
+        self.backend.set_tenant_quota(tenant, bytes);
+    }
+
+    /// Closes a sequence and gives its blocks back, or to the prefix cache.
     pub fn free_sequence(&mut self, seq: SeqId) {
         self.backend.free_sequence(seq);
     }

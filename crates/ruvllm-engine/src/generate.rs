@@ -19,6 +19,8 @@ pub struct Generation<'a> {
     backend: &'a mut dyn LlmBackend,
     request: GenerateRequest,
     seq: SeqId,
+    /// Prompt tokens that were there.
+    n_cached: usize,
     sampler: Sampler,
     tokenizer: Arc<Tokenizer>,
     decoder: DecodeStream<Arc<Tokenizer>>,
@@ -44,11 +46,12 @@ enum State {
 }
 
 impl<'a> Generation<'a> {
-    /// Checks a request and opens its sequence; nothing is computed before the first `next`.
+    /// Checks a request and opens its sequence with what is cached of the prompt; nothing is computed before the first `next`.
     pub(crate) fn start(
         backend: &'a mut dyn LlmBackend,
         request: &GenerateRequest,
     ) -> Result<Generation<'a>, EngineError> {
+        let start = Instant::now();
         let info = backend.info();
         let (n_ctx, n_vocab, n_ctx_train) = (info.n_ctx, info.n_vocab, info.n_ctx_train);
         let n_prompt = request.prompt.len();
@@ -62,9 +65,10 @@ impl<'a> Generation<'a> {
         request.prompt.iter().for_each(|&id| sampler.accept(id));
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(n_ctx - n_prompt);
         let tokenizer = Arc::clone(backend.tokenizer()?);
-        let seq = backend.new_sequence()?;
+        let (seq, n_cached) = backend.sequence_with_prefix(&request.prompt, request.tenant)?;
         Ok(Generation {
             seq,
+            n_cached,
             sampler,
             decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
             tokenizer,
@@ -74,7 +78,7 @@ impl<'a> Generation<'a> {
             tokens: Vec::with_capacity(max_tokens.min(1 << 16)),
             max_tokens,
             request: request.clone(),
-            start: Instant::now(),
+            start,
             prompt_time: Duration::ZERO,
             first_token: None,
             last_token: Duration::ZERO,
@@ -91,8 +95,8 @@ impl<'a> Generation<'a> {
         let logits = match self.state {
             State::Decode(id) => self.backend.forward(&[Segment { seq, tokens: &[id], logits: LogitRows::Last }])?,
             _ => {
-                let (head, tail) =
-                    self.request.prompt.split_at((self.request.prompt.len() - 1) / PREFILL_CHUNK * PREFILL_CHUNK);
+                let rest = &self.request.prompt[self.n_cached..];
+                let (head, tail) = rest.split_at((rest.len() - 1) / PREFILL_CHUNK * PREFILL_CHUNK);
                 for tokens in head.chunks(PREFILL_CHUNK) {
                     self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::None }])?;
                     if self.request.cancel.is_cancelled() {
@@ -165,7 +169,8 @@ impl<'a> Generation<'a> {
         let timings = Timings {
             load_ms: self.backend.info().load_ms,
             prompt_ms: ms(self.prompt_time),
-            prompt_tps: per_second(self.request.prompt.len(), self.prompt_time),
+            prompt_tps: per_second(self.request.prompt.len() - self.n_cached, self.prompt_time),
+            cached_tokens: self.n_cached,
             decode_ms: ms(decode_time),
             decode_tps: per_second(self.tokens.len().saturating_sub(1), decode_time),
             ttft_ms: ms(first),

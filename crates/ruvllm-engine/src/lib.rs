@@ -41,4 +41,5 @@ pub use generate::Generation;
 pub use model::{LoadProgress, LogitRows, architectures};
 pub use perplexity::{Perplexity, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
+pub use ruvllm_kvcache::{CacheStats, Level, Pressure, Relief, Usage};
 pub use sampler::SamplingParams;

@@ -18,6 +18,9 @@ pub struct GenerateRequest {
     pub stop: Vec<String>,
     /// Go on past end-of-generation tokens (benchmarks).
     pub ignore_eos: bool,
+    /// Whose request it is: cached prefixes are shared within a tenant only, and a quota counts its sequences. 0 is
+    /// everybody.
+    pub tenant: u64,
     /// Ends the request from outside, within one step.
     pub cancel: CancelToken,
 }
@@ -76,8 +79,10 @@ pub struct Timings {
     pub load_ms: f64,
     /// From the request to logits for its last prompt token.
     pub prompt_ms: f64,
-    /// Prompt tokens per second.
+    /// Prompt tokens computed per second; those that were cached do not count.
     pub prompt_tps: f64,
+    /// Prompt tokens that were cached and not computed.
+    pub cached_tokens: usize,
     /// From the first token to the last.
     pub decode_ms: f64,
     /// Generated tokens per second after the first.
@@ -91,7 +96,7 @@ pub struct Timings {
 pub struct GenerationSummary {
     /// The whole answer.
     pub text: String,
-    /// The prompt as it was computed.
+    /// The prompt.
     pub prompt_tokens: Vec<u32>,
     /// The generated tokens, end-of-generation token included where one ended the answer.
     pub tokens: Vec<u32>,

@@ -3,11 +3,11 @@
 use std::io::{IsTerminal, Read};
 
 use clap::Args;
-use ruvllm_engine::{CancelToken, Engine, FinishReason, GenerateRequest, GenerationSummary, Timings};
+use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, Timings};
 use serde_json::json;
 
 use super::App;
-use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
+use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
 use crate::error::{Error, Result, io_reason};
 use crate::interrupt;
 use crate::output::{print, print_json};
@@ -47,6 +47,8 @@ pub struct RunArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     output: OutputArgs,
@@ -60,14 +62,14 @@ impl RunArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let prompt = self.read_prompt()?;
         let path = app.store().locate(&self.model.model, true)?;
-        let mut engine = app.load(&path, &self.load.options(&app.settings, self.context.n_ctx))?;
+        let mut engine = app.load(&path, &self.cache.apply(self.load.options(&app.settings, self.context.n_ctx)))?;
         let request = GenerateRequest {
             prompt: engine.encode_prompt(&prompt, self.raw)?,
             max_tokens: Some(self.max_tokens),
             sampling: self.sampling.params(),
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
-            cancel: CancelToken::default(),
+            ..GenerateRequest::default()
         };
         let json = self.output.json;
         let summary = answer(&mut engine, &request, &mut |text| if json { Ok(()) } else { print(text) })?;
@@ -149,14 +151,19 @@ pub fn summary_json(summary: &GenerationSummary) -> serde_json::Value {
             "decode_ms": timings.decode_ms,
             "decode_tps": timings.decode_tps,
             "ttft_ms": timings.ttft_ms,
+            "cached_tokens": timings.cached_tokens,
         },
     })
 }
 
 /// Returns the line about speed that follows an answer.
 pub fn speed_line(timings: &Timings, n_prompt: usize, n_answer: usize) -> String {
+    let cached = match timings.cached_tokens {
+        0 => String::new(),
+        n => format!(" ({n} cached)"),
+    };
     format!(
-        "{n_prompt} prompt tokens at {:.0} tok/s, {n_answer} answer tokens at {:.1} tok/s, first after {:.0} ms",
+        "{n_prompt} prompt tokens{cached} at {:.0} tok/s, {n_answer} answer tokens at {:.1} tok/s, first after {:.0} ms",
         timings.prompt_tps, timings.decode_tps, timings.ttft_ms
     )
 }

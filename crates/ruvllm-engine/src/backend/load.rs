@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
-use ruvllm_kvcache::BlockPool;
 pub use ruvllm_kvcache::KvType;
+use ruvllm_kvcache::{BlockPool, KvLayout, MemoryBudget, PAGE_BYTES, Relief};
 
-use super::{ModelInfo, NativeBackend};
+use super::kv::KvStore;
+use super::{ModelInfo, NativeBackend, identity};
 use crate::kernels::Compute;
 use crate::model::{self, ForwardState, LoadProgress, Loader, Model};
 use crate::{EngineError, ErrorKind};
@@ -26,17 +27,34 @@ pub struct LoadOptions {
     pub kv: KvType,
     /// Sequences that may be open at once.
     pub n_seq_max: usize,
+    /// Most bytes for keys and values, rounded down to 2 MiB pages; they become real as they are used. By default
+    /// enough for every sequence's whole context, and with `prefix_cache` at least an eighth of the available memory,
+    /// up to 1 GiB.
+    pub kv_bytes: Option<usize>,
+    /// Keep what was computed for prompts that start alike. Models with recurrent state and encoders never do.
+    pub prefix_cache: bool,
 }
 
 impl Default for LoadOptions {
     fn default() -> LoadOptions {
         let n_threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        LoadOptions { isa: Isa::best(), n_threads, n_ctx: None, kv: KvType::F16, n_seq_max: 1 }
+        LoadOptions {
+            isa: Isa::best(),
+            n_threads,
+            n_ctx: None,
+            kv: KvType::F16,
+            n_seq_max: 1,
+            kv_bytes: None,
+            prefix_cache: true,
+        }
     }
 }
 
 /// Rows of one forward pass: long prompts are cut into passes of this many.
 const N_ROWS_MAX: usize = 512;
+
+/// The most that the prefix cache is given unasked.
+const CACHE_BYTES_MAX: usize = 1 << 30;
 
 /// Threads and sequences beyond this are taken for a slip.
 const THREADS_MAX: usize = 1024;
@@ -76,6 +94,7 @@ impl NativeBackend {
         options.validate()?;
         let start = Instant::now();
         let file = GgufFile::open(path)?;
+        let namespace = options.prefix_cache.then(|| identity::of_file(&file));
         let compute = Compute::new(options.isa, options.n_threads);
         let model = {
             let loader = Loader::new(&file, &compute, progress);
@@ -84,12 +103,16 @@ impl NativeBackend {
         let n_ctx = context(&model);
         // An encoder sees its whole input at once; a decoder's passes are cut.
         let n_rows = if model.pooling.is_some() { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
-        let n_blocks = n_ctx.div_ceil(ruvllm_kvcache::BLOCK_TOKENS) * options.n_seq_max;
-        check_memory(&model, options, n_blocks)?;
+        // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
+        let namespace = namespace.filter(|_| model.state_len == 0 && model.pooling.is_none());
+        let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
+        let budget = budget(&model, options, n_ctx, namespace.is_some())?;
+        let n_blocks = budget.total_bytes() / model.kv_layout.block_bytes(options.kv).max(1);
         let pool = BlockPool::new(&model.kv_layout, options.kv, n_blocks);
+        let kv = KvStore::new(pool, budget, options.n_seq_max, n_ctx, namespace);
         let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
-        let mut backend = NativeBackend::assemble(compute, model, state, pool, info, file, options.n_seq_max)?;
+        let mut backend = NativeBackend::assemble(compute, model, state, kv, info, file)?;
         backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
         Ok(backend)
     }
@@ -101,17 +124,42 @@ fn context(model: &Model) -> usize {
     model.hparams.n_ctx.min(n_positions)
 }
 
-/// Refuses a KV cache that the system would not map (its memory becomes real only as it is written).
-fn check_memory(model: &Model, options: &LoadOptions, n_blocks: usize) -> Result<(), EngineError> {
-    let n_bytes = model.kv_layout.block_bytes(options.kv).saturating_mul(n_blocks);
+/// Sizes the memory for keys and values, and refuses what the system would not map (it becomes real only as it is
+/// written).
+fn budget(
+    model: &Model,
+    options: &LoadOptions,
+    n_ctx: usize,
+    with_prefixes: bool,
+) -> Result<MemoryBudget, EngineError> {
+    let block_bytes = model.kv_layout.block_bytes(options.kv);
+    let n_bytes = options.kv_bytes.unwrap_or_else(|| {
+        let contexts = block_bytes.saturating_mul(KvLayout::blocks_for(n_ctx) * options.n_seq_max);
+        let share = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
+        let least = if with_prefixes { contexts.max(share) } else { contexts };
+        least.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX)
+    });
+    let budget = MemoryBudget::new(n_bytes, &[Relief::Evict, Relief::Reject]);
+    let n_bytes = budget.total_bytes();
+    let error = |line: String| Err(EngineError::new(ErrorKind::Options, line));
+    if n_bytes < block_bytes {
+        let least = block_bytes.next_multiple_of(PAGE_BYTES);
+        return error(format!("{n_bytes} bytes of KV cache hold no block; allow at least {least}"));
+    }
     match Vec::<u8>::new().try_reserve_exact(n_bytes) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(budget),
         Err(_) => {
             let gib = n_bytes as f64 / (1u64 << 30) as f64;
-            let line = format!("the KV cache would take {gib:.1} GiB, more than there is; choose a smaller context");
-            Err(EngineError::new(ErrorKind::Options, line))
+            error(format!("the KV cache would take {gib:.1} GiB, more than there is; choose a smaller context"))
         }
     }
+}
+
+/// Returns the memory that can be taken without swapping, where the system tells (Linux).
+fn available_bytes() -> Option<usize> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
 fn describe(

@@ -1,5 +1,7 @@
 //! What runs a model: one trait, and the native CPU backend behind it.
 
+mod identity;
+mod kv;
 mod load;
 mod native;
 
@@ -10,6 +12,7 @@ pub(crate) use native::context_line;
 use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
+use ruvllm_kvcache::CacheStats;
 
 use crate::EngineError;
 use crate::generate::Generation;
@@ -93,7 +96,26 @@ pub trait LlmBackend: Send {
     /// All sequences of [`LoadOptions::n_seq_max`] are open.
     fn new_sequence(&mut self) -> Result<SeqId, EngineError>;
 
-    /// Closes a sequence and gives its blocks back.
+    /// Opens a sequence that starts with what is cached of `tokens`, at most all but the last, and returns how many
+    /// tokens those are: the rest is to be computed. When it is freed, what it holds is cached in turn. `tenant` keeps
+    /// the prefixes of some apart from those of others; 0 is everybody.
+    ///
+    /// # Errors
+    /// All sequences of [`LoadOptions::n_seq_max`] are open.
+    fn sequence_with_prefix(&mut self, tokens: &[u32], tenant: u64) -> Result<(SeqId, usize), EngineError>;
+
+    /// Opens a sequence that starts with the first `len` tokens of another one, without computing or copying them.
+    ///
+    /// # Errors
+    /// The other one is not open or shorter, or all sequences are open. A model with recurrent state forks at the end
+    /// only.
+    fn fork_sequence(&mut self, seq: SeqId, len: usize) -> Result<SeqId, EngineError>;
+
+    /// Gives what a sequence of [`LlmBackend::sequence_with_prefix`] holds (in whole blocks) to the cache while it goes
+    /// on.
+    fn share_prefix(&mut self, seq: SeqId);
+
+    /// Closes a sequence and gives its blocks back, or to the prefix cache.
     fn free_sequence(&mut self, seq: SeqId);
 
     /// Returns how many tokens a sequence holds.
@@ -104,6 +126,12 @@ pub trait LlmBackend: Send {
     /// # Errors
     /// A token id outside the vocabulary, a context or cache that is full; then nothing was computed.
     fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError>;
+
+    /// Returns what the prefix cache did and holds; `None` if there is none.
+    fn cache_stats(&self) -> Option<CacheStats>;
+
+    /// Forgets all cached prefixes.
+    fn clear_cache(&mut self);
 
     /// Returns the pooled embedding of a token sequence, of unit length: `[n_embd]`.
     ///

@@ -4,8 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
-use ruvllm_kvcache::{BlockPool, Sequence};
+use ruvllm_kvcache::{CacheStats, Pressure, Usage};
 
+use super::kv::KvStore;
 use super::{LlmBackend, ModelInfo, Segment, SeqId};
 use crate::generate::Generation;
 use crate::kernels::Compute;
@@ -20,9 +21,7 @@ pub struct NativeBackend {
     compute: Compute,
     model: Model,
     state: ForwardState,
-    pool: BlockPool,
-    /// One slot a sequence; `None` is free.
-    sequences: Vec<Option<Sequence>>,
+    kv: KvStore,
     info: ModelInfo,
     file: GgufFile,
     /// Built when first asked for: computing logits needs none.
@@ -42,18 +41,16 @@ impl NativeBackend {
         compute: Compute,
         model: Model,
         state: ForwardState,
-        pool: BlockPool,
+        kv: KvStore,
         info: ModelInfo,
         file: GgufFile,
-        n_seq_max: usize,
     ) -> Result<NativeBackend, EngineError> {
-        let n_rows = state.n_rows_max();
+        let (n_rows, n_seq_max) = (state.n_rows_max(), state.states.len());
         let mut backend = NativeBackend {
             compute,
             model,
             state,
-            pool,
-            sequences: (0..n_seq_max).map(|_| None).collect(),
+            kv,
             info,
             file,
             tokenizer: OnceLock::new(),
@@ -80,11 +77,26 @@ impl NativeBackend {
         crate::bandwidth::read_gbps(&self.compute.team, n_bytes)
     }
 
+    /// Returns who holds the blocks of keys and values.
+    pub fn kv_usage(&self) -> Usage {
+        self.kv.usage()
+    }
+
+    /// Returns how full the memory for keys and values is, and what to do about it.
+    pub fn kv_pressure(&mut self) -> Pressure {
+        self.kv.pressure()
+    }
+
+    /// Limits the bytes that the open sequences of a tenant hold together; `None` lifts the limit.
+    pub fn set_tenant_quota(&mut self, tenant: u64, bytes: Option<usize>) {
+        self.kv.set_quota(tenant, bytes);
+    }
+
     /// Checks a call before anything is computed.
     fn check(&self, segments: &[Segment<'_>]) -> Result<(), EngineError> {
         let error = |kind, line: String| Err(EngineError::new(kind, line));
         for (i, segment) in segments.iter().enumerate() {
-            let open = self.sequences.get(segment.seq.0).is_some_and(Option::is_some);
+            let open = self.kv.get(segment.seq).is_some();
             if !open || segments[..i].iter().any(|other| other.seq == segment.seq) {
                 return error(ErrorKind::Options, format!("sequence {} is not open, or stands twice", segment.seq.0));
             }
@@ -127,24 +139,22 @@ impl NativeBackend {
         }
     }
 
-    /// Computes the batch in the lists and appends its logits at row `logits_at`. Returns how many rows it gave.
-    fn run_batch(&mut self, logits_at: usize) -> Result<usize, EngineError> {
-        for rows in &self.rows {
-            let sequence = self.sequences[rows.state_idx].as_mut().expect("checked to be open");
-            self.pool.reserve(sequence, rows.n)?;
-        }
+    /// Computes the batch in the lists, for which blocks are reserved, and appends its logits at row `logits_at`. Returns
+    /// how many rows it gave.
+    fn run_batch(&mut self, logits_at: usize) -> usize {
+        let (pool, sequences) = self.kv.parts();
         let mut views = recycle(std::mem::take(&mut self.views));
         views.extend(self.rows.iter().map(|rows| {
-            let sequence = self.sequences[rows.state_idx].as_ref().expect("checked to be open");
-            sequence.segment(rows.first, rows.n)
+            let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
+            open.sequence.segment(rows.first, rows.n)
         }));
         let batch = Batch { tokens: &self.tokens, rows: &self.rows, wanted: &self.wanted, segments: &views };
-        let n = self.state.run(&self.model, &self.compute, &mut self.pool, &batch, logits_at);
+        let n = self.state.run(&self.model, &self.compute, pool, &batch, logits_at);
         self.views = recycle(views);
         for rows in &self.rows {
-            self.sequences[rows.state_idx].as_mut().expect("checked to be open").advance(rows.n);
+            self.kv.advance(SeqId(rows.state_idx), &self.tokens[rows.first..rows.first + rows.n]);
         }
-        Ok(n)
+        n
     }
 
     fn pool_rows(&self, n: usize, pooling: Pooling) -> Vec<f32> {
@@ -188,24 +198,52 @@ impl LlmBackend for NativeBackend {
     }
 
     fn new_sequence(&mut self) -> Result<SeqId, EngineError> {
-        let n_max = self.sequences.len();
-        let Some(slot) = self.sequences.iter().position(Option::is_none) else {
-            let line = format!("all {n_max} sequences are open; free one, or load with a larger n_seq_max");
+        let seq = self.kv.add()?;
+        self.state.states[seq.0].fill(0.0);
+        Ok(seq)
+    }
+
+    fn sequence_with_prefix(&mut self, tokens: &[u32], tenant: u64) -> Result<(SeqId, usize), EngineError> {
+        let seq = self.kv.add_known(tokens, tenant)?;
+        self.state.states[seq.0].fill(0.0);
+        Ok((seq, self.sequence_len(seq)))
+    }
+
+    fn fork_sequence(&mut self, seq: SeqId, len: usize) -> Result<SeqId, EngineError> {
+        let n = self.sequence_len(seq);
+        if self.kv.get(seq).is_none() || len > n {
+            let line = format!("sequence {} cannot be forked at {len}; it is closed or holds {n} tokens", seq.0);
             return Err(EngineError::new(ErrorKind::Options, line));
-        };
-        self.sequences[slot] = Some(self.pool.sequence(self.info.n_ctx));
-        self.state.states[slot].fill(0.0);
-        Ok(SeqId(slot))
+        }
+        if self.model.state_len > 0 && len < n {
+            let line = format!("a sequence with recurrent state forks at its end only ({n} tokens), not at {len}");
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        }
+        let child = self.kv.fork(seq, len)?;
+        let state = std::mem::take(&mut self.state.states[seq.0]);
+        self.state.states[child.0].copy_from_slice(&state);
+        self.state.states[seq.0] = state;
+        Ok(child)
+    }
+
+    fn share_prefix(&mut self, seq: SeqId) {
+        self.kv.share(seq);
     }
 
     fn free_sequence(&mut self, seq: SeqId) {
-        if let Some(slot) = self.sequences.get_mut(seq.0) {
-            *slot = None;
-        }
+        self.kv.remove(seq);
     }
 
     fn sequence_len(&self, seq: SeqId) -> usize {
-        self.sequences.get(seq.0).and_then(Option::as_ref).map_or(0, Sequence::len)
+        self.kv.get(seq).map_or(0, |open| open.sequence.len())
+    }
+
+    fn cache_stats(&self) -> Option<CacheStats> {
+        self.kv.cache_stats()
+    }
+
+    fn clear_cache(&mut self) {
+        self.kv.clear_cache();
     }
 
     fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError> {
@@ -214,10 +252,11 @@ impl LlmBackend for NativeBackend {
             let line = format!("architecture {} makes embeddings, not tokens", self.info.arch);
             return Err(EngineError::new(ErrorKind::Unsupported, line));
         }
+        self.kv.reserve(segments.iter().map(|segment| (segment.seq, segment.tokens.len())))?;
         let (mut next, mut n_logit_rows) = ((0, 0), 0);
         while next.0 < segments.len() {
             self.fill_batch(segments, &mut next);
-            n_logit_rows += self.run_batch(n_logit_rows)?;
+            n_logit_rows += self.run_batch(n_logit_rows);
         }
         Ok(&mut self.state.logits[..n_logit_rows * self.model.n_vocab])
     }
@@ -230,8 +269,9 @@ impl LlmBackend for NativeBackend {
         let seq = self.new_sequence()?;
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
+            self.kv.reserve(std::iter::once((seq, tokens.len())))?;
             self.fill_batch(&segment, &mut (0, 0));
-            self.run_batch(0)
+            Ok(self.run_batch(0))
         });
         self.free_sequence(seq);
         result.map(|_| self.pool_rows(tokens.len(), pooling))

@@ -4,6 +4,7 @@ mod generation;
 mod golden_logits;
 mod hostile;
 mod invariance;
+mod prefix_cache;
 mod teacher_forced;
 mod template;
 mod tokenizer;

@@ -6,7 +6,7 @@ mod session;
 use clap::Args;
 
 use super::App;
-use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
+use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::output::print_line;
@@ -38,6 +38,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
     output: OutputArgs,
@@ -63,7 +65,7 @@ impl ChatArgs {
         let mut reader = Reader::new(&app.settings.home.join("history.txt"))?;
         interrupt::install()?;
         let path = app.store().locate(&self.model.model, true)?;
-        let engine = app.load(&path, &self.load.options(&app.settings, self.context.n_ctx))?;
+        let engine = app.load(&path, &self.cache.apply(self.load.options(&app.settings, self.context.n_ctx)))?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }

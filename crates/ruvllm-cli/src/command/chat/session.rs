@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{CancelToken, Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams};
+use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams};
 use serde_json::{Value, json};
 
 use crate::command::run::{answer, speed_line, summary_json};
 use crate::error::{Error, Result};
-use crate::output::{Ui, print, print_json};
+use crate::output::{Ui, bytes, print, print_json};
 
 /// A conversation with a loaded model.
 pub struct Session {
@@ -87,8 +87,7 @@ impl Session {
             max_tokens: self.max_tokens,
             sampling: self.sampling.clone(),
             stop,
-            ignore_eos: false,
-            cancel: CancelToken::default(),
+            ..GenerateRequest::default()
         };
         let (json, ui) = (self.json, self.ui);
         let mut write = |text: &str| if json { Ok(()) } else { print(&ui.answer(text)) };
@@ -202,7 +201,11 @@ impl Session {
         let (n_prompt, n_answer) = (last.prompt_tokens.len(), last.tokens.len());
         let n_used = n_prompt + n_answer;
         let speed = speed_line(&last.timings, n_prompt, n_answer);
-        format!("{speed}\ncontext: {n_used} of {n_ctx} tokens ({:.0} %)", 100.0 * n_used as f64 / n_ctx as f64)
+        let context = format!("context: {n_used} of {n_ctx} tokens ({:.0} %)", 100.0 * n_used as f64 / n_ctx as f64);
+        let Some(cache) = self.engine.cache_stats() else { return format!("{speed}\n{context}") };
+        let (asked, saved, held) = (cache.tokens_asked, cache.tokens_saved, bytes(cache.bytes as u64));
+        let share = 100.0 * cache.hit_rate();
+        format!("{speed}\n{context}\ncache: {saved} of {asked} prompt tokens were known ({share:.0} %), {held} held")
     }
 }
 

@@ -1,0 +1,213 @@
+//! The cache of a backend: block pool, open sequences, prefix cache and the memory they share.
+
+use ruvllm_kvcache::{
+    BlockPool, CacheStats, KvError, Level, MemoryBudget, Namespace, NamespaceBuilder, Owner, PrefixCache, Pressure,
+    Relief, Sequence, Usage,
+};
+
+use super::SeqId;
+use crate::{EngineError, ErrorKind};
+
+/// An open sequence and what is known of it.
+pub(super) struct Open {
+    pub sequence: Sequence,
+    /// The tokens of its positions.
+    pub tokens: Vec<u32>,
+    /// Where its prefix came from and its blocks go when it ends; `None` for those that stay out of the prefix cache.
+    namespace: Option<Namespace>,
+    tenant: u64,
+}
+
+/// Who holds which blocks.
+pub(super) struct KvStore {
+    pub pool: BlockPool,
+    /// One place a sequence; `None` is free.
+    sequences: Vec<Option<Open>>,
+    prefixes: Option<PrefixCache>,
+    /// What prefixes are valid for, but for the tenant.
+    namespace: Option<NamespaceBuilder>,
+    budget: MemoryBudget,
+    n_ctx: usize,
+}
+
+impl KvStore {
+    /// Makes a store of up to `n_seq_max` sequences of `n_ctx` tokens over a pool that lies within the budget. With a
+    /// namespace it keeps prefixes.
+    pub(super) fn new(
+        pool: BlockPool,
+        budget: MemoryBudget,
+        n_seq_max: usize,
+        n_ctx: usize,
+        namespace: Option<NamespaceBuilder>,
+    ) -> KvStore {
+        let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
+        let sequences = (0..n_seq_max).map(|_| None).collect();
+        KvStore { pool, sequences, prefixes, namespace, budget, n_ctx }
+    }
+
+    pub(super) fn get(&self, seq: SeqId) -> Option<&Open> {
+        self.sequences.get(seq.0).and_then(Option::as_ref)
+    }
+
+    /// Returns a sequence that is known to be open.
+    fn open(&self, seq: SeqId) -> &Open {
+        self.get(seq).expect("checked to be open")
+    }
+
+    /// Returns what a forward pass needs at once: the pool to write to, and the sequences by place.
+    pub(super) fn parts(&mut self) -> (&mut BlockPool, &[Option<Open>]) {
+        (&mut self.pool, &self.sequences)
+    }
+
+    fn open_mut(&mut self, seq: SeqId) -> &mut Open {
+        self.sequences[seq.0].as_mut().expect("checked to be open")
+    }
+
+    /// Opens an empty sequence that stays out of the prefix cache.
+    pub(super) fn add(&mut self) -> Result<SeqId, EngineError> {
+        let slot = self.free_slot()?;
+        let sequence = self.pool.sequence(self.n_ctx);
+        let tokens = Vec::with_capacity(self.n_ctx);
+        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, tenant: 0 });
+        Ok(SeqId(slot))
+    }
+
+    /// Opens a sequence that starts with what is known of `tokens`.
+    pub(super) fn add_known(&mut self, tokens: &[u32], tenant: u64) -> Result<SeqId, EngineError> {
+        let seq = self.add()?;
+        let open = self.sequences[seq.0].as_mut().expect("it was opened just now");
+        open.tenant = tenant;
+        if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, &self.namespace) {
+            let namespace = namespace.clone().part("tenant", &tenant.to_le_bytes()).finish();
+            open.sequence = prefixes.lookup(namespace, tokens, self.n_ctx);
+            open.tokens.extend_from_slice(&tokens[..open.sequence.len()]);
+            open.namespace = Some(namespace);
+        }
+        Ok(seq)
+    }
+
+    /// Opens a sequence that shares the first `len` positions of another.
+    pub(super) fn fork(&mut self, seq: SeqId, len: usize) -> Result<SeqId, EngineError> {
+        let slot = self.free_slot()?;
+        let parent = self.open(seq);
+        let mut tokens = Vec::with_capacity(self.n_ctx);
+        tokens.extend_from_slice(&parent.tokens[..len]);
+        let sequence = self.pool.fork(&parent.sequence, len);
+        let child = Open { sequence, tokens, namespace: parent.namespace, tenant: parent.tenant };
+        self.sequences[slot] = Some(child);
+        Ok(SeqId(slot))
+    }
+
+    fn free_slot(&self) -> Result<usize, EngineError> {
+        let n_max = self.sequences.len();
+        self.sequences.iter().position(Option::is_none).ok_or_else(|| {
+            let line = format!("all {n_max} sequences are open; free one, or load with a larger n_seq_max");
+            EngineError::new(ErrorKind::Options, line)
+        })
+    }
+
+    /// Closes a sequence; what it computed goes to the prefix cache.
+    pub(super) fn remove(&mut self, seq: SeqId) {
+        let Some(Open { sequence, tokens, namespace, .. }) = self.sequences.get_mut(seq.0).and_then(Option::take)
+        else {
+            return;
+        };
+        if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
+            prefixes.insert(namespace, &tokens, &sequence);
+            drop(sequence);
+            prefixes.trim();
+            self.relieve();
+        }
+    }
+
+    /// Gives the whole blocks of a running sequence to the prefix cache as well, for others that start alike.
+    pub(super) fn share(&mut self, seq: SeqId) {
+        let Some(Open { sequence, tokens, namespace, .. }) = self.sequences.get(seq.0).and_then(Option::as_ref) else {
+            return;
+        };
+        if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
+            let n_whole = tokens.len() / ruvllm_kvcache::BLOCK_TOKENS * ruvllm_kvcache::BLOCK_TOKENS;
+            prefixes.insert(*namespace, &tokens[..n_whole], sequence);
+        }
+    }
+
+    /// Makes room for `n` more tokens in each sequence, or for none: cached prefixes give way.
+    pub(super) fn reserve(&mut self, wanted: impl Iterator<Item = (SeqId, usize)> + Clone) -> Result<(), KvError> {
+        let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(seq, n));
+        if result.is_err() {
+            for (seq, _) in wanted {
+                let open = self.open_mut(seq);
+                open.sequence.truncate(open.tokens.len());
+            }
+        }
+        result
+    }
+
+    fn reserve_one(&mut self, seq: SeqId, n: usize) -> Result<(), KvError> {
+        if self.budget.has_quotas() {
+            let tenant = self.open(seq).tenant;
+            let own = self.sequences.iter().flatten().filter(|open| open.tenant == tenant);
+            let n_blocks = own.map(|open| open.sequence.blocks().len()).sum::<usize>();
+            let new_len = self.open(seq).sequence.len() + n;
+            let n_more = new_len.saturating_sub(self.open(seq).sequence.n_reserved());
+            let n_more = n_more.div_ceil(ruvllm_kvcache::BLOCK_TOKENS);
+            self.budget.check_quota(tenant, (n_blocks + n_more) * self.pool.block_bytes())?;
+        }
+        let sequence = &mut self.sequences[seq.0].as_mut().expect("checked to be open").sequence;
+        match &mut self.prefixes {
+            Some(prefixes) => prefixes.reserve(&mut self.pool, sequence, n),
+            None => self.pool.reserve(sequence, n),
+        }
+    }
+
+    /// Counts tokens of a sequence as computed.
+    pub(super) fn advance(&mut self, seq: SeqId, tokens: &[u32]) {
+        let open = self.open_mut(seq);
+        open.sequence.advance(tokens.len());
+        open.tokens.extend_from_slice(tokens);
+    }
+
+    /// Follows the budget's advice between requests, so that the next one finds free blocks.
+    fn relieve(&mut self) {
+        let pressure = self.pressure();
+        if let (Some(Relief::Evict), Some(prefixes)) = (pressure.relief, &mut self.prefixes) {
+            prefixes.evict(pressure.excess_bytes.div_ceil(self.pool.block_bytes().max(1)));
+        }
+    }
+
+    /// Returns how full the memory is. Evicting happens by itself.
+    pub(super) fn pressure(&mut self) -> Pressure {
+        self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0)]);
+        // Telling who holds what takes a look at every cached block, and matters only when memory runs short.
+        if let (Some(prefixes), true) = (&self.prefixes, self.budget.pressure().level > Level::Low) {
+            let (usage, block_bytes) = (prefixes.usage(), self.pool.block_bytes());
+            let held = [(Owner::Sequences, usage.in_use), (Owner::Cache, usage.cached_only)];
+            self.budget.set_held(&held.map(|(owner, n_blocks)| (owner, n_blocks * block_bytes)));
+        }
+        self.budget.pressure()
+    }
+
+    pub(super) fn set_quota(&mut self, tenant: u64, bytes: Option<usize>) {
+        self.budget.set_quota(tenant, bytes);
+    }
+
+    pub(super) fn cache_stats(&self) -> Option<CacheStats> {
+        self.prefixes.as_ref().map(PrefixCache::stats)
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        match &self.prefixes {
+            Some(prefixes) => prefixes.usage(),
+            None => {
+                let stats = self.pool.stats();
+                Usage { total: stats.total, free: stats.free, cached_only: 0, in_use: stats.in_use }
+            }
+        }
+    }
+
+    pub(super) fn clear_cache(&mut self) {
+        if let Some(prefixes) = &mut self.prefixes {
+            prefixes.clear();
+        }
+    }
+}
