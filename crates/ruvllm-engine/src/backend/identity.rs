@@ -51,3 +51,49 @@ pub(super) fn of_model(file: NamespaceBuilder, model: &Model, isa: Isa, kv: KvTy
     }
     builder
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::Compute;
+    use crate::model::{self, Loader};
+    use ruvllm_kvcache::Namespace;
+    use ruvllm_testkit::Golden;
+
+    fn of_bytes(bytes: Vec<u8>, n_ctx: usize, kv: KvType) -> Namespace {
+        let file = GgufFile::from_bytes(bytes.into()).expect("a golden file is sound");
+        let compute = Compute::new(Isa::Scalar, 1);
+        let mut progress = |_| {};
+        let loader = Loader::new(&file, &compute, &mut progress);
+        let model = model::load(&file, &loader, Some(n_ctx)).expect("a golden file loads");
+        of_model(of_file(&file), &model, compute.isa, kv).finish()
+    }
+
+    fn bytes_of(name: &str, dtype: &str) -> Vec<u8> {
+        std::fs::read(Golden::load(name).model(dtype)).expect("a golden file can be read")
+    }
+
+    #[test]
+    fn whatever_changes_keys_and_values_changes_the_namespace() {
+        let bytes = bytes_of("phi3-a", "f32");
+        let base = of_bytes(bytes.clone(), 64, KvType::F16);
+        assert_eq!(of_bytes(bytes.clone(), 64, KvType::F16), base, "the same file and settings");
+        let mut all = vec![base, of_bytes(bytes.clone(), 64, KvType::F32)];
+        // One bit of a weight, and one of a hyper-parameter.
+        let file = GgufFile::from_bytes(bytes.clone().into()).expect("a golden file is sound");
+        let tensor = file.tensor("blk.1.attn_output.weight").expect("every layer has one");
+        let weights = file.data(tensor);
+        let at = bytes.windows(64).position(|window| window == &weights[..64]).expect("tensor bytes lie in the file");
+        let mut tuned = bytes.clone();
+        tuned[at] ^= 1;
+        all.push(of_bytes(tuned, 64, KvType::F16));
+        let key = b"attention.layer_norm_rms_epsilon";
+        let at = bytes.windows(key.len()).position(|window| window == key).expect("the file has the key");
+        let mut other = bytes.clone();
+        other[at + key.len() + 4] ^= 1;
+        all.push(of_bytes(other, 64, KvType::F16));
+        all.push(of_bytes(bytes_of("llama-a", "f32"), 64, KvType::F16));
+        all.push(of_bytes(bytes_of("llama-c", "f32"), 64, KvType::F16));
+        assert!(all.iter().enumerate().all(|(i, a)| all[..i].iter().all(|b| a != b)), "{all:?}");
+    }
+}
