@@ -240,7 +240,7 @@ fn tenants_share_nothing_and_quotas_count_their_sequences() {
     assert_eq!(answer(&mut engine, &request(&prompt, 1, 1)).1, 59);
 }
 
-/// A pool of 2 MiB, four sequences of up to 256 tokens: more than it holds, and less than a context each.
+/// Two sequences, each of which may have more tokens than the 2 MiB hold.
 #[test]
 fn a_full_pool_is_an_error_of_one_request() {
     let path = Golden::load("llama-a").model("f32");
@@ -249,6 +249,7 @@ fn a_full_pool_is_an_error_of_one_request() {
     let mut engine = Engine::load(&path, &options, &mut |_| {}).expect("it loads");
     let total = engine.kv_usage().total;
     assert!(total * 16 < n_ctx, "{total} blocks");
+    assert!(engine.cache_stats().is_some_and(|stats| stats.bytes_max <= 2 << 20));
     // One request takes all, though the cache holds something.
     answer(&mut engine, &request(&[1; 100], 1, 0));
     let (first, second) = (engine.new_sequence().expect("free"), engine.new_sequence().expect("free"));
