@@ -1,4 +1,4 @@
-//! What can go wrong: the cache is full.
+//! What can go wrong: the cache is full, or its folder cannot be used.
 
 use std::fmt;
 
@@ -6,6 +6,8 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvError {
     kind: KvErrorKind,
+    /// What to show, for kinds whose facts are texts.
+    line: Option<Box<str>>,
 }
 
 /// The cases of [`KvError`].
@@ -37,11 +39,38 @@ pub enum KvErrorKind {
     },
     /// The name is none of the element types.
     UnknownType,
+    /// The store on disk cannot be used.
+    Disk(DiskFault),
+}
+
+/// Why the store on disk cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DiskFault {
+    /// A file could not be opened, read, written or removed.
+    Io,
+    /// Another process has it open.
+    Locked,
+    /// It has another format version.
+    Version,
+    /// It is of another model or other settings.
+    Identity,
+    /// A setting or a name cannot be.
+    Invalid,
+    /// What is to be stored is larger than the store allows.
+    TooLarge,
+    /// The store is closing.
+    Closed,
 }
 
 impl KvError {
     pub(crate) fn new(kind: KvErrorKind) -> KvError {
-        KvError { kind }
+        KvError { kind, line: None }
+    }
+
+    /// Makes an error of the store on disk that is shown as `line`.
+    pub(crate) fn disk(fault: DiskFault, line: String) -> KvError {
+        KvError { kind: KvErrorKind::Disk(fault), line: Some(line.into()) }
     }
 
     /// Returns the case and its numbers.
@@ -66,6 +95,7 @@ impl fmt::Display for KvError {
                 "the tenant's quota is full: {needed} bytes of kv cache needed, {quota} granted; \
                  end one of its sequences or raise the quota"
             ),
+            KvErrorKind::Disk(_) => f.write_str(self.line.as_deref().unwrap_or("the store on disk cannot be used")),
             KvErrorKind::UnknownType => f.write_str("unknown kv cache type; known are f16, f32"),
         }
     }

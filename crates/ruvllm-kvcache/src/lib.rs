@@ -44,6 +44,7 @@
 
 mod block;
 mod budget;
+pub mod disk;
 mod error;
 mod key;
 mod pool;
@@ -54,7 +55,7 @@ mod table;
 
 pub use block::{BlockId, PoolStats};
 pub use budget::{Level, MemoryBudget, Owner, PAGE_BYTES, Pressure, Relief};
-pub use error::{KvError, KvErrorKind};
+pub use error::{DiskFault, KvError, KvErrorKind};
 pub use key::{Namespace, NamespaceBuilder};
 pub use pool::{BlockPool, KvLayout, KvType};
 pub use prefix::{CachedPrefix, PrefixCache};
