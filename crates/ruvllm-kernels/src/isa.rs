@@ -12,7 +12,9 @@ use std::str::FromStr;
 /// | `scalar` | none beyond the target's baseline |
 /// | `neon` | aarch64 NEON (always there on aarch64), `fp16` conversions |
 /// | `avx2` | AVX2, FMA, F16C, BMI2 (Haswell, Zen and later) |
+/// | `avxvnni` | AVX-VNNI (Alder Lake, Zen 5 and later), and all of `avx2` |
 /// | `avx512` | AVX-512 F, BW, DQ, VL, VNNI, VBMI (Ice Lake, Zen 4 and later), and all of `avx2` |
+/// | `amx` | AMX with int8 tiles (Sapphire Rapids and later), granted by Linux, and all of `avx512` |
 ///
 /// ```
 /// use ruvllm_kernels::Isa;
@@ -28,13 +30,17 @@ pub enum Isa {
     Neon,
     /// x86-64 AVX2 + FMA + F16C + BMI2.
     Avx2,
+    /// x86-64 AVX-VNNI: dot products of integers in 256 bits, beside all of AVX2.
+    AvxVnni,
     /// x86-64 AVX-512 F/BW/DQ/VL/VNNI/VBMI.
     Avx512,
+    /// x86-64 AMX: int8 tiles, beside all of AVX-512.
+    Amx,
 }
 
 impl Isa {
     /// Every instruction set, best first.
-    pub const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Scalar];
+    pub const ALL: [Isa; 6] = [Isa::Amx, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::Neon, Isa::Scalar];
 
     /// Returns the name used on the command line and in benchmark output.
     pub fn name(self) -> &'static str {
@@ -42,7 +48,9 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Neon => "neon",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         }
     }
 
@@ -60,6 +68,8 @@ impl Isa {
                     && is_x86_feature_detected!("bmi2")
             }
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Isa::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.is_available()
                     && is_x86_feature_detected!("avx512f")
@@ -69,6 +79,8 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vnni")
                     && is_x86_feature_detected!("avx512vbmi")
             }
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx => Isa::Avx512.is_available() && amx::is_granted(),
             #[allow(unreachable_patterns, reason = "every set is matched on no single architecture")]
             _ => false,
         }
@@ -85,6 +97,48 @@ impl Isa {
     }
 }
 
+/// What the standard library does not detect.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx {
+    use std::arch::{asm, x86_64::__cpuid_count};
+    use std::sync::OnceLock;
+
+    /// Returns whether the CPU has tiles of int8 and the system lets this process use them. The answer never changes,
+    /// and asking for it is what makes the system grant it, to all threads.
+    pub(super) fn is_granted() -> bool {
+        static GRANTED: OnceLock<bool> = OnceLock::new();
+        *GRANTED.get_or_init(|| has_tiles() && request_tile_data())
+    }
+
+    /// AMX-BF16, AMX-TILE and AMX-INT8 are bits 22, 24 and 25 of edx in leaf 7 (Intel SDM, volume 2, CPUID).
+    fn has_tiles() -> bool {
+        const BITS: u32 = 1 << 22 | 1 << 24 | 1 << 25;
+        __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & BITS == BITS
+    }
+
+    /// `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)` (Linux, Documentation/arch/x86/xstate.rst). Kernels that
+    /// do not know it, or that do not save tiles, refuse.
+    fn request_tile_data() -> bool {
+        const ARCH_PRCTL: i64 = 158;
+        const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+        const XFEATURE_XTILEDATA: u64 = 18;
+        let result: i64;
+        // SAFETY: the call takes two numbers and reads no memory; the kernel leaves all registers but these three.
+        unsafe {
+            asm!(
+                "syscall",
+                inlateout("rax") ARCH_PRCTL => result,
+                in("rdi") ARCH_REQ_XCOMP_PERM,
+                in("rsi") XFEATURE_XTILEDATA,
+                lateout("rcx") _,
+                lateout("r11") _,
+                options(nostack)
+            );
+        }
+        result == 0
+    }
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -97,7 +151,7 @@ pub struct UnknownIsa(String);
 
 impl fmt::Display for UnknownIsa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown instruction set '{}'; known are scalar, neon, avx2, avx512", self.0)
+        write!(f, "unknown instruction set '{}'; known are scalar, neon, avx2, avxvnni, avx512, amx", self.0)
     }
 }
 

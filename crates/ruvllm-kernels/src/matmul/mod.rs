@@ -39,8 +39,6 @@ mod format;
 mod int;
 mod matrix;
 mod pack;
-#[cfg(test)]
-mod tests;
 
 pub use acts::{ActBlock, ActFormat, Acts};
 pub use matrix::{Matrix, Packing};
@@ -48,6 +46,8 @@ pub use matrix::{Matrix, Packing};
 use crate::isa::{self, Isa, Row};
 use crate::team::Team;
 use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+#[cfg(target_arch = "x86_64")]
+use int::amx::Hardware;
 use std::ops::Range;
 
 /// One instruction set's kernels.
@@ -71,7 +71,7 @@ const INT_TYPES: [crate::GgmlType; 8] = {
 
 /// The kernels of one file, in the order of [`INT_TYPES`].
 macro_rules! int_kernels {
-    ($isa:ident $(, $flag:literal)?) => {[
+    ($isa:ident $(, $flag:tt)?) => {[
         int::$isa::run::<Q40 $(, $flag)?>, int::$isa::run::<Q41 $(, $flag)?>,
         int::$isa::run::<Q50 $(, $flag)?>, int::$isa::run::<Q51 $(, $flag)?>,
         int::$isa::run::<Q80 $(, $flag)?>, int::$isa::run::<Q4K $(, $flag)?>,
@@ -79,7 +79,19 @@ macro_rules! int_kernels {
     ]};
 }
 
+#[cfg(test)]
+mod tests;
+
 static ALL: &[Table] = &[
+    #[cfg(target_arch = "x86_64")]
+    Table {
+        isa: Isa::Amx,
+        name: "amx",
+        supported: int::amx::works,
+        quantize: int::avx512::quantize,
+        int: int_kernels!(amx, Hardware),
+        float: float::avx512::run,
+    },
     #[cfg(target_arch = "x86_64")]
     Table {
         isa: Isa::Avx512,
@@ -91,11 +103,20 @@ static ALL: &[Table] = &[
     },
     #[cfg(target_arch = "x86_64")]
     Table {
+        isa: Isa::AvxVnni,
+        name: "avxvnni",
+        supported: || true,
+        quantize: int::avx2::quantize,
+        int: int_kernels!(avx2, true),
+        float: float::avx2::run,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Table {
         isa: Isa::Avx2,
         name: "avx2",
         supported: || true,
         quantize: int::avx2::quantize,
-        int: int_kernels!(avx2),
+        int: int_kernels!(avx2, false),
         float: float::avx2::run,
     },
     #[cfg(target_arch = "aarch64")]

@@ -105,6 +105,28 @@ fn acts(table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFo
     acts
 }
 
+/// The AMX row, its tile instructions done in software.
+#[cfg(target_arch = "x86_64")]
+static SOFTWARE_AMX: Table = {
+    use super::int::amx::software::Software;
+    Table {
+        isa: Isa::Avx512,
+        name: "amx (software tiles)",
+        supported: || true,
+        quantize: int::avx512::quantize,
+        int: int_kernels!(amx, Software),
+        float: float::avx512::run,
+    }
+};
+
+/// Iterates over all that this machine can run: the rows of the table, and the AMX row even where there is no AMX.
+fn rows() -> impl Iterator<Item = &'static Table> {
+    #[cfg(target_arch = "x86_64")]
+    return available().chain(Some(&SOFTWARE_AMX).filter(|table| table.isa.is_available()));
+    #[cfg(not(target_arch = "x86_64"))]
+    available()
+}
+
 /// Calls `$check::<F>(args)` for each format of the integer path.
 macro_rules! each_format {
     ($check:ident ( $($arg:expr),* )) => {
@@ -191,7 +213,7 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
     let size = panel_bytes::<F>(n_blocks);
     let mut q = vec![bytemuck::Zeroable::zeroed(); n * n_blocks];
     pick(Isa::Scalar).quantize(&x, &mut q);
-    let results: Vec<(&Table, Vec<f32>)> = available()
+    let results: Vec<(&Table, Vec<f32>)> = rows()
         .map(|table| {
             let w = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
             let mut out = vec![f32::NAN; n * n_rows];
@@ -269,7 +291,7 @@ fn check_integers<F: Format>(seed: u64) {
     let (team, mut w) = (Team::new(1), vec![0.0; n_rows * k]);
     dequant::dequantize(F::TY, &bytes, &mut w);
     let bytes = Bytes::from(bytes);
-    for table in available() {
+    for table in rows() {
         let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
         let mut out = vec![0.0; n * n_rows];
         matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::Q16), &mut out);
@@ -353,7 +375,7 @@ fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usiz
 
 #[test]
 fn bits_do_not_depend_on_the_batch() {
-    for table in available().filter(|table| table.isa() != Isa::Scalar) {
+    for table in rows().filter(|table| table.isa() != Isa::Scalar) {
         for (at, ty) in INT_TYPES.into_iter().chain([GgmlType::F16, GgmlType::IQ4_XS]).enumerate() {
             for n in 1..=40 {
                 check_invariance(table, ty, n as u64, [17, 33, 64][(n + at) % 3], [96, 256][n % 2], n);
@@ -362,10 +384,38 @@ fn bits_do_not_depend_on_the_batch() {
     }
 }
 
+/// Rows that promise each other's bits: AMX those of AVX-512, AVX-VNNI those of AVX2.
+#[test]
+fn related_rows_have_the_same_bits() {
+    let bits = |table: &'static Table, ty, n_rows, k, n| {
+        let (team, mut rng) = (Team::new(1), Rng(18));
+        let w = Matrix::new(table, &team, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
+        let x = rng.floats((n + 2) * k);
+        let x = acts(table, &team, &x, n + 2, k, ActFormat::Q16);
+        // Rows one after the other, and not.
+        let mut out = vec![0.0; 2 * n * n_rows];
+        let rows: Vec<u32> = (1..=n as u32).chain((0..n as u32).map(|i| (7 * i) % (n as u32 + 2))).collect();
+        for (rows, out) in rows.chunks_exact(n).zip(out.chunks_exact_mut(n * n_rows)) {
+            matmul_rows(&team, &w, &x, rows, out);
+        }
+        out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+    };
+    let find = |name: &str| rows().find(|table| table.name == name);
+    for pair in [["amx (software tiles)", "avx512"], ["amx", "avx512"], ["avxvnni", "avx2"]] {
+        let [Some(one), Some(other)] = pair.map(find) else { continue };
+        for ty in INT_TYPES {
+            for (n_rows, k, n) in [(32, 256, 3), (48, 512, 4), (33, 768, 19), (64, 256, 21), (17, 2048, 37)] {
+                let expected = bits(other, ty, n_rows, k, n);
+                assert_eq!(bits(one, ty, n_rows, k, n), expected, "{} {ty} {n_rows}x{k} n={n}", one.name);
+            }
+        }
+    }
+}
+
 #[test]
 fn bits_do_not_depend_on_cuts_through_long_rows_and_many_rows() {
     // 2,048 and 2,080 values are cut in chunks of 16 blocks; 520 rows are more than a chunk of rows.
-    for table in available() {
+    for table in rows() {
         for ty in [GgmlType::Q8_0, GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::Q4_K] {
             check_invariance(table, ty, 7, 49, 2048, 14);
         }
@@ -377,7 +427,7 @@ fn bits_do_not_depend_on_cuts_through_long_rows_and_many_rows() {
 
 #[test]
 fn odd_shapes_of_real_models() {
-    for table in available() {
+    for table in rows() {
         for n_rows in [1, 15, 17, 576] {
             check_invariance(table, GgmlType::Q8_0, 10, n_rows, 576, 3);
             check_invariance(table, GgmlType::Q4_K, 11, n_rows, 256, 2);
@@ -393,7 +443,7 @@ fn check_floats(ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
     let (x, mut w) = (rng.floats(n * k), vec![0.0; n_rows * k]);
     dequant::dequantize(ty, &bytes, &mut w);
     let depth = (float::KC / 4 + 8 + k.div_ceil(float::KC)) as f64;
-    for table in available() {
+    for table in rows() {
         let matrix = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
         assert_eq!((matrix.act_format(), matrix.weight_bytes()), (ActFormat::F32, bytes.len()));
         let mut out = vec![f32::NAN; n * n_rows];
@@ -441,10 +491,15 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
     x[200..206].copy_from_slice(&[128.0, 127.0, -128.0, -129.0, 383.6, 32_512.0]);
     let mut expected: Vec<ActBlock> = vec![bytemuck::Zeroable::zeroed(); 64];
     pick(Isa::Scalar).quantize(&x, &mut expected);
-    for table in available() {
+    for table in rows() {
         let mut out = vec![bytemuck::Zeroable::zeroed(); 64];
         table.quantize(&x, &mut out);
-        assert_eq!(bytemuck::cast_slice::<ActBlock, u8>(&out), bytemuck::cast_slice(&expected), "{}", table.name);
+        assert_eq!(
+            bytemuck::cast_slice::<ActBlock, u8>(&out),
+            bytemuck::cast_slice::<_, u8>(&expected),
+            "{}",
+            table.name
+        );
     }
     for (b, (block, x)) in expected.iter().zip(x.chunks_exact(32)).enumerate() {
         let q: [i32; BLOCK] = std::array::from_fn(|i| block.q(i));

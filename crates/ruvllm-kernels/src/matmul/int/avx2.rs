@@ -1,14 +1,20 @@
-//! AVX2: a vector is 8 rows by 4 values (half of a panel's 64 bytes), `vpmaddubsw` with a broadcast of 4 activations.
+//! AVX2 and AVX-VNNI: weights and activations as i16, in pairs that one instruction multiplies and adds in i32.
 //!
-//! `vpmaddubsw` adds two products of u8 and i8 into an i16, which must not saturate. With activation bytes of at most 127:
-//! 4 bits give 15 * 127 * 2 = 3,810, so eight groups fit (30,480 ≤ 32,767); 5 bits 7,874, four groups (31,496);
-//! 6 bits 16,002, two groups (32,004). 8 bits multiply |w| ≤ 128 with the activation under the weight's sign: 32,512,
-//! one group. `vpmaddwd` then widens, and multiplies the high bytes' sums by 256. A tile is `H` half panels by `MR` activation rows in 16 registers.
+//! A 32-byte vector (half of a panel's 64) is 8 rows by 4 values. Its even bytes and its odd bytes make two vectors of
+//! i16, each multiplied with a broadcast of two activations by `vpmaddwd`, which takes all 16 bits of an activation at
+//! once and cannot overflow: 255 * 32,512 * 32 < 2^28. With `VNNI` one `vpdpwssd` also adds. Bytes and `vpmaddubsw` would
+//! need two passes, for the activations' high and low bytes, and for 8-bit weights a sign trick as well.
+//!
+//! A chunk of activations is widened once for all panels of the job. A tile is a panel by `MR` rows. From
+//! [`dense_rows`] on a chunk of the panels is widened once too, else each tile unpacks it on the way.
 
 use super::super::acts::{ActBlock, block_scale};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::Job;
+use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Quantises whole blocks.
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
@@ -67,217 +73,375 @@ fn hsum(v: __m256i) -> i32 {
     _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
 }
 
+/// 32 activations as products take them.
+#[repr(C, align(32))]
+#[derive(Clone, Copy)]
+struct WideActs {
+    /// Pairs of i16: `(4j, 4j + 2)` in word `j` of the first, `(4j + 1, 4j + 3)` of the second.
+    pairs: [[i32; BLOCK / 4]; 2],
+    /// What the integer sums start with, `-offset * Σa`: of all, or of each half.
+    start: [i32; 2],
+    scale: f32,
+    scaled_sum: f32,
+}
+
+/// A block of a panel, unpacked.
+#[repr(C, align(32))]
+#[derive(Clone, Copy)]
+struct WideWeights {
+    /// `[half][group][even bytes, odd bytes]`, unsigned.
+    pairs: [[[__m256i; 2]; BLOCK / 4]; 2],
+    /// `[half]`, as [`block_scales`] returns them.
+    scales: [([__m256; 2], __m256); 2],
+}
+
+/// Blocks of a panel widened at once: two panels' stay in a first-level cache.
+const DENSE_BLOCKS: usize = 8;
+
+/// Returns the rows from which on widening a panel first pays: the sooner, the more there is to unpack.
+const fn dense_rows<F: Format>() -> usize {
+    if matches!(F::BITS, 5 | 6) { 8 } else { 16 }
+}
+
+/// Blocks of activations widened at once, of a tile's rows together: long enough for straight streams of weights.
+const ACT_BLOCKS: usize = 128;
+
+type Weights = [MaybeUninit<WideWeights>; 2 * DENSE_BLOCKS];
+type Acts = [MaybeUninit<WideActs>; ACT_BLOCKS];
+
 /// # Safety
-/// As [`super::Kernel`] says.
+/// As [`super::Kernel`] says; with `VNNI` the CPU has AVX-VNNI.
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
-    for p in 0..job.n_panels {
-        let mut i = 0;
-        while i < job.rows.len() {
-            // SAFETY: the caller's promises; `i + MR` stays within the job's rows, halves 0 and 1 within the panel.
-            unsafe {
-                match job.rows.len() - i {
-                    // 8 bits keep the weights and their magnitudes: four rows would spill.
-                    4.. if F::BITS != 8 => {
-                        tile::<F, 1, 4>(job, p, 0, i);
-                        tile::<F, 1, 4>(job, p, 1, i);
-                        i += 4;
-                    }
-                    2.. => {
-                        tile::<F, 2, 2>(job, p, 0, i);
-                        i += 2;
-                    }
-                    _ => {
-                        tile::<F, 2, 1>(job, p, 0, i);
-                        i += 1;
-                    }
-                }
+pub(in super::super) unsafe fn run<F: Format, const VNNI: bool>(job: &Job<'_>) {
+    let mut weights: Weights = [const { MaybeUninit::uninit() }; 2 * DENSE_BLOCKS];
+    let mut acts: Acts = [const { MaybeUninit::uninit() }; ACT_BLOCKS];
+    let dense = job.rows.len() >= dense_rows::<F>();
+    let chunk = if dense { DENSE_BLOCKS } else { ACT_BLOCKS / tile_rows(job.rows.len()) };
+    for first in job.blocks.clone().step_by(chunk) {
+        let blocks = first..job.blocks.end.min(first + chunk);
+        // SAFETY: the caller's promises, for blocks of the job.
+        unsafe {
+            if dense {
+                widen_weights::<F>(job, blocks.clone(), &mut weights);
+                rows::<F, VNNI, true>(job, blocks, chunk, &weights, &mut acts);
+            } else {
+                rows::<F, VNNI, false>(job, blocks, chunk, &weights, &mut acts);
             }
         }
     }
 }
 
-/// Computes `H` half panels from `half` on by the `MR` rows from `i` on.
+/// Returns the rows of the next tile when `n` are left: with 2 x 4 sums two weights and a broadcast fit in 16 registers.
+fn tile_rows(n: usize) -> usize {
+    match n {
+        4.. => 4,
+        2.. => 2,
+        _ => 1,
+    }
+}
+
+/// Unpacks some blocks of the job's panels: `[panels][DENSE_BLOCKS]`.
 ///
 /// # Safety
-/// As [`super::Kernel`] says, with `p` one of the job's panels, `half + H ≤ 2` and `i + MR` within its rows.
+/// As [`super::Kernel`] says; `blocks` are of the job, at most [`DENSE_BLOCKS`].
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn tile<F: Format, const H: usize, const MR: usize>(job: &Job<'_>, p: usize, half: usize, i: usize) {
-    let mut acts = [std::ptr::null::<ActBlock>(); MR];
-    for r in 0..MR {
-        // SAFETY: `Job::check` compared the row index with the buffer.
-        acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks) };
+unsafe fn widen_weights<F: Format>(job: &Job<'_>, blocks: Range<usize>, weights: &mut Weights) {
+    for p in 0..job.n_panels {
+        for (at, b) in blocks.clone().enumerate() {
+            // SAFETY: panel `p` is there, and block `b` in it.
+            weights[p * DENSE_BLOCKS + at].write(unsafe {
+                let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
+                prefetch::<F>(panel, b);
+                let q = panel.add(F::quants_at(b));
+                let mut pairs = [[[_mm256_setzero_si256(); 2]; BLOCK / 4]; 2];
+                for (half, pairs) in pairs.iter_mut().enumerate() {
+                    for (j, pairs) in pairs.iter_mut().enumerate() {
+                        *pairs = split(unpack::<F>(q.add(32 * half), j));
+                    }
+                }
+                WideWeights { pairs, scales: [block_scales::<F>(panel, b, 0), block_scales::<F>(panel, b, 1)] }
+            });
+        }
     }
-    // SAFETY: panel `p` is there.
-    let panel = unsafe { job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks)) };
-    // SAFETY: row `i` is one of the job's results.
-    let out = unsafe { job.out.add(i * job.ld + p * PANEL_ROWS + 8 * half) };
-    let mut acc = [[_mm256_setzero_ps(); MR]; H];
-    if job.blocks.start > 0 {
-        for h in 0..H {
+}
+
+/// Computes some blocks of all the job's rows and panels.
+///
+/// # Safety
+/// As [`super::Kernel`] says; `blocks` are of the job, at most `chunk`, and so many for each row of a tile fit in
+/// `acts`; with `DENSE`, `weights` are theirs.
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+unsafe fn rows<F: Format, const VNNI: bool, const DENSE: bool>(
+    job: &Job<'_>,
+    blocks: Range<usize>,
+    chunk: usize,
+    weights: &Weights,
+    acts: &mut Acts,
+) {
+    let mut i = 0;
+    while i < job.rows.len() {
+        let mr = tile_rows(job.rows.len() - i);
+        for (row, acts) in job.rows[i..i + mr].iter().zip(acts.chunks_exact_mut(chunk)) {
+            let row = &job.acts[*row as usize * job.n_blocks..][blocks.clone()];
+            for (act, wide) in row.iter().zip(acts) {
+                wide.write(widen_acts::<F>(act));
+            }
+        }
+        for p in 0..job.n_panels {
+            // SAFETY: the caller's promises; `i + mr` stays within the job's rows, whose activations were just widened,
+            // and a panel has 16 lanes of results.
+            unsafe {
+                let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
+                let weights = weights.as_ptr().add(p * DENSE_BLOCKS).cast();
+                let out = job.out.add(i * job.ld + p * PANEL_ROWS);
+                let part = Part { panel, weights, acts: acts.as_ptr().cast(), chunk, out, first: i == 0 };
+                match mr {
+                    4 => tile::<F, VNNI, DENSE, 4>(job, &blocks, &part),
+                    2 => tile::<F, VNNI, DENSE, 2>(job, &blocks, &part),
+                    _ => tile::<F, VNNI, DENSE, 1>(job, &blocks, &part),
+                }
+            }
+        }
+        i += mr;
+    }
+}
+
+/// Widens the activations of a block.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn widen_acts<F: Format>(act: &ActBlock) -> WideActs {
+    // SAFETY: 32 bytes each.
+    let (hi, lo) = unsafe { (_mm256_loadu_si256(act.hi.as_ptr().cast()), _mm256_loadu_si256(act.lo.as_ptr().cast())) };
+    let signed = |low: __m256i| _mm256_srai_epi16::<8>(low);
+    let even = _mm256_add_epi16(_mm256_slli_epi16::<8>(hi), signed(_mm256_slli_epi16::<8>(lo)));
+    let odd = _mm256_add_epi16(_mm256_and_si256(hi, _mm256_set1_epi16(-256)), signed(lo));
+    let mut pairs = [[0; BLOCK / 4]; 2];
+    // SAFETY: 32 bytes each.
+    unsafe {
+        _mm256_storeu_si256(pairs[0].as_mut_ptr().cast(), even);
+        _mm256_storeu_si256(pairs[1].as_mut_ptr().cast(), odd);
+    }
+    let sums = if F::HALVES { act.neg_half_sums } else { [act.neg_sum; 2] };
+    WideActs { pairs, start: sums.map(|sum| sum * F::OFFSET), scale: act.scale, scaled_sum: act.scaled_sum }
+}
+
+/// A panel of a job by the rows of a tile.
+struct Part {
+    panel: *const u8,
+    /// The panel's unpacked blocks, if they are.
+    weights: *const WideWeights,
+    /// `[MR][chunk]`.
+    acts: *const WideActs,
+    chunk: usize,
+    /// The first result.
+    out: *mut f32,
+    /// Whether no other tile read these weights before.
+    first: bool,
+}
+
+/// Computes some blocks of a panel by `MR` rows.
+///
+/// # Safety
+/// As [`super::Kernel`] says; `blocks` are of the job, `part` is one of its panels and rows, and holds what the blocks
+/// need; with `DENSE` that includes their weights.
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+unsafe fn tile<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize>(
+    job: &Job<'_>,
+    blocks: &Range<usize>,
+    part: &Part,
+) {
+    let mut acc = [[_mm256_setzero_ps(); MR]; 2];
+    if blocks.start > 0 {
+        for half in 0..2 {
             for r in 0..MR {
                 // SAFETY: the job's results may be read; 8 lanes per half.
-                acc[h][r] = unsafe { _mm256_loadu_ps(out.add(r * job.ld + 8 * h)) };
+                acc[half][r] = unsafe { _mm256_loadu_ps(part.out.add(r * job.ld + 8 * half)) };
             }
         }
     }
-    for b in job.blocks.clone() {
-        // SAFETY: block `b` is in each row of activations and in the panel.
+    for b in blocks.clone() {
+        // SAFETY: block `b` is in the panel and, counted from the first, among the widened ones.
         unsafe {
-            let mut act = acts;
-            for act in &mut act {
-                *act = act.add(b);
+            let at = b - blocks.start;
+            let q = part.panel.add(F::quants_at(b));
+            if !DENSE && part.first {
+                prefetch::<F>(part.panel, b);
             }
-            let q = panel.add(F::quants_at(b) + 32 * half);
-            let mut w_scale = [[_mm256_setzero_ps(); 2]; H];
-            let mut min = [_mm256_setzero_ps(); H];
-            for h in 0..H {
-                (w_scale[h], min[h]) = block_scales::<F>(panel, b, half + h);
+            let mut act = [part.acts; MR];
+            for (r, act) in act.iter_mut().enumerate() {
+                *act = act.add(r * part.chunk + at);
             }
+            // Without `DENSE` there is no such block, and the pointer is not followed.
+            let wide = part.weights.wrapping_add(at);
+            let scales = |half| if DENSE { (*wide).scales[half] } else { block_scales::<F>(part.panel, b, half) };
+            let scales = [scales(0), scales(1)];
             if F::HALVES {
-                let mut dot = start::<F, H, MR>(&act, |act| &raw const (*act).neg_half_sums[0]);
-                groups::<F, H, MR, 0, 1>(q, &act, &mut dot);
-                scale_add(&mut acc, &dot, &w_scale, 0, &act);
-                let mut dot = start::<F, H, MR>(&act, |act| &raw const (*act).neg_half_sums[1]);
-                groups::<F, H, MR, 4, 1>(q, &act, &mut dot);
-                scale_add(&mut acc, &dot, &w_scale, 1, &act);
+                let dot = groups::<F, VNNI, DENSE, MR, 0, 4>(q, wide, &act);
+                scale_add(&mut acc, &dot, [scales[0].0[0], scales[1].0[0]], &act);
+                let dot = groups::<F, VNNI, DENSE, MR, 4, 8>(q, wide, &act);
+                scale_add(&mut acc, &dot, [scales[0].0[1], scales[1].0[1]], &act);
             } else {
-                let mut dot = start::<F, H, MR>(&act, |act| &raw const (*act).neg_sum);
-                groups::<F, H, MR, 0, 2>(q, &act, &mut dot);
-                scale_add(&mut acc, &dot, &w_scale, 0, &act);
+                let dot = groups::<F, VNNI, DENSE, MR, 0, 8>(q, wide, &act);
+                scale_add(&mut acc, &dot, [scales[0].0[0], scales[1].0[0]], &act);
             }
             if F::MIN {
                 for r in 0..MR {
                     let sum = _mm256_set1_ps((*act[r]).scaled_sum);
-                    for h in 0..H {
-                        acc[h][r] = _mm256_fmadd_ps(min[h], sum, acc[h][r]);
+                    for half in 0..2 {
+                        acc[half][r] = _mm256_fmadd_ps(scales[half].1, sum, acc[half][r]);
                     }
                 }
             }
         }
     }
-    for h in 0..H {
+    for half in 0..2 {
         for r in 0..MR {
             // SAFETY: the job's results may be written; 8 lanes per half.
-            unsafe { _mm256_storeu_ps(out.add(r * job.ld + 8 * h), acc[h][r]) };
+            unsafe { _mm256_storeu_ps(part.out.add(r * job.ld + 8 * half), acc[half][r]) };
         }
     }
 }
 
-/// Returns the integer sums' start: `-offset * Σa`; 8-bit weights are signed here and need none.
+/// Returns the dot products of groups `FROM..TO` of a block, `[half][row]`.
 ///
 /// # Safety
-/// `act` points to blocks, and `sum` returns a pointer into them.
+/// `q` or, with `DENSE`, `wide` point to a block of the format, and `act` to activations; with `VNNI` the CPU has it.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn start<F: Format, const H: usize, const MR: usize>(
-    act: &[*const ActBlock; MR],
-    sum: impl Fn(*const ActBlock) -> *const i32,
-) -> [[__m256i; MR]; H] {
-    let mut dot = [[_mm256_setzero_si256(); MR]; H];
-    if F::BITS != 8 && F::OFFSET != 0 {
+unsafe fn groups<
+    F: Format,
+    const VNNI: bool,
+    const DENSE: bool,
+    const MR: usize,
+    const FROM: usize,
+    const TO: usize,
+>(
+    q: *const u8,
+    wide: *const WideWeights,
+    act: &[*const WideActs; MR],
+) -> [[__m256i; MR]; 2] {
+    let mut dot = [[_mm256_setzero_si256(); MR]; 2];
+    if F::OFFSET != 0 {
         for r in 0..MR {
             // SAFETY: the caller's promise.
-            let start = _mm256_set1_epi32(unsafe { *sum(act[r]) } * F::OFFSET);
-            for dot in &mut dot {
-                dot[r] = start;
-            }
+            let start = _mm256_set1_epi32(unsafe { (*act[r]).start[FROM / 4 % 2] });
+            (dot[0][r], dot[1][r]) = (start, start);
         }
     }
+    // Written out, so that the shifts of `unpack` are constants: as a loop it runs at a quarter of the speed.
+    macro_rules! steps {
+        ($($j:literal)*) => { $(
+            if FROM <= $j && $j < TO {
+                // SAFETY: the caller's promise.
+                unsafe { group::<F, VNNI, DENSE, MR, $j>(q, wide, act, &mut dot) };
+            }
+        )* };
+    }
+    steps!(0 1 2 3 4 5 6 7);
     dot
 }
 
-/// Adds the dot products of groups `J..J + 4 * N4` of a block, widening as often as the format's bits ask.
-///
-/// The high bytes go first and the low ones after them: with both at once even one row is short of registers (Q5_0: 11
-/// against 22 GiB/s).
+/// Adds the products of group `J` to `dot`.
 ///
 /// # Safety
-/// `q` and `act` point to a (half) block of the format and to one of activations.
+/// As [`groups`] says.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn groups<F: Format, const H: usize, const MR: usize, const J: usize, const N4: usize>(
+unsafe fn group<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize, const J: usize>(
     q: *const u8,
-    act: &[*const ActBlock; MR],
-    dot: &mut [[__m256i; MR]; H],
+    wide: *const WideWeights,
+    act: &[*const WideActs; MR],
+    dot: &mut [[__m256i; MR]; 2],
 ) {
-    let per_widening = match F::BITS {
-        4 => 8,
-        5 => 4,
-        6 => 2,
-        _ => 1,
-    };
-    let widen = |j: usize| (j + 1).is_multiple_of(per_widening) || j + 1 == J + 4 * N4;
-    let mut sums = [[_mm256_setzero_si256(); MR]; H];
-    for j in J..J + 4 * N4 {
-        // SAFETY: the caller's promise.
-        unsafe { group::<F, H, MR, HI>(q, act, j, &mut sums) };
-        if widen(j) {
-            add_widened(dot, &mut sums, 256);
-        }
-    }
-    for j in J..J + 4 * N4 {
-        // SAFETY: as above.
-        unsafe { group::<F, H, MR, LO>(q, act, j, &mut sums) };
-        if widen(j) {
-            add_widened(dot, &mut sums, 1);
-        }
-    }
-}
-
-/// Where a block of activations has its high and its low bytes, in words of four.
-const HI: usize = 0;
-const LO: usize = BLOCK / 4;
-
-/// Adds group `j`'s products with the bytes from word `PART` on to sums in i16.
-///
-/// # Safety
-/// As [`groups`] says; `PART` is [`HI`] or [`LO`].
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn group<F: Format, const H: usize, const MR: usize, const PART: usize>(
-    q: *const u8,
-    act: &[*const ActBlock; MR],
-    j: usize,
-    sums: &mut [[__m256i; MR]; H],
-) {
-    let mut w = [_mm256_setzero_si256(); H];
-    for (h, w) in w.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *w = unsafe { unpack::<F>(q.add(32 * h), j) };
-    }
-    for r in 0..MR {
-        // SAFETY: bytes `4j..4j + 4` of the 32 high or low ones; a block is aligned and starts with them.
-        let a = _mm256_set1_epi32(unsafe { act[r].cast::<i32>().add(PART + j).read() });
-        for h in 0..H {
-            let products = if F::BITS == 8 {
-                _mm256_maddubs_epi16(_mm256_abs_epi8(w[h]), _mm256_sign_epi8(a, w[h]))
-            } else {
-                _mm256_maddubs_epi16(w[h], a)
-            };
-            sums[h][r] = _mm256_add_epi16(sums[h][r], products);
-        }
-    }
-}
-
-/// `dot += factor * sums`, and empties the sums; `factor` is 256 for high bytes and 1 for low ones.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-fn add_widened<const H: usize, const MR: usize>(
-    dot: &mut [[__m256i; MR]; H],
-    sums: &mut [[__m256i; MR]; H],
-    factor: i16,
-) {
-    let factor = _mm256_set1_epi16(factor);
-    for h in 0..H {
+    // SAFETY: the caller's promise.
+    let w = [0, 1]
+        .map(|half| unsafe { if DENSE { (*wide).pairs[half][J] } else { split(unpack::<F>(q.add(32 * half), J)) } });
+    for parity in 0..2 {
         for r in 0..MR {
-            dot[h][r] = _mm256_add_epi32(dot[h][r], _mm256_madd_epi16(sums[h][r], factor));
-            sums[h][r] = _mm256_setzero_si256();
+            // SAFETY: the caller's promise.
+            let a = _mm256_set1_epi32(unsafe { (*act[r]).pairs[parity][J] });
+            for half in 0..2 {
+                // SAFETY: the caller's promise.
+                dot[half][r] = unsafe { multiply_add::<VNNI>(dot[half][r], w[half][parity], a) };
+            }
         }
     }
 }
 
-/// Returns the weights of group `j`, 8 rows by 4 values: unsigned, but signed for 8 bits.
+/// Returns `acc + w * a`, products of i16 added by pairs.
+///
+/// # Safety
+/// With `VNNI` the CPU has AVX-VNNI.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+unsafe fn multiply_add<const VNNI: bool>(mut acc: __m256i, w: __m256i, a: __m256i) -> __m256i {
+    // SAFETY: registers only; the caller knows that the instructions exist.
+    unsafe {
+        if VNNI {
+            // Its intrinsic would be a call in functions that do not enable the feature.
+            asm!(
+                "{{vex}} vpdpwssd {acc}, {w}, {a}",
+                acc = inout(ymm_reg) acc, w = in(ymm_reg) w, a = in(ymm_reg) a,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        } else {
+            // The compiler would make trees of the sums, which spill registers (8-bit, 4 rows: 55 against 74 G/s).
+            asm!(
+                "vpmaddwd {product}, {w}, {a}",
+                "vpaddd {acc}, {acc}, {product}",
+                acc = inout(ymm_reg) acc, w = in(ymm_reg) w, a = in(ymm_reg) a, product = out(ymm_reg) _,
+                options(pure, nomem, nostack, preserves_flags)
+            );
+        }
+    }
+    acc
+}
+
+/// `acc += dot * (w_scale * a_scale)`; `w_scale` is `[half]`.
+///
+/// # Safety
+/// `act` points to activations.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+unsafe fn scale_add<const MR: usize>(
+    acc: &mut [[__m256; MR]; 2],
+    dot: &[[__m256i; MR]; 2],
+    w_scale: [__m256; 2],
+    act: &[*const WideActs; MR],
+) {
+    for r in 0..MR {
+        // SAFETY: the caller's promise.
+        let a_scale = _mm256_set1_ps(unsafe { (*act[r]).scale });
+        for half in 0..2 {
+            let scale = _mm256_mul_ps(w_scale[half], a_scale);
+            acc[half][r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[half][r]), scale, acc[half][r]);
+        }
+    }
+}
+
+/// How far ahead of use weights are asked for, in bytes: about a memory latency of work. The first tile does it; later
+/// ones find the panels in cache.
+const PREFETCH_BYTES: usize = 16 * 1024;
+
+/// Asks for what will be read that far after block `b`, in this panel or a later one: panels follow each other.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn prefetch<F: Format>(panel: *const u8, b: usize) {
+    let block_bytes = F::GROUP_BYTES / F::GROUP;
+    for line in 0..block_bytes.div_ceil(64) {
+        // A prefetch never faults, so the address may lie past the end.
+        _mm_prefetch::<_MM_HINT_T0>(panel.wrapping_add(PREFETCH_BYTES + b * block_bytes + 64 * line).cast());
+    }
+}
+
+/// Returns the even bytes and the odd bytes of a vector, as 16 bits each.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn split(bytes: __m256i) -> [__m256i; 2] {
+    [_mm256_and_si256(bytes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(bytes)]
+}
+
+/// Returns the unsigned weights of group `j`, 8 rows by 4 values.
 ///
 /// # Safety
 /// `q` points to half of a block of the format.
@@ -287,7 +451,7 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m256i {
     // SAFETY: the caller's promise; vectors 0..VECTORS are asked for, 32 bytes of each.
     let load = |vector: usize| unsafe { _mm256_load_si256(q.add(64 * vector).cast()) };
     if F::BITS == 8 {
-        return _mm256_xor_si256(load(j), _mm256_set1_epi8(-128));
+        return load(j);
     }
     let nibbles = if j < 4 { load(j) } else { _mm256_srli_epi16::<4>(load(j - 4)) };
     let nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
@@ -344,28 +508,5 @@ unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, half: usize) -> ([
         let float = |index: usize| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(index)));
         let scale = _mm256_mul_ps(d, float(sub));
         ([scale, scale], if F::MIN { _mm256_mul_ps(m, float(8 + sub)) } else { m })
-    }
-}
-
-/// `acc += dot * (w_scale * a_scale)`.
-///
-/// # Safety
-/// `act` points to blocks.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn scale_add<const H: usize, const MR: usize>(
-    acc: &mut [[__m256; MR]; H],
-    dot: &[[__m256i; MR]; H],
-    w_scale: &[[__m256; 2]; H],
-    half: usize,
-    act: &[*const ActBlock; MR],
-) {
-    for r in 0..MR {
-        // SAFETY: the caller's promise.
-        let a_scale = _mm256_set1_ps(unsafe { (*act[r]).scale });
-        for h in 0..H {
-            let scale = _mm256_mul_ps(w_scale[h][half], a_scale);
-            acc[h][r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[h][r]), scale, acc[h][r]);
-        }
     }
 }

@@ -243,7 +243,7 @@ unsafe fn groups<F: Format, const P: usize, const MR: usize, const J: usize>(
 /// `q` points to a block of the format, 64-byte aligned.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m512i {
+pub(super) unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m512i {
     // SAFETY: the caller's promise; vectors 0..VECTORS are asked for.
     let load = |vector: usize| unsafe { _mm512_load_si512(q.add(64 * vector).cast()) };
     if F::BITS == 8 {
@@ -286,7 +286,7 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m512i {
 /// `panel` points to a panel, and `b` is one of its blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__m512; 2], __m512) {
+pub(super) unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__m512; 2], __m512) {
     // SAFETY: the caller's promise; all loads lie in the block's record.
     unsafe {
         let record = panel.add(F::record_at(b));

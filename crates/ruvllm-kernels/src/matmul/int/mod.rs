@@ -21,6 +21,8 @@
 #![allow(clippy::needless_range_loop, reason = "tiles are two-dimensional: one index runs through several arrays")]
 
 #[cfg(target_arch = "x86_64")]
+pub(super) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
