@@ -10,7 +10,8 @@ use std::path::Path;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{bytes, criterion};
-use ruvllm_kvcache::disk::{BlockRef, DiskStore, FsyncPolicy, Namespace, Put, StoreOptions};
+use ruvllm_kvcache::Namespace;
+use ruvllm_kvcache::disk::{BlockRef, DiskStore, FsyncPolicy, Put, StoreOptions};
 
 const BLOCK_BYTES: usize = 30 * 2 * 192 * 2 * 16;
 const N_BLOCKS: usize = 125;
@@ -36,7 +37,7 @@ fn write(c: &mut Criterion) {
     let fresh = || {
         store.flush().expect("blocks can be written");
         next.set(next.get() + 1);
-        Namespace(next.get())
+        namespace(next.get())
     };
     let mut group = c.benchmark_group("disk");
     group.throughput(Throughput::Bytes(BLOCK_BYTES as u64));
@@ -57,12 +58,12 @@ fn read(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(folder.path());
     let tokens: Vec<u32> = (0..16 * N_BLOCKS as u32).collect();
-    put(&store, Namespace(0), &tokens, &bytes(BLOCK_BYTES, 1));
+    put(&store, namespace(0), &tokens, &bytes(BLOCK_BYTES, 1));
     store.flush().expect("blocks can be written");
-    let prefix = store.find_prefix(Namespace(0), &tokens);
+    let prefix = store.find_prefix(namespace(0), &tokens);
     assert_eq!(prefix.n_tokens, tokens.len());
     let mut group = c.benchmark_group("disk");
-    group.bench_function("find/2000-tokens", |b| b.iter(|| store.find_prefix(Namespace(0), &tokens)));
+    group.bench_function("find/2000-tokens", |b| b.iter(|| store.find_prefix(namespace(0), &tokens)));
     group.throughput(Throughput::Bytes((N_BLOCKS * BLOCK_BYTES) as u64));
     group.bench_function("read/2000-tokens", |b| {
         let mut payload = Vec::new();
@@ -75,7 +76,7 @@ fn reopen(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let (tokens, payload) = ((0..16 * 100).collect::<Vec<u32>>(), bytes(512, 1));
     let store = open(folder.path());
-    (0..100).for_each(|i| put(&store, Namespace(i), &tokens, &payload));
+    (0..100).for_each(|i| put(&store, namespace(i), &tokens, &payload));
     drop(store);
     let mut group = c.benchmark_group("disk");
     group.throughput(Throughput::Elements(10_000));
@@ -87,3 +88,7 @@ fn reopen(c: &mut Criterion) {
 
 criterion_group! { name = benches; config = criterion(); targets = write, read, reopen }
 criterion_main!(benches);
+
+fn namespace(number: u128) -> Namespace {
+    Namespace::from_bytes(number.to_le_bytes())
+}

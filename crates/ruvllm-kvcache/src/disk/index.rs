@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use super::key::{BlockKey, Namespace};
+use super::key::BlockKey;
 use super::record::{BlockMeta, Frame, Meta, Place, SessionMeta};
+use crate::key::Namespace;
 
 /// Where a record lies, and what guards its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,20 +5,16 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 
 use super::BLOCK_TOKENS;
-
-/// Whom a block belongs to beside the model: a tenant's salt, an adapter and its generation. The caller derives it; the
-/// store only keeps namespaces apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Namespace(pub u128);
+use crate::key::Namespace;
 
 /// The name of a block: a hash of the store's identity, the namespace and every token up to the block's last.
 ///
 /// A key names one prefix. It is SHA-256 cut to 128 bits, so that nobody can make two prefixes with one name.
 ///
 /// ```
-/// use ruvllm_kvcache::disk::{BlockKey, Namespace};
+/// use ruvllm_kvcache::{NamespaceBuilder, disk::BlockKey};
 ///
-/// let root = BlockKey::root(&[7; 32], Namespace(1));
+/// let root = BlockKey::root(&[7; 32], NamespaceBuilder::new("model").finish());
 /// let (first, other) = (root.child(&[1, 2, 3]), root.child(&[1, 2, 4]));
 /// assert_ne!(first.child(&[5]), other.child(&[5]));
 /// ```
@@ -28,9 +24,7 @@ pub struct BlockKey(pub(super) [u8; 16]);
 impl BlockKey {
     /// Returns the name of the empty prefix.
     pub fn root(identity: &[u8; 32], namespace: Namespace) -> BlockKey {
-        BlockKey::cut(
-            Sha256::new().chain_update(b"root").chain_update(identity).chain_update(namespace.0.to_le_bytes()),
-        )
+        BlockKey::cut(Sha256::new().chain_update(b"root").chain_update(identity).chain_update(namespace.to_bytes()))
     }
 
     /// Returns the name of the block that holds `tokens` after the prefix `self`.

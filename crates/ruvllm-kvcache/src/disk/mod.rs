@@ -20,10 +20,11 @@
 //! segments age, and what is in use does not. What was wanted is not remembered when the store is opened again.
 //!
 //! ```
-//! use ruvllm_kvcache::disk::{BlockKey, BlockRef, DiskStore, Namespace, Put, StoreOptions};
+//! use ruvllm_kvcache::NamespaceBuilder;
+//! use ruvllm_kvcache::disk::{BlockKey, BlockRef, DiskStore, Put, StoreOptions};
 //!
 //! let folder = tempfile::tempdir()?;
-//! let (identity, namespace, tokens) = ([7; 32], Namespace(1), [5; 20]);
+//! let (identity, namespace, tokens) = ([7; 32], NamespaceBuilder::new("model").finish(), [5; 20]);
 //! let store = DiskStore::open(folder.path(), StoreOptions::new(identity))?;
 //! let block = BlockRef { namespace, parent: BlockKey::root(&identity, namespace), block_idx: 0, tokens: &tokens[..16] };
 //! assert_eq!(store.put_block(&block, &[b"keys", b"values"]), Put::Queued);
@@ -58,8 +59,9 @@ mod tests;
 mod writer;
 
 pub use crate::BLOCK_TOKENS;
+use crate::key::Namespace;
 pub use folder::{StoreInfo, remove, stores, trim};
-pub use key::{BlockKey, Namespace};
+pub use key::BlockKey;
 pub use session::{Session, SessionInfo};
 pub use store::DiskStore;
 

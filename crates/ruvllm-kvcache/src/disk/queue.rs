@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::StoreOptions;
 use super::index::Index;
-use super::key::{BlockKey, Namespace};
+use super::key::BlockKey;
 use super::record::{BlockMeta, SessionMeta};
 use crate::error::KvError;
+use crate::key::Namespace;
 
 /// Buffers kept for reuse: memory that has been touched is copied into several times faster.
 const N_SPARE_MAX: usize = 8;

@@ -18,8 +18,9 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::key::{BlockKey, Namespace};
+use super::key::BlockKey;
 use super::{BLOCK_TOKENS, NAME_MAX};
+use crate::key::Namespace;
 
 /// Records start at multiples of this many bytes.
 pub(super) const ALIGN: u64 = 64;
@@ -116,7 +117,7 @@ pub(super) fn encode_meta(meta: &Meta) -> Vec<u8> {
     let mut out = Vec::with_capacity(META_MAX);
     match meta {
         Meta::Block(block) => {
-            out.extend(block.namespace.0.to_le_bytes());
+            out.extend(block.namespace.to_bytes());
             out.extend(block.parent.0);
             out.extend(block.block_idx.to_le_bytes());
             block.tokens.iter().for_each(|token| out.extend(token.to_le_bytes()));
@@ -128,7 +129,7 @@ pub(super) fn encode_meta(meta: &Meta) -> Vec<u8> {
             out.extend(session.name.as_bytes());
         }
         Meta::DeleteSession(name) => out.extend(name.as_bytes()),
-        Meta::DeleteNamespace(namespace) => out.extend(namespace.0.to_le_bytes()),
+        Meta::DeleteNamespace(namespace) => out.extend(namespace.to_bytes()),
     }
     out
 }
@@ -194,7 +195,7 @@ fn decode_meta(kind: u32, bytes: &[u8]) -> Option<Meta> {
     let mut fields = Fields(bytes);
     let meta = match kind {
         1 => Meta::Block(BlockMeta {
-            namespace: Namespace(u128::from_le_bytes(fields.take()?)),
+            namespace: Namespace::from_bytes(fields.take()?),
             parent: BlockKey(fields.take()?),
             block_idx: u32::from_le_bytes(fields.take()?),
             tokens: fields.tokens()?,
@@ -206,7 +207,7 @@ fn decode_meta(kind: u32, bytes: &[u8]) -> Option<Meta> {
             name: fields.name()?,
         }),
         3 => Meta::DeleteSession(fields.name()?),
-        4 => Meta::DeleteNamespace(Namespace(u128::from_le_bytes(fields.take()?))),
+        4 => Meta::DeleteNamespace(Namespace::from_bytes(fields.take()?)),
         _ => return None,
     };
     fields.0.is_empty().then_some(meta)

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use super::folder::{self, Lock};
 use super::index::{Live, Located};
-use super::key::{BlockKey, Namespace};
+use super::key::BlockKey;
 use super::queue::{Queue, QueuedBlock, Shared, State, Urgent};
 use super::record::{BlockMeta, Meta, SessionMeta};
 use super::session::{self, Session, SessionInfo};
 use super::writer::Writer;
 use super::{BLOCK_TOKENS, BlockRef, DiskStats, Prefix, Put, StoreOptions, io_error, recover};
 use crate::error::{DiskFault, KvError};
+use crate::key::Namespace;
 
 /// The least that [`StoreOptions::max_bytes`] can be.
 const MAX_BYTES_MIN: u64 = 64 << 10;

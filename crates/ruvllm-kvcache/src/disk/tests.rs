@@ -8,7 +8,8 @@ mod limit;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{BlockKey, BlockRef, DiskStore, FsyncPolicy, Namespace, Prefix, Put, StoreOptions};
+use super::{BlockKey, BlockRef, DiskStore, FsyncPolicy, Prefix, Put, StoreOptions};
+use crate::key::Namespace;
 use crate::{DiskFault, KvError, KvErrorKind};
 
 const IDENTITY: [u8; 32] = [7; 32];
@@ -38,7 +39,7 @@ struct Chain {
 
 impl Chain {
     fn new(seed: u64) -> Chain {
-        Chain { namespace: Namespace(u128::from(seed % 3)), seed }
+        Chain { namespace: namespace((seed % 3) as u128), seed }
     }
 
     /// Returns the tokens of its first `n_blocks` blocks.
@@ -121,4 +122,9 @@ fn bytes_in(folder: &Path) -> u64 {
     let length =
         |entry: std::io::Result<std::fs::DirEntry>| entry.and_then(|entry| entry.metadata()).map_or(0, |m| m.len());
     std::fs::read_dir(folder).expect("a folder").map(length).sum()
+}
+
+/// A namespace with a number for a name.
+fn namespace(number: u128) -> Namespace {
+    Namespace::from_bytes(number.to_le_bytes())
 }
