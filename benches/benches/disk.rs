@@ -37,7 +37,7 @@ fn write(c: &mut Criterion) {
     let fresh = || {
         store.flush().expect("blocks can be written");
         next.set(next.get() + 1);
-        namespace(next.get())
+        namespace_of(next.get())
     };
     let mut group = c.benchmark_group("disk");
     group.throughput(Throughput::Bytes(BLOCK_BYTES as u64));
@@ -58,12 +58,12 @@ fn read(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let store = open(folder.path());
     let tokens: Vec<u32> = (0..16 * N_BLOCKS as u32).collect();
-    put(&store, namespace(0), &tokens, &bytes(BLOCK_BYTES, 1));
+    put(&store, namespace_of(0), &tokens, &bytes(BLOCK_BYTES, 1));
     store.flush().expect("blocks can be written");
-    let prefix = store.find_prefix(namespace(0), &tokens);
+    let prefix = store.find_prefix(namespace_of(0), &tokens);
     assert_eq!(prefix.n_tokens, tokens.len());
     let mut group = c.benchmark_group("disk");
-    group.bench_function("find/2000-tokens", |b| b.iter(|| store.find_prefix(namespace(0), &tokens)));
+    group.bench_function("find/2000-tokens", |b| b.iter(|| store.find_prefix(namespace_of(0), &tokens)));
     group.throughput(Throughput::Bytes((N_BLOCKS * BLOCK_BYTES) as u64));
     group.bench_function("read/2000-tokens", |b| {
         let mut payload = Vec::new();
@@ -76,7 +76,7 @@ fn reopen(c: &mut Criterion) {
     let folder = tempfile::tempdir().expect("a folder");
     let (tokens, payload) = ((0..16 * 100).collect::<Vec<u32>>(), bytes(512, 1));
     let store = open(folder.path());
-    (0..100).for_each(|i| put(&store, namespace(i), &tokens, &payload));
+    (0..100).for_each(|i| put(&store, namespace_of(i), &tokens, &payload));
     drop(store);
     let mut group = c.benchmark_group("disk");
     group.throughput(Throughput::Elements(10_000));
@@ -89,6 +89,6 @@ fn reopen(c: &mut Criterion) {
 criterion_group! { name = benches; config = criterion(); targets = write, read, reopen }
 criterion_main!(benches);
 
-fn namespace(number: u128) -> Namespace {
+fn namespace_of(number: u128) -> Namespace {
     Namespace::from_bytes(number.to_le_bytes())
 }

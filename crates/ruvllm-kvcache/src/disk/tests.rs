@@ -39,7 +39,7 @@ struct Chain {
 
 impl Chain {
     fn new(seed: u64) -> Chain {
-        Chain { namespace: namespace((seed % 3) as u128), seed }
+        Chain { namespace: namespace_of((seed % 3) as u128), seed }
     }
 
     /// Returns the tokens of its first `n_blocks` blocks.
@@ -125,6 +125,6 @@ fn bytes_in(folder: &Path) -> u64 {
 }
 
 /// A namespace with a number for a name.
-fn namespace(number: u128) -> Namespace {
+fn namespace_of(number: u128) -> Namespace {
     Namespace::from_bytes(number.to_le_bytes())
 }

@@ -39,7 +39,7 @@ fn prefixes_diverge_and_namespaces_are_apart() {
     }
     store.flush().unwrap();
     let n_found = |namespace, tokens: &[u32]| store.find_prefix(namespace, tokens).n_tokens;
-    let other = namespace(77);
+    let other = namespace_of(77);
     assert_eq!((n_found(chain.namespace, &tokens), n_found(other, &tokens)), (64, 0));
     assert_eq!((n_found(chain.namespace, &tokens[1..]), n_found(chain.namespace, &[])), (0, 0));
     // Of partial blocks the longest that fits is found.
@@ -56,13 +56,13 @@ fn blocks_that_cannot_be_stored_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let sizes = StoreOptions { queue_bytes: 9_000, payload_bytes_max: 10_000, ..options(16 << 20) };
     let store = DiskStore::open(folder.path(), sizes).unwrap();
-    let namespace = namespace(5);
+    let namespace = namespace_of(5);
     let root = store.root(namespace);
     let block = |block_idx, parent| BlockRef { namespace, parent, block_idx, tokens: &[1, 2, 3] };
     let put = |block: BlockRef<'_>, n| store.put_block(&block, &[&vec![0; n]]);
     assert_eq!(put(block(0, root), 10_001), Put::TooLarge);
     assert_eq!(put(block(0, root), 9_001), Put::QueueFull);
-    assert_eq!(put(block(0, store.root(namespace(6))), 10), Put::NoParent);
+    assert_eq!(put(block(0, store.root(namespace_of(6))), 10), Put::NoParent);
     assert_eq!(put(block(1, block(0, root).key()), 10), Put::NoParent);
     assert_eq!(store.stats().n_dropped, 4);
     assert_eq!(put(block(0, root), 9_000), Put::Queued);
@@ -252,5 +252,5 @@ fn options_are_checked() {
 #[test]
 #[should_panic(expected = "a block holds 1 to 16 tokens, not 17")]
 fn long_blocks_are_a_mistake() {
-    BlockKey::root(&IDENTITY, namespace(0)).child(&[0; 17]);
+    BlockKey::root(&IDENTITY, namespace_of(0)).child(&[0; 17]);
 }

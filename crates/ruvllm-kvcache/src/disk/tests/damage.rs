@@ -79,7 +79,7 @@ fn a_file_cut_anywhere_serves_what_is_whole() {
     };
     let store = open();
     let path = store.path().join("0000000000000001.seg");
-    let namespace = namespace(1);
+    let namespace = namespace_of(1);
     let tokens: Vec<u32> = (0..80).collect();
     let (mut parent, mut ends) = (store.root(namespace), vec![SEGMENT_HEADER_LEN]);
     for (block_idx, tokens) in tokens.chunks(16).enumerate() {
@@ -151,8 +151,8 @@ fn segment(n: usize) -> Segment {
     for i in 0..n {
         let meta = match i % 5 {
             0..3 => Meta::Block(record::BlockMeta {
-                namespace: namespace(1),
-                parent: BlockKey::root(&IDENTITY, namespace(i as u128)),
+                namespace: namespace_of(1),
+                parent: BlockKey::root(&IDENTITY, namespace_of(i as u128)),
                 block_idx: i as u32,
                 tokens: (0..1 + i as u32 % 16).collect(),
             }),

@@ -83,7 +83,7 @@ fn records_as_large_as_allowed_fit() {
     let store = open_small(folder.path());
     let large = vec![3; MAX_BYTES as usize / 4];
     for i in 0..20 {
-        let namespace = namespace(i);
+        let namespace = namespace_of(i);
         let block = BlockRef { namespace, parent: store.root(namespace), block_idx: 0, tokens: &[1] };
         assert_eq!(store.put_block(&block, &[&large]), Put::Queued);
         store.flush().unwrap();
