@@ -41,13 +41,18 @@ fn released_bytes_leave_memory_and_read_the_same() {
     }
 }
 
-#[test]
-fn bytes_in_memory_stay() {
+/// Returns a file that was never mapped, with three bytes in tensor `t`.
+fn in_memory() -> GgufFile {
     let mut writer = GgufWriter::new();
     writer.add_tensor("t", GgmlType::I8, &[3], vec![1, 2, 3]).expect("sound");
     let mut out = Vec::new();
     writer.write_to(&mut out).expect("a vector takes everything");
-    let file = GgufFile::from_bytes(out.into()).expect("sound");
+    GgufFile::from_bytes(out.into()).expect("sound")
+}
+
+#[test]
+fn bytes_in_memory_stay() {
+    let file = in_memory();
     let tensor = file.tensor("t").expect("there");
     file.release(tensor, 0..3);
     assert_eq!(file.data(tensor).as_ref(), [1, 2, 3]);
@@ -56,10 +61,6 @@ fn bytes_in_memory_stay() {
 #[test]
 #[should_panic(expected = "0..4 of 3 bytes")]
 fn a_range_outside_the_tensor_is_refused() {
-    let mut writer = GgufWriter::new();
-    writer.add_tensor("t", GgmlType::I8, &[3], vec![1, 2, 3]).expect("sound");
-    let mut out = Vec::new();
-    writer.write_to(&mut out).expect("a vector takes everything");
-    let file = GgufFile::from_bytes(out.into()).expect("sound");
+    let file = in_memory();
     file.release(file.tensor("t").expect("there"), 0..4);
 }

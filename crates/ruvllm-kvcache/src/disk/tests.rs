@@ -8,21 +8,25 @@ mod limit;
 use std::path::Path;
 use std::time::Duration;
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
 use super::{BlockKey, BlockRef, DiskStore, FsyncPolicy, Prefix, Put, StoreOptions};
 use crate::key::Namespace;
 use crate::{DiskFault, KvError, KvErrorKind};
 
 const IDENTITY: [u8; 32] = [7; 32];
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Rng(u64);
+/// Seeded numbers.
+struct Rng(ChaCha8Rng);
 
 impl Rng {
+    fn new(seed: u64) -> Rng {
+        Rng(ChaCha8Rng::seed_from_u64(seed))
+    }
+
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -48,7 +52,7 @@ impl Chain {
     }
 
     fn block_tokens(&self, block_idx: usize) -> [u32; 16] {
-        let mut rng = Rng(self.seed << 32 | block_idx as u64);
+        let mut rng = Rng::new(self.seed << 32 | block_idx as u64);
         [(); 16].map(|()| rng.next() as u32)
     }
 
@@ -94,7 +98,7 @@ impl Chain {
 
 /// Returns the contents of a block: up to 4 KiB that follow from its key.
 fn payload(key: &BlockKey) -> Vec<u8> {
-    let mut rng = Rng(u64::from_le_bytes(*key.0.first_chunk().expect("a key has 16 bytes")));
+    let mut rng = Rng::new(u64::from_le_bytes(*key.0.first_chunk().expect("a key has 16 bytes")));
     let n = rng.below(4096);
     (0..n).map(|_| rng.next() as u8).collect()
 }

@@ -49,7 +49,7 @@ fn thousand_bit_flips_are_detected_or_harmless() {
     let files = written(folder.path());
     let n_whole = CHAINS.len() * 10;
     assert_eq!(check(folder.path()), (n_whole, 0));
-    let (mut rng, mut n_detected) = (Rng(11), 0);
+    let (mut rng, mut n_detected) = (Rng::new(11), 0);
     for round in 0..1000 {
         // Every twentieth hits the manifest or a segment's header, which are small.
         let i = if round % 20 == 0 { rng.below(files.len()) } else { 1 + rng.below(files.len() - 1) };
@@ -147,7 +147,7 @@ struct Segment {
 fn segment(n: usize) -> Segment {
     let header = SegmentHeader::new(3);
     let mut bytes = header.encode(&IDENTITY).to_vec();
-    let (mut offsets, mut rng) = (Vec::new(), Rng(5));
+    let (mut offsets, mut rng) = (Vec::new(), Rng::new(5));
     for i in 0..n {
         let meta = match i % 5 {
             0..3 => Meta::Block(record::BlockMeta {
@@ -228,7 +228,7 @@ fn ten_thousand_mutated_segments() {
     let segment = segment(25);
     let whole = segment.read(&segment.bytes);
     assert_eq!(whole.len(), 25);
-    let (mut rng, mut n_lost, mut n_forged) = (Rng(2026), 0, 0);
+    let (mut rng, mut n_lost, mut n_forged) = (Rng::new(2026), 0, 0);
     for round in 0..10_000 {
         let mut bytes = segment.bytes.clone();
         let mut forged = false;

@@ -42,7 +42,7 @@ enum Op {
 }
 
 fn ops(seed: u64) -> impl Iterator<Item = Op> {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     (0..).map(move |i| match rng.below(50) {
         0 => Op::Flush,
         1 | 2 => Op::Save { name: rng.below(N_CHAINS), tokens: vec![i; rng.below(300)] },
@@ -162,7 +162,7 @@ fn check(store: &DiskStore, seed: u64, last: Option<usize>, before: Sessions, al
 /// record.
 fn kill_many(n: u64, max_bytes: u64) -> u64 {
     let folder = tempfile::tempdir().unwrap();
-    let (mut expected, mut rng) = (Sessions::new(), Rng(max_bytes));
+    let (mut expected, mut rng) = (Sessions::new(), Rng::new(max_bytes));
     let mut n_torn = 0;
     for seed in 0..n {
         let last = kill_one(folder.path(), max_bytes, seed, &mut rng);

@@ -116,7 +116,7 @@ fn reading_while_segments_go() {
         for reader in 0..2 {
             let (store, n_writers) = (&store, &n_writers);
             scope.spawn(move || {
-                let mut rng = Rng(reader);
+                let mut rng = Rng::new(reader);
                 while n_writers.load(Ordering::Relaxed) > 0 {
                     Chain::new(1000 * (rng.next() % 3) + rng.next() % 60).n_intact(store, 8);
                 }
