@@ -173,7 +173,7 @@ fn attend_as<T: Element>(
     match context.n_tasks {
         0 => {}
         1 => work(0),
-        _ => team.run(&work),
+        _ => team.share(&work),
     }
 }
 

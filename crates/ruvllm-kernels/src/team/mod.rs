@@ -1,0 +1,333 @@
+//! The thread team: a fixed set of workers that run one closure at a time, all together.
+//!
+//! A decode step is some hundred short parallel regions of 10 to 500 µs, so entering one must cost about a
+//! microsecond. Workers that wait first spin (the next region usually starts at once), then yield the core
+//! for a bounded time, then sleep. A worker that notices a busy neighbour on its core sleeps at once: the system runs
+//! it again as soon as it is woken, while a yield would cost a time slice. With more threads than cores nobody spins.
+//!
+//! Nobody waits for a worker that does not come: a region that is cut in pieces is closed once the caller finds none
+//! left, and whoever wakes up later goes back to sleep. So a core that somebody else computes on costs its share of the
+//! work and no more.
+//!
+//! Nothing here decides *what* a worker computes: kernels cut their work into pieces whose results do not depend
+//! on which worker computes them, so results are the same for every team size.
+
+mod shared;
+mod wait;
+
+pub use shared::Shared;
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use wait::{Bell, N_SPINS, Patience, lock};
+
+type Job = *const (dyn Fn(usize) + Sync);
+
+thread_local! {
+    /// True while this thread runs a team's closure: entering a team again from there would deadlock.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A fixed set of `n_threads` workers; worker 0 is the thread that calls.
+///
+/// ```
+/// use ruvllm_kernels::team::{Shared, Team};
+/// let team = Team::new(2);
+/// let mut squares = vec![0; 100];
+/// let shared = Shared::new(&mut squares);
+/// team.for_each(100, 8, &|range, _worker| {
+///     // SAFETY: the team hands out every index once.
+///     let part = unsafe { shared.slice(range.clone()) };
+///     for (square, i) in part.iter_mut().zip(range) {
+///         *square = i * i;
+///     }
+/// });
+/// assert_eq!(squares[9], 81);
+/// ```
+#[derive(Debug)]
+pub struct Team {
+    state: Arc<State>,
+    threads: Vec<JoinHandle<()>>,
+    /// Held for the length of a run, so that callers on several threads take turns; how worker 0 waits.
+    turn: Mutex<Patience>,
+}
+
+/// Keeps a counter that everybody polls away from its neighbours' cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line<T>(T);
+
+#[derive(Debug)]
+struct State {
+    /// The current region: its number from bit 16 on, [`OPEN`], and how many spawned workers have joined.
+    region: Line<AtomicU64>,
+    /// Spawned workers that have finished the current region.
+    n_done: Line<AtomicUsize>,
+    /// The pieces of `for_each` that each worker has left.
+    shares: Box<[Line<Share>]>,
+    /// What the current region runs.
+    job: UnsafeCell<Option<Job>>,
+    stop: AtomicBool,
+    start: Bell,
+    done: Bell,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written only by the caller that holds `turn` while no region is open (before `region` opens with
+// release order) and read by workers only after they joined it with acquire order; the closure behind it is `Sync`.
+unsafe impl Sync for State {}
+// SAFETY: as above; the pointer is used only while the region that set it has not returned.
+unsafe impl Send for State {}
+
+/// The bit of [`State::region`] that lets workers in.
+const OPEN: u64 = 1 << 15;
+
+/// Returns the number of the region that a value of [`State::region`] stands for.
+fn number(region: u64) -> u64 {
+    region >> 16
+}
+
+impl Team {
+    /// Starts a team of `n_threads` workers: the caller and `n_threads - 1` threads of its own.
+    ///
+    /// # Panics
+    /// If `n_threads` is 0 or 2^15 or more, or the system refuses a thread.
+    pub fn new(n_threads: usize) -> Team {
+        assert!(
+            n_threads > 0 && (n_threads as u64) < OPEN,
+            "a team of {n_threads} threads; it takes 1 to {}",
+            OPEN - 1
+        );
+        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let state = Arc::new(State {
+            region: Line::default(),
+            n_done: Line::default(),
+            shares: (0..n_threads).map(|_| Line::default()).collect(),
+            job: UnsafeCell::new(None),
+            stop: AtomicBool::new(false),
+            start: Bell::default(),
+            done: Bell::default(),
+            panic: Mutex::new(None),
+        });
+        let n_spins = if n_threads > n_cores { 0 } else { N_SPINS };
+        let spawn = |worker| {
+            let state = Arc::clone(&state);
+            let builder = std::thread::Builder::new().name(format!("ruvllm-{worker}"));
+            builder
+                .spawn(move || state.work(worker, &Patience::new(n_spins)))
+                .expect("the system starts a worker thread")
+        };
+        Team { threads: (1..n_threads).map(spawn).collect(), state, turn: Mutex::new(Patience::new(n_spins)) }
+    }
+
+    /// Returns the number of workers, the caller among them.
+    pub fn n_threads(&self) -> usize {
+        self.threads.len() + 1
+    }
+
+    /// Runs `f(worker)` once on every worker (0 is the calling thread) and returns when all are done.
+    ///
+    /// Allocates nothing. Calls from several threads take turns.
+    ///
+    /// # Panics
+    /// With the first panic of any worker, after all workers are done; and when called from inside a running closure.
+    pub fn run(&self, f: &(dyn Fn(usize) + Sync)) {
+        self.enter(|turn| {
+            self.region(turn, true, &|worker| {
+                if worker == 0 {
+                    self.state.start.ring();
+                }
+                f(worker);
+            })
+        });
+    }
+
+    /// Runs `f(worker)` on the calling thread (worker 0) and, once each, on the workers that come before that returns:
+    /// `f` shares out work and does all of it whoever comes. Returns when all who came are done.
+    ///
+    /// # Panics
+    /// As [`Team::run`] does.
+    pub fn share(&self, f: &(dyn Fn(usize) + Sync)) {
+        self.enter(|turn| {
+            self.region(turn, false, &|worker| {
+                if worker == 0 {
+                    self.state.start.ring();
+                }
+                f(worker);
+            })
+        });
+    }
+
+    /// Cuts `0..n` into pieces of `grain` (the last may be shorter) and runs `f(range, worker)` on each. A worker takes
+    /// the pieces of a contiguous share in order, so that it reads memory as a straight stream; who is done early takes
+    /// the others' last pieces. Returns when all are done; a single piece runs on the caller without waking anybody.
+    ///
+    /// # Panics
+    /// If `grain` is 0 or there are 2^32 pieces, and as [`Team::run`] does.
+    pub fn for_each(&self, n: usize, grain: usize, f: &(dyn Fn(Range<usize>, usize) + Sync)) {
+        assert!(grain > 0, "pieces need at least one item");
+        let n_pieces = n.div_ceil(grain);
+        assert!(u32::try_from(n_pieces).is_ok(), "{n_pieces} pieces; make them larger");
+        let (state, n_threads) = (&*self.state, self.n_threads());
+        let claim = |worker: usize| {
+            // Sleepers are woken when there is something left after the first piece, which is the time it takes anyway.
+            let mut asleep = worker == 0;
+            let mut next = next_piece(&state.shares, worker);
+            while let Some(piece) = next {
+                f(piece * grain..n.min((piece + 1) * grain), worker);
+                next = next_piece(&state.shares, worker);
+                if next.is_some() && std::mem::take(&mut asleep) {
+                    state.start.ring();
+                }
+            }
+        };
+        self.enter(|turn| {
+            // Workers see the shares: the region opens after this. A single piece is in the last share.
+            for (worker, share) in state.shares.iter().enumerate() {
+                share.0.set(n_pieces * worker / n_threads..n_pieces * (worker + 1) / n_threads);
+            }
+            match n_pieces {
+                0 => Ok(()),
+                1 => run_marked(&claim, 0),
+                _ => self.region(turn, false, &claim),
+            }
+        });
+    }
+
+    /// Takes the turn, runs `f` in it, and throws on what it caught.
+    fn enter(&self, f: impl FnOnce(&Patience) -> std::thread::Result<()>) {
+        assert!(!INSIDE.get(), "a team's worker may not enter a team again");
+        let turn = lock(&self.turn);
+        let outcome = f(&turn);
+        drop(turn);
+        if let Err(panic) = outcome {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Opens a region that runs `f`, on all workers or on those that come, takes part in it and closes it. Whoever sleeps
+    /// comes only if `f` rings.
+    fn region(&self, patience: &Patience, all: bool, f: &(dyn Fn(usize) + Sync)) -> std::thread::Result<()> {
+        let state = &*self.state;
+        if self.threads.is_empty() {
+            return run_marked(f, 0);
+        }
+        // SAFETY: only the lifetime changes. A worker uses the pointer only between joining the region and raising
+        // `n_done`, and this function closes the region and waits for all who joined before it returns (a panic of `f`
+        // on this thread is caught), so `f` outlives it.
+        let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f) };
+        // SAFETY: no worker reads `job` now: all who joined the last region have finished, and no region is open.
+        unsafe { *state.job.get() = Some(job) };
+        state.n_done.0.store(0, Ordering::Relaxed);
+        let region = number(state.region.0.load(Ordering::Relaxed)) + 1;
+        state.region.0.store(region << 16 | OPEN, Ordering::SeqCst);
+        let mine = run_marked(f, 0);
+        if all {
+            state.done.wait_until(patience, || state.n_done.0.load(Ordering::SeqCst) == self.threads.len());
+        }
+        let n_joined = (state.region.0.fetch_and(!OPEN, Ordering::SeqCst) & (OPEN - 1)) as usize;
+        state.done.wait_until(patience, || state.n_done.0.load(Ordering::SeqCst) == n_joined);
+        match lock(&state.panic).take() {
+            Some(theirs) => mine.and(Err(theirs)),
+            None => mine,
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        self.state.region.0.fetch_add(1 << 16, Ordering::SeqCst);
+        self.state.start.ring();
+        for thread in self.threads.drain(..) {
+            // A worker catches what its closures throw, so it can only have ended well.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Pieces that are left of a worker's share: the first in the low half, the end in the high half.
+#[derive(Debug, Default)]
+struct Share(AtomicU64);
+
+impl Share {
+    fn set(&self, pieces: Range<usize>) {
+        self.0.store(pieces.start as u64 | (pieces.end as u64) << 32, Ordering::Relaxed);
+    }
+
+    /// Takes the first piece (its owner) or the last one (another worker).
+    fn take(&self, first: bool) -> Option<usize> {
+        let mut old = self.0.load(Ordering::Relaxed);
+        loop {
+            let (start, end) = (old & u64::from(u32::MAX), old >> 32);
+            if start >= end {
+                return None;
+            }
+            let (piece, new) = if first { (start, old + 1) } else { (end - 1, old - (1 << 32)) };
+            // Only the count is shared: what pieces write is published by `n_done`.
+            match self.0.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(piece as usize),
+                Err(now) => old = now,
+            }
+        }
+    }
+}
+
+/// Takes the next piece of a worker's own share, else one of another's.
+fn next_piece(shares: &[Line<Share>], worker: usize) -> Option<usize> {
+    let others = || (1..shares.len()).map(|i| (worker + i) % shares.len());
+    shares[worker].0.take(true).or_else(|| others().find_map(|other| shares[other].0.take(false)))
+}
+
+/// Runs `f(worker)` with this thread marked as inside a team, and catches what it throws.
+fn run_marked(f: &(dyn Fn(usize) + Sync), worker: usize) -> std::thread::Result<()> {
+    INSIDE.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(|| f(worker)));
+    INSIDE.set(false);
+    outcome
+}
+
+impl State {
+    /// The life of spawned worker `worker`.
+    fn work(&self, worker: usize, patience: &Patience) {
+        let mut seen = 0;
+        loop {
+            self.start.wait_until(patience, || number(self.region.0.load(Ordering::SeqCst)) != seen);
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            let (region, joined) = self.join();
+            seen = region;
+            if !joined {
+                continue;
+            }
+            // SAFETY: joining synchronises with the opening, which came after the caller's write; the caller writes again
+            // only after this worker has raised `n_done`.
+            let job = unsafe { *self.job.get() }.expect("a region has its job before it opens");
+            // SAFETY: `Team::region` keeps the closure alive until all who joined have raised `n_done`.
+            let outcome = run_marked(unsafe { &*job }, worker);
+            if let Err(panic) = outcome {
+                lock(&self.panic).get_or_insert(panic);
+            }
+            self.n_done.0.fetch_add(1, Ordering::SeqCst);
+            self.done.ring();
+        }
+    }
+
+    /// Joins the current region if it is open. Returns its number, and whether it was.
+    fn join(&self) -> (u64, bool) {
+        let enter = |region: u64| (region & OPEN != 0).then_some(region + 1);
+        match self.region.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter) {
+            Ok(region) => (number(region), true),
+            Err(region) => (number(region), false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use super::*;
+use std::time::Duration;
+
+fn assert_send_sync<T: Send + Sync>() {}
+
+#[test]
+fn every_worker_runs_once_per_run() {
+    assert_send_sync::<Team>();
+    for n_threads in 1..=8 {
+        let team = Team::new(n_threads);
+        assert_eq!(team.n_threads(), n_threads);
+        let counts: Vec<AtomicUsize> = (0..n_threads).map(|_| AtomicUsize::new(0)).collect();
+        for _ in 0..100 {
+            team.run(&|worker| {
+                counts[worker].fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 100), "{n_threads} threads: {counts:?}");
+    }
+}
+
+#[test]
+fn ten_thousand_hot_runs() {
+    let team = Team::new(2);
+    let mut values = vec![0u32; 64];
+    for _ in 0..10_000 {
+        let shared = Shared::new(&mut values);
+        // SAFETY: worker 0 takes the first half, worker 1 the second.
+        team.run(&|worker| unsafe { shared.slice(32 * worker..32 * worker + 32) }.iter_mut().for_each(|v| *v += 1));
+    }
+    assert!(values.iter().all(|&v| v == 10_000), "{values:?}");
+}
+
+#[test]
+fn for_each_hands_out_every_index_once() {
+    for n_threads in [1, 2, 3, 8] {
+        let team = Team::new(n_threads);
+        for (n, grain) in [(0, 1), (1, 1), (1, 100), (7, 3), (100, 7), (1000, 1), (64, 64), (65, 64)] {
+            let mut counts = vec![0u8; n];
+            let shared = Shared::new(&mut counts);
+            assert_eq!((shared.len(), shared.is_empty()), (n, n == 0));
+            team.for_each(n, grain, &|range, worker| {
+                assert!(worker < n_threads && range.start % grain == 0 && range.len() <= grain && !range.is_empty());
+                // SAFETY: each range comes once.
+                unsafe { shared.slice(range) }.iter_mut().for_each(|count| *count += 1);
+            });
+            assert!(counts.iter().all(|&count| count == 1), "n {n}, grain {grain}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn runs_again_after_everybody_slept() {
+    let team = Team::new(4);
+    let count = AtomicUsize::new(0);
+    for pause_ms in [0, 30, 0, 60] {
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        team.run(&|_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    assert_eq!(count.into_inner(), 16);
+}
+
+#[test]
+fn the_caller_sleeps_through_a_slow_worker() {
+    let team = Team::new(3);
+    let done = AtomicUsize::new(0);
+    team.run(&|worker| {
+        std::thread::sleep(Duration::from_millis(20 * worker as u64));
+        done.fetch_add(1, Ordering::SeqCst);
+    });
+    assert_eq!(done.into_inner(), 3);
+}
+
+fn message(f: impl FnOnce()) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(f)).expect_err("it must panic");
+    match panic.downcast::<&str>() {
+        Ok(text) => text.to_string(),
+        Err(panic) => *panic.downcast::<String>().expect("assert! throws text"),
+    }
+}
+
+#[test]
+fn a_panic_reaches_the_caller_and_the_team_lives_on() {
+    for n_threads in [1, 2, 4] {
+        let team = Team::new(n_threads);
+        for bad in 0..n_threads {
+            let text = message(|| team.run(&|worker| assert!(worker != bad, "worker {worker} fell")));
+            assert_eq!(text, format!("worker {bad} fell"));
+        }
+        let text = message(|| team.for_each(10, 1, &|range, _| assert!(range.start != 7, "piece 7 fell")));
+        assert_eq!(text, "piece 7 fell");
+        let count = AtomicUsize::new(0);
+        team.for_each(10, 3, &|range, _| {
+            count.fetch_add(range.len(), Ordering::Relaxed);
+        });
+        assert_eq!(count.into_inner(), 10);
+    }
+}
+
+#[test]
+fn nested_runs_are_refused() {
+    for n_threads in [1, 2] {
+        let team = Team::new(n_threads);
+        let text = message(|| team.run(&|_| team.run(&|_| ())));
+        assert_eq!(text, "a team's worker may not enter a team again");
+        let text = message(|| team.for_each(1, 1, &|_, _| team.run(&|_| ())));
+        assert_eq!(text, "a team's worker may not enter a team again");
+        team.run(&|_| ());
+    }
+}
+
+#[test]
+fn callers_on_several_threads_take_turns() {
+    let team = Team::new(2);
+    let (inside, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    team.run(&|_| {
+                        assert!(inside.fetch_add(1, Ordering::SeqCst) < 2);
+                        total.fetch_add(1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    });
+                }
+            });
+        }
+    });
+    assert_eq!(total.into_inner(), 3 * 200 * 2);
+}
+
+#[test]
+#[should_panic(expected = "range 3..9 of a shared slice of 8")]
+fn shared_checks_its_ranges() {
+    let mut values = [0u8; 8];
+    // SAFETY: only one piece is taken.
+    unsafe { Shared::new(&mut values).slice(3..9) };
+}
+
+#[test]
+fn a_share_is_done_whoever_comes() {
+    let team = Team::new(4);
+    for pause_ms in [0, 20, 0, 20] {
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        let (cursor, sum, n_runs) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        team.share(&|_| {
+            n_runs.fetch_add(1, Ordering::Relaxed);
+            while let Some(i) = Some(cursor.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < 1000) {
+                sum.fetch_add(i, Ordering::Relaxed);
+            }
+        });
+        assert_eq!(sum.into_inner(), 499_500);
+        assert!((1..=4).contains(&n_runs.into_inner()));
+    }
+}
+
+#[test]
+fn regions_follow_each_other_while_workers_come_late() {
+    // Far more threads than cores: most workers see regions only after they are closed.
+    let team = Team::new(16);
+    let mut values = vec![0u32; 64];
+    for _ in 0..2000 {
+        let shared = Shared::new(&mut values);
+        // SAFETY: each range comes once.
+        team.for_each(64, 4, &|range, _| unsafe { shared.slice(range) }.iter_mut().for_each(|value| *value += 1));
+    }
+    assert!(values.iter().all(|&value| value == 2000), "{values:?}");
+}
