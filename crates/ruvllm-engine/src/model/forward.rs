@@ -1,6 +1,7 @@
 //! The forward pass: a batch of rows from one or more sequences through every layer.
 
 use ruvllm_kernels::attention::{self, Segment};
+use ruvllm_kernels::team::Shared;
 use ruvllm_kvcache::BlockPool;
 
 use super::blocks::{Angles, Buffers, KvAccess, Operand, Rows};
@@ -192,8 +193,8 @@ impl ForwardState {
                     normed(compute, layer.ffn_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
                 }
                 feed(layer, pass, &self.normed[..len], &mut self.buffers, &mut self.second[..len]);
-                compute.kernels.norm.add(&mut self.x[..len], &self.branch[..len]);
-                compute.kernels.norm.add(&mut self.x[..len], &self.second[..len]);
+                add(compute, &mut self.x[..len], &self.branch[..len]);
+                add(compute, &mut self.x[..len], &self.second[..len]);
             }
             Wiring::PostNorm => {
                 mix(
@@ -205,10 +206,10 @@ impl ForwardState {
                     &mut self.states,
                     &mut self.branch[..len],
                 );
-                compute.kernels.norm.add(&mut self.branch[..len], &self.x[..len]);
+                add(compute, &mut self.branch[..len], &self.x[..len]);
                 normed(compute, layer.mixer_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
                 feed(layer, pass, &self.x[..len], &mut self.buffers, &mut self.branch[..len]);
-                compute.kernels.norm.add(&mut self.branch[..len], &self.x[..len]);
+                add(compute, &mut self.branch[..len], &self.x[..len]);
                 normed(compute, layer.ffn_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
             }
         }
@@ -274,10 +275,23 @@ fn join(compute: &Compute, norm: Option<&Norm>, scale: f32, branch: &[f32], spar
         None => branch,
     };
     if scale == 1.0 {
-        compute.kernels.norm.add(x, branch);
+        add(compute, x, branch);
     } else {
         x.iter_mut().zip(branch).for_each(|(x, b)| *x += scale * b);
     }
+}
+
+/// Values that make a piece of work worth handing to another thread.
+const ADD_PIECE: usize = 4096;
+
+/// Adds `delta` to `x`, shared among the team.
+fn add(compute: &Compute, x: &mut [f32], delta: &[f32]) {
+    assert_eq!(x.len(), delta.len(), "add: the streams differ in length");
+    let (len, shared) = (x.len(), Shared::new(x));
+    compute.team.for_each(len, ADD_PIECE, &|range, _| {
+        // SAFETY: pieces are disjoint ranges.
+        compute.kernels.norm.add(unsafe { shared.slice(range.clone()) }, &delta[range]);
+    });
 }
 
 fn mix(

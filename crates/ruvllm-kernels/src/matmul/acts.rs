@@ -96,7 +96,7 @@ pub struct Acts {
 }
 
 /// Values from which on `set` is worth waking the team for.
-const PARALLEL_LEN: usize = 32 * 1024;
+const PARALLEL_LEN: usize = 8 * 1024;
 
 impl Acts {
     /// Makes room for `n_max` rows of `k_max` values, in both formats (pages never written cost nothing).
