@@ -7,9 +7,11 @@
 //! positions, `k_dim + v_dim` per head). `store` writes the keys and values of that prompt. f16 cache; one thread but for `layers`.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use half::f16;
 use ruvllm_benches::{criterion, values};
-use ruvllm_kernels::attention::{self, Inputs, KvShape, KvSlab, KvSlabMut, Limits, Options, Scratch, Segment, Table};
+use ruvllm_kernels::arena::AlignedVec;
+use ruvllm_kernels::attention::{
+    self, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch, Segment, Table,
+};
 use ruvllm_kernels::team::Team;
 
 /// Name, query heads, KV heads, length of a head.
@@ -23,18 +25,36 @@ struct Layer {
     n_heads: usize,
     shape: KvShape,
     n_kv: usize,
-    blocks: Vec<u32>,
-    k: Vec<f16>,
-    v: Vec<f16>,
+    blocks: Vec<KvBlock>,
+    bytes: AlignedVec<u8>,
 }
 
 impl Layer {
     fn new(n_heads: usize, n_kv_heads: usize, dim: usize, n_kv: usize) -> Layer {
         let shape = KvShape { n_kv_heads, k_dim: dim, v_dim: dim };
-        let blocks: Vec<u32> = (0..n_kv.div_ceil(attention::BLOCK_TOKENS) as u32).collect();
-        let half = |n, seed| values(n, seed).into_iter().map(f16::from_f32).collect();
-        let (k, v) = (half(blocks.len() * shape.k_block_len(), 1), half(blocks.len() * shape.v_block_len(), 2));
-        Layer { n_heads, shape, n_kv, blocks, k, v }
+        let n_blocks = n_kv.div_ceil(attention::BLOCK_TOKENS);
+        let blocks = (0..n_blocks).map(|i| KvBlock::new(KvFormat::F16, i)).collect();
+        let n_bytes = KvFormat::F16.k_bytes(shape) + KvFormat::F16.v_bytes(shape);
+        let mut layer = Layer { n_heads, shape, n_kv, blocks, bytes: AlignedVec::new(n_blocks * n_bytes) };
+        let (k, v) = (values(n_kv * n_kv_heads * dim, 1), values(n_kv * n_kv_heads * dim, 2));
+        layer.store(&Team::new(1), &k, &v);
+        layer
+    }
+
+    /// Writes all positions.
+    fn store(&mut self, team: &Team, k: &[f32], v: &[f32]) {
+        let (format, shape) = (KvFormat::F16, self.shape);
+        let v_at = format.k_bytes(shape);
+        let stride = v_at + format.v_bytes(shape);
+        let segment = Segment { first_row: 0, n_rows: self.n_kv, pos: 0, n_kv: self.n_kv, blocks: &self.blocks };
+        let units = KvUnitsMut { format, bytes: &mut self.bytes, stride, k_at: 0, v_at };
+        attention::store(team, shape, units, &[segment], k, v);
+    }
+
+    fn kv(&self) -> KvLayer<'_> {
+        let v_at = KvFormat::F16.k_bytes(self.shape);
+        let stride = v_at + KvFormat::F16.v_bytes(self.shape);
+        KvLayer::default().with(KvFormat::F16, KvUnits { bytes: &self.bytes, stride, k_at: 0, v_at })
     }
 
     /// The last `n_rows` positions as one step.
@@ -51,7 +71,7 @@ impl Layer {
         let mut out = vec![0.0; n_rows * self.n_heads * v_dim];
         let options = Options::causal(self.n_heads, self.shape);
         move || {
-            let (kv, segments) = (KvSlab::F16 { k: &self.k, v: &self.v }, [self.segment(n_rows)]);
+            let (kv, segments) = (self.kv(), [self.segment(n_rows)]);
             let inputs = Inputs { options: &options, kv, segments: &segments, q: &q };
             attention::attend(table, team, &mut scratch, &inputs, &mut out);
         }
@@ -107,14 +127,7 @@ fn store(c: &mut Criterion) {
     let (k, v) = (values(N * n_kv_heads * dim, 4), values(N * n_kv_heads * dim, 5));
     let mut group = c.benchmark_group("attention/store");
     group.throughput(Throughput::Elements(2 * k.len() as u64));
-    let blocks = layer.blocks.clone();
-    group.bench_function("smollm2-135m", |b| {
-        b.iter(|| {
-            let segment = Segment { first_row: 0, n_rows: N, pos: 0, n_kv: N, blocks: &blocks };
-            let slab = KvSlabMut::F16 { k: &mut layer.k, v: &mut layer.v };
-            attention::store(&team, layer.shape, slab, &[segment], &k, &v);
-        });
-    });
+    group.bench_function("smollm2-135m", |b| b.iter(|| layer.store(&team, &k, &v)));
 }
 
 criterion_group!(name = benches; config = criterion(); targets = decode, layers, prefill, store);

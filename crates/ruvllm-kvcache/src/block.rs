@@ -1,18 +1,8 @@
 //! Which blocks are free and how many owners the others have.
 
 use crate::error::{KvError, KvErrorKind};
+use ruvllm_kernels::attention::{KvBlock, KvFormat};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// A block of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockId(pub(crate) u32);
-
-impl BlockId {
-    /// Returns the block's place in the slabs.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// How a pool's blocks are used: `free + in_use == total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +21,8 @@ pub struct PoolStats {
 /// layer or token.
 #[derive(Debug)]
 pub(crate) struct Allocator {
+    /// Of all blocks.
+    format: KvFormat,
     state: Mutex<State>,
 }
 
@@ -39,16 +31,21 @@ struct State {
     /// Owners of each block.
     counts: Vec<u32>,
     /// Blocks without owners; the last is handed out first.
-    free: Vec<u32>,
+    free: Vec<KvBlock>,
 }
 
 impl Allocator {
     /// # Panics
-    /// If `n_blocks` does not fit 32 bits.
-    pub(crate) fn new(n_blocks: usize) -> Allocator {
-        let n = u32::try_from(n_blocks).expect("a pool has less than 2^32 blocks");
+    /// If there are more than [`KvBlock::MAX_BLOCKS`].
+    pub(crate) fn new(format: KvFormat, n_blocks: usize) -> Allocator {
         // Low numbers first, so that a sequence alone lies in memory in order.
-        Allocator { state: Mutex::new(State { counts: vec![0; n_blocks], free: (0..n).rev().collect() }) }
+        let free = (0..n_blocks).rev().map(|index| KvBlock::new(format, index)).collect();
+        Allocator { format, state: Mutex::new(State { counts: vec![0; n_blocks], free }) }
+    }
+
+    /// Returns the format of all blocks.
+    pub(crate) fn format(&self) -> KvFormat {
+        self.format
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -57,39 +54,39 @@ impl Allocator {
     }
 
     /// Appends `n` fresh blocks to `blocks`, or none.
-    pub(crate) fn take(&self, n: usize, blocks: &mut Vec<u32>) -> Result<(), KvError> {
+    pub(crate) fn take(&self, n: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
         let mut state = self.lock();
         state.check(n)?;
         for _ in 0..n {
             let block = state.free.pop().expect("there are enough");
-            state.counts[block as usize] = 1;
+            state.counts[block.index()] = 1;
             blocks.push(block);
         }
         Ok(())
     }
 
     /// Returns whether `block` has several owners, and fails unless `n` blocks beyond a copy of it are free.
-    pub(crate) fn check_growth(&self, block: Option<u32>, n: usize) -> Result<bool, KvError> {
+    pub(crate) fn check_growth(&self, block: Option<KvBlock>, n: usize) -> Result<bool, KvError> {
         let state = self.lock();
-        let shared = block.is_some_and(|block| state.counts[block as usize] > 1);
+        let shared = block.is_some_and(|block| state.counts[block.index()] > 1);
         state.check(n + usize::from(shared))?;
         Ok(shared)
     }
 
     /// Adds an owner to each block.
-    pub(crate) fn retain(&self, blocks: &[u32]) {
+    pub(crate) fn retain(&self, blocks: &[KvBlock]) {
         let mut state = self.lock();
         for &block in blocks {
-            assert!(state.counts[block as usize] > 0, "block {block} has no owner to share it with");
-            state.counts[block as usize] += 1;
+            assert!(state.counts[block.index()] > 0, "block {block:?} has no owner to share it with");
+            state.counts[block.index()] += 1;
         }
     }
 
     /// Takes an owner from each block, last block first, so that it is handed out again in order.
-    pub(crate) fn release(&self, blocks: &[u32]) {
+    pub(crate) fn release(&self, blocks: &[KvBlock]) {
         let mut state = self.lock();
         for &block in blocks.iter().rev() {
-            let count = &mut state.counts[block as usize];
+            let count = &mut state.counts[block.index()];
             *count = count.checked_sub(1).expect("only owners release a block");
             if *count == 0 {
                 state.free.push(block);
@@ -98,11 +95,11 @@ impl Allocator {
     }
 
     /// Takes the owner from a block that has only one, and tells whether it had.
-    pub(crate) fn release_last(&self, block: u32) -> bool {
+    pub(crate) fn release_last(&self, block: KvBlock) -> bool {
         let mut state = self.lock();
-        let is_last = state.counts[block as usize] == 1;
+        let is_last = state.counts[block.index()] == 1;
         if is_last {
-            state.counts[block as usize] = 0;
+            state.counts[block.index()] = 0;
             state.free.push(block);
         }
         is_last
@@ -114,8 +111,8 @@ impl Allocator {
         (state.counts.len() - state.free.len(), state.counts.len())
     }
 
-    pub(crate) fn count(&self, block: u32) -> u32 {
-        self.lock().counts[block as usize]
+    pub(crate) fn count(&self, block: KvBlock) -> u32 {
+        self.lock().counts[block.index()]
     }
 
     pub(crate) fn stats(&self) -> PoolStats {

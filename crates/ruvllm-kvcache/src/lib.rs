@@ -53,12 +53,12 @@ mod radix;
 mod stats;
 mod table;
 
-pub use block::{BlockId, PoolStats};
+pub use block::PoolStats;
 pub use budget::{Level, MemoryBudget, Owner, PAGE_BYTES, Pressure, Relief};
 pub use error::{DiskFault, KvError, KvErrorKind};
 pub use key::{Namespace, NamespaceBuilder};
 pub use pool::{BlockPool, KvLayout, KvType};
 pub use prefix::{CachedPrefix, PrefixCache};
-pub use ruvllm_kernels::attention::{BLOCK_TOKENS, KvShape as LayerKv};
+pub use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, KvShape as LayerKv};
 pub use stats::{CacheStats, Usage};
 pub use table::Sequence;

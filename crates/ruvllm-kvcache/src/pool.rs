@@ -1,11 +1,12 @@
-//! The bytes: one slab of keys and one of values per layer, cut in blocks.
+//! The bytes: a buffer per layer, cut in blocks of keys and values.
 
-use crate::block::{Allocator, BlockId, PoolStats};
+use crate::block::{Allocator, PoolStats};
 use crate::error::{KvError, KvErrorKind};
 use crate::table::Sequence;
-use half::f16;
 use ruvllm_kernels::arena::AlignedVec;
-use ruvllm_kernels::attention::{self, BLOCK_TOKENS, KvShape, KvSlab, KvSlabMut, Segment};
+use ruvllm_kernels::attention::{
+    self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment,
+};
 use ruvllm_kernels::team::Team;
 use std::fmt;
 use std::str::FromStr;
@@ -23,11 +24,11 @@ pub enum KvType {
 }
 
 impl KvType {
-    /// Returns the bytes of an element.
-    pub fn n_bytes(self) -> usize {
+    /// Returns the format of its blocks.
+    pub fn format(self) -> KvFormat {
         match self {
-            KvType::F16 => 2,
-            KvType::F32 => 4,
+            KvType::F16 => KvFormat::F16,
+            KvType::F32 => KvFormat::F32,
         }
     }
 }
@@ -63,7 +64,7 @@ pub struct KvLayout {
 impl KvLayout {
     /// Returns the bytes of one block over all layers.
     pub fn block_bytes(&self, kv: KvType) -> usize {
-        self.layers.iter().map(|shape| (shape.k_block_len() + shape.v_block_len()) * kv.n_bytes()).sum()
+        self.layers.iter().map(|&shape| kv.format().k_bytes(shape) + kv.format().v_bytes(shape)).sum()
     }
 
     /// Returns the number of blocks that hold `n_tokens` positions.
@@ -72,51 +73,42 @@ impl KvLayout {
     }
 }
 
-/// The keys and values of one layer.
+/// One layer of all blocks: `[block][k | v]`.
 #[derive(Debug)]
-struct Slab<T: bytemuck::Pod> {
+struct Slab {
     shape: KvShape,
-    k: AlignedVec<T>,
-    v: AlignedVec<T>,
+    bytes: AlignedVec<u8>,
+    /// Bytes of a block.
+    stride: usize,
+    /// Where the values begin in one.
+    v_at: usize,
 }
 
-impl<T: bytemuck::Pod> Slab<T> {
-    fn new(shape: KvShape, n_blocks: usize) -> Slab<T> {
-        let k = AlignedVec::new(n_blocks * shape.k_block_len());
-        Slab { shape, k, v: AlignedVec::new(n_blocks * shape.v_block_len()) }
+impl Slab {
+    fn new(shape: KvShape, format: KvFormat, n_blocks: usize) -> Slab {
+        let v_at = format.k_bytes(shape);
+        let stride = v_at + format.v_bytes(shape);
+        Slab { shape, bytes: AlignedVec::new(n_blocks * stride), stride, v_at }
     }
 
-    /// Returns the keys and the values of a block, as bytes.
-    fn block(&self, block: usize) -> [&[u8]; 2] {
-        let (k_len, v_len) = (self.shape.k_block_len(), self.shape.v_block_len());
-        let (k, v) = (&self.k[block * k_len..][..k_len], &self.v[block * v_len..][..v_len]);
-        [bytemuck::must_cast_slice(k), bytemuck::must_cast_slice(v)]
+    fn block(&self, block: usize) -> &[u8] {
+        &self.bytes[block * self.stride..][..self.stride]
     }
 
-    fn block_mut(&mut self, block: usize) -> [&mut [u8]; 2] {
-        let (k_len, v_len) = (self.shape.k_block_len(), self.shape.v_block_len());
-        let (k, v) = (&mut self.k[block * k_len..][..k_len], &mut self.v[block * v_len..][..v_len]);
-        [bytemuck::cast_slice_mut(k), bytemuck::cast_slice_mut(v)]
+    fn block_mut(&mut self, block: usize) -> &mut [u8] {
+        &mut self.bytes[block * self.stride..][..self.stride]
     }
 
     fn copy_block(&mut self, from: usize, to: usize) {
-        let (k_len, v_len) = (self.shape.k_block_len(), self.shape.v_block_len());
-        self.k.copy_within(from * k_len..(from + 1) * k_len, to * k_len);
-        self.v.copy_within(from * v_len..(from + 1) * v_len, to * v_len);
+        self.bytes.copy_within(from * self.stride..(from + 1) * self.stride, to * self.stride);
     }
-}
-
-/// All layers, by element type.
-#[derive(Debug)]
-enum Slabs {
-    F16(Vec<Slab<f16>>),
-    F32(Vec<Slab<f32>>),
 }
 
 /// A fixed number of blocks of 16 positions, each with room for the keys and values of every attention layer.
 #[derive(Debug)]
 pub struct BlockPool {
-    slabs: Slabs,
+    kv: KvType,
+    slabs: Vec<Slab>,
     allocator: Arc<Allocator>,
     block_bytes: usize,
 }
@@ -124,28 +116,19 @@ pub struct BlockPool {
 impl BlockPool {
     /// Allocates `n_blocks` blocks; their memory becomes real when it is first written.
     pub fn new(layout: &KvLayout, kv: KvType, n_blocks: usize) -> BlockPool {
-        let shapes = layout.layers.iter();
-        let slabs = match kv {
-            KvType::F16 => Slabs::F16(shapes.map(|&shape| Slab::new(shape, n_blocks)).collect()),
-            KvType::F32 => Slabs::F32(shapes.map(|&shape| Slab::new(shape, n_blocks)).collect()),
-        };
-        BlockPool { slabs, allocator: Arc::new(Allocator::new(n_blocks)), block_bytes: layout.block_bytes(kv) }
+        let slabs = layout.layers.iter().map(|&shape| Slab::new(shape, kv.format(), n_blocks)).collect();
+        let allocator = Arc::new(Allocator::new(kv.format(), n_blocks));
+        BlockPool { kv, slabs, allocator, block_bytes: layout.block_bytes(kv) }
     }
 
     /// Returns the element type.
     pub fn kv_type(&self) -> KvType {
-        match self.slabs {
-            Slabs::F16(_) => KvType::F16,
-            Slabs::F32(_) => KvType::F32,
-        }
+        self.kv
     }
 
     /// Returns the number of attention layers.
     pub fn n_layers(&self) -> usize {
-        match &self.slabs {
-            Slabs::F16(slabs) => slabs.len(),
-            Slabs::F32(slabs) => slabs.len(),
-        }
+        self.slabs.len()
     }
 
     /// Returns the bytes of all blocks, used or not.
@@ -172,19 +155,13 @@ impl BlockPool {
     ///
     /// # Panics
     /// If `bytes` are not [`BlockPool::block_bytes`], or nobody owns the block.
-    pub fn read_block(&self, block: BlockId, bytes: &mut [u8]) {
+    pub fn read_block(&self, block: KvBlock, bytes: &mut [u8]) {
         self.assert_block(block, bytes.len());
         let mut rest = bytes;
-        let mut copy = |parts: [&[u8]; 2]| {
-            for part in parts {
-                let (to, after) = std::mem::take(&mut rest).split_at_mut(part.len());
-                to.copy_from_slice(part);
-                rest = after;
-            }
-        };
-        match &self.slabs {
-            Slabs::F16(slabs) => slabs.iter().for_each(|slab| copy(slab.block(block.index()))),
-            Slabs::F32(slabs) => slabs.iter().for_each(|slab| copy(slab.block(block.index()))),
+        for slab in &self.slabs {
+            let (to, after) = rest.split_at_mut(slab.stride);
+            to.copy_from_slice(slab.block(block.index()));
+            rest = after;
         }
     }
 
@@ -192,26 +169,20 @@ impl BlockPool {
     ///
     /// # Panics
     /// If `bytes` are not [`BlockPool::block_bytes`], or the block does not have exactly one owner.
-    pub fn write_block(&mut self, block: BlockId, bytes: &[u8]) {
+    pub fn write_block(&mut self, block: KvBlock, bytes: &[u8]) {
         self.assert_block(block, bytes.len());
-        assert_eq!(self.allocator.count(block.0), 1, "owners of the block that is written");
+        assert_eq!(self.allocator.count(block), 1, "owners of the block that is written");
         let mut rest = bytes;
-        let mut copy = |parts: [&mut [u8]; 2]| {
-            for part in parts {
-                let (from, after) = rest.split_at(part.len());
-                part.copy_from_slice(from);
-                rest = after;
-            }
-        };
-        match &mut self.slabs {
-            Slabs::F16(slabs) => slabs.iter_mut().for_each(|slab| copy(slab.block_mut(block.index()))),
-            Slabs::F32(slabs) => slabs.iter_mut().for_each(|slab| copy(slab.block_mut(block.index()))),
+        for slab in &mut self.slabs {
+            let (from, after) = rest.split_at(slab.stride);
+            slab.block_mut(block.index()).copy_from_slice(from);
+            rest = after;
         }
     }
 
-    fn assert_block(&self, block: BlockId, n_bytes: usize) {
+    fn assert_block(&self, block: KvBlock, n_bytes: usize) {
         assert_eq!(n_bytes, self.block_bytes, "bytes of a block");
-        assert!(self.allocator.count(block.0) > 0, "block {} has no owner", block.0);
+        assert!(self.allocator.count(block) > 0, "block {block:?} has no owner");
     }
 
     /// Returns how the blocks are used.
@@ -268,11 +239,7 @@ impl BlockPool {
         self.allocator.take(1, &mut sequence.blocks)?;
         let copy = sequence.blocks.swap_remove(last);
         sequence.blocks[index] = copy;
-        let (from, to) = (shared as usize, copy as usize);
-        match &mut self.slabs {
-            Slabs::F16(slabs) => slabs.iter_mut().for_each(|slab| slab.copy_block(from, to)),
-            Slabs::F32(slabs) => slabs.iter_mut().for_each(|slab| slab.copy_block(from, to)),
-        }
+        self.slabs.iter_mut().for_each(|slab| slab.copy_block(shared.index(), copy.index()));
         self.allocator.release(&[shared]);
         Ok(())
     }
@@ -281,11 +248,10 @@ impl BlockPool {
     ///
     /// # Panics
     /// If there is no such layer.
-    pub fn layer(&self, layer: usize) -> KvSlab<'_> {
-        match &self.slabs {
-            Slabs::F16(slabs) => KvSlab::F16 { k: &slabs[layer].k, v: &slabs[layer].v },
-            Slabs::F32(slabs) => KvSlab::F32 { k: &slabs[layer].k, v: &slabs[layer].v },
-        }
+    pub fn layer(&self, layer: usize) -> KvLayer<'_> {
+        let Slab { bytes, stride, v_at, .. } = &self.slabs[layer];
+        let units = KvUnits { bytes, stride: *stride, k_at: 0, v_at: *v_at };
+        KvLayer::default().with(self.allocator.format(), units)
     }
 
     /// Writes a step's keys and values of one layer, all segments on the whole team. `k`: `[n_rows, n_kv_heads * k_dim]`,
@@ -300,17 +266,9 @@ impl BlockPool {
             segments.iter().flat_map(written).all(|block| self.allocator.count(block) == 1),
             "a shared block is written"
         );
-        let (shape, slab) = match &mut self.slabs {
-            Slabs::F16(slabs) => {
-                let Slab { shape, k, v } = &mut slabs[layer];
-                (*shape, KvSlabMut::F16 { k, v })
-            }
-            Slabs::F32(slabs) => {
-                let Slab { shape, k, v } = &mut slabs[layer];
-                (*shape, KvSlabMut::F32 { k, v })
-            }
-        };
-        attention::store(team, shape, slab, segments, k, v);
+        let Slab { shape, bytes, stride, v_at } = &mut self.slabs[layer];
+        let units = KvUnitsMut { format: self.allocator.format(), bytes, stride: *stride, k_at: 0, v_at: *v_at };
+        attention::store(team, *shape, units, segments, k, v);
     }
 
     fn assert_owns(&self, sequence: &Sequence) {
@@ -319,7 +277,7 @@ impl BlockPool {
 }
 
 /// Returns the blocks a segment writes.
-fn written<'a>(segment: &Segment<'a>) -> impl Iterator<Item = u32> + use<'a> {
+fn written<'a>(segment: &Segment<'a>) -> impl Iterator<Item = KvBlock> + use<'a> {
     let end = if segment.n_rows > 0 { (segment.pos + segment.n_rows).div_ceil(BLOCK_TOKENS) } else { 0 };
     segment.blocks[..end].iter().skip(segment.pos / BLOCK_TOKENS).copied()
 }

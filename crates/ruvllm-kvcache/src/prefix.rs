@@ -1,13 +1,13 @@
 //! The prefix cache: blocks of what was computed before, found by their tokens.
 
-use crate::block::{Allocator, BlockId};
+use crate::block::Allocator;
 use crate::error::{KvError, KvErrorKind};
 use crate::key::Namespace;
 use crate::pool::BlockPool;
 use crate::radix::Tree;
 use crate::stats::{CacheStats, Usage};
 use crate::table::Sequence;
-use ruvllm_kernels::attention::BLOCK_TOKENS;
+use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock};
 use std::sync::Arc;
 
 /// A radix tree over token ids whose nodes own blocks of a [`BlockPool`].
@@ -49,7 +49,7 @@ pub struct PrefixCache {
     /// All but what the tree and the limits tell.
     counts: CacheStats,
     /// Reused between lookups.
-    found: Vec<u32>,
+    found: Vec<KvBlock>,
 }
 
 /// A cached prefix that is not the beginning of another.
@@ -60,7 +60,7 @@ pub struct CachedPrefix {
     /// Its tokens.
     pub tokens: Vec<u32>,
     /// Their blocks, 16 tokens each, the last one perhaps fewer.
-    pub blocks: Vec<BlockId>,
+    pub blocks: Vec<KvBlock>,
 }
 
 impl PrefixCache {
@@ -194,10 +194,7 @@ impl PrefixCache {
 
     /// Iterates over the cached prefixes, the least recently used first: what a store would keep.
     pub fn prefixes(&self) -> impl Iterator<Item = CachedPrefix> {
-        self.tree.prefixes().map(|(namespace, tokens, blocks)| {
-            let blocks = blocks.into_iter().map(BlockId).collect();
-            CachedPrefix { namespace, tokens, blocks }
-        })
+        self.tree.prefixes().map(|(namespace, tokens, blocks)| CachedPrefix { namespace, tokens, blocks })
     }
 
     /// Takes blocks of `tokens` back from a store: `read` is asked for one block after the other, those aside that are
@@ -233,7 +230,7 @@ impl PrefixCache {
             if result.is_err() {
                 break;
             }
-            let id = BlockId(*sequence.blocks.last().expect("a block was reserved"));
+            let id = *sequence.blocks.last().expect("a block was reserved");
             pool.write_block(id, &bytes);
             sequence.advance(block.len());
         }

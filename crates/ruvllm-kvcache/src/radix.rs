@@ -13,7 +13,7 @@
 //! No partial block is the beginning of a sibling's first block: the longer one takes its place.
 
 use crate::key::Namespace;
-use ruvllm_kernels::attention::BLOCK_TOKENS;
+use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -69,7 +69,7 @@ struct Node {
     namespace: Option<Namespace>,
     tokens: Vec<u32>,
     /// `tokens.len() / 16` blocks, rounded up; empty for a root only.
-    blocks: Vec<u32>,
+    blocks: Vec<KvBlock>,
     children: BTreeMap<BlockKey, NodeId>,
     last_used: u64,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Inserted {
     /// Offered blocks from this one on are the tree's now as well; none if it is their number.
     pub(crate) from: usize,
     /// A partial block that gave way to a longer one and is the tree's no more.
-    pub(crate) dropped: Option<u32>,
+    pub(crate) dropped: Option<KvBlock>,
 }
 
 /// Trees by namespace. It counts no references: what it returns tells the owner which blocks to retain and release.
@@ -152,7 +152,7 @@ impl Tree {
     }
 
     /// Appends the blocks that hold the path's tokens; the last may hold more than the agreeing ones.
-    pub(crate) fn blocks(&self, path: &Path, out: &mut Vec<u32>) {
+    pub(crate) fn blocks(&self, path: &Path, out: &mut Vec<KvBlock>) {
         for &(node, n) in &path.nodes {
             out.extend_from_slice(&self.nodes[node as usize].blocks[..n.div_ceil(BLOCK_TOKENS)]);
         }
@@ -172,7 +172,7 @@ impl Tree {
     }
 
     /// Adds `tokens`, whose keys and values are in `blocks`, as far as they are not there.
-    pub(crate) fn insert(&mut self, namespace: Namespace, tokens: &[u32], blocks: &[u32]) -> Inserted {
+    pub(crate) fn insert(&mut self, namespace: Namespace, tokens: &[u32], blocks: &[KvBlock]) -> Inserted {
         assert_eq!(blocks.len(), tokens.len().div_ceil(BLOCK_TOKENS), "blocks for {} tokens", tokens.len());
         let mut path = self.find(namespace, tokens);
         self.touch(&path);
@@ -234,7 +234,7 @@ impl Tree {
     }
 
     /// Puts tokens and blocks after the end of node `at`: into it, if it is a leaf, else as a child.
-    fn append(&mut self, at: NodeId, tokens: &[u32], blocks: &[u32]) {
+    fn append(&mut self, at: NodeId, tokens: &[u32], blocks: &[KvBlock]) {
         self.n_blocks += blocks.len();
         let node = &mut self.nodes[at as usize];
         if node.parent.is_some() && node.children.is_empty() {
@@ -299,7 +299,7 @@ impl Tree {
 
     /// Gives up blocks from the ends of the least recently used prefixes until `release` has said `true` for `n` of
     /// them, and returns how many it was. Where it says `false`, the block stays and with it all before it.
-    pub(crate) fn evict(&mut self, n: usize, release: &mut dyn FnMut(u32) -> bool) -> usize {
+    pub(crate) fn evict(&mut self, n: usize, release: &mut dyn FnMut(KvBlock) -> bool) -> usize {
         let (mut n_freed, mut next) = (0, (0, 0));
         while n_freed < n {
             let Some(&(last_used, leaf)) = self.leaves.range(next..).next() else { break };
@@ -323,7 +323,7 @@ impl Tree {
     }
 
     /// Gives up `block` if it ends a prefix; returns whether it did.
-    pub(crate) fn forget(&mut self, block: u32) -> bool {
+    pub(crate) fn forget(&mut self, block: KvBlock) -> bool {
         let mut leaves = self.leaves.iter().map(|&(_, leaf)| leaf);
         let Some(leaf) = leaves.find(|&leaf| self.nodes[leaf as usize].blocks.last() == Some(&block)) else {
             return false;
@@ -343,7 +343,7 @@ impl Tree {
     }
 
     /// Takes a namespace out and returns its blocks.
-    pub(crate) fn remove(&mut self, namespace: Namespace) -> Vec<u32> {
+    pub(crate) fn remove(&mut self, namespace: Namespace) -> Vec<KvBlock> {
         let (mut blocks, mut open) = (Vec::new(), Vec::new());
         open.extend(self.roots.remove(&namespace));
         while let Some(id) = open.pop() {
@@ -364,13 +364,13 @@ impl Tree {
     }
 
     /// Iterates over the blocks of the tree.
-    pub(crate) fn all_blocks(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn all_blocks(&self) -> impl Iterator<Item = KvBlock> {
         // Nodes out of use hold no blocks.
         self.nodes.iter().flat_map(|node| node.blocks.iter().copied())
     }
 
     /// Iterates over the prefixes that are not the beginning of another, the least recently used first.
-    pub(crate) fn prefixes(&self) -> impl Iterator<Item = (Namespace, Vec<u32>, Vec<u32>)> {
+    pub(crate) fn prefixes(&self) -> impl Iterator<Item = (Namespace, Vec<u32>, Vec<KvBlock>)> {
         self.leaves.iter().map(|&(_, leaf)| {
             let upwards = std::iter::successors(Some(leaf), |&id| self.nodes[id as usize].parent);
             let mut nodes: Vec<&Node> = upwards.map(|id| &self.nodes[id as usize]).collect();

@@ -1,7 +1,7 @@
 //! Page tables.
 
-use crate::block::{Allocator, BlockId};
-use ruvllm_kernels::attention::{BLOCK_TOKENS, Segment};
+use crate::block::Allocator;
+use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, Segment};
 use std::sync::Arc;
 
 /// A sequence's page table: its blocks and its length. Made by [`BlockPool::sequence`](crate::BlockPool::sequence);
@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Sequence {
     pub(crate) allocator: Arc<Allocator>,
-    pub(crate) blocks: Vec<u32>,
+    pub(crate) blocks: Vec<KvBlock>,
     len: usize,
     capacity: usize,
 }
@@ -30,7 +30,7 @@ impl Sequence {
     }
 
     /// Returns a sequence that owns `blocks` as well, whose first `len` positions are its own.
-    pub(crate) fn of_blocks(allocator: Arc<Allocator>, capacity: usize, blocks: &[u32], len: usize) -> Sequence {
+    pub(crate) fn of_blocks(allocator: Arc<Allocator>, capacity: usize, blocks: &[KvBlock], len: usize) -> Sequence {
         assert_eq!(blocks.len(), len.div_ceil(BLOCK_TOKENS), "blocks for {len} positions");
         let mut sequence = Sequence::new(allocator, capacity);
         sequence.blocks.extend_from_slice(blocks);
@@ -60,8 +60,8 @@ impl Sequence {
     }
 
     /// Iterates over its blocks in order of position.
-    pub fn blocks(&self) -> impl ExactSizeIterator<Item = BlockId> {
-        self.blocks.iter().copied().map(BlockId)
+    pub fn blocks(&self) -> impl ExactSizeIterator<Item = KvBlock> {
+        self.blocks.iter().copied()
     }
 
     /// Returns the part of a step that is this sequence's: the `n_rows` rows from `first_row` of the step, which follow

@@ -2,7 +2,7 @@
 
 use super::plan::{Plan, Tile, segment_spans};
 use super::worker::Worker;
-use super::{BLOCK_TOKENS, Element, FoldArgs, KvSlab, Options, SPAN_TOKENS, Segment, TILE_ROWS, Table};
+use super::{BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS, Table};
 use crate::arena::AlignedVec;
 use crate::team::{Shared, Team};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ pub struct Inputs<'a> {
     /// How.
     pub options: &'a Options<'a>,
     /// The layer's cache; this step's keys and values are written already.
-    pub kv: KvSlab<'a>,
+    pub kv: KvLayer<'a>,
     /// The step's rows by sequence, in row order.
     pub segments: &'a [Segment<'a>],
     /// The queries, `[n_rows, n_heads * k_dim]`.
@@ -87,10 +87,7 @@ pub(super) fn slot_len(v_dim: usize) -> usize {
 /// scratch is too small.
 pub fn attend(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
     check(team, scratch, inputs, out);
-    match inputs.kv {
-        KvSlab::F16 { k, v } => attend_as(table, team, scratch, inputs, (k, v), out),
-        KvSlab::F32 { k, v } => attend_as(table, team, scratch, inputs, (k, v), out),
-    }
+    run(table, team, scratch, inputs, out);
 }
 
 fn check(team: &Team, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
@@ -103,14 +100,7 @@ fn check(team: &Team, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
     assert!(options.window != Some(0), "attend: a window of no positions");
     assert!(options.sinks.is_none_or(|sinks| sinks.len() == n_heads), "attend: a sink per head");
     assert!(options.alibi.is_none_or(|slopes| slopes.len() == n_heads), "attend: a slope per head");
-    let shape = options.shape();
-    let (k_len, v_len) = match inputs.kv {
-        KvSlab::F16 { k, v } => (k.len(), v.len()),
-        KvSlab::F32 { k, v } => (k.len(), v.len()),
-    };
-    let n_blocks = k_len / shape.k_block_len();
-    assert_eq!(k_len, n_blocks * shape.k_block_len(), "attend: the K slab is not whole blocks");
-    assert_eq!(v_len, n_blocks * shape.v_block_len(), "attend: the slabs differ in blocks");
+    let n_blocks = inputs.kv.check(options.shape());
     let mut n_rows = 0;
     for segment in inputs.segments {
         assert!(segment.first_row >= n_rows, "attend: segments overlap or are out of order");
@@ -118,21 +108,15 @@ fn check(team: &Team, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
         assert!(segment.pos + segment.n_rows <= segment.n_kv, "attend: rows past the sequence's {}", segment.n_kv);
         let needed = segment.n_kv.div_ceil(BLOCK_TOKENS);
         assert!(needed <= segment.blocks.len(), "attend: need {needed} blocks, have {}", segment.blocks.len());
-        let known = |&block: &u32| (block as usize) < n_blocks;
-        assert!(segment.blocks[..needed].iter().all(known), "attend: a block past the slab's {n_blocks}");
+        let known = |block: &KvBlock| block.index() < n_blocks[block.format() as usize];
+        assert!(segment.blocks[..needed].iter().all(known), "attend: a block past the layer's {n_blocks:?}");
     }
     assert!(inputs.q.len() >= n_rows * n_heads * k_dim, "attend: {n_rows} rows, fewer queries");
     assert!(out.len() >= n_rows * n_heads * v_dim, "attend: {n_rows} rows, fewer in the output");
 }
 
-fn attend_as<T: Element>(
-    table: &Table,
-    team: &Team,
-    scratch: &mut Scratch,
-    inputs: &Inputs<'_>,
-    (k, v): (&[T], &[T]),
-    out: &mut [f32],
-) {
+/// Cuts the step into tasks and runs them on the team.
+fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
     let plan = Plan::new(inputs, team.n_threads(), scratch.partials.len(), scratch.n_done.len());
     let tile_len = tile_len(scratch.limits.k_dim, scratch.limits.v_dim);
     let tiles = Shared::new(&mut scratch.tiles);
@@ -143,8 +127,6 @@ fn attend_as<T: Element>(
     let context = Context {
         table,
         inputs,
-        k,
-        v,
         plan: &plan,
         n_tasks: n_tiles * plan.n_spans,
         cursor: Cursor::default(),
@@ -183,11 +165,9 @@ fn attend_as<T: Element>(
 struct Cursor(AtomicUsize);
 
 /// What all tasks of a step share.
-pub(super) struct Context<'a, T> {
+pub(super) struct Context<'a> {
     pub(super) table: &'a Table,
     pub(super) inputs: &'a Inputs<'a>,
-    pub(super) k: &'a [T],
-    pub(super) v: &'a [T],
     plan: &'a Plan,
     n_tasks: usize,
     cursor: Cursor,
@@ -195,7 +175,7 @@ pub(super) struct Context<'a, T> {
     partials: Shared<'a, f32>,
 }
 
-impl<'a, T: Element> Context<'a, T> {
+impl<'a> Context<'a> {
     fn claim(&self) -> Option<usize> {
         Some(self.cursor.0.fetch_add(1, Ordering::Relaxed)).filter(|&task| task < self.n_tasks)
     }

@@ -1,6 +1,6 @@
 //! The register kernels, written once over groups of 16 floats; each instruction set says what its 16 floats are.
 
-use super::{BLOCK_TOKENS, FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
+use super::{BLOCK_TOKENS, FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, ahead_of};
 use half::f16;
 
 /// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON.
@@ -68,16 +68,15 @@ const fn line<T>() -> usize {
 /// # Safety
 /// The instruction set of `L` is enabled, and `args` were checked.
 #[inline(always)]
-pub(super) unsafe fn scores<L: Lanes, T: Loaded, const R: usize, const B: usize>(args: &mut ScoreArgs<'_, T>) {
-    let (k_dim, q, out) = (args.k_dim, args.q.as_ptr(), args.out.as_mut_ptr());
-    let n_blocks = args.offsets.len();
+pub(super) unsafe fn scores<L: Lanes, T: Loaded, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>) {
+    let (k_dim, q, out) = (args.shape.k_dim, args.q.as_ptr(), args.out.as_mut_ptr());
+    let (q_stride, n_blocks) = (args.shape.k_stride(), args.blocks.len());
     let columns_per_line = line::<T>() / BLOCK_TOKENS;
     for first in (0..n_blocks).step_by(B) {
         // Past the last block, it is scored again and dropped.
-        // SAFETY: offsets lie inside the slab.
         let keys: [*const T; B] =
-            std::array::from_fn(|b| unsafe { args.k.as_ptr().add(args.offsets[(first + b).min(n_blocks - 1)]) });
-        let ahead: [*const T; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
+            std::array::from_fn(|b| args.blocks[(first + b).min(n_blocks - 1)].bytes.as_ptr().cast());
+        let ahead: [*const T; B] = std::array::from_fn(|b| ahead_of(args.ahead, first + b, keys[b]));
         // SAFETY: the caller enabled the instruction set.
         let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
         let mut d = 0;
@@ -88,13 +87,13 @@ pub(super) unsafe fn scores<L: Lanes, T: Loaded, const R: usize, const B: usize>
             }
             for i in 0..columns_per_line {
                 // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
-                unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d + i), k_dim, &keys, d + i) };
+                unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d + i), q_stride, &keys, d + i) };
             }
             d += columns_per_line;
         }
         while d < k_dim {
             // SAFETY: as above.
-            unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d), k_dim, &keys, d) };
+            unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d), q_stride, &keys, d) };
             d += 1;
         }
         for (r, sums) in sums.iter().enumerate() {
@@ -106,7 +105,7 @@ pub(super) unsafe fn scores<L: Lanes, T: Loaded, const R: usize, const B: usize>
     }
 }
 
-/// Adds column `d` of `B` blocks to the scores of `R` rows; `q`: that column's queries, rows `k_dim` apart.
+/// Adds column `d` of `B` blocks to the scores of `R` rows; `q`: that column's queries, rows `q_stride` apart.
 ///
 /// # Safety
 /// As for [`scores`]; `d` is less than `k_dim`.
@@ -114,7 +113,7 @@ pub(super) unsafe fn scores<L: Lanes, T: Loaded, const R: usize, const B: usize>
 unsafe fn score_column<L: Lanes, T: Loaded, const R: usize, const B: usize>(
     sums: &mut [[L::V; B]; R],
     q: *const f32,
-    k_dim: usize,
+    q_stride: usize,
     keys: &[*const T; B],
     d: usize,
 ) {
@@ -124,8 +123,8 @@ unsafe fn score_column<L: Lanes, T: Loaded, const R: usize, const B: usize>(
         *column = unsafe { T::load::<L>(keys.add(d * BLOCK_TOKENS)) };
     }
     for (r, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: `q` has `R` rows of `k_dim`.
-        let x = unsafe { L::splat(*q.add(r * k_dim)) };
+        // SAFETY: `q` has `R` rows of `q_stride`.
+        let x = unsafe { L::splat(*q.add(r * q_stride)) };
         for (sum, &column) in sums.iter_mut().zip(&column) {
             // SAFETY: the caller enabled the instruction set.
             *sum = unsafe { L::fma(x, column, *sum) };
@@ -138,14 +137,14 @@ unsafe fn score_column<L: Lanes, T: Loaded, const R: usize, const B: usize>(
 /// # Safety
 /// The instruction set of `L` is enabled, and `args` were checked.
 #[inline(always)]
-pub(super) unsafe fn values<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &mut ValueArgs<'_, T>) {
-    let mut column = 0;
-    while column + 16 * W <= args.v_stride {
+pub(super) unsafe fn values<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &mut ValueArgs<'_>) {
+    let (mut column, v_stride) = (0, args.shape.v_stride());
+    while column + 16 * W <= v_stride {
         // SAFETY: the columns lie inside a row; the rest is the caller's.
         unsafe { values_at::<L, T, R, W>(args, column) };
         column += 16 * W;
     }
-    while column < args.v_stride {
+    while column < v_stride {
         // SAFETY: as above; a row is whole vectors.
         unsafe { values_at::<L, T, R, 1>(args, column) };
         column += 16;
@@ -157,8 +156,8 @@ pub(super) unsafe fn values<L: Lanes, T: Loaded, const R: usize, const W: usize>
 /// # Safety
 /// As for [`values`]; the columns lie inside a row.
 #[inline(always)]
-unsafe fn values_at<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &mut ValueArgs<'_, T>, column: usize) {
-    let (v_stride, p, out) = (args.v_stride, args.p.as_ptr(), args.out.as_mut_ptr());
+unsafe fn values_at<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &mut ValueArgs<'_>, column: usize) {
+    let (v_stride, p, out) = (args.shape.v_stride(), args.p.as_ptr(), args.out.as_mut_ptr());
     // SAFETY: the caller enabled the instruction set.
     let mut sums = [[unsafe { L::splat(0.0) }; W]; R];
     for (r, sums) in sums.iter_mut().enumerate() {
@@ -171,9 +170,10 @@ unsafe fn values_at<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &
     while token < args.tokens.end {
         let block = token / BLOCK_TOKENS;
         let end = args.tokens.end.min((block + 1) * BLOCK_TOKENS);
+        let first: *const T = args.blocks[block].bytes.as_ptr().cast();
         // SAFETY: the block's head has 16 rows of `v_stride`.
-        let mut v = unsafe { args.v.as_ptr().add(args.offsets[block] + token % BLOCK_TOKENS * v_stride + column) };
-        let mut ahead = args.ahead.of(block, v).wrapping_add(column);
+        let mut v = unsafe { first.add(token % BLOCK_TOKENS * v_stride + column) };
+        let mut ahead = ahead_of(args.ahead, block, v).wrapping_add(column);
         while token < end {
             for line in 0..(16 * W).div_ceil(line::<T>()) {
                 // SAFETY: the caller enabled the instruction set.
@@ -307,13 +307,17 @@ unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
 /// values at a time.
 macro_rules! entries {
     ($lanes:ident, $features:literal, $($n_rows:literal: $n_blocks:literal $n_vectors:literal),+) => {
-        $crate::attention::lanes::entries!(@rows scores_f16 scores ScoreArgs f16 $lanes, $features, $($n_rows: $n_blocks),+);
         $crate::attention::lanes::entries!(@rows scores_f32 scores ScoreArgs f32 $lanes, $features, $($n_rows: $n_blocks),+);
-        $crate::attention::lanes::entries!(@rows values_f16 values ValueArgs f16 $lanes, $features, $($n_rows: $n_vectors),+);
+        $crate::attention::lanes::entries!(@rows scores_f16 scores ScoreArgs f16 $lanes, $features, $($n_rows: $n_blocks),+);
         $crate::attention::lanes::entries!(@rows values_f32 values ValueArgs f32 $lanes, $features, $($n_rows: $n_vectors),+);
+        $crate::attention::lanes::entries!(@rows values_f16 values ValueArgs f16 $lanes, $features, $($n_rows: $n_vectors),+);
 
         /// Rows the kernels take at most.
         pub(super) const CHUNK_ROWS: usize = [$($n_rows),+].len();
+        /// Scores by format.
+        pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); 2] = [scores_f32, scores_f16];
+        /// Values by format.
+        pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); 2] = [values_f32, values_f16];
 
         #[target_feature(enable = $features)]
         pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
@@ -329,9 +333,9 @@ macro_rules! entries {
     };
     (@rows $name:ident $kernel:ident $args:ident $type:ident $lanes:ident, $features:literal, $($n_rows:literal: $n:literal),+) => {
         #[target_feature(enable = $features)]
-        pub(super) fn $name(args: &mut $args<'_, $type>) {
+        fn $name(args: &mut $args<'_>) {
             match args.n_rows {
-                // SAFETY: the features are enabled here, and `Element` checked the arguments.
+                // SAFETY: the features are enabled here, and `Table` checked the arguments.
                 $($n_rows => unsafe { lanes::$kernel::<$lanes, $type, $n_rows, $n>(args) },)+
                 n_rows => unreachable!("{n_rows} rows in a chunk"),
             }

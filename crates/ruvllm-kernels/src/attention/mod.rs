@@ -1,12 +1,13 @@
 //! Attention over a paged KV cache: flash tiles for prefill, paged reads for decode, one definition for both.
 //!
 //! # Layout
-//! The cache of a layer is two slabs, cut in blocks of [`BLOCK_TOKENS`] = 16 positions, elements `f16` or `f32`:
+//! The cache is cut in blocks of [`BLOCK_TOKENS`] = 16 positions; a layer's part of one, elements `f16` or `f32`, is
 //! ```text
-//! K [block][n_kv_heads][k_dim][16]        tokens run fastest: the scores of 16 tokens are one vector, no horizontal sums
-//! V [block][n_kv_heads][16][v_stride]     v_stride = v_dim rounded up to 16: a token's value row is whole vectors
+//! K [n_kv_heads][k_dim][16]        tokens run fastest: the scores of 16 tokens are one vector, no horizontal sums
+//! V [n_kv_heads][16][v_stride]     v_stride = v_dim rounded up to 16: a token's value row is whole vectors
 //! ```
-//! A sequence is a table of block numbers; position `p` lies in slot `p % 16` of block `table[p / 16]`.
+//! A sequence is a table of [`KvBlock`]s; position `p` lies in slot `p % 16` of block `table[p / 16]`. Where a block's
+//! bytes are, [`KvLayer`] says.
 //!
 //! # Definition
 //! Positions are cut in absolute *spans* of [`SPAN_TOKENS`] = 256. For one query at position `p` and one head:
@@ -42,6 +43,7 @@
 
 mod attend;
 mod lanes;
+mod layout;
 mod plan;
 mod scalar;
 mod store;
@@ -57,14 +59,12 @@ mod neon;
 mod tests;
 
 pub use attend::{Inputs, Limits, Scratch, attend};
+pub use layout::{BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, UNIT_BLOCKS, UNIT_TOKENS};
 pub use store::store;
 
 use crate::isa::{self, Isa, Row};
-use half::f16;
 use std::ops::Range;
 
-/// Positions in a block.
-pub const BLOCK_TOKENS: usize = 16;
 /// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).
 pub const SPAN_TOKENS: usize = 256;
 
@@ -76,72 +76,6 @@ const CHUNK_ROWS_MAX: usize = 8;
 const GROUP_BLOCKS: usize = 8;
 /// Blocks in a span.
 const SPAN_BLOCKS: usize = SPAN_TOKENS / BLOCK_TOKENS;
-
-/// What one layer keeps per position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KvShape {
-    /// Key/value heads.
-    pub n_kv_heads: usize,
-    /// Length of a key (and query) head.
-    pub k_dim: usize,
-    /// Length of a value (and output) head; may differ from `k_dim`.
-    pub v_dim: usize,
-}
-
-impl KvShape {
-    /// Returns the distance between the values of neighbouring positions: `v_dim` rounded up to a whole vector.
-    pub fn v_stride(self) -> usize {
-        self.v_dim.next_multiple_of(16)
-    }
-
-    /// Returns the elements of K in one block.
-    pub fn k_block_len(self) -> usize {
-        self.n_kv_heads * self.k_dim * BLOCK_TOKENS
-    }
-
-    /// Returns the elements of V in one block.
-    pub fn v_block_len(self) -> usize {
-        self.n_kv_heads * BLOCK_TOKENS * self.v_stride()
-    }
-}
-
-/// The K and V of one layer, all blocks, in the [module's layout](self#layout).
-#[derive(Clone, Copy, Debug)]
-pub enum KvSlab<'a> {
-    /// Half precision.
-    F16 {
-        /// `[n_blocks][n_kv_heads][k_dim][16]`
-        k: &'a [f16],
-        /// `[n_blocks][n_kv_heads][16][v_stride]`
-        v: &'a [f16],
-    },
-    /// Single precision.
-    F32 {
-        /// `[n_blocks][n_kv_heads][k_dim][16]`
-        k: &'a [f32],
-        /// `[n_blocks][n_kv_heads][16][v_stride]`
-        v: &'a [f32],
-    },
-}
-
-/// [`KvSlab`] for writing.
-#[derive(Debug)]
-pub enum KvSlabMut<'a> {
-    /// Half precision.
-    F16 {
-        /// `[n_blocks][n_kv_heads][k_dim][16]`
-        k: &'a mut [f16],
-        /// `[n_blocks][n_kv_heads][16][v_stride]`
-        v: &'a mut [f16],
-    },
-    /// Single precision.
-    F32 {
-        /// `[n_blocks][n_kv_heads][k_dim][16]`
-        k: &'a mut [f32],
-        /// `[n_blocks][n_kv_heads][16][v_stride]`
-        v: &'a mut [f32],
-    },
-}
 
 /// Consecutive rows of a step that belong to one sequence.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +89,7 @@ pub struct Segment<'a> {
     /// Positions of the sequence once this step's rows are written.
     pub n_kv: usize,
     /// The sequence's blocks, at least `n_kv` positions.
-    pub blocks: &'a [u32],
+    pub blocks: &'a [KvBlock],
 }
 
 /// How a layer attends.
@@ -200,7 +134,7 @@ impl Options<'_> {
         }
     }
 
-    /// Returns the shape of the slabs these options read.
+    /// Returns the shape of the cache these options read.
     pub fn shape(&self) -> KvShape {
         KvShape { n_kv_heads: self.n_kv_heads, k_dim: self.k_dim, v_dim: self.v_dim }
     }
@@ -212,58 +146,55 @@ impl Options<'_> {
     }
 }
 
-/// Heads of blocks that a kernel prefetches while it works, at the pace of its reading.
-struct Ahead<'a, T> {
-    /// The layer's slab; K or V.
-    slab: &'a [T],
-    /// Where they start, at most [`GROUP_BLOCKS`]; these need not lie inside the slab.
-    offsets: &'a [usize],
+/// One head's keys or values of a block.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    /// The head's share of the unit that the block lies in.
+    bytes: &'a [u8],
+    /// The block's place in the unit.
+    sub: usize,
 }
 
-impl<T> Clone for Ahead<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
+impl Part<'_> {
+    const NONE: Part<'static> = Part { bytes: &[], sub: 0 };
 }
 
-impl<T> Copy for Ahead<'_, T> {}
-
-impl<T> Ahead<'_, T> {
-    /// Returns where to read ahead while block `block` of the group is read at `current`, which serves if there is no more.
-    #[inline(always)]
-    fn of(&self, block: usize, current: *const T) -> *const T {
-        self.offsets.get(block).map_or(current, |&offset| self.slab.as_ptr().wrapping_add(offset))
-    }
+/// Returns what is read ahead while part `block` of a group is read at `current`, which serves if there is no more.
+#[inline(always)]
+fn ahead_of<T>(ahead: &[Part<'_>], block: usize, current: *const T) -> *const T {
+    ahead.get(block).map_or(current, |part| part.bytes.as_ptr().cast())
 }
 
 /// Scores of up to `chunk_rows` rows and [`GROUP_BLOCKS`] blocks: `out[r][16 b + t] = Σ_d q[r][d]·k[b][d][t]`.
-struct ScoreArgs<'a, T> {
+struct ScoreArgs<'a> {
+    /// Of all blocks.
+    format: KvFormat,
+    shape: KvShape,
     n_rows: usize,
-    k_dim: usize,
-    /// `[n_rows, k_dim]`
+    /// `[n_rows, k_stride]`, zeros past `k_dim`
     q: &'a [f32],
-    /// The layer's slab.
-    k: &'a [T],
-    /// Where this head starts in each block.
-    offsets: &'a [usize],
-    ahead: Ahead<'a, T>,
+    /// The keys of each block.
+    blocks: &'a [Part<'a>],
+    /// What comes next, to be prefetched at the pace of reading.
+    ahead: &'a [Part<'a>],
     /// Rows `out_stride` apart.
     out: &'a mut [f32],
     out_stride: usize,
 }
 
 /// Values of up to `chunk_rows` rows and [`GROUP_BLOCKS`] blocks: `out[r][c] += Σ_t p[r][t]·v[t][c]`, `t` in `tokens`.
-struct ValueArgs<'a, T> {
+struct ValueArgs<'a> {
+    /// Of all blocks.
+    format: KvFormat,
+    shape: KvShape,
     n_rows: usize,
-    v_stride: usize,
     /// Rows `p_stride` apart, from the first position of the first block.
     p: &'a [f32],
     p_stride: usize,
-    /// The layer's slab.
-    v: &'a [T],
-    /// Where this head starts in each block.
-    offsets: &'a [usize],
-    ahead: Ahead<'a, T>,
+    /// The values of each block.
+    blocks: &'a [Part<'a>],
+    /// What comes next, to be prefetched at the pace of reading.
+    ahead: &'a [Part<'a>],
     /// Which positions count, from the first of the first block.
     tokens: Range<usize>,
     /// `[n_rows, v_stride]`
@@ -298,12 +229,12 @@ pub struct Table {
     isa: Isa,
     /// Rows its kernels take at most.
     chunk_rows: usize,
-    scores_f16: unsafe fn(&mut ScoreArgs<'_, f16>),
-    scores_f32: unsafe fn(&mut ScoreArgs<'_, f32>),
+    /// By format.
+    scores: [unsafe fn(&mut ScoreArgs<'_>); 2],
     /// Returns the maximum and the sum.
     softmax: unsafe fn(&mut SoftmaxArgs<'_>) -> (f32, f32),
-    values_f16: unsafe fn(&mut ValueArgs<'_, f16>),
-    values_f32: unsafe fn(&mut ValueArgs<'_, f32>),
+    /// By format.
+    values: [unsafe fn(&mut ValueArgs<'_>); 2],
     /// Returns the maximum and the sum of both.
     fold: unsafe fn(&mut FoldArgs<'_>) -> (f32, f32),
 }
@@ -320,11 +251,9 @@ macro_rules! row {
         Table {
             isa: $isa,
             chunk_rows: $module::CHUNK_ROWS,
-            scores_f16: $module::scores_f16,
-            scores_f32: $module::scores_f32,
+            scores: $module::SCORES,
             softmax: $module::softmax,
-            values_f16: $module::values_f16,
-            values_f32: $module::values_f32,
+            values: $module::VALUES,
             fold: $module::fold,
         }
     };
@@ -371,56 +300,41 @@ impl Table {
         // SAFETY: as above.
         unsafe { (self.fold)(args) }
     }
-}
 
-/// An element of a slab: picks its kernels from a row.
-trait Element: Copy + Sync {
-    fn scores(table: &Table, args: &mut ScoreArgs<'_, Self>);
-    fn values(table: &Table, args: &mut ValueArgs<'_, Self>);
-}
+    fn scores(&self, args: &mut ScoreArgs<'_>) {
+        args.check();
+        // SAFETY: as above.
+        unsafe { (self.scores[args.format as usize])(args) }
+    }
 
-macro_rules! element {
-    ($type:ty, $scores:ident, $values:ident) => {
-        impl Element for $type {
-            fn scores(table: &Table, args: &mut ScoreArgs<'_, Self>) {
-                args.check();
-                // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-                unsafe { (table.$scores)(args) }
-            }
-
-            fn values(table: &Table, args: &mut ValueArgs<'_, Self>) {
-                args.check();
-                // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-                unsafe { (table.$values)(args) }
-            }
-        }
-    };
-}
-
-element!(f16, scores_f16, values_f16);
-element!(f32, scores_f32, values_f32);
-
-impl<T> ScoreArgs<'_, T> {
-    /// Asserts what the kernels' pointers rely on.
-    fn check(&self) {
-        let (n_rows, n_blocks) = (self.n_rows, self.offsets.len());
-        assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&n_blocks));
-        assert!(self.q.len() >= n_rows * self.k_dim);
-        assert!(self.out.len() >= (n_rows - 1) * self.out_stride + n_blocks * BLOCK_TOKENS);
-        let len = self.k_dim * BLOCK_TOKENS;
-        assert!(self.offsets.iter().all(|&offset| offset <= self.k.len() && len <= self.k.len() - offset));
+    fn values(&self, args: &mut ValueArgs<'_>) {
+        args.check();
+        // SAFETY: as above.
+        unsafe { (self.values[args.format as usize])(args) }
     }
 }
 
-impl<T> ValueArgs<'_, T> {
+impl ScoreArgs<'_> {
+    /// Asserts what the kernels' pointers rely on.
+    fn check(&self) {
+        let (n_rows, n_blocks) = (self.n_rows, self.blocks.len());
+        assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&n_blocks));
+        assert!(self.q.len() >= n_rows * self.shape.k_stride());
+        assert!(self.out.len() >= (n_rows - 1) * self.out_stride + n_blocks * BLOCK_TOKENS);
+        let (len, n_subs) = (self.format.k_head_bytes(self.shape), self.format.blocks_per_unit());
+        assert!(self.blocks.iter().all(|block| block.bytes.len() == len && block.sub < n_subs));
+    }
+}
+
+impl ValueArgs<'_> {
     /// Asserts what the kernels' pointers rely on.
     fn check(&self) {
         let (n_rows, tokens) = (self.n_rows, &self.tokens);
-        assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&self.offsets.len()));
-        assert!(tokens.start <= tokens.end && tokens.end <= self.offsets.len() * BLOCK_TOKENS);
+        assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&self.blocks.len()));
+        assert!(tokens.start <= tokens.end && tokens.end <= self.blocks.len() * BLOCK_TOKENS);
         assert!(self.p.len() >= (n_rows - 1) * self.p_stride + tokens.end);
-        assert!(self.v_stride.is_multiple_of(16) && self.out.len() >= n_rows * self.v_stride);
-        let len = self.v_stride * BLOCK_TOKENS;
-        assert!(self.offsets.iter().all(|&offset| offset <= self.v.len() && len <= self.v.len() - offset));
+        assert!(self.out.len() >= n_rows * self.shape.v_stride());
+        let (len, n_subs) = (self.format.v_head_bytes(self.shape), self.format.blocks_per_unit());
+        assert!(self.blocks.iter().all(|block| block.bytes.len() == len && block.sub < n_subs));
     }
 }

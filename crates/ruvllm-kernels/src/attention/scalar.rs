@@ -7,29 +7,37 @@ use half::slice::HalfFloatSliceExt;
 /// Rows the kernels take at most: any number would do.
 pub(super) const CHUNK_ROWS: usize = 6;
 
-/// 16 elements as floats.
-type Widen<T> = fn(&[T]) -> [f32; 16];
+/// Scores by format.
+pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); 2] =
+    [|args| scores(args, widen_f32), |args| scores(args, widen_f16)];
+/// Values by format.
+pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); 2] =
+    [|args| values(args, widen_f32), |args| values(args, widen_f16)];
 
-fn widen_f16(from: &[f16]) -> [f32; 16] {
+/// The 16 elements that begin `16 · n` elements into the bytes, as floats.
+type Widen = fn(&[u8], usize) -> [f32; 16];
+
+fn widen_f16(bytes: &[u8], n: usize) -> [f32; 16] {
+    let halves: [f16; 16] = bytemuck::pod_read_unaligned(&bytes[32 * n..][..32]);
     let mut to = [0.0; 16];
-    from.convert_to_f32_slice(&mut to);
+    halves.convert_to_f32_slice(&mut to);
     to
 }
 
-fn widen_f32(from: &[f32]) -> [f32; 16] {
-    from.try_into().expect("callers pass 16")
+fn widen_f32(bytes: &[u8], n: usize) -> [f32; 16] {
+    bytemuck::pod_read_unaligned(&bytes[64 * n..][..64])
 }
 
-fn scores<T>(args: &mut ScoreArgs<'_, T>, widen: Widen<T>) {
-    for (block, &offset) in args.offsets.iter().enumerate() {
+fn scores(args: &mut ScoreArgs<'_>, widen: Widen) {
+    for (block, part) in args.blocks.iter().enumerate() {
         let start = block * BLOCK_TOKENS;
         for row in 0..args.n_rows {
             args.out[row * args.out_stride + start..][..BLOCK_TOKENS].fill(0.0);
         }
-        for d in 0..args.k_dim {
-            let keys = widen(&args.k[offset + d * BLOCK_TOKENS..][..BLOCK_TOKENS]);
+        for d in 0..args.shape.k_dim {
+            let keys = widen(part.bytes, d);
             for row in 0..args.n_rows {
-                let q = args.q[row * args.k_dim + d];
+                let q = args.q[row * args.shape.k_stride() + d];
                 let sums = &mut args.out[row * args.out_stride + start..][..BLOCK_TOKENS];
                 sums.iter_mut().zip(&keys).for_each(|(sum, key)| *sum += q * key);
             }
@@ -37,34 +45,19 @@ fn scores<T>(args: &mut ScoreArgs<'_, T>, widen: Widen<T>) {
     }
 }
 
-fn values<T>(args: &mut ValueArgs<'_, T>, widen: Widen<T>) {
+fn values(args: &mut ValueArgs<'_>, widen: Widen) {
+    let v_stride = args.shape.v_stride();
     for token in args.tokens.clone() {
-        let start = args.offsets[token / BLOCK_TOKENS] + token % BLOCK_TOKENS * args.v_stride;
-        for column in (0..args.v_stride).step_by(16) {
-            let values = widen(&args.v[start + column..][..16]);
+        let part = args.blocks[token / BLOCK_TOKENS];
+        for column in (0..v_stride).step_by(16) {
+            let values = widen(part.bytes, (token % BLOCK_TOKENS * v_stride + column) / 16);
             for row in 0..args.n_rows {
                 let p = args.p[row * args.p_stride + token];
-                let sums = &mut args.out[row * args.v_stride + column..][..16];
+                let sums = &mut args.out[row * v_stride + column..][..16];
                 sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += p * value);
             }
         }
     }
-}
-
-pub(super) fn scores_f16(args: &mut ScoreArgs<'_, f16>) {
-    scores(args, widen_f16);
-}
-
-pub(super) fn scores_f32(args: &mut ScoreArgs<'_, f32>) {
-    scores(args, widen_f32);
-}
-
-pub(super) fn values_f16(args: &mut ValueArgs<'_, f16>) {
-    values(args, widen_f16);
-}
-
-pub(super) fn values_f32(args: &mut ValueArgs<'_, f32>) {
-    values(args, widen_f32);
 }
 
 pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {

@@ -1,7 +1,9 @@
 //! Attention against a plain f64 reference, and equality of bits over chunks, threads and batches.
 
 use super::*;
+use crate::arena::AlignedVec;
 use crate::team::Team;
+use half::f16;
 use proptest::prelude::*;
 
 /// What a test attends with; `q`, `k`, `v` hold all positions of one sequence.
@@ -24,6 +26,10 @@ impl Case {
         let shape = KvShape { n_kv_heads, k_dim: dim, v_dim: dim };
         let (softcap, window, seed) = (None, None, 1);
         Case { n_heads, shape, n_kv, softcap, window, causal: true, sinks: false, alibi: false, half: true, seed }
+    }
+
+    fn format(&self) -> KvFormat {
+        if self.half { KvFormat::F16 } else { KvFormat::F32 }
     }
 }
 
@@ -49,11 +55,19 @@ struct Cache {
     v: Vec<f32>,
     sinks: Vec<f32>,
     slopes: Vec<f32>,
-    blocks: Vec<u32>,
-    k16: Vec<f16>,
-    v16: Vec<f16>,
-    k32: Vec<f32>,
-    v32: Vec<f32>,
+    blocks: Vec<KvBlock>,
+    bytes: AlignedVec<u8>,
+}
+
+/// Units that hold one layer, keys before values.
+fn units(format: KvFormat, shape: KvShape, bytes: &[u8]) -> KvUnits<'_> {
+    let k_bytes = format.k_bytes(shape);
+    KvUnits { bytes, stride: k_bytes + format.v_bytes(shape), k_at: 0, v_at: k_bytes }
+}
+
+fn units_mut(format: KvFormat, shape: KvShape, bytes: &mut [u8]) -> KvUnitsMut<'_> {
+    let k_bytes = format.k_bytes(shape);
+    KvUnitsMut { format, bytes, stride: k_bytes + format.v_bytes(shape), k_at: 0, v_at: k_bytes }
 }
 
 impl Cache {
@@ -67,45 +81,34 @@ impl Cache {
             k.iter_mut().chain(&mut v).for_each(|x| *x = f16::from_f32(*x).to_f32());
         }
         let n_blocks = n.div_ceil(BLOCK_TOKENS) + 2;
-        let mut blocks: Vec<u32> = (0..n_blocks as u32).collect();
+        let format = case.format();
+        let mut blocks: Vec<KvBlock> = (0..n_blocks).map(|i| KvBlock::new(format, i)).collect();
         for i in (1..n_blocks).rev() {
             blocks.swap(i, random.next() as usize % (i + 1));
         }
-        let (k_len, v_len) = (n_blocks * shape.k_block_len(), n_blocks * shape.v_block_len());
+        // Bytes of ones are NaN in both formats.
+        let mut bytes = AlignedVec::new(n_blocks * (format.k_bytes(shape) + format.v_bytes(shape)));
+        bytes.fill(0xff);
         let mut cache = Cache {
             case: case.clone(),
             sinks: random.vec(case.n_heads).iter().map(|x| 3.0 * x).collect(),
             slopes: random.vec(case.n_heads).iter().map(|x| 0.1 * x.abs()).collect(),
             q,
             blocks,
-            k16: vec![f16::NAN; if case.half { k_len } else { 0 }],
-            v16: vec![f16::NAN; if case.half { v_len } else { 0 }],
-            k32: vec![f32::NAN; if case.half { 0 } else { k_len }],
-            v32: vec![f32::NAN; if case.half { 0 } else { v_len }],
+            bytes,
             k: vec![],
             v: vec![],
         };
         let blocks = cache.blocks.clone();
         let segment = Segment { first_row: 0, n_rows: n, pos: 0, n_kv: n, blocks: &blocks };
-        store(&Team::new(2), shape, cache.slab_mut(), &[segment], &k, &v);
+        store(&Team::new(2), shape, units_mut(format, shape, &mut cache.bytes), &[segment], &k, &v);
         (cache.k, cache.v) = (k, v);
         cache
     }
 
-    fn slab_mut(&mut self) -> KvSlabMut<'_> {
-        if self.case.half {
-            KvSlabMut::F16 { k: &mut self.k16, v: &mut self.v16 }
-        } else {
-            KvSlabMut::F32 { k: &mut self.k32, v: &mut self.v32 }
-        }
-    }
-
-    fn slab(&self) -> KvSlab<'_> {
-        if self.case.half {
-            KvSlab::F16 { k: &self.k16, v: &self.v16 }
-        } else {
-            KvSlab::F32 { k: &self.k32, v: &self.v32 }
-        }
+    fn layer(&self) -> KvLayer<'_> {
+        let format = self.case.format();
+        KvLayer::default().with(format, units(format, self.case.shape, &self.bytes))
     }
 
     fn options(&self) -> Options<'_> {
@@ -141,7 +144,7 @@ impl Cache {
             let n_kv = if self.case.causal { end } else { self.case.n_kv };
             let segments = [Segment { first_row: 0, n_rows: end - pos, pos, n_kv, blocks: &self.blocks }];
             let (options, q) = (self.options(), &self.q[pos * q_len..end * q_len]);
-            let inputs = Inputs { options: &options, kv: self.slab(), segments: &segments, q };
+            let inputs = Inputs { options: &options, kv: self.layer(), segments: &segments, q };
             attend(
                 table,
                 team,
@@ -292,10 +295,12 @@ proptest! {
         let mut cache = Cache::new(&case);
         let outs: Vec<_> = available().map(|table| cache.attend(table, &Team::new(2), &[n - 1, n])).collect();
         for pos in 0..n.saturating_sub(window) {
-            let block = cache.blocks[pos / BLOCK_TOKENS] as usize;
+            let (shape, block) = (case.shape, cache.blocks[pos / BLOCK_TOKENS].index());
+            let (k_len, stride) = (shape.k_block_len(), shape.k_block_len() + shape.v_block_len());
+            let halves = &mut bytemuck::cast_slice_mut::<u8, f16>(&mut cache.bytes)[block * stride..][..stride];
             for c in 0..16 {
-                cache.k16[block * case.shape.k_block_len() + c * 16 + pos % 16] = f16::NAN;
-                cache.v16[block * case.shape.v_block_len() + pos % 16 * 16 + c] = f16::INFINITY;
+                halves[c * 16 + pos % 16] = f16::NAN;
+                halves[k_len + pos % 16 * 16 + c] = f16::INFINITY;
             }
         }
         for (table, out) in available().zip(outs) {
@@ -330,7 +335,7 @@ fn long_decodes_split_spans_and_stay_equal() {
             let (options, mut out) = (cache.options(), vec![0.0; 32]);
             let segments = [Segment { first_row: 0, n_rows: 1, pos: n - 1, n_kv: n, blocks: &cache.blocks }];
             let inputs =
-                Inputs { options: &options, kv: cache.slab(), segments: &segments, q: &cache.q[(n - 1) * 32..] };
+                Inputs { options: &options, kv: cache.layer(), segments: &segments, q: &cache.q[(n - 1) * 32..] };
             attend(table, team, &mut scratch, &inputs, &mut out);
             out
         };
@@ -346,14 +351,15 @@ fn a_batch_of_sequences_equals_each_alone() {
     let shape = KvShape { n_kv_heads: 2, k_dim: 32, v_dim: 32 };
     let cases = [700, 3, 40, 1200].map(|n_kv| Case { shape, seed: n_kv as u64, ..Case::plain(6, 2, 32, n_kv) });
     let caches = cases.each_ref().map(Cache::new);
-    // One pool: the slabs one after the other.
-    let (mut k, mut v, mut blocks, mut n_blocks) = (vec![], vec![], vec![], 0);
+    // One pool: the units one after the other.
+    let (mut bytes, mut blocks, mut n_blocks) = (vec![], vec![], 0);
     for cache in &caches {
-        k.extend_from_slice(&cache.k16);
-        v.extend_from_slice(&cache.v16);
-        blocks.push(cache.blocks.iter().map(|block| block + n_blocks).collect::<Vec<_>>());
-        n_blocks += cache.blocks.len() as u32;
+        bytes.extend_from_slice(&cache.bytes);
+        let moved = cache.blocks.iter().map(|block| KvBlock::new(KvFormat::F16, block.index() + n_blocks));
+        blocks.push(moved.collect::<Vec<_>>());
+        n_blocks += cache.blocks.len();
     }
+    let kv = KvLayer::default().with(KvFormat::F16, units(KvFormat::F16, shape, &bytes));
     for (table, n_rows) in available().flat_map(|table| [1, 3].map(|n_rows| (table, n_rows))) {
         let q: Vec<f32> = caches.iter().flat_map(|cache| &cache.q[cache.q.len() - n_rows * 192..]).copied().collect();
         let segment = |(i, cache): (usize, &Cache)| {
@@ -364,7 +370,7 @@ fn a_batch_of_sequences_equals_each_alone() {
         let (options, mut out) = (caches[0].options(), vec![0.0; 4 * n_rows * 192]);
         let team = Team::new(2);
         let mut scratch = Scratch::new(2, caches[3].limits());
-        let inputs = Inputs { options: &options, kv: KvSlab::F16 { k: &k, v: &v }, segments: &segments, q: &q };
+        let inputs = Inputs { options: &options, kv, segments: &segments, q: &q };
         attend(table, &team, &mut scratch, &inputs, &mut out);
         for (cache, out) in caches.iter().zip(out.chunks(n_rows * 192)) {
             let alone = cache.attend(table, &team, &[cache.case.n_kv]);
@@ -381,7 +387,7 @@ fn rows_of_no_segment_stay_untouched() {
         Segment { first_row: 3, n_rows: 0, pos: 0, n_kv: 0, blocks: &[] },
     ];
     let (options, mut out, mut scratch) = (cache.options(), [7.0; 48], Scratch::new(1, cache.limits()));
-    let inputs = Inputs { options: &options, kv: cache.slab(), segments: &segments, q: &[0.5; 48] };
+    let inputs = Inputs { options: &options, kv: cache.layer(), segments: &segments, q: &[0.5; 48] };
     attend(pick(Isa::best()), &Team::new(1), &mut scratch, &inputs, &mut out);
     assert!(out[..16].iter().chain(&out[32..]).all(|&x| x == 7.0) && out[16..32].iter().all(|&x| x != 7.0));
 }
@@ -392,7 +398,7 @@ fn short_tables_are_refused() {
     let cache = Cache::new(&Case::plain(1, 1, 16, 20));
     let segments = [Segment { first_row: 0, n_rows: 20, pos: 0, n_kv: 20, blocks: &cache.blocks[..1] }];
     let (options, mut out, mut scratch) = (cache.options(), [0.0; 320], Scratch::new(1, cache.limits()));
-    let inputs = Inputs { options: &options, kv: cache.slab(), segments: &segments, q: &cache.q };
+    let inputs = Inputs { options: &options, kv: cache.layer(), segments: &segments, q: &cache.q };
     attend(pick(Isa::Scalar), &Team::new(1), &mut scratch, &inputs, &mut out);
 }
 
@@ -402,20 +408,23 @@ fn two_segments_may_write_one_block() {
     let mut random = Random(5);
     let (k, v) = (random.vec(40 * 210), random.vec(40 * 210));
     let write = |team: &Team, cuts: &[usize]| {
-        let (mut k_slab, mut v_slab) = (vec![0.0; 3 * shape.k_block_len()], vec![0.0; 3 * shape.v_block_len()]);
+        let blocks = [2, 0, 1].map(|i| KvBlock::new(KvFormat::F32, i));
+        let mut elements = vec![0.0f32; 3 * (shape.k_block_len() + shape.v_block_len())];
         let starts = std::iter::once(&0).chain(cuts);
         let segment = |(&start, &end): (&usize, &usize)| Segment {
             first_row: start,
             n_rows: end - start,
             pos: start,
             n_kv: end,
-            blocks: &[2, 0, 1],
+            blocks: &blocks,
         };
         let segments: Vec<_> = starts.zip(cuts).map(segment).collect();
-        store(team, shape, KvSlabMut::F32 { k: &mut k_slab, v: &mut v_slab }, &segments, &k, &v);
-        (k_slab, v_slab)
+        let bytes = bytemuck::cast_slice_mut(&mut elements);
+        store(team, shape, units_mut(KvFormat::F32, shape, bytes), &segments, &k, &v);
+        elements
     };
     let whole = write(&Team::new(1), &[40]);
-    assert_eq!(whole.0[2 * shape.k_block_len() + 16 * 69 + 3], k[3 * 210 + 69]);
+    let stride = shape.k_block_len() + shape.v_block_len();
+    assert_eq!(whole[2 * stride + 16 * 69 + 3], k[3 * 210 + 69]);
     assert!(write(&Team::new(3), &[3, 9, 20, 33, 40]) == whole);
 }

@@ -3,16 +3,16 @@
 use super::attend::{Context, Total};
 use super::plan::{Tile, segment_spans, spans};
 use super::{
-    Ahead, BLOCK_TOKENS, Element, GROUP_BLOCKS, Options, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs,
+    BLOCK_TOKENS, GROUP_BLOCKS, KvFormat, Options, Part, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs,
     TILE_ROWS, ValueArgs,
 };
 use std::ops::Range;
 
 /// One tile at work.
-pub(super) struct Worker<'a, T> {
-    context: &'a Context<'a, T>,
+pub(super) struct Worker<'a> {
+    context: &'a Context<'a>,
     tile: &'a Tile<'a>,
-    /// `[n_rows, k_dim]`, scaled
+    /// `[n_rows, k_stride]`, scaled, zeros past `k_dim`
     q: &'a mut [f32],
     /// `[n_rows, SPAN_TOKENS]`
     scores: &'a mut [f32],
@@ -24,28 +24,33 @@ pub(super) struct Worker<'a, T> {
     visible: [Range<usize>; TILE_ROWS],
     /// Maximum and sum of each row in the current span.
     softmax: [(f32, f32); TILE_ROWS],
-    /// Where the head's keys and values of the current span's blocks start in the slabs.
-    keys_at: [usize; SPAN_BLOCKS],
-    values_at: [usize; SPAN_BLOCKS],
+    /// The formats of the current span's blocks.
+    formats: [KvFormat; SPAN_BLOCKS],
+    /// The head's keys and values of the current span's blocks.
+    k_parts: [Part<'a>; SPAN_BLOCKS],
+    v_parts: [Part<'a>; SPAN_BLOCKS],
 }
 
-impl<'a, T: Element> Worker<'a, T> {
+impl<'a> Worker<'a> {
     /// Takes a tile; `memory` is what `tile_len` counts.
-    pub(super) fn new(context: &'a Context<'a, T>, tile: &'a Tile<'a>, memory: &'a mut [f32]) -> Self {
+    pub(super) fn new(context: &'a Context<'a>, tile: &'a Tile<'a>, memory: &'a mut [f32]) -> Self {
         let Options { n_heads, k_dim, scale, .. } = *context.inputs.options;
-        let v_stride = context.inputs.options.shape().v_stride();
-        let (q, memory) = memory.split_at_mut(TILE_ROWS * k_dim.next_multiple_of(16));
+        let shape = context.inputs.options.shape();
+        let (k_stride, v_stride) = (shape.k_stride(), shape.v_stride());
+        let (q, memory) = memory.split_at_mut(TILE_ROWS * k_stride);
         let (scores, memory) = memory.split_at_mut(TILE_ROWS * SPAN_TOKENS);
-        for (r, to) in q.chunks_exact_mut(k_dim).take(tile.n_rows()).enumerate() {
+        for (r, to) in q.chunks_exact_mut(k_stride).take(tile.n_rows()).enumerate() {
             let (query, head) = tile.query_head(r);
             let start = ((tile.segment.first_row + query) * n_heads + head) * k_dim;
             let from = &context.inputs.q[start..start + k_dim];
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
+            to[k_dim..].fill(0.0);
         }
         let (values, totals) = memory[..2 * TILE_ROWS * v_stride].split_at_mut(TILE_ROWS * v_stride);
         let visible = [const { 0..0 }; TILE_ROWS];
-        let (softmax, at) = ([(0.0, 0.0); TILE_ROWS], [0; SPAN_BLOCKS]);
-        Worker { context, tile, q, scores, values, totals, visible, softmax, keys_at: at, values_at: at }
+        let (softmax, parts) = ([(0.0, 0.0); TILE_ROWS], [Part::NONE; SPAN_BLOCKS]);
+        let formats = [KvFormat::F16; SPAN_BLOCKS];
+        Worker { context, tile, q, scores, values, totals, visible, softmax, formats, k_parts: parts, v_parts: parts }
     }
 
     /// All spans in order, results to the output.
@@ -135,18 +140,18 @@ impl<'a, T: Element> Worker<'a, T> {
         let seen = self.seen(0..n_rows, 0..SPAN_TOKENS);
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
         self.locate(span, blocks.clone());
-        let groups = || blocks.clone().step_by(group).map(|first| first..blocks.end.min(first + group));
-        let first_group = blocks.start..blocks.end.min(blocks.start + group);
-        for now in groups() {
-            let next = now.end..blocks.end.min(now.end + group);
+        let all_groups = Groups::new(&self.formats, &self.k_parts, blocks, group);
+        let first_group = all_groups.clone().next();
+        let mut groups = all_groups.clone();
+        while let Some(now) = groups.next() {
+            let next = groups.clone().next();
             for first in (0..n_rows).step_by(chunk_len) {
                 // Once is enough: the first chunk reads ahead for all.
-                let next = if first > 0 {
-                    Next::Nothing
-                } else if next.is_empty() {
-                    Next::Values(first_group.clone())
-                } else {
-                    Next::Keys(next.clone())
+                let next = match (&next, &first_group) {
+                    _ if first > 0 => Next::Nothing,
+                    (Some(next), _) => Next::Keys(next.clone()),
+                    (None, Some(values)) => Next::Values(values.clone()),
+                    (None, None) => Next::Nothing,
                 };
                 self.score(now.clone(), first..n_rows.min(first + chunk_len), next);
             }
@@ -156,9 +161,9 @@ impl<'a, T: Element> Worker<'a, T> {
         }
         let v_stride = self.context.inputs.options.shape().v_stride();
         self.values[..n_rows * v_stride].fill(0.0);
-        for now in groups() {
-            let next = now.end..blocks.end.min(now.end + group);
-            let next = if next.is_empty() { self.locate_after(span, on, group) } else { Next::Values(next) };
+        let mut groups = all_groups;
+        while let Some(now) = groups.next() {
+            let next = groups.clone().next().map_or_else(|| self.locate_after(span, on, group), Next::Values);
             for first in (0..n_rows).step_by(chunk_len) {
                 let next = if first == 0 { next.clone() } else { Next::Nothing };
                 self.weigh(now.clone(), first..n_rows.min(first + chunk_len), next);
@@ -191,22 +196,22 @@ impl<'a, T: Element> Worker<'a, T> {
     fn locate(&mut self, span: usize, blocks: Range<usize>) {
         let (segment, kv_head) = (self.tile.segment, self.tile.kv_head);
         self.locate_keys(segment, kv_head, span, blocks.clone());
-        let shape = self.context.inputs.options.shape();
-        let (block_len, head) = (shape.v_block_len(), kv_head * BLOCK_TOKENS * shape.v_stride());
+        let (context, shape) = (self.context, self.context.inputs.options.shape());
         let table = &segment.blocks[span * SPAN_BLOCKS + blocks.start..];
-        for (at, &block) in self.values_at[blocks].iter_mut().zip(table) {
-            *at = block as usize * block_len + head;
+        for (i, &block) in blocks.zip(table) {
+            self.formats[i] = block.format();
+            self.v_parts[i] = Part { bytes: context.inputs.kv.v_head(shape, block, kv_head), sub: block.sub() };
         }
     }
 
     /// Finds the keys of `blocks` of a span of some sequence and head; returns how many there are.
     fn locate_keys(&mut self, segment: &Segment<'_>, kv_head: usize, span: usize, blocks: Range<usize>) -> usize {
-        let shape = self.context.inputs.options.shape();
-        let (block_len, head) = (shape.k_block_len(), kv_head * BLOCK_TOKENS * shape.k_dim);
-        let table = segment.blocks.get(span * SPAN_BLOCKS + blocks.start..).unwrap_or(&[]);
+        let (context, shape) = (self.context, self.context.inputs.options.shape());
+        let n_known = segment.n_kv.div_ceil(BLOCK_TOKENS);
+        let table = segment.blocks[..n_known].get(span * SPAN_BLOCKS + blocks.start..).unwrap_or(&[]);
         let n = blocks.len().min(table.len());
-        for (at, &block) in self.keys_at[blocks].iter_mut().zip(table) {
-            *at = block as usize * block_len + head;
+        for (part, &block) in self.k_parts[blocks].iter_mut().zip(table) {
+            *part = Part { bytes: context.inputs.kv.k_head(shape, block, kv_head), sub: block.sub() };
         }
         n
     }
@@ -217,21 +222,19 @@ impl<'a, T: Element> Worker<'a, T> {
         if seen.is_empty() {
             return;
         }
-        let k_dim = self.context.inputs.options.k_dim;
+        let shape = self.context.inputs.options.shape();
+        let k_stride = shape.k_stride();
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
-        T::scores(
-            self.context.table,
-            &mut ScoreArgs {
-                n_rows: rows.len(),
-                k_dim,
-                q: &self.q[rows.start * k_dim..rows.end * k_dim],
-                k: self.context.k,
-                offsets: &self.keys_at[blocks.clone()],
-                ahead: ahead(self.context, &self.keys_at, &self.values_at, next),
-                out: &mut self.scores[rows.start * SPAN_TOKENS + blocks.start * BLOCK_TOKENS..rows.end * SPAN_TOKENS],
-                out_stride: SPAN_TOKENS,
-            },
-        );
+        self.context.table.scores(&mut ScoreArgs {
+            format: self.formats[group.start],
+            shape,
+            n_rows: rows.len(),
+            q: &self.q[rows.start * k_stride..rows.end * k_stride],
+            blocks: &self.k_parts[blocks.clone()],
+            ahead: ahead(&self.k_parts, &self.v_parts, next),
+            out: &mut self.scores[rows.start * SPAN_TOKENS + blocks.start * BLOCK_TOKENS..rows.end * SPAN_TOKENS],
+            out_stride: SPAN_TOKENS,
+        });
     }
 
     /// Turns the scores of row `r` into weights, over the blocks that it sees itself.
@@ -290,23 +293,58 @@ impl<'a, T: Element> Worker<'a, T> {
 
     /// Adds `positions` (of one group, from the span's start, seen by all) to `rows`.
     fn weigh_rows(&mut self, rows: Range<usize>, positions: &Range<usize>, next: Next) {
-        let v_stride = self.context.inputs.options.shape().v_stride();
+        let shape = self.context.inputs.options.shape();
+        let v_stride = shape.v_stride();
         let blocks = positions.start / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS);
         let start = blocks.start * BLOCK_TOKENS;
-        T::values(
-            self.context.table,
-            &mut ValueArgs {
-                n_rows: rows.len(),
-                v_stride,
-                p: &self.scores[rows.start * SPAN_TOKENS + start..rows.end * SPAN_TOKENS],
-                p_stride: SPAN_TOKENS,
-                v: self.context.v,
-                offsets: &self.values_at[blocks],
-                ahead: ahead(self.context, &self.keys_at, &self.values_at, next),
-                tokens: positions.start - start..positions.end - start,
-                out: &mut self.values[rows.start * v_stride..rows.end * v_stride],
-            },
-        );
+        self.context.table.values(&mut ValueArgs {
+            format: self.formats[blocks.start],
+            shape,
+            n_rows: rows.len(),
+            p: &self.scores[rows.start * SPAN_TOKENS + start..rows.end * SPAN_TOKENS],
+            p_stride: SPAN_TOKENS,
+            blocks: &self.v_parts[blocks],
+            ahead: ahead(&self.k_parts, &self.v_parts, next),
+            tokens: positions.start - start..positions.end - start,
+            out: &mut self.values[rows.start * v_stride..rows.end * v_stride],
+        });
+    }
+}
+
+/// Blocks of a span in groups for the register kernels: of one format, and ending with a unit where that is possible.
+#[derive(Clone)]
+struct Groups {
+    /// Format and place in its unit, of each block of the span.
+    kinds: [(KvFormat, usize); SPAN_BLOCKS],
+    rest: Range<usize>,
+    /// Blocks of a group at most.
+    len_max: usize,
+}
+
+impl Groups {
+    fn new(
+        formats: &[KvFormat; SPAN_BLOCKS],
+        parts: &[Part<'_>; SPAN_BLOCKS],
+        rest: Range<usize>,
+        len_max: usize,
+    ) -> Self {
+        Groups { kinds: std::array::from_fn(|i| (formats[i], parts[i].sub)), rest, len_max }
+    }
+}
+
+impl Iterator for Groups {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        let Range { start, end } = self.rest.clone();
+        let format = self.kinds[self.rest.clone()].first()?.0;
+        let same = self.kinds[start..end].iter().take(self.len_max).take_while(|kind| kind.0 == format).count();
+        let mut last = start + same;
+        if last < end && self.kinds[last].0 == format {
+            last = (start + 1..=last).rev().find(|&i| self.kinds[i].1 == 0).unwrap_or(last);
+        }
+        self.rest.start = last;
+        Some(start..last)
     }
 }
 
@@ -319,11 +357,11 @@ enum Next {
 }
 
 /// Returns `next` as the kernels want it.
-fn ahead<'a, T>(context: &Context<'a, T>, keys_at: &'a [usize], values_at: &'a [usize], next: Next) -> Ahead<'a, T> {
+fn ahead<'p, 'a>(k_parts: &'p [Part<'a>], v_parts: &'p [Part<'a>], next: Next) -> &'p [Part<'a>] {
     match next {
-        Next::Nothing => Ahead { slab: context.k, offsets: &[] },
-        Next::Keys(blocks) => Ahead { slab: context.k, offsets: &keys_at[blocks] },
-        Next::Values(blocks) => Ahead { slab: context.v, offsets: &values_at[blocks] },
+        Next::Nothing => &[],
+        Next::Keys(blocks) => &k_parts[blocks],
+        Next::Values(blocks) => &v_parts[blocks],
     }
 }
 

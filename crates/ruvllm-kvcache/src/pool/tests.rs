@@ -1,6 +1,7 @@
 //! Laws of the pool after any sequence of operations.
 
 use super::*;
+use half::f16;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -13,22 +14,18 @@ fn pool(kv: KvType, n_blocks: usize) -> BlockPool {
 
 /// Reads what layer 0 keeps at a position: K and V rows as they were written.
 fn row(pool: &BlockPool, sequence: &Sequence, pos: usize) -> (Vec<f32>, Vec<f32>) {
-    let block = sequence.blocks().nth(pos / BLOCK_TOKENS).expect("the position is reserved").index();
-    let slot = pos % BLOCK_TOKENS;
-    let at = |f16s: Option<&[f16]>, f32s: Option<&[f32]>, i: usize| match (f16s, f32s) {
-        (Some(slab), _) => slab[i].to_f32(),
-        (_, Some(slab)) => slab[i],
-        _ => unreachable!(),
+    let block = sequence.blocks().nth(pos / BLOCK_TOKENS).expect("the position is reserved");
+    let (slot, format, layer) = (pos % BLOCK_TOKENS, block.format(), pool.layer(0));
+    let units = layer.units(format);
+    let float = |at: usize, i: usize| {
+        let bytes = &units.bytes[block.unit() * units.stride + at..];
+        match format {
+            KvFormat::F32 => bytemuck::pod_read_unaligned(&bytes[4 * i..4 * i + 4]),
+            _ => bytemuck::pod_read_unaligned::<f16>(&bytes[2 * i..2 * i + 2]).to_f32(),
+        }
     };
-    let (k16, v16, k32, v32) = match pool.layer(0) {
-        KvSlab::F16 { k, v } => (Some(k), Some(v), None, None),
-        KvSlab::F32 { k, v } => (None, None, Some(k), Some(v)),
-    };
-    let k = (0..6).map(|i| at(k16, k32, block * SHAPE.k_block_len() + i * 16 + slot)).collect();
-    let v = (0..10).map(|i| {
-        let (head, column) = (i / 5, i % 5);
-        at(v16, v32, block * SHAPE.v_block_len() + (head * 16 + slot) * 16 + column)
-    });
+    let k = (0..6).map(|i| float(units.k_at, i * 16 + slot)).collect();
+    let v = (0..10).map(|i| float(units.v_at, (i / 5 * 16 + slot) * 16 + i % 5));
     (k, v.collect())
 }
 
@@ -58,14 +55,14 @@ fn check_contents(pool: &BlockPool, sequence: &Sequence, tags: &[u16]) {
 fn check_law(pool: &BlockPool, sequences: &[(Sequence, Vec<u16>)]) {
     let stats = pool.stats();
     assert_eq!(stats.free + stats.in_use, stats.total);
-    let mut counts = HashMap::<BlockId, u32>::new();
+    let mut counts = HashMap::<KvBlock, u32>::new();
     for (sequence, _) in sequences {
         sequence.blocks().for_each(|block| *counts.entry(block).or_default() += 1);
         assert!(sequence.n_reserved() >= sequence.len());
     }
     assert_eq!(stats.in_use, counts.len());
     assert_eq!(stats.references, counts.values().sum::<u32>() as usize);
-    assert!(counts.iter().all(|(block, &count)| pool.allocator.count(block.index() as u32) == count));
+    assert!(counts.iter().all(|(block, &count)| pool.allocator.count(*block) == count));
 }
 
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use crate::key::NamespaceBuilder;
 use crate::pool::{KvLayout, KvType};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use ruvllm_kernels::attention::{KvShape, KvSlab};
+use ruvllm_kernels::attention::{KvFormat, KvShape};
 use ruvllm_kernels::team::Team;
 use std::collections::HashSet;
 
@@ -87,13 +87,14 @@ impl World {
 
     /// Fails where a position does not hold what its tokens write.
     fn check_contents(&self, running: &Running) -> Result<(), String> {
-        let KvSlab::F32 { k, v } = self.pool.layer(0) else { unreachable!("the pool is f32") };
+        let layer = self.pool.layer(0);
+        let units = layer.units(KvFormat::F32);
+        let float = |at: usize| bytemuck::pod_read_unaligned::<f32>(&units.bytes[at..at + 4]);
         let mut chain = Chain::new(running.salt);
         for (pos, &token) in running.tokens.iter().enumerate() {
-            let block = running.sequence.blocks[pos / BLOCK_TOKENS] as usize;
+            let unit = running.sequence.blocks[pos / BLOCK_TOKENS].unit() * units.stride;
             let slot = pos % BLOCK_TOKENS;
-            let held =
-                [k[block * SHAPE.k_block_len() + slot], v[block * SHAPE.v_block_len() + slot * SHAPE.v_stride()]];
+            let held = [float(unit + units.k_at + 4 * slot), float(unit + units.v_at + 4 * slot * SHAPE.v_stride())];
             if held != chain.push(token) {
                 return Err(format!("position {pos} of {} is stale", running.tokens.len()));
             }
@@ -104,8 +105,8 @@ impl World {
     /// Free + cached only + in use = total, where the parts are counted from their owners.
     fn check_law(&self) -> Result<(), String> {
         let usage = self.cache.usage();
-        let used: HashSet<u32> = self.running.iter().flat_map(|r| r.sequence.blocks.iter().copied()).collect();
-        let cached: HashSet<u32> = self.cache.tree.all_blocks().collect();
+        let used: HashSet<KvBlock> = self.running.iter().flat_map(|r| r.sequence.blocks.iter().copied()).collect();
+        let cached: HashSet<KvBlock> = self.cache.tree.all_blocks().collect();
         let cached_only = cached.difference(&used).count();
         let expected = Usage { total: usage.total, free: self.pool.stats().free, cached_only, in_use: used.len() };
         let holds = usage.free + usage.cached_only + usage.in_use == usage.total;
@@ -274,7 +275,7 @@ fn prefixes_come_back_from_a_store() {
         .cache
         .prefixes()
         .map(|prefix| {
-            let read = |&block: &BlockId| {
+            let read = |&block: &KvBlock| {
                 let mut bytes = vec![0; world.pool.block_bytes()];
                 world.pool.read_block(block, &mut bytes);
                 bytes

@@ -3,6 +3,7 @@
 use super::*;
 use crate::key::NamespaceBuilder;
 use proptest::prelude::*;
+use ruvllm_kernels::attention::KvFormat;
 use std::collections::HashSet;
 
 fn namespace(n: u8) -> Namespace {
@@ -40,14 +41,19 @@ fn check(tree: &Tree) {
     assert_eq!(n_nodes + tree.spare.len(), tree.nodes.len());
 }
 
+/// Blocks by their numbers.
+fn numbered<const N: usize>(numbers: [usize; N]) -> [KvBlock; N] {
+    numbers.map(|i| KvBlock::new(KvFormat::F16, i))
+}
+
 /// Numbers blocks as they come.
-struct Blocks(u32);
+struct Blocks(usize);
 
 impl Blocks {
-    fn of(&mut self, tokens: &[u32]) -> Vec<u32> {
-        let n = tokens.len().div_ceil(BLOCK_TOKENS) as u32;
+    fn of(&mut self, tokens: &[u32]) -> Vec<KvBlock> {
+        let n = tokens.len().div_ceil(BLOCK_TOKENS);
         self.0 += n;
-        (self.0 - n..self.0).collect()
+        (self.0 - n..self.0).map(|i| KvBlock::new(KvFormat::F16, i)).collect()
     }
 }
 
@@ -79,7 +85,7 @@ proptest! {
             check(&tree);
         }
         // Whatever leaves the tree was in it once, and nothing stays.
-        let mut left: HashSet<u32> = tree.all_blocks().collect();
+        let mut left: HashSet<KvBlock> = tree.all_blocks().collect();
         for prefix in tree.prefixes() {
             prop_assert_eq!(prefix.2.len(), prefix.1.len().div_ceil(BLOCK_TOKENS));
         }
@@ -103,7 +109,7 @@ fn the_longest_unused_goes_first_from_its_end() {
     let path = tree.find(namespace(0), &string(0, 40));
     tree.touch(&path);
     let mut gone = Vec::new();
-    let mut evict = |tree: &mut Tree, n, kept: &[u32]| {
+    let mut evict = |tree: &mut Tree, n, kept: &[KvBlock]| {
         gone.clear();
         tree.evict(n, &mut |block| {
             !kept.contains(&block) && {
@@ -115,30 +121,30 @@ fn the_longest_unused_goes_first_from_its_end() {
         gone.clone()
     };
     // Blocks: 0 to 4 with token 0, 5 to 8 with token 1 (5 and 6 are 0 and 1 again), 9 to 11 with token 2.
-    assert_eq!(evict(&mut tree, 1, &[]), [8]);
-    assert_eq!(evict(&mut tree, 2, &[7]), [11, 4]);
-    assert_eq!(evict(&mut tree, 9, &[0]), [7, 3, 2, 1]);
+    assert_eq!(evict(&mut tree, 1, &[]), numbered([8]));
+    assert_eq!(evict(&mut tree, 2, &numbered([7])), numbered([11, 4]));
+    assert_eq!(evict(&mut tree, 9, &numbered([0])), numbered([7, 3, 2, 1]));
     assert_eq!(tree.find(namespace(0), &string(0, 40)).n_tokens, 16);
     assert_eq!((tree.n_blocks(), tree.n_leaves()), (1, 1));
 }
 
 #[test]
 fn a_longer_block_takes_the_place_of_its_beginning() {
-    let (mut tree, ns) = (Tree::default(), namespace(0));
-    assert_eq!(tree.insert(ns, &[1; 20], &[0, 1]), Inserted { from: 0, dropped: None });
-    assert_eq!(tree.insert(ns, &[1; 24], &[2, 3]), Inserted { from: 1, dropped: Some(1) });
-    assert_eq!(tree.insert(ns, &[1; 22], &[4, 5]), Inserted { from: 2, dropped: None });
-    assert_eq!(tree.insert(ns, &[[1; 18], [2; 18]].concat(), &[6, 7, 8]), Inserted { from: 1, dropped: None });
-    assert_eq!(tree.insert(ns, &[3, 4], &[9]), Inserted { from: 0, dropped: None });
-    assert_eq!(tree.insert(ns, &[3, 4, 5], &[10]), Inserted { from: 0, dropped: Some(9) });
+    let (mut tree, ns, b) = (Tree::default(), namespace(0), numbered(std::array::from_fn::<_, 11, _>(|i| i)));
+    assert_eq!(tree.insert(ns, &[1; 20], &b[..2]), Inserted { from: 0, dropped: None });
+    assert_eq!(tree.insert(ns, &[1; 24], &b[2..4]), Inserted { from: 1, dropped: Some(b[1]) });
+    assert_eq!(tree.insert(ns, &[1; 22], &b[4..6]), Inserted { from: 2, dropped: None });
+    assert_eq!(tree.insert(ns, &[[1; 18], [2; 18]].concat(), &b[6..9]), Inserted { from: 1, dropped: None });
+    assert_eq!(tree.insert(ns, &[3, 4], &b[9..10]), Inserted { from: 0, dropped: None });
+    assert_eq!(tree.insert(ns, &[3, 4, 5], &b[10..11]), Inserted { from: 0, dropped: Some(b[9]) });
     check(&tree);
-    let all: HashSet<u32> = tree.all_blocks().collect();
-    assert_eq!(all, HashSet::from([0, 3, 7, 8, 10]));
-    assert!(tree.forget(3) && !tree.forget(7) && tree.forget(8) && tree.forget(7));
+    let all: HashSet<KvBlock> = tree.all_blocks().collect();
+    assert_eq!(all, HashSet::from(numbered([0, 3, 7, 8, 10])));
+    assert!(tree.forget(b[3]) && !tree.forget(b[7]) && tree.forget(b[8]) && tree.forget(b[7]));
     check(&tree);
     let mut blocks = tree.remove(ns);
     blocks.sort_unstable();
-    assert_eq!(blocks, [0, 10]);
-    assert_eq!(tree.insert(ns, &[1], &[0]), Inserted { from: 0, dropped: None });
+    assert_eq!(blocks, numbered([0, 10]));
+    assert_eq!(tree.insert(ns, &[1], &b[..1]), Inserted { from: 0, dropped: None });
     check(&tree);
 }

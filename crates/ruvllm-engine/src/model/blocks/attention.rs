@@ -113,8 +113,8 @@ impl Attention {
             alibi: None,
         };
         let mixed = &mut buffers.mixed[..n * o_width];
-        let slab = kv.pool.layer(self.kv_layer);
-        let inputs = attention::Inputs { options: &options, kv: slab, segments: kv.segments, q };
+        let layer = kv.pool.layer(self.kv_layer);
+        let inputs = attention::Inputs { options: &options, kv: layer, segments: kv.segments, q };
         attention::attend(compute.kernels.attention, &compute.team, &mut buffers.scratch, &inputs, mixed);
         operand.replaced_by(mixed).apply(compute, &self.o, out);
     }
