@@ -3,7 +3,7 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
-use ruvllm_kvcache::{BlockPool, KvLayout, KvType, LayerKv, Namespace, NamespaceBuilder, PrefixCache};
+use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, LayerKv, Namespace, NamespaceBuilder, PrefixCache};
 
 const N_PREFIXES: u32 = 10_000;
 const N_TOKENS: usize = 4_000;
@@ -28,7 +28,7 @@ impl Filled {
         let layout = KvLayout { layers: vec![LayerKv { n_kv_heads: 1, k_dim: 1, v_dim: 1 }] };
         let n_own = (N_TOKENS - N_SHARED).div_ceil(16) + 1;
         let n_blocks = N_PREFIXES as usize * n_own + 100 * N_SHARED.div_ceil(16);
-        let pool = BlockPool::new(&layout, KvType::F16, n_blocks);
+        let pool = BlockPool::new(&layout, KvFormat::F16, n_blocks);
         let cache = PrefixCache::new(&pool, pool.n_bytes());
         let mut filled = Filled { pool, cache, namespace: NamespaceBuilder::new("bench").finish() };
         (0..N_PREFIXES).for_each(|i| filled.keep(&tokens(i)));

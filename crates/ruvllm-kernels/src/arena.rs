@@ -1,8 +1,10 @@
 //! Memory that kernels like: 64-byte aligned, zeroed, allocated once; in large pages where all of it is read.
 
 mod pages;
+mod range;
 
 pub use pages::LargePages;
+pub use range::PageRange;
 
 use bytemuck::{Pod, Zeroable};
 use pages::Chunk;

@@ -1,131 +1,327 @@
-//! Which blocks are free and how many owners the others have.
+//! Which blocks are free, how many owners the others have, and which pages their bytes need.
 
+use crate::bits::Bits;
 use crate::error::{KvError, KvErrorKind};
 use ruvllm_kernels::attention::{KvBlock, KvFormat};
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How a pool's blocks are used: `free + in_use == total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
-    /// All blocks.
+    /// All blocks. Without quantised formats it never changes; with them, fewer bits a block make more of them.
     pub total: usize,
-    /// Blocks without an owner.
+    /// Blocks that can be taken to write rows to.
     pub free: usize,
-    /// Blocks with at least one owner.
+    /// Blocks with at least one owner, of all formats.
     pub in_use: usize,
     /// References to blocks; more than `in_use` when sequences share.
     pub references: usize,
 }
 
-/// The reference counts and the free list. Locked for a few instructions at a time: once per step and sequence, not per
-/// layer or token.
+/// The reference counts, free lists and pages of all formats. Locked for a few instructions at a time: once per step and
+/// sequence, not per layer or token.
+///
+/// A format's units lie one after the other in a range of addresses of its own. A page of that range is *committed* from
+/// the first use of a unit that touches it until it is reclaimed, and over all formats no more pages are than allowed.
 #[derive(Debug)]
 pub(crate) struct Allocator {
-    /// Of all blocks.
-    format: KvFormat,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    /// By format; those not used have no units.
+    spaces: [Space; KvFormat::COUNT],
+    /// What rows are written to.
+    exact: KvFormat,
+    /// Committed pages of all formats.
+    n_pages: usize,
+    n_pages_max: usize,
+}
+
+/// The units of one format.
+#[derive(Debug)]
+struct Space {
+    format: KvFormat,
+    /// Bytes from a unit to the next.
+    stride: usize,
+    page_bytes: usize,
     /// Owners of each block.
     counts: Vec<u32>,
-    /// Blocks without owners; the last is handed out first.
-    free: Vec<KvBlock>,
+    /// Units without owners.
+    free: Bits,
+    /// Those of them whose pages are all committed.
+    ready: Bits,
+    /// Units in use that touch each page.
+    users: Vec<u32>,
+    committed: Bits,
+    /// Committed pages without users.
+    n_idle: usize,
+}
+
+/// What an [`Allocator`] needs to know of a format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpaceSize {
+    pub(crate) format: KvFormat,
+    pub(crate) stride: usize,
+    pub(crate) n_units: usize,
 }
 
 impl Allocator {
+    /// Makes an allocator over the formats of `sizes`, the first of which is what rows are written to.
+    ///
     /// # Panics
-    /// If there are more than [`KvBlock::MAX_BLOCKS`].
-    pub(crate) fn new(format: KvFormat, n_blocks: usize) -> Allocator {
-        // Low numbers first, so that a sequence alone lies in memory in order.
-        let free = (0..n_blocks).rev().map(|index| KvBlock::new(format, index)).collect();
-        Allocator { format, state: Mutex::new(State { counts: vec![0; n_blocks], free }) }
-    }
-
-    /// Returns the format of all blocks.
-    pub(crate) fn format(&self) -> KvFormat {
-        self.format
+    /// If a format has more blocks than a page table can name.
+    pub(crate) fn new(sizes: &[SpaceSize], page_bytes: usize, n_pages_max: usize) -> Allocator {
+        let space = |format: KvFormat| {
+            let size = sizes.iter().find(|size| size.format == format).copied();
+            let SpaceSize { stride, n_units, .. } = size.unwrap_or(SpaceSize { format, stride: 0, n_units: 0 });
+            let n_blocks = n_units * format.blocks_per_unit();
+            assert!(n_blocks <= KvBlock::MAX_BLOCKS, "{n_blocks} blocks of {format}, more than a page table can name");
+            let n_pages = (stride * n_units).div_ceil(page_bytes);
+            Space {
+                format,
+                stride,
+                page_bytes,
+                counts: vec![0; n_blocks],
+                free: Bits::full(n_units),
+                ready: Bits::new(n_units),
+                users: vec![0; n_pages],
+                committed: Bits::new(n_pages),
+                n_idle: 0,
+            }
+        };
+        let exact = sizes[0].format;
+        let state = State { spaces: KvFormat::ALL.map(space), exact, n_pages: 0, n_pages_max };
+        Allocator { state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every operation leaves counts and list in step before it can panic.
+        // Every operation leaves counts and lists in step before it can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends `n` fresh blocks to `blocks`, or none.
-    pub(crate) fn take(&self, n: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
-        let mut state = self.lock();
-        state.check(n)?;
-        for _ in 0..n {
-            let block = state.free.pop().expect("there are enough");
-            state.counts[block.index()] = 1;
-            blocks.push(block);
+    /// Appends the blocks of `n_units` fresh units to `blocks`, or none.
+    pub(crate) fn take(&self, format: KvFormat, n_units: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
+        let (mut state, before) = (self.lock(), blocks.len());
+        for _ in 0..n_units {
+            let Some(unit) = state.take_unit(format) else {
+                state.release(&blocks[before..]);
+                blocks.truncate(before);
+                let (free, in_use) = (state.n_free(), state.n_in_use());
+                let needed = n_units * format.blocks_per_unit();
+                return Err(KvError::new(KvErrorKind::PoolFull { needed, free, total: free + in_use }));
+            };
+            let first = unit * format.blocks_per_unit();
+            blocks.extend((first..first + format.blocks_per_unit()).map(|index| KvBlock::new(format, index)));
         }
         Ok(())
-    }
-
-    /// Returns whether `block` has several owners, and fails unless `n` blocks beyond a copy of it are free.
-    pub(crate) fn check_growth(&self, block: Option<KvBlock>, n: usize) -> Result<bool, KvError> {
-        let state = self.lock();
-        let shared = block.is_some_and(|block| state.counts[block.index()] > 1);
-        state.check(n + usize::from(shared))?;
-        Ok(shared)
     }
 
     /// Adds an owner to each block.
     pub(crate) fn retain(&self, blocks: &[KvBlock]) {
         let mut state = self.lock();
         for &block in blocks {
-            assert!(state.counts[block.index()] > 0, "block {block:?} has no owner to share it with");
-            state.counts[block.index()] += 1;
+            let count = state.count_mut(block);
+            assert!(*count > 0, "block {block:?} has no owner to share it with");
+            *count += 1;
         }
     }
 
-    /// Takes an owner from each block, last block first, so that it is handed out again in order.
+    /// Takes an owner from each block.
     pub(crate) fn release(&self, blocks: &[KvBlock]) {
-        let mut state = self.lock();
-        for &block in blocks.iter().rev() {
-            let count = &mut state.counts[block.index()];
-            *count = count.checked_sub(1).expect("only owners release a block");
-            if *count == 0 {
-                state.free.push(block);
-            }
-        }
+        self.lock().release(blocks);
     }
 
     /// Takes the owner from a block that has only one, and tells whether it had.
     pub(crate) fn release_last(&self, block: KvBlock) -> bool {
         let mut state = self.lock();
-        let is_last = state.counts[block.index()] == 1;
+        let is_last = *state.count_mut(block) == 1;
         if is_last {
-            state.counts[block.index()] = 0;
-            state.free.push(block);
+            state.release(&[block]);
         }
         is_last
     }
 
-    /// Returns the blocks with an owner and all blocks.
-    pub(crate) fn occupied(&self) -> (usize, usize) {
+    /// Uncommits pages that no unit in use touches, all but `n_kept` of them, and tells `give_back` which.
+    pub(crate) fn reclaim(&self, n_kept: usize, give_back: &mut dyn FnMut(KvFormat, usize)) {
+        let mut state = self.lock();
+        let State { spaces, n_pages, .. } = &mut *state;
+        let mut n = spaces.iter().map(|space| space.n_idle).sum::<usize>().saturating_sub(n_kept);
+        for space in spaces {
+            // The last pages first: units are taken from the front.
+            for page in (0..space.users.len()).rev() {
+                if n == 0 || space.n_idle == 0 {
+                    break;
+                }
+                if space.users[page] == 0 && space.committed.contains(page) {
+                    space.uncommit(page);
+                    give_back(space.format, page);
+                    (n, *n_pages) = (n - 1, *n_pages - 1);
+                }
+            }
+        }
+    }
+
+    /// Returns the committed pages: what of all ranges may be memory.
+    pub(crate) fn n_pages(&self) -> usize {
+        self.lock().n_pages
+    }
+
+    /// Returns the blocks with an owner, by format.
+    pub(crate) fn n_owned(&self) -> [usize; KvFormat::COUNT] {
         let state = self.lock();
-        (state.counts.len() - state.free.len(), state.counts.len())
+        KvFormat::ALL.map(|format| state.spaces[format as usize].n_owned())
     }
 
     pub(crate) fn count(&self, block: KvBlock) -> u32 {
-        self.lock().counts[block.index()]
+        *self.lock().count_mut(block)
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
         let state = self.lock();
-        let in_use = state.counts.iter().filter(|&&count| count > 0).count();
-        let references = state.counts.iter().map(|&count| count as usize).sum();
-        PoolStats { total: state.counts.len(), free: state.free.len(), in_use, references }
+        let (free, in_use) = (state.n_free(), state.n_in_use());
+        let references = state.spaces.iter().flat_map(|space| &space.counts).map(|&count| count as usize).sum();
+        PoolStats { total: free + in_use, free, in_use, references }
     }
 }
 
 impl State {
-    fn check(&self, n: usize) -> Result<(), KvError> {
-        let (free, total) = (self.free.len(), self.counts.len());
-        if n > free { Err(KvError::new(KvErrorKind::PoolFull { needed: n, free, total })) } else { Ok(()) }
+    fn count_mut(&mut self, block: KvBlock) -> &mut u32 {
+        &mut self.spaces[block.format() as usize].counts[block.index()]
+    }
+
+    /// Takes the first unit whose pages are there, else the first one if its pages may be committed.
+    fn take_unit(&mut self, format: KvFormat) -> Option<usize> {
+        let n_left = self.n_pages_max - self.n_pages;
+        let space = &mut self.spaces[format as usize];
+        let unit = match space.ready.least() {
+            Some(unit) => unit,
+            None => {
+                let unit = space.free.least()?;
+                let n_new = space.pages_of(unit).filter(|&page| !space.committed.contains(page)).count();
+                if n_new > n_left {
+                    return None;
+                }
+                space.commit(unit);
+                self.n_pages += n_new;
+                unit
+            }
+        };
+        space.occupy(unit);
+        Some(unit)
+    }
+
+    fn release(&mut self, blocks: &[KvBlock]) {
+        for &block in blocks {
+            let count = self.count_mut(block);
+            *count = count.checked_sub(1).expect("only owners release a block");
+            if *count == 0 {
+                self.spaces[block.format() as usize].vacate(block.unit());
+            }
+        }
+    }
+
+    /// Returns how many blocks to write to could be taken, one after the other.
+    fn n_free(&self) -> usize {
+        let (space, mut n_left) = (&self.spaces[self.exact as usize], self.n_pages_max - self.n_pages);
+        if space.users.len() - space.committed.len() <= n_left {
+            return space.free.len();
+        }
+        // Units are in order, so a page that two of them need is the last page of the first.
+        let (mut n, mut committed_to) = (space.ready.len(), 0);
+        if n == space.free.len() {
+            return n;
+        }
+        for unit in space.free.iter().filter(|&unit| !space.ready.contains(unit)) {
+            let pages = space.pages_of(unit);
+            let n_new = pages.clone().filter(|&page| page >= committed_to && !space.committed.contains(page)).count();
+            if n_new > n_left {
+                break;
+            }
+            (n, n_left, committed_to) = (n + 1, n_left - n_new, pages.end() + 1);
+        }
+        n
+    }
+
+    fn n_in_use(&self) -> usize {
+        self.spaces.iter().map(Space::n_owned).sum()
     }
 }
+
+impl Space {
+    /// Returns the pages that a unit's bytes lie in.
+    fn pages_of(&self, unit: usize) -> RangeInclusive<usize> {
+        unit * self.stride / self.page_bytes..=((unit + 1) * self.stride - 1) / self.page_bytes
+    }
+
+    /// Returns the units that have bytes in a page.
+    fn units_of(&self, page: usize) -> RangeInclusive<usize> {
+        let last = ((page + 1) * self.page_bytes - 1) / self.stride;
+        page * self.page_bytes / self.stride..=last.min(self.counts.len() / self.format.blocks_per_unit() - 1)
+    }
+
+    fn n_owned(&self) -> usize {
+        // Blocks share units only where units are few and large.
+        match self.format.blocks_per_unit() {
+            1 => self.counts.len() - self.free.len(),
+            _ => self.counts.iter().filter(|&&count| count > 0).count(),
+        }
+    }
+
+    /// Commits a free unit's pages.
+    fn commit(&mut self, unit: usize) {
+        for page in self.pages_of(unit) {
+            if !self.committed.contains(page) {
+                self.committed.set(page, true);
+                self.n_idle += 1;
+                for unit in self.units_of(page) {
+                    self.update_ready(unit);
+                }
+            }
+        }
+    }
+
+    fn uncommit(&mut self, page: usize) {
+        self.committed.set(page, false);
+        self.n_idle -= 1;
+        for unit in self.units_of(page) {
+            self.ready.set(unit, false);
+        }
+    }
+
+    fn update_ready(&mut self, unit: usize) {
+        let is_ready = self.free.contains(unit) && self.pages_of(unit).all(|page| self.committed.contains(page));
+        self.ready.set(unit, is_ready);
+    }
+
+    /// Gives a ready unit's blocks an owner each.
+    fn occupy(&mut self, unit: usize) {
+        self.free.set(unit, false);
+        self.ready.set(unit, false);
+        for page in self.pages_of(unit) {
+            self.n_idle -= usize::from(self.users[page] == 0);
+            self.users[page] += 1;
+        }
+        let per_unit = self.format.blocks_per_unit();
+        self.counts[unit * per_unit..(unit + 1) * per_unit].fill(1);
+    }
+
+    /// Frees a unit if none of its blocks has an owner.
+    fn vacate(&mut self, unit: usize) {
+        let per_unit = self.format.blocks_per_unit();
+        if self.counts[unit * per_unit..(unit + 1) * per_unit].iter().any(|&count| count > 0) {
+            return;
+        }
+        self.free.set(unit, true);
+        self.ready.set(unit, true);
+        for page in self.pages_of(unit) {
+            self.users[page] -= 1;
+            self.n_idle += usize::from(self.users[page] == 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

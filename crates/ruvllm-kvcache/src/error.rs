@@ -37,8 +37,11 @@ pub enum KvErrorKind {
         /// Bytes they may hold.
         quota: usize,
     },
-    /// The name is none of the element types.
-    UnknownType,
+    /// The system has not so much memory.
+    NoMemory {
+        /// Bytes that were asked for.
+        needed: usize,
+    },
     /// The store on disk cannot be used.
     Disk(DiskFault),
 }
@@ -66,6 +69,11 @@ pub enum DiskFault {
 impl KvError {
     pub(crate) fn new(kind: KvErrorKind) -> KvError {
         KvError { kind, line: None }
+    }
+
+    /// Makes the error of a cache of `needed` bytes, which the system does not have.
+    pub fn no_memory(needed: usize) -> KvError {
+        KvError::new(KvErrorKind::NoMemory { needed })
     }
 
     /// Makes an error of the store on disk that is shown as `line`.
@@ -96,7 +104,10 @@ impl fmt::Display for KvError {
                  end one of its sequences or raise the quota"
             ),
             KvErrorKind::Disk(_) => f.write_str(self.line.as_deref().unwrap_or("the store on disk cannot be used")),
-            KvErrorKind::UnknownType => f.write_str("unknown kv cache type; known are f16, f32"),
+            KvErrorKind::NoMemory { needed } => {
+                let gib = needed as f64 / (1u64 << 30) as f64;
+                write!(f, "the kv cache would take {gib:.1} GiB, more than there is; choose a smaller context")
+            }
         }
     }
 }

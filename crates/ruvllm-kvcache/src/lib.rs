@@ -17,10 +17,10 @@
 //! ```
 //! use ruvllm_kernels::attention::{self, Inputs, Limits, Options, Scratch};
 //! use ruvllm_kernels::{Isa, team::Team};
-//! use ruvllm_kvcache::{BlockPool, KvLayout, KvType, LayerKv};
+//! use ruvllm_kvcache::{BlockPool, KvLayout, KvFormat, LayerKv};
 //!
 //! let shape = LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 };
-//! let mut pool = BlockPool::new(&KvLayout { layers: vec![shape; 2] }, KvType::F16, 64);
+//! let mut pool = BlockPool::new(&KvLayout { layers: vec![shape; 2] }, KvFormat::F16, 64);
 //! let mut sequence = pool.sequence(1024);
 //!
 //! // One step of three rows through layer 1.
@@ -42,6 +42,7 @@
 //! # Ok::<(), ruvllm_kvcache::KvError>(())
 //! ```
 
+mod bits;
 mod block;
 mod budget;
 pub mod disk;
@@ -57,7 +58,7 @@ pub use block::PoolStats;
 pub use budget::{Level, MemoryBudget, Owner, PAGE_BYTES, Pressure, Relief};
 pub use error::{DiskFault, KvError, KvErrorKind};
 pub use key::{Namespace, NamespaceBuilder};
-pub use pool::{BlockPool, KvLayout, KvType};
+pub use pool::{BlockPool, KvLayout};
 pub use prefix::{CachedPrefix, PrefixCache};
 pub use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, KvShape as LayerKv};
 pub use stats::{CacheStats, Usage};

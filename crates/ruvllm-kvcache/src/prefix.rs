@@ -7,7 +7,7 @@ use crate::pool::BlockPool;
 use crate::radix::Tree;
 use crate::stats::{CacheStats, Usage};
 use crate::table::Sequence;
-use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock};
+use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat};
 use std::sync::Arc;
 
 /// A radix tree over token ids whose nodes own blocks of a [`BlockPool`].
@@ -18,10 +18,10 @@ use std::sync::Arc;
 /// not used for longest. A partly filled last block is shared too and copied when it is written.
 ///
 /// ```
-/// use ruvllm_kvcache::{BlockPool, KvLayout, KvType, LayerKv, NamespaceBuilder, PrefixCache};
+/// use ruvllm_kvcache::{BlockPool, KvLayout, KvFormat, LayerKv, NamespaceBuilder, PrefixCache};
 ///
 /// let layout = KvLayout { layers: vec![LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 }] };
-/// let mut pool = BlockPool::new(&layout, KvType::F16, 64);
+/// let mut pool = BlockPool::new(&layout, KvFormat::F16, 64);
 /// let mut cache = PrefixCache::new(&pool, pool.n_bytes());
 /// let namespace = NamespaceBuilder::new("doc").finish();
 ///
@@ -44,8 +44,11 @@ use std::sync::Arc;
 pub struct PrefixCache {
     allocator: Arc<Allocator>,
     tree: Tree,
-    block_bytes: usize,
-    n_blocks_max: usize,
+    /// Bytes of a block, by format.
+    block_bytes: [usize; KvFormat::COUNT],
+    bytes_max: usize,
+    /// What rows are written in.
+    exact: KvFormat,
     /// All but what the tree and the limits tell.
     counts: CacheStats,
     /// Reused between lookups.
@@ -69,8 +72,9 @@ impl PrefixCache {
         PrefixCache {
             allocator: pool.allocator(),
             tree: Tree::default(),
-            block_bytes: pool.block_bytes(),
-            n_blocks_max: bytes_max / pool.block_bytes().max(1),
+            block_bytes: KvFormat::ALL.map(|format| pool.block_bytes(format)),
+            bytes_max,
+            exact: pool.exact_format(),
             counts: CacheStats::default(),
             found: Vec::new(),
         }
@@ -125,8 +129,14 @@ impl PrefixCache {
     /// Gives up blocks until the cache is within its limit, as far as sequences let it. To be called after sequences
     /// that were inserted have ended.
     pub fn trim(&mut self) {
-        let n_over = self.tree.n_blocks().saturating_sub(self.n_blocks_max);
-        self.evict(n_over);
+        let exact = self.block_bytes[self.exact as usize].max(1);
+        // Blocks in fewer bits bring less than reckoned.
+        while self.bytes() > self.bytes_max && self.evict((self.bytes() - self.bytes_max).div_ceil(exact)) > 0 {}
+    }
+
+    /// Returns the bytes of its blocks.
+    fn bytes(&self) -> usize {
+        self.tree.n_blocks().iter().zip(&self.block_bytes).map(|(n, bytes)| n * bytes).sum()
     }
 
     /// Gives up blocks that nobody else owns, the longest unused first, until `n` are free that were not. Returns how
@@ -146,14 +156,17 @@ impl PrefixCache {
     /// # Panics
     /// If the sequence belongs to another pool.
     pub fn reserve(&mut self, pool: &mut BlockPool, sequence: &mut Sequence, n: usize) -> Result<(), KvError> {
-        let result = pool.reserve(sequence, n);
-        let Err(KvErrorKind::PoolFull { needed, free, .. }) = result.as_ref().map_err(KvError::kind) else {
-            return result;
-        };
-        self.evict(needed - free);
-        let result = pool.reserve(sequence, n);
+        let mut result = pool.reserve(sequence, n);
+        while let Err(KvErrorKind::PoolFull { needed, free, .. }) = result.as_ref().map_err(KvError::kind) {
+            // What is in fewer bits brings less than a block to write to.
+            if self.evict(needed.saturating_sub(free).max(1)) == 0 {
+                break;
+            }
+            result = pool.reserve(sequence, n);
+        }
         let partial = sequence.blocks.get(sequence.len() / BLOCK_TOKENS).copied();
-        let Some(partial) = partial.filter(|_| result.is_err()) else { return result };
+        let is_full = |error: &KvError| matches!(error.kind(), KvErrorKind::PoolFull { .. });
+        let Some(partial) = partial.filter(|_| result.as_ref().is_err_and(is_full)) else { return result };
         // One block short of a copy: the cache's own share of the partial block is the last thing it can give.
         if self.allocator.count(partial) == 2 && self.tree.forget(partial) {
             self.allocator.release(&[partial]);
@@ -177,12 +190,7 @@ impl PrefixCache {
 
     /// Returns the counts, and what it holds.
     pub fn stats(&self) -> CacheStats {
-        CacheStats {
-            bytes: self.tree.n_blocks() * self.block_bytes,
-            bytes_max: self.n_blocks_max * self.block_bytes,
-            entries: self.tree.n_leaves(),
-            ..self.counts
-        }
+        CacheStats { bytes: self.bytes(), bytes_max: self.bytes_max, entries: self.tree.n_leaves(), ..self.counts }
     }
 
     /// Returns who holds the pool's blocks. Costs a look at each.
@@ -220,19 +228,19 @@ impl PrefixCache {
         let blocks = &self.found[..n_whole];
         let mut sequence =
             Sequence::of_blocks(Arc::clone(&self.allocator), tokens.len(), blocks, n_whole * BLOCK_TOKENS);
-        let mut bytes = vec![0; self.block_bytes];
+        let mut bytes = vec![0; pool.unit_bytes(self.exact)];
         let mut result = Ok(());
-        for (i, block) in tokens.chunks(BLOCK_TOKENS).enumerate().skip(n_whole) {
+        for (i, tokens) in tokens.chunks(BLOCK_TOKENS).enumerate().skip(n_whole) {
             if !read(i, &mut bytes) {
                 break;
             }
-            result = self.reserve(pool, &mut sequence, block.len());
+            result = self.reserve(pool, &mut sequence, tokens.len());
             if result.is_err() {
                 break;
             }
-            let id = *sequence.blocks.last().expect("a block was reserved");
-            pool.write_block(id, &bytes);
-            sequence.advance(block.len());
+            let block = *sequence.blocks.last().expect("a block was reserved");
+            pool.write_block(block, &bytes);
+            sequence.advance(tokens.len());
         }
         let n = sequence.len();
         self.insert(namespace, &tokens[..n], &sequence);

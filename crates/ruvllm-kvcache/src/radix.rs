@@ -13,7 +13,7 @@
 //! No partial block is the beginning of a sibling's first block: the longer one takes its place.
 
 use crate::key::Namespace;
-use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock};
+use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -101,7 +101,8 @@ pub(crate) struct Tree {
     /// Nodes without children, roots aside, the least recently used first.
     leaves: BTreeSet<(u64, NodeId)>,
     clock: u64,
-    n_blocks: usize,
+    /// Its blocks by format.
+    n_blocks: [usize; KvFormat::COUNT],
 }
 
 /// Returns how many leading tokens agree.
@@ -111,8 +112,8 @@ fn n_common(a: &[u32], b: &[u32]) -> usize {
 }
 
 impl Tree {
-    /// Returns the number of blocks in the tree.
-    pub(crate) fn n_blocks(&self) -> usize {
+    /// Returns the number of blocks in the tree, by format.
+    pub(crate) fn n_blocks(&self) -> [usize; KvFormat::COUNT] {
         self.n_blocks
     }
 
@@ -235,7 +236,7 @@ impl Tree {
 
     /// Puts tokens and blocks after the end of node `at`: into it, if it is a leaf, else as a child.
     fn append(&mut self, at: NodeId, tokens: &[u32], blocks: &[KvBlock]) {
-        self.n_blocks += blocks.len();
+        blocks.iter().for_each(|block| self.n_blocks[block.format() as usize] += 1);
         let node = &mut self.nodes[at as usize];
         if node.parent.is_some() && node.children.is_empty() {
             node.tokens.extend_from_slice(tokens);
@@ -281,8 +282,9 @@ impl Tree {
         let node = &mut self.nodes[id as usize];
         let key = BlockKey::first_of(&node.tokens);
         node.tokens.truncate(n);
-        node.blocks.truncate(n / BLOCK_TOKENS);
-        self.n_blocks -= 1;
+        let last = node.blocks.pop().expect("a leaf holds a block");
+        debug_assert_eq!(node.blocks.len(), n / BLOCK_TOKENS);
+        self.n_blocks[last.format() as usize] -= 1;
         if n > 0 {
             return id;
         }
@@ -354,7 +356,7 @@ impl Tree {
             (node.tokens, node.namespace) = (Vec::new(), None);
             self.spare.push(id);
         }
-        self.n_blocks -= blocks.len();
+        blocks.iter().for_each(|block: &KvBlock| self.n_blocks[block.format() as usize] -= 1);
         blocks
     }
 

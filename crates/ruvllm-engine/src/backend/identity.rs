@@ -2,7 +2,7 @@
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
-use ruvllm_kvcache::{KvType, NamespaceBuilder};
+use ruvllm_kvcache::{KvFormat as KvType, NamespaceBuilder};
 
 use crate::model::Model;
 

@@ -151,7 +151,7 @@ impl KvStore {
             let new_len = self.open(seq).sequence.len() + n;
             let n_more = new_len.saturating_sub(self.open(seq).sequence.n_reserved());
             let n_more = n_more.div_ceil(ruvllm_kvcache::BLOCK_TOKENS);
-            self.budget.check_quota(tenant, (n_blocks + n_more) * self.pool.block_bytes())?;
+            self.budget.check_quota(tenant, (n_blocks + n_more) * self.pool.block_bytes(self.pool.exact_format()))?;
         }
         let sequence = &mut self.sequences[seq.0].as_mut().expect("checked to be open").sequence;
         match &mut self.prefixes {
@@ -171,7 +171,7 @@ impl KvStore {
     fn relieve(&mut self) {
         let pressure = self.pressure();
         if let (Some(Relief::Evict), Some(prefixes)) = (pressure.relief, &mut self.prefixes) {
-            prefixes.evict(pressure.excess_bytes.div_ceil(self.pool.block_bytes().max(1)));
+            prefixes.evict(pressure.excess_bytes.div_ceil(self.pool.block_bytes(self.pool.exact_format()).max(1)));
         }
     }
 
@@ -180,7 +180,7 @@ impl KvStore {
         self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0)]);
         // Telling who holds what takes a look at every cached block, and matters only when memory runs short.
         if let (Some(prefixes), true) = (&self.prefixes, self.budget.pressure().level > Level::Low) {
-            let (usage, block_bytes) = (prefixes.usage(), self.pool.block_bytes());
+            let (usage, block_bytes) = (prefixes.usage(), self.pool.block_bytes(self.pool.exact_format()));
             let held = [(Owner::Sequences, usage.in_use), (Owner::Cache, usage.cached_only)];
             self.budget.set_held(&held.map(|(owner, n_blocks)| (owner, n_blocks * block_bytes)));
         }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
-pub use ruvllm_kvcache::KvType;
-use ruvllm_kvcache::{BlockPool, KvLayout, MemoryBudget, PAGE_BYTES, Relief};
+pub use ruvllm_kvcache::KvFormat as KvType;
+use ruvllm_kvcache::{BlockPool, KvError, KvLayout, MemoryBudget, PAGE_BYTES, Relief};
 
 use super::kv::KvStore;
 use super::{ModelInfo, NativeBackend, identity};
@@ -107,8 +107,7 @@ impl NativeBackend {
         let namespace = namespace.filter(|_| model.state_len == 0 && model.pooling.is_none());
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, namespace.is_some())?;
-        let n_blocks = budget.total_bytes() / model.kv_layout.block_bytes(options.kv).max(1);
-        let pool = BlockPool::new(&model.kv_layout, options.kv, n_blocks);
+        let pool = BlockPool::within(&model.kv_layout, &[options.kv], budget.total_bytes())?;
         let kv = KvStore::new(pool, budget, options.n_seq_max, n_ctx, namespace);
         let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
@@ -124,7 +123,7 @@ fn context(model: &Model) -> usize {
     model.hparams.n_ctx.min(n_positions)
 }
 
-/// Sizes the memory for keys and values, and refuses what the system would not map (it becomes real only as it is
+/// Sizes the memory for keys and values, and refuses what the system does not have (it becomes real only as it is
 /// written).
 fn budget(
     model: &Model,
@@ -141,17 +140,15 @@ fn budget(
     });
     let budget = MemoryBudget::new(n_bytes, &[Relief::Evict, Relief::Reject]);
     let n_bytes = budget.total_bytes();
-    let error = |line: String| Err(EngineError::new(ErrorKind::Options, line));
     if n_bytes < block_bytes {
         let least = block_bytes.next_multiple_of(PAGE_BYTES);
-        return error(format!("{n_bytes} bytes of KV cache hold no block; allow at least {least}"));
+        let line = format!("{n_bytes} bytes of KV cache hold no block; allow at least {least}");
+        return Err(EngineError::new(ErrorKind::Options, line));
     }
+    // The pool reserves addresses only, of which there are always enough: whether the memory could be had is asked here.
     match Vec::<u8>::new().try_reserve_exact(n_bytes) {
         Ok(()) => Ok(budget),
-        Err(_) => {
-            let gib = n_bytes as f64 / (1u64 << 30) as f64;
-            error(format!("the KV cache would take {gib:.1} GiB, more than there is; choose a smaller context"))
-        }
+        Err(_) => Err(KvError::no_memory(n_bytes).into()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A large page of x86-64 and of most ARM systems, in bytes.
-const PAGE_BYTES: usize = 2 << 20;
+pub(super) const PAGE_BYTES: usize = 2 << 20;
 
 /// What is mapped at once. Only the pages that are touched become memory.
 const CHUNK_BYTES: usize = 128 << 20;

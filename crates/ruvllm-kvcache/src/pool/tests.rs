@@ -7,25 +7,26 @@ use std::collections::HashMap;
 
 const SHAPE: KvShape = KvShape { n_kv_heads: 2, k_dim: 3, v_dim: 5 };
 
-fn pool(kv: KvType, n_blocks: usize) -> BlockPool {
+fn pool(kv: KvFormat, n_blocks: usize) -> BlockPool {
     let layers = vec![SHAPE, KvShape { n_kv_heads: 1, k_dim: 4, v_dim: 2 }];
     BlockPool::new(&KvLayout { layers }, kv, n_blocks)
 }
 
-/// Reads what layer 0 keeps at a position: K and V rows as they were written.
+/// Reads what layer 0 keeps at a position of an exact block: K and V rows as they were written.
 fn row(pool: &BlockPool, sequence: &Sequence, pos: usize) -> (Vec<f32>, Vec<f32>) {
     let block = sequence.blocks().nth(pos / BLOCK_TOKENS).expect("the position is reserved");
-    let (slot, format, layer) = (pos % BLOCK_TOKENS, block.format(), pool.layer(0));
-    let units = layer.units(format);
-    let float = |at: usize, i: usize| {
-        let bytes = &units.bytes[block.unit() * units.stride + at..];
-        match format {
-            KvFormat::F32 => bytemuck::pod_read_unaligned(&bytes[4 * i..4 * i + 4]),
-            _ => bytemuck::pod_read_unaligned::<f16>(&bytes[2 * i..2 * i + 2]).to_f32(),
+    let slot = pos % BLOCK_TOKENS;
+    let layer = pool.layer(0);
+    let units = layer.units(block.format());
+    let at = |start: usize, i: usize| {
+        let unit = &units.bytes[block.unit() * units.stride + start..];
+        match block.format() {
+            KvFormat::F16 => f16::from_le_bytes([unit[2 * i], unit[2 * i + 1]]).to_f32(),
+            _ => f32::from_le_bytes([unit[4 * i], unit[4 * i + 1], unit[4 * i + 2], unit[4 * i + 3]]),
         }
     };
-    let k = (0..6).map(|i| float(units.k_at, i * 16 + slot)).collect();
-    let v = (0..10).map(|i| float(units.v_at, (i / 5 * 16 + slot) * 16 + i % 5));
+    let k = (0..6).map(|i| at(units.k_at, i * 16 + slot)).collect();
+    let v = (0..10).map(|i| at(units.v_at, (i / 5 * 16 + slot) * 16 + i % 5));
     (k, v.collect())
 }
 
@@ -92,7 +93,7 @@ proptest! {
     #[test]
     fn operations_keep_blocks_and_contents(ops in ops(), f32 in any::<bool>()) {
         let team = Team::new(1);
-        let mut pool = pool(if f32 { KvType::F32 } else { KvType::F16 }, 24);
+        let mut pool = pool(if f32 { KvFormat::F32 } else { KvFormat::F16 }, 24);
         let mut sequences: Vec<(Sequence, Vec<u16>)> = vec![(pool.sequence(150), vec![])];
         let mut tag = 0u16;
         for op in ops {
@@ -136,7 +137,7 @@ proptest! {
 
 #[test]
 fn errors_say_the_numbers() {
-    let mut pool = pool(KvType::F16, 3);
+    let mut pool = pool(KvFormat::F16, 3);
     let (mut a, mut b) = (pool.sequence(40), pool.sequence(1000));
     let error = pool.reserve(&mut a, 41).expect_err("past the capacity");
     assert_eq!(error.kind(), KvErrorKind::SequenceFull { needed: 41, capacity: 40 });
@@ -150,14 +151,12 @@ fn errors_say_the_numbers() {
     );
     assert_eq!((b.blocks().len(), pool.stats().free), (0, 1));
     assert!(pool.reserve(&mut b, usize::MAX).is_err());
-    assert_eq!("q8".parse::<KvType>().expect_err("no such type").kind(), KvErrorKind::UnknownType);
-    assert!(["f16", "f32"].iter().all(|name| name.parse::<KvType>().is_ok_and(|kv| kv.to_string() == *name)));
 }
 
 #[test]
 fn a_shared_partial_block_is_copied_when_room_is_there_and_refused_when_not() {
     let team = Team::new(1);
-    let mut pool = pool(KvType::F32, 2);
+    let mut pool = pool(KvFormat::F32, 2);
     let mut a = pool.sequence(20);
     append(&team, &mut pool, &mut a, &[1, 2, 3]).expect("a block is free");
     let mut b = pool.fork(&a, 2);
@@ -176,7 +175,7 @@ fn a_shared_partial_block_is_copied_when_room_is_there_and_refused_when_not() {
 
 #[test]
 fn tables_never_grow_their_memory() {
-    let mut pool = pool(KvType::F16, 8);
+    let mut pool = pool(KvFormat::F16, 8);
     let mut a = pool.sequence(32);
     let place = a.blocks.as_ptr();
     pool.reserve(&mut a, 30).expect("free");
@@ -189,7 +188,7 @@ fn tables_never_grow_their_memory() {
 #[test]
 fn halves_round_to_nearest_even() {
     let team = Team::new(2);
-    let mut pool = pool(KvType::F16, 1);
+    let mut pool = pool(KvFormat::F16, 1);
     let mut sequence = pool.sequence(16);
     pool.reserve(&mut sequence, 1).expect("free");
     // Between 2048 and 2050, between 2050 and 2052, the smallest subnormal's half, past the largest, and exact ones.
@@ -201,15 +200,18 @@ fn halves_round_to_nearest_even() {
 
 #[test]
 fn sizes_are_those_of_the_layout() {
-    let pool = pool(KvType::F16, 10);
+    let pool = pool(KvFormat::F16, 10);
     // Layer 0: 2·3·16 + 2·16·16, layer 1: 1·4·16 + 1·16·16 elements a block.
-    assert_eq!((pool.n_bytes(), pool.n_layers(), pool.kv_type()), (10 * 2 * (96 + 512 + 64 + 256), 2, KvType::F16));
-    assert_eq!(KvLayout::blocks_for(17), 2);
+    assert_eq!(
+        (pool.n_bytes(), pool.n_layers(), pool.exact_format()),
+        (10 * 2 * (96 + 512 + 64 + 256), 2, KvFormat::F16)
+    );
+    assert_eq!((pool.block_bytes(KvFormat::F16), KvLayout::blocks_for(17)), (2 * (96 + 512 + 64 + 256), 2));
 }
 
 #[test]
 #[should_panic(expected = "the sequence belongs to another pool")]
 fn a_strange_sequence_is_refused() {
-    let mut sequence = pool(KvType::F16, 1).sequence(1);
-    let _ = pool(KvType::F16, 1).reserve(&mut sequence, 1);
+    let mut sequence = pool(KvFormat::F16, 1).sequence(1);
+    let _ = pool(KvFormat::F16, 1).reserve(&mut sequence, 1);
 }

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::key::NamespaceBuilder;
-use crate::pool::{KvLayout, KvType};
+use crate::pool::KvLayout;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
-use ruvllm_kernels::attention::{KvFormat, KvShape};
+use ruvllm_kernels::attention::KvShape;
 use ruvllm_kernels::team::Team;
 use std::collections::HashSet;
 
@@ -48,8 +48,8 @@ struct Running {
 
 impl World {
     fn new(n_blocks: usize, n_cached_max: usize) -> World {
-        let pool = BlockPool::new(&KvLayout { layers: vec![SHAPE] }, KvType::F32, n_blocks);
-        let cache = PrefixCache::new(&pool, n_cached_max * pool.block_bytes());
+        let pool = BlockPool::new(&KvLayout { layers: vec![SHAPE] }, KvFormat::F32, n_blocks);
+        let cache = PrefixCache::new(&pool, n_cached_max * pool.block_bytes(KvFormat::F32));
         World { team: Team::new(1), pool, cache, running: Vec::new() }
     }
 
@@ -89,12 +89,14 @@ impl World {
     fn check_contents(&self, running: &Running) -> Result<(), String> {
         let layer = self.pool.layer(0);
         let units = layer.units(KvFormat::F32);
-        let float = |at: usize| bytemuck::pod_read_unaligned::<f32>(&units.bytes[at..at + 4]);
+        let at = |unit: usize, i: usize| {
+            bytemuck::pod_read_unaligned::<f32>(&units.bytes[unit * units.stride + 4 * i..][..4])
+        };
         let mut chain = Chain::new(running.salt);
         for (pos, &token) in running.tokens.iter().enumerate() {
-            let unit = running.sequence.blocks[pos / BLOCK_TOKENS].unit() * units.stride;
+            let unit = running.sequence.blocks[pos / BLOCK_TOKENS].unit();
             let slot = pos % BLOCK_TOKENS;
-            let held = [float(unit + units.k_at + 4 * slot), float(unit + units.v_at + 4 * slot * SHAPE.v_stride())];
+            let held = [at(unit, units.k_at / 4 + slot), at(unit, units.v_at / 4 + slot * SHAPE.v_stride())];
             if held != chain.push(token) {
                 return Err(format!("position {pos} of {} is stale", running.tokens.len()));
             }
@@ -110,7 +112,7 @@ impl World {
         let cached_only = cached.difference(&used).count();
         let expected = Usage { total: usage.total, free: self.pool.stats().free, cached_only, in_use: used.len() };
         let holds = usage.free + usage.cached_only + usage.in_use == usage.total;
-        if usage != expected || !holds || cached.len() != self.cache.tree.n_blocks() {
+        if usage != expected || !holds || cached.len() != self.cache.tree.n_blocks().iter().sum::<usize>() {
             return Err(format!("{usage:?}, counted {expected:?}"));
         }
         let owners = self.running.iter().map(|r| r.sequence.blocks.len()).sum::<usize>() + cached.len();
@@ -276,7 +278,7 @@ fn prefixes_come_back_from_a_store() {
         .prefixes()
         .map(|prefix| {
             let read = |&block: &KvBlock| {
-                let mut bytes = vec![0; world.pool.block_bytes()];
+                let mut bytes = vec![0; world.pool.unit_bytes(block.format())];
                 world.pool.read_block(block, &mut bytes);
                 bytes
             };

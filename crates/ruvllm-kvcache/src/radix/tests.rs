@@ -3,7 +3,6 @@
 use super::*;
 use crate::key::NamespaceBuilder;
 use proptest::prelude::*;
-use ruvllm_kernels::attention::KvFormat;
 use std::collections::HashSet;
 
 fn namespace(n: u8) -> Namespace {
@@ -37,23 +36,36 @@ fn check(tree: &Tree) {
         assert!(keys.windows(2).all(|pair| !pair[1].tokens().starts_with(pair[0].tokens())), "a beginning beside it");
         open.extend(node.children.values());
     }
-    assert_eq!((n_blocks, &leaves), (tree.n_blocks, &tree.leaves));
+    assert_eq!((n_blocks, &leaves), (n_in(tree), &tree.leaves));
     assert_eq!(n_nodes + tree.spare.len(), tree.nodes.len());
 }
 
-/// Blocks by their numbers.
-fn numbered<const N: usize>(numbers: [usize; N]) -> [KvBlock; N] {
-    numbers.map(|i| KvBlock::new(KvFormat::F16, i))
+/// Returns how many blocks the tree says it holds, after a look at those of each format.
+fn n_in(tree: &Tree) -> usize {
+    for format in KvFormat::ALL {
+        let n = tree.all_blocks().filter(|block| block.format() == format).count();
+        assert_eq!(tree.n_blocks()[format as usize], n, "{format}");
+    }
+    tree.n_blocks().iter().sum()
 }
 
-/// Numbers blocks as they come.
+/// Numbers blocks as they come, in changing formats.
 struct Blocks(usize);
+
+/// Returns block `i`.
+fn block(i: usize) -> KvBlock {
+    KvBlock::new(KvFormat::ALL[i % KvFormat::COUNT], i)
+}
+
+fn blocks<const N: usize>(numbers: [usize; N]) -> [KvBlock; N] {
+    numbers.map(block)
+}
 
 impl Blocks {
     fn of(&mut self, tokens: &[u32]) -> Vec<KvBlock> {
         let n = tokens.len().div_ceil(BLOCK_TOKENS);
         self.0 += n;
-        (self.0 - n..self.0).map(|i| KvBlock::new(KvFormat::F16, i)).collect()
+        (self.0 - n..self.0).map(block).collect()
     }
 }
 
@@ -89,7 +101,7 @@ proptest! {
         for prefix in tree.prefixes() {
             prop_assert_eq!(prefix.2.len(), prefix.1.len().div_ceil(BLOCK_TOKENS));
         }
-        while tree.n_blocks() > 0 {
+        while n_in(&tree) > 0 {
             let n_freed = tree.evict(3, &mut |block| left.remove(&block));
             prop_assert!((1..=3).contains(&n_freed));
             check(&tree);
@@ -109,11 +121,11 @@ fn the_longest_unused_goes_first_from_its_end() {
     let path = tree.find(namespace(0), &string(0, 40));
     tree.touch(&path);
     let mut gone = Vec::new();
-    let mut evict = |tree: &mut Tree, n, kept: &[KvBlock]| {
+    let mut evict = |tree: &mut Tree, n, kept: &[usize]| {
         gone.clear();
         tree.evict(n, &mut |block| {
-            !kept.contains(&block) && {
-                gone.push(block);
+            !kept.contains(&block.index()) && {
+                gone.push(block.index());
                 true
             }
         });
@@ -121,30 +133,30 @@ fn the_longest_unused_goes_first_from_its_end() {
         gone.clone()
     };
     // Blocks: 0 to 4 with token 0, 5 to 8 with token 1 (5 and 6 are 0 and 1 again), 9 to 11 with token 2.
-    assert_eq!(evict(&mut tree, 1, &[]), numbered([8]));
-    assert_eq!(evict(&mut tree, 2, &numbered([7])), numbered([11, 4]));
-    assert_eq!(evict(&mut tree, 9, &numbered([0])), numbered([7, 3, 2, 1]));
+    assert_eq!(evict(&mut tree, 1, &[]), [8]);
+    assert_eq!(evict(&mut tree, 2, &[7]), [11, 4]);
+    assert_eq!(evict(&mut tree, 9, &[0]), [7, 3, 2, 1]);
     assert_eq!(tree.find(namespace(0), &string(0, 40)).n_tokens, 16);
-    assert_eq!((tree.n_blocks(), tree.n_leaves()), (1, 1));
+    assert_eq!((n_in(&tree), tree.n_leaves()), (1, 1));
 }
 
 #[test]
 fn a_longer_block_takes_the_place_of_its_beginning() {
-    let (mut tree, ns, b) = (Tree::default(), namespace(0), numbered(std::array::from_fn::<_, 11, _>(|i| i)));
-    assert_eq!(tree.insert(ns, &[1; 20], &b[..2]), Inserted { from: 0, dropped: None });
-    assert_eq!(tree.insert(ns, &[1; 24], &b[2..4]), Inserted { from: 1, dropped: Some(b[1]) });
-    assert_eq!(tree.insert(ns, &[1; 22], &b[4..6]), Inserted { from: 2, dropped: None });
-    assert_eq!(tree.insert(ns, &[[1; 18], [2; 18]].concat(), &b[6..9]), Inserted { from: 1, dropped: None });
-    assert_eq!(tree.insert(ns, &[3, 4], &b[9..10]), Inserted { from: 0, dropped: None });
-    assert_eq!(tree.insert(ns, &[3, 4, 5], &b[10..11]), Inserted { from: 0, dropped: Some(b[9]) });
+    let (mut tree, ns) = (Tree::default(), namespace(0));
+    assert_eq!(tree.insert(ns, &[1; 20], &blocks([0, 1])), Inserted { from: 0, dropped: None });
+    assert_eq!(tree.insert(ns, &[1; 24], &blocks([2, 3])), Inserted { from: 1, dropped: Some(block(1)) });
+    assert_eq!(tree.insert(ns, &[1; 22], &blocks([4, 5])), Inserted { from: 2, dropped: None });
+    assert_eq!(tree.insert(ns, &[[1; 18], [2; 18]].concat(), &blocks([6, 7, 8])), Inserted { from: 1, dropped: None });
+    assert_eq!(tree.insert(ns, &[3, 4], &blocks([9])), Inserted { from: 0, dropped: None });
+    assert_eq!(tree.insert(ns, &[3, 4, 5], &blocks([10])), Inserted { from: 0, dropped: Some(block(9)) });
     check(&tree);
     let all: HashSet<KvBlock> = tree.all_blocks().collect();
-    assert_eq!(all, HashSet::from(numbered([0, 3, 7, 8, 10])));
-    assert!(tree.forget(b[3]) && !tree.forget(b[7]) && tree.forget(b[8]) && tree.forget(b[7]));
+    assert_eq!(all, HashSet::from(blocks([0, 3, 7, 8, 10])));
+    assert!(tree.forget(block(3)) && !tree.forget(block(7)) && tree.forget(block(8)) && tree.forget(block(7)));
     check(&tree);
-    let mut blocks = tree.remove(ns);
-    blocks.sort_unstable();
-    assert_eq!(blocks, numbered([0, 10]));
-    assert_eq!(tree.insert(ns, &[1], &b[..1]), Inserted { from: 0, dropped: None });
+    let mut removed: Vec<usize> = tree.remove(ns).into_iter().map(KvBlock::index).collect();
+    removed.sort_unstable();
+    assert_eq!(removed, [0, 10]);
+    assert_eq!(tree.insert(ns, &[1], &blocks([0])), Inserted { from: 0, dropped: None });
     check(&tree);
 }

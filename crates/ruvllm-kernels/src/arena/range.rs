@@ -1,0 +1,152 @@
+//! A range of addresses whose large pages come and go one by one.
+
+use super::pages::PAGE_BYTES;
+use super::{ALIGN, AlignedVec};
+use memmap2::{MmapMut, MmapOptions};
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+
+/// Zeroed bytes in large pages that become memory when they are first touched and can be given back.
+///
+/// Reserving costs addresses only, so several ranges may together be far larger than what is ever used of them. Where
+/// the system has no maps, the range is ordinary memory and giving pages back does nothing.
+///
+/// ```
+/// use ruvllm_kernels::arena::PageRange;
+/// let mut range = PageRange::reserve(64 << 30).expect("addresses are there");
+/// range[5 << 30] = 1;
+/// range.release(0..(64 << 30) / PageRange::PAGE_BYTES);
+/// ```
+pub struct PageRange {
+    memory: Memory,
+    len: usize,
+}
+
+enum Memory {
+    /// The map, and its first large page.
+    Map {
+        map: MmapMut,
+        start: NonNull<u8>,
+    },
+    Heap(AlignedVec<u8>),
+}
+
+// SAFETY: the map is owned, and its bytes may be read and written on any thread.
+unsafe impl Send for PageRange {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for PageRange {}
+
+impl PageRange {
+    /// What memory comes in, in bytes.
+    pub const PAGE_BYTES: usize = PAGE_BYTES;
+
+    /// Reserves `n_bytes` zeros, rounded up to whole pages; `None` if the system has not so many addresses.
+    pub fn reserve(n_bytes: usize) -> Option<PageRange> {
+        let len = n_bytes.checked_next_multiple_of(PAGE_BYTES).filter(|&len| isize::try_from(len).is_ok())?;
+        if cfg!(not(any(unix, windows))) {
+            return Some(PageRange { memory: Memory::Heap(AlignedVec::new(len)), len });
+        }
+        // A map begins at any small page: room to begin at a large one.
+        let mapped = len.checked_add(PAGE_BYTES)?;
+        let mut map = MmapOptions::new().len(mapped).no_reserve_swap().map_anon().ok()?;
+        #[cfg(target_os = "linux")]
+        // A kernel built without large pages refuses; the map is as good as any other then.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        let base = NonNull::new(map.as_mut_ptr())?;
+        // SAFETY: the map is `PAGE_BYTES` longer than `len`, and `align_offset` is less.
+        let start = unsafe { base.add(base.align_offset(PAGE_BYTES)) };
+        Some(PageRange { memory: Memory::Map { map, start }, len })
+    }
+
+    /// Gives pages back to the system (Linux: at once); their bytes are then unspecified until they are written.
+    ///
+    /// # Panics
+    /// If there are not so many pages.
+    pub fn release(&mut self, pages: Range<usize>) {
+        assert!(
+            pages.start <= pages.end && pages.end * PAGE_BYTES <= self.len,
+            "pages {pages:?} of {} bytes",
+            self.len
+        );
+        #[cfg(target_os = "linux")]
+        if let Memory::Map { map, start } = &self.memory {
+            let offset = start.as_ptr() as usize - map.as_ptr() as usize + pages.start * PAGE_BYTES;
+            // SAFETY: the pages are private memory of this map, which `&mut self` alone may look at: they read as
+            // zeros afterwards, as any bytes might.
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, pages.len() * PAGE_BYTES)
+            };
+        }
+    }
+
+    fn start(&self) -> *const u8 {
+        match &self.memory {
+            Memory::Map { start, .. } => start.as_ptr(),
+            Memory::Heap(bytes) => bytes.as_ptr(),
+        }
+    }
+}
+
+impl Deref for PageRange {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` leads `len` bytes of the map or buffer, zeroed at first.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+    }
+}
+
+impl DerefMut for PageRange {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let start = match &mut self.memory {
+            Memory::Map { start, .. } => start.as_ptr(),
+            Memory::Heap(bytes) => bytes.as_mut_ptr(),
+        };
+        // SAFETY: as in `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(start, self.len) }
+    }
+}
+
+impl std::fmt::Debug for PageRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PageRange({} bytes)", self.len)
+    }
+}
+
+const _: () = assert!(PAGE_BYTES.is_multiple_of(ALIGN));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the process's resident bytes, where the system tells.
+    fn resident() -> Option<usize> {
+        let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+        Some(statm.split(' ').nth(1)?.parse::<usize>().ok()? * 4096)
+    }
+
+    #[test]
+    fn pages_come_when_touched_and_go_when_released() {
+        let n_pages = 64;
+        let mut range = PageRange::reserve(n_pages * PAGE_BYTES - 5).expect("addresses are there");
+        assert_eq!((range.len(), range.as_ptr() as usize % PAGE_BYTES), (n_pages * PAGE_BYTES, 0));
+        range.fill(7);
+        let full = resident();
+        range.release(1..n_pages);
+        assert_eq!((range[0], range[PAGE_BYTES - 1]), (7, 7));
+        if let (true, Some(full), Some(after)) = (cfg!(target_os = "linux"), full, resident()) {
+            // Other tests take and give memory meanwhile.
+            assert!(full > after + 32 * PAGE_BYTES, "{full} {after}");
+            assert_eq!(range[PAGE_BYTES], 0);
+        }
+        range[n_pages * PAGE_BYTES - 1] = 1;
+        assert!(PageRange::reserve(usize::MAX).is_none());
+        assert_eq!(format!("{range:?}"), "PageRange(134217728 bytes)");
+    }
+
+    #[test]
+    #[should_panic(expected = "pages 0..2 of 2097152 bytes")]
+    fn pages_past_the_end_are_refused() {
+        PageRange::reserve(1).expect("a page").release(0..2);
+    }
+}
