@@ -1,15 +1,20 @@
 //! AVX2 with FMA and F16C: 16 floats are two registers. 12 accumulators at most, 2 for keys or values, one broadcast.
 
-use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
+use super::quant::{self, Packed, Q8};
+use super::quantize::{self, DequantizeArgs, QuantizeArgs};
+use super::{FoldArgs, KvFormat, MinArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
 use crate::softmax;
 use half::f16;
 use std::arch::x86_64::*;
 
 struct Ymm;
+type Q4 = Packed<4>;
+type Q2 = Packed<2>;
 
 // SAFETY: each function is what its name says, of twice 8 lanes.
 unsafe impl lanes::Lanes for Ymm {
     type V = [__m256; 2];
+    type U = [__m256i; 2];
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [__m256; 2] {
@@ -119,6 +124,91 @@ unsafe impl lanes::Lanes for Ymm {
             let (low, high) = (_mm256_cmp_ps::<_CMP_LT_OQ>(a[0], b[0]), _mm256_cmp_ps::<_CMP_LT_OQ>(a[1], b[1]));
             [_mm256_blendv_ps(y[0], x[0], low), _mm256_blendv_ps(y[1], x[1], high)]
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> [__m256; 2] {
+        // SAFETY: 16 elements are there, as the caller says; no alignment is needed.
+        unsafe {
+            let x = _mm_loadu_si128(from.cast());
+            let (low, high) = (_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(x)));
+            [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u16(from: *const u8) -> [__m256i; 2] {
+        // SAFETY: 16 elements are there, as the caller says; no alignment is needed.
+        unsafe {
+            let (low, high) = (_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast()));
+            [_mm256_cvtepu16_epi32(low), _mm256_cvtepu16_epi32(high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> [__m256i; 2] {
+        // SAFETY: 16 elements are there, as the caller says; no alignment is needed.
+        unsafe {
+            let x = _mm_loadu_si128(from.cast());
+            [_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(x))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_u16(to: *mut u8, x: [__m256i; 2]) {
+        // SAFETY: 16 places are there, as the caller says; no alignment is needed.
+        unsafe {
+            let low = _mm256_set1_epi32(0xffff);
+            let packed = _mm256_packus_epi32(_mm256_and_si256(x[0], low), _mm256_and_si256(x[1], low));
+            // The pack works in halves of the register.
+            _mm256_storeu_si256(to.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_u8(to: *mut u8, x: [__m256i; 2]) {
+        // SAFETY: 16 places are there, as the caller says; no alignment is needed.
+        unsafe {
+            let low = _mm256_set1_epi32(0xff);
+            let packed = _mm256_packus_epi32(_mm256_and_si256(x[0], low), _mm256_and_si256(x[1], low));
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            let bytes = _mm_packus_epi16(_mm256_castsi256_si128(packed), _mm256_extracti128_si256::<1>(packed));
+            _mm_storeu_si128(to.cast(), bytes);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right(x: [__m256i; 2], n: u32) -> [__m256i; 2] {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe {
+            let n = _mm_cvtsi32_si128(n as i32);
+            [_mm256_srl_epi32(x[0], n), _mm256_srl_epi32(x[1], n)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn code<const BITS: u32>(x: [__m256i; 2], at: u32) -> [__m256; 2] {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe {
+            let mask = _mm256_set1_epi32((1 << BITS) - 1);
+            Self::shift_right(x, BITS * at).map(|x| _mm256_cvtepi32_ps(_mm256_and_si256(x, mask)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn insert(x: [__m256i; 2], code: [__m256i; 2], shift: u32) -> [__m256i; 2] {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe {
+            let shift = _mm_cvtsi32_si128(shift as i32);
+            let (low, high) = (_mm256_sll_epi32(code[0], shift), _mm256_sll_epi32(code[1], shift));
+            [_mm256_or_si256(x[0], low), _mm256_or_si256(x[1], high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn round(a: [__m256; 2]) -> [__m256i; 2] {
+        // SAFETY: the caller enabled the instruction set; the rounding mode is the default.
+        unsafe { [_mm256_cvtps_epi32(a[0]), _mm256_cvtps_epi32(a[1])] }
     }
 }
 

@@ -1,15 +1,20 @@
 //! AVX-512: 16 floats are one register. 24 accumulators at most, 4 for keys or values, one for the broadcast.
 
-use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
+use super::quant::{self, Packed, Q8};
+use super::quantize::{self, DequantizeArgs, QuantizeArgs};
+use super::{FoldArgs, KvFormat, MinArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
 use crate::softmax;
 use half::f16;
 use std::arch::x86_64::*;
 
 struct Zmm;
+type Q4 = Packed<4>;
+type Q2 = Packed<2>;
 
 // SAFETY: each function is what its name says, of 16 lanes.
 unsafe impl lanes::Lanes for Zmm {
     type V = __m512;
+    type U = __m512i;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -105,6 +110,71 @@ unsafe impl lanes::Lanes for Zmm {
     unsafe fn select_lt(a: __m512, b: __m512, x: __m512, y: __m512) -> __m512 {
         // SAFETY: the caller enabled the instruction set.
         unsafe { _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), y, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> __m512 {
+        // SAFETY: 16 elements are there, as the caller says; no alignment is needed.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u16(from: *const u8) -> __m512i {
+        // SAFETY: 16 elements are there, as the caller says; no alignment is needed.
+        unsafe { _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> __m512i {
+        // SAFETY: 16 elements are there, as the caller says; no alignment is needed.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_u16(to: *mut u8, x: __m512i) {
+        // SAFETY: 16 places are there, as the caller says; no alignment is needed.
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_u8(to: *mut u8, x: __m512i) {
+        // SAFETY: 16 places are there, as the caller says; no alignment is needed.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right(x: __m512i, n: u32) -> __m512i {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe { _mm512_srl_epi32(x, _mm_cvtsi32_si128(n as i32)) }
+    }
+
+    /// A look into a table of 16 floats, which sees the lowest 4 bits only: no mask, no conversion.
+    #[inline(always)]
+    unsafe fn code<const BITS: u32>(x: __m512i, at: u32) -> __m512 {
+        const { assert!(BITS == 4 || BITS == 2) };
+        let floats: [f32; 16] = const {
+            let mut floats = [0.0; 16];
+            let mut i = 0;
+            while i < 16 {
+                floats[i] = (i & ((1 << BITS) - 1)) as f32;
+                i += 1;
+            }
+            floats
+        };
+        // SAFETY: the caller enabled the instruction set; there are 16 floats.
+        unsafe { _mm512_permutexvar_ps(Self::shift_right(x, BITS * at), _mm512_loadu_ps(floats.as_ptr())) }
+    }
+
+    #[inline(always)]
+    unsafe fn insert(x: __m512i, code: __m512i, shift: u32) -> __m512i {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe { _mm512_or_si512(x, _mm512_sll_epi32(code, _mm_cvtsi32_si128(shift as i32))) }
+    }
+
+    #[inline(always)]
+    unsafe fn round(a: __m512) -> __m512i {
+        // SAFETY: the caller enabled the instruction set; the rounding mode is the default.
+        unsafe { _mm512_cvtps_epi32(a) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The register kernels, written once over groups of 16 floats; each instruction set says what its 16 floats are.
 
-use super::{BLOCK_TOKENS, FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, ahead_of};
+use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
 use half::f16;
 
 /// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON.
@@ -10,12 +10,32 @@ use half::f16;
 /// # Safety
 /// Callers enable the instruction set; pointers lead 16 elements, at any alignment.
 pub(super) unsafe trait Lanes {
+    /// 16 floats.
     type V: Copy;
+    /// 16 integers of 32 bits.
+    type U: Copy;
 
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load_f32(from: *const f32) -> Self::V;
     unsafe fn load_f16(from: *const f16) -> Self::V;
     unsafe fn store(to: *mut f32, x: Self::V);
+    /// 16 signed bytes.
+    unsafe fn load_i8(from: *const u8) -> Self::V;
+    /// 16 integers of 16 bits without a sign, at any address.
+    unsafe fn load_u16(from: *const u8) -> Self::U;
+    /// 16 bytes without a sign.
+    unsafe fn load_u8(from: *const u8) -> Self::U;
+    /// The lower 16 bits of each lane.
+    unsafe fn store_u16(to: *mut u8, x: Self::U);
+    /// The lower 8 bits of each lane.
+    unsafe fn store_u8(to: *mut u8, x: Self::U);
+    unsafe fn shift_right(x: Self::U, n: u32) -> Self::U;
+    /// `BITS` (2 or 4) bits of each lane from bit `BITS·at` on, as floats.
+    unsafe fn code<const BITS: u32>(x: Self::U, at: u32) -> Self::V;
+    /// `x | code << shift`
+    unsafe fn insert(x: Self::U, code: Self::U, shift: u32) -> Self::U;
+    /// To the nearest integers, ties to even.
+    unsafe fn round(a: Self::V) -> Self::U;
     /// `a·b + c`, rounded once.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
@@ -35,173 +55,47 @@ pub(super) unsafe trait Lanes {
     unsafe fn select_lt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
 }
 
-/// An element as its 16 floats.
-pub(super) trait Loaded: Copy {
+/// The kernels over blocks of one format.
+pub(super) trait Kernels {
+    /// Scores of `R` rows, `B` blocks at a time; `R·B` accumulators, one per row and 16 positions.
+    ///
     /// # Safety
-    /// As for [`Lanes`].
-    unsafe fn load<L: Lanes>(from: *const Self) -> L::V;
+    /// The instruction set of `L` is enabled, and `args` were checked for `R` rows.
+    unsafe fn scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>);
+
+    /// Weighted values of `R` rows, columns `column .. column + 16 W` of them; `R·W` accumulators.
+    ///
+    /// # Safety
+    /// As for `scores`; `column` is a multiple of `16 W`, and the columns lie inside a row.
+    unsafe fn values<L: Lanes, const R: usize, const W: usize>(args: &mut ValueArgs<'_>, column: usize);
 }
 
-impl Loaded for f16 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(from: *const f16) -> L::V {
-        // SAFETY: the caller keeps the contract of `Lanes`.
-        unsafe { L::load_f16(from) }
-    }
-}
-
-impl Loaded for f32 {
-    #[inline(always)]
-    unsafe fn load<L: Lanes>(from: *const f32) -> L::V {
-        // SAFETY: the caller keeps the contract of `Lanes`.
-        unsafe { L::load_f32(from) }
-    }
-}
-
-/// Elements of type `T` in a cache line.
-const fn line<T>() -> usize {
-    64 / size_of::<T>()
-}
-
-/// Scores of `R` rows, `B` blocks at a time; `R·B` accumulators, one per row and 16 positions.
+/// Scores of `R` rows, `B` blocks at a time.
 ///
 /// # Safety
-/// The instruction set of `L` is enabled, and `args` were checked.
+/// As for [`Kernels::scores`].
 #[inline(always)]
-pub(super) unsafe fn scores<L: Lanes, T: Loaded, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>) {
-    let (k_dim, q, out) = (args.shape.k_dim, args.q.as_ptr(), args.out.as_mut_ptr());
-    let (q_stride, n_blocks) = (args.shape.k_stride(), args.blocks.len());
-    let columns_per_line = line::<T>() / BLOCK_TOKENS;
-    for first in (0..n_blocks).step_by(B) {
-        // Past the last block, it is scored again and dropped.
-        let keys: [*const T; B] =
-            std::array::from_fn(|b| args.blocks[(first + b).min(n_blocks - 1)].bytes.as_ptr().cast());
-        let ahead: [*const T; B] = std::array::from_fn(|b| ahead_of(args.ahead, first + b, keys[b]));
-        // SAFETY: the caller enabled the instruction set.
-        let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
-        let mut d = 0;
-        while d + columns_per_line <= k_dim {
-            for ahead in &ahead {
-                // SAFETY: the caller enabled the instruction set.
-                unsafe { L::prefetch(ahead.wrapping_add(d * BLOCK_TOKENS)) };
-            }
-            for i in 0..columns_per_line {
-                // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
-                unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d + i), q_stride, &keys, d + i) };
-            }
-            d += columns_per_line;
-        }
-        while d < k_dim {
-            // SAFETY: as above.
-            unsafe { score_column::<L, T, R, B>(&mut sums, q.add(d), q_stride, &keys, d) };
-            d += 1;
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            for (b, &sum) in sums.iter().enumerate().take(n_blocks - first) {
-                // SAFETY: `out` has 16 places per block in each row.
-                unsafe { L::store(out.add(r * args.out_stride + (first + b) * BLOCK_TOKENS), sum) };
-            }
-        }
-    }
-}
-
-/// Adds column `d` of `B` blocks to the scores of `R` rows; `q`: that column's queries, rows `q_stride` apart.
-///
-/// # Safety
-/// As for [`scores`]; `d` is less than `k_dim`.
-#[inline(always)]
-unsafe fn score_column<L: Lanes, T: Loaded, const R: usize, const B: usize>(
-    sums: &mut [[L::V; B]; R],
-    q: *const f32,
-    q_stride: usize,
-    keys: &[*const T; B],
-    d: usize,
-) {
-    let mut column = [sums[0][0]; B];
-    for (column, keys) in column.iter_mut().zip(keys) {
-        // SAFETY: a block's head has `k_dim` columns of 16.
-        *column = unsafe { T::load::<L>(keys.add(d * BLOCK_TOKENS)) };
-    }
-    for (r, sums) in sums.iter_mut().enumerate() {
-        // SAFETY: `q` has `R` rows of `q_stride`.
-        let x = unsafe { L::splat(*q.add(r * q_stride)) };
-        for (sum, &column) in sums.iter_mut().zip(&column) {
-            // SAFETY: the caller enabled the instruction set.
-            *sum = unsafe { L::fma(x, column, *sum) };
-        }
-    }
+pub(super) unsafe fn scores<L: Lanes, T: Kernels, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>) {
+    // SAFETY: the caller's.
+    unsafe { T::scores::<L, R, B>(args) }
 }
 
 /// Weighted values of `R` rows, `W` vectors at a time, then single ones.
 ///
 /// # Safety
-/// The instruction set of `L` is enabled, and `args` were checked.
+/// As for [`Kernels::scores`].
 #[inline(always)]
-pub(super) unsafe fn values<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &mut ValueArgs<'_>) {
+pub(super) unsafe fn values<L: Lanes, T: Kernels, const R: usize, const W: usize>(args: &mut ValueArgs<'_>) {
     let (mut column, v_stride) = (0, args.shape.v_stride());
     while column + 16 * W <= v_stride {
         // SAFETY: the columns lie inside a row; the rest is the caller's.
-        unsafe { values_at::<L, T, R, W>(args, column) };
+        unsafe { T::values::<L, R, W>(args, column) };
         column += 16 * W;
     }
     while column < v_stride {
         // SAFETY: as above; a row is whole vectors.
-        unsafe { values_at::<L, T, R, 1>(args, column) };
+        unsafe { T::values::<L, R, 1>(args, column) };
         column += 16;
-    }
-}
-
-/// Columns `column .. column + 16 W` of [`values`]; `R·W` accumulators.
-///
-/// # Safety
-/// As for [`values`]; the columns lie inside a row.
-#[inline(always)]
-unsafe fn values_at<L: Lanes, T: Loaded, const R: usize, const W: usize>(args: &mut ValueArgs<'_>, column: usize) {
-    let (v_stride, p, out) = (args.shape.v_stride(), args.p.as_ptr(), args.out.as_mut_ptr());
-    // SAFETY: the caller enabled the instruction set.
-    let mut sums = [[unsafe { L::splat(0.0) }; W]; R];
-    for (r, sums) in sums.iter_mut().enumerate() {
-        for (w, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: `out` has `R` rows of `v_stride`.
-            *sum = unsafe { L::load_f32(out.add(r * v_stride + column + 16 * w)) };
-        }
-    }
-    let mut token = args.tokens.start;
-    while token < args.tokens.end {
-        let block = token / BLOCK_TOKENS;
-        let end = args.tokens.end.min((block + 1) * BLOCK_TOKENS);
-        let first: *const T = args.blocks[block].bytes.as_ptr().cast();
-        // SAFETY: the block's head has 16 rows of `v_stride`.
-        let mut v = unsafe { first.add(token % BLOCK_TOKENS * v_stride + column) };
-        let mut ahead = ahead_of(args.ahead, block, v).wrapping_add(column);
-        while token < end {
-            for line in 0..(16 * W).div_ceil(line::<T>()) {
-                // SAFETY: the caller enabled the instruction set.
-                unsafe { L::prefetch(ahead.wrapping_add(line * self::line::<T>())) };
-            }
-            ahead = ahead.wrapping_add(v_stride);
-            let mut row = [sums[0][0]; W];
-            for (w, row) in row.iter_mut().enumerate() {
-                // SAFETY: as above.
-                *row = unsafe { T::load::<L>(v.add(16 * w)) };
-            }
-            for (r, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: every row of `p` has the tokens.
-                let weight = unsafe { L::splat(*p.add(r * args.p_stride + token)) };
-                for (sum, &value) in sums.iter_mut().zip(&row) {
-                    // SAFETY: the caller enabled the instruction set.
-                    *sum = unsafe { L::fma(weight, value, *sum) };
-                }
-            }
-            v = v.wrapping_add(v_stride);
-            token += 1;
-        }
-    }
-    for (r, sums) in sums.iter().enumerate() {
-        for (w, &sum) in sums.iter().enumerate() {
-            // SAFETY: as for the loads.
-            unsafe { L::store(out.add(r * v_stride + column + 16 * w), sum) };
-        }
     }
 }
 
@@ -307,38 +201,52 @@ unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
 /// values at a time.
 macro_rules! entries {
     ($lanes:ident, $features:literal, $($n_rows:literal: $n_blocks:literal $n_vectors:literal),+) => {
-        $crate::attention::lanes::entries!(@rows scores_f32 scores ScoreArgs f32 $lanes, $features, $($n_rows: $n_blocks),+);
-        $crate::attention::lanes::entries!(@rows scores_f16 scores ScoreArgs f16 $lanes, $features, $($n_rows: $n_blocks),+);
-        $crate::attention::lanes::entries!(@rows values_f32 values ValueArgs f32 $lanes, $features, $($n_rows: $n_vectors),+);
-        $crate::attention::lanes::entries!(@rows values_f16 values ValueArgs f16 $lanes, $features, $($n_rows: $n_vectors),+);
+        $crate::attention::lanes::entries!(@format f32 scores_f32 values_f32 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
+        $crate::attention::lanes::entries!(@format f16 scores_f16 values_f16 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
+        $crate::attention::lanes::entries!(@format Q8 scores_q8 values_q8 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
+        $crate::attention::lanes::entries!(@format Q4 scores_q4 values_q4 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
+        $crate::attention::lanes::entries!(@format Q2 scores_q2 values_q2 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
 
         /// Rows the kernels take at most.
         pub(super) const CHUNK_ROWS: usize = [$($n_rows),+].len();
         /// Scores by format.
-        pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); 2] = [scores_f32, scores_f16];
+        pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); KvFormat::COUNT] =
+            [scores_f32, scores_f16, scores_q8, scores_q4, scores_q2];
         /// Values by format.
-        pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); 2] = [values_f32, values_f16];
+        pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT] =
+            [values_f32, values_f16, values_q8, values_q4, values_q2];
 
-        #[target_feature(enable = $features)]
-        pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
-            // SAFETY: the features are enabled here, and `Table::softmax` checked the arguments.
-            unsafe { lanes::softmax::<$lanes>(args) }
-        }
-
-        #[target_feature(enable = $features)]
-        pub(super) fn fold(args: &mut FoldArgs<'_>) -> (f32, f32) {
-            // SAFETY: the features are enabled here, and `Table::fold` checked the arguments.
-            unsafe { lanes::fold::<$lanes>(args) }
-        }
+        $crate::attention::lanes::entries!(@plain softmax lanes SoftmaxArgs (f32, f32), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain fold lanes FoldArgs (f32, f32), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain mins quant MinArgs (), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain quantize quantize QuantizeArgs (), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain dequantize quantize DequantizeArgs (), $lanes, $features);
     };
-    (@rows $name:ident $kernel:ident $args:ident $type:ident $lanes:ident, $features:literal, $($n_rows:literal: $n:literal),+) => {
+    (@format $format:ident $scores:ident $values:ident $lanes:ident, $features:literal,
+     $($n_rows:literal: $n_blocks:literal $n_vectors:literal),+) => {
         #[target_feature(enable = $features)]
-        fn $name(args: &mut $args<'_>) {
+        fn $scores(args: &mut ScoreArgs<'_>) {
             match args.n_rows {
                 // SAFETY: the features are enabled here, and `Table` checked the arguments.
-                $($n_rows => unsafe { lanes::$kernel::<$lanes, $type, $n_rows, $n>(args) },)+
+                $($n_rows => unsafe { lanes::scores::<$lanes, $format, $n_rows, $n_blocks>(args) },)+
                 n_rows => unreachable!("{n_rows} rows in a chunk"),
             }
+        }
+
+        #[target_feature(enable = $features)]
+        fn $values(args: &mut ValueArgs<'_>) {
+            match args.n_rows {
+                // SAFETY: the features are enabled here, and `Table` checked the arguments.
+                $($n_rows => unsafe { lanes::values::<$lanes, $format, $n_rows, $n_vectors>(args) },)+
+                n_rows => unreachable!("{n_rows} rows in a chunk"),
+            }
+        }
+    };
+    (@plain $name:ident $module:ident $args:ident $result:ty, $lanes:ident, $features:literal) => {
+        #[target_feature(enable = $features)]
+        pub(super) fn $name(args: &mut $args<'_>) -> $result {
+            // SAFETY: the features are enabled here, and `Table` checked the arguments.
+            unsafe { $module::$name::<$lanes>(args) }
         }
     };
 }

@@ -92,6 +92,11 @@ impl KvFormat {
         matches!(self, KvFormat::F32 | KvFormat::F16)
     }
 
+    /// Returns whether blocks have minima and share their unit's scales.
+    pub(super) const fn is_packed(self) -> bool {
+        matches!(self, KvFormat::Q4 | KvFormat::Q2)
+    }
+
     /// Returns the blocks of a unit.
     pub const fn blocks_per_unit(self) -> usize {
         match self {
@@ -189,6 +194,28 @@ impl fmt::Debug for KvBlock {
     }
 }
 
+/// One layer of a block: the layer's part of the block's unit, and its place there.
+#[derive(Clone, Copy, Debug)]
+pub struct KvPart<'a> {
+    /// The block's format.
+    pub format: KvFormat,
+    /// The block's place in its unit.
+    pub sub: usize,
+    /// [`KvFormat::k_bytes`] of keys.
+    pub k: &'a [u8],
+    /// [`KvFormat::v_bytes`] of values.
+    pub v: &'a [u8],
+}
+
+impl KvPart<'_> {
+    /// Asserts the lengths.
+    pub(super) fn check(&self, shape: KvShape) {
+        let KvPart { format, sub, k, v } = *self;
+        assert!(sub < format.blocks_per_unit(), "sub-block {sub} of a unit of {format}");
+        assert_eq!((k.len(), v.len()), (format.k_bytes(shape), format.v_bytes(shape)), "bytes of a unit of {format}");
+    }
+}
+
 /// One layer's part of the units of one format: unit `u` has its keys at `u · stride + k_at`, its values at
 /// `u · stride + v_at`. Units of a format nobody uses have no bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -274,6 +301,18 @@ impl<'a> KvLayer<'a> {
     /// Returns the units of a format.
     pub fn units(&self, format: KvFormat) -> &KvUnits<'a> {
         &self.units[format as usize]
+    }
+
+    /// Returns the layer's part of a block.
+    ///
+    /// # Panics
+    /// If the layer has no such block.
+    pub fn part(&self, shape: KvShape, block: KvBlock) -> KvPart<'a> {
+        let (format, units) = (block.format(), self.units(block.format()));
+        let start = block.unit() * units.stride;
+        let k = &units.bytes[start + units.k_at..][..format.k_bytes(shape)];
+        let v = &units.bytes[start + units.v_at..][..format.v_bytes(shape)];
+        KvPart { format, sub: block.sub(), k, v }
     }
 
     /// Returns the head's keys in the unit that `block` lies in.

@@ -42,10 +42,14 @@
 //! (PagedAttention, arXiv:2309.06180) for block tables; the fixed spans are ours.
 
 mod attend;
+mod exact;
 mod lanes;
 mod layout;
 mod plan;
+mod quant;
+mod quantize;
 mod scalar;
+mod scalar_quant;
 mod store;
 mod worker;
 
@@ -59,10 +63,13 @@ mod neon;
 mod tests;
 
 pub use attend::{Inputs, Limits, Scratch, attend};
-pub use layout::{BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, UNIT_BLOCKS, UNIT_TOKENS};
+pub use layout::{
+    BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvPart, KvShape, KvUnits, KvUnitsMut, UNIT_BLOCKS, UNIT_TOKENS,
+};
 pub use store::store;
 
 use crate::isa::{self, Isa, Row};
+use quantize::{DequantizeArgs, QuantizeArgs};
 use std::ops::Range;
 
 /// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).
@@ -212,6 +219,19 @@ struct SoftmaxArgs<'a> {
     alibi: Option<(f32, f32)>,
 }
 
+/// What a row's values start with: `out[c] = Σ_t p[t]·min[t][c]` over the blocks that have minima.
+struct MinArgs<'a> {
+    /// Of each block.
+    formats: &'a [KvFormat],
+    shape: KvShape,
+    /// The row's weights, 16 for each block; 0 where it sees nothing.
+    p: &'a [f32],
+    /// The values of each block.
+    blocks: &'a [Part<'a>],
+    /// `[v_stride]`
+    out: &'a mut [f32],
+}
+
 /// A row's running result and a span to be added to it.
 struct FoldArgs<'a> {
     /// The running values, whole vectors.
@@ -230,13 +250,16 @@ pub struct Table {
     /// Rows its kernels take at most.
     chunk_rows: usize,
     /// By format.
-    scores: [unsafe fn(&mut ScoreArgs<'_>); 2],
+    scores: [unsafe fn(&mut ScoreArgs<'_>); KvFormat::COUNT],
     /// Returns the maximum and the sum.
     softmax: unsafe fn(&mut SoftmaxArgs<'_>) -> (f32, f32),
     /// By format.
-    values: [unsafe fn(&mut ValueArgs<'_>); 2],
+    values: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT],
+    mins: unsafe fn(&mut MinArgs<'_>),
     /// Returns the maximum and the sum of both.
     fold: unsafe fn(&mut FoldArgs<'_>) -> (f32, f32),
+    quantize: unsafe fn(&mut QuantizeArgs<'_>),
+    dequantize: unsafe fn(&mut DequantizeArgs<'_>),
 }
 
 impl Row for Table {
@@ -254,7 +277,10 @@ macro_rules! row {
             scores: $module::SCORES,
             softmax: $module::softmax,
             values: $module::VALUES,
+            mins: $module::mins,
             fold: $module::fold,
+            quantize: $module::quantize,
+            dequantize: $module::dequantize,
         }
     };
 }
@@ -301,6 +327,18 @@ impl Table {
         unsafe { (self.fold)(args) }
     }
 
+    fn mins(&self, args: &mut MinArgs<'_>) {
+        let n_blocks = args.blocks.len();
+        assert!(args.formats.len() == n_blocks && args.p.len() >= n_blocks * BLOCK_TOKENS);
+        assert_eq!(args.out.len(), args.shape.v_stride());
+        let fits = |(part, format): (&Part<'_>, &KvFormat)| {
+            part.bytes.len() == format.v_head_bytes(args.shape) && part.sub < format.blocks_per_unit()
+        };
+        assert!(args.blocks.iter().zip(args.formats).all(fits));
+        // SAFETY: as above.
+        unsafe { (self.mins)(args) }
+    }
+
     fn scores(&self, args: &mut ScoreArgs<'_>) {
         args.check();
         // SAFETY: as above.
@@ -332,7 +370,7 @@ impl ValueArgs<'_> {
         let (n_rows, tokens) = (self.n_rows, &self.tokens);
         assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&self.blocks.len()));
         assert!(tokens.start <= tokens.end && tokens.end <= self.blocks.len() * BLOCK_TOKENS);
-        assert!(self.p.len() >= (n_rows - 1) * self.p_stride + tokens.end);
+        assert!(self.p.len() >= (n_rows - 1) * self.p_stride + self.blocks.len() * BLOCK_TOKENS);
         assert!(self.out.len() >= n_rows * self.shape.v_stride());
         let (len, n_subs) = (self.format.v_head_bytes(self.shape), self.format.blocks_per_unit());
         assert!(self.blocks.iter().all(|block| block.bytes.len() == len && block.sub < n_subs));

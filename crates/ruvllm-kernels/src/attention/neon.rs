@@ -1,12 +1,16 @@
 //! NEON: 16 floats are four registers. 24 accumulators at most, 4 for keys or values, one for the broadcast.
 
-use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
+use super::quant::{self, Packed, Q8};
+use super::quantize::{self, DequantizeArgs, QuantizeArgs};
+use super::{FoldArgs, KvFormat, MinArgs, ScoreArgs, SoftmaxArgs, ValueArgs, lanes};
 use crate::softmax::neon::exp;
 use half::f16;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
 struct Quads;
+type Q4 = Packed<4>;
+type Q2 = Packed<2>;
 
 /// Applies an operation to each of four registers.
 macro_rules! each {
@@ -37,6 +41,7 @@ fn widen(halves: uint16x8_t) -> [float32x4_t; 2] {
 // SAFETY: each function is what its name says, of four times 4 lanes.
 unsafe impl lanes::Lanes for Quads {
     type V = [float32x4_t; 4];
+    type U = [uint32x4_t; 4];
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> [float32x4_t; 4] {
@@ -133,6 +138,94 @@ unsafe impl lanes::Lanes for Quads {
     ) -> [float32x4_t; 4] {
         let below = each!(vcltq_f32(a, b));
         each!(vbslq_f32(below, x, y))
+    }
+
+    #[inline(always)]
+    unsafe fn load_i8(from: *const u8) -> [float32x4_t; 4] {
+        // SAFETY: 16 elements are there, as the caller says.
+        unsafe {
+            let x = vld1q_s8(from.cast());
+            let (low, high) = (vmovl_s8(vget_low_s8(x)), vmovl_high_s8(x));
+            let x = [
+                vmovl_s16(vget_low_s16(low)),
+                vmovl_high_s16(low),
+                vmovl_s16(vget_low_s16(high)),
+                vmovl_high_s16(high),
+            ];
+            each!(vcvtq_f32_s32(x))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u16(from: *const u8) -> [uint32x4_t; 4] {
+        // SAFETY: 16 elements are there, as the caller says; loads of bytes need no alignment.
+        unsafe {
+            let (low, high) = (vreinterpretq_u16_u8(vld1q_u8(from)), vreinterpretq_u16_u8(vld1q_u8(from.add(16))));
+            [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> [uint32x4_t; 4] {
+        // SAFETY: 16 elements are there, as the caller says.
+        unsafe {
+            let x = vld1q_u8(from);
+            let (low, high) = (vmovl_u8(vget_low_u8(x)), vmovl_high_u8(x));
+            [vmovl_u16(vget_low_u16(low)), vmovl_high_u16(low), vmovl_u16(vget_low_u16(high)), vmovl_high_u16(high)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_u16(to: *mut u8, x: [uint32x4_t; 4]) {
+        // SAFETY: 16 places are there, as the caller says; stores of bytes need no alignment.
+        unsafe {
+            let (low, high) = (vmovn_high_u32(vmovn_u32(x[0]), x[1]), vmovn_high_u32(vmovn_u32(x[2]), x[3]));
+            vst1q_u8(to, vreinterpretq_u8_u16(low));
+            vst1q_u8(to.add(16), vreinterpretq_u8_u16(high));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_u8(to: *mut u8, x: [uint32x4_t; 4]) {
+        // SAFETY: 16 places are there, as the caller says.
+        unsafe {
+            let (low, high) = (vmovn_high_u32(vmovn_u32(x[0]), x[1]), vmovn_high_u32(vmovn_u32(x[2]), x[3]));
+            vst1q_u8(to, vmovn_high_u16(vmovn_u16(low), high));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shift_right(x: [uint32x4_t; 4], n: u32) -> [uint32x4_t; 4] {
+        // SAFETY: NEON is part of every aarch64 CPU.
+        unsafe {
+            let n = vdupq_n_s32(-(n as i32));
+            [vshlq_u32(x[0], n), vshlq_u32(x[1], n), vshlq_u32(x[2], n), vshlq_u32(x[3], n)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn code<const BITS: u32>(x: [uint32x4_t; 4], at: u32) -> [float32x4_t; 4] {
+        // SAFETY: NEON is part of every aarch64 CPU.
+        unsafe {
+            let mask = vdupq_n_u32((1 << BITS) - 1);
+            Self::shift_right(x, BITS * at).map(|x| vcvtq_f32_u32(vandq_u32(x, mask)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn insert(x: [uint32x4_t; 4], code: [uint32x4_t; 4], shift: u32) -> [uint32x4_t; 4] {
+        // SAFETY: NEON is part of every aarch64 CPU.
+        let code = unsafe {
+            let n = vdupq_n_s32(shift as i32);
+            [vshlq_u32(code[0], n), vshlq_u32(code[1], n), vshlq_u32(code[2], n), vshlq_u32(code[3], n)]
+        };
+        each!(vorrq_u32(x, code))
+    }
+
+    #[inline(always)]
+    unsafe fn round(a: [float32x4_t; 4]) -> [uint32x4_t; 4] {
+        let x = each!(vcvtnq_s32_f32(a));
+        each!(vreinterpretq_u32_s32(x))
     }
 }
 

@@ -1,41 +1,26 @@
-//! The truth: plain loops. Elements become floats 16 at a time, once for all rows.
+//! The truth: plain loops. Keys and values become floats one by one, once for all rows.
 
-use super::{BLOCK_TOKENS, FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
+use super::scalar_quant::{key, value};
+use super::{BLOCK_TOKENS, FoldArgs, KvFormat, MinArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
+
+pub(super) use super::scalar_quant::{dequantize, quantize};
 
 /// Rows the kernels take at most: any number would do.
 pub(super) const CHUNK_ROWS: usize = 6;
 
-/// Scores by format.
-pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); 2] =
-    [|args| scores(args, widen_f32), |args| scores(args, widen_f16)];
-/// Values by format.
-pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); 2] =
-    [|args| values(args, widen_f32), |args| values(args, widen_f16)];
+/// Scores by format: one kernel, which asks each block.
+pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); KvFormat::COUNT] = [scores; KvFormat::COUNT];
+/// Values by format: one kernel, which asks each block.
+pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT] = [values; KvFormat::COUNT];
 
-/// The 16 elements that begin `16 · n` elements into the bytes, as floats.
-type Widen = fn(&[u8], usize) -> [f32; 16];
-
-fn widen_f16(bytes: &[u8], n: usize) -> [f32; 16] {
-    let halves: [f16; 16] = bytemuck::pod_read_unaligned(&bytes[32 * n..][..32]);
-    let mut to = [0.0; 16];
-    halves.convert_to_f32_slice(&mut to);
-    to
-}
-
-fn widen_f32(bytes: &[u8], n: usize) -> [f32; 16] {
-    bytemuck::pod_read_unaligned(&bytes[64 * n..][..64])
-}
-
-fn scores(args: &mut ScoreArgs<'_>, widen: Widen) {
+fn scores(args: &mut ScoreArgs<'_>) {
     for (block, part) in args.blocks.iter().enumerate() {
         let start = block * BLOCK_TOKENS;
         for row in 0..args.n_rows {
             args.out[row * args.out_stride + start..][..BLOCK_TOKENS].fill(0.0);
         }
         for d in 0..args.shape.k_dim {
-            let keys = widen(part.bytes, d);
+            let keys: [f32; BLOCK_TOKENS] = std::array::from_fn(|t| key(args.format, args.shape, part, d, t));
             for row in 0..args.n_rows {
                 let q = args.q[row * args.shape.k_stride() + d];
                 let sums = &mut args.out[row * args.out_stride + start..][..BLOCK_TOKENS];
@@ -45,19 +30,22 @@ fn scores(args: &mut ScoreArgs<'_>, widen: Widen) {
     }
 }
 
-fn values(args: &mut ValueArgs<'_>, widen: Widen) {
+fn values(args: &mut ValueArgs<'_>) {
     let v_stride = args.shape.v_stride();
     for token in args.tokens.clone() {
-        let part = args.blocks[token / BLOCK_TOKENS];
-        for column in (0..v_stride).step_by(16) {
-            let values = widen(part.bytes, (token % BLOCK_TOKENS * v_stride + column) / 16);
+        let part = &args.blocks[token / BLOCK_TOKENS];
+        for column in 0..v_stride {
+            let value = value(args.format, args.shape, part, token % BLOCK_TOKENS, column);
             for row in 0..args.n_rows {
-                let p = args.p[row * args.p_stride + token];
-                let sums = &mut args.out[row * v_stride + column..][..16];
-                sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += p * value);
+                args.out[row * v_stride + column] += args.p[row * args.p_stride + token] * value;
             }
         }
     }
+}
+
+/// The minima are part of the values here.
+pub(super) fn mins(args: &mut MinArgs<'_>) {
+    args.out.fill(0.0);
 }
 
 pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {

@@ -6,6 +6,8 @@ use crate::team::Team;
 use half::f16;
 use proptest::prelude::*;
 
+mod quant;
+
 /// What a test attends with; `q`, `k`, `v` hold all positions of one sequence.
 #[derive(Clone, Debug)]
 struct Case {
@@ -56,7 +58,8 @@ struct Cache {
     sinks: Vec<f32>,
     slopes: Vec<f32>,
     blocks: Vec<KvBlock>,
-    bytes: AlignedVec<u8>,
+    /// Units by format.
+    bytes: [AlignedVec<u8>; KvFormat::COUNT],
 }
 
 /// Units that hold one layer, keys before values.
@@ -87,8 +90,9 @@ impl Cache {
             blocks.swap(i, random.next() as usize % (i + 1));
         }
         // Bytes of ones are NaN in both formats.
-        let mut bytes = AlignedVec::new(n_blocks * (format.k_bytes(shape) + format.v_bytes(shape)));
-        bytes.fill(0xff);
+        let mut bytes = KvFormat::ALL.map(|_| AlignedVec::new(0));
+        bytes[format as usize] = AlignedVec::new(n_blocks * (format.k_bytes(shape) + format.v_bytes(shape)));
+        bytes[format as usize].fill(0xff);
         let mut cache = Cache {
             case: case.clone(),
             sinks: random.vec(case.n_heads).iter().map(|x| 3.0 * x).collect(),
@@ -101,14 +105,15 @@ impl Cache {
         };
         let blocks = cache.blocks.clone();
         let segment = Segment { first_row: 0, n_rows: n, pos: 0, n_kv: n, blocks: &blocks };
-        store(&Team::new(2), shape, units_mut(format, shape, &mut cache.bytes), &[segment], &k, &v);
+        store(&Team::new(2), shape, units_mut(format, shape, &mut cache.bytes[format as usize]), &[segment], &k, &v);
         (cache.k, cache.v) = (k, v);
         cache
     }
 
     fn layer(&self) -> KvLayer<'_> {
-        let format = self.case.format();
-        KvLayer::default().with(format, units(format, self.case.shape, &self.bytes))
+        KvFormat::ALL.into_iter().fold(KvLayer::default(), |layer, format| {
+            layer.with(format, units(format, self.case.shape, &self.bytes[format as usize]))
+        })
     }
 
     fn options(&self) -> Options<'_> {
@@ -297,7 +302,7 @@ proptest! {
         for pos in 0..n.saturating_sub(window) {
             let (shape, block) = (case.shape, cache.blocks[pos / BLOCK_TOKENS].index());
             let (k_len, stride) = (shape.k_block_len(), shape.k_block_len() + shape.v_block_len());
-            let halves = &mut bytemuck::cast_slice_mut::<u8, f16>(&mut cache.bytes)[block * stride..][..stride];
+            let halves = &mut bytemuck::cast_slice_mut::<u8, f16>(&mut cache.bytes[KvFormat::F16 as usize])[block * stride..][..stride];
             for c in 0..16 {
                 halves[c * 16 + pos % 16] = f16::NAN;
                 halves[k_len + pos % 16 * 16 + c] = f16::INFINITY;
@@ -354,7 +359,7 @@ fn a_batch_of_sequences_equals_each_alone() {
     // One pool: the units one after the other.
     let (mut bytes, mut blocks, mut n_blocks) = (vec![], vec![], 0);
     for cache in &caches {
-        bytes.extend_from_slice(&cache.bytes);
+        bytes.extend_from_slice(&cache.bytes[KvFormat::F16 as usize]);
         let moved = cache.blocks.iter().map(|block| KvBlock::new(KvFormat::F16, block.index() + n_blocks));
         blocks.push(moved.collect::<Vec<_>>());
         n_blocks += cache.blocks.len();

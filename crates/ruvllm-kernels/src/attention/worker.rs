@@ -3,8 +3,8 @@
 use super::attend::{Context, Total};
 use super::plan::{Tile, segment_spans, spans};
 use super::{
-    BLOCK_TOKENS, GROUP_BLOCKS, KvFormat, Options, Part, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs,
-    TILE_ROWS, ValueArgs,
+    BLOCK_TOKENS, GROUP_BLOCKS, KvFormat, MinArgs, Options, Part, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment,
+    SoftmaxArgs, TILE_ROWS, ValueArgs,
 };
 use std::ops::Range;
 
@@ -140,7 +140,7 @@ impl<'a> Worker<'a> {
         let seen = self.seen(0..n_rows, 0..SPAN_TOKENS);
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
         self.locate(span, blocks.clone());
-        let all_groups = Groups::new(&self.formats, &self.k_parts, blocks, group);
+        let all_groups = Groups::new(&self.formats, &self.k_parts, blocks.clone(), group);
         let first_group = all_groups.clone().next();
         let mut groups = all_groups.clone();
         while let Some(now) = groups.next() {
@@ -159,8 +159,7 @@ impl<'a> Worker<'a> {
         for r in 0..n_rows {
             self.softmax_row(span, r);
         }
-        let v_stride = self.context.inputs.options.shape().v_stride();
-        self.values[..n_rows * v_stride].fill(0.0);
+        self.start_values(blocks);
         let mut groups = all_groups;
         while let Some(now) = groups.next() {
             let next = groups.clone().next().map_or_else(|| self.locate_after(span, on, group), Next::Values);
@@ -254,6 +253,27 @@ impl<'a> Worker<'a> {
             softcap: options.softcap,
             alibi: options.alibi.map(|slopes| (slopes[head], distance)),
         });
+    }
+
+    /// Makes each row's values what the minima of the blocks that it sees come to.
+    fn start_values(&mut self, blocks: Range<usize>) {
+        let shape = self.context.inputs.options.shape();
+        let (n_rows, v_stride) = (self.tile.n_rows(), shape.v_stride());
+        if !self.formats[blocks].iter().any(|format| format.is_packed()) {
+            self.values[..n_rows * v_stride].fill(0.0);
+            return;
+        }
+        for r in 0..n_rows {
+            let visible = &self.visible[r];
+            let blocks = visible.start / BLOCK_TOKENS..visible.end.div_ceil(BLOCK_TOKENS);
+            self.context.table.mins(&mut MinArgs {
+                formats: &self.formats[blocks.clone()],
+                shape,
+                p: &self.scores[r * SPAN_TOKENS..][positions_of(&blocks)],
+                blocks: &self.v_parts[blocks],
+                out: &mut self.values[r * v_stride..(r + 1) * v_stride],
+            });
+        }
     }
 
     /// Adds the weighted values of `group` to `rows`, each over the positions that it sees: first
