@@ -20,6 +20,7 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+mod answer;
 mod backend;
 mod bandwidth;
 mod engine;

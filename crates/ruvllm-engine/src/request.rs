@@ -77,7 +77,9 @@ pub struct TokenEvent {
 pub struct Timings {
     /// Loading the model (once an engine, not a request).
     pub load_ms: f64,
-    /// From the request to logits for its last prompt token.
+    /// From the request until computing started; others were before it.
+    pub queue_ms: f64,
+    /// From there to logits for its last prompt token.
     pub prompt_ms: f64,
     /// Prompt tokens computed per second; those that were cached do not count.
     pub prompt_tps: f64,

@@ -1,0 +1,189 @@
+//! One request's answer: the tokens so far, how the next is chosen, its text, and when it is over. Who computes the
+//! logits, and beside what, is not known here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::backend::{LlmBackend, context_line};
+use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
+use crate::sampler::Sampler;
+use crate::stop::StopFilter;
+use crate::tokenizer::{DecodeStream, Tokenizer};
+use crate::{EngineError, ErrorKind};
+
+/// A request and what came of it so far.
+pub(crate) struct Answer {
+    /// The request, but for its prompt.
+    request: GenerateRequest,
+    /// The prompt and the tokens of the answer.
+    context: Vec<u32>,
+    n_prompt: usize,
+    max_tokens: usize,
+    sampler: Sampler,
+    tokenizer: Arc<Tokenizer>,
+    decoder: DecodeStream<Arc<Tokenizer>>,
+    stop: StopFilter,
+    finish: Option<FinishReason>,
+    text: String,
+    clock: Clock,
+    load_ms: f64,
+}
+
+/// When what happened, from the request on.
+struct Clock {
+    start: Instant,
+    /// When its sequence was opened, and the prompt tokens that were there.
+    opened: Option<(Duration, usize)>,
+    prompt: Duration,
+    first_token: Duration,
+    last_token: Duration,
+}
+
+impl Answer {
+    /// Checks a request; its time begins now.
+    ///
+    /// # Errors
+    /// The prompt is empty or leaves no room in the context, an option is out of range, the model has no tokenizer.
+    pub(crate) fn new(backend: &dyn LlmBackend, mut request: GenerateRequest) -> Result<Answer, EngineError> {
+        let start = Instant::now();
+        let info = backend.info();
+        let n_prompt = request.prompt.len();
+        if n_prompt == 0 {
+            return Err(EngineError::new(ErrorKind::Prompt, "the prompt has no tokens; give it some text"));
+        }
+        if n_prompt >= info.n_ctx {
+            let line = context_line(n_prompt + 1, info.n_ctx, info.n_ctx_train);
+            return Err(EngineError::new(ErrorKind::ContextLength, line));
+        }
+        let mut sampler = Sampler::new(&request.sampling, info.n_vocab)?;
+        request.prompt.iter().for_each(|&id| sampler.accept(id));
+        let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
+        let mut context = std::mem::take(&mut request.prompt);
+        context.reserve_exact(max_tokens.min(1 << 16));
+        let tokenizer = Arc::clone(backend.tokenizer()?);
+        let zero = Duration::ZERO;
+        Ok(Answer {
+            context,
+            n_prompt,
+            max_tokens,
+            sampler,
+            decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
+            tokenizer,
+            stop: StopFilter::new(&request.stop),
+            finish: (max_tokens == 0).then_some(FinishReason::Length),
+            text: String::new(),
+            clock: Clock { start, opened: None, prompt: zero, first_token: zero, last_token: zero },
+            load_ms: info.load_ms,
+            request,
+        })
+    }
+
+    /// Returns the tokens that the next one follows: the prompt, then the answer.
+    pub(crate) fn context(&self) -> &[u32] {
+        &self.context
+    }
+
+    /// Returns the most tokens that prompt and answer may have together.
+    pub(crate) fn n_context_max(&self) -> usize {
+        self.n_prompt + self.max_tokens
+    }
+
+    /// Returns whether the request said how long the answer may be.
+    pub(crate) fn is_bounded(&self) -> bool {
+        self.request.max_tokens.is_some()
+    }
+
+    pub(crate) fn tenant(&self) -> u64 {
+        self.request.tenant
+    }
+
+    /// Returns whether it is over; a request that its owner cancelled is.
+    pub(crate) fn is_over(&self) -> bool {
+        self.finish.is_some() || self.request.cancel.is_cancelled()
+    }
+
+    /// Takes note that its sequence was opened at `time`, with `n_cached` prompt tokens there already. Only the first
+    /// time counts.
+    pub(crate) fn opened(&mut self, time: Instant, n_cached: usize) {
+        self.clock.opened.get_or_insert((time - self.clock.start, n_cached));
+    }
+
+    /// Chooses the next token by the logits that follow the context, `[n_vocab]`, and takes it over.
+    ///
+    /// # Errors
+    /// No logit is a number.
+    pub(crate) fn choose(&mut self, logits: &mut [f32]) -> Result<TokenEvent, EngineError> {
+        let is_first = self.context.len() == self.n_prompt;
+        if is_first {
+            self.clock.prompt = self.clock.start.elapsed();
+        }
+        let id = self.sampler.sample(logits)?;
+        self.sampler.accept(id);
+        self.context.push(id);
+        self.clock.last_token = self.clock.start.elapsed();
+        if is_first {
+            self.clock.first_token = self.clock.last_token;
+        }
+        Ok(TokenEvent { id, text: self.take(id) })
+    }
+
+    /// Returns the text that became certain with a token, and ends the answer if it was the last.
+    fn take(&mut self, id: u32) -> String {
+        let mut text = String::new();
+        if self.tokenizer.is_end_of_generation(id) && !self.request.ignore_eos {
+            self.finish = Some(FinishReason::Stop);
+            self.flush(&mut text);
+        } else {
+            let piece = self.decoder.push(id).unwrap_or_default();
+            if self.stop.push(&piece, &mut text) {
+                self.finish = Some(FinishReason::Stop);
+            } else if self.context.len() >= self.n_context_max() {
+                self.finish = Some(FinishReason::Length);
+                self.flush(&mut text);
+            }
+        }
+        self.text.push_str(&text);
+        text
+    }
+
+    /// Appends what was held back for an unfinished character or a possible stop string; none will be completed.
+    fn flush(&mut self, text: &mut String) {
+        let rest = self.decoder.finish().unwrap_or_default();
+        match self.stop.push(&rest, text) {
+            true => self.finish = Some(FinishReason::Stop),
+            false => self.stop.flush(text),
+        }
+    }
+
+    /// Takes out what came of it. It counts as cancelled unless it is over by itself.
+    pub(crate) fn take_summary(&mut self) -> GenerationSummary {
+        let tokens = self.context.split_off(self.n_prompt);
+        GenerationSummary {
+            timings: self.clock.timings(self.load_ms, self.n_prompt, tokens.len()),
+            text: std::mem::take(&mut self.text),
+            prompt_tokens: std::mem::take(&mut self.context),
+            tokens,
+            finish_reason: self.finish.unwrap_or(FinishReason::Cancelled),
+        }
+    }
+}
+
+impl Clock {
+    fn timings(&self, load_ms: f64, n_prompt: usize, n_tokens: usize) -> Timings {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let per_second = |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
+        let (queued, n_cached) = self.opened.unwrap_or_default();
+        let prompt = self.prompt.saturating_sub(queued);
+        let decode = self.last_token.saturating_sub(self.first_token);
+        Timings {
+            load_ms,
+            queue_ms: ms(queued),
+            prompt_ms: ms(prompt),
+            prompt_tps: per_second(n_prompt - n_cached, prompt),
+            cached_tokens: n_cached,
+            decode_ms: ms(decode),
+            decode_tps: per_second(n_tokens.saturating_sub(1), decode),
+            ttft_ms: ms(self.first_token),
+        }
+    }
+}
