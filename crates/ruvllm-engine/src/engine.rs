@@ -9,6 +9,7 @@ use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment,
 use crate::generate::Generation;
 use crate::model::{LoadProgress, LogitRows};
 use crate::request::GenerateRequest;
+use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::template::{ChatInput, ChatTemplate};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 use crate::{EngineError, ErrorKind};
@@ -110,6 +111,14 @@ impl Engine {
     /// The prompt is empty, too long or holds unknown ids; an option is out of range.
     pub fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
         self.backend.generate(request)
+    }
+
+    /// Makes a scheduler that runs many requests at once, up to [`LoadOptions::n_seq_max`] of them.
+    ///
+    /// # Errors
+    /// An option is out of range.
+    pub fn scheduler(&mut self, options: &SchedulerOptions) -> Result<Scheduler<'_>, EngineError> {
+        Scheduler::new(&mut self.backend, options)
     }
 
     /// Opens an empty sequence.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ruvllm_kvcache::{KvError, KvErrorKind};
+
 /// What went wrong, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,6 +42,21 @@ impl EngineError {
         self
     }
 
+    /// Returns whether blocks of the KV cache are missing, which others hold.
+    pub(crate) fn is_kv_full(&self) -> bool {
+        matches!(self.kv_kind(), Some(KvErrorKind::PoolFull { .. } | KvErrorKind::QuotaFull { .. }))
+    }
+
+    /// Returns whether it is a tenant's quota that is full.
+    pub(crate) fn is_quota(&self) -> bool {
+        matches!(self.kv_kind(), Some(KvErrorKind::QuotaFull { .. }))
+    }
+
+    fn kv_kind(&self) -> Option<KvErrorKind> {
+        let source = self.source.as_ref()?.downcast_ref::<KvError>()?;
+        Some(source.kind())
+    }
+
     /// Returns what kind of error this is.
     pub fn kind(&self) -> ErrorKind {
         self.kind
@@ -64,8 +81,8 @@ impl From<ruvllm_gguf::GgufError> for EngineError {
     }
 }
 
-impl From<ruvllm_kvcache::KvError> for EngineError {
-    fn from(error: ruvllm_kvcache::KvError) -> EngineError {
+impl From<KvError> for EngineError {
+    fn from(error: KvError) -> EngineError {
         EngineError::new(ErrorKind::ContextLength, error.to_string()).with_source(error)
     }
 }

@@ -31,11 +31,12 @@ mod model;
 mod perplexity;
 mod request;
 mod sampler;
+mod scheduler;
 mod stop;
 pub mod template;
 pub mod tokenizer;
 
-pub use backend::{KvType, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
+pub use backend::{KnownPrefix, KvRoom, KvType, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
@@ -44,3 +45,4 @@ pub use perplexity::{Perplexity, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 pub use ruvllm_kvcache::{CacheStats, Level, Pressure, Relief, Usage};
 pub use sampler::SamplingParams;
+pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};

@@ -1,11 +1,11 @@
 //! The cache of a backend: block pool, open sequences, prefix cache and the memory they share.
 
 use ruvllm_kvcache::{
-    BlockPool, CacheStats, KvError, Level, MemoryBudget, Namespace, NamespaceBuilder, Owner, PrefixCache, Pressure,
-    Relief, Sequence, Usage,
+    BlockPool, CacheStats, KvError, KvLayout, Level, MemoryBudget, Namespace, NamespaceBuilder, Owner, PrefixCache,
+    Pressure, Relief, Sequence, Usage,
 };
 
-use super::SeqId;
+use super::{KnownPrefix, KvRoom, SeqId};
 use crate::{EngineError, ErrorKind};
 
 /// An open sequence and what is known of it.
@@ -78,12 +78,33 @@ impl KvStore {
         let open = self.sequences[seq.0].as_mut().expect("it was opened just now");
         open.tenant = tenant;
         if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, &self.namespace) {
-            let namespace = namespace.clone().part("tenant", &tenant.to_le_bytes()).finish();
+            let namespace = of_tenant(namespace, tenant);
             open.sequence = prefixes.lookup(namespace, tokens, self.n_ctx);
             open.tokens.extend_from_slice(&tokens[..open.sequence.len()]);
             open.namespace = Some(namespace);
         }
         Ok(seq)
+    }
+
+    /// Returns what is known of `tokens`; `None` if no prefixes are kept.
+    pub(super) fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
+        let (prefixes, namespace) = (self.prefixes.as_ref()?, self.namespace.as_ref()?);
+        let (n_tokens, n_in_use) = prefixes.known(of_tenant(namespace, tenant), tokens);
+        Some(KnownPrefix { n_tokens, in_use_bytes: n_in_use * self.pool.block_bytes() })
+    }
+
+    /// Returns what new and growing sequences can have.
+    pub(super) fn room(&self) -> KvRoom {
+        let usage = self.usage();
+        KvRoom {
+            free_bytes: (usage.free + usage.cached_only) * self.pool.block_bytes(),
+            free_seqs: self.sequences.iter().filter(|open| open.is_none()).count(),
+        }
+    }
+
+    /// Returns the bytes that a sequence of `n_tokens` holds.
+    pub(super) fn bytes_for(&self, n_tokens: usize) -> usize {
+        KvLayout::blocks_for(n_tokens) * self.pool.block_bytes()
     }
 
     /// Opens a sequence that shares the first `len` positions of another.
@@ -210,4 +231,9 @@ impl KvStore {
             prefixes.clear();
         }
     }
+}
+
+/// Returns the name under which a tenant's prefixes are kept.
+fn of_tenant(namespace: &NamespaceBuilder, tenant: u64) -> Namespace {
+    namespace.clone().part("tenant", &tenant.to_le_bytes()).finish()
 }

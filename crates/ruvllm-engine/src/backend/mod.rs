@@ -12,7 +12,7 @@ pub(crate) use native::context_line;
 use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
-use ruvllm_kvcache::CacheStats;
+use ruvllm_kvcache::{CacheStats, Usage};
 
 use crate::EngineError;
 use crate::generate::Generation;
@@ -71,6 +71,24 @@ pub struct Segment<'a> {
     pub logits: LogitRows,
 }
 
+/// What the prefix cache knows of a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KnownPrefix {
+    /// Leading tokens that a sequence would start with.
+    pub n_tokens: usize,
+    /// Bytes of their keys and values that open sequences hold: sharing them takes no room.
+    pub in_use_bytes: usize,
+}
+
+/// What new and growing sequences can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvRoom {
+    /// Bytes for keys and values that nobody holds, or the prefix cache alone, which gives them up.
+    pub free_bytes: usize,
+    /// Sequences that can be opened.
+    pub free_seqs: usize,
+}
+
 /// A loaded model that can be run.
 ///
 /// A row's logits do not depend on what else is in the batch, how a prompt is cut into passes, or the thread count.
@@ -127,8 +145,27 @@ pub trait LlmBackend: Send {
     /// A token id outside the vocabulary, a context or cache that is full; then nothing was computed.
     fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError>;
 
+    /// Makes room for `n` more tokens of a sequence ahead of [`LlmBackend::forward`], which then finds it; cached
+    /// prefixes give way.
+    ///
+    /// # Errors
+    /// The sequence is not open, its context, the cache or its tenant's quota is full; nothing has changed then.
+    fn reserve(&mut self, seq: SeqId, n: usize) -> Result<(), EngineError>;
+
+    /// Returns what a sequence of these tokens would start with, without opening it; `None` if there is no prefix cache.
+    fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix>;
+
+    /// Returns what sequences can still have. Costs a look at every cached block.
+    fn kv_room(&self) -> KvRoom;
+
+    /// Returns the bytes of keys and values that a sequence of `n_tokens` holds.
+    fn kv_bytes_for(&self, n_tokens: usize) -> usize;
+
     /// Returns what the prefix cache did and holds; `None` if there is none.
     fn cache_stats(&self) -> Option<CacheStats>;
+
+    /// Returns who holds the blocks of keys and values.
+    fn kv_usage(&self) -> Usage;
 
     /// Forgets all cached prefixes.
     fn clear_cache(&mut self);

@@ -7,7 +7,7 @@ use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, Pressure, Usage};
 
 use super::kv::KvStore;
-use super::{LlmBackend, ModelInfo, Segment, SeqId};
+use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Segment, SeqId};
 use crate::generate::Generation;
 use crate::kernels::Compute;
 use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, Rows};
@@ -75,11 +75,6 @@ impl NativeBackend {
     /// Returns the read bandwidth of this backend's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
     pub fn read_bandwidth(&self, n_bytes: usize) -> f64 {
         crate::bandwidth::read_gbps(&self.compute.team, n_bytes)
-    }
-
-    /// Returns who holds the blocks of keys and values.
-    pub fn kv_usage(&self) -> Usage {
-        self.kv.usage()
     }
 
     /// Returns how full the memory for keys and values is, and what to do about it.
@@ -236,6 +231,29 @@ impl LlmBackend for NativeBackend {
 
     fn sequence_len(&self, seq: SeqId) -> usize {
         self.kv.get(seq).map_or(0, |open| open.sequence.len())
+    }
+
+    fn reserve(&mut self, seq: SeqId, n: usize) -> Result<(), EngineError> {
+        if self.kv.get(seq).is_none() {
+            return Err(EngineError::new(ErrorKind::Options, format!("sequence {} is not open", seq.0)));
+        }
+        Ok(self.kv.reserve(std::iter::once((seq, n)))?)
+    }
+
+    fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
+        self.kv.known_prefix(tokens, tenant)
+    }
+
+    fn kv_room(&self) -> KvRoom {
+        self.kv.room()
+    }
+
+    fn kv_bytes_for(&self, n_tokens: usize) -> usize {
+        self.kv.bytes_for(n_tokens)
+    }
+
+    fn kv_usage(&self) -> Usage {
+        self.kv.usage()
     }
 
     fn cache_stats(&self) -> Option<CacheStats> {

@@ -5,6 +5,7 @@ mod golden_logits;
 mod hostile;
 mod invariance;
 mod prefix_cache;
+mod scheduler;
 mod teacher_forced;
 mod template;
 mod tokenizer;

@@ -1,0 +1,321 @@
+//! Many requests at once: continuous batching over one backend.
+//!
+//! A [`Scheduler`] takes requests at any time and computes them in steps. A step is one forward pass with a row for
+//! everybody who writes an answer and some of the prompts of those who do not yet. `policy` says who and how much;
+//! this file does it. A request's tokens are those it would get alone: rows do not depend on what else is in a batch.
+//!
+//! Memory for keys and values is shared. A request is taken in when all it may come to need is there. Where that guess
+//! was too low (a request without `max_tokens` is guessed), the youngest gives way: its blocks go to the prefix cache,
+//! it waits again with the tokens it has, and what was evicted meanwhile is computed again. Only a request that does
+//! not fit alone fails.
+//!
+//! Requests that begin alike and come together are computed one after the other up to where they part: the later ones
+//! wait until the first has computed what they share.
+
+mod policy;
+mod task;
+
+use std::collections::VecDeque;
+
+use crate::backend::{LlmBackend, Segment};
+use crate::model::LogitRows;
+use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::{EngineError, ErrorKind};
+use policy::{Limits, Room, Running};
+use task::Task;
+
+/// Waiting requests that are looked at in a step.
+const WINDOW: usize = 32;
+
+/// How steps are filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchedulerOptions {
+    /// Most tokens of a step; answers get their rows in any case.
+    pub step_tokens: usize,
+    /// Most prompt tokens of a step in which others write answers: with more, prompts are read sooner and answers
+    /// falter.
+    pub prefill_tokens: usize,
+}
+
+impl Default for SchedulerOptions {
+    /// 512 tokens, 128 of prompts beside answers.
+    fn default() -> SchedulerOptions {
+        SchedulerOptions { step_tokens: 512, prefill_tokens: 128 }
+    }
+}
+
+/// Names a request of a [`Scheduler`]; later ones are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(u64);
+
+/// What a step did to a request.
+#[derive(Debug)]
+pub enum Event {
+    /// It got a token.
+    Token(RequestId, TokenEvent),
+    /// It is over: what came of it, or the error that ended it.
+    Done(RequestId, Result<GenerationSummary, EngineError>),
+}
+
+/// What a scheduler did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerStats {
+    /// Steps that computed something.
+    pub n_steps: u64,
+    /// Tokens that were computed, of prompts and answers.
+    pub n_tokens: u64,
+    /// Most requests that ran at once.
+    pub n_running_max: usize,
+    /// How often a request had to give way to an older one.
+    pub n_preemptions: u64,
+    /// Tokens among `n_tokens` that had been computed before their request gave way.
+    pub n_tokens_recomputed: u64,
+}
+
+/// Runs many requests at once.
+///
+/// ```
+/// use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
+///
+/// // Any GGUF file; here a tiny one of the test data.
+/// let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
+/// let mut engine = Engine::load(&path, &LoadOptions { n_seq_max: 8, ..Default::default() }, &mut |_| {})?;
+/// let mut scheduler = engine.scheduler(&Default::default())?;
+/// for i in 0..20 {
+///     let (prompt, sampling) = (vec![7, 8, 9, i], SamplingParams::greedy());
+///     scheduler.submit(GenerateRequest { prompt, max_tokens: Some(5), sampling, ..Default::default() })?;
+/// }
+/// let answers = scheduler.run();
+/// assert_eq!(answers.len(), 20);
+/// assert!(answers.iter().all(|(_, answer)| answer.is_ok()));
+/// assert_eq!(scheduler.stats().n_running_max, 8);
+/// # Ok::<(), ruvllm_engine::EngineError>(())
+/// ```
+pub struct Scheduler<'a> {
+    backend: &'a mut dyn LlmBackend,
+    limits: Limits,
+    /// By age, the oldest first.
+    waiting: VecDeque<Task>,
+    /// By age too; each has its sequence.
+    running: Vec<Task>,
+    next_id: u64,
+    /// Requests that are over, whose memory is there for others.
+    n_ended: u64,
+    stats: SchedulerStats,
+}
+
+impl<'a> Scheduler<'a> {
+    /// Makes a scheduler that runs as many requests at once as `backend` has sequences.
+    ///
+    /// # Errors
+    /// An option is 0.
+    pub fn new(backend: &'a mut dyn LlmBackend, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
+        let SchedulerOptions { step_tokens, prefill_tokens } = *options;
+        if step_tokens == 0 || prefill_tokens == 0 {
+            let line = format!("steps of {step_tokens} tokens, {prefill_tokens} of prompts; both must be at least 1");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        Ok(Scheduler {
+            backend,
+            limits: Limits { step_tokens, prefill_tokens },
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            next_id: 0,
+            n_ended: 0,
+            stats: SchedulerStats::default(),
+        })
+    }
+
+    /// Takes a request. Nothing is computed before the next [`Scheduler::step`].
+    ///
+    /// # Errors
+    /// The prompt is empty or too long, or an option is out of range.
+    pub fn submit(&mut self, request: GenerateRequest) -> Result<RequestId, EngineError> {
+        let task = Task::new(self.next_id, self.backend, request)?;
+        self.next_id += 1;
+        let id = task.id;
+        self.waiting.push_back(task);
+        Ok(RequestId(id))
+    }
+
+    /// Computes one step and returns what came of it. Requests that were cancelled before it end with it.
+    pub fn step(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.end(&mut events);
+        self.plan();
+        self.reserve();
+        self.compute(&mut events);
+        self.end(&mut events);
+        events
+    }
+
+    /// Steps until all requests are over, and returns what came of them by age.
+    pub fn run(&mut self) -> Vec<(RequestId, Result<GenerationSummary, EngineError>)> {
+        let mut done = Vec::new();
+        while !self.is_idle() {
+            done.extend(self.step().into_iter().filter_map(|event| match event {
+                Event::Token(..) => None,
+                Event::Done(id, result) => Some((id, result)),
+            }));
+        }
+        done.sort_unstable_by_key(|&(id, _)| id);
+        done
+    }
+
+    /// Returns whether no request runs or waits.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Returns how many requests wait.
+    pub fn n_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Returns how many requests run.
+    pub fn n_running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Returns what it did.
+    pub fn stats(&self) -> SchedulerStats {
+        self.stats
+    }
+
+    /// Returns the backend, to look at.
+    pub fn backend(&self) -> &dyn LlmBackend {
+        self.backend
+    }
+
+    /// Lets go of requests that are over, failed or cancelled.
+    fn end(&mut self, events: &mut Vec<Event>) {
+        let Scheduler { backend, running, waiting, n_ended, .. } = self;
+        let mut end = |task: &mut Task| {
+            let is_over = task.is_over();
+            if is_over {
+                task.close(*backend);
+                *n_ended += 1;
+                events.push(Event::Done(RequestId(task.id), task.take_result()));
+            }
+            !is_over
+        };
+        running.retain_mut(&mut end);
+        waiting.retain_mut(&mut end);
+    }
+
+    /// Takes requests in and says how many tokens of whom are to be computed.
+    fn plan(&mut self) {
+        let backend = &*self.backend;
+        let running: Vec<Running> = self.running.iter().map(|task| task.as_running(backend)).collect();
+        let room = match self.waiting.is_empty() {
+            true => Room { free_bytes: 0, free_seqs: 0 },
+            false => backend.kv_room().into(),
+        };
+        let others = |i: usize| self.running.iter().chain(self.waiting.range(..i));
+        let waiting = self.waiting.iter().take(WINDOW).enumerate();
+        let waiting = waiting.map(|(i, task)| task.as_waiting(backend, others(i), self.n_ended, running.is_empty()));
+        let plan = policy::plan(self.limits, room, &running, waiting);
+        plan.admit.iter().for_each(|&id| self.admit(id));
+        self.running.iter_mut().for_each(|task| task.n_rows = 0);
+        for &(id, n) in &plan.rows {
+            if let Ok(i) = self.running.binary_search_by_key(&id, |task| task.id) {
+                let task = &mut self.running[i];
+                task.n_rows = n.min(task.n_left(self.backend));
+            }
+        }
+        self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
+    }
+
+    /// Opens the sequence of a waiting request.
+    fn admit(&mut self, id: u64) {
+        let at = self.waiting.iter().position(|task| task.id == id).expect("the policy names who waits");
+        let mut task = self.waiting.remove(at).expect("it was found there");
+        match task.open(self.backend) {
+            Ok(n_again) => self.stats.n_tokens_recomputed += n_again as u64,
+            Err(error) => task.error = Some(error),
+        }
+        let place = self.running.partition_point(|other| other.id < id);
+        self.running.insert(place, task);
+    }
+
+    /// Makes room for the rows of the step. Where there is none, the youngest gives way.
+    fn reserve(&mut self) {
+        let mut i = 0;
+        while i < self.running.len() {
+            let task = &mut self.running[i];
+            let Err(error) = task.reserve(self.backend) else {
+                i += 1;
+                continue;
+            };
+            // A tenant's quota is filled by its own requests only.
+            let tenant = error.is_quota().then(|| task.tenant());
+            let is_rival = |other: &Task| tenant.is_none_or(|tenant| other.tenant() == tenant);
+            let youngest = self.running.iter().rposition(is_rival).expect("it is one itself");
+            let is_alone = self.running.iter().filter(|other| is_rival(other)).count() == 1;
+            if is_alone || !error.is_kv_full() {
+                let task = &mut self.running[i];
+                (task.n_rows, task.error) = (0, Some(error));
+                i += 1;
+            } else {
+                self.preempt(youngest, tenant.is_some());
+            }
+        }
+    }
+
+    /// Sends a running request back to wait.
+    fn preempt(&mut self, i: usize, by_quota: bool) {
+        let mut task = self.running.remove(i);
+        task.give_way(self.backend, self.n_ended, by_quota);
+        let place = self.waiting.partition_point(|other| other.id < task.id);
+        self.waiting.insert(place, task);
+        self.stats.n_preemptions += 1;
+    }
+
+    /// Runs the rows of the step.
+    fn compute(&mut self, events: &mut Vec<Event>) {
+        let Scheduler { backend, running, stats, .. } = self;
+        let mut tasks: Vec<&mut Task> = running.iter_mut().filter(|task| task.n_rows > 0).collect();
+        if tasks.is_empty() {
+            return;
+        }
+        stats.n_steps += 1;
+        stats.n_tokens += tasks.iter().map(|task| task.n_rows as u64).sum::<u64>();
+        if compute(*backend, &mut tasks, events).is_err() {
+            // Somebody's tokens cannot be computed; alone it shows whose.
+            for task in tasks {
+                let result = compute(*backend, &mut [&mut *task], events);
+                task.error = result.err();
+            }
+        }
+    }
+}
+
+impl Drop for Scheduler<'_> {
+    fn drop(&mut self) {
+        self.running.iter_mut().for_each(|task| task.close(self.backend));
+    }
+}
+
+/// Runs one forward pass, and chooses the tokens of those whose context is computed then. An error computes nothing.
+fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut Vec<Event>) -> Result<(), EngineError> {
+    let segments: Vec<Segment<'_>> = tasks.iter().map(|task| task.segment(backend)).collect();
+    let wanted: Vec<bool> = segments.iter().map(|segment| segment.logits == LogitRows::Last).collect();
+    let n_vocab = backend.info().n_vocab;
+    let mut logits = backend.forward(&segments)?.chunks_exact_mut(n_vocab);
+    for (task, _) in tasks.iter_mut().zip(wanted).filter(|(_, is_wanted)| *is_wanted) {
+        let row = logits.next().expect("a row for each that wants one");
+        match task.choose(row) {
+            Ok(token) => events.push(Event::Token(RequestId(task.id), token)),
+            Err(error) => task.error = Some(error),
+        }
+    }
+    // What is known of a prompt is there for those that wait for it.
+    tasks.iter().filter(|task| task.n_rows > 1).for_each(|task| task.share(backend));
+    Ok(())
+}
+
+impl From<crate::backend::KvRoom> for Room {
+    fn from(room: crate::backend::KvRoom) -> Room {
+        Room { free_bytes: room.free_bytes, free_seqs: room.free_seqs }
+    }
+}

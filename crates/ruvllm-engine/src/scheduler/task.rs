@@ -1,0 +1,181 @@
+//! A request on its way: its answer so far, and its sequence while it runs.
+
+use std::time::Instant;
+
+use ruvllm_kvcache::BLOCK_TOKENS;
+
+use super::policy::{Running, Standing, Waiting};
+use crate::EngineError;
+use crate::answer::Answer;
+use crate::backend::{LlmBackend, Segment, SeqId};
+use crate::model::LogitRows;
+use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+
+/// Tokens of an answer that room is kept for if the request sets no limit.
+const UNBOUNDED_TOKENS: usize = 512;
+
+/// A request that waits or runs.
+pub(super) struct Task {
+    /// Its age: lower is older.
+    pub id: u64,
+    answer: Answer,
+    /// While it runs.
+    seq: Option<SeqId>,
+    /// Its tokens in the step at hand.
+    pub n_rows: usize,
+    /// Ends it.
+    pub error: Option<EngineError>,
+    /// Set while it waits after it gave way.
+    gave_way: Option<GaveWay>,
+}
+
+/// How a request gave way.
+struct GaveWay {
+    /// How many requests were over then.
+    n_ended: u64,
+    /// For others of its tenant only.
+    by_quota: bool,
+    /// The tokens it had computed.
+    n_computed: usize,
+}
+
+impl Task {
+    /// # Errors
+    /// As [`Answer::new`].
+    pub(super) fn new(id: u64, backend: &dyn LlmBackend, request: GenerateRequest) -> Result<Task, EngineError> {
+        let answer = Answer::new(backend, request)?;
+        Ok(Task { id, answer, seq: None, n_rows: 0, error: None, gave_way: None })
+    }
+
+    pub(super) fn tenant(&self) -> u64 {
+        self.answer.tenant()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.error.is_some() || self.answer.is_over()
+    }
+
+    /// Takes out what came of it.
+    pub(super) fn take_result(&mut self) -> Result<GenerationSummary, EngineError> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(self.answer.take_summary()),
+        }
+    }
+
+    fn n_computed(&self, backend: &dyn LlmBackend) -> usize {
+        self.seq.map_or(0, |seq| backend.sequence_len(seq))
+    }
+
+    /// Returns the tokens to compute before the next one can be chosen.
+    pub(super) fn n_left(&self, backend: &dyn LlmBackend) -> usize {
+        self.answer.context().len() - self.n_computed(backend)
+    }
+
+    /// Returns the bytes of its whole context: what it may come to need.
+    fn bytes_max(&self, backend: &dyn LlmBackend) -> usize {
+        let likely = match self.answer.is_bounded() {
+            true => usize::MAX,
+            false => self.answer.context().len() + UNBOUNDED_TOKENS,
+        };
+        backend.kv_bytes_for(self.answer.n_context_max().min(likely))
+    }
+
+    pub(super) fn as_running(&self, backend: &dyn LlmBackend) -> Running {
+        let held_bytes = backend.kv_bytes_for(self.n_computed(backend));
+        let growth_bytes = self.bytes_max(backend).saturating_sub(held_bytes);
+        Running { id: self.id, n_left: self.n_left(backend), growth_bytes }
+    }
+
+    /// `older` are those that run, and those that wait before it.
+    pub(super) fn as_waiting<'t>(
+        &self,
+        backend: &dyn LlmBackend,
+        mut older: impl Iterator<Item = &'t Task>,
+        n_ended: u64,
+        nobody_runs: bool,
+    ) -> Waiting {
+        let context = self.answer.context();
+        let known = backend.known_prefix(context, self.tenant());
+        let (n_known, in_use_bytes) = known.map_or((0, 0), |known| (known.n_tokens, known.in_use_bytes));
+        // At least one more block than is known, all of it before the last token.
+        let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;
+        let waits_for = |other: &Task| other.tenant() == self.tenant() && other.will_know(backend, &context[..next]);
+        let standing = match &self.gave_way {
+            // As much room as it did not find then is there only when somebody has ended.
+            Some(way) if way.n_ended == n_ended && !nobody_runs => match way.by_quota {
+                true => Standing::Passed,
+                false => Standing::Blocking,
+            },
+            _ if known.is_some() && next < context.len() && older.any(waits_for) => Standing::Passed,
+            _ => Standing::Ready,
+        };
+        let need_bytes = self.bytes_max(backend).saturating_sub(in_use_bytes);
+        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, standing }
+    }
+
+    /// Returns whether it is about to compute these tokens.
+    fn will_know(&self, backend: &dyn LlmBackend, tokens: &[u32]) -> bool {
+        self.n_computed(backend) < tokens.len() && self.answer.context().starts_with(tokens)
+    }
+
+    /// Opens its sequence, and returns how many tokens must be computed that were before it gave way.
+    ///
+    /// # Errors
+    /// No sequence is free.
+    pub(super) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<usize, EngineError> {
+        let start = Instant::now();
+        let (seq, n_cached) = backend.sequence_with_prefix(self.answer.context(), self.answer.tenant())?;
+        self.seq = Some(seq);
+        self.answer.opened(start, n_cached);
+        Ok(self.gave_way.take().map_or(0, |way| way.n_computed.saturating_sub(n_cached)))
+    }
+
+    /// Gives its sequence back.
+    pub(super) fn close(&mut self, backend: &mut dyn LlmBackend) {
+        if let Some(seq) = self.seq.take() {
+            backend.free_sequence(seq);
+        }
+    }
+
+    /// Gives its sequence back, to go on later. `n_ended` requests are over.
+    pub(super) fn give_way(&mut self, backend: &mut dyn LlmBackend, n_ended: u64, by_quota: bool) {
+        self.gave_way = Some(GaveWay { n_ended, by_quota, n_computed: self.n_computed(backend) });
+        self.n_rows = 0;
+        self.close(backend);
+    }
+
+    /// Makes room for its rows of the step.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::reserve`].
+    pub(super) fn reserve(&self, backend: &mut dyn LlmBackend) -> Result<(), EngineError> {
+        match self.seq {
+            Some(seq) if self.n_rows > 0 => backend.reserve(seq, self.n_rows),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns its rows of the step.
+    pub(super) fn segment(&self, backend: &dyn LlmBackend) -> Segment<'_> {
+        let seq = self.seq.expect("only those that run have rows");
+        let rest = &self.answer.context()[self.n_computed(backend)..];
+        let logits = if self.n_rows == rest.len() { LogitRows::Last } else { LogitRows::None };
+        Segment { seq, tokens: &rest[..self.n_rows], logits }
+    }
+
+    /// Chooses its next token.
+    ///
+    /// # Errors
+    /// As [`Answer::choose`].
+    pub(super) fn choose(&mut self, logits: &mut [f32]) -> Result<TokenEvent, EngineError> {
+        self.answer.choose(logits)
+    }
+
+    /// Lets others use what it has computed.
+    pub(super) fn share(&self, backend: &mut dyn LlmBackend) {
+        if let Some(seq) = self.seq {
+            backend.share_prefix(seq);
+        }
+    }
+}
