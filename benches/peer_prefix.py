@@ -7,8 +7,8 @@
 A text of the given length (this repository's README and docs) is followed by a fresh question of 20 tokens. A round is,
 for either side: the text and question 1 with nothing known (cold); question 2 right after it (warm); a prompt about
 something else, then question 3 (after another). llama.cpp does it through llama-cpp-python's `Llama.create_completion`:
-the prefix in its one slot (warm), then `LlamaRAMCache` and `LlamaDiskCache` (after another). Times are to the first token,
-medians over the rounds; beside them the share of answers (8 tokens, greedy) that are those of the side when cold.
+the prefix in its one slot (warm), then `LlamaRAMCache` and `LlamaDiskCache` (after another). Times are to the first
+token, medians over the rounds; beside them the share of answers (8 tokens, greedy) that are those of the side when cold.
 
 Then 100 prompts that share 50 tokens go to RuvLLM at once: how many of those tokens were not computed again?
 
@@ -189,7 +189,8 @@ def main():
                 same = "" if row["same_answers"] is None else f"  {row['same_answers']:4.0%} of answers as cold"
                 time = f"{row['ttft_ms']:8.1f} ms  {row['less']:5.1f}x less"
                 print(f"{text['tokens']:5} tokens  {name:9}  {kind:18} {time}{same}")
-    print("{prompts} prompts that share {shared_tokens} tokens: {saved_share:.1%} of those saved".format(**report["batch"]))
+    summary = "{prompts} prompts that share {shared_tokens} tokens: {saved_share:.1%} of those saved"
+    print(summary.format(**report["batch"]))
 
 
 if __name__ == "__main__":

@@ -152,6 +152,14 @@ impl KvStore {
         }
     }
 
+    /// Keeps a sequence's blocks under the name of other tokens, as a broken cache would.
+    #[cfg(test)]
+    pub(super) fn plant(&mut self, seq: SeqId, tokens: &[u32]) {
+        let open = self.sequences[seq.0].as_ref().expect("it is open");
+        let (prefixes, namespace) = (self.prefixes.as_mut().expect("it has a cache"), open.namespace);
+        prefixes.insert(namespace.expect("it is known by its tokens"), tokens, &open.sequence);
+    }
+
     /// Makes room for `n` more tokens in each sequence, or for none: cached prefixes give way.
     pub(super) fn reserve(&mut self, wanted: impl Iterator<Item = (SeqId, usize)> + Clone) -> Result<(), KvError> {
         let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(seq, n));

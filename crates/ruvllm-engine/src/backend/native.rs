@@ -326,3 +326,6 @@ fn special_texts(file: &GgufFile) -> Result<(String, String), EngineError> {
     };
     Ok((text("tokenizer.ggml.bos_token_id")?, text("tokenizer.ggml.eos_token_id")?))
 }
+
+#[cfg(test)]
+mod tests;

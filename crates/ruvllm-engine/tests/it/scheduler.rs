@@ -1,7 +1,10 @@
 //! Many requests at once: each gets the tokens it would get alone, whatever the memory, and memory has a limit.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_engine::{
     CancelToken, Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, GenerationSummary, LoadOptions,
     RequestId, SamplingParams, Scheduler, SchedulerOptions, SchedulerStats,
@@ -156,6 +159,54 @@ fn the_youngest_gives_way_and_goes_on_where_it_was() {
     assert!(room < 8 * 2000 && room > 2000, "{room}");
     let stats = check(&mut engine, &mut open(&path, 2000, 1, None), &requests, &SchedulerOptions::default());
     assert!(stats.n_preemptions > 0 && stats.n_preemptions < 20, "{stats:?}");
+}
+
+/// Requests come and are cancelled at any time, some without a limit, in little memory.
+#[test]
+fn whoever_comes_and_goes_changes_nobody_else() {
+    let path = Golden::load("llama-a").model("f32");
+    let (mut engine, mut reference) = (open(&path, 1800, 16, Some(2 << 20)), open(&path, 1800, 1, None));
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut below = |n: u32| rng.next_u32() % n;
+    let mut scheduler = engine.scheduler(&small_steps()).expect("valid options");
+    let (mut requests, mut cancelled, mut answers) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+    while requests.len() < 100 || !scheduler.is_idle() {
+        if requests.len() < 100 && below(3) == 0 {
+            let document = words(7000 + below(3), 64 + 16 * below(20) as usize);
+            let prompt = [document, words(below(4), 1 + below(60) as usize)].concat();
+            let max_tokens = if below(3) == 0 { None } else { Some(below(80) as usize) };
+            let sampling = SamplingParams { seed: Some(u64::from(below(9))), ..SamplingParams::default() };
+            let request = GenerateRequest {
+                sampling,
+                max_tokens,
+                tenant: u64::from(below(2)),
+                cancel: CancelToken::default(),
+                ..greedy(prompt, 0)
+            };
+            let id = scheduler.submit(request.clone()).expect("a valid request");
+            requests.push((id, request));
+        }
+        if !requests.is_empty() && below(60) == 0 {
+            let (id, request) = &requests[below(requests.len() as u32) as usize];
+            if !answers.contains_key(id) {
+                request.cancel.cancel();
+                cancelled.insert(*id);
+            }
+        }
+        answers.extend(done(scheduler.step()));
+        let usage = scheduler.backend().kv_usage();
+        assert_eq!(usage.free + usage.cached_only + usage.in_use, usage.total);
+    }
+    let stats = scheduler.stats();
+    assert!(stats.n_preemptions > 0 && cancelled.len() > 10, "{stats:?}, {} cancelled", cancelled.len());
+    for (id, request) in requests {
+        let request = GenerateRequest { cancel: CancelToken::default(), ..request };
+        let (expected, answer) = (alone(&mut reference, &request), answers[&id].as_ref().expect("it fits"));
+        match cancelled.contains(&id) {
+            true => assert!(expected.tokens.starts_with(&answer.tokens)),
+            false => assert_eq!(facts(answer), facts(&expected)),
+        }
+    }
 }
 
 /// Steps of at most 100 tokens.
