@@ -90,21 +90,26 @@ impl KvStore {
     pub(super) fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
         let (prefixes, namespace) = (self.prefixes.as_ref()?, self.namespace.as_ref()?);
         let (n_tokens, n_in_use) = prefixes.known(of_tenant(namespace, tenant), tokens);
-        Some(KnownPrefix { n_tokens, in_use_bytes: n_in_use * self.pool.block_bytes() })
+        Some(KnownPrefix { n_tokens, in_use_bytes: n_in_use * self.block_bytes() })
     }
 
     /// Returns what new and growing sequences can have.
     pub(super) fn room(&self) -> KvRoom {
         let usage = self.usage();
         KvRoom {
-            free_bytes: (usage.free + usage.cached_only) * self.pool.block_bytes(),
+            free_bytes: (usage.free + usage.cached_only) * self.block_bytes(),
             free_seqs: self.sequences.iter().filter(|open| open.is_none()).count(),
         }
     }
 
+    /// Returns the bytes of a block that rows are written to.
+    fn block_bytes(&self) -> usize {
+        self.pool.block_bytes(self.pool.exact_format())
+    }
+
     /// Returns the bytes that a sequence of `n_tokens` holds.
     pub(super) fn bytes_for(&self, n_tokens: usize) -> usize {
-        KvLayout::blocks_for(n_tokens) * self.pool.block_bytes()
+        KvLayout::blocks_for(n_tokens) * self.block_bytes()
     }
 
     /// Opens a sequence that shares the first `len` positions of another.
