@@ -122,8 +122,8 @@ impl BenchArgs {
         bar.finish_and_clear();
         // Before the bandwidth is measured: its buffer is no part of running the model.
         let peak_bytes = peak_bytes();
-        let read_gbps = engine.read_bandwidth(engine.info().weight_bytes);
-        let costs = Costs { read_gbps, peak_bytes };
+        let (read_gbps, read_share) = read_share(&mut engine)?;
+        let costs = Costs { read_gbps, read_share, peak_bytes };
         if self.output.json { print_object(&engine, &costs, &results) } else { print_table(&engine, &costs, &results) }
     }
 
@@ -192,22 +192,48 @@ fn write(engine: &mut Engine, sequences: &[SeqId], n: usize, n_vocab: usize) -> 
     Ok(())
 }
 
+/// Rounds of [`read_share`].
+const ROUNDS: usize = 5;
+
+/// Returns the bandwidth at which the threads read a buffer of the weights' size, and the share of it that decode
+/// reaches. The bandwidth of a shared machine drifts within seconds, so a share is that of a short decode to what was
+/// read right before and after it; both are medians over the rounds.
+fn read_share(engine: &mut Engine) -> Result<(f64, f64)> {
+    let weight_bytes = engine.info().weight_bytes;
+    let (mut bandwidths, mut shares) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
+    for _ in 0..ROUNDS {
+        let before = engine.read_bandwidth(weight_bytes);
+        let rate = measure(engine, Test::Decode { n: 16, n_batch: 1, depth: 0 })?;
+        let gbps = (before + engine.read_bandwidth(weight_bytes)) / 2.0;
+        bandwidths.push(gbps);
+        shares.push(rate * weight_bytes as f64 / (gbps * 1e9));
+    }
+    Ok((median(&mut bandwidths), median(&mut shares)))
+}
+
 fn summarize(test: Test, mut rates: Vec<f64>) -> Rates {
-    rates.sort_by(f64::total_cmp);
-    let (low, high) = (rates[(rates.len() - 1) / 2], rates[rates.len() / 2]);
-    Rates { test, median: (low + high) / 2.0, min: rates[0], max: rates[rates.len() - 1] }
+    let median = median(&mut rates);
+    Rates { test, median, min: rates[0], max: rates[rates.len() - 1] }
+}
+
+/// Sorts `values`, of which there is at least one, and returns the middle one, or the mean of the two.
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
 /// What was measured beside the rates.
 struct Costs {
     /// Read bandwidth in 1e9 bytes a second.
     read_gbps: f64,
+    /// The share of it that decode of one sequence reaches with an empty context.
+    read_share: f64,
     /// Most memory held at once, where the system tells.
     peak_bytes: Option<u64>,
 }
 
 fn print_object(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()> {
-    let (info, Costs { read_gbps, peak_bytes }) = (engine.info(), costs);
+    let (info, Costs { read_gbps, read_share, peak_bytes }) = (engine.info(), costs);
     let results = results.iter().map(
         |rates| json!({ "test": rates.test.name(), "tps": rates.median, "tps_min": rates.min, "tps_max": rates.max }),
     );
@@ -217,6 +243,7 @@ fn print_object(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()>
         "threads": info.n_threads,
         "weight_bytes": info.weight_bytes,
         "read_gbps": read_gbps,
+        "read_share": read_share,
         "load_ms": info.load_ms,
         "peak_bytes": peak_bytes,
         "results": results.collect::<Vec<_>>(),
@@ -224,7 +251,7 @@ fn print_object(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()>
 }
 
 fn print_table(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()> {
-    let (info, Costs { read_gbps, peak_bytes }) = (engine.info(), costs);
+    let (info, Costs { read_gbps, read_share, peak_bytes }) = (engine.info(), costs);
     let weights = bytes(info.weight_bytes as u64);
     let head = [
         vec!["model".to_owned(), format!("{} ({}, {})", info.name, info.arch, info.quantization)],
@@ -235,9 +262,7 @@ fn print_table(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()> 
     let mut rows = vec![["TEST", "TOK/S", "MIN", "MAX", "OF READ BANDWIDTH"].map(str::to_owned).to_vec()];
     for rates in results {
         let share = match rates.test {
-            Test::Decode { n_batch: 1, .. } => {
-                format!("{:.0} %", 100.0 * rates.median * info.weight_bytes as f64 / (read_gbps * 1e9))
-            }
+            Test::Decode { n_batch: 1, depth: 0, .. } => format!("{:.0} %", 100.0 * read_share),
             _ => String::new(),
         };
         let tps = |rate: f64| format!("{rate:.1}");

@@ -247,7 +247,7 @@ fn bench_reports_every_test() {
         let rate = |key: &str| result[key].as_f64().expect("a rate");
         assert!(rate("tps_min") > 0.0 && rate("tps_min") <= rate("tps") && rate("tps") <= rate("tps_max"));
     }
-    for key in ["weight_bytes", "read_gbps", "load_ms", "peak_bytes"] {
+    for key in ["weight_bytes", "read_gbps", "read_share", "load_ms", "peak_bytes"] {
         assert!(object[key].as_f64().is_some_and(|value| value > 0.0), "{key}");
     }
     assert_eq!(object["threads"], 1);
