@@ -64,9 +64,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if is_within { Ok(()) } else { Err("a request did not finish, or the memory went over its budget".into()) }
 }
 
-/// Returns the resident memory of this process (Linux).
+/// Returns the resident memory of this process, but for the pages of the model file (Linux).
 fn resident_bytes() -> Result<usize, Box<dyn std::error::Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS in /proc/self/status")?;
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("RssAnon:")).ok_or("no RssAnon in /proc/self/status")?;
     Ok(line.trim().trim_end_matches(" kB").trim().parse::<usize>()? * 1024)
 }
