@@ -45,8 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let Event::Done(_, result) = event else { continue };
             n_finished += usize::from(result?.tokens.len() == N_ANSWER);
         }
-        let (usage, block_bytes) = (scheduler.backend().kv_usage(), scheduler.backend().kv_bytes_for(1));
-        kv_bytes_max = kv_bytes_max.max((usage.in_use + usage.cached_only) * block_bytes);
+        kv_bytes_max = kv_bytes_max.max(scheduler.backend().kv_room().committed_bytes);
         resident_max = resident_max.max(resident_bytes()?);
     }
     let (seconds, stats) = (start.elapsed().as_secs_f64(), scheduler.stats());

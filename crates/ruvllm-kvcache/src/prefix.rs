@@ -105,15 +105,15 @@ impl PrefixCache {
         self.tree.find(namespace, &tokens[..tokens.len().saturating_sub(1)]).n_tokens
     }
 
-    /// Returns how many leading tokens a [`PrefixCache::lookup`] would find, and how many whole blocks of them somebody
-    /// else holds too; counts and changes nothing.
+    /// Returns how many leading tokens a [`PrefixCache::lookup`] would find, and the bytes of those of their whole blocks
+    /// that somebody else holds too; counts and changes nothing.
     pub fn known(&self, namespace: Namespace, tokens: &[u32]) -> (usize, usize) {
         let path = self.tree.find(namespace, &tokens[..tokens.len().saturating_sub(1)]);
         let mut blocks = Vec::new();
         self.tree.blocks(&path, &mut blocks);
         blocks.truncate(path.n_tokens / BLOCK_TOKENS);
-        let n_in_use = blocks.into_iter().filter(|&block| self.allocator.count(block) > 1).count();
-        (path.n_tokens, n_in_use)
+        let in_use = blocks.into_iter().filter(|&block| self.allocator.count(block) > 1);
+        (path.n_tokens, in_use.map(|block| self.block_bytes[block.format() as usize]).sum())
     }
 
     /// Keeps the blocks of `tokens`, which `sequence` begins with, as far as they are not known yet. Returns the

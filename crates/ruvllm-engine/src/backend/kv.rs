@@ -89,8 +89,8 @@ impl KvStore {
     /// Returns what is known of `tokens`; `None` if no prefixes are kept.
     pub(super) fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
         let (prefixes, namespace) = (self.prefixes.as_ref()?, self.namespace.as_ref()?);
-        let (n_tokens, n_in_use) = prefixes.known(of_tenant(namespace, tenant), tokens);
-        Some(KnownPrefix { n_tokens, in_use_bytes: n_in_use * self.block_bytes() })
+        let (n_tokens, in_use_bytes) = prefixes.known(of_tenant(namespace, tenant), tokens);
+        Some(KnownPrefix { n_tokens, in_use_bytes })
     }
 
     /// Returns what new and growing sequences can have.
@@ -98,6 +98,7 @@ impl KvStore {
         let usage = self.usage();
         KvRoom {
             free_bytes: (usage.free + usage.cached_only) * self.block_bytes(),
+            committed_bytes: self.pool.committed_bytes(),
             free_seqs: self.sequences.iter().filter(|open| open.is_none()).count(),
         }
     }

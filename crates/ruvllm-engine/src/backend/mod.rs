@@ -87,6 +87,9 @@ pub struct KvRoom {
     pub free_bytes: usize,
     /// Sequences that can be opened.
     pub free_seqs: usize,
+    /// Bytes that are taken from the system for keys and values, in whole pages: never more than
+    /// [`LoadOptions::kv_bytes`].
+    pub committed_bytes: usize,
 }
 
 /// A loaded model that can be run.
