@@ -13,7 +13,7 @@ token, medians over the rounds; beside them the share of answers (8 tokens, gree
 Then 100 prompts that share 50 tokens go to RuvLLM at once: how many of those tokens were not computed again?
 
 Measure on a quiet machine. `--lock FILE` holds an exclusive lock on FILE during each round, for machines whose users
-agree on one. Needs llama-cpp-python and diskcache.
+agree on one; several are taken in order. Needs llama-cpp-python and diskcache.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--lengths", type=lambda text: [int(word) for word in text.split(",")], default=[200, 1000])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--lock")
+    parser.add_argument("--lock", action="append", default=[])
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -123,13 +123,11 @@ class Peer:
 
 
 @contextlib.contextmanager
-def held(path):
-    """Holds an exclusive lock on a file, if there is one to hold."""
-    if path is None:
-        yield
-        return
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def held(paths):
+    """Holds exclusive locks on files, taken in order."""
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            fcntl.flock(stack.enter_context(open(path, "a")), fcntl.LOCK_EX)
         yield
 
 
