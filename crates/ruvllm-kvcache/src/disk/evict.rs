@@ -1,9 +1,12 @@
 //! Staying below the limit of bytes: which segment goes, and what of it stays.
 
+use std::fs;
+use std::time::SystemTime;
+
 use super::index::Live;
 use super::io_error;
 use super::recover;
-use super::segment::SEGMENT_HEADER_LEN;
+use super::segment::{self, SEGMENT_HEADER_LEN};
 use super::writer::Writer;
 use crate::error::KvError;
 
@@ -12,6 +15,8 @@ use crate::error::KvError;
 enum Keep {
     /// All sessions, and blocks up to three quarters of the segment.
     Sessions,
+    /// All sessions and nothing else.
+    OnlySessions,
     /// Three quarters of the segment, sessions first.
     Most,
     Nothing,
@@ -54,6 +59,27 @@ impl Writer {
         }
     }
 
+    /// Gives up the segments that were last written before `before`, but for their sessions.
+    ///
+    /// # Errors
+    /// A file cannot be read, written or removed.
+    pub(super) fn expire_blocks(&mut self, before: SystemTime) -> Result<(), KvError> {
+        let ids = self.shared.lock().index.segments();
+        for id in ids {
+            let path = segment::path(&self.shared.path, id);
+            let modified = fs::metadata(&path).and_then(|about| about.modified());
+            if modified.map_err(|error| io_error("read", &path, &error))? > before {
+                // Not past it: what a later segment deletes may lie in this one.
+                return Ok(());
+            }
+            if self.active.as_ref().is_some_and(|active| active.header.id == id) {
+                self.leave_active()?;
+            }
+            self.give_up(id, Keep::OnlySessions)?;
+        }
+        Ok(())
+    }
+
     /// Removes a segment after copying what of it is kept.
     fn give_up(&mut self, id: u64, keep: Keep) -> Result<(), KvError> {
         let (keepers, victim_bytes, bytes) = {
@@ -67,9 +93,9 @@ impl Writer {
         for (live, len) in keepers {
             let fits = self.shared.lock().index.bytes() + len + SEGMENT_HEADER_LEN <= limit;
             let kept = match keep {
-                Keep::Sessions if matches!(live, Live::Session(_)) => true,
+                Keep::Sessions | Keep::OnlySessions if matches!(live, Live::Session(_)) => true,
                 Keep::Sessions | Keep::Most => copied_bytes + len <= victim_bytes / 4 * 3,
-                Keep::Nothing => false,
+                Keep::OnlySessions | Keep::Nothing => false,
             };
             if fits && kept {
                 self.copy(&live, &mut payload)?;

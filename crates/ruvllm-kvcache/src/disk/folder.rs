@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <folder>/1f0c….lock            held by the process that has the store open; never removed
-//! <folder>/1f0c…/MANIFEST        format version and identity, as text
+//! <folder>/1f0c…/MANIFEST        format version, identity and label, as text
 //! <folder>/1f0c…/0000….seg       segments
 //! ```
 //! A subfolder is named by the first half of the identity in hexadecimal.
@@ -15,17 +15,21 @@ use std::time::{Duration, SystemTime};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::segment::sync_folder;
-use super::{FORMAT_VERSION, io_error};
+use super::{DiskStore, FORMAT_VERSION, StoreOptions, contents, io_error};
 use crate::error::{DiskFault, KvError};
 
 /// How often a lock that is held is tried again.
 const N_TRIES_MAX: usize = 4;
+/// The longest label, in bytes.
+const LABEL_MAX: usize = 100;
 
 /// A store in a cache folder, as [`stores`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreInfo {
     /// Its identity.
     pub identity: [u8; 32],
+    /// What it is called: [`StoreOptions::label`] when it was made.
+    pub label: String,
     /// Bytes of its files.
     pub bytes: u64,
     /// When it was last written to.
@@ -96,14 +100,16 @@ fn hex(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// The store is of another format version or identity, or cannot be read or written.
-pub(super) fn check_manifest(path: &Path, identity: &[u8; 32]) -> Result<bool, KvError> {
+pub(super) fn check_manifest(path: &Path, options: &StoreOptions) -> Result<bool, KvError> {
+    let identity = &options.identity;
     let file = path.join("MANIFEST");
     let found = match read_start(&file) {
-        Ok(bytes) => Some(parse_manifest(&bytes)),
+        Ok(bytes) => Some(Manifest::decode(&bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(io_error("read", &file, &error)),
     };
-    if let Some(Some((version, other))) = found {
+    let is_new = found.is_none();
+    if let Some(Some(Manifest { version, identity: other, .. })) = found {
         let folder = path.display();
         if version != FORMAT_VERSION {
             let line = format!(
@@ -122,8 +128,9 @@ pub(super) fn check_manifest(path: &Path, identity: &[u8; 32]) -> Result<bool, K
         }
         return Ok(false);
     }
-    write_manifest(path, identity).map_err(|error| io_error("write", &file, &error))?;
-    Ok(found.is_some())
+    let manifest = Manifest { version: FORMAT_VERSION, identity: *identity, label: short_label(&options.label) };
+    write_manifest(path, &manifest).map_err(|error| io_error("write", &file, &error))?;
+    Ok(!is_new)
 }
 
 /// Reads as much of a file as a manifest can be long.
@@ -133,30 +140,49 @@ fn read_start(file: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn manifest(version: u32, identity: &[u8; 32]) -> String {
-    let body = format!("ruvllm kv store\nversion {version}\nidentity {}\n", hex(identity));
-    format!("{body}check {:016x}\n", xxh3_64(body.as_bytes()))
+/// What the manifest of a store says.
+struct Manifest {
+    version: u32,
+    identity: [u8; 32],
+    label: String,
 }
 
-fn write_manifest(path: &Path, identity: &[u8; 32]) -> io::Result<()> {
+impl Manifest {
+    fn encode(&self) -> String {
+        let Manifest { version, identity, label } = self;
+        let body = format!("ruvllm kv store\nversion {version}\nidentity {}\nlabel {label}\n", hex(identity));
+        format!("{body}check {:016x}\n", xxh3_64(body.as_bytes()))
+    }
+
+    /// Reads one back if it is intact.
+    fn decode(bytes: &[u8]) -> Option<Manifest> {
+        let mut lines = str::from_utf8(bytes).ok()?.lines().skip(1);
+        let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
+        let digits = lines.next()?.strip_prefix("identity ")?.as_bytes();
+        let mut identity = [0; 32];
+        for (byte, pair) in identity.iter_mut().zip(digits.chunks(2)) {
+            *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
+        }
+        let label = lines.next()?.strip_prefix("label ")?.to_owned();
+        let manifest = Manifest { version, identity, label };
+        (manifest.encode().as_bytes() == bytes).then_some(manifest)
+    }
+}
+
+/// Returns a label that fits one line.
+fn short_label(label: &str) -> String {
+    let mut short: String = label.chars().filter(|c| !c.is_control()).collect();
+    short.truncate(short.floor_char_boundary(LABEL_MAX));
+    short
+}
+
+fn write_manifest(path: &Path, manifest: &Manifest) -> io::Result<()> {
     let temporary = path.join("MANIFEST.new");
     let mut file = File::create(&temporary)?;
-    file.write_all(manifest(FORMAT_VERSION, identity).as_bytes())?;
+    file.write_all(manifest.encode().as_bytes())?;
     file.sync_all()?;
     fs::rename(&temporary, path.join("MANIFEST"))?;
     sync_folder(path)
-}
-
-/// Returns version and identity of an intact manifest.
-fn parse_manifest(bytes: &[u8]) -> Option<(u32, [u8; 32])> {
-    let mut lines = str::from_utf8(bytes).ok()?.lines().skip(1);
-    let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
-    let digits = lines.next()?.strip_prefix("identity ")?.as_bytes();
-    let mut identity = [0; 32];
-    for (byte, pair) in identity.iter_mut().zip(digits.chunks(2)) {
-        *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    (manifest(version, &identity).as_bytes() == bytes).then_some((version, identity))
 }
 
 /// Lists the stores of a cache folder, the last used first. A folder that does not exist has none.
@@ -172,12 +198,11 @@ pub fn stores(folder: &Path) -> Result<Vec<StoreInfo>, KvError> {
     let mut found = Vec::new();
     for entry in entries {
         let at = entry.map_err(failed)?.path();
-        let Some((_, identity)) = read_start(&at.join("MANIFEST")).ok().and_then(|bytes| parse_manifest(&bytes)) else {
-            continue;
-        };
+        let manifest = read_start(&at.join("MANIFEST")).ok().and_then(|bytes| Manifest::decode(&bytes));
+        let Some(Manifest { identity, label, .. }) = manifest else { continue };
         if path(folder, &identity) == at {
             let (bytes, used) = measure(&at).map_err(failed)?;
-            found.push(StoreInfo { identity, bytes, used, in_use: is_locked(&at.with_extension("lock")) });
+            found.push(StoreInfo { identity, label, bytes, used, in_use: is_locked(&at.with_extension("lock")) });
         }
     }
     found.sort_by_key(|store| std::cmp::Reverse(store.used));
@@ -222,8 +247,8 @@ pub fn remove(folder: &Path, identity: &[u8; 32]) -> Result<u64, KvError> {
     Ok(bytes)
 }
 
-/// Removes stores that nobody has open, the longest unused first, until all together have at most `max_bytes`. Returns
-/// the bytes removed.
+/// Removes stores that nobody has open, the longest unused first, until all together have at most `max_bytes`; of those
+/// that hold sessions, the blocks. Returns the bytes removed.
 ///
 /// [`StoreOptions::max_bytes`](super::StoreOptions::max_bytes) bounds one store; a model that is not used any more
 /// leaves its store behind, and this is what clears it away.
@@ -237,14 +262,27 @@ pub fn trim(folder: &Path, max_bytes: u64) -> Result<u64, KvError> {
         if left <= max_bytes {
             break;
         }
-        match remove(folder, &store.identity) {
-            Ok(bytes) => (left, removed) = (left.saturating_sub(store.bytes), removed + bytes),
+        match shrink(folder, store) {
+            Ok(bytes) => (left, removed) = (left.saturating_sub(bytes), removed + bytes),
             // Somebody opened it in between: it is used after all.
             Err(error) if error.kind() == crate::KvErrorKind::Disk(DiskFault::Locked) => {}
             Err(error) => return Err(error),
         }
     }
     Ok(removed)
+}
+
+/// Removes a store that nobody has open, or its blocks if it holds sessions. Returns the bytes removed.
+fn shrink(folder: &Path, store: &StoreInfo) -> Result<u64, KvError> {
+    if contents(folder, &store.identity)?.sessions.is_empty() {
+        return remove(folder, &store.identity);
+    }
+    let open = DiskStore::open(folder, StoreOptions::new(store.identity))?;
+    open.expire_blocks(Duration::ZERO)?;
+    let path = open.path().to_owned();
+    drop(open);
+    let (bytes, _) = measure(&path).map_err(|error| io_error("read", &path, &error))?;
+    Ok(store.bytes.saturating_sub(bytes))
 }
 
 /// What others wrote to the model is nobody else's business: folders of ours are for their owner only.

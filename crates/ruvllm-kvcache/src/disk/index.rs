@@ -1,8 +1,11 @@
 //! What is stored where, in memory.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::UNIX_EPOCH;
 
+use super::BLOCK_TOKENS;
+use super::inspect::StoredPrefix;
 use super::key::BlockKey;
 use super::record::{BlockMeta, Frame, Meta, Place, SessionMeta};
 use crate::key::Namespace;
@@ -22,6 +25,8 @@ struct BlockEntry {
     namespace: Namespace,
     parent: BlockKey,
     block_idx: u32,
+    /// Tokens up to its last.
+    n_tokens: usize,
     /// When it was last wanted, by the index's clock; 0 if never since it was written.
     used: u64,
 }
@@ -79,8 +84,9 @@ impl Index {
         segment.live_bytes += frame.record_len();
         let at = Located { place, frame, nonce: segment.nonce };
         match meta {
-            Meta::Block(BlockMeta { namespace, parent, block_idx, ref tokens }) => {
-                let entry = BlockEntry { at, namespace, parent, block_idx, used: 0 };
+            Meta::Block(BlockMeta { namespace, parent, block_idx, ref tokens, .. }) => {
+                let n_tokens = block_idx as usize * BLOCK_TOKENS + tokens.len();
+                let entry = BlockEntry { at, namespace, parent, block_idx, n_tokens, used: 0 };
                 let replaced = self.blocks.insert(parent.child(tokens), entry);
                 self.retire(replaced.map(|entry| entry.at));
             }
@@ -243,6 +249,22 @@ impl Index {
         self.sessions.retain(|_, entry| entry.at.place.segment != id);
         self.bytes -= self.segments.remove(&id).map_or(0, |segment| segment.bytes);
         n_blocks + (n_sessions - self.sessions.len()) as u64
+    }
+
+    /// Returns the blocks that no other follows, with their segments, longest prefix first.
+    pub(super) fn prefixes(&self) -> Vec<(StoredPrefix, u64)> {
+        let parents: HashSet<BlockKey> = self.blocks.values().map(|entry| entry.parent).collect();
+        let mut leaves: Vec<_> = (self.blocks.iter())
+            .filter(|(key, _)| !parents.contains(key))
+            .map(|(&key, entry)| {
+                let chain = std::iter::successors(Some(entry), |entry| self.blocks.get(&entry.parent));
+                let bytes = chain.map(|entry| entry.at.frame.record_len()).sum();
+                let BlockEntry { namespace, n_tokens, .. } = *entry;
+                (StoredPrefix { key, namespace, n_tokens, bytes, written: UNIX_EPOCH }, entry.at.place.segment)
+            })
+            .collect();
+        leaves.sort_by_key(|(prefix, _)| (Reverse(prefix.n_tokens), prefix.key));
+        leaves
     }
 
     /// Returns the numbers of all segments, oldest first.

@@ -1,6 +1,6 @@
 //! A store of blocks and sessions on disk, which survives the end of its process at any point.
 //!
-//! The store knows no models: a block's contents are bytes, and an identity that the caller derives from model and
+//! The store knows no models: a block's contents are bytes with a number that says their format, and an identity that the caller derives from model and
 //! settings keeps what belongs to different ones apart. Each identity has a subfolder of its own, so several models
 //! can share one cache folder; a changed model or setting finds a store that is empty. One process at a time has the
 //! store of an identity open.
@@ -26,14 +26,14 @@
 //! let folder = tempfile::tempdir()?;
 //! let (identity, namespace, tokens) = ([7; 32], NamespaceBuilder::new("model").finish(), [5; 20]);
 //! let store = DiskStore::open(folder.path(), StoreOptions::new(identity))?;
-//! let block = BlockRef { namespace, parent: BlockKey::root(&identity, namespace), block_idx: 0, tokens: &tokens[..16] };
+//! let block = BlockRef { namespace, parent: BlockKey::root(&identity, namespace), block_idx: 0, format: 1, tokens: &tokens[..16] };
 //! assert_eq!(store.put_block(&block, &[b"keys", b"values"]), Put::Queued);
 //! store.flush()?;
 //!
 //! let prefix = store.find_prefix(namespace, &tokens);
 //! assert_eq!(prefix.n_tokens, 16);
 //! let mut payload = Vec::new();
-//! assert!(store.read_block(&prefix.keys[0], &mut payload)?);
+//! assert_eq!(store.read_block(&prefix.keys[0], &mut payload)?, Some(1));
 //! assert_eq!(payload, b"keysvalues");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -47,6 +47,7 @@ use crate::error::{DiskFault, KvError};
 mod evict;
 mod folder;
 mod index;
+mod inspect;
 mod key;
 mod queue;
 mod record;
@@ -61,12 +62,13 @@ mod writer;
 pub use crate::BLOCK_TOKENS;
 use crate::key::Namespace;
 pub use folder::{StoreInfo, remove, stores, trim};
+pub use inspect::{Contents, StoredPrefix, contents};
 pub use key::BlockKey;
 pub use session::{Session, SessionInfo};
 pub use store::DiskStore;
 
 /// The version of the format that this program writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// The longest name of a session, in bytes.
 pub const NAME_MAX: usize = 200;
 
@@ -75,6 +77,8 @@ pub const NAME_MAX: usize = 200;
 pub struct StoreOptions {
     /// A hash of everything that contents depend on: model file, cache format, settings.
     pub identity: [u8; 32],
+    /// What lists call the store, e.g. the model's name. Control characters and what follows 100 bytes are left out.
+    pub label: String,
     /// The most bytes that the segments of this store may have. At least 64 KiB.
     pub max_bytes: u64,
     /// Bytes at which a segment is full. At most an eighth of `max_bytes` is used, whatever is asked for.
@@ -92,6 +96,7 @@ impl StoreOptions {
     pub fn new(identity: [u8; 32]) -> StoreOptions {
         StoreOptions {
             identity,
+            label: String::new(),
             max_bytes: 4 << 30,
             segment_bytes: 64 << 20,
             queue_bytes: 64 << 20,
@@ -123,6 +128,8 @@ pub struct BlockRef<'a> {
     pub parent: BlockKey,
     /// Blocks before it in its prefix.
     pub block_idx: u32,
+    /// What its contents are, for whoever reads them. The store does not look inside.
+    pub format: u32,
     /// Its tokens, 1 to 16. Only a prefix's last block has fewer than 16.
     pub tokens: &'a [u32],
 }

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::StoreOptions;
 use super::index::Index;
@@ -86,6 +86,8 @@ pub(super) enum Urgent {
     Save(SessionMeta, Vec<u8>),
     DeleteSession(String),
     DeleteNamespace(Namespace),
+    /// Gives up what lies in segments that were last written before then, but for sessions.
+    ExpireBlocks(SystemTime),
     Clear,
 }
 
@@ -122,18 +124,17 @@ impl State {
 }
 
 impl Queue {
-    /// Returns an empty buffer.
+    /// Returns a buffer; what is in it means nothing.
     pub(super) fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
     /// Notes that a block waits no more, and takes its buffer back.
-    pub(super) fn finish(&mut self, key: &BlockKey, mut payload: Vec<u8>) {
+    pub(super) fn finish(&mut self, key: &BlockKey, payload: Vec<u8>) {
         self.pending.remove(key);
         self.bytes -= payload.len();
         self.n_done += 1;
         if self.spare.len() < N_SPARE_MAX {
-            payload.clear();
             self.spare.push(payload);
         }
     }

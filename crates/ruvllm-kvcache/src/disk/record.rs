@@ -4,7 +4,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0–3 | `RKV1` |
+//! | 0–3 | `RKV2` |
 //! | 4–7 | kind: 1 block, 2 session, 3 deleted session, 4 deleted namespace |
 //! | 8–11 | length of the description, at most [`META_MAX`] |
 //! | 12–15 | length of the payload |
@@ -29,7 +29,7 @@ pub(super) const HEADER_LEN: usize = 32;
 /// The longest description.
 pub(super) const META_MAX: usize = 320;
 /// Every record starts with these.
-pub(super) const MAGIC: [u8; 4] = *b"RKV1";
+pub(super) const MAGIC: [u8; 4] = *b"RKV2";
 
 /// A place in the log. Later records have greater places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +58,8 @@ pub(super) struct BlockMeta {
     pub(super) parent: BlockKey,
     /// Blocks before this one in its prefix.
     pub(super) block_idx: u32,
+    /// What the caller says the contents are.
+    pub(super) format: u32,
     /// 1 to 16.
     pub(super) tokens: Vec<u32>,
 }
@@ -120,6 +122,7 @@ pub(super) fn encode_meta(meta: &Meta) -> Vec<u8> {
             out.extend(block.namespace.to_bytes());
             out.extend(block.parent.0);
             out.extend(block.block_idx.to_le_bytes());
+            out.extend(block.format.to_le_bytes());
             block.tokens.iter().for_each(|token| out.extend(token.to_le_bytes()));
         }
         Meta::Session(session) => {
@@ -198,6 +201,7 @@ fn decode_meta(kind: u32, bytes: &[u8]) -> Option<Meta> {
             namespace: Namespace::from_bytes(fields.take()?),
             parent: BlockKey(fields.take()?),
             block_idx: u32::from_le_bytes(fields.take()?),
+            format: u32::from_le_bytes(fields.take()?),
             tokens: fields.tokens()?,
         }),
         2 => Meta::Session(SessionMeta {

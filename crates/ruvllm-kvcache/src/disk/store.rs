@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::folder::{self, Lock};
 use super::index::{Live, Located};
@@ -46,7 +46,7 @@ impl DiskStore {
         let lock = Lock::take(&path)?;
         folder::create(&path)?;
         let mut state = State::default();
-        state.counts.n_corrupt = u64::from(folder::check_manifest(&path, &options.identity)?);
+        state.counts.n_corrupt = u64::from(folder::check_manifest(&path, &options)?);
         let shared = Arc::new(Shared::new(path, options, state));
         let mut writer = Writer::recover(Arc::clone(&shared))?;
         writer.make_room(0)?;
@@ -60,16 +60,31 @@ impl DiskStore {
         BlockKey::root(&self.shared.options.identity, namespace)
     }
 
-    /// Hands over a block, whose contents are the bytes of `payload` one after the other.
+    /// Hands over a block, whose contents are the bytes of `payload` one after the other: as
+    /// [`put_block_with`](DiskStore::put_block_with).
     ///
-    /// It never waits for the disk: the bytes are copied, or dropped and counted. Offering a block that is stored
+    /// # Panics
+    /// As there.
+    pub fn put_block(&self, block: &BlockRef<'_>, payload: &[&[u8]]) -> Put {
+        let copy = |mut to: &mut [u8]| {
+            for part in payload {
+                let (head, rest) = to.split_at_mut(part.len());
+                head.copy_from_slice(part);
+                to = rest;
+            }
+        };
+        self.put_block_with(block, payload.iter().map(|part| part.len()).sum(), copy)
+    }
+
+    /// Hands over a block of `len` bytes, which `fill` writes if they are wanted.
+    ///
+    /// It never waits for the disk: the bytes are queued, or dropped and counted. Offering a block that is stored
     /// costs its hash, and marks it as wanted; so offer the whole prefix each time.
     ///
     /// # Panics
     /// The block has no tokens, or more than 16.
-    pub fn put_block(&self, block: &BlockRef<'_>, payload: &[&[u8]]) -> Put {
+    pub fn put_block_with(&self, block: &BlockRef<'_>, len: usize, fill: impl FnOnce(&mut [u8])) -> Put {
         let key = block.key();
-        let len = payload.iter().map(|part| part.len()).sum();
         let mut buffer = {
             let mut state = self.shared.lock();
             let put = self.admit(&mut state, block, &key, len);
@@ -81,9 +96,10 @@ impl DiskStore {
             state.queue.bytes += len;
             state.queue.buffer()
         };
-        payload.iter().for_each(|part| buffer.extend_from_slice(part));
-        let BlockRef { namespace, parent, block_idx, tokens } = *block;
-        let meta = BlockMeta { namespace, parent, block_idx, tokens: tokens.to_vec() };
+        buffer.resize(len, 0);
+        fill(&mut buffer);
+        let BlockRef { namespace, parent, block_idx, format, tokens } = *block;
+        let meta = BlockMeta { namespace, parent, block_idx, format, tokens: tokens.to_vec() };
         let mut state = self.shared.lock();
         state.queue.blocks.push_back(QueuedBlock { key, meta, payload: buffer });
         state.queue.n_put += 1;
@@ -141,18 +157,21 @@ impl DiskStore {
         prefix
     }
 
-    /// Reads the contents of a block into `payload`. Returns whether they are there and exactly what was written;
-    /// otherwise `payload` is empty.
+    /// Reads the contents of a block into `payload` and returns their format, or `None` with an empty `payload` unless
+    /// they are there and exactly what was written.
     ///
     /// # Errors
     /// The file cannot be read, for another reason than that it is shorter than it was.
-    pub fn read_block(&self, key: &BlockKey, payload: &mut Vec<u8>) -> Result<bool, KvError> {
+    pub fn read_block(&self, key: &BlockKey, payload: &mut Vec<u8>) -> Result<Option<u32>, KvError> {
         let found = self.read(&Live::Block(*key), payload)?;
-        let intact = matches!(found, Some((Meta::Block(block), _)) if block.key() == *key);
-        if !intact {
+        let format = match found {
+            Some((Meta::Block(block), _)) if block.key() == *key => Some(block.format),
+            _ => None,
+        };
+        if format.is_none() {
             payload.clear();
         }
-        Ok(intact)
+        Ok(format)
     }
 
     /// Reads a record, which may be moved meanwhile, and returns its description and its bytes on disk. Forgets it if it
@@ -266,6 +285,16 @@ impl DiskStore {
         let old = |(meta, _): (&SessionMeta, u64)| (meta.used_ms < oldest_ms).then(|| meta.name.clone());
         let names: Vec<String> = self.shared.lock().index.sessions().filter_map(old).collect();
         names.iter().map(|name| self.delete_session(name)).try_fold(0, |n, deleted| Ok(n + usize::from(deleted?)))
+    }
+
+    /// Gives up the blocks of all segments that were not written to for `age`, and their bytes; sessions stay. What
+    /// follows one of those blocks goes too.
+    ///
+    /// # Errors
+    /// A file could not be read, written or removed.
+    pub fn expire_blocks(&self, age: Duration) -> Result<(), KvError> {
+        let before = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
+        self.ask(Urgent::ExpireBlocks(before)).map(drop)
     }
 
     /// Deletes all blocks of a namespace, also those that wait to be written. They are never found again; their bytes

@@ -66,7 +66,13 @@ impl Chain {
     /// Puts the block after `parent`, and returns its key too.
     fn put_after(&self, store: &DiskStore, block_idx: usize, parent: BlockKey) -> (Put, BlockKey) {
         let tokens = &self.block_tokens(block_idx);
-        let block = BlockRef { namespace: self.namespace, parent, block_idx: block_idx as u32, tokens };
+        let block = BlockRef {
+            namespace: self.namespace,
+            parent,
+            block_idx: block_idx as u32,
+            format: block_idx as u32 % 3,
+            tokens,
+        };
         let payload = payload(&block.key());
         let (head, tail) = payload.split_at(payload.len() / 3);
         (store.put_block(&block, &[head, tail]), block.key())
@@ -87,10 +93,11 @@ impl Chain {
         let mut buffer = Vec::new();
         let keys = self.find(store, n_blocks).keys;
         keys.iter()
-            .take_while(|key| {
-                let intact = store.read_block(key, &mut buffer).expect("files can be read");
-                assert!(!intact || buffer == payload(key), "wrong contents for {key:?}");
-                intact
+            .zip(0..)
+            .take_while(|&(key, block_idx)| {
+                let Some(format) = store.read_block(key, &mut buffer).expect("files can be read") else { return false };
+                assert!(buffer == payload(key) && format == block_idx % 3, "wrong contents for {key:?}");
+                true
             })
             .count()
     }

@@ -178,6 +178,7 @@ impl Writer {
                 if found { self.write(Meta::DeleteSession(name), &[]).map(|()| true) } else { Ok(false) }
             }
             Urgent::DeleteNamespace(namespace) => self.write(Meta::DeleteNamespace(namespace), &[]).map(|()| true),
+            Urgent::ExpireBlocks(before) => self.expire_blocks(before).map(|()| true),
             Urgent::Clear => self.clear().map(|()| true),
         }?;
         if self.shared.options.fsync == FsyncPolicy::EachBatch {

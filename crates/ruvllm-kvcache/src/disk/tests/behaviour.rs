@@ -1,7 +1,7 @@
 //! The store as it is used when nothing goes wrong, and what it refuses.
 
 use super::*;
-use crate::disk::{self, DiskStats, NAME_MAX};
+use crate::disk::{self, Contents, DiskStats, NAME_MAX};
 
 #[test]
 fn blocks_come_back_after_reopening() {
@@ -32,7 +32,7 @@ fn prefixes_diverge_and_namespaces_are_apart() {
     chain.put_all(&store, 4);
     let tokens = chain.tokens(4);
     let parent = tokens[..48].chunks(16).fold(store.root(chain.namespace), |parent, tokens| parent.child(tokens));
-    let block = |tokens| BlockRef { namespace: chain.namespace, parent, block_idx: 3, tokens };
+    let block = |tokens| BlockRef { namespace: chain.namespace, parent, block_idx: 3, format: 0, tokens };
     for n in [3, 7] {
         let partial = block(&tokens[48..48 + n]);
         assert_eq!(store.put_block(&partial, &[&payload(&partial.key())]), Put::Queued);
@@ -58,7 +58,7 @@ fn blocks_that_cannot_be_stored_are_counted() {
     let store = DiskStore::open(folder.path(), sizes).unwrap();
     let namespace = namespace_of(5);
     let root = store.root(namespace);
-    let block = |block_idx, parent| BlockRef { namespace, parent, block_idx, tokens: &[1, 2, 3] };
+    let block = |block_idx, parent| BlockRef { namespace, parent, block_idx, format: 0, tokens: &[1, 2, 3] };
     let put = |block: BlockRef<'_>, n| store.put_block(&block, &[&vec![0; n]]);
     assert_eq!(put(block(0, root), 10_001), Put::TooLarge);
     assert_eq!(put(block(0, root), 9_001), Put::QueueFull);
@@ -207,11 +207,11 @@ fn identities_and_versions_are_apart() {
     assert_eq!((other.stats().n_blocks, other.stats().n_corrupt), (0, 1));
 
     let manifest = std::fs::read_to_string(path.join("MANIFEST")).unwrap();
-    let body = manifest.split_once("check").unwrap().0.replace("version 1", "version 2");
+    let body = manifest.split_once("check").unwrap().0.replace("version 2", "version 3");
     let check = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
     std::fs::write(path.join("MANIFEST"), format!("{body}check {check:016x}\n")).unwrap();
     let (kind, line) = fault(DiskStore::open(folder.path(), options(16 << 20)));
-    assert_eq!((kind, line.contains("format version 2, this program reads 1")), (DiskFault::Version, true), "{line}");
+    assert_eq!((kind, line.contains("format version 3, this program reads 2")), (DiskFault::Version, true), "{line}");
 }
 
 #[test]
@@ -253,4 +253,51 @@ fn options_are_checked() {
 #[should_panic(expected = "a block holds 1 to 16 tokens, not 17")]
 fn long_blocks_are_a_mistake() {
     BlockKey::root(&IDENTITY, namespace_of(0)).child(&[0; 17]);
+}
+
+#[test]
+fn contents_are_listed_while_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let label = "a model\n with a name".to_owned() + &"é".repeat(100);
+    let store = DiskStore::open(folder.path(), StoreOptions { label, ..options(16 << 20) }).unwrap();
+    let (long, short) = (Chain::new(1), Chain::new(2));
+    long.put_all(&store, 9);
+    short.put_all(&store, 2);
+    store.save_session("talk", &[1, 2, 3], "").unwrap();
+    store.flush().unwrap();
+    let label = disk::stores(folder.path()).unwrap().remove(0).label;
+    assert!(label.starts_with("a model with a name\u{e9}") && label.len() <= 100, "{label}");
+    let Contents { sessions, prefixes, n_blocks } = disk::contents(folder.path(), &IDENTITY).unwrap();
+    assert_eq!((sessions, n_blocks), (store.sessions(), 11));
+    let found: Vec<_> = prefixes.iter().map(|prefix| (prefix.key, prefix.namespace, prefix.n_tokens)).collect();
+    let last = |chain: Chain, n: usize| (chain.find(&store, n).keys[n - 1], chain.namespace, 16 * n);
+    assert_eq!(found, [last(long, 9), last(short, 2)]);
+    assert!(prefixes[0].bytes > prefixes[1].bytes && prefixes[0].bytes < store.stats().bytes);
+    assert!(prefixes.iter().all(|prefix| prefix.written.elapsed().is_ok_and(|age| age.as_secs() < 60)));
+    assert_eq!(disk::contents(folder.path(), &[9; 32]).unwrap(), Contents::default());
+}
+
+#[test]
+fn old_blocks_go_and_sessions_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    Chain::new(1).put_all(&store, 30);
+    store.save_session("talk", &[1, 2, 3], "").unwrap();
+    store.save_session("deleted", &[1], "").unwrap();
+    store.delete_session("deleted").unwrap();
+    store.flush().unwrap();
+    store.expire_blocks(Duration::from_secs(3600)).unwrap();
+    assert_eq!(store.stats().n_blocks, 30);
+    store.expire_blocks(Duration::ZERO).unwrap();
+    assert!(store.stats().n_blocks == 0 && store.stats().bytes < 1024, "{:?}", store.stats());
+    Chain::new(2).put_all(&store, 3);
+    drop(store);
+    // The same to make room, but for stores without sessions, which go as a whole.
+    let n_bytes = disk::stores(folder.path()).unwrap()[0].bytes;
+    let removed = disk::trim(folder.path(), 100).unwrap();
+    assert!(removed > 0 && removed < n_bytes, "{removed} of {n_bytes}");
+    let store = open(folder.path());
+    assert_eq!((store.stats().n_blocks, store.stats().n_corrupt), (0, 0));
+    assert_eq!(store.sessions().into_iter().map(|info| info.name).collect::<Vec<_>>(), ["talk"]);
+    assert_eq!(store.load_session("talk").unwrap().unwrap().tokens, [1, 2, 3]);
 }

@@ -83,7 +83,7 @@ fn a_file_cut_anywhere_serves_what_is_whole() {
     let tokens: Vec<u32> = (0..80).collect();
     let (mut parent, mut ends) = (store.root(namespace), vec![SEGMENT_HEADER_LEN]);
     for (block_idx, tokens) in tokens.chunks(16).enumerate() {
-        let block = BlockRef { namespace, parent, block_idx: block_idx as u32, tokens };
+        let block = BlockRef { namespace, parent, block_idx: block_idx as u32, format: 7, tokens };
         assert_eq!(store.put_block(&block, &[&block.key().0]), Put::Queued);
         store.flush().unwrap();
         ends.push(fs::metadata(&path).unwrap().len());
@@ -100,7 +100,7 @@ fn a_file_cut_anywhere_serves_what_is_whole() {
             let prefix = store.find_prefix(namespace, &tokens);
             assert_eq!(prefix.keys.len(), n_whole, "cut to {len}");
             for key in &prefix.keys {
-                assert!(store.read_block(key, &mut payload).unwrap() && payload == key.0);
+                assert!(store.read_block(key, &mut payload).unwrap() == Some(7) && payload == key.0);
             }
             // What is written behind the cut is found the second time.
             store.save_session("after", &[len as u32], "").unwrap();
@@ -154,6 +154,7 @@ fn segment(n: usize) -> Segment {
                 namespace: namespace_of(1),
                 parent: BlockKey::root(&IDENTITY, namespace_of(i as u128)),
                 block_idx: i as u32,
+                format: 1,
                 tokens: (0..1 + i as u32 % 16).collect(),
             }),
             3 => {

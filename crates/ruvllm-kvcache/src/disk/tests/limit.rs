@@ -84,12 +84,12 @@ fn records_as_large_as_allowed_fit() {
     let large = vec![3; MAX_BYTES as usize / 4];
     for i in 0..20 {
         let namespace = namespace_of(i);
-        let block = BlockRef { namespace, parent: store.root(namespace), block_idx: 0, tokens: &[1] };
+        let block = BlockRef { namespace, parent: store.root(namespace), block_idx: 0, format: 9, tokens: &[1] };
         assert_eq!(store.put_block(&block, &[&large]), Put::Queued);
         store.flush().unwrap();
         check_limit(&store, MAX_BYTES);
         let mut read = Vec::new();
-        assert!(store.read_block(&block.key(), &mut read).unwrap() && read == large);
+        assert!(store.read_block(&block.key(), &mut read).unwrap() == Some(9) && read == large);
     }
 }
 
