@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::{LlmBackend, context_line};
+use crate::backend::{LlmBackend, SeqId, context_line};
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::Sampler;
 use crate::stop::StopFilter;
@@ -32,11 +32,21 @@ pub(crate) struct Answer {
 /// When what happened, from the request on.
 struct Clock {
     start: Instant,
-    /// When its sequence was opened, and the prompt tokens that were there.
-    opened: Option<(Duration, usize)>,
+    /// When its sequence was opened.
+    opened: Option<Opened>,
     prompt: Duration,
     first_token: Duration,
     last_token: Duration,
+}
+
+/// A sequence that was opened for a prompt.
+#[derive(Clone, Copy, Default)]
+struct Opened {
+    queued: Duration,
+    /// Prompt tokens that were there.
+    n_cached: usize,
+    /// Those of them that were read from disk for it.
+    n_from_disk: usize,
 }
 
 impl Answer {
@@ -102,10 +112,18 @@ impl Answer {
         self.finish.is_some() || self.request.cancel.is_cancelled()
     }
 
-    /// Takes note that its sequence was opened at `time`, with `n_cached` prompt tokens there already. Only the first
-    /// time counts.
-    pub(crate) fn opened(&mut self, time: Instant, n_cached: usize) {
-        self.clock.opened.get_or_insert((time - self.clock.start, n_cached));
+    /// Opens a sequence with what is known of the context, and returns how many tokens those are. Only the first time
+    /// counts as what was cached.
+    ///
+    /// # Errors
+    /// No sequence is free.
+    pub(crate) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<(SeqId, usize), EngineError> {
+        let from_disk = |backend: &dyn LlmBackend| backend.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
+        let (queued, n_before) = (self.clock.start.elapsed(), from_disk(backend));
+        let (seq, n_cached) = backend.sequence_with_prefix(&self.context, self.request.tenant)?;
+        let n_from_disk = n_cached.min((from_disk(backend) - n_before) as usize);
+        self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
+        Ok((seq, n_cached))
     }
 
     /// Chooses the next token by the logits that follow the context, `[n_vocab]`, and takes it over.
@@ -172,7 +190,7 @@ impl Clock {
     fn timings(&self, load_ms: f64, n_prompt: usize, n_tokens: usize) -> Timings {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let per_second = |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
-        let (queued, n_cached) = self.opened.unwrap_or_default();
+        let Opened { queued, n_cached, n_from_disk } = self.opened.unwrap_or_default();
         let prompt = self.prompt.saturating_sub(queued);
         let decode = self.last_token.saturating_sub(self.first_token);
         Timings {
@@ -181,6 +199,7 @@ impl Clock {
             prompt_ms: ms(prompt),
             prompt_tps: per_second(n_prompt - n_cached, prompt),
             cached_tokens: n_cached,
+            disk_tokens: n_from_disk,
             decode_ms: ms(decode),
             decode_tps: per_second(n_tokens.saturating_sub(1), decode),
             ttft_ms: ms(self.first_token),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, Pressure, Usage};
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ use crate::{EngineError, ErrorKind};
 /// # Ok::<(), ruvllm_engine::EngineError>(())
 /// ```
 pub struct Engine {
-    backend: NativeBackend,
+    pub(crate) backend: NativeBackend,
 }
 
 impl Engine {
@@ -157,7 +158,27 @@ impl Engine {
         self.backend.cache_stats()
     }
 
-    /// Forgets all cached prefixes.
+    /// Returns what the cache folder holds for this model and what happened in it; `None` without one.
+    pub fn disk_stats(&self) -> Option<DiskStats> {
+        self.backend.persist().map(|persist| persist.store.stats())
+    }
+
+    /// Reads what the cache folder holds of `tokens` into memory, and returns how many leading tokens need no computing
+    /// then. Requests do so by themselves; this is for those who know what will be asked.
+    pub fn restore_prefix(&mut self, tokens: &[u32], tenant: u64) -> usize {
+        self.backend.restore_prefix(tokens, tenant)
+    }
+
+    /// Waits until all that was handed to the cache folder is written, and durable unless
+    /// [`LoadOptions::cache_fsync`] is never to be so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cache`]: a write failed since the last call.
+    pub fn flush_cache(&self) -> Result<(), EngineError> {
+        self.backend.persist().map_or(Ok(()), |persist| Ok(persist.store.flush()?))
+    }
+
+    /// Forgets all cached prefixes in memory; what is on disk stays.
     pub fn clear_cache(&mut self) {
         self.backend.clear_cache();
     }

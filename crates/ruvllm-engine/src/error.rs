@@ -18,6 +18,8 @@ pub enum ErrorKind {
     ContextLength,
     /// An option is out of its range.
     Options,
+    /// The folder of the cache or a session in it cannot be used.
+    Cache,
     /// The request was cancelled by its owner.
     Cancelled,
 }
@@ -83,6 +85,10 @@ impl From<ruvllm_gguf::GgufError> for EngineError {
 
 impl From<KvError> for EngineError {
     fn from(error: KvError) -> EngineError {
-        EngineError::new(ErrorKind::ContextLength, error.to_string()).with_source(error)
+        let kind = match error.kind() {
+            KvErrorKind::Disk(_) => ErrorKind::Cache,
+            _ => ErrorKind::ContextLength,
+        };
+        EngineError::new(kind, error.to_string()).with_source(error)
     }
 }

@@ -1,7 +1,5 @@
 //! Generation: prefill the prompt, then one token a step, as an iterator.
 
-use std::time::Instant;
-
 use crate::EngineError;
 use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId};
@@ -27,9 +25,7 @@ impl<'a> Generation<'a> {
         request: &GenerateRequest,
     ) -> Result<Generation<'a>, EngineError> {
         let mut answer = Answer::new(backend, request.clone())?;
-        let start = Instant::now();
-        let (seq, n_cached) = backend.sequence_with_prefix(&request.prompt, request.tenant)?;
-        answer.opened(start, n_cached);
+        let (seq, _) = answer.open(backend)?;
         Ok(Generation { backend, seq, answer, is_broken: false })
     }
 

@@ -32,17 +32,22 @@ mod perplexity;
 mod request;
 mod sampler;
 mod scheduler;
+mod session;
 mod stop;
 pub mod template;
 pub mod tokenizer;
 
-pub use backend::{KnownPrefix, KvRoom, KvType, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
+pub use backend::{
+    FsyncPolicy, KnownPrefix, KvRoom, KvType, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,
+};
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use model::{LoadProgress, LogitRows, architectures};
 pub use perplexity::{Perplexity, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
+pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, Level, Pressure, Relief, Usage};
 pub use sampler::SamplingParams;
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
+pub use session::Session;

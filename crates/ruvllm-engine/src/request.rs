@@ -85,6 +85,8 @@ pub struct Timings {
     pub prompt_tps: f64,
     /// Prompt tokens that were cached and not computed.
     pub cached_tokens: usize,
+    /// Of the cached ones, those whose keys and values were read from disk for this request.
+    pub disk_tokens: usize,
     /// From the first token to the last.
     pub decode_ms: f64,
     /// Generated tokens per second after the first.

@@ -206,6 +206,11 @@ impl GgufFile {
         self.parts.iter().filter_map(|part| part.path.as_deref())
     }
 
+    /// Returns the whole bytes of each file, sharing the map.
+    pub fn bytes(&self) -> impl Iterator<Item = &Bytes> {
+        self.parts.iter().map(|part| &part.bytes)
+    }
+
     /// Returns the size of all files together, in bytes.
     pub fn total_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes.len() as u64).sum()

@@ -15,6 +15,8 @@ pub struct CacheStats {
     pub tokens_asked: u64,
     /// Tokens that were found and need no computing.
     pub tokens_saved: u64,
+    /// Tokens whose keys and values were read from a store on disk, so that they could be found.
+    pub tokens_from_disk: u64,
     /// Blocks that were given up for others.
     pub evictions: u64,
     /// Bytes of the blocks it holds now, those included that sequences use at the same time.

@@ -13,10 +13,14 @@ const SAMPLE: usize = 512;
 const POSITIONS: [u32; 3] = [1, 1_000, 100_000];
 
 /// Returns what a file adds to the namespace of its sequences: the hyper-parameters, every tensor's name, type and shape
-/// and a sample of its bytes. A fine-tuned model differs in its samples.
+/// and a sample of its bytes. A fine-tuned model differs in its samples. Where a cache folder is used, `content` is the
+/// hash of all bytes and takes their place.
 ///
 /// To be called before the tensors are taken over: it touches pages that loading reads anyway.
-pub(super) fn of_file(file: &GgufFile) -> NamespaceBuilder {
+pub(super) fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBuilder {
+    if let Some(content) = content {
+        return NamespaceBuilder::new("ruvllm kv 1").part("content", &content);
+    }
     let mut builder = NamespaceBuilder::new("ruvllm kv 1").part("bytes", &file.total_bytes().to_le_bytes());
     // The vocabulary is long and decides nothing here.
     for (key, value) in file.metadata().iter().filter(|(key, _)| !key.starts_with("tokenizer.")) {
@@ -66,7 +70,7 @@ mod tests {
         let mut progress = |_| {};
         let loader = Loader::new(&file, &compute, &mut progress);
         let model = model::load(&file, &loader, Some(n_ctx)).expect("a golden file loads");
-        of_model(of_file(&file), &model, compute.isa, kv).finish()
+        of_model(of_file(&file, None), &model, compute.isa, kv).finish()
     }
 
     fn bytes_of(name: &str, dtype: &str) -> Vec<u8> {

@@ -5,6 +5,7 @@ use ruvllm_kvcache::{
     Pressure, Relief, Sequence, Usage,
 };
 
+use super::persist::Persist;
 use super::{KnownPrefix, KvRoom, SeqId};
 use crate::{EngineError, ErrorKind};
 
@@ -24,6 +25,8 @@ pub(super) struct KvStore {
     /// One place a sequence; `None` is free.
     sequences: Vec<Option<Open>>,
     prefixes: Option<PrefixCache>,
+    /// What survives the process.
+    pub persist: Option<Persist>,
     /// What prefixes are valid for, but for the tenant.
     namespace: Option<NamespaceBuilder>,
     budget: MemoryBudget,
@@ -32,17 +35,18 @@ pub(super) struct KvStore {
 
 impl KvStore {
     /// Makes a store of up to `n_seq_max` sequences of `n_ctx` tokens over a pool that lies within the budget. With a
-    /// namespace it keeps prefixes.
+    /// namespace it keeps prefixes, and with `persist` over restarts.
     pub(super) fn new(
         pool: BlockPool,
         budget: MemoryBudget,
         n_seq_max: usize,
         n_ctx: usize,
         namespace: Option<NamespaceBuilder>,
+        persist: Option<Persist>,
     ) -> KvStore {
         let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
         let sequences = (0..n_seq_max).map(|_| None).collect();
-        KvStore { pool, sequences, prefixes, namespace, budget, n_ctx }
+        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx }
     }
 
     pub(super) fn get(&self, seq: SeqId) -> Option<&Open> {
@@ -75,10 +79,11 @@ impl KvStore {
     /// Opens a sequence that starts with what is known of `tokens`.
     pub(super) fn add_known(&mut self, tokens: &[u32], tenant: u64) -> Result<SeqId, EngineError> {
         let seq = self.add()?;
+        self.restore(tokens, tenant);
+        let namespace = self.tenant_namespace(tenant);
         let open = self.sequences[seq.0].as_mut().expect("it was opened just now");
         open.tenant = tenant;
-        if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, &self.namespace) {
-            let namespace = of_tenant(namespace, tenant);
+        if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
             open.sequence = prefixes.lookup(namespace, tokens, self.n_ctx);
             open.tokens.extend_from_slice(&tokens[..open.sequence.len()]);
             open.namespace = Some(namespace);
@@ -88,8 +93,8 @@ impl KvStore {
 
     /// Returns what is known of `tokens`; `None` if no prefixes are kept.
     pub(super) fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
-        let (prefixes, namespace) = (self.prefixes.as_ref()?, self.namespace.as_ref()?);
-        let (n_tokens, in_use_bytes) = prefixes.known(of_tenant(namespace, tenant), tokens);
+        let (prefixes, namespace) = (self.prefixes.as_ref()?, self.tenant_namespace(tenant)?);
+        let (n_tokens, in_use_bytes) = prefixes.known(namespace, tokens);
         Some(KnownPrefix { n_tokens, in_use_bytes })
     }
 
@@ -111,6 +116,23 @@ impl KvStore {
     /// Returns the bytes that a sequence of `n_tokens` holds.
     pub(super) fn bytes_for(&self, n_tokens: usize) -> usize {
         KvLayout::blocks_for(n_tokens) * self.block_bytes()
+    }
+
+    /// Returns what the prefixes of a tenant are valid for, if prefixes are kept.
+    fn tenant_namespace(&self, tenant: u64) -> Option<Namespace> {
+        let namespace = self.namespace.as_ref()?;
+        Some(namespace.clone().part("tenant", &tenant.to_le_bytes()).finish())
+    }
+
+    /// Reads what is on disk of `tokens`, and returns how many leading tokens need no computing then.
+    pub(super) fn restore(&mut self, tokens: &[u32], tenant: u64) -> usize {
+        let namespace = self.tenant_namespace(tenant);
+        let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) else { return 0 };
+        let tokens = &tokens[..tokens.len().min(self.n_ctx)];
+        if let Some(persist) = &mut self.persist {
+            persist.restore(&mut self.pool, prefixes, namespace, tokens);
+        }
+        prefixes.n_cached(namespace, tokens)
     }
 
     /// Opens a sequence that shares the first `len` positions of another.
@@ -141,6 +163,10 @@ impl KvStore {
         };
         if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
             prefixes.insert(namespace, &tokens, &sequence);
+            if let Some(persist) = &mut self.persist {
+                persist.offer(&self.pool, namespace, &tokens, sequence.blocks());
+                persist.catch_up(&self.pool, prefixes, false);
+            }
             drop(sequence);
             prefixes.trim();
             self.relieve();
@@ -155,6 +181,9 @@ impl KvStore {
         if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
             let n_whole = tokens.len() / ruvllm_kvcache::BLOCK_TOKENS * ruvllm_kvcache::BLOCK_TOKENS;
             prefixes.insert(*namespace, &tokens[..n_whole], sequence);
+            if let Some(persist) = &mut self.persist {
+                persist.offer(&self.pool, *namespace, &tokens[..n_whole], sequence.blocks());
+            }
         }
     }
 
@@ -227,7 +256,8 @@ impl KvStore {
     }
 
     pub(super) fn cache_stats(&self) -> Option<CacheStats> {
-        self.prefixes.as_ref().map(PrefixCache::stats)
+        let tokens_from_disk = self.persist.as_ref().map_or(0, |persist| persist.n_tokens_read);
+        self.prefixes.as_ref().map(|prefixes| CacheStats { tokens_from_disk, ..prefixes.stats() })
     }
 
     pub(super) fn usage(&self) -> Usage {
@@ -247,7 +277,11 @@ impl KvStore {
     }
 }
 
-/// Returns the name under which a tenant's prefixes are kept.
-fn of_tenant(namespace: &NamespaceBuilder, tenant: u64) -> Namespace {
-    namespace.clone().part("tenant", &tenant.to_le_bytes()).finish()
+impl Drop for KvStore {
+    /// Writes what is still to be written.
+    fn drop(&mut self) {
+        if let (Some(persist), Some(prefixes)) = (&mut self.persist, &self.prefixes) {
+            persist.catch_up(&self.pool, prefixes, true);
+        }
+    }
 }

@@ -1,14 +1,16 @@
 //! Options of loading, and loading a file into a native backend.
 
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
 pub use ruvllm_kvcache::KvFormat as KvType;
+pub use ruvllm_kvcache::disk::FsyncPolicy;
 use ruvllm_kvcache::{BlockPool, KvError, KvLayout, MemoryBudget, PAGE_BYTES, Relief};
 
 use super::kv::KvStore;
+use super::persist::Persist;
 use super::{ModelInfo, NativeBackend, identity};
 use crate::kernels::Compute;
 use crate::model::{self, ForwardState, LoadProgress, Loader, Model};
@@ -33,6 +35,14 @@ pub struct LoadOptions {
     pub kv_bytes: Option<usize>,
     /// Keep what was computed for prompts that start alike. Models with recurrent state and encoders never do.
     pub prefix_cache: bool,
+    /// Folder where the prefix cache keeps whole blocks, and where sessions are, over restarts; `None` for neither. One
+    /// process at a time uses the part of it that belongs to a model file. The first load of a file hashes all its
+    /// bytes.
+    pub cache_dir: Option<PathBuf>,
+    /// The most bytes on disk for this model, and for others beside it what it leaves of them; 4 GiB by default.
+    pub cache_bytes: Option<u64>,
+    /// When what is written to the folder survives not only this process but a power failure.
+    pub cache_fsync: FsyncPolicy,
 }
 
 impl Default for LoadOptions {
@@ -46,6 +56,9 @@ impl Default for LoadOptions {
             n_seq_max: 1,
             kv_bytes: None,
             prefix_cache: true,
+            cache_dir: None,
+            cache_bytes: None,
+            cache_fsync: FsyncPolicy::Interval(Duration::from_secs(1)),
         }
     }
 }
@@ -85,7 +98,8 @@ impl NativeBackend {
     /// `progress` is told about every tensor taken over.
     ///
     /// # Errors
-    /// The file cannot be read, is damaged, or holds what is not supported; an option is out of range.
+    /// The file cannot be read, is damaged, or holds what is not supported; an option is out of range;
+    /// [`ErrorKind::Cache`] if the cache folder cannot be used.
     pub fn load(
         path: &Path,
         options: &LoadOptions,
@@ -94,7 +108,10 @@ impl NativeBackend {
         options.validate()?;
         let start = Instant::now();
         let file = GgufFile::open(path)?;
-        let namespace = options.prefix_cache.then(|| identity::of_file(&file));
+        let folder = options.cache_dir.as_deref();
+        let persist = folder.map(|folder| Persist::open(folder, &file, options)).transpose()?;
+        let content = persist.as_ref().map(|persist| persist.identity);
+        let namespace = options.prefix_cache.then(|| identity::of_file(&file, content));
         let compute = Compute::new(options.isa, options.n_threads);
         let model = {
             let loader = Loader::new(&file, &compute, progress);
@@ -108,7 +125,7 @@ impl NativeBackend {
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, namespace.is_some())?;
         let pool = BlockPool::within(&model.kv_layout, &[options.kv], budget.total_bytes())?;
-        let kv = KvStore::new(pool, budget, options.n_seq_max, n_ctx, namespace);
+        let kv = KvStore::new(pool, budget, options.n_seq_max, n_ctx, namespace, persist);
         let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
         let mut backend = NativeBackend::assemble(compute, model, state, kv, info, file)?;

@@ -1,13 +1,16 @@
 //! What runs a model: one trait, and the native CPU backend behind it.
 
+mod content;
 mod identity;
 mod kv;
 mod load;
 mod native;
+mod persist;
 
-pub use load::{KvType, LoadOptions};
+pub use load::{FsyncPolicy, KvType, LoadOptions};
 pub use native::NativeBackend;
 pub(crate) use native::context_line;
+pub(crate) use persist::Persist;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, Pressure, Usage};
 
 use super::kv::KvStore;
+use super::persist::Persist;
 use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Segment, SeqId};
 use crate::generate::Generation;
 use crate::kernels::Compute;
@@ -75,6 +76,16 @@ impl NativeBackend {
     /// Returns the read bandwidth of this backend's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
     pub fn read_bandwidth(&self, n_bytes: usize) -> f64 {
         crate::bandwidth::read_gbps(&self.compute.team, n_bytes)
+    }
+
+    /// Returns what survives the process, if there is a cache folder.
+    pub(crate) fn persist(&self) -> Option<&Persist> {
+        self.kv.persist.as_ref()
+    }
+
+    /// Reads what is on disk of `tokens`, and returns how many leading tokens need no computing then.
+    pub fn restore_prefix(&mut self, tokens: &[u32], tenant: u64) -> usize {
+        self.kv.restore(tokens, tenant)
     }
 
     /// Returns how full the memory for keys and values is, and what to do about it.

@@ -1,7 +1,5 @@
 //! A request on its way: its answer so far, and its sequence while it runs.
 
-use std::time::Instant;
-
 use ruvllm_kvcache::BLOCK_TOKENS;
 
 use super::policy::{Running, Standing, Waiting};
@@ -124,10 +122,8 @@ impl Task {
     /// # Errors
     /// No sequence is free.
     pub(super) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<usize, EngineError> {
-        let start = Instant::now();
-        let (seq, n_cached) = backend.sequence_with_prefix(self.answer.context(), self.answer.tenant())?;
+        let (seq, n_cached) = self.answer.open(backend)?;
         self.seq = Some(seq);
-        self.answer.opened(start, n_cached);
         Ok(self.gave_way.take().map_or(0, |way| way.n_computed.saturating_sub(n_cached)))
     }
 

@@ -4,6 +4,7 @@ mod generation;
 mod golden_logits;
 mod hostile;
 mod invariance;
+mod persist;
 mod prefix_cache;
 mod scheduler;
 mod teacher_forced;

@@ -46,6 +46,7 @@ use crate::error::{DiskFault, KvError};
 
 mod evict;
 mod folder;
+mod format;
 mod index;
 mod inspect;
 mod key;
@@ -62,9 +63,10 @@ mod writer;
 pub use crate::BLOCK_TOKENS;
 use crate::key::Namespace;
 pub use folder::{StoreInfo, remove, stores, trim};
+pub use format::format_of;
 pub use inspect::{Contents, StoredPrefix, contents};
 pub use key::BlockKey;
-pub use session::{Session, SessionInfo};
+pub use session::{Session, SessionInfo, check_name};
 pub use store::DiskStore;
 
 /// The version of the format that this program writes and reads.

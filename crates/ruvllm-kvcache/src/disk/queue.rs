@@ -24,7 +24,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// There is something to do for the thread.
     pub(super) work: Condvar,
-    /// The thread has made something durable, or has ended.
+    /// The thread has made something durable, has emptied the queue, or has ended.
     pub(super) done: Condvar,
 }
 

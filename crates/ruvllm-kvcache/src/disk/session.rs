@@ -47,11 +47,11 @@ pub(super) fn now_ms() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Checks a session's name.
+/// Checks a session's name, as saving does.
 ///
 /// # Errors
 /// It is empty, too long, or holds control characters, which would garble lists.
-pub(super) fn check_name(name: &str) -> Result<(), KvError> {
+pub fn check_name(name: &str) -> Result<(), KvError> {
     if !(1..=NAME_MAX).contains(&name.len()) || name.chars().any(char::is_control) {
         let n = name.len();
         let line =

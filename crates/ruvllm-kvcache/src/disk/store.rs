@@ -209,6 +209,14 @@ impl DiskStore {
         Ok(None)
     }
 
+    /// Waits until there is room for more blocks to wait: the queue is empty, or its thread has ended.
+    pub fn wait_idle(&self) {
+        let mut state = self.shared.lock();
+        while state.queue.n_done < state.queue.n_put && !state.queue.closed {
+            state = self.shared.wait(&self.shared.done, state, None);
+        }
+    }
+
     /// Waits until every block put so far is written, and durable unless the policy is
     /// [`FsyncPolicy::Never`](super::FsyncPolicy::Never).
     ///
@@ -304,6 +312,7 @@ impl DiskStore {
     /// The deletion could not be written.
     pub fn delete_namespace(&self, namespace: Namespace) -> Result<(), KvError> {
         self.shared.lock().queue.drop_blocks(|block| block.namespace == namespace);
+        self.shared.done.notify_all();
         self.ask(Urgent::DeleteNamespace(namespace)).map(drop)
     }
 
@@ -313,6 +322,7 @@ impl DiskStore {
     /// A file could not be removed.
     pub fn clear(&self) -> Result<(), KvError> {
         self.shared.lock().queue.drop_blocks(|_| true);
+        self.shared.done.notify_all();
         self.ask(Urgent::Clear).map(drop)
     }
 

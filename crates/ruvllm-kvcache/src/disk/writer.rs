@@ -162,6 +162,10 @@ impl Writer {
         if let Err(error) = written {
             state.fail(error);
         }
+        if state.queue.n_done == state.queue.n_put {
+            drop(state);
+            self.shared.done.notify_all();
+        }
     }
 
     /// Does what a caller waits for.
