@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ruvllm_engine::{KvType, LoadOptions, SamplingParams};
+use ruvllm_kvcache::disk;
 
-use crate::command::{bench, chat, detect, list, logits, perplexity, pull, rm, run, show, tokenize};
+use crate::command::{bench, cache, chat, detect, list, logits, perplexity, pull, rm, run, show, tokenize};
 use crate::env::Settings;
 use crate::registry::DEFAULT_MODEL;
 
@@ -54,6 +55,8 @@ pub enum Command {
     Show(show::ShowArgs),
     /// Remove a pulled model
     Rm(rm::RmArgs),
+    /// Show or remove what is kept of prompts and sessions
+    Cache(cache::CacheCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),
     /// Write the logits of given token ids to a file
@@ -142,19 +145,37 @@ impl LoadArgs {
     }
 }
 
-/// Whether what was computed is used again.
+/// Whether what was computed is used again, and what is gone on with.
 #[derive(Args, Clone, Debug)]
 pub struct CacheArgs {
+    /// Go on with the session of this name, or begin it; it is saved after every answer
+    #[arg(long, value_name = "NAME", value_parser = session_name, help_heading = "Cache")]
+    pub session: Option<String>,
+    /// Folder that keeps computed prompts and sessions for the next start [default: kv in RUVLLM_HOME]
+    #[arg(long, value_name = "DIR", help_heading = "Cache")]
+    pub cache_dir: Option<PathBuf>,
     /// Compute every prompt from its first token on, also what is known from before
-    #[arg(long, help_heading = "Model")]
+    #[arg(long, help_heading = "Cache")]
     pub no_prefix_cache: bool,
 }
 
 impl CacheArgs {
-    /// Returns the options with the cache on or off.
-    pub fn apply(&self, options: LoadOptions) -> LoadOptions {
-        LoadOptions { prefix_cache: !self.no_prefix_cache, ..options }
+    /// Returns the options with the cache on or off, in memory and on disk.
+    pub fn apply(&self, options: LoadOptions, settings: &Settings) -> LoadOptions {
+        let folder = self.cache_dir.clone().unwrap_or_else(|| settings.cache_dir());
+        let uses_disk = !self.no_prefix_cache || self.must_have_disk();
+        LoadOptions { prefix_cache: !self.no_prefix_cache, cache_dir: uses_disk.then_some(folder), ..options }
     }
+
+    /// Returns whether a folder that cannot be used is an error: somebody asked for it.
+    pub fn must_have_disk(&self) -> bool {
+        self.cache_dir.is_some() || self.session.is_some()
+    }
+}
+
+/// Reads the name of a session.
+pub fn session_name(text: &str) -> Result<String, String> {
+    disk::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// How long the context is.

@@ -17,7 +17,7 @@ struct Variable {
 const VARIABLES: &[Variable] = &[
     Variable {
         name: "RUVLLM_HOME",
-        help: "where models and the chat history live [default: $XDG_CACHE_HOME/ruvllm or ~/.cache/ruvllm]",
+        help: "where models, the cache and the chat history live [default: $XDG_CACHE_HOME/ruvllm or ~/.cache/ruvllm]",
     },
     Variable {
         name: "RUVLLM_SOURCES",
@@ -35,7 +35,7 @@ const VARIABLES: &[Variable] = &[
 /// The settings of this process, read once at start.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Folder for models and history (`RUVLLM_HOME`).
+    /// Folder for models, cache and history (`RUVLLM_HOME`).
     pub home: PathBuf,
     /// Allowed sources in order (`RUVLLM_SOURCES`); `None`: as each entry lists them.
     pub sources: Option<Vec<SourceKind>>,
@@ -71,6 +71,11 @@ impl Settings {
     /// Returns the folder that holds the pulled models.
     pub fn models_dir(&self) -> PathBuf {
         self.home.join("models")
+    }
+
+    /// Returns the folder that keeps computed prompts and sessions.
+    pub fn cache_dir(&self) -> PathBuf {
+        self.home.join("kv")
     }
 
     /// Returns the number of worker threads: the option, else `RUVLLM_THREADS`, else what the machine grants.

@@ -1,12 +1,14 @@
 //! The commands, one file each, and what they share.
 
 pub mod bench;
+pub mod cache;
 pub mod chat;
 pub mod detect;
 pub mod list;
 pub mod logits;
 pub mod perplexity;
 pub mod pull;
+pub mod resume;
 pub mod rm;
 pub mod run;
 pub mod show;
@@ -14,10 +16,11 @@ pub mod tokenize;
 
 use std::path::Path;
 
-use ruvllm_engine::{Engine, LoadOptions};
+use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions};
 
+use crate::args::CacheArgs;
 use crate::env::Settings;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, one_line};
 use crate::output::Ui;
 use crate::store::Store;
 
@@ -42,11 +45,31 @@ impl App {
         Store::new(&self.settings, &self.ui)
     }
 
+    /// Loads a model with a progress bar, and with the cache as `cache` says. A folder on disk that cannot be used, and
+    /// was not asked for, costs a line on standard error.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub fn load_cached(&self, path: &Path, options: LoadOptions, cache: &CacheArgs) -> Result<Engine> {
+        let options = cache.apply(options, &self.settings);
+        match self.try_load(path, &options) {
+            Err(error) if error.kind() == ErrorKind::Cache && !cache.must_have_disk() => {
+                eprintln!("warning: nothing is kept of this run: {}", one_line(&error.to_string()));
+                self.load(path, &LoadOptions { cache_dir: None, ..options })
+            }
+            loaded => Ok(loaded?),
+        }
+    }
+
     /// Loads a model with a progress bar.
     ///
     /// # Errors
     /// The engine's.
     pub fn load(&self, path: &Path, options: &LoadOptions) -> Result<Engine> {
+        Ok(self.try_load(path, options)?)
+    }
+
+    fn try_load(&self, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
         let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let bar = self.ui.bytes_bar("loading", n_bytes);
         let loaded = Engine::load(path, options, &mut |progress| {
@@ -54,7 +77,7 @@ impl App {
             bar.set_position(progress.done_bytes);
         });
         bar.finish_and_clear();
-        Ok(loaded?)
+        loaded
     }
 }
 

@@ -7,6 +7,7 @@ use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, Ti
 use serde_json::json;
 
 use super::App;
+use super::resume::Resume;
 use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
 use crate::error::{Error, Result, io_reason};
 use crate::interrupt;
@@ -18,6 +19,7 @@ Examples:
   ruvllm run --model gemma3:270m --raw --prompt \"Once upon a time\" --max-tokens 100
   ruvllm run --prompt \"2 + 2 =\" --temp 0 --json         the same answer every time
   git diff | ruvllm run --prompt -                       the prompt from standard input
+  ruvllm run --session trip --prompt \"And in winter?\"    go on where this session ended
 
 Ctrl-C ends the answer cleanly (exit code 130). The model is pulled if it is not on this machine.";
 
@@ -62,19 +64,30 @@ impl RunArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let prompt = self.read_prompt()?;
         let path = app.store().locate(&self.model.model, true)?;
-        let mut engine = app.load(&path, &self.cache.apply(self.load.options(&app.settings, self.context.n_ctx)))?;
+        let mut engine = app.load_cached(&path, self.load.options(&app.settings, self.context.n_ctx), &self.cache)?;
+        let mut resume = self.cache.session.as_deref().map(|name| Resume::load(&mut engine, name)).transpose()?;
+        let prompt = self.encode(&engine, resume.as_mut(), &prompt)?;
+        let mut sampling = self.sampling.params();
+        if let Some(resume) = &mut resume {
+            app.ui.note(&resume.note());
+            sampling.seed = sampling.seed.or(resume.session.seed);
+            resume.session.seed = sampling.seed;
+        }
         let request = GenerateRequest {
-            prompt: engine.encode_prompt(&prompt, self.raw)?,
+            prompt,
             max_tokens: Some(self.max_tokens),
-            sampling: self.sampling.params(),
+            sampling,
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
             ..GenerateRequest::default()
         };
         let json = self.output.json;
         let summary = answer(&mut engine, &request, &mut |text| if json { Ok(()) } else { print(text) })?;
+        if let Some(resume) = &mut resume {
+            resume.finish(&engine, &summary)?;
+        }
         if json {
-            print_json(&summary_json(&summary))?;
+            print_json(&summary_json(&summary, resume.as_ref()))?;
         } else {
             if !summary.text.ends_with('\n') {
                 print("\n")?;
@@ -84,6 +97,15 @@ impl RunArgs {
         match summary.finish_reason {
             FinishReason::Cancelled => Err(Error::Interrupted),
             _ => Ok(()),
+        }
+    }
+
+    /// Returns the tokens of the prompt, behind those of the session if there is one.
+    fn encode(&self, engine: &Engine, resume: Option<&mut Resume>, prompt: &str) -> Result<Vec<u32>> {
+        match resume {
+            None => Ok(engine.encode_prompt(prompt, self.raw)?),
+            Some(resume) if self.raw || engine.chat_template()?.is_none() => resume.append(engine, prompt),
+            Some(resume) => resume.ask(engine, prompt),
         }
     }
 
@@ -136,10 +158,10 @@ pub fn answer(
     Ok(summary)
 }
 
-/// Returns the object `--json` answers with.
-pub fn summary_json(summary: &GenerationSummary) -> serde_json::Value {
+/// Returns the object `--json` answers with; `session` only where there is one.
+pub fn summary_json(summary: &GenerationSummary, session: Option<&Resume>) -> serde_json::Value {
     let timings = &summary.timings;
-    json!({
+    let mut object = json!({
         "text": summary.text,
         "prompt_tokens": summary.prompt_tokens,
         "tokens": summary.tokens,
@@ -152,15 +174,21 @@ pub fn summary_json(summary: &GenerationSummary) -> serde_json::Value {
             "decode_tps": timings.decode_tps,
             "ttft_ms": timings.ttft_ms,
             "cached_tokens": timings.cached_tokens,
+            "disk_tokens": timings.disk_tokens,
         },
-    })
+    });
+    if let Some(session) = session {
+        object["session"] = session.json();
+    }
+    object
 }
 
 /// Returns the line about speed that follows an answer.
 pub fn speed_line(timings: &Timings, n_prompt: usize, n_answer: usize) -> String {
-    let cached = match timings.cached_tokens {
-        0 => String::new(),
-        n => format!(" ({n} cached)"),
+    let cached = match (timings.cached_tokens, timings.disk_tokens) {
+        (0, _) => String::new(),
+        (n, 0) => format!(" ({n} cached)"),
+        (n, _) => format!(" ({n} cached on disk)"),
     };
     format!(
         "{n_prompt} prompt tokens{cached} at {:.0} tok/s, {n_answer} answer tokens at {:.1} tok/s, first after {:.0} ms",

@@ -6,6 +6,7 @@ mod session;
 use clap::Args;
 
 use super::App;
+use super::resume::Resume;
 use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -17,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   ruvllm chat
   ruvllm chat --model qwen2.5-coder:0.5b --system \"You answer in one sentence.\"
+  ruvllm chat --session trip                     a conversation that is there again next time
   printf 'Hello\\nAnd now in French\\n' | ruvllm chat --temp 0     one line a turn
 
 /help shows the commands inside. Ctrl-C stops an answer, Ctrl-D leaves.";
@@ -65,7 +67,7 @@ impl ChatArgs {
         let mut reader = Reader::new(&app.settings.home.join("history.txt"))?;
         interrupt::install()?;
         let path = app.store().locate(&self.model.model, true)?;
-        let engine = app.load(&path, &self.cache.apply(self.load.options(&app.settings, self.context.n_ctx)))?;
+        let mut engine = app.load_cached(&path, self.load.options(&app.settings, self.context.n_ctx), &self.cache)?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }
@@ -77,8 +79,9 @@ impl ChatArgs {
         if engine.chat_template()?.is_none() {
             app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
         }
+        let resume = self.cache.session.as_deref().map(|name| Resume::load(&mut engine, name)).transpose()?;
         let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);
-        session.set_system(self.system.clone());
+        session.begin(self.system.clone(), resume)?;
         while let Some(line) = reader.next_line()? {
             match turn(&mut session, line) {
                 Ok(true) => {}
@@ -103,8 +106,8 @@ fn turn(session: &mut Session, line: Line) -> Result<bool> {
         Line::Say(text) => session.say(text)?,
         Line::Help => print_line(HELP)?,
         Line::System(None) => print_line(session.system().unwrap_or("no instructions; /system TEXT sets them"))?,
-        Line::System(Some(text)) => session.set_system(Some(text)),
-        Line::Clear => session.clear(),
+        Line::System(Some(text)) => session.set_system(Some(text))?,
+        Line::Clear => session.clear()?,
         Line::Regen => session.regenerate()?,
         Line::Save(file) => session.save(&file)?,
         Line::Load(file) => session.load(&file)?,

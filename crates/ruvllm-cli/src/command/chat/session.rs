@@ -6,6 +6,7 @@ use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams};
 use serde_json::{Value, json};
 
+use crate::command::resume::Resume;
 use crate::command::run::{answer, speed_line, summary_json};
 use crate::error::{Error, Result};
 use crate::output::{Ui, bytes, print, print_json};
@@ -20,12 +21,50 @@ pub struct Session {
     system: Option<String>,
     messages: Vec<Value>,
     last: Option<GenerationSummary>,
+    /// Where the conversation is saved.
+    resume: Option<Resume>,
 }
 
 impl Session {
     /// Begins an empty conversation.
     pub fn new(engine: Engine, ui: Ui, sampling: SamplingParams, max_tokens: Option<usize>, json: bool) -> Session {
-        Session { engine, ui, sampling, max_tokens, json, system: None, messages: Vec::new(), last: None }
+        Session { engine, ui, sampling, max_tokens, json, system: None, messages: Vec::new(), last: None, resume: None }
+    }
+
+    /// Goes on with a saved session, if one is given; else, or if it is new, begins with these instructions.
+    ///
+    /// # Errors
+    /// A usage error if the session holds no conversation, or one with other instructions.
+    pub fn begin(&mut self, system: Option<String>, resume: Option<Resume>) -> Result<()> {
+        self.system = system;
+        let Some(resume) = resume else { return Ok(()) };
+        let (first, rest) = match resume.messages()?.split_first() {
+            Some((first, rest)) if first["role"] == "system" => (first["content"].as_str(), rest.to_vec()),
+            _ => (None, resume.session.messages.clone()),
+        };
+        if !resume.session.messages.is_empty() {
+            if self.system.as_deref().is_some_and(|system| Some(system) != first) {
+                let line = "the session has other instructions; leave --system out, or begin a session of another name";
+                return Err(Error::usage(line));
+            }
+            self.system = first.map(str::to_owned);
+        }
+        self.messages = rest;
+        self.sampling.seed = self.sampling.seed.or(resume.session.seed);
+        self.ui.note(&resume.note());
+        self.resume = Some(resume);
+        Ok(())
+    }
+
+    /// Saves the conversation, if it is a session.
+    fn keep(&mut self) -> Result<()> {
+        let Some(resume) = &mut self.resume else { return Ok(()) };
+        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
+        let messages = system.chain(self.messages.iter().cloned()).collect();
+        let tokens = self.last.iter().flat_map(|last| [&last.prompt_tokens[..], &last.tokens]).flatten();
+        let tokens = tokens.copied().collect();
+        resume.session = ruvllm_engine::Session { tokens, messages, seed: self.sampling.seed };
+        resume.save(&self.engine)
     }
 
     /// Returns the instructions.
@@ -34,15 +73,22 @@ impl Session {
     }
 
     /// Sets the instructions and starts again.
-    pub fn set_system(&mut self, text: Option<String>) {
+    ///
+    /// # Errors
+    /// The session cannot be saved.
+    pub fn set_system(&mut self, text: Option<String>) -> Result<()> {
         self.system = text;
-        self.clear();
+        self.clear()
     }
 
     /// Forgets what was said.
-    pub fn clear(&mut self) {
+    ///
+    /// # Errors
+    /// The session cannot be saved.
+    pub fn clear(&mut self) -> Result<()> {
         self.messages.clear();
         self.last = None;
+        self.keep()
     }
 
     /// Answers `text`; on an error it counts as not said.
@@ -55,7 +101,7 @@ impl Session {
         if answered.is_err() {
             self.messages.pop();
         }
-        answered
+        answered.and_then(|()| self.keep())
     }
 
     /// Answers the last question again; on an error the old answer stays.
@@ -72,7 +118,7 @@ impl Session {
         if answered.is_err() {
             self.messages.extend(old);
         }
-        answered
+        answered.and_then(|()| self.keep())
     }
 
     fn answer(&mut self) -> Result<()> {
@@ -93,7 +139,7 @@ impl Session {
         let mut write = |text: &str| if json { Ok(()) } else { print(&ui.answer(text)) };
         let summary = answer(&mut self.engine, &request, &mut write)?;
         if json {
-            print_json(&summary_json(&summary))?;
+            print_json(&summary_json(&summary, None))?;
         } else {
             print("\n")?;
         }
@@ -155,6 +201,7 @@ impl Session {
         let (system, messages) = read_conversation(&text)
             .ok_or_else(|| Error::failure(format_args!("{} is no conversation that /save wrote", file.display())))?;
         (self.system, self.messages, self.last) = (system, messages, None);
+        self.keep()?;
         self.ui.note(&format!("loaded {} messages from {}", self.messages.len(), file.display()));
         Ok(())
     }

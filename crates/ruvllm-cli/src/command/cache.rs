@@ -1,0 +1,318 @@
+//! `ruvllm cache`: what is kept on disk of prompts and sessions.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, Subcommand};
+use ruvllm_kvcache::KvError;
+use ruvllm_kvcache::disk::{self, Contents, DiskStore, StoreInfo, StoreOptions};
+use serde_json::{Value, json};
+
+use super::App;
+use crate::args::session_name;
+use crate::error::{Error, Result};
+use crate::output::{bytes, print, print_json, print_line, table, timestamp};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm cache stats                       how much there is, by model
+  ruvllm cache list --json                 sessions and prefixes
+  ruvllm cache clear --session work        remove one session
+  ruvllm cache clear --older-than 7d       remove what was not written to for a week
+  ruvllm cache clear --keep-sessions       remove all computed prompts, keep the conversations
+
+'ruvllm run' and 'ruvllm chat' keep computed prompts here, so that one that starts alike answers at once, also after
+a restart. Removing them costs time and no answer; a session that is removed is gone.";
+
+/// Options of `ruvllm cache`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CacheCommand {
+    #[command(subcommand)]
+    action: Action,
+    /// The cache folder [default: kv in RUVLLM_HOME]
+    #[arg(long, value_name = "DIR", global = true)]
+    cache_dir: Option<PathBuf>,
+    /// Answer with one JSON object on one line
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show how much is kept, by model
+    Stats,
+    /// List sessions and computed prefixes
+    List,
+    /// Remove what is kept: everything, or what the options say
+    Clear(ClearArgs),
+}
+
+#[derive(Args, Debug)]
+struct ClearArgs {
+    /// Remove only the session of this name; its computed prompts stay for others
+    #[arg(long, value_name = "NAME", value_parser = session_name, conflicts_with_all = ["older_than", "keep_sessions"])]
+    session: Option<String>,
+    /// Remove only what was not written to for this long: 7d, 12h, 30m, 2w
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    older_than: Option<Duration>,
+    /// Remove computed prompts only
+    #[arg(long)]
+    keep_sessions: bool,
+}
+
+/// What was removed.
+#[derive(Debug, Default)]
+struct Removed {
+    bytes: u64,
+    n_blocks: usize,
+    sessions: Vec<String>,
+}
+
+impl CacheCommand {
+    /// Shows or removes.
+    ///
+    /// # Errors
+    /// A failure if the folder cannot be used, a store that is to be changed is in use, or there is no such session.
+    pub fn run(&self, app: &App) -> Result<()> {
+        let folder = self.cache_dir.clone().unwrap_or_else(|| app.settings.cache_dir());
+        match &self.action {
+            Action::Stats => self.stats(&folder),
+            Action::List => self.list(&folder),
+            Action::Clear(args) => self.clear(&folder, args),
+        }
+    }
+
+    fn stats(&self, folder: &Path) -> Result<()> {
+        let found = read(folder)?;
+        let total = found.iter().map(|(store, _)| store.bytes).sum();
+        if self.json {
+            let models: Vec<_> = found.iter().map(|(store, contents)| stats_json(store, contents)).collect();
+            return print_json(&json!({ "folder": folder, "bytes": total, "models": models }));
+        }
+        print_line(&format!("{} in {}", bytes(total), folder.display()))?;
+        if found.is_empty() {
+            return Ok(());
+        }
+        let mut rows = vec![row(["MODEL", "SIZE", "BLOCKS", "PREFIXES", "SESSIONS", "WRITTEN", ""])];
+        rows.extend(found.iter().map(|(store, contents)| {
+            let Contents { sessions, prefixes, n_blocks } = contents;
+            let [n_blocks, n_prefixes, n_sessions] = [*n_blocks, prefixes.len(), sessions.len()].map(|n| n.to_string());
+            let in_use = if store.in_use { "in use" } else { "" };
+            let (size, written) = (bytes(store.bytes), minute(store.used));
+            row([&store.label, &size, &n_blocks, &n_prefixes, &n_sessions, &written, in_use])
+        }));
+        print(&table(&rows, &[1, 2, 3, 4]))
+    }
+
+    fn list(&self, folder: &Path) -> Result<()> {
+        let found = read(folder)?;
+        if self.json {
+            let sessions = found.iter().flat_map(|(store, contents)| sessions_json(store, contents));
+            let prefixes = found.iter().flat_map(|(store, contents)| prefixes_json(store, contents));
+            let (sessions, prefixes): (Vec<_>, Vec<_>) = (sessions.collect(), prefixes.collect());
+            return print_json(&json!({ "folder": folder, "sessions": sessions, "prefixes": prefixes }));
+        }
+        let (mut sessions, mut prefixes) = (Vec::new(), Vec::new());
+        for (store, contents) in &found {
+            sessions.extend(contents.sessions.iter().map(|session| {
+                let (tokens, saved) = (session.n_tokens.to_string(), minute(session.used));
+                row([&session.name, &tokens, &bytes(session.bytes), &saved, &store.label])
+            }));
+            prefixes.extend(contents.prefixes.iter().map(|prefix| {
+                let (id, tokens) = (id(prefix), prefix.n_tokens.to_string());
+                row([&id, &tokens, &bytes(prefix.bytes), &minute(prefix.written), &store.label])
+            }));
+        }
+        if sessions.is_empty() && prefixes.is_empty() {
+            return print_line(&format!("nothing is kept in {}", folder.display()));
+        }
+        let blocks = [("SESSION", "SAVED", sessions), ("PREFIX", "WRITTEN", prefixes)];
+        let tables = blocks.into_iter().filter(|(_, _, rows)| !rows.is_empty()).map(|(name, when, rows)| {
+            let head = row([name, "TOKENS", "SIZE", when, "MODEL"]);
+            table(&[vec![head], rows].concat(), &[1, 2])
+        });
+        print(&tables.collect::<Vec<_>>().join("\n"))
+    }
+
+    fn clear(&self, folder: &Path, args: &ClearArgs) -> Result<()> {
+        let (mut removed, mut refused) = (Removed::default(), None);
+        let found = read(folder)?;
+        if let Some(name) = &args.session {
+            let has = |contents: &Contents| contents.sessions.iter().any(|session| session.name == *name);
+            if !found.iter().any(|(_, contents)| has(contents)) {
+                let line = format!("there is no session '{name}' in {}; see 'ruvllm cache list'", folder.display());
+                return Err(Error::failure(line));
+            }
+            for (store, _) in found.iter().filter(|(_, contents)| has(contents)) {
+                if open(folder, store)?.delete_session(name).map_err(failed)? {
+                    removed.sessions.push(name.clone());
+                }
+            }
+        } else {
+            for (store, contents) in &found {
+                // What others use stays; what can go goes, and the error comes after it.
+                match clear_one(folder, store, contents, args) {
+                    Ok(gone) => removed.add(gone),
+                    Err(error) => refused = Some(error),
+                }
+            }
+        }
+        if self.json && refused.is_none() {
+            let Removed { bytes, n_blocks, sessions } = &removed;
+            print_json(&json!({ "folder": folder, "bytes": bytes, "blocks": n_blocks, "sessions": sessions }))?;
+        } else if !self.json {
+            print_line(&removed.line(folder))?;
+        }
+        refused.map_or(Ok(()), Err)
+    }
+}
+
+/// Removes of one store what the options say.
+fn clear_one(folder: &Path, store: &StoreInfo, contents: &Contents, args: &ClearArgs) -> Result<Removed> {
+    let names = |contents: &Contents| contents.sessions.iter().map(|session| session.name.clone()).collect::<Vec<_>>();
+    let age = args.older_than.unwrap_or(Duration::ZERO);
+    let is_old = store.used.elapsed().is_ok_and(|since| since >= age);
+    if is_old && (!args.keep_sessions || contents.sessions.is_empty()) {
+        let bytes = disk::remove(folder, &store.identity).map_err(failed)?;
+        return Ok(Removed { bytes, n_blocks: contents.n_blocks, sessions: names(contents) });
+    }
+    let open = open(folder, store)?;
+    if !args.keep_sessions {
+        open.expire_sessions(age).map_err(failed)?;
+    }
+    open.expire_blocks(age).map_err(failed)?;
+    let stats = open.stats();
+    let left: Vec<String> = open.sessions().into_iter().map(|session| session.name).collect();
+    let sessions = names(contents).into_iter().filter(|name| !left.contains(name)).collect();
+    let n_blocks = contents.n_blocks.saturating_sub(stats.n_blocks);
+    Ok(Removed { bytes: store.bytes.saturating_sub(stats.bytes), n_blocks, sessions })
+}
+
+impl Removed {
+    fn add(&mut self, other: Removed) {
+        self.bytes += other.bytes;
+        self.n_blocks += other.n_blocks;
+        self.sessions.extend(other.sessions);
+    }
+
+    fn line(&self, folder: &Path) -> String {
+        let Removed { bytes: n_bytes, n_blocks, sessions } = self;
+        if *n_blocks == 0 && sessions.is_empty() {
+            return format!("nothing to remove in {}", folder.display());
+        }
+        let prompts = format!("removed {n_blocks} blocks of 16 tokens ({})", bytes(*n_bytes));
+        match sessions.len() {
+            0 => prompts,
+            1 if *n_blocks == 0 => format!("removed session {}", sessions[0]),
+            n => format!("{prompts} and {n} sessions: {}", sessions.join(", ")),
+        }
+    }
+}
+
+/// Returns the stores of the folder with what they hold.
+fn read(folder: &Path) -> Result<Vec<(StoreInfo, Contents)>> {
+    let stores = disk::stores(folder).map_err(failed)?.into_iter();
+    let with_contents = |store: StoreInfo| Ok((disk::contents(folder, &store.identity)?, store));
+    let found: std::result::Result<Vec<_>, KvError> = stores.map(with_contents).collect();
+    Ok(found.map_err(failed)?.into_iter().map(|(contents, store)| (store, contents)).collect())
+}
+
+/// Opens a store to remove something from it, whatever its size.
+fn open(folder: &Path, store: &StoreInfo) -> Result<DiskStore> {
+    let options = StoreOptions { label: store.label.clone(), max_bytes: 1 << 50, ..StoreOptions::new(store.identity) };
+    DiskStore::open(folder, options).map_err(failed)
+}
+
+fn failed(error: KvError) -> Error {
+    Error::failure(error)
+}
+
+fn stats_json(store: &StoreInfo, contents: &Contents) -> Value {
+    json!({
+        "model": store.label,
+        "bytes": store.bytes,
+        "blocks": contents.n_blocks,
+        "prefixes": contents.prefixes.len(),
+        "sessions": contents.sessions.len(),
+        "written_at": timestamp(unix_s(store.used)),
+        "in_use": store.in_use,
+    })
+}
+
+fn sessions_json(store: &StoreInfo, contents: &Contents) -> impl Iterator<Item = Value> {
+    contents.sessions.iter().map(|session| {
+        json!({
+            "name": session.name,
+            "model": store.label,
+            "tokens": session.n_tokens,
+            "bytes": session.bytes,
+            "created_at": timestamp(unix_s(session.created)),
+            "saved_at": timestamp(unix_s(session.used)),
+        })
+    })
+}
+
+fn prefixes_json(store: &StoreInfo, contents: &Contents) -> impl Iterator<Item = Value> {
+    contents.prefixes.iter().map(|prefix| {
+        json!({
+            "id": id(prefix),
+            "model": store.label,
+            "tokens": prefix.n_tokens,
+            "bytes": prefix.bytes,
+            "written_at": timestamp(unix_s(prefix.written)),
+        })
+    })
+}
+
+/// Returns a short name of a prefix.
+fn id(prefix: &disk::StoredPrefix) -> String {
+    format!("{:?}", prefix.key).chars().take(12).collect()
+}
+
+fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Returns a time to the minute, in UTC.
+fn minute(time: SystemTime) -> String {
+    timestamp(unix_s(time)).replace('T', " ").chars().take(16).collect()
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+/// Reads an age: a number and s, m, h, d or w.
+fn age(text: &str) -> Result<Duration, String> {
+    let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400), ("w", 604_800)];
+    let read = |(unit, seconds): (&str, u64)| text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds);
+    let seconds = units.into_iter().find_map(read);
+    seconds.map(Duration::from_secs).ok_or_else(|| "use a number with s, m, h, d or w, e.g. 7d".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_units() {
+        assert_eq!(age("7d"), Ok(Duration::from_secs(604_800)));
+        assert_eq!(age("90s"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "7", "d", "-1d", "1.5h", "7 d", "99999999999999999999w", "9999999999999999w"] {
+            assert!(age(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_was_removed_is_said_in_a_line() {
+        let line = |n_blocks, sessions: &[&str]| {
+            let sessions = sessions.iter().map(|&name| name.to_owned()).collect();
+            Removed { bytes: 2_500_000, n_blocks, sessions }.line(Path::new("/kv"))
+        };
+        assert_eq!(line(0, &[]), "nothing to remove in /kv");
+        assert_eq!(line(7, &[]), "removed 7 blocks of 16 tokens (2.5 MB)");
+        assert_eq!(line(0, &["a"]), "removed session a");
+        assert_eq!(line(7, &["a", "b"]), "removed 7 blocks of 16 tokens (2.5 MB) and 2 sessions: a, b");
+    }
+}
