@@ -2,16 +2,16 @@
 //!
 //! A block is 16 tokens of SmolLM2-135M in f16: 30 layers × 2 × 192 × 2 bytes × 16 = 368,640 bytes. `put` is what the
 //! caller of a generation pays for a block; `append` is a block written by the store's thread, durability apart;
-//! `find` and `read` are a prefix of 2,000 tokens (125 blocks) from the system's page cache, checked; `open` reads the
-//! descriptions of 10,000 records (of 512 bytes: contents are not read). One thread calls.
+//! `find` and `read` are a prefix of 2,000 tokens (125 blocks) from the system's page cache, checked; `restore` is the
+//! same into the prefix cache, as a session does it that is gone on with; `open` reads the descriptions of 10,000 records (of 512 bytes: contents are not read). One thread calls.
 
 use std::cell::Cell;
 use std::path::Path;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{bytes, criterion};
-use ruvllm_kvcache::Namespace;
 use ruvllm_kvcache::disk::{BlockRef, DiskStore, FsyncPolicy, Put, StoreOptions};
+use ruvllm_kvcache::{BlockPool, KvLayout, KvType, LayerKv, Namespace, PrefixCache};
 
 const BLOCK_BYTES: usize = 30 * 2 * 192 * 2 * 16;
 const N_BLOCKS: usize = 125;
@@ -69,6 +69,24 @@ fn read(c: &mut Criterion) {
         let mut payload = Vec::new();
         b.iter(|| {
             prefix.keys.iter().all(|key| store.read_block(key, &mut payload).expect("files can be read").is_some())
+        });
+    });
+    let shape = LayerKv { n_kv_heads: 3, k_dim: 64, v_dim: 64 };
+    let mut pool = BlockPool::new(&KvLayout { layers: vec![shape; 30] }, KvType::F16, N_BLOCKS);
+    assert_eq!(pool.block_bytes(), BLOCK_BYTES);
+    let mut cache = PrefixCache::new(&pool, pool.n_bytes());
+    group.bench_function("restore/2000-tokens", |b| {
+        let mut payload = Vec::new();
+        b.iter(|| {
+            cache.clear();
+            let prefix = store.find_prefix(namespace_of(0), &tokens);
+            let mut read = |i: usize, bytes: &mut [u8]| {
+                let found = store.read_block(&prefix.keys[i], &mut payload).expect("files can be read");
+                bytes.copy_from_slice(&payload);
+                found.is_some()
+            };
+            let n_cached = cache.import(&mut pool, namespace_of(0), &tokens, &mut read).expect("there is room");
+            assert_eq!(n_cached, tokens.len());
         });
     });
     group.finish();

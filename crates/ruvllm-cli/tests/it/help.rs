@@ -25,7 +25,8 @@ fn long_help_lists_the_environment() {
 
 #[test]
 fn help_of_every_command() {
-    let commands = ["run", "chat", "pull", "list", "show", "rm", "tokenize", "logits", "perplexity", "bench", "detect"];
+    let commands =
+        ["run", "chat", "pull", "list", "show", "rm", "cache", "tokenize", "logits", "perplexity", "bench", "detect"];
     let all: Vec<_> =
         commands.iter().map(|command| format!("$ ruvllm {command} -h\n{}", help(&[command, "-h"]))).collect();
     insta::assert_snapshot!(all.join("\n"));
