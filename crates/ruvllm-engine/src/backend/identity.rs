@@ -37,12 +37,13 @@ pub(super) fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBu
     builder
 }
 
-/// Adds how the model is run: this program's version and instruction set (results differ in their last bits), the
+/// Adds how the model is run: this program's version, sources and instruction set (results differ in their last bits), the
 /// cache's element type, and the angles of the ropes as they came out (they depend on the file and on the context asked
 /// for). Requests add their tenant, adapters their content and generation.
 pub(super) fn of_model(file: NamespaceBuilder, model: &Model, isa: Isa, kv: KvType) -> NamespaceBuilder {
     let mut builder = file
         .part("version", env!("CARGO_PKG_VERSION").as_bytes())
+        .part("sources", env!("RUVLLM_SOURCES_HASH").as_bytes())
         .part("isa", isa.name().as_bytes())
         .part("kv", kv.to_string().as_bytes());
     for rope in &model.ropes {
