@@ -151,6 +151,9 @@ pub struct CacheArgs {
     /// Go on with the session of this name, or begin it; it is saved after every answer
     #[arg(long, value_name = "NAME", value_parser = session_name, help_heading = "Cache")]
     pub session: Option<String>,
+    /// Begin the session as a copy of this one; both go on by themselves
+    #[arg(long, value_name = "NAME", requires = "session", value_parser = session_name, help_heading = "Cache")]
+    pub fork: Option<String>,
     /// Folder that keeps computed prompts and sessions for the next start [default: kv in RUVLLM_HOME]
     #[arg(long, value_name = "DIR", help_heading = "Cache")]
     pub cache_dir: Option<PathBuf>,

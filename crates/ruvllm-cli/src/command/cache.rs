@@ -21,8 +21,9 @@ Examples:
   ruvllm cache clear --older-than 7d       remove what was not written to for a week
   ruvllm cache clear --keep-sessions       remove all computed prompts, keep the conversations
 
-'ruvllm run' and 'ruvllm chat' keep computed prompts here, so that one that starts alike answers at once, also after
-a restart. Removing them costs time and no answer; a session that is removed is gone.";
+'ruvllm run' and 'ruvllm chat' keep computed prompts here, so that one that starts alike answers
+at once, also after a restart. Removing them costs time and no answer; a session that is removed is
+gone.";
 
 /// Options of `ruvllm cache`.
 #[derive(Args, Debug)]

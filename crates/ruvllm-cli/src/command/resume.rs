@@ -6,6 +6,7 @@ use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, FinishReason, GenerationSummary, Session};
 use serde_json::{Value, json};
 
+use crate::args::CacheArgs;
 use crate::error::{Error, Result};
 
 /// The session that a command goes on with, or begins.
@@ -20,16 +21,21 @@ pub struct Resume {
 }
 
 impl Resume {
-    /// Reads a session and its keys and values; of a name that is new, an empty one.
+    /// Reads the session that the command line names, if it does, and its keys and values; of a name that is new, an
+    /// empty one or the copy of another.
     ///
     /// # Errors
-    /// The session is of another model or cannot be read.
-    pub fn load(engine: &mut Engine, name: &str) -> Result<Resume> {
+    /// The session is of another model or cannot be read; there is none to be copied, or one in place of the copy.
+    pub fn load(engine: &mut Engine, args: &CacheArgs) -> Result<Option<Resume>> {
+        let Some(name) = &args.session else { return Ok(None) };
         let start = Instant::now();
+        if let Some(from) = &args.fork {
+            engine.fork_session(from, name)?;
+        }
         let session = engine.load_session(name)?.unwrap_or_default();
         let n_restored = engine.restore_prefix(&session.tokens, 0);
         let restore_ms = start.elapsed().as_secs_f64() * 1e3;
-        Ok(Resume { name: name.to_owned(), session, n_restored, restore_ms })
+        Ok(Some(Resume { name: name.to_owned(), session, n_restored, restore_ms }))
     }
 
     /// Returns a line about what was found.

@@ -65,7 +65,7 @@ impl RunArgs {
         let prompt = self.read_prompt()?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load_cached(&path, self.load.options(&app.settings, self.context.n_ctx), &self.cache)?;
-        let mut resume = self.cache.session.as_deref().map(|name| Resume::load(&mut engine, name)).transpose()?;
+        let mut resume = Resume::load(&mut engine, &self.cache)?;
         let prompt = self.encode(&engine, resume.as_mut(), &prompt)?;
         let mut sampling = self.sampling.params();
         if let Some(resume) = &mut resume {

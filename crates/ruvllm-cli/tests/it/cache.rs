@@ -106,6 +106,19 @@ fn a_session_of_text_goes_on_token_by_token() {
     assert!(prompt.len() > before.len() && prompt.starts_with(&before));
     assert_eq!(second["session"]["restored_tokens"], ((before.len() - 1) / 16 * 16) as u64);
     assert_eq!(sessions(&bench), [("story".to_owned(), prompt.len() as u64 + 4)]);
+    let forked = run(&bench, &["--raw", "--session", "other", "--fork", "story", "--prompt", " elsewhere"]);
+    assert!(ids(&forked["prompt_tokens"]).starts_with(&prompt));
+    assert_eq!(sessions(&bench)[1], ("story".to_owned(), prompt.len() as u64 + 4));
+    let model = tiny();
+    for (args, code, piece) in [
+        (&["--session", "other", "--fork", "story"][..], 1, "there is a session 'other' already"),
+        (&["--session", "third", "--fork", "nobody"], 1, "there is no session 'nobody'"),
+        (&["--fork", "story"], 2, "--session <NAME>"),
+    ] {
+        let fixed = ["run", "--raw", "--prompt", "x", "--model", model.to_str().expect("a plain path")];
+        let line = error_line(&bench.run(fixed.iter().chain(args)), code);
+        assert!(line.contains(piece), "'{piece}' in: {line}");
+    }
     // A stop string ends what was shown, and so what the session holds.
     let said = first["text"].as_str().expect("a text");
     let stop: String = said.chars().skip(2).take(2).collect();

@@ -79,7 +79,7 @@ impl ChatArgs {
         if engine.chat_template()?.is_none() {
             app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
         }
-        let resume = self.cache.session.as_deref().map(|name| Resume::load(&mut engine, name)).transpose()?;
+        let resume = Resume::load(&mut engine, &self.cache)?;
         let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);
         session.begin(self.system.clone(), resume)?;
         while let Some(line) = reader.next_line()? {
