@@ -11,7 +11,7 @@ use std::path::Path;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{bytes, criterion};
 use ruvllm_kvcache::disk::{BlockRef, DiskStore, FsyncPolicy, Put, StoreOptions};
-use ruvllm_kvcache::{BlockPool, KvLayout, KvType, LayerKv, Namespace, PrefixCache};
+use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, LayerKv, Namespace, Piece, PrefixCache};
 
 const BLOCK_BYTES: usize = 30 * 2 * 192 * 2 * 16;
 const N_BLOCKS: usize = 125;
@@ -72,18 +72,16 @@ fn read(c: &mut Criterion) {
         });
     });
     let shape = LayerKv { n_kv_heads: 3, k_dim: 64, v_dim: 64 };
-    let mut pool = BlockPool::new(&KvLayout { layers: vec![shape; 30] }, KvType::F16, N_BLOCKS);
-    assert_eq!(pool.block_bytes(), BLOCK_BYTES);
+    let mut pool = BlockPool::new(&KvLayout { layers: vec![shape; 30] }, KvFormat::F16, N_BLOCKS);
+    assert_eq!(pool.unit_bytes(KvFormat::F16), BLOCK_BYTES);
     let mut cache = PrefixCache::new(&pool, pool.n_bytes());
     group.bench_function("restore/2000-tokens", |b| {
-        let mut payload = Vec::new();
         b.iter(|| {
             cache.clear();
             let prefix = store.find_prefix(namespace_of(0), &tokens);
-            let mut read = |i: usize, bytes: &mut [u8]| {
-                let found = store.read_block(&prefix.keys[i], &mut payload).expect("files can be read");
-                bytes.copy_from_slice(&payload);
-                found.is_some()
+            let mut read = |i: usize, bytes: &mut Vec<u8>| {
+                store.read_block(&prefix.keys[i], bytes).expect("files can be read")?;
+                Some(Piece { format: KvFormat::F16, sub: 0, is_new_unit: true })
             };
             let n_cached = cache.import(&mut pool, namespace_of(0), &tokens, &mut read).expect("there is room");
             assert_eq!(n_cached, tokens.len());

@@ -188,6 +188,11 @@ impl BlockPool {
         Arc::clone(&self.allocator)
     }
 
+    /// Returns whether the pool has blocks of a format.
+    pub fn has(&self, format: KvFormat) -> bool {
+        self.stores[format as usize].is_some()
+    }
+
     fn store(&self, format: KvFormat) -> &Store {
         self.stores[format as usize].as_ref().unwrap_or_else(|| panic!("the pool has no {format} blocks"))
     }
@@ -267,7 +272,7 @@ impl BlockPool {
     }
 
     /// Takes units, for which idle pages of other formats give way.
-    fn take(&mut self, format: KvFormat, n_units: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
+    pub(crate) fn take(&mut self, format: KvFormat, n_units: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
         self.allocator.take(format, n_units, blocks).or_else(|_| {
             self.reclaim(0);
             self.allocator.take(format, n_units, blocks)

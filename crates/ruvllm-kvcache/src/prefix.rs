@@ -215,50 +215,6 @@ impl PrefixCache {
     pub fn prefixes(&self) -> impl Iterator<Item = CachedPrefix> {
         self.tree.prefixes().map(|(namespace, tokens, blocks)| CachedPrefix { namespace, tokens, blocks })
     }
-
-    /// Takes blocks of `tokens` back from a store: `read` is asked for one block after the other, those aside that are
-    /// cached as a whole, and writes the block's bytes (see [`BlockPool::write_block`]) or returns `false`, which ends
-    /// it. Returns how many leading tokens are cached then.
-    ///
-    /// # Errors
-    /// The pool has no room for a block; those before it are kept.
-    pub fn import(
-        &mut self,
-        pool: &mut BlockPool,
-        namespace: Namespace,
-        tokens: &[u32],
-        read: &mut dyn FnMut(usize, &mut [u8]) -> bool,
-    ) -> Result<usize, KvError> {
-        let path = self.tree.find(namespace, tokens);
-        if path.n_tokens == tokens.len() {
-            return Ok(path.n_tokens);
-        }
-        self.found.clear();
-        self.tree.blocks(&path, &mut self.found);
-        let n_whole = path.n_tokens / BLOCK_TOKENS;
-        let blocks = &self.found[..n_whole];
-        let mut sequence =
-            Sequence::of_blocks(Arc::clone(&self.allocator), tokens.len(), blocks, n_whole * BLOCK_TOKENS);
-        let mut bytes = vec![0; pool.unit_bytes(self.exact)];
-        let mut result = Ok(());
-        for (i, tokens) in tokens.chunks(BLOCK_TOKENS).enumerate().skip(n_whole) {
-            if !read(i, &mut bytes) {
-                break;
-            }
-            result = self.reserve(pool, &mut sequence, tokens.len());
-            if result.is_err() {
-                break;
-            }
-            let block = *sequence.blocks.last().expect("a block was reserved");
-            pool.write_block(block, &bytes);
-            sequence.advance(tokens.len());
-        }
-        let n = sequence.len();
-        self.insert(namespace, &tokens[..n], &sequence);
-        drop(sequence);
-        self.trim();
-        result.map(|()| n.max(path.n_tokens))
-    }
 }
 
 impl Drop for PrefixCache {
@@ -267,5 +223,8 @@ impl Drop for PrefixCache {
     }
 }
 
+mod import;
 #[cfg(test)]
 mod tests;
+
+pub use import::Piece;

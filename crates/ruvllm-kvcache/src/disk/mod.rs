@@ -63,7 +63,7 @@ mod writer;
 pub use crate::BLOCK_TOKENS;
 use crate::key::Namespace;
 pub use folder::{StoreInfo, remove, stores, trim};
-pub use format::format_of;
+pub use format::{StoredFormat, fingerprint};
 pub use inspect::{Contents, StoredPrefix, contents};
 pub use key::BlockKey;
 pub use session::{Session, SessionInfo, check_name};
@@ -130,7 +130,8 @@ pub struct BlockRef<'a> {
     pub parent: BlockKey,
     /// Blocks before it in its prefix.
     pub block_idx: u32,
-    /// What its contents are, for whoever reads them. The store does not look inside.
+    /// What its contents are, for whoever reads them: [`StoredFormat`] for blocks of a pool. The store does not look
+    /// inside.
     pub format: u32,
     /// Its tokens, 1 to 16. Only a prefix's last block has fewer than 16.
     pub tokens: &'a [u32],

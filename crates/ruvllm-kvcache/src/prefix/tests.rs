@@ -291,14 +291,14 @@ fn prefixes_come_back_from_a_store() {
     let mut world = World::new(32, 32);
     for (prefix, blocks) in &stored {
         let mut n_read = 0;
-        let mut read = |i: usize, bytes: &mut [u8]| {
+        let mut read = |i: usize, bytes: &mut Vec<u8>| {
             n_read += 1;
-            bytes.copy_from_slice(&blocks[i]);
-            true
+            bytes.clone_from(&blocks[i]);
+            Some(Piece { format: KvFormat::F16, sub: 0, is_new_unit: true })
         };
         let (pool, cache) = (&mut world.pool, &mut world.cache);
         let n = cache.import(pool, prefix.namespace, &prefix.tokens, &mut read).expect("there is room");
-        assert_eq!((n, cache.import(pool, prefix.namespace, &prefix.tokens, &mut |_, _| false)), (n, Ok(n)));
+        assert_eq!((n, cache.import(pool, prefix.namespace, &prefix.tokens, &mut |_, _| None)), (n, Ok(n)));
         assert!(n == prefix.tokens.len() && n_read > 0 && n_read <= 4);
     }
     for tokens in prompts {
@@ -307,10 +307,18 @@ fn prefixes_come_back_from_a_store() {
     }
     assert_eq!(world.cache.stats().full, 2);
     // A store that breaks off, and a pool that is full.
+    let n_bytes = world.pool.unit_bytes(KvFormat::F16);
+    let zeros = |bytes: &mut Vec<u8>| {
+        bytes.resize(n_bytes, 0);
+        Some(Piece { format: KvFormat::F16, sub: 0, is_new_unit: true })
+    };
     let long: Vec<u32> = (200..400).collect();
-    let n = world.cache.import(&mut world.pool, namespace(0), &long, &mut |i, _| i < 2).expect("there is room");
+    let n = world
+        .cache
+        .import(&mut world.pool, namespace(0), &long, &mut |i, bytes| zeros(bytes).filter(|_| i < 2))
+        .expect("there is room");
     assert_eq!(n, 32);
     let long: Vec<u32> = (400..2000).collect();
-    assert!(world.cache.import(&mut world.pool, namespace(0), &long, &mut |_, _| true).is_err());
+    assert!(world.cache.import(&mut world.pool, namespace(0), &long, &mut |_, bytes| zeros(bytes)).is_err());
     assert_eq!(world.check_law(), Ok(()));
 }
