@@ -34,6 +34,12 @@ impl KvLayout {
         n_tokens.div_ceil(BLOCK_TOKENS)
     }
 
+    /// Returns the bytes of memory that `n_blocks` blocks of a format take in a pool: somewhat more than the blocks have,
+    /// because units do not lie side by side.
+    pub fn memory_for(&self, format: KvFormat, n_blocks: usize) -> usize {
+        self.stride(format).saturating_mul(n_blocks.div_ceil(format.blocks_per_unit()))
+    }
+
     /// Returns the distance between units in memory.
     ///
     /// A head of every block at the same place of a 4 KiB page would crowd few sets of the first-level cache; large
