@@ -294,7 +294,7 @@ fn prefixes_come_back_from_a_store() {
         let mut read = |i: usize, bytes: &mut Vec<u8>| {
             n_read += 1;
             bytes.clone_from(&blocks[i]);
-            Some(Piece { format: KvFormat::F16, sub: 0, is_new_unit: true })
+            Some(Piece { format: KvFormat::F32, sub: 0, is_new_unit: true })
         };
         let (pool, cache) = (&mut world.pool, &mut world.cache);
         let n = cache.import(pool, prefix.namespace, &prefix.tokens, &mut read).expect("there is room");
@@ -307,10 +307,10 @@ fn prefixes_come_back_from_a_store() {
     }
     assert_eq!(world.cache.stats().full, 2);
     // A store that breaks off, and a pool that is full.
-    let n_bytes = world.pool.unit_bytes(KvFormat::F16);
+    let n_bytes = world.pool.unit_bytes(KvFormat::F32);
     let zeros = |bytes: &mut Vec<u8>| {
         bytes.resize(n_bytes, 0);
-        Some(Piece { format: KvFormat::F16, sub: 0, is_new_unit: true })
+        Some(Piece { format: KvFormat::F32, sub: 0, is_new_unit: true })
     };
     let long: Vec<u32> = (200..400).collect();
     let n = world
