@@ -12,8 +12,8 @@ token, medians over the rounds; beside them the share of answers (8 tokens, gree
 
 Then 100 prompts that share 50 tokens go to RuvLLM at once: how many of those tokens were not computed again?
 
-Measure on a quiet machine. `--lock FILE` holds an exclusive lock on FILE during each round, for machines whose users
-agree on one; several are taken in order. Needs llama-cpp-python and diskcache.
+Measure on a quiet machine. `--lock FILE` holds an exclusive lock on FILE, let go for others every 15 s, for machines
+whose users agree on one; several are taken in order. Needs llama-cpp-python and diskcache.
 """
 
 import argparse
@@ -35,6 +35,7 @@ except ImportError as error:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 N_CTX, N_QUESTION, N_ANSWER = 2048, 20, 8
+HELD_S = 15
 QUESTIONS = [
     "Which of the parts described above would you change first, and what would have to be measured before that?",
     "How does what was said about memory bear on the speed of a machine with two cores and a slow disk in it?",
@@ -122,24 +123,34 @@ class Peer:
             return times
 
 
-@contextlib.contextmanager
-def held(paths):
-    """Holds exclusive locks on files, taken in order."""
-    with contextlib.ExitStack() as stack:
-        for path in paths:
-            fcntl.flock(stack.enter_context(open(path, "a")), fcntl.LOCK_EX)
-        yield
+class Turn:
+    """Exclusive locks on files, taken in order, and let go between rounds once they were held for long enough."""
+
+    def __init__(self, paths):
+        self.paths, self.stack, self.since = paths, contextlib.ExitStack(), None
+
+    def take(self):
+        if self.since is not None and time.monotonic() - self.since > HELD_S:
+            self.end()
+        if self.since is None:
+            for path in self.paths:
+                fcntl.flock(self.stack.enter_context(open(path, "a")), fcntl.LOCK_EX)
+            self.since = time.monotonic()
+
+    def end(self):
+        self.stack.close()
+        self.since = None
 
 
-def measure(args, sides, text, other, questions):
+def measure(args, turn, sides, text, other, questions):
     """Returns per side and kind the median time to the first token, and the share of answers that are as when cold."""
     times, answers = {}, {}
     for i in range(args.rounds):
         # Sides take turns in going first.
         for name, side in list(sides.items())[:: 1 if i % 2 == 0 else -1]:
             order = [questions[(i + j) % len(questions)] for j in range(3)]
-            with held(args.lock):
-                kinds = side.round(text, other, order)
+            turn.take()
+            kinds = side.round(text, other, order)
             for (kind, (ms, answer)), j in zip(kinds.items(), [0, 1, 2, 2]):
                 times.setdefault((name, kind), []).append(ms)
                 answers.setdefault((name, kind), []).append(((i + j) % len(questions), answer))
@@ -171,13 +182,16 @@ def main():
     tokens = peer.tokens("\n".join(page.read_text() for page in pages))
     questions = [peer.tokens("\n" + question)[:N_QUESTION] for question in QUESTIONS]
     other = peer.tokens(OTHER)
+    turn = Turn(args.lock)
+    turn.take()
     sides["ruvllm"].answer(other)
     peer.answer(other)
     report = {"model": args.model, "rounds": args.rounds, "texts": []}
     for length in args.lengths:
-        rows = measure(args, sides, tokens[:length], other, questions)
+        rows = measure(args, turn, sides, tokens[:length], other, questions)
         report["texts"].append({"tokens": length, "question_tokens": N_QUESTION, **rows})
     report["batch"] = batch(sides["ruvllm"], tokens)
+    turn.end()
     if args.json:
         print(json.dumps(report))
         return
