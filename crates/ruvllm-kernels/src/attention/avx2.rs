@@ -212,4 +212,4 @@ unsafe impl lanes::Lanes for Ymm {
     }
 }
 
-lanes::entries!(Ymm, "avx2,fma,f16c,bmi2", 1: 4 4, 2: 2 2, 3: 1 1, 4: 1 1, 5: 1 1, 6: 1 1);
+lanes::entries!(Ymm, "avx2,fma,f16c,bmi2", 1: 4 4 4, 2: 2 2 2, 3: 1 1 1, 4: 1 1 1, 5: 1 1 1, 6: 1 1 1);

@@ -178,4 +178,4 @@ unsafe impl lanes::Lanes for Zmm {
     }
 }
 
-lanes::entries!(Zmm, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 1: 8 4, 2: 8 4, 3: 4 4, 4: 4 4, 5: 4 4, 6: 4 4, 7: 2 2, 8: 2 2);
+lanes::entries!(Zmm, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 1: 8 4 4, 2: 8 4 4, 3: 4 4 4, 4: 4 4 4, 5: 4 4 4, 6: 4 4 4, 7: 2 2 2, 8: 2 2 2);

@@ -198,14 +198,14 @@ unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
 }
 
 /// Writes the entry points of an instruction set: for `n_rows` rows, `n_blocks` blocks of keys or `n_vectors` groups of 16
-/// values at a time.
+/// values at a time, of packed formats `n_packed` (up to 4) of both.
 macro_rules! entries {
-    ($lanes:ident, $features:literal, $($n_rows:literal: $n_blocks:literal $n_vectors:literal),+) => {
+    ($lanes:ident, $features:literal, $($n_rows:literal: $n_blocks:literal $n_vectors:literal $n_packed:literal),+) => {
         $crate::attention::lanes::entries!(@format f32 scores_f32 values_f32 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
         $crate::attention::lanes::entries!(@format f16 scores_f16 values_f16 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
         $crate::attention::lanes::entries!(@format Q8 scores_q8 values_q8 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
-        $crate::attention::lanes::entries!(@format Q4 scores_q4 values_q4 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
-        $crate::attention::lanes::entries!(@format Q2 scores_q2 values_q2 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
+        $crate::attention::lanes::entries!(@format Q4 scores_q4 values_q4 $lanes, $features, $($n_rows: $n_packed $n_packed),+);
+        $crate::attention::lanes::entries!(@format Q2 scores_q2 values_q2 $lanes, $features, $($n_rows: $n_packed $n_packed),+);
 
         /// Rows the kernels take at most.
         pub(super) const CHUNK_ROWS: usize = [$($n_rows),+].len();

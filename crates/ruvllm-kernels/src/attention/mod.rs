@@ -219,16 +219,19 @@ struct SoftmaxArgs<'a> {
     alibi: Option<(f32, f32)>,
 }
 
-/// What a row's values start with: `out[c] = Σ_t p[t]·min[t][c]` over the blocks that have minima.
+/// What rows' values start with: `out[r][c] = Σ_t p[r][t]·min[t][c]` over the blocks of a span that have minima.
 struct MinArgs<'a> {
-    /// Of each block.
-    formats: &'a [KvFormat],
     shape: KvShape,
-    /// The row's weights, 16 for each block; 0 where it sees nothing.
+    /// Rows `p_stride` apart, from the span's start; 0 at positions of blocks a row sees that it does not see itself.
     p: &'a [f32],
-    /// The values of each block.
+    p_stride: usize,
+    /// What each row sees.
+    visible: &'a [Range<usize>],
+    /// The format of each block of the span.
+    formats: &'a [KvFormat],
+    /// The values of each block that a row sees.
     blocks: &'a [Part<'a>],
-    /// `[v_stride]`
+    /// `[n_rows, v_stride]`
     out: &'a mut [f32],
 }
 
@@ -328,13 +331,16 @@ impl Table {
     }
 
     fn mins(&self, args: &mut MinArgs<'_>) {
-        let n_blocks = args.blocks.len();
-        assert!(args.formats.len() == n_blocks && args.p.len() >= n_blocks * BLOCK_TOKENS);
-        assert_eq!(args.out.len(), args.shape.v_stride());
+        let seen = args.visible.iter().filter(|visible| !visible.is_empty());
+        let seen = seen.cloned().reduce(|all, one| all.start.min(one.start)..all.end.max(one.end)).unwrap_or(0..0);
+        let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
+        let n_rows = args.visible.len();
+        assert!(n_rows > 0 && args.out.len() == n_rows * args.shape.v_stride());
+        assert!(args.p.len() >= (n_rows - 1) * args.p_stride + blocks.end * BLOCK_TOKENS);
         let fits = |(part, format): (&Part<'_>, &KvFormat)| {
             part.bytes.len() == format.v_head_bytes(args.shape) && part.sub < format.blocks_per_unit()
         };
-        assert!(args.blocks.iter().zip(args.formats).all(fits));
+        assert!(args.blocks[blocks.clone()].iter().zip(&args.formats[blocks]).all(fits));
         // SAFETY: as above.
         unsafe { (self.mins)(args) }
     }

@@ -229,4 +229,4 @@ unsafe impl lanes::Lanes for Quads {
     }
 }
 
-lanes::entries!(Quads, "neon", 1: 2 2, 2: 2 2, 3: 2 2, 4: 1 1, 5: 1 1, 6: 1 1);
+lanes::entries!(Quads, "neon", 1: 2 2 4, 2: 2 2 2, 3: 2 2 2, 4: 1 1 1, 5: 1 1 1, 6: 1 1 1);

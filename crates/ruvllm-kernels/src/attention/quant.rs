@@ -1,5 +1,6 @@
 //! The register kernels that read quantised blocks, once over groups of 16 floats. The inner loops see small integers
-//! turned to floats: scales go into the queries and weights before, minima into what the sums start with.
+//! turned to floats: scales go into the queries and weights before, minima into what the sums start with. Keys of 8 bits,
+//! whose scales hold for 16 positions only, are scaled as they are read: the queries would be scaled as often.
 
 use super::lanes::{Kernels, Lanes};
 use super::layout::V_GROUP;
@@ -19,12 +20,43 @@ const LINE: usize = 64;
 /// 16 factors, as the kernels read them one by one.
 type Factors = [f32; 16];
 
+impl Q8 {
+    /// Adds column `d`, whose scales are the `i`th, of `B` blocks to the scores of `R` rows; `q`: that column's queries.
+    ///
+    /// # Safety
+    /// As for [`Kernels::scores`]; `d` is less than `k_dim`.
+    #[inline(always)]
+    unsafe fn column<L: Lanes, const R: usize, const B: usize>(
+        sums: &mut [[L::V; B]; R],
+        q: *const f32,
+        k_stride: usize,
+        keys: &[*const u8; B],
+        scales: &[Factors; B],
+        (d, i): (usize, usize),
+    ) {
+        let mut column = [sums[0][0]; B];
+        for (b, column) in column.iter_mut().enumerate() {
+            // SAFETY: the head has `k_dim` columns of 16 codes after its scales.
+            *column =
+                unsafe { L::mul(L::load_i8(keys[b].add(2 * k_stride + d * BLOCK_TOKENS)), L::splat(scales[b][i])) };
+        }
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: there are `R` rows of `k_stride`.
+            let x = unsafe { L::splat(*q.add(r * k_stride)) };
+            for (sum, &column) in sums.iter_mut().zip(&column) {
+                // SAFETY: the caller enabled the instruction set.
+                *sum = unsafe { L::fma(x, column, *sum) };
+            }
+        }
+    }
+}
+
 impl Kernels for Q8 {
     /// Per head: `[k_stride]` scales, then `[k_dim][16]` codes.
     #[inline(always)]
     unsafe fn scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>) {
         let (k_dim, k_stride, n_blocks) = (args.shape.k_dim, args.shape.k_stride(), args.blocks.len());
-        let codes_at = 2 * k_stride;
+        let (q, codes_at) = (args.q.as_ptr(), 2 * k_stride);
         for first in (0..n_blocks).step_by(B) {
             // Past the last block, it is scored again and dropped.
             let keys: [*const u8; B] =
@@ -32,37 +64,31 @@ impl Kernels for Q8 {
             let ahead: [*const u8; B] = std::array::from_fn(|b| super::ahead_of(args.ahead, first + b, keys[b]));
             // SAFETY: the caller enabled the instruction set.
             let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
-            let mut scaled = [[[0.0; 16]; B]; R];
+            let mut scales = [[0.0; 16]; B];
             for d in (0..k_dim).step_by(16) {
-                // SAFETY: scales and queries are whole vectors, and there are `R` rows.
-                unsafe {
-                    for (b, keys) in keys.iter().enumerate() {
+                for (b, scales) in scales.iter_mut().enumerate() {
+                    // SAFETY: scales are whole vectors.
+                    unsafe {
                         L::prefetch(ahead[b].wrapping_add(2 * d));
-                        let scale = L::load_f16(keys.add(2 * d).cast());
-                        for (r, scaled) in scaled.iter_mut().enumerate() {
-                            let q = L::load_f32(args.q.as_ptr().add(r * k_stride + d));
-                            L::store(scaled[b].as_mut_ptr(), L::mul(q, scale));
-                        }
+                        L::store(scales.as_mut_ptr(), L::load_f16(keys[b].add(2 * d).cast()));
                     }
                 }
-                for i in 0..(k_dim - d).min(16) {
-                    let at = codes_at + (d + i) * BLOCK_TOKENS;
-                    let mut column = [sums[0][0]; B];
-                    for (b, column) in column.iter_mut().enumerate() {
-                        // SAFETY: the head has `k_dim` columns of 16 codes.
-                        unsafe {
-                            if at.is_multiple_of(LINE) {
-                                L::prefetch(ahead[b].wrapping_add(at));
-                            }
-                            *column = L::load_i8(keys[b].add(at));
-                        }
+                let n = (k_dim - d).min(16);
+                // Four columns of codes are a cache line.
+                for i in 0..n / 4 {
+                    let at = codes_at + (d + 4 * i) * BLOCK_TOKENS;
+                    for ahead in &ahead {
+                        // SAFETY: the caller enabled the instruction set.
+                        unsafe { L::prefetch(ahead.wrapping_add(at)) };
                     }
-                    for (sums, scaled) in sums.iter_mut().zip(&scaled) {
-                        for b in 0..B {
-                            // SAFETY: the caller enabled the instruction set.
-                            sums[b] = unsafe { L::fma(L::splat(scaled[b][i]), column[b], sums[b]) };
-                        }
+                    for i in 4 * i..4 * i + 4 {
+                        // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
+                        unsafe { Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, (d + i, i)) };
                     }
+                }
+                for i in n / 4 * 4..n {
+                    // SAFETY: as above.
+                    unsafe { Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, (d + i, i)) };
                 }
             }
             // SAFETY: `sums` are those of the blocks from `first` on.
@@ -113,22 +139,19 @@ impl<const BITS: u32> Packed<BITS> {
         unsafe { if BITS == 4 { L::load_u16(from) } else { L::load_u8(from) } }
     }
 
-    /// Scores of the `B` blocks from `first` on, which follow each other in one unit. Per head: `[k_stride]` scales,
-    /// `[k_stride]` minima, then `[k_dim]` columns of 64 codes, lane `t` with those of position `t` of each block.
+    /// Scores of `n` blocks from `first` on, which follow each other in one unit, `B` at a time. Per head: `[k_stride]`
+    /// scales, `[k_stride]` minima, then `[k_dim]` columns of 64 codes, lane `t` with those of position `t` of each block.
     ///
     /// # Safety
     /// As for [`Kernels::scores`].
     #[inline(always)]
-    unsafe fn unit_scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>, first: usize) {
-        let (k_dim, k_stride) = (args.shape.k_dim, args.shape.k_stride());
-        let (Part { bytes, sub }, codes_at) = (args.blocks[first], 4 * k_stride);
-        let (keys, q) = (bytes.as_ptr(), args.q.as_ptr());
+    unsafe fn unit_scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>, first: usize, n: usize) {
+        let (k_stride, part) = (args.shape.k_stride(), args.blocks[first]);
+        let (keys, q) = (part.bytes.as_ptr(), args.q.as_ptr());
         let ahead = super::ahead_of(args.ahead, first, keys);
-        // A whole unit starts at its first block: shifts are constant then.
-        let sub = if B == UNIT_BLOCKS { 0 } else { sub };
-        // SAFETY: scales, minima and queries are whole vectors; there are `R` rows and `k_dim` columns of codes.
+        // SAFETY: minima and queries are whole vectors, and there are `R` rows.
         unsafe {
-            for line in (0..codes_at).step_by(LINE) {
+            for line in (0..4 * k_stride).step_by(LINE) {
                 L::prefetch(ahead.wrapping_add(line));
             }
             let mut offsets = [L::splat(0.0); R];
@@ -138,32 +161,83 @@ impl<const BITS: u32> Packed<BITS> {
                     *offset = L::fma(L::load_f32(q.add(r * k_stride + d)), min, *offset);
                 }
             }
-            let mut sums = [[L::splat(0.0); B]; R];
-            for (sums, offset) in sums.iter_mut().zip(offsets) {
-                *sums = [L::splat(L::reduce_add(offset)); B];
+            for offset in &mut offsets {
+                *offset = L::splat(L::reduce_add(*offset));
             }
-            let mut scaled = [[0.0; 16]; R];
+            for b in (0..n).step_by(B) {
+                let mut sums = [[L::splat(0.0); B]; R];
+                for (sums, offset) in sums.iter_mut().zip(&offsets) {
+                    *sums = [*offset; B];
+                }
+                // The first blocks of a unit read ahead for all.
+                let ahead = if b == 0 { ahead } else { keys };
+                Self::columns::<L, R, B>(args, &mut sums, keys, ahead, part.sub + b);
+                store_scores::<L, R, B>(args, first + b, &sums);
+            }
+        }
+    }
+
+    /// Adds all columns of the blocks from `sub` on of a unit to the scores.
+    ///
+    /// # Safety
+    /// As for [`Kernels::scores`]; `keys` are a head of a unit.
+    #[inline(always)]
+    unsafe fn columns<L: Lanes, const R: usize, const B: usize>(
+        args: &ScoreArgs<'_>,
+        sums: &mut [[L::V; B]; R],
+        keys: *const u8,
+        ahead: *const u8,
+        sub: usize,
+    ) {
+        let (k_dim, k_stride, q) = (args.shape.k_dim, args.shape.k_stride(), args.q.as_ptr());
+        let per_line = LINE / Self::CODES;
+        let mut scaled = [[0.0; 16]; R];
+        // SAFETY: scales and queries are whole vectors; there are `R` rows and `k_dim` columns of codes.
+        unsafe {
             for d in (0..k_dim).step_by(16) {
                 let scale = L::load_f16(keys.add(2 * d).cast());
                 for (r, scaled) in scaled.iter_mut().enumerate() {
                     L::store(scaled.as_mut_ptr(), L::mul(L::load_f32(q.add(r * k_stride + d)), scale));
                 }
-                for i in 0..(k_dim - d).min(16) {
-                    let at = codes_at + (d + i) * Self::CODES;
-                    if at.is_multiple_of(LINE) {
-                        L::prefetch(ahead.wrapping_add(at));
-                    }
-                    let codes = L::shift_right(Self::load::<L>(keys.add(at)), BITS * sub as u32);
-                    let column: [L::V; B] = std::array::from_fn(|b| L::code::<BITS>(codes, b as u32));
-                    for (sums, scaled) in sums.iter_mut().zip(&scaled) {
-                        let x = L::splat(scaled[i]);
-                        for (sum, &column) in sums.iter_mut().zip(&column) {
-                            *sum = L::fma(x, column, *sum);
-                        }
+                let (n, codes) = ((k_dim - d).min(16), 4 * k_stride + d * Self::CODES);
+                for line in 0..n / per_line {
+                    L::prefetch(ahead.wrapping_add(codes + line * LINE));
+                    for i in line * per_line..(line + 1) * per_line {
+                        Self::column::<L, R, B>(sums, &scaled, i, keys.add(codes + i * Self::CODES), sub);
                     }
                 }
+                for i in n / per_line * per_line..n {
+                    Self::column::<L, R, B>(sums, &scaled, i, keys.add(codes + i * Self::CODES), sub);
+                }
             }
-            store_scores::<L, R, B>(args, first, &sums);
+        }
+    }
+
+    /// Adds the column whose queries are the `i`th of `scaled` and whose 64 codes are at `codes`.
+    ///
+    /// # Safety
+    /// As for [`Kernels::scores`]; the codes are there.
+    #[inline(always)]
+    unsafe fn column<L: Lanes, const R: usize, const B: usize>(
+        sums: &mut [[L::V; B]; R],
+        scaled: &[Factors; R],
+        i: usize,
+        codes: *const u8,
+        sub: usize,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let codes = L::shift_right(Self::load::<L>(codes), BITS * sub as u32);
+            let mut column = [sums[0][0]; B];
+            for (b, column) in column.iter_mut().enumerate() {
+                *column = L::code::<BITS>(codes, b as u32);
+            }
+            for (sums, scaled) in sums.iter_mut().zip(scaled) {
+                let x = L::splat(scaled[i]);
+                for (sum, &column) in sums.iter_mut().zip(&column) {
+                    *sum = L::fma(x, column, *sum);
+                }
+            }
         }
     }
 }
@@ -174,18 +248,18 @@ impl<const BITS: u32> Kernels for Packed<BITS> {
         let mut first = 0;
         while first < args.blocks.len() {
             let (part, rest) = (args.blocks[first], &args.blocks[first..]);
-            let follows =
-                |(i, other): (usize, &Part<'_>)| ptr::eq(other.bytes, part.bytes) && other.sub == part.sub + i;
-            let is_whole = part.sub.is_multiple_of(B) && rest.len() >= B && rest[..B].iter().enumerate().all(follows);
+            let follows = |(i, other): (usize, &Part<'_>)| ptr::eq(other.bytes, part.bytes) && other.sub == i;
+            let is_whole = rest.len() >= UNIT_BLOCKS && rest[..UNIT_BLOCKS].iter().enumerate().all(follows);
+            let n = if is_whole { UNIT_BLOCKS } else { 1 };
             // SAFETY: the caller's.
             unsafe {
                 if is_whole {
-                    Self::unit_scores::<L, R, B>(args, first);
+                    Self::unit_scores::<L, R, B>(args, first, n);
                 } else {
-                    Self::unit_scores::<L, R, 1>(args, first);
+                    Self::unit_scores::<L, R, 1>(args, first, n);
                 }
             }
-            first += if is_whole { B } else { 1 };
+            first += n;
         }
     }
 
@@ -211,7 +285,10 @@ impl<const BITS: u32> Kernels for Packed<BITS> {
                     let at = codes + (sub * BLOCK_TOKENS + t) * groups * Self::CODES;
                     L::prefetch(ahead.wrapping_add(at));
                     let codes = L::shift_right(Self::load::<L>(v.add(at)), BITS * first_code);
-                    let row: [L::V; W] = std::array::from_fn(|w| L::code::<BITS>(codes, w as u32));
+                    let mut row = [sums[0][0]; W];
+                    for (w, row) in row.iter_mut().enumerate() {
+                        *row = L::code::<BITS>(codes, w as u32);
+                    }
                     add_row::<L, R, W>(&mut sums, &weights, t, &row);
                 }
             }
@@ -325,24 +402,32 @@ unsafe fn add_row<L: Lanes, const R: usize, const W: usize>(
     }
 }
 
-/// What a row's values start with: `out[c] = Σ_t p[t]·min[t][group of c]` over the packed blocks of a span, 16 partial
-/// sums by position modulo 16.
+/// What each row's values start with: `out[r][c] = Σ_t p[r][t]·min[t][group of c]` over the packed blocks of a span, 16
+/// partial sums by position modulo 16.
 ///
 /// # Safety
 /// The instruction set of `L` is enabled, and `args` were checked.
 #[inline(always)]
 pub(super) unsafe fn mins<L: Lanes>(args: &mut MinArgs<'_>) {
-    for (group, out) in args.out.chunks_mut(V_GROUP).enumerate() {
-        // SAFETY: a group's 64 minima come after its 64 scales; `p` has 16 weights for each block.
-        let sum = unsafe {
-            let mut sums = L::splat(0.0);
-            for (block, part) in args.blocks.iter().enumerate().filter(|&(block, _)| args.formats[block].is_packed()) {
-                let at = 2 * (UNIT_TOKENS * (2 * group + 1) + part.sub * BLOCK_TOKENS);
-                let min = L::load_f16(part.bytes.as_ptr().add(at).cast());
-                sums = L::fma(L::load_f32(args.p.as_ptr().add(block * BLOCK_TOKENS)), min, sums);
-            }
-            L::reduce_add(sums)
-        };
-        out.fill(sum);
+    let v_stride = args.shape.v_stride();
+    for ((r, out), visible) in args.out.chunks_exact_mut(v_stride).enumerate().zip(args.visible) {
+        let blocks = visible.start / BLOCK_TOKENS..visible.end.div_ceil(BLOCK_TOKENS);
+        for (group, out) in out.chunks_mut(V_GROUP).enumerate() {
+            // SAFETY: a group's 64 minima come after its 64 scales; `p` has 16 weights for each block.
+            let sum = unsafe {
+                let mut sums = L::splat(0.0);
+                for block in blocks.clone() {
+                    if args.formats[block].is_packed() {
+                        let Part { bytes, sub } = args.blocks[block];
+                        let at = 2 * (UNIT_TOKENS * (2 * group + 1) + sub * BLOCK_TOKENS);
+                        let min = L::load_f16(bytes.as_ptr().add(at).cast());
+                        let p = L::load_f32(args.p.as_ptr().add(r * args.p_stride + block * BLOCK_TOKENS));
+                        sums = L::fma(p, min, sums);
+                    }
+                }
+                L::reduce_add(sums)
+            };
+            out.fill(sum);
+        }
     }
 }

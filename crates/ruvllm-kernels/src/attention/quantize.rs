@@ -136,6 +136,17 @@ unsafe fn bound<L: Lanes>(x: L::V) -> L::V {
     }
 }
 
+/// Half `at` of those at the beginning of `bytes`, in all lanes.
+///
+/// # Safety
+/// The instruction set of `L` is enabled.
+#[inline(always)]
+unsafe fn splat_half<L: Lanes>(bytes: &[u8], at: usize) -> L::V {
+    let half = f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]);
+    // SAFETY: the caller's.
+    unsafe { L::splat(half.to_f32()) }
+}
+
 /// Where one head of a block lies, to be read 16 floats at a time.
 #[derive(Clone, Copy)]
 struct Head<'a> {
@@ -162,18 +173,23 @@ impl<'a> Head<'a> {
         let (k, k_stride) = (self.k.as_ptr(), self.shape.k_stride());
         // SAFETY: the slice is a head of the format: scales, minima and `k_dim` columns.
         unsafe {
-            let half = |at: usize| L::splat(f16::from_le_bytes([*k.add(2 * at), *k.add(2 * at + 1)]).to_f32());
             match self.format {
                 KvFormat::F32 => L::load_f32(k.add(64 * d).cast()),
                 KvFormat::F16 => L::load_f16(k.add(32 * d).cast()),
-                KvFormat::Q8 => L::mul(L::load_i8(k.add(2 * k_stride + 16 * d)), half(d)),
+                KvFormat::Q8 => L::mul(L::load_i8(k.add(2 * k_stride + 16 * d)), splat_half::<L>(self.k, d)),
                 KvFormat::Q4 => {
                     let codes = L::shift_right(L::load_u16(k.add(4 * k_stride + 32 * d)), 4 * self.sub as u32);
-                    L::add(L::mul(L::code::<4>(codes, 0), half(d)), half(k_stride + d))
+                    L::add(
+                        L::mul(L::code::<4>(codes, 0), splat_half::<L>(self.k, d)),
+                        splat_half::<L>(self.k, k_stride + d),
+                    )
                 }
                 KvFormat::Q2 => {
                     let codes = L::shift_right(L::load_u8(k.add(4 * k_stride + 16 * d)), 2 * self.sub as u32);
-                    L::add(L::mul(L::code::<2>(codes, 0), half(d)), half(k_stride + d))
+                    L::add(
+                        L::mul(L::code::<2>(codes, 0), splat_half::<L>(self.k, d)),
+                        splat_half::<L>(self.k, k_stride + d),
+                    )
                 }
             }
         }
@@ -189,7 +205,6 @@ impl<'a> Head<'a> {
         let (group, slot) = (column / V_GROUP, self.sub * BLOCK_TOKENS + t);
         // SAFETY: the slice is a head of the format: scales, minima and rows.
         unsafe {
-            let half = |at: usize| L::splat(f16::from_le_bytes([*v.add(2 * at), *v.add(2 * at + 1)]).to_f32());
             let (scale_at, min_at) = (2 * group * UNIT_TOKENS + slot, (2 * group + 1) * UNIT_TOKENS + slot);
             let (codes_at, shift) = (4 * groups * UNIT_TOKENS, (column % V_GROUP / 16) as u32);
             match self.format {
@@ -197,15 +212,21 @@ impl<'a> Head<'a> {
                 KvFormat::F16 => L::load_f16(v.add(2 * (t * v_stride + column)).cast()),
                 KvFormat::Q8 => {
                     let codes = L::load_i8(v.add(2 * groups * BLOCK_TOKENS + t * v_stride + column));
-                    L::mul(codes, half(group * BLOCK_TOKENS + t))
+                    L::mul(codes, splat_half::<L>(self.v, group * BLOCK_TOKENS + t))
                 }
                 KvFormat::Q4 => {
                     let codes = L::load_u16(v.add(codes_at + (slot * groups + group) * 32));
-                    L::add(L::mul(L::code::<4>(L::shift_right(codes, 4 * shift), 0), half(scale_at)), half(min_at))
+                    L::add(
+                        L::mul(L::code::<4>(L::shift_right(codes, 4 * shift), 0), splat_half::<L>(self.v, scale_at)),
+                        splat_half::<L>(self.v, min_at),
+                    )
                 }
                 KvFormat::Q2 => {
                     let codes = L::load_u8(v.add(codes_at + (slot * groups + group) * 16));
-                    L::add(L::mul(L::code::<2>(L::shift_right(codes, 2 * shift), 0), half(scale_at)), half(min_at))
+                    L::add(
+                        L::mul(L::code::<2>(L::shift_right(codes, 2 * shift), 0), splat_half::<L>(self.v, scale_at)),
+                        splat_half::<L>(self.v, min_at),
+                    )
                 }
             }
         }
@@ -222,16 +243,22 @@ impl<'a> Head<'a> {
         unsafe {
             let first = bound::<L>(self.values::<L>(t, start));
             let mut all = [first; UNIT_BLOCKS];
-            for (i, x) in all.iter_mut().enumerate().skip(1).take_while(|(i, _)| start + 16 * i < v_stride) {
-                *x = bound::<L>(self.values::<L>(t, start + 16 * i));
+            for (i, x) in all.iter_mut().enumerate().skip(1) {
+                if start + 16 * i < v_stride {
+                    *x = bound::<L>(self.values::<L>(t, start + 16 * i));
+                }
             }
             let n = self.shape.v_dim - start;
             if n < V_GROUP {
                 let mut floats = [[0.0; 16]; UNIT_BLOCKS];
-                floats.iter_mut().zip(all).for_each(|(to, x)| L::store(to.as_mut_ptr(), x));
+                for (to, &x) in floats.iter_mut().zip(&all) {
+                    L::store(to.as_mut_ptr(), x);
+                }
                 let fill = floats[0][0];
                 floats.as_flattened_mut()[n..].fill(fill);
-                all = floats.map(|floats| L::load_f32(floats.as_ptr()));
+                for (x, from) in all.iter_mut().zip(&floats) {
+                    *x = L::load_f32(from.as_ptr());
+                }
             }
             all
         }
@@ -288,11 +315,12 @@ unsafe fn eights<L: Lanes>(head: &Head<'_>, k: &mut [u8], v: &mut [u8]) {
             let to = &mut k[2 * k_stride + BLOCK_TOKENS * d..][..BLOCK_TOKENS];
             L::store_u8(to.as_mut_ptr(), L::round(L::mul(x, L::splat(grid.inverse))));
         }
-        for (t, group) in (0..BLOCK_TOKENS).flat_map(|t| (0..groups).map(move |group| (t, group))) {
+        for i in 0..BLOCK_TOKENS * groups {
+            let (t, group) = (i / groups, i % groups);
             let all = head.group::<L>(t, group);
-            let sizes = all.map(|x| L::abs(x));
-            let size = L::reduce_max(L::max(L::max(sizes[0], sizes[1]), L::max(sizes[2], sizes[3])));
-            let grid = Grid::symmetric(size);
+            let [a, b, c, d] = all;
+            let size = L::max(L::max(L::abs(a), L::abs(b)), L::max(L::abs(c), L::abs(d)));
+            let grid = Grid::symmetric(L::reduce_max(size));
             put(v, group * BLOCK_TOKENS + t, grid.scale);
             let row = &mut v[2 * groups * BLOCK_TOKENS + t * v_stride..][..v_stride][group * V_GROUP..];
             for (to, x) in row.chunks_exact_mut(16).zip(all) {
@@ -315,13 +343,17 @@ unsafe fn packed<L: Lanes, const BITS: u32>(heads: &[Head<'_>; UNIT_BLOCKS], k: 
     // SAFETY: the caller's.
     unsafe {
         for d in 0..k_dim {
-            let all = heads.map(|head| bound::<L>(head.keys::<L>(d)));
+            let mut all = [L::splat(0.0); UNIT_BLOCKS];
+            for (x, head) in all.iter_mut().zip(heads) {
+                *x = bound::<L>(head.keys::<L>(d));
+            }
             let grid = grid_of::<L, BITS>(&all);
             put(k, d, grid.scale);
             put(k, k_stride + d, grid.min);
             pack::<L, BITS>(&all, grid, &mut k[4 * k_stride + d * codes..][..codes]);
         }
-        for (slot, group) in (0..UNIT_TOKENS).flat_map(|slot| (0..groups).map(move |group| (slot, group))) {
+        for i in 0..UNIT_TOKENS * groups {
+            let (slot, group) = (i / groups, i % groups);
             let all = heads[slot / BLOCK_TOKENS].group::<L>(slot % BLOCK_TOKENS, group);
             let grid = grid_of::<L, BITS>(&all);
             put(v, 2 * group * UNIT_TOKENS + slot, grid.scale);
@@ -341,8 +373,10 @@ unsafe fn grid_of<L: Lanes, const BITS: u32>(all: &[L::V; UNIT_BLOCKS]) -> Grid 
     // SAFETY: the caller's.
     unsafe {
         let max = L::reduce_max(L::max(L::max(all[0], all[1]), L::max(all[2], all[3])));
-        let negated = all.map(|x| L::sub(L::splat(0.0), x));
-        let min = -L::reduce_max(L::max(L::max(negated[0], negated[1]), L::max(negated[2], negated[3])));
+        let zero = L::splat(0.0);
+        let (a, b) =
+            (L::max(L::sub(zero, all[0]), L::sub(zero, all[1])), L::max(L::sub(zero, all[2]), L::sub(zero, all[3])));
+        let min = -L::reduce_max(L::max(a, b));
         Grid::of_range(min, max, ((1 << BITS) - 1) as f32)
     }
 }
@@ -356,8 +390,10 @@ unsafe fn pack<L: Lanes, const BITS: u32>(all: &[L::V; UNIT_BLOCKS], grid: Grid,
     // SAFETY: the caller's.
     unsafe {
         let (min, inverse) = (L::splat(grid.min.to_f32()), L::splat(grid.inverse));
-        let [a, b, c, d] = all.map(|x| L::round(L::mul(L::sub(x, min), inverse)));
-        let codes = L::insert(L::insert(L::insert(a, b, BITS), c, 2 * BITS), d, 3 * BITS);
+        let mut codes = L::round(L::mul(L::sub(all[0], min), inverse));
+        for (j, &x) in all.iter().enumerate().skip(1) {
+            codes = L::insert(codes, L::round(L::mul(L::sub(x, min), inverse)), j as u32 * BITS);
+        }
         if BITS == 4 {
             L::store_u16(to.as_mut_ptr(), codes);
         } else {

@@ -1,6 +1,6 @@
-//! The truth: plain loops. Keys and values become floats one by one, once for all rows.
+//! The truth: plain loops. Keys and values become floats 16 at a time, once for all rows.
 
-use super::scalar_quant::{key, value};
+use super::scalar_quant::{keys, row};
 use super::{BLOCK_TOKENS, FoldArgs, KvFormat, MinArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
 
 pub(super) use super::scalar_quant::{dequantize, quantize};
@@ -20,7 +20,7 @@ fn scores(args: &mut ScoreArgs<'_>) {
             args.out[row * args.out_stride + start..][..BLOCK_TOKENS].fill(0.0);
         }
         for d in 0..args.shape.k_dim {
-            let keys: [f32; BLOCK_TOKENS] = std::array::from_fn(|t| key(args.format, args.shape, part, d, t));
+            let keys = keys(args.format, args.shape, part, d);
             for row in 0..args.n_rows {
                 let q = args.q[row * args.shape.k_stride() + d];
                 let sums = &mut args.out[row * args.out_stride + start..][..BLOCK_TOKENS];
@@ -34,10 +34,12 @@ fn values(args: &mut ValueArgs<'_>) {
     let v_stride = args.shape.v_stride();
     for token in args.tokens.clone() {
         let part = &args.blocks[token / BLOCK_TOKENS];
-        for column in 0..v_stride {
-            let value = value(args.format, args.shape, part, token % BLOCK_TOKENS, column);
+        for column in (0..v_stride).step_by(16) {
+            let values = row(args.format, args.shape, part, token % BLOCK_TOKENS, column);
             for row in 0..args.n_rows {
-                args.out[row * v_stride + column] += args.p[row * args.p_stride + token] * value;
+                let p = args.p[row * args.p_stride + token];
+                let sums = &mut args.out[row * v_stride + column..][..16];
+                sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += p * value);
             }
         }
     }

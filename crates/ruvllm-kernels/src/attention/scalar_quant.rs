@@ -2,15 +2,12 @@
 
 use super::layout::V_GROUP;
 use super::quantize::{DequantizeArgs, Grid, QuantizeArgs, bounded, put};
-use super::{BLOCK_TOKENS, KvFormat, KvPart, KvShape, Part, UNIT_TOKENS};
+use super::{BLOCK_TOKENS, KvFormat, KvPart, KvShape, Part, UNIT_BLOCKS, UNIT_TOKENS};
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 fn half(bytes: &[u8], i: usize) -> f32 {
     f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32()
-}
-
-fn float(bytes: &[u8], i: usize) -> f32 {
-    bytemuck::pod_read_unaligned(&bytes[4 * i..][..4])
 }
 
 /// Returns code `j` (0 to 3) of lane `lane` of the 64 codes at `at`, of `bits` bits.
@@ -27,37 +24,55 @@ fn bits_of(format: KvFormat) -> usize {
     if format == KvFormat::Q4 { 4 } else { 2 }
 }
 
-/// Returns channel `d` of position `t` of a block, of one head.
-pub(super) fn key(format: KvFormat, shape: KvShape, part: &Part<'_>, d: usize, t: usize) -> f32 {
+/// Returns 16 floats that begin `16 · n` into the bytes.
+fn floats(bytes: &[u8], n: usize) -> [f32; 16] {
+    bytemuck::pod_read_unaligned(&bytes[64 * n..][..64])
+}
+
+/// [`floats`] of halves.
+fn halves(bytes: &[u8], n: usize) -> [f32; 16] {
+    let halves: [f16; 16] = bytemuck::pod_read_unaligned(&bytes[32 * n..][..32]);
+    let mut floats = [0.0; 16];
+    halves.convert_to_f32_slice(&mut floats);
+    floats
+}
+
+/// Returns channel `d` of a block's 16 positions, of one head.
+pub(super) fn keys(format: KvFormat, shape: KvShape, part: &Part<'_>, d: usize) -> [f32; 16] {
     let (bytes, k_stride) = (part.bytes, shape.k_stride());
     match format {
-        KvFormat::F32 => float(bytes, d * BLOCK_TOKENS + t),
-        KvFormat::F16 => half(bytes, d * BLOCK_TOKENS + t),
-        KvFormat::Q8 => f32::from(bytes[2 * k_stride + d * BLOCK_TOKENS + t].cast_signed()) * half(bytes, d),
+        KvFormat::F32 => floats(bytes, d),
+        KvFormat::F16 => halves(bytes, d),
+        KvFormat::Q8 => {
+            let (scale, codes) = (half(bytes, d), &bytes[2 * k_stride + d * BLOCK_TOKENS..][..16]);
+            std::array::from_fn(|t| f32::from(codes[t].cast_signed()) * scale)
+        }
         KvFormat::Q4 | KvFormat::Q2 => {
-            let bits = bits_of(format);
-            let code = code(bytes, 4 * k_stride + d * 8 * bits, bits, t, part.sub);
-            code * half(bytes, d) + half(bytes, k_stride + d)
+            let (bits, scale, min) = (bits_of(format), half(bytes, d), half(bytes, k_stride + d));
+            let at = 4 * k_stride + d * 8 * bits;
+            std::array::from_fn(|t| code(bytes, at, bits, t, part.sub) * scale + min)
         }
     }
 }
 
-/// Returns value `column` of position `t` of a block, of one head.
-pub(super) fn value(format: KvFormat, shape: KvShape, part: &Part<'_>, t: usize, column: usize) -> f32 {
+/// Returns values `column .. column + 16` of position `t` of a block, of one head; `column` is a multiple of 16.
+pub(super) fn row(format: KvFormat, shape: KvShape, part: &Part<'_>, t: usize, column: usize) -> [f32; 16] {
     let (bytes, v_stride, groups) = (part.bytes, shape.v_stride(), shape.v_groups());
     let (group, slot) = (column / V_GROUP, part.sub * BLOCK_TOKENS + t);
     match format {
-        KvFormat::F32 => float(bytes, t * v_stride + column),
-        KvFormat::F16 => half(bytes, t * v_stride + column),
+        KvFormat::F32 => floats(bytes, (t * v_stride + column) / 16),
+        KvFormat::F16 => halves(bytes, (t * v_stride + column) / 16),
         KvFormat::Q8 => {
-            let code = bytes[2 * groups * BLOCK_TOKENS + t * v_stride + column].cast_signed();
-            f32::from(code) * half(bytes, group * BLOCK_TOKENS + t)
+            let scale = half(bytes, group * BLOCK_TOKENS + t);
+            let codes = &bytes[2 * groups * BLOCK_TOKENS + t * v_stride + column..][..16];
+            std::array::from_fn(|c| f32::from(codes[c].cast_signed()) * scale)
         }
         KvFormat::Q4 | KvFormat::Q2 => {
             let bits = bits_of(format);
             let at = 4 * groups * UNIT_TOKENS + (slot * groups + group) * 8 * bits;
-            let code = code(bytes, at, bits, column % 16, column % V_GROUP / 16);
-            code * half(bytes, 2 * group * UNIT_TOKENS + slot) + half(bytes, (2 * group + 1) * UNIT_TOKENS + slot)
+            let scale = half(bytes, 2 * group * UNIT_TOKENS + slot);
+            let min = half(bytes, (2 * group + 1) * UNIT_TOKENS + slot);
+            std::array::from_fn(|c| code(bytes, at, bits, c, column % V_GROUP / 16) * scale + min)
         }
     }
 }
@@ -74,12 +89,12 @@ pub(super) fn dequantize(args: &mut DequantizeArgs<'_>) {
     let v_stride = shape.v_stride();
     for head in 0..shape.n_kv_heads {
         let (k, v) = parts(shape, &args.from, head);
-        for (i, to) in args.k[head * shape.k_dim * BLOCK_TOKENS..][..shape.k_dim * BLOCK_TOKENS].iter_mut().enumerate()
-        {
-            *to = key(format, shape, &k, i / BLOCK_TOKENS, i % BLOCK_TOKENS);
+        let (k_len, v_len) = (shape.k_dim * BLOCK_TOKENS, BLOCK_TOKENS * v_stride);
+        for (d, to) in args.k[head * k_len..][..k_len].chunks_exact_mut(16).enumerate() {
+            to.copy_from_slice(&keys(format, shape, &k, d));
         }
-        for (i, to) in args.v[head * BLOCK_TOKENS * v_stride..][..BLOCK_TOKENS * v_stride].iter_mut().enumerate() {
-            *to = value(format, shape, &v, i / v_stride, i % v_stride);
+        for (i, to) in args.v[head * v_len..][..v_len].chunks_exact_mut(16).enumerate() {
+            to.copy_from_slice(&row(format, shape, &v, 16 * i / v_stride, 16 * i % v_stride));
         }
     }
 }
@@ -92,24 +107,26 @@ pub(super) fn quantize(args: &mut QuantizeArgs<'_>) {
     for head in 0..shape.n_kv_heads {
         let (k, v) = (&mut args.k[head * k_len..][..k_len], &mut args.v[head * v_len..][..v_len]);
         for d in 0..shape.k_dim {
-            let mut channel = [0.0; UNIT_TOKENS];
-            let n = args.from.len() * BLOCK_TOKENS;
-            for (slot, to) in channel[..n].iter_mut().enumerate() {
-                let part = &args.from[slot / BLOCK_TOKENS];
-                let keys = parts(shape, part, head).0;
-                *to = bounded(key(part.format, shape, &keys, d, slot % BLOCK_TOKENS));
+            let mut channel = [[0.0; 16]; UNIT_BLOCKS];
+            for (to, part) in channel.iter_mut().zip(args.from) {
+                *to = keys(part.format, shape, &parts(shape, part, head).0, d).map(bounded);
             }
-            quantize_channel(shape, to, d, &channel[..n], k);
+            quantize_channel(shape, to, d, &channel.as_flattened()[..16 * args.from.len()], k);
         }
         for slot in 0..args.from.len() * BLOCK_TOKENS {
             let part = &args.from[slot / BLOCK_TOKENS];
             let values = parts(shape, part, head).1;
             for group in 0..shape.v_groups() {
-                let at = |c: usize| bounded(value(part.format, shape, &values, slot % BLOCK_TOKENS, c));
+                let mut all = [0.0; V_GROUP];
+                let columns = group * V_GROUP..shape.v_stride().min((group + 1) * V_GROUP);
+                for (to, column) in all.chunks_exact_mut(16).zip(columns.step_by(16)) {
+                    let row = row(part.format, shape, &values, slot % BLOCK_TOKENS, column);
+                    to.copy_from_slice(&row.map(bounded));
+                }
                 // Past the last value, the group's first again.
-                let start = group * V_GROUP;
-                let row = std::array::from_fn(|i| at(if start + i < shape.v_dim { start + i } else { start }));
-                quantize_group(shape, to, (slot, group), &row, v);
+                let (first, n) = (all[0], V_GROUP.min(shape.v_dim - group * V_GROUP));
+                all[n..].fill(first);
+                quantize_group(shape, to, (slot, group), &all, v);
             }
         }
     }

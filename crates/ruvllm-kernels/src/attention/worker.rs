@@ -263,17 +263,15 @@ impl<'a> Worker<'a> {
             self.values[..n_rows * v_stride].fill(0.0);
             return;
         }
-        for r in 0..n_rows {
-            let visible = &self.visible[r];
-            let blocks = visible.start / BLOCK_TOKENS..visible.end.div_ceil(BLOCK_TOKENS);
-            self.context.table.mins(&mut MinArgs {
-                formats: &self.formats[blocks.clone()],
-                shape,
-                p: &self.scores[r * SPAN_TOKENS..][positions_of(&blocks)],
-                blocks: &self.v_parts[blocks],
-                out: &mut self.values[r * v_stride..(r + 1) * v_stride],
-            });
-        }
+        self.context.table.mins(&mut MinArgs {
+            shape,
+            p: self.scores,
+            p_stride: SPAN_TOKENS,
+            visible: &self.visible[..n_rows],
+            formats: &self.formats,
+            blocks: &self.v_parts,
+            out: &mut self.values[..n_rows * v_stride],
+        });
     }
 
     /// Adds the weighted values of `group` to `rows`, each over the positions that it sees: first
