@@ -1,3 +1,5 @@
+//! Regions: everything once, whoever comes.
+
 use super::*;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! A stale entry shows: logits with a prefix cache against logits without.
+
 use ruvllm_testkit::Golden;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Plans for given queues.
+
 use super::*;
 
 const LIMITS: Limits = Limits { step_tokens: 512, prefill_tokens: 128 };
