@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use ruvllm_engine::{KvType, LoadOptions, SamplingParams};
+use clap::{Args, Parser, Subcommand};
+use ruvllm_engine::{KvPolicy, LoadOptions, SamplingParams};
 use ruvllm_kvcache::disk;
 
 use crate::command::{bench, cache, chat, detect, list, logits, perplexity, pull, rm, run, show, tokenize};
@@ -108,24 +108,19 @@ pub struct OutputArgs {
     pub json: bool,
 }
 
-/// The element type of the key/value cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KvArg {
-    /// Half precision.
-    F16,
-    /// Single precision, for exactness checks.
-    F32,
-}
-
 /// How the model is loaded.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
     /// Worker threads [default: one a core this process may use]
     #[arg(long, value_name = "N", value_parser = count::<1, MAX_THREADS>, help_heading = "Model")]
     pub threads: Option<usize>,
-    /// Element type of the key/value cache
-    #[arg(long, value_name = "TYPE", default_value = "f16", help_heading = "Model")]
-    pub kv: KvArg,
+    /// How the key/value cache is kept: f16, f32, q8, tiered, tiered:HOT,WARM, q4, q2 or auto
+    ///
+    /// Old tokens in fewer bits make room for a longer context. tiered keeps the last 256 tokens as they are, those up to
+    /// 512 in 8 bits and older ones in 4 (tiered:HOT,WARM sets both ages); auto does so when memory runs short; q8, q4 and
+    /// q2 use that many bits for all but the last 256.
+    #[arg(long, value_name = "POLICY", default_value = "f16", help_heading = "Model")]
+    pub kv: KvPolicy,
 }
 
 impl LoadArgs {
@@ -135,10 +130,7 @@ impl LoadArgs {
             isa: settings.isa,
             n_threads: settings.threads(self.threads),
             n_ctx,
-            kv: match self.kv {
-                KvArg::F16 => KvType::F16,
-                KvArg::F32 => KvType::F32,
-            },
+            kv: self.kv,
             prefix_cache: false,
             ..LoadOptions::default()
         }

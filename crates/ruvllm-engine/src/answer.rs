@@ -27,6 +27,8 @@ pub(crate) struct Answer {
     text: String,
     clock: Clock,
     load_ms: f64,
+    /// When its sequence closed.
+    kv_bytes_per_token: f64,
 }
 
 /// When what happened, from the request on.
@@ -84,6 +86,7 @@ impl Answer {
             text: String::new(),
             clock: Clock { start, opened: None, prompt: zero, first_token: zero, last_token: zero },
             load_ms: info.load_ms,
+            kv_bytes_per_token: 0.0,
             request,
         })
     }
@@ -124,6 +127,12 @@ impl Answer {
         let n_from_disk = n_cached.min((from_disk(backend) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
         Ok((seq, n_cached))
+    }
+
+    /// Takes note of what its sequence's keys and values take, which is about to be closed.
+    pub(crate) fn closes(&mut self, backend: &dyn LlmBackend, seq: SeqId) {
+        let n_tokens = backend.sequence_len(seq).max(1);
+        self.kv_bytes_per_token = backend.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
     /// Chooses the next token by the logits that follow the context, `[n_vocab]`, and takes it over.
@@ -177,7 +186,11 @@ impl Answer {
     pub(crate) fn take_summary(&mut self) -> GenerationSummary {
         let tokens = self.context.split_off(self.n_prompt);
         GenerationSummary {
-            timings: self.clock.timings(self.load_ms, self.n_prompt, tokens.len()),
+            timings: Timings {
+                load_ms: self.load_ms,
+                kv_bytes_per_token: self.kv_bytes_per_token,
+                ..self.clock.timings(self.n_prompt, tokens.len())
+            },
             text: std::mem::take(&mut self.text),
             prompt_tokens: std::mem::take(&mut self.context),
             tokens,
@@ -187,14 +200,13 @@ impl Answer {
 }
 
 impl Clock {
-    fn timings(&self, load_ms: f64, n_prompt: usize, n_tokens: usize) -> Timings {
+    fn timings(&self, n_prompt: usize, n_tokens: usize) -> Timings {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let per_second = |n: usize, time: Duration| if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() };
         let Opened { queued, n_cached, n_from_disk } = self.opened.unwrap_or_default();
         let prompt = self.prompt.saturating_sub(queued);
         let decode = self.last_token.saturating_sub(self.first_token);
         Timings {
-            load_ms,
             queue_ms: ms(queued),
             prompt_ms: ms(prompt),
             prompt_tps: per_second(n_prompt - n_cached, prompt),
@@ -203,6 +215,7 @@ impl Clock {
             decode_ms: ms(decode),
             decode_tps: per_second(n_tokens.saturating_sub(1), decode),
             ttft_ms: ms(self.first_token),
+            ..Timings::default()
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ruvllm_kvcache::disk::DiskStats;
-use ruvllm_kvcache::{CacheStats, Pressure, Usage};
+use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
 use serde_json::{Value, json};
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
@@ -186,6 +186,21 @@ impl Engine {
     /// Returns who holds the blocks of keys and values: free + cached only + in use = total.
     pub fn kv_usage(&self) -> Usage {
         self.backend.kv_usage()
+    }
+
+    /// Returns how keys and values are kept.
+    pub fn kv_policy(&self) -> KvPolicy {
+        self.backend.kv_policy()
+    }
+
+    /// Returns the bytes of a sequence's keys and values.
+    pub fn sequence_bytes(&self, seq: SeqId) -> usize {
+        self.backend.sequence_bytes(seq)
+    }
+
+    /// Opens an empty sequence whose keys and values stay as they are written whatever the policy.
+    pub(crate) fn new_exact_sequence(&mut self) -> Result<SeqId, EngineError> {
+        self.backend.new_exact_sequence()
     }
 
     /// Returns how full the memory for keys and values is, and what to do about it. Cached prefixes give way by

@@ -57,6 +57,7 @@ impl<'a> Generation<'a> {
 
     /// Ends the request and returns what came of it. A request stopped before its end counts as cancelled.
     pub fn finish(mut self) -> GenerationSummary {
+        self.answer.closes(self.backend, self.seq);
         self.answer.take_summary()
     }
 }

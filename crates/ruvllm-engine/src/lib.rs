@@ -38,16 +38,16 @@ pub mod template;
 pub mod tokenizer;
 
 pub use backend::{
-    FsyncPolicy, KnownPrefix, KvRoom, KvType, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,
+    FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,
 };
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use model::{LoadProgress, LogitRows, architectures};
-pub use perplexity::{Perplexity, PerplexityProgress};
+pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
-pub use ruvllm_kvcache::{CacheStats, Level, Pressure, Relief, Usage};
+pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
 pub use sampler::SamplingParams;
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
 pub use session::Session;

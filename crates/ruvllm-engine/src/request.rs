@@ -93,6 +93,8 @@ pub struct Timings {
     pub decode_tps: f64,
     /// From the request to the first token.
     pub ttft_ms: f64,
+    /// Bytes of keys and values per token of the context at the end, as the cache's policy keeps them.
+    pub kv_bytes_per_token: f64,
 }
 
 /// Everything about a finished request.

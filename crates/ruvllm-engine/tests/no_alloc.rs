@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ruvllm_engine::{Engine, LoadOptions, LogitRows, Segment};
+use ruvllm_engine::{Engine, KvPolicy, LoadOptions, LogitRows, Segment};
 use ruvllm_testkit::{argmax, real_model};
 
 struct Counting;
@@ -34,8 +34,8 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 /// Decodes 64 tokens of `n_seq` sequences, crossing KV blocks, and counts allocations on all threads.
-fn check(name: &str, n_seq: usize) {
-    let options = LoadOptions { n_threads: 2, n_ctx: Some(256), n_seq_max: n_seq, ..LoadOptions::default() };
+fn check(name: &str, n_seq: usize, kv: KvPolicy) {
+    let options = LoadOptions { kv, n_threads: 2, n_ctx: Some(256), n_seq_max: n_seq, ..LoadOptions::default() };
     let mut engine = Engine::load(&real_model(name), &options, &mut |_| {}).expect("it loads");
     let n_vocab = engine.info().n_vocab;
     let seqs: Vec<_> = (0..n_seq).map(|_| engine.new_sequence().expect("a free sequence")).collect();
@@ -60,8 +60,10 @@ fn check(name: &str, n_seq: usize) {
 
 #[test]
 fn decoding_allocates_nothing_after_warm_up() {
-    check("smollm2:135m", 1);
-    check("smollm2:135m", 4);
-    check("gemma3:270m", 1);
-    check("qwen2.5-coder:0.5b", 1);
+    check("smollm2:135m", 1, KvPolicy::F16);
+    check("smollm2:135m", 4, KvPolicy::F16);
+    check("gemma3:270m", 1, KvPolicy::F16);
+    check("qwen2.5-coder:0.5b", 1, KvPolicy::F16);
+    // Blocks of 8 bits on the way.
+    check("smollm2:135m", 1, KvPolicy::Tiered { hot: 16, warm: 32 });
 }

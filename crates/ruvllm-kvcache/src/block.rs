@@ -6,6 +6,9 @@ use ruvllm_kernels::attention::{KvBlock, KvFormat};
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Pages that formats of more bits leave to each of fewer, if there are enough.
+const LEFT_TO_EACH: usize = 2;
+
 /// How a pool's blocks are used: `free + in_use == total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
@@ -47,8 +50,14 @@ struct Space {
     /// Bytes from a unit to the next.
     stride: usize,
     page_bytes: usize,
+    /// Pages that it leaves to formats of fewer bits, which otherwise could not be made when they are needed most.
+    n_left_over: usize,
     /// Owners of each block.
     counts: Vec<u32>,
+    /// How often each block was taken, and what came of it in fewer bits; empty where there is one format.
+    lives: Vec<Life>,
+    /// Blocks with owners.
+    n_owned: usize,
     /// Units without owners.
     free: Bits,
     /// Those of them whose pages are all committed.
@@ -58,6 +67,15 @@ struct Space {
     committed: Bits,
     /// Committed pages without users.
     n_idle: usize,
+}
+
+/// What is known of a block beside its owners.
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    /// How often it was taken.
+    n_taken: u32,
+    /// A block with the same positions in fewer bits, and how often that one had been taken.
+    heir: Option<(KvBlock, u32)>,
 }
 
 /// What an [`Allocator`] needs to know of a format.
@@ -74,7 +92,9 @@ impl Allocator {
     /// # Panics
     /// If a format has more blocks than a page table can name.
     pub(crate) fn new(sizes: &[SpaceSize], page_bytes: usize, n_pages_max: usize) -> Allocator {
+        let n_each = (n_pages_max / 8).min(LEFT_TO_EACH);
         let space = |format: KvFormat| {
+            let n_smaller = sizes.iter().filter(|size| size.format > format).count();
             let size = sizes.iter().find(|size| size.format == format).copied();
             let SpaceSize { stride, n_units, .. } = size.unwrap_or(SpaceSize { format, stride: 0, n_units: 0 });
             let n_blocks = n_units * format.blocks_per_unit();
@@ -84,7 +104,10 @@ impl Allocator {
                 format,
                 stride,
                 page_bytes,
+                n_left_over: n_smaller * n_each,
                 counts: vec![0; n_blocks],
+                lives: vec![Life::default(); if sizes.len() > 1 { n_blocks } else { 0 }],
+                n_owned: 0,
                 free: Bits::full(n_units),
                 ready: Bits::new(n_units),
                 users: vec![0; n_pages],
@@ -144,6 +167,42 @@ impl Allocator {
         is_last
     }
 
+    /// Remembers that `heirs` hold the same positions as `blocks` in fewer bits, for owners of `blocks` to come.
+    ///
+    /// # Panics
+    /// If there is one format only.
+    pub(crate) fn set_heirs(&self, blocks: &[KvBlock], heirs: &[KvBlock]) {
+        let mut state = self.lock();
+        for (&block, &heir) in blocks.iter().zip(heirs) {
+            let n_taken = state.spaces[heir.format() as usize].lives[heir.index()].n_taken;
+            state.spaces[block.format() as usize].lives[block.index()].heir = Some((heir, n_taken));
+        }
+    }
+
+    /// Adds an owner to the unit of format `to` that was made of `blocks` and appends its blocks to `heirs`; `false` if
+    /// there is none any more.
+    pub(crate) fn take_heirs(&self, blocks: &[KvBlock], to: KvFormat, heirs: &mut Vec<KvBlock>) -> bool {
+        let (mut state, before) = (self.lock(), heirs.len());
+        for (sub, &block) in blocks.iter().enumerate() {
+            let life = state.spaces[block.format() as usize].lives[block.index()];
+            let heir = life.heir.filter(|&(heir, n_taken)| {
+                let space = &state.spaces[heir.format() as usize];
+                let is_same = space.counts[heir.index()] > 0 && space.lives[heir.index()].n_taken == n_taken;
+                let is_beside = heirs.get(before).is_none_or(|first: &KvBlock| first.unit() == heir.unit());
+                is_same && is_beside && heir.format() == to && heir.sub() == sub
+            });
+            let Some((heir, _)) = heir else {
+                heirs.truncate(before);
+                return false;
+            };
+            heirs.push(heir);
+        }
+        for &heir in &heirs[before..] {
+            *state.count_mut(heir) += 1;
+        }
+        true
+    }
+
     /// Uncommits pages that no unit in use touches, all but `n_kept` of them, and tells `give_back` which.
     pub(crate) fn reclaim(&self, n_kept: usize, give_back: &mut dyn FnMut(KvFormat, usize)) {
         let mut state = self.lock();
@@ -172,7 +231,7 @@ impl Allocator {
     /// Returns the blocks with an owner, by format.
     pub(crate) fn n_owned(&self) -> [usize; KvFormat::COUNT] {
         let state = self.lock();
-        KvFormat::ALL.map(|format| state.spaces[format as usize].n_owned())
+        KvFormat::ALL.map(|format| state.spaces[format as usize].n_owned)
     }
 
     pub(crate) fn count(&self, block: KvBlock) -> u32 {
@@ -196,6 +255,7 @@ impl State {
     fn take_unit(&mut self, format: KvFormat) -> Option<usize> {
         let n_left = self.n_pages_max - self.n_pages;
         let space = &mut self.spaces[format as usize];
+        let n_left = n_left.saturating_sub(space.n_left_over);
         let unit = match space.ready.least() {
             Some(unit) => unit,
             None => {
@@ -218,14 +278,17 @@ impl State {
             let count = self.count_mut(block);
             *count = count.checked_sub(1).expect("only owners release a block");
             if *count == 0 {
-                self.spaces[block.format() as usize].vacate(block.unit());
+                let space = &mut self.spaces[block.format() as usize];
+                space.n_owned -= 1;
+                space.vacate(block.unit());
             }
         }
     }
 
     /// Returns how many blocks to write to could be taken, one after the other.
     fn n_free(&self) -> usize {
-        let (space, mut n_left) = (&self.spaces[self.exact as usize], self.n_pages_max - self.n_pages);
+        let space = &self.spaces[self.exact as usize];
+        let mut n_left = (self.n_pages_max - self.n_pages).saturating_sub(space.n_left_over);
         if space.users.len() - space.committed.len() <= n_left {
             return space.free.len();
         }
@@ -246,7 +309,7 @@ impl State {
     }
 
     fn n_in_use(&self) -> usize {
-        self.spaces.iter().map(Space::n_owned).sum()
+        self.spaces.iter().map(|space| space.n_owned).sum()
     }
 }
 
@@ -260,14 +323,6 @@ impl Space {
     fn units_of(&self, page: usize) -> RangeInclusive<usize> {
         let last = ((page + 1) * self.page_bytes - 1) / self.stride;
         page * self.page_bytes / self.stride..=last.min(self.counts.len() / self.format.blocks_per_unit() - 1)
-    }
-
-    fn n_owned(&self) -> usize {
-        // Blocks share units only where units are few and large.
-        match self.format.blocks_per_unit() {
-            1 => self.counts.len() - self.free.len(),
-            _ => self.counts.iter().filter(|&&count| count > 0).count(),
-        }
     }
 
     /// Commits a free unit's pages.
@@ -305,7 +360,12 @@ impl Space {
             self.users[page] += 1;
         }
         let per_unit = self.format.blocks_per_unit();
-        self.counts[unit * per_unit..(unit + 1) * per_unit].fill(1);
+        let blocks = unit * per_unit..(unit + 1) * per_unit;
+        self.counts[blocks.clone()].fill(1);
+        self.n_owned += per_unit;
+        for life in self.lives.get_mut(blocks).into_iter().flatten() {
+            *life = Life { n_taken: life.n_taken.wrapping_add(1), heir: None };
+        }
     }
 
     /// Frees a unit if none of its blocks has an owner.

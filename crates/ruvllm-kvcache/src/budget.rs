@@ -35,10 +35,10 @@ pub enum Level {
 /// What can be done when memory runs short, the mildest first. A budget only says which; its owner does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Relief {
-    /// Give up what only the cache holds.
-    Evict,
     /// Keep old blocks in fewer bits.
     Quantise,
+    /// Give up what only the cache holds.
+    Evict,
     /// Move blocks to disk.
     Spill,
     /// Take no new requests.
@@ -65,6 +65,7 @@ pub struct MemoryBudget {
     level: Level,
     /// What the caller can do, the mildest first.
     reliefs: Vec<Relief>,
+    is_quantisable: bool,
     quotas: HashMap<u64, usize>,
 }
 
@@ -74,7 +75,14 @@ impl MemoryBudget {
         let mut reliefs = reliefs.to_vec();
         reliefs.sort_unstable();
         let total_bytes = bytes / PAGE_BYTES * PAGE_BYTES;
-        MemoryBudget { total_bytes, held: [0; 2], level: Level::Low, reliefs, quotas: HashMap::new() }
+        MemoryBudget {
+            total_bytes,
+            held: [0; 2],
+            level: Level::Low,
+            reliefs,
+            is_quantisable: true,
+            quotas: HashMap::new(),
+        }
     }
 
     /// Returns its bytes: whole pages.
@@ -104,13 +112,18 @@ impl MemoryBudget {
         };
     }
 
-    /// Returns how full it is and what to do about it: evicting while the cache holds something; else the mildest the
-    /// caller can do, of which rejecting and spilling wait for [`Level::High`].
+    /// Tells whether there is anything left to keep in fewer bits.
+    pub fn set_quantisable(&mut self, is_left: bool) {
+        self.is_quantisable = is_left;
+    }
+
+    /// Returns how full it is and what to do about it: the mildest the caller can do. Only quantising does not wait for
+    /// [`Level::High`]; evicting helps while the cache holds something.
     pub fn pressure(&self) -> Pressure {
         let excess_bytes = self.held_bytes().saturating_sub((self.total_bytes as f64 * ELEVATED) as usize);
         let fits = |relief: &Relief| match relief {
             Relief::Evict => self.level == Level::High && self.held[Owner::Cache as usize] > 0,
-            Relief::Quantise => self.level >= Level::Elevated,
+            Relief::Quantise => self.level >= Level::Elevated && self.is_quantisable,
             Relief::Spill | Relief::Reject => self.level == Level::High,
         };
         Pressure { level: self.level, excess_bytes, relief: self.reliefs.iter().copied().find(fits) }
@@ -167,6 +180,10 @@ mod tests {
 
         let mut budget = MemoryBudget::new(100 * PAGE_BYTES, &[Relief::Spill, Relief::Quantise]);
         assert_eq!(at(&mut budget, [71, 0]), (Level::Elevated, Some(Relief::Quantise)));
+        let mut budget = MemoryBudget::new(100 * PAGE_BYTES, &[Relief::Evict, Relief::Quantise]);
+        assert_eq!(at(&mut budget, [30, 56]), (Level::High, Some(Relief::Quantise)));
+        budget.set_quantisable(false);
+        assert_eq!(at(&mut budget, [30, 56]), (Level::High, Some(Relief::Evict)));
         let mut budget = MemoryBudget::new(100 * PAGE_BYTES, &[Relief::Spill, Relief::Reject]);
         assert_eq!(at(&mut budget, [71, 0]), (Level::Elevated, None));
         assert_eq!(at(&mut budget, [86, 0]), (Level::High, Some(Relief::Spill)));

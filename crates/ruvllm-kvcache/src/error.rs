@@ -42,6 +42,8 @@ pub enum KvErrorKind {
         /// Bytes that were asked for.
         needed: usize,
     },
+    /// The name is none of a policy.
+    UnknownPolicy,
     /// The store on disk cannot be used.
     Disk(DiskFault),
 }
@@ -76,6 +78,11 @@ impl KvError {
         KvError::new(KvErrorKind::NoMemory { needed })
     }
 
+    pub(crate) fn unknown_policy(name: &str) -> KvError {
+        let line = format!("unknown kv policy '{name}'; choose one of {}", crate::KvPolicy::NAMES);
+        KvError { kind: KvErrorKind::UnknownPolicy, line: Some(line.into()) }
+    }
+
     /// Makes an error of the store on disk that is shown as `line`.
     pub(crate) fn disk(fault: DiskFault, line: String) -> KvError {
         KvError { kind: KvErrorKind::Disk(fault), line: Some(line.into()) }
@@ -103,6 +110,7 @@ impl fmt::Display for KvError {
                 "the tenant's quota is full: {needed} bytes of kv cache needed, {quota} granted; \
                  end one of its sequences or raise the quota"
             ),
+            KvErrorKind::UnknownPolicy => f.write_str(self.line.as_deref().unwrap_or("unknown kv policy")),
             KvErrorKind::Disk(_) => f.write_str(self.line.as_deref().unwrap_or("the store on disk cannot be used")),
             KvErrorKind::NoMemory { needed } => {
                 let gib = needed as f64 / (1u64 << 30) as f64;

@@ -3,12 +3,17 @@
 use crate::block::{Allocator, PoolStats, SpaceSize};
 use crate::budget::PAGE_BYTES;
 use crate::error::{KvError, KvErrorKind};
+use crate::policy::{Ageing, KvPolicy, Move};
+use crate::stats::Usage;
 use crate::table::Sequence;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use ruvllm_kernels::Isa;
 use ruvllm_kernels::arena::PageRange;
 use ruvllm_kernels::attention::{
-    self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment,
+    self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment, Table, UNIT_BLOCKS,
 };
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::team::{Shared, Team};
 use std::sync::Arc;
 
 /// What a model keeps per position: one entry per *attention* layer; layers without attention have none.
@@ -107,6 +112,8 @@ pub struct BlockPool {
     layout: KvLayout,
     exact: KvFormat,
     n_bytes: usize,
+    /// The blocks of a migration, kept so that it allocates nothing.
+    made: Vec<KvBlock>,
 }
 
 impl BlockPool {
@@ -150,7 +157,14 @@ impl BlockPool {
         }
         let allocator = Arc::new(Allocator::new(sizes, PAGE_BYTES, bytes_max.div_ceil(PAGE_BYTES)));
         let n_bytes = sizes[0].n_units * layout.block_bytes(exact);
-        Ok(BlockPool { stores, allocator, layout: layout.clone(), exact, n_bytes })
+        Ok(BlockPool {
+            stores,
+            allocator,
+            layout: layout.clone(),
+            exact,
+            n_bytes,
+            made: Vec::with_capacity(UNIT_BLOCKS),
+        })
     }
 
     /// Returns the format that rows are written in.
@@ -231,6 +245,32 @@ impl BlockPool {
         self.allocator.stats()
     }
 
+    /// Returns who holds the blocks where there is no prefix cache (else [`PrefixCache::usage`](crate::PrefixCache::usage)).
+    pub fn usage(&self) -> Usage {
+        self.usage_with([0; KvFormat::COUNT])
+    }
+
+    /// Returns the bytes of the blocks that a sequence holds, reserved ones too.
+    pub fn sequence_bytes(&self, sequence: &Sequence) -> usize {
+        sequence.blocks().map(|block| self.block_bytes(block.format())).sum()
+    }
+
+    /// Returns who holds the blocks, if `cached_only` of each format are the prefix cache's alone.
+    pub(crate) fn usage_with(&self, cached_only: [usize; KvFormat::COUNT]) -> Usage {
+        let stats = self.stats();
+        let bytes = KvFormat::ALL.iter().map(|&format| cached_only[format as usize] * self.block_bytes(format));
+        let (n_cached, cached_only_bytes) = (cached_only.iter().sum::<usize>(), bytes.sum::<usize>());
+        Usage {
+            total: stats.total,
+            free: stats.free,
+            cached_only: n_cached,
+            in_use: stats.in_use - n_cached,
+            cached_only_bytes,
+            in_use_bytes: self.held_bytes() - cached_only_bytes,
+            committed_bytes: self.committed_bytes(),
+        }
+    }
+
     /// Returns an empty sequence for up to `capacity` positions. It owns no blocks yet.
     pub fn sequence(&self, capacity: usize) -> Sequence {
         Sequence::new(Arc::clone(&self.allocator), capacity)
@@ -287,9 +327,135 @@ impl BlockPool {
 
     /// Copies a block to an exact one.
     fn copy(&mut self, from: KvBlock, to: KvBlock) {
-        assert_eq!(from.format(), self.exact, "the format of a block that is copied");
+        if from.format() != self.exact {
+            return self.restore(from, to);
+        }
         let Store { range, stride, unit_bytes, .. } = self.store_mut(to.format());
         range.copy_within(from.unit() * *stride..from.unit() * *stride + *unit_bytes, to.unit() * *stride);
+    }
+
+    /// Reads a block of few bits back into an exact one. Rare (a fork inside such a block), so on this thread alone.
+    fn restore(&mut self, from: KvBlock, to: KvBlock) {
+        let mut store = self.stores[to.format() as usize].take().expect("the pool has exact blocks");
+        let table = attention::pick(Isa::Scalar);
+        for (layer, &shape) in self.layout.layers.iter().enumerate() {
+            let (k_at, v_at) = store.parts[layer];
+            let (mut k, mut v) = (vec![0.0; shape.k_block_len()], vec![0.0; shape.v_block_len()]);
+            table.dequantize(shape, self.layer(layer).part(shape, from), &mut k, &mut v);
+            let unit = store.unit_mut(to.unit());
+            for (at, floats) in [(k_at, k), (v_at, v)] {
+                match to.format() {
+                    KvFormat::F32 => unit[at..at + 4 * floats.len()].copy_from_slice(bytemuck::cast_slice(&floats)),
+                    _ => {
+                        let mut halves = vec![f16::ZERO; floats.len()];
+                        halves.convert_from_f32_slice(&floats);
+                        unit[at..at + 2 * halves.len()].copy_from_slice(bytemuck::cast_slice(&halves));
+                    }
+                }
+            }
+        }
+        self.stores[to.format() as usize] = Some(store);
+    }
+
+    /// Makes a unit of format `to` of blocks in order of position, every layer's part of it on the whole team, and
+    /// appends its blocks to `made`. The blocks it is made of keep their owners. All of their positions are written.
+    ///
+    /// # Errors
+    /// [`KvErrorKind::PoolFull`]; nothing was made then.
+    ///
+    /// # Panics
+    /// If `from` are not as many blocks as a unit has, or one of them is of format `to` or has no owner.
+    pub fn quantize(
+        &mut self,
+        (table, team): (&Table, &Team),
+        from: &[KvBlock],
+        to: KvFormat,
+        made: &mut Vec<KvBlock>,
+    ) -> Result<(), KvError> {
+        assert!(from.len() == to.blocks_per_unit() && from.iter().all(|block| block.format() != to));
+        assert!(from.iter().all(|&block| self.allocator.count(block) > 0), "blocks without an owner are quantised");
+        let first = made.len();
+        self.take(to, 1, made)?;
+        let mut store = self.stores[to as usize].take().expect("a unit of the format was taken");
+        let parts = std::mem::take(&mut store.parts);
+        let unit = Shared::new(store.unit_mut(made[first].unit()));
+        team.for_each(parts.len(), 1, &|layers, _| {
+            for layer in layers {
+                let (shape, (k_at, v_at)) = (self.layout.layers[layer], parts[layer]);
+                let view = self.layer(layer);
+                let blocks: [_; UNIT_BLOCKS] = std::array::from_fn(|i| view.part(shape, from[i.min(from.len() - 1)]));
+                // SAFETY: a layer's keys and values are its own part of the unit, and each layer is one worker's.
+                let (k, v) =
+                    unsafe { (unit.slice(k_at..k_at + to.k_bytes(shape)), unit.slice(v_at..v_at + to.v_bytes(shape))) };
+                table.quantize(shape, &blocks[..from.len()], to, k, v);
+            }
+        });
+        store.parts = parts;
+        self.stores[to as usize] = Some(store);
+        Ok(())
+    }
+
+    /// Gives blocks of [`BlockPool::quantize`] back.
+    pub fn discard(&self, made: &mut Vec<KvBlock>) {
+        self.allocator.release(made);
+        made.clear();
+    }
+
+    /// Brings blocks of a sequence into fewer bits, a unit of format `to`. Where others share them, they keep what they
+    /// have, and find what was made of it when their turn comes.
+    ///
+    /// # Errors
+    /// [`KvErrorKind::PoolFull`]; the sequence is as before.
+    ///
+    /// # Panics
+    /// As [`BlockPool::quantize`]; if the sequence belongs to another pool, or a position is not written.
+    pub fn migrate(
+        &mut self,
+        kernels: (&Table, &Team),
+        sequence: &mut Sequence,
+        Move { blocks: range, to }: Move,
+    ) -> Result<(), KvError> {
+        self.assert_owns(sequence);
+        assert!(range.end * BLOCK_TOKENS <= sequence.len(), "blocks {range:?} of {} positions", sequence.len());
+        let from = &sequence.blocks[range.clone()];
+        let mut made = std::mem::take(&mut self.made);
+        made.clear();
+        if !self.allocator.take_heirs(from, to, &mut made) {
+            if let Err(error) = self.quantize(kernels, from, to, &mut made) {
+                self.made = made;
+                return Err(error);
+            }
+            self.allocator.set_heirs(from, &made);
+        }
+        self.allocator.release(from);
+        sequence.blocks[range].copy_from_slice(&made);
+        self.made = made;
+        Ok(())
+    }
+
+    /// Brings up to `n_max` blocks of a sequence into fewer bits as the policy wants it, the oldest first, and returns how
+    /// many it were. Where the pool has no room, it waits for the next time.
+    ///
+    /// # Panics
+    /// As [`BlockPool::migrate`].
+    pub fn age(
+        &mut self,
+        kernels: (&Table, &Team),
+        sequence: &mut Sequence,
+        (ageing, policy): (&mut Ageing, KvPolicy),
+        n_max: usize,
+    ) -> usize {
+        let mut n_done = 0;
+        while n_done < n_max {
+            let mut next = *ageing;
+            let Some(step) = next.next(policy, &sequence.blocks, sequence.len()) else { break };
+            let n = step.blocks.len();
+            if self.migrate(kernels, sequence, step).is_err() {
+                break;
+            }
+            (*ageing, n_done) = (next, n_done + n);
+        }
+        n_done
     }
 
     /// Gives pages in which no block has an owner back to the system, all but `bytes_kept` bytes of them.

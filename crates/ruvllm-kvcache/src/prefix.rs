@@ -4,11 +4,15 @@ use crate::block::Allocator;
 use crate::error::{KvError, KvErrorKind};
 use crate::key::Namespace;
 use crate::pool::BlockPool;
-use crate::radix::Tree;
+use crate::radix::{Path, Place, Tree};
 use crate::stats::{CacheStats, Usage};
 use crate::table::Sequence;
-use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat};
+use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, Table};
+use ruvllm_kernels::team::Team;
 use std::sync::Arc;
+
+/// Prefixes that are looked at to bring them into fewer bits.
+const OLDEST: usize = 64;
 
 /// A radix tree over token ids whose nodes own blocks of a [`BlockPool`].
 ///
@@ -86,23 +90,40 @@ impl PrefixCache {
         let wanted = &tokens[..tokens.len().saturating_sub(1).min(capacity)];
         let path = self.tree.find(namespace, wanted);
         self.tree.touch(&path);
-        self.found.clear();
-        self.tree.blocks(&path, &mut self.found);
+        let mut found = std::mem::take(&mut self.found);
+        let n_known = self.usable(&path, &mut found);
         let counts = &mut self.counts;
         counts.lookups += 1;
         counts.tokens_asked += tokens.len() as u64;
-        counts.tokens_saved += path.n_tokens as u64;
-        match path.n_tokens {
+        counts.tokens_saved += n_known as u64;
+        match n_known {
             0 => counts.misses += 1,
             n if n == wanted.len() => counts.full += 1,
             _ => counts.partial += 1,
         }
-        Sequence::of_blocks(Arc::clone(&self.allocator), capacity, &self.found, path.n_tokens)
+        let sequence = Sequence::of_blocks(Arc::clone(&self.allocator), capacity, &found, n_known);
+        self.found = found;
+        sequence
+    }
+
+    /// Sets `blocks` to the path's and returns how many tokens can be used of them: a block in few bits is used as a whole
+    /// or not at all, because what follows would have to be written into it.
+    fn usable(&self, path: &Path, blocks: &mut Vec<KvBlock>) -> usize {
+        blocks.clear();
+        self.tree.blocks(path, blocks);
+        match (path.n_tokens % BLOCK_TOKENS, blocks.last()) {
+            (n_partial @ 1.., Some(last)) if last.format() != self.exact => {
+                blocks.pop();
+                path.n_tokens - n_partial
+            }
+            _ => path.n_tokens,
+        }
     }
 
     /// Returns how many leading tokens a [`PrefixCache::lookup`] would find; counts and changes nothing.
     pub fn n_cached(&self, namespace: Namespace, tokens: &[u32]) -> usize {
-        self.tree.find(namespace, &tokens[..tokens.len().saturating_sub(1)]).n_tokens
+        let path = self.tree.find(namespace, &tokens[..tokens.len().saturating_sub(1)]);
+        self.usable(&path, &mut Vec::new())
     }
 
     /// Returns how many leading tokens a [`PrefixCache::lookup`] would find, and the bytes of those of their whole blocks
@@ -110,13 +131,14 @@ impl PrefixCache {
     pub fn known(&self, namespace: Namespace, tokens: &[u32]) -> (usize, usize) {
         let path = self.tree.find(namespace, &tokens[..tokens.len().saturating_sub(1)]);
         let mut blocks = Vec::new();
-        self.tree.blocks(&path, &mut blocks);
-        blocks.truncate(path.n_tokens / BLOCK_TOKENS);
+        let n_known = self.usable(&path, &mut blocks);
+        blocks.truncate(n_known / BLOCK_TOKENS);
         let in_use = blocks.into_iter().filter(|&block| self.allocator.count(block) > 1);
-        (path.n_tokens, in_use.map(|block| self.block_bytes[block.format() as usize]).sum())
+        (n_known, in_use.map(|block| self.block_bytes[block.format() as usize]).sum())
     }
 
-    /// Keeps the blocks of `tokens`, which `sequence` begins with, as far as they are not known yet. Returns the
+    /// Keeps the blocks of `tokens`, which `sequence` begins with, as they are, as far as they are not known yet; known ones
+    /// that the sequence has in fewer bits are kept in these. Returns the
     /// positions (in blocks) of those that were taken over: the ones a store behind the cache does not have.
     ///
     /// The sequence may go on: between [`Sequence::advance`] and the next reserve, or at any time if `tokens` end with a
@@ -129,6 +151,13 @@ impl PrefixCache {
         let n = tokens.len();
         assert!(n <= sequence.len(), "{n} tokens to keep of a sequence of {}", sequence.len());
         let blocks = &sequence.blocks[..n.div_ceil(BLOCK_TOKENS)];
+        if blocks.iter().any(|block| block.format() != self.exact) {
+            let (path, allocator) = (self.tree.find(namespace, tokens), &self.allocator);
+            self.tree.adopt(&path, blocks, &mut |old, new| {
+                allocator.retain(&[new]);
+                allocator.release(&[old]);
+            });
+        }
         let inserted = self.tree.insert(namespace, tokens, blocks);
         self.allocator.retain(&blocks[inserted.from..]);
         if let Some(dropped) = inserted.dropped {
@@ -157,6 +186,43 @@ impl PrefixCache {
         let n_freed = self.tree.evict(n, &mut |block| allocator.release_last(block));
         self.counts.evictions += n_freed as u64;
         n_freed
+    }
+
+    /// Brings up to `n` blocks that nobody else owns into fewer bits, the longest unused first: into 8 bits, and if all are,
+    /// whole units into 4 bits. Returns how many it were; none if nothing is left, or the pool has no room.
+    pub fn quantize(&mut self, pool: &mut BlockPool, kernels: (&Table, &Team), n: usize) -> usize {
+        let mut n_done = 0;
+        for to in [KvFormat::Q8, KvFormat::Q4] {
+            if !pool.has(to) {
+                continue;
+            }
+            let per_unit = to.blocks_per_unit();
+            for prefix in 0..OLDEST {
+                let Some(places) = self.tree.places(prefix).filter(|_| n_done < n) else { break };
+                for unit in places.chunks_exact(per_unit).skip(1) {
+                    if n_done < n && self.quantize_unit(pool, kernels, unit, to) {
+                        n_done += per_unit;
+                    }
+                }
+            }
+        }
+        n_done
+    }
+
+    /// Replaces blocks of a prefix by a unit of fewer bits, if they are the cache's alone and in more.
+    fn quantize_unit(&mut self, pool: &mut BlockPool, kernels: (&Table, &Team), unit: &[Place], to: KvFormat) -> bool {
+        self.found.clear();
+        self.found.extend(unit.iter().map(|&place| self.tree.at(place)));
+        let can = |&block: &KvBlock| block.format() < to && self.allocator.count(block) == 1;
+        let mut made = Vec::with_capacity(unit.len());
+        if !self.found.iter().all(can) || pool.quantize(kernels, &self.found, to, &mut made).is_err() {
+            return false;
+        }
+        for (&place, block) in unit.iter().zip(made) {
+            let old = self.tree.replace(place, block);
+            self.allocator.release(&[old]);
+        }
+        true
     }
 
     /// [`BlockPool::reserve`], for which cached blocks give way.
@@ -205,10 +271,11 @@ impl PrefixCache {
     }
 
     /// Returns who holds the pool's blocks. Costs a look at each.
-    pub fn usage(&self) -> Usage {
-        let stats = self.allocator.stats();
-        let cached_only = self.tree.all_blocks().filter(|&block| self.allocator.count(block) == 1).count();
-        Usage { total: stats.total, free: stats.free, cached_only, in_use: stats.in_use - cached_only }
+    pub fn usage(&self, pool: &BlockPool) -> Usage {
+        let mut cached_only = [0; KvFormat::COUNT];
+        let alone = self.tree.all_blocks().filter(|&block| self.allocator.count(block) == 1);
+        alone.for_each(|block| cached_only[block.format() as usize] += 1);
+        pool.usage_with(cached_only)
     }
 
     /// Iterates over the cached prefixes, the least recently used first: what a store would keep.

@@ -20,6 +20,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Place of a node in [`Tree::nodes`].
 type NodeId = u32;
 
+/// A node and the place of a block in it.
+pub(crate) type Place = (NodeId, usize);
+
 /// The tokens of a block, at most 16; a beginning of another sorts before it.
 #[derive(Clone, Copy, Debug)]
 struct BlockKey {
@@ -358,6 +361,45 @@ impl Tree {
         }
         blocks.iter().for_each(|block: &KvBlock| self.n_blocks[block.format() as usize] -= 1);
         blocks
+    }
+
+    /// Puts blocks of fewer bits in the place of the path's whole blocks, where `blocks`, which hold the same tokens, have
+    /// them, and tells `swapped` both.
+    pub(crate) fn adopt(&mut self, path: &Path, blocks: &[KvBlock], swapped: &mut dyn FnMut(KvBlock, KvBlock)) {
+        let mut rest = blocks;
+        for &(id, n) in &path.nodes {
+            let whole = n / BLOCK_TOKENS;
+            for (i, &block) in rest.iter().enumerate().take(whole) {
+                if block.format() > self.nodes[id as usize].blocks[i].format() {
+                    swapped(self.replace((id, i), block), block);
+                }
+            }
+            rest = &rest[whole.min(rest.len())..];
+        }
+    }
+
+    /// Returns the places of the whole blocks of the `n`th least recently used prefix that is not the beginning of
+    /// another, in order.
+    pub(crate) fn places(&self, n: usize) -> Option<Vec<Place>> {
+        let &(_, leaf) = self.leaves.iter().nth(n)?;
+        let upwards = std::iter::successors(Some(leaf), |&id| self.nodes[id as usize].parent);
+        let mut path: Vec<NodeId> = upwards.collect();
+        path.reverse();
+        let whole = |&id: &NodeId| self.nodes[id as usize].tokens.len() / BLOCK_TOKENS;
+        Some(path.iter().flat_map(|id| (0..whole(id)).map(move |i| (*id, i))).collect())
+    }
+
+    /// Returns the block at a place.
+    pub(crate) fn at(&self, (id, i): Place) -> KvBlock {
+        self.nodes[id as usize].blocks[i]
+    }
+
+    /// Puts another block at a place and returns the one that was there.
+    pub(crate) fn replace(&mut self, (id, i): Place, block: KvBlock) -> KvBlock {
+        let old = std::mem::replace(&mut self.nodes[id as usize].blocks[i], block);
+        self.n_blocks[old.format() as usize] -= 1;
+        self.n_blocks[block.format() as usize] += 1;
+        old
     }
 
     /// Iterates over the namespaces that hold something.

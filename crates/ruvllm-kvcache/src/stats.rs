@@ -34,15 +34,21 @@ impl CacheStats {
     }
 }
 
-/// Who holds the blocks of a pool: `free + cached_only + in_use == total`.
+/// Who holds the blocks of a pool, whatever their formats: `free + cached_only + in_use == total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// All blocks.
     pub total: usize,
-    /// Blocks without an owner.
+    /// Blocks that can be taken to write to.
     pub free: usize,
     /// Blocks that only the prefix cache holds; it gives them up when they are needed.
     pub cached_only: usize,
     /// Blocks that sequences hold, whether the cache does too or not.
     pub in_use: usize,
+    /// Bytes of the blocks that only the prefix cache holds.
+    pub cached_only_bytes: usize,
+    /// Bytes of the blocks that sequences hold.
+    pub in_use_bytes: usize,
+    /// Bytes that may be memory: whole pages, never more than the budget.
+    pub committed_bytes: usize,
 }

@@ -175,6 +175,7 @@ pub fn summary_json(summary: &GenerationSummary, session: Option<&Resume>) -> se
             "ttft_ms": timings.ttft_ms,
             "cached_tokens": timings.cached_tokens,
             "disk_tokens": timings.disk_tokens,
+            "kv_bytes_per_token": timings.kv_bytes_per_token,
         },
     });
     if let Some(session) = session {

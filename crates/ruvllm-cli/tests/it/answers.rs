@@ -26,7 +26,7 @@ fn run_answers_with_one_object() {
     assert!(!tokens.is_empty() && tokens.len() <= 24);
     assert!(object["prompt_tokens"].as_array().is_some_and(|tokens| tokens.len() > 8));
     assert!(["stop", "length"].contains(&object["finish_reason"].as_str().unwrap_or_default()));
-    for key in ["load_ms", "prompt_ms", "prompt_tps", "decode_tps", "ttft_ms", "cached_tokens"] {
+    for key in ["load_ms", "prompt_ms", "prompt_tps", "decode_tps", "ttft_ms", "cached_tokens", "kv_bytes_per_token"] {
         assert!(object["timings"][key].as_f64().is_some_and(|value| value >= 0.0), "{key}");
     }
     assert_eq!(answer(&["--threads", "2"])["tokens"], object["tokens"], "threads do not change the answer");

@@ -93,7 +93,7 @@ fn bad_flags() {
         ),
         (&["run", "--threads", "0", "--prompt", "x"], "--threads"),
         (&["run", "--ctx", "0", "--prompt", "x"], "--ctx"),
-        (&["run", "--kv", "q3", "--prompt", "x"], "--kv"),
+        (&["run", "--kv", "q3", "--prompt", "x"], "unknown kv policy 'q3'; choose one of f16, f32, q8, tiered,"),
         (&["run", "--top-p", "2", "--prompt", "x"], "--top-p"),
         (&["run", "--max-tokens", "many", "--prompt", "x"], "--max-tokens"),
         (&["run", "--prompt", "x", "--colour", "red"], "--colour"),

@@ -2,7 +2,7 @@
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
-use ruvllm_kvcache::{KvFormat as KvType, NamespaceBuilder};
+use ruvllm_kvcache::{KvPolicy, NamespaceBuilder};
 
 use crate::model::Model;
 
@@ -38,9 +38,9 @@ pub(super) fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBu
 }
 
 /// Adds how the model is run: this program's version, sources and instruction set (results differ in their last bits), the
-/// cache's element type, and the angles of the ropes as they came out (they depend on the file and on the context asked
+/// cache's policy, and the angles of the ropes as they came out (they depend on the file and on the context asked
 /// for). Requests add their tenant, adapters their content and generation.
-pub(super) fn of_model(file: NamespaceBuilder, model: &Model, isa: Isa, kv: KvType) -> NamespaceBuilder {
+pub(super) fn of_model(file: NamespaceBuilder, model: &Model, isa: Isa, kv: KvPolicy) -> NamespaceBuilder {
     let mut builder = file
         .part("version", env!("CARGO_PKG_VERSION").as_bytes())
         .part("sources", env!("RUVLLM_SOURCES_HASH").as_bytes())
@@ -65,7 +65,7 @@ mod tests {
     use ruvllm_kvcache::Namespace;
     use ruvllm_testkit::Golden;
 
-    fn of_bytes(bytes: Vec<u8>, n_ctx: usize, kv: KvType) -> Namespace {
+    fn of_bytes(bytes: Vec<u8>, n_ctx: usize, kv: KvPolicy) -> Namespace {
         let file = GgufFile::from_bytes(bytes.into()).expect("a golden file is sound");
         let compute = Compute::new(Isa::Scalar, 1);
         let mut progress = |_| {};
@@ -81,9 +81,11 @@ mod tests {
     #[test]
     fn whatever_changes_keys_and_values_changes_the_namespace() {
         let bytes = bytes_of("phi3-a", "f32");
-        let base = of_bytes(bytes.clone(), 64, KvType::F16);
-        assert_eq!(of_bytes(bytes.clone(), 64, KvType::F16), base, "the same file and settings");
-        let mut all = vec![base, of_bytes(bytes.clone(), 64, KvType::F32)];
+        let base = of_bytes(bytes.clone(), 64, KvPolicy::F16);
+        assert_eq!(of_bytes(bytes.clone(), 64, KvPolicy::F16), base, "the same file and settings");
+        let mut all = vec![base];
+        let policies = [KvPolicy::F32, KvPolicy::TIERED, KvPolicy::Tiered { hot: 256, warm: 513 }, KvPolicy::Auto];
+        all.extend(policies.map(|kv| of_bytes(bytes.clone(), 64, kv)));
         // One bit of a weight, and one of a hyper-parameter.
         let file = GgufFile::from_bytes(bytes.clone().into()).expect("a golden file is sound");
         let tensor = file.tensor("blk.1.attn_output.weight").expect("every layer has one");
@@ -91,14 +93,14 @@ mod tests {
         let at = bytes.windows(64).position(|window| window == &weights[..64]).expect("tensor bytes lie in the file");
         let mut tuned = bytes.clone();
         tuned[at] ^= 1;
-        all.push(of_bytes(tuned, 64, KvType::F16));
+        all.push(of_bytes(tuned, 64, KvPolicy::F16));
         let key = b"attention.layer_norm_rms_epsilon";
         let at = bytes.windows(key.len()).position(|window| window == key).expect("the file has the key");
         let mut other = bytes.clone();
         other[at + key.len() + 4] ^= 1;
-        all.push(of_bytes(other, 64, KvType::F16));
-        all.push(of_bytes(bytes_of("llama-a", "f32"), 64, KvType::F16));
-        all.push(of_bytes(bytes_of("llama-c", "f32"), 64, KvType::F16));
+        all.push(of_bytes(other, 64, KvPolicy::F16));
+        all.push(of_bytes(bytes_of("llama-a", "f32"), 64, KvPolicy::F16));
+        all.push(of_bytes(bytes_of("llama-c", "f32"), 64, KvPolicy::F16));
         assert!(all.iter().enumerate().all(|(i, a)| all[..i].iter().all(|b| a != b)), "{all:?}");
     }
 }

@@ -1,13 +1,19 @@
 //! The cache of a backend: block pool, open sequences, prefix cache and the memory they share.
 
 use ruvllm_kvcache::{
-    BlockPool, CacheStats, KvError, KvLayout, Level, MemoryBudget, Namespace, NamespaceBuilder, Owner, PrefixCache,
-    Pressure, Relief, Sequence, Usage,
+    Ageing, BlockPool, CacheStats, KvError, KvErrorKind, KvLayout, KvPolicy, Level, MemoryBudget, Namespace,
+    NamespaceBuilder, Owner, PrefixCache, Pressure, Sequence, Usage,
 };
 
 use super::persist::Persist;
+use super::tiers::Kernels;
 use super::{KnownPrefix, KvRoom, SeqId};
 use crate::{EngineError, ErrorKind};
+
+/// Blocks brought into fewer bits at once when none is free.
+const SHRUNK_AT_ONCE: usize = 64;
+/// Memory without use that is kept for the next request.
+pub(super) const IDLE_BYTES: usize = 16 << 20;
 
 /// An open sequence and what is known of it.
 pub(super) struct Open {
@@ -17,20 +23,24 @@ pub(super) struct Open {
     /// Where its prefix came from and its blocks go when it ends; `None` for those that stay out of the prefix cache.
     namespace: Option<Namespace>,
     tenant: u64,
+    /// How its blocks are kept.
+    pub policy: KvPolicy,
+    pub ageing: Ageing,
 }
 
 /// Who holds which blocks.
 pub(super) struct KvStore {
     pub pool: BlockPool,
     /// One place a sequence; `None` is free.
-    sequences: Vec<Option<Open>>,
-    prefixes: Option<PrefixCache>,
+    pub(super) sequences: Vec<Option<Open>>,
+    pub(super) prefixes: Option<PrefixCache>,
     /// What survives the process.
     pub persist: Option<Persist>,
     /// What prefixes are valid for, but for the tenant.
     namespace: Option<NamespaceBuilder>,
-    budget: MemoryBudget,
+    pub(super) budget: MemoryBudget,
     n_ctx: usize,
+    pub(super) policy: KvPolicy,
 }
 
 impl KvStore {
@@ -39,14 +49,14 @@ impl KvStore {
     pub(super) fn new(
         pool: BlockPool,
         budget: MemoryBudget,
-        n_seq_max: usize,
-        n_ctx: usize,
+        (n_seq_max, n_ctx): (usize, usize),
+        policy: KvPolicy,
         namespace: Option<NamespaceBuilder>,
         persist: Option<Persist>,
     ) -> KvStore {
         let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
         let sequences = (0..n_seq_max).map(|_| None).collect();
-        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx }
+        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx, policy }
     }
 
     pub(super) fn get(&self, seq: SeqId) -> Option<&Open> {
@@ -72,8 +82,14 @@ impl KvStore {
         let slot = self.free_slot()?;
         let sequence = self.pool.sequence(self.n_ctx);
         let tokens = Vec::with_capacity(self.n_ctx);
-        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, tenant: 0 });
+        let (policy, ageing) = (self.policy, Ageing::default());
+        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, tenant: 0, policy, ageing });
         Ok(SeqId(slot))
+    }
+
+    /// Keeps an open sequence's blocks as they are written, whatever the policy of the others.
+    pub(super) fn keep_exact(&mut self, seq: SeqId) {
+        self.open_mut(seq).policy = KvPolicy::F16;
     }
 
     /// Opens a sequence that starts with what is known of `tokens`.
@@ -102,14 +118,14 @@ impl KvStore {
     pub(super) fn room(&self) -> KvRoom {
         let usage = self.usage();
         KvRoom {
-            free_bytes: (usage.free + usage.cached_only) * self.block_bytes(),
-            committed_bytes: self.pool.committed_bytes(),
+            free_bytes: usage.free * self.block_bytes() + usage.cached_only_bytes,
+            committed_bytes: usage.committed_bytes,
             free_seqs: self.sequences.iter().filter(|open| open.is_none()).count(),
         }
     }
 
     /// Returns the bytes of a block that rows are written to.
-    fn block_bytes(&self) -> usize {
+    pub(super) fn block_bytes(&self) -> usize {
         self.pool.block_bytes(self.pool.exact_format())
     }
 
@@ -142,7 +158,8 @@ impl KvStore {
         let mut tokens = Vec::with_capacity(self.n_ctx);
         tokens.extend_from_slice(&parent.tokens[..len]);
         let sequence = self.pool.fork(&parent.sequence, len);
-        let child = Open { sequence, tokens, namespace: parent.namespace, tenant: parent.tenant };
+        let Open { namespace, tenant, policy, ageing, .. } = *parent;
+        let child = Open { sequence, tokens, namespace, tenant, policy, ageing };
         self.sequences[slot] = Some(child);
         Ok(SeqId(slot))
     }
@@ -156,7 +173,7 @@ impl KvStore {
     }
 
     /// Closes a sequence; what it computed goes to the prefix cache.
-    pub(super) fn remove(&mut self, seq: SeqId) {
+    pub(super) fn remove(&mut self, kernels: Kernels<'_>, seq: SeqId) {
         let Some(Open { sequence, tokens, namespace, .. }) = self.sequences.get_mut(seq.0).and_then(Option::take)
         else {
             return;
@@ -169,8 +186,11 @@ impl KvStore {
             }
             drop(sequence);
             prefixes.trim();
-            self.relieve();
+            self.relieve(kernels);
+        } else {
+            drop(sequence);
         }
+        self.pool.reclaim(IDLE_BYTES);
     }
 
     /// Gives the whole blocks of a running sequence to the prefix cache as well, for others that start alike.
@@ -196,8 +216,12 @@ impl KvStore {
     }
 
     /// Makes room for `n` more tokens in each sequence, or for none: cached prefixes give way.
-    pub(super) fn reserve(&mut self, wanted: impl Iterator<Item = (SeqId, usize)> + Clone) -> Result<(), KvError> {
-        let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(seq, n));
+    pub(super) fn reserve(
+        &mut self,
+        kernels: Kernels<'_>,
+        wanted: impl Iterator<Item = (SeqId, usize)> + Clone,
+    ) -> Result<(), KvError> {
+        let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(kernels, seq, n));
         if result.is_err() {
             for (seq, _) in wanted {
                 let open = self.open_mut(seq);
@@ -207,21 +231,33 @@ impl KvStore {
         result
     }
 
-    fn reserve_one(&mut self, seq: SeqId, n: usize) -> Result<(), KvError> {
+    fn reserve_one(&mut self, kernels: Kernels<'_>, seq: SeqId, n: usize) -> Result<(), KvError> {
         if self.budget.has_quotas() {
-            let tenant = self.open(seq).tenant;
-            let own = self.sequences.iter().flatten().filter(|open| open.tenant == tenant);
-            let n_blocks = own.map(|open| open.sequence.blocks().len()).sum::<usize>();
-            let new_len = self.open(seq).sequence.len() + n;
-            let n_more = new_len.saturating_sub(self.open(seq).sequence.n_reserved());
-            let n_more = n_more.div_ceil(ruvllm_kvcache::BLOCK_TOKENS);
-            self.budget.check_quota(tenant, (n_blocks + n_more) * self.pool.block_bytes(self.pool.exact_format()))?;
+            self.check_quota(seq, n)?;
+        }
+        loop {
+            let sequence = &mut self.sequences[seq.0].as_mut().expect("checked to be open").sequence;
+            let result = self.pool.reserve(sequence, n);
+            let Err(KvErrorKind::PoolFull { .. }) = result.as_ref().map_err(KvError::kind) else { return result };
+            // Fewer bits first; what only the cache holds gives way if that is not enough.
+            if self.shrink(kernels, SHRUNK_AT_ONCE) == 0 {
+                break;
+            }
         }
         let sequence = &mut self.sequences[seq.0].as_mut().expect("checked to be open").sequence;
         match &mut self.prefixes {
             Some(prefixes) => prefixes.reserve(&mut self.pool, sequence, n),
             None => self.pool.reserve(sequence, n),
         }
+    }
+
+    /// Checks that the sequence's tenant may hold what `n` more tokens take.
+    fn check_quota(&self, seq: SeqId, n: usize) -> Result<(), KvError> {
+        let (tenant, sequence) = (self.open(seq).tenant, &self.open(seq).sequence);
+        let own = self.sequences.iter().flatten().filter(|open| open.tenant == tenant);
+        let n_bytes: usize = own.map(|open| self.pool.sequence_bytes(&open.sequence)).sum();
+        let n_more = (sequence.len() + n).saturating_sub(sequence.n_reserved()).div_ceil(ruvllm_kvcache::BLOCK_TOKENS);
+        self.budget.check_quota(tenant, n_bytes + n_more * self.block_bytes())
     }
 
     /// Counts tokens of a sequence as computed.
@@ -231,22 +267,14 @@ impl KvStore {
         open.tokens.extend_from_slice(tokens);
     }
 
-    /// Follows the budget's advice between requests, so that the next one finds free blocks.
-    fn relieve(&mut self) {
-        let pressure = self.pressure();
-        if let (Some(Relief::Evict), Some(prefixes)) = (pressure.relief, &mut self.prefixes) {
-            prefixes.evict(pressure.excess_bytes.div_ceil(self.pool.block_bytes(self.pool.exact_format()).max(1)));
-        }
-    }
-
-    /// Returns how full the memory is. Evicting happens by itself.
+    /// Returns how full the memory is. Evicting and quantising happen by themselves.
     pub(super) fn pressure(&mut self) -> Pressure {
         self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0)]);
         // Telling who holds what takes a look at every cached block, and matters only when memory runs short.
         if let (Some(prefixes), true) = (&self.prefixes, self.budget.pressure().level > Level::Low) {
-            let (usage, block_bytes) = (prefixes.usage(), self.pool.block_bytes(self.pool.exact_format()));
-            let held = [(Owner::Sequences, usage.in_use), (Owner::Cache, usage.cached_only)];
-            self.budget.set_held(&held.map(|(owner, n_blocks)| (owner, n_blocks * block_bytes)));
+            let usage = prefixes.usage(&self.pool);
+            let held = [(Owner::Sequences, usage.in_use_bytes), (Owner::Cache, usage.cached_only_bytes)];
+            self.budget.set_held(&held);
         }
         self.budget.pressure()
     }
@@ -262,11 +290,8 @@ impl KvStore {
 
     pub(super) fn usage(&self) -> Usage {
         match &self.prefixes {
-            Some(prefixes) => prefixes.usage(),
-            None => {
-                let stats = self.pool.stats();
-                Usage { total: stats.total, free: stats.free, cached_only: 0, in_use: stats.in_use }
-            }
+            Some(prefixes) => prefixes.usage(&self.pool),
+            None => self.pool.usage(),
         }
     }
 

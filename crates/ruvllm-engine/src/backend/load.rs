@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
-pub use ruvllm_kvcache::KvFormat as KvType;
 pub use ruvllm_kvcache::disk::FsyncPolicy;
-use ruvllm_kvcache::{BlockPool, KvError, KvLayout, MemoryBudget, PAGE_BYTES, Relief};
+use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
 
 use super::kv::KvStore;
 use super::persist::Persist;
@@ -25,8 +24,8 @@ pub struct LoadOptions {
     pub n_threads: usize,
     /// Context in tokens; by default the model's own, up to 4,096.
     pub n_ctx: Option<usize>,
-    /// Format of keys and values.
-    pub kv: KvType,
+    /// How keys and values are kept: exact, or in fewer bits as they age.
+    pub kv: KvPolicy,
     /// Sequences that may be open at once.
     pub n_seq_max: usize,
     /// Most bytes for keys and values, rounded down to 2 MiB pages; they become real as they are used. By default
@@ -52,7 +51,7 @@ impl Default for LoadOptions {
             isa: Isa::best(),
             n_threads,
             n_ctx: None,
-            kv: KvType::F16,
+            kv: KvPolicy::F16,
             n_seq_max: 1,
             kv_bytes: None,
             prefix_cache: true,
@@ -124,8 +123,8 @@ impl NativeBackend {
         let namespace = namespace.filter(|_| model.state_len == 0 && model.pooling.is_none());
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, namespace.is_some())?;
-        let pool = BlockPool::within(&model.kv_layout, &[options.kv], budget.total_bytes())?;
-        let kv = KvStore::new(pool, budget, options.n_seq_max, n_ctx, namespace, persist);
+        let pool = BlockPool::within(&model.kv_layout, options.kv.formats(), budget.total_bytes())?;
+        let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
         let mut backend = NativeBackend::assemble(compute, model, state, kv, info, file)?;
@@ -148,15 +147,17 @@ fn budget(
     n_ctx: usize,
     with_prefixes: bool,
 ) -> Result<MemoryBudget, EngineError> {
-    let block_bytes = model.kv_layout.block_bytes(options.kv);
+    let block_bytes = model.kv_layout.block_bytes(options.kv.formats()[0]);
     let n_bytes = options.kv_bytes.unwrap_or_else(|| {
         let n_blocks = KvLayout::blocks_for(n_ctx).saturating_mul(options.n_seq_max);
-        let contexts = model.kv_layout.memory_for(options.kv, n_blocks);
+        let contexts = model.kv_layout.memory_for(options.kv.formats()[0], n_blocks);
         let share = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
         let least = if with_prefixes { contexts.max(share) } else { contexts };
         least.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX)
     });
-    let budget = MemoryBudget::new(n_bytes, &[Relief::Evict, Relief::Reject]);
+    let reliefs = [Relief::Quantise, Relief::Evict, Relief::Reject];
+    let reliefs = if options.kv.shrinks_under_pressure() { &reliefs[..] } else { &reliefs[1..] };
+    let budget = MemoryBudget::new(n_bytes, reliefs);
     let n_bytes = budget.total_bytes();
     if n_bytes < block_bytes {
         let least = block_bytes.next_multiple_of(PAGE_BYTES);

@@ -6,8 +6,9 @@ mod kv;
 mod load;
 mod native;
 mod persist;
+mod tiers;
 
-pub use load::{FsyncPolicy, KvType, LoadOptions};
+pub use load::{FsyncPolicy, LoadOptions};
 pub use native::NativeBackend;
 pub(crate) use native::context_line;
 pub(crate) use persist::Persist;
@@ -144,6 +145,9 @@ pub trait LlmBackend: Send {
 
     /// Returns how many tokens a sequence holds.
     fn sequence_len(&self, seq: SeqId) -> usize;
+
+    /// Returns the bytes of a sequence's keys and values.
+    fn sequence_bytes(&self, seq: SeqId) -> usize;
 
     /// Computes new tokens and returns the wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
     ///

@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
-use ruvllm_kvcache::{CacheStats, Pressure, Usage};
+use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
 
 use super::kv::KvStore;
 use super::persist::Persist;
+use super::tiers::Kernels;
 use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Segment, SeqId};
 use crate::generate::Generation;
 use crate::kernels::Compute;
@@ -86,6 +87,21 @@ impl NativeBackend {
     /// Reads what is on disk of `tokens`, and returns how many leading tokens need no computing then.
     pub fn restore_prefix(&mut self, tokens: &[u32], tenant: u64) -> usize {
         self.kv.restore(tokens, tenant)
+    }
+
+    /// Returns how keys and values are kept.
+    pub fn kv_policy(&self) -> KvPolicy {
+        self.kv.policy
+    }
+
+    /// Opens an empty sequence whose keys and values stay as they are written whatever the policy.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::new_sequence`].
+    pub(crate) fn new_exact_sequence(&mut self) -> Result<SeqId, EngineError> {
+        let seq = self.new_sequence()?;
+        self.kv.keep_exact(seq);
+        Ok(seq)
     }
 
     /// Returns how full the memory for keys and values is, and what to do about it.
@@ -237,7 +253,7 @@ impl LlmBackend for NativeBackend {
     }
 
     fn free_sequence(&mut self, seq: SeqId) {
-        self.kv.remove(seq);
+        self.kv.remove(kernels(&self.compute), seq);
     }
 
     fn sequence_len(&self, seq: SeqId) -> usize {
@@ -248,7 +264,7 @@ impl LlmBackend for NativeBackend {
         if self.kv.get(seq).is_none() {
             return Err(EngineError::new(ErrorKind::Options, format!("sequence {} is not open", seq.0)));
         }
-        Ok(self.kv.reserve(std::iter::once((seq, n)))?)
+        Ok(self.kv.reserve(kernels(&self.compute), std::iter::once((seq, n)))?)
     }
 
     fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
@@ -267,6 +283,10 @@ impl LlmBackend for NativeBackend {
         self.kv.usage()
     }
 
+    fn sequence_bytes(&self, seq: SeqId) -> usize {
+        self.kv.get(seq).map_or(0, |open| self.kv.pool.sequence_bytes(&open.sequence))
+    }
+
     fn cache_stats(&self) -> Option<CacheStats> {
         self.kv.cache_stats()
     }
@@ -281,11 +301,19 @@ impl LlmBackend for NativeBackend {
             let line = format!("architecture {} makes embeddings, not tokens", self.info.arch);
             return Err(EngineError::new(ErrorKind::Unsupported, line));
         }
-        self.kv.reserve(segments.iter().map(|segment| (segment.seq, segment.tokens.len())))?;
+        // What aged in the last step is due now: nobody waits for logits that are there already.
+        let n_rows = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>().min(self.state.n_rows_max());
+        self.kv.age(kernels(&self.compute), segments.iter().map(|segment| segment.seq), n_rows);
+        let wanted = segments.iter().map(|segment| (segment.seq, segment.tokens.len()));
+        self.kv.reserve(kernels(&self.compute), wanted)?;
         let (mut next, mut n_logit_rows) = ((0, 0), 0);
         while next.0 < segments.len() {
             self.fill_batch(segments, &mut next);
             n_logit_rows += self.run_batch(n_logit_rows);
+            if next.0 < segments.len() {
+                let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
+                self.kv.age(kernels(&self.compute), seqs, self.tokens.len());
+            }
         }
         Ok(&mut self.state.logits[..n_logit_rows * self.model.n_vocab])
     }
@@ -298,7 +326,7 @@ impl LlmBackend for NativeBackend {
         let seq = self.new_sequence()?;
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
-            self.kv.reserve(std::iter::once((seq, tokens.len())))?;
+            self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
             self.fill_batch(&segment, &mut (0, 0));
             Ok(self.run_batch(0))
         });
@@ -309,6 +337,11 @@ impl LlmBackend for NativeBackend {
     fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
         Generation::start(self, request)
     }
+}
+
+/// Returns what quantises, and on which threads.
+fn kernels(compute: &Compute) -> Kernels<'_> {
+    (compute.kernels.attention, &compute.team)
 }
 
 /// The line for a prompt that does not fit.

@@ -130,6 +130,7 @@ impl Task {
     /// Gives its sequence back.
     pub(super) fn close(&mut self, backend: &mut dyn LlmBackend) {
         if let Some(seq) = self.seq.take() {
+            self.answer.closes(backend, seq);
             backend.free_sequence(seq);
         }
     }

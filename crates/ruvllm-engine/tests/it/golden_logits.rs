@@ -3,7 +3,7 @@
 //! Bounds: issue "A real model answers" asks max KL ≤ 1e-7 nats and max difference ≤ 1e-3 of f32 files, everywhere the
 //! same argmax; the goldens' own README gives the rows for f16 weights or keys (KL 2e-4, 6e-2, 99 %).
 
-use ruvllm_engine::{Engine, KvType, LoadOptions, architectures};
+use ruvllm_engine::{Engine, KvPolicy, LoadOptions, architectures};
 use ruvllm_testkit::{Golden, GoldenKind, LogitComparison, compare_logits, cosine, max_abs_diff};
 
 struct Bounds {
@@ -15,7 +15,7 @@ struct Bounds {
 const F32: Bounds = Bounds { max_kl: 1e-7, max_abs_diff: 1e-3, argmax_agreement: 1.0 };
 const F16: Bounds = Bounds { max_kl: 2e-4, max_abs_diff: 6e-2, argmax_agreement: 0.99 };
 
-fn open(golden: &Golden, dtype: &str, kv: KvType) -> Engine {
+fn open(golden: &Golden, dtype: &str, kv: KvPolicy) -> Engine {
     let options = LoadOptions { n_ctx: Some(golden.n_ctx), kv, n_threads: 2, ..LoadOptions::default() };
     Engine::load(&golden.model(dtype), &options, &mut |_| {}).unwrap_or_else(|error| panic!("{}: {error}", golden.name))
 }
@@ -50,7 +50,7 @@ fn logits_agree_with_transformers_in_one_batch_in_chunks_and_token_by_token() {
     for golden in supported().filter(|golden| golden.kind == GoldenKind::Logits) {
         let expected = golden.logits();
         for dtype in golden.dtypes() {
-            for (kv, bounds) in [(KvType::F32, if dtype == "f32" { &F32 } else { &F16 }), (KvType::F16, &F16)] {
+            for (kv, bounds) in [(KvPolicy::F32, if dtype == "f32" { &F32 } else { &F16 }), (KvPolicy::F16, &F16)] {
                 let mut engine = open(&golden, dtype, kv);
                 let what = format!("{} {dtype}, KV {kv:?}", golden.name);
                 let whole = logits(&mut engine, &golden.tokens, golden.tokens.len());
@@ -72,7 +72,7 @@ fn embeddings_agree_with_transformers() {
     let mut n_models = 0;
     for golden in supported().filter(|golden| golden.kind == GoldenKind::Embedding) {
         let expected = golden.pooled();
-        let pooled = open(&golden, "f32", KvType::F32).embed(&golden.tokens).expect("golden tokens fit");
+        let pooled = open(&golden, "f32", KvPolicy::F32).embed(&golden.tokens).expect("golden tokens fit");
         assert!(cosine(&expected, &pooled) >= 0.999_999, "{}: cosine {}", golden.name, cosine(&expected, &pooled));
         assert!(max_abs_diff(&expected, &pooled) <= 5e-4, "{}", golden.name);
         n_models += 1;

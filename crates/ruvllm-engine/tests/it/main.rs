@@ -4,6 +4,7 @@ mod generation;
 mod golden_logits;
 mod hostile;
 mod invariance;
+mod kv_policies;
 mod persist;
 mod prefix_cache;
 mod scheduler;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_engine::{
-    Engine, EngineError, ErrorKind, GenerateRequest, KvType, LoadOptions, SamplingParams, Session, Timings,
+    Engine, EngineError, ErrorKind, GenerateRequest, KvPolicy, LoadOptions, SamplingParams, Session, Timings,
 };
 use ruvllm_testkit::{Golden, real_model};
 use serde_json::json;
@@ -86,7 +86,7 @@ fn another_setting_or_file_finds_nothing() {
     let (path, prompt) = (folder.path().join("model.gguf"), document(1, 100));
     fs::copy(tiny(), &path).expect("a golden file");
     answer(&mut open(&path, folder.path()), &prompt, 0);
-    let f32 = LoadOptions { kv: KvType::F32, ..options(folder.path()) };
+    let f32 = LoadOptions { kv: KvPolicy::F32, ..options(folder.path()) };
     let mut exact = load(&path, &f32).expect("it loads");
     assert_eq!(answer(&mut exact, &prompt, 0).1.cached_tokens, 0);
     drop(exact);

@@ -229,3 +229,136 @@ fn memory_for_blocks_holds_them() {
         }
     }
 }
+
+/// A sequence of `len` tagged positions that aged, in a pool of some pages.
+fn aged(policy: KvPolicy, len: usize) -> (Team, BlockPool, Sequence, Vec<u16>, Ageing) {
+    let (team, layers) = (Team::new(2), vec![SHAPE, KvShape { n_kv_heads: 1, k_dim: 4, v_dim: 2 }]);
+    let mut pool = BlockPool::within(&KvLayout { layers }, policy.formats(), 4 * PAGE_BYTES).expect("addresses");
+    let (mut sequence, mut ageing) = (pool.sequence(10_000), Ageing::default());
+    let tags: Vec<u16> = (0..len as u16).map(|i| i * 7).collect();
+    for tags in tags.chunks(50) {
+        append(&team, &mut pool, &mut sequence, tags).expect("there is room");
+        pool.write_rows(&team, 1, &[segment_before(&sequence, tags.len())], &vec![1.0; 4 * len], &vec![-1.0; 2 * len]);
+        let kernels = (attention::pick(Isa::best()), &team);
+        while pool.age(kernels, &mut sequence, (&mut ageing, policy), 3) > 0 {}
+    }
+    (team, pool, sequence, tags, ageing)
+}
+
+/// The last `n` rows of a sequence, as the step that wrote them saw them.
+fn segment_before(sequence: &Sequence, n: usize) -> Segment<'_> {
+    let pos = sequence.len() - n;
+    Segment { first_row: 0, n_rows: n, pos, n_kv: sequence.len(), blocks: &sequence.blocks }
+}
+
+/// Checks layer 0 within what each block's format loses: half a step of 64 at most.
+fn check_about(pool: &BlockPool, sequence: &Sequence, tags: &[u16]) {
+    let (mut k, mut v) = (vec![0.0; SHAPE.k_block_len()], vec![0.0; SHAPE.v_block_len()]);
+    for (i, block) in sequence.blocks().enumerate() {
+        let part = pool.layer(0).part(SHAPE, block);
+        attention::pick(Isa::Scalar).dequantize(SHAPE, part, &mut k, &mut v);
+        let bound = [0.0, 0.0, 0.27, 2.6, 11.5][block.format() as usize];
+        for (slot, &tag) in tags[(i * 16).min(tags.len())..].iter().take(16).enumerate() {
+            let (rows_k, rows_v) = rows(&[tag]);
+            let is_near = |a: f32, b: f32| (a - b).abs() <= bound;
+            assert!(
+                (0..6).all(|d| is_near(k[d * 16 + slot], rows_k[d])),
+                "{block:?}, key of position {}",
+                i * 16 + slot
+            );
+            let at = |c: usize| v[(c / 5 * 16 + slot) * 16 + c % 5];
+            assert!((0..10).all(|c| is_near(at(c), rows_v[c])), "{block:?}, value of position {}", i * 16 + slot);
+        }
+    }
+}
+
+#[test]
+fn what_ages_holds_the_same_in_fewer_bytes() {
+    for policy in [KvPolicy::Q8, KvPolicy::Tiered { hot: 32, warm: 128 }, KvPolicy::Q4, KvPolicy::Q2] {
+        let (_, mut pool, sequence, tags, _) = aged(policy, 600);
+        check_about(&pool, &sequence, &tags);
+        let stats = pool.stats();
+        assert_eq!((stats.in_use, stats.references), (38, 38));
+        assert_eq!(pool.held_bytes(), pool.sequence_bytes(&sequence));
+        assert!(pool.held_bytes() < 38 * pool.block_bytes(KvFormat::F16), "{policy}");
+        let n_idle = pool.committed_bytes();
+        pool.reclaim(0);
+        assert!(pool.committed_bytes() <= n_idle && pool.committed_bytes() >= pool.held_bytes());
+    }
+}
+
+#[test]
+fn a_fork_inside_a_block_of_few_bits_writes_to_a_copy() {
+    let (team, mut pool, sequence, tags, _) = aged(KvPolicy::Tiered { hot: 32, warm: 128 }, 600);
+    for len in [20, 100, 300] {
+        let mut fork = pool.fork(&sequence, len);
+        let block = fork.blocks[len / 16];
+        assert!(!block.format().is_exact());
+        append(&team, &mut pool, &mut fork, &[1, 2, 3]).expect("there is room");
+        assert_eq!(fork.blocks[len / 16].format(), KvFormat::F16);
+        // What stood there came back from few bits, what is new is exact.
+        assert_eq!(row(&pool, &fork, len + 2), rows(&[3]));
+        check_about(&pool, &sequence, &tags);
+        let (old_k, _) = row(&pool, &fork, len - 1);
+        let (k, _) = rows(&[tags[len - 1]]);
+        assert!(old_k.iter().zip(k).all(|(a, b)| (a - b).abs() < 3.0), "{old_k:?}");
+        drop(fork);
+        assert_eq!((pool.stats().in_use, pool.stats().references), (38, 38));
+    }
+}
+
+#[test]
+fn sequences_that_share_age_together_where_they_are_alike() {
+    let policy = KvPolicy::Tiered { hot: 16, warm: 64 };
+    let (team, mut pool, mut a, mut tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
+    let kernels = (attention::pick(Isa::best()), &team);
+    let mut b = pool.fork(&a, 320);
+    append(&team, &mut pool, &mut a, &[5; 16]).expect("there is room");
+    append(&team, &mut pool, &mut b, &[6; 16]).expect("there is room");
+    let exact = pool.stats();
+    assert_eq!((exact.in_use, exact.references), (22, 42));
+    let mut other = ageing;
+    while pool.age(kernels, &mut a, (&mut ageing, policy), 4) > 0 {}
+    // The other one still has all of its own.
+    check_contents(&pool, &b, &[tags.as_slice(), &[6; 16]].concat());
+    assert!(pool.stats().in_use > 30);
+    while pool.age(kernels, &mut b, (&mut other, policy), 4) > 0 {}
+    assert_eq!((pool.stats().in_use, pool.stats().references), (22, 42));
+    assert_eq!(a.blocks[..20], b.blocks[..20]);
+    tags.extend([5; 16]);
+    check_about(&pool, &a, &tags);
+    drop(a);
+    tags[320..].fill(6);
+    check_about(&pool, &b, &tags);
+}
+
+#[test]
+fn a_full_pool_leaves_a_sequence_as_it_is() {
+    let (team, mut pool, mut a, tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
+    // All pages go to exact blocks: there is none for the first unit of few bits.
+    let mut all = pool.sequence(1 << 20);
+    let n_free = pool.stats().free;
+    pool.reserve(&mut all, n_free * 16).expect("so many are free");
+    let kernels = (attention::pick(Isa::best()), &team);
+    assert_eq!(pool.age(kernels, &mut a, (&mut ageing, KvPolicy::Q8), 4), 0);
+    check_contents(&pool, &a, &tags);
+    drop(all);
+    assert_eq!(pool.age(kernels, &mut a, (&mut ageing, KvPolicy::Q8), 4), 3);
+    check_about(&pool, &a, &tags);
+}
+
+#[test]
+fn units_are_read_and_written_as_a_whole() {
+    let (_, pool, sequence, tags, _) = aged(KvPolicy::Tiered { hot: 32, warm: 128 }, 600);
+    let (_, mut other, mut copy, ..) = aged(KvPolicy::Tiered { hot: 32, warm: 128 }, 600);
+    for (i, (from, to)) in sequence.blocks().zip(copy.blocks().collect::<Vec<_>>()).enumerate() {
+        let mut bytes = vec![0; pool.unit_bytes(from.format())];
+        pool.read_block(from, &mut bytes);
+        assert_eq!(from.format(), to.format(), "block {i}");
+        let cleared = vec![0; bytes.len()];
+        other.write_block(to, &cleared);
+        other.write_block(to, &bytes);
+    }
+    check_about(&other, &copy, &tags);
+    copy.truncate(0);
+}
