@@ -118,8 +118,8 @@ impl Model {
 /// The format of a block of the `tiered` case.
 fn tier(block: usize) -> KvFormat {
     match N_KV / BLOCK_TOKENS - block {
-        ..=16 => KvFormat::F16,
-        ..=32 => KvFormat::Q8,
+        0..=16 => KvFormat::F16,
+        17..=32 => KvFormat::Q8,
         // A unit of q4 stands in the table whole.
         _ if block < attention::UNIT_BLOCKS => KvFormat::F16,
         _ => KvFormat::Q4,
