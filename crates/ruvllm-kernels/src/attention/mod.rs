@@ -6,6 +6,17 @@
 //! K [n_kv_heads][k_dim][16]        tokens run fastest: the scores of 16 tokens are one vector, no horizontal sums
 //! V [n_kv_heads][16][v_stride]     v_stride = v_dim rounded up to 16: a token's value row is whole vectors
 //! ```
+//! Older blocks may be smaller ([`KvFormat`], made by [`Table::quantize`]). Keys share scales along the positions of a
+//! channel, values along the columns of a token; 4 codes of packed formats lie in one lane, of 16 or 8 bits:
+//! ```text
+//! Q8 unit = 1 block    K [n_kv_heads]{ scale [k_dim'], code [k_dim][16] }            k_dim' = k_dim rounded up to 16
+//!                      V [n_kv_heads]{ scale [groups][16], code [16][v_stride] }     a group is 64 columns
+//! Q4, Q2 = 4 blocks    K [n_kv_heads]{ scale [k_dim'], min [k_dim'], lane [k_dim][16] }        code b: position 16 b + t
+//!                      V [n_kv_heads]{ [groups]{ scale [64], min [64] }, lane [64][groups][16] }   code j: column 16 j + c
+//! ```
+//! Their scores are `Σ (q·scale)·code + Σ q·min`, their values `Σ (p·scale)·code + Σ p·min`: the last sum of each is taken
+//! once per unit or span, the products in front once per 16 columns or positions. One table may hold blocks of all formats.
+//!
 //! A sequence is a table of [`KvBlock`]s; position `p` lies in slot `p % 16` of block `table[p / 16]`. Where a block's
 //! bytes are, [`KvLayer`] says.
 //!

@@ -143,17 +143,12 @@ unsafe impl lanes::Lanes for Quads {
     #[inline(always)]
     unsafe fn load_i8(from: *const u8) -> [float32x4_t; 4] {
         // SAFETY: 16 elements are there, as the caller says.
-        unsafe {
+        let x = unsafe {
             let x = vld1q_s8(from.cast());
             let (low, high) = (vmovl_s8(vget_low_s8(x)), vmovl_high_s8(x));
-            let x = [
-                vmovl_s16(vget_low_s16(low)),
-                vmovl_high_s16(low),
-                vmovl_s16(vget_low_s16(high)),
-                vmovl_high_s16(high),
-            ];
-            each!(vcvtq_f32_s32(x))
-        }
+            [vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)]
+        };
+        each!(vcvtq_f32_s32(x))
     }
 
     #[inline(always)]
