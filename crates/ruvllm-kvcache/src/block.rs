@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Pages that formats of more bits leave to each of fewer, if there are enough.
-const LEFT_TO_EACH: usize = 2;
+pub(crate) const LEFT_TO_EACH: usize = 2;
 
 /// How a pool's blocks are used: `free + in_use == total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

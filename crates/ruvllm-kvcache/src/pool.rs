@@ -1,6 +1,6 @@
 //! The bytes: a range of addresses per format, cut in units that hold every layer's part of some positions.
 
-use crate::block::{Allocator, PoolStats, SpaceSize};
+use crate::block::{Allocator, LEFT_TO_EACH, PoolStats, SpaceSize};
 use crate::budget::PAGE_BYTES;
 use crate::error::{KvError, KvErrorKind};
 use crate::policy::{Ageing, KvPolicy, Move};
@@ -39,10 +39,12 @@ impl KvLayout {
         n_tokens.div_ceil(BLOCK_TOKENS)
     }
 
-    /// Returns the bytes of memory that `n_blocks` blocks of a format take in a pool: somewhat more than the blocks have,
-    /// because units do not lie side by side.
-    pub fn memory_for(&self, format: KvFormat, n_blocks: usize) -> usize {
-        self.stride(format).saturating_mul(n_blocks.div_ceil(format.blocks_per_unit()))
+    /// Returns the bytes of memory that a pool of `formats` needs to hold `n_blocks` blocks as they are written: somewhat
+    /// more than the blocks have, because units do not lie side by side and pages are left to the other formats.
+    pub fn memory_for(&self, formats: &[KvFormat], n_blocks: usize) -> usize {
+        let left_over = (formats.len() - 1) * LEFT_TO_EACH * PAGE_BYTES;
+        let blocks = self.stride(formats[0]).saturating_mul(n_blocks.div_ceil(formats[0].blocks_per_unit()));
+        blocks.checked_next_multiple_of(PAGE_BYTES).map_or(usize::MAX, |bytes| bytes.saturating_add(left_over))
     }
 
     /// Returns the distance between units in memory.

@@ -150,7 +150,7 @@ fn budget(
     let block_bytes = model.kv_layout.block_bytes(options.kv.formats()[0]);
     let n_bytes = options.kv_bytes.unwrap_or_else(|| {
         let n_blocks = KvLayout::blocks_for(n_ctx).saturating_mul(options.n_seq_max);
-        let contexts = model.kv_layout.memory_for(options.kv.formats()[0], n_blocks);
+        let contexts = model.kv_layout.memory_for(options.kv.formats(), n_blocks);
         let share = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
         let least = if with_prefixes { contexts.max(share) } else { contexts };
         least.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX)

@@ -218,11 +218,11 @@ fn a_strange_sequence_is_refused() {
 
 #[test]
 fn memory_for_blocks_holds_them() {
-    for n_layers in [1, 7, 18, 30] {
+    for (n_layers, policy) in [(1, KvPolicy::F16), (7, KvPolicy::TIERED), (18, KvPolicy::Q8), (30, KvPolicy::TIERED)] {
         let layout = KvLayout { layers: vec![KvShape { n_kv_heads: 1, k_dim: 256, v_dim: 256 }; n_layers] };
         for n_blocks in [1, 5, 128, 1000] {
-            let n_bytes = layout.memory_for(KvFormat::F16, n_blocks).next_multiple_of(crate::PAGE_BYTES);
-            let mut pool = BlockPool::within(&layout, &[KvFormat::F16], n_bytes).expect("addresses are free");
+            let n_bytes = layout.memory_for(policy.formats(), n_blocks);
+            let mut pool = BlockPool::within(&layout, policy.formats(), n_bytes).expect("addresses are free");
             let mut sequence = pool.sequence(n_blocks * BLOCK_TOKENS);
             pool.reserve(&mut sequence, n_blocks * BLOCK_TOKENS)
                 .unwrap_or_else(|e| panic!("{n_layers} {n_blocks}: {e}"));
