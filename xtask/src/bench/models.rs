@@ -28,8 +28,7 @@ const TESTS: [&str; 8] = ["--pp", "128,512", "--tg", "64", "--depth", "0,2048", 
 struct Report {
     isa: String,
     threads: usize,
-    weight_bytes: f64,
-    read_gbps: f64,
+    read_share: f64,
     results: Vec<Rate>,
 }
 
@@ -111,7 +110,7 @@ fn of_test(model: &str, test: &str, first: &Report, rounds: &[Round]) -> Option<
     let runs: Vec<_> = runs.collect();
     // One token at a time from an empty context reads the weights and little else.
     let is_stream = test.starts_with("tg") && !test.contains('@');
-    let shares = runs.iter().map(|(tps, ours, _)| tps * ours.weight_bytes / (ours.read_gbps * 1e9));
+    let shares = runs.iter().map(|(_, ours, _)| ours.read_share);
     Some(Measured {
         name: format!("{model}/{test}/{}/t{}", first.isa, first.threads),
         tps: median(runs.iter().map(|(tps, ..)| *tps))?,
@@ -154,7 +153,7 @@ mod tests {
     fn rounds_are_read_and_compared() {
         let report = |tg: f64| -> Report {
             let json = format!(
-                r#"{{"isa":"avx2","threads":2,"weight_bytes":100000000,"read_gbps":30.0,"load_ms":12,
+                r#"{{"isa":"avx2","threads":2,"weight_bytes":100000000,"read_share":0.4,"load_ms":12,
                 "results":[{{"test":"pp512","tps":1650.0,"tps_min":1,"tps_max":2}},{{"test":"tg64","tps":{tg}}}]}}"#
             );
             serde_json::from_str(&json).expect("the object of `ruvllm bench`")

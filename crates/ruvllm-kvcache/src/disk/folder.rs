@@ -19,7 +19,7 @@ use super::{DiskStore, FORMAT_VERSION, StoreOptions, contents, io_error};
 use crate::error::{DiskFault, KvError};
 
 /// How often a lock that is held is tried again.
-const N_TRIES_MAX: usize = 4;
+const N_TRIES_MAX: usize = 60;
 /// The longest label, in bytes.
 const LABEL_MAX: usize = 100;
 
