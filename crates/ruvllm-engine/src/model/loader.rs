@@ -35,6 +35,11 @@ pub(crate) struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
+    /// Returns how many threads will multiply.
+    pub(crate) fn n_threads(&self) -> usize {
+        self.compute.team.n_threads()
+    }
+
     pub(crate) fn new(
         file: &'a GgufFile,
         compute: &'a Compute,

@@ -15,6 +15,7 @@ pub(crate) use forward::{Batch, ForwardState};
 pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
 
+use ruvllm_kernels::matmul::{self, Matrix};
 use ruvllm_kernels::rope::Rope;
 use ruvllm_kvcache::KvLayout;
 
@@ -128,6 +129,18 @@ impl Layer {
         all
     }
 
+    /// Returns the matrices that are multiplied together, in the order of a forward pass.
+    fn groups(&mut self) -> Vec<Vec<&mut Linear>> {
+        let mut all = match &mut self.mixer {
+            Mixer::Attention(attention) => attention.groups(),
+            Mixer::ShortConv(_) => Vec::new(),
+        };
+        if let Ffn::Mlp(mlp) = &mut self.ffn {
+            all.extend(mlp.groups());
+        }
+        all
+    }
+
     /// Returns the weight bytes one token reads; of the experts only the share it visits.
     fn read_bytes(&self) -> usize {
         let all: usize = self.linears().iter().map(|linear| linear.weight_bytes()).sum();
@@ -142,6 +155,23 @@ impl Layer {
 }
 
 impl Model {
+    /// Tells every product what a pass of a team of `n_threads` reads after its weights.
+    fn link(&mut self, n_threads: usize) {
+        let mut groups: Vec<Vec<&mut Linear>> = self.layers.iter_mut().flat_map(Layer::groups).collect();
+        groups.extend(self.output.head.as_mut().map(|head| vec![head]));
+        let upcoming = |group: &Vec<&mut Linear>| {
+            let matrices: Vec<&Matrix> = group.iter().map(|linear| linear.matrix()).collect();
+            matmul::upcoming(n_threads, &matrices)
+        };
+        // The last is followed by the first of the next pass.
+        let mut next = groups.first().map(upcoming).unwrap_or_default();
+        for group in groups.iter_mut().rev() {
+            let own = upcoming(group);
+            group.iter_mut().for_each(|linear| linear.next = next.clone());
+            next = own;
+        }
+    }
+
     /// Returns the weight bytes that decoding one token reads.
     pub(crate) fn read_bytes(&self) -> usize {
         let layers: usize = self.layers.iter().map(Layer::read_bytes).sum();

@@ -2,6 +2,7 @@
 
 use super::acts::{ActFormat, Acts};
 use super::format::{BLOCK, Format, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
+use super::stream::Stream;
 use super::{INT_TYPES, Table, float, int, pack};
 use crate::arena::LargePages;
 use crate::block::GgmlType;
@@ -94,11 +95,16 @@ impl Matrix {
         }
     }
 
-    /// Returns the bytes that one pass over the matrix reads.
+    /// Returns how many bytes one pass over the matrix reads.
     pub fn weight_bytes(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Returns what one pass over the matrix reads, from the first row's weights to the last's.
+    pub fn bytes(&self) -> &[u8] {
         match &self.weights {
-            Weights::Panels(panels) => panels.bytes.len(),
-            Weights::Blocks { bytes, .. } => bytes.len(),
+            Weights::Panels(panels) => &panels.bytes,
+            Weights::Blocks { bytes, .. } => bytes,
         }
     }
 
@@ -110,14 +116,15 @@ impl Matrix {
         assert_eq!(out.len(), n * self.n_rows, "matmul: results are {n} x {}", self.n_rows);
     }
 
-    /// Computes rows `w_rows` (from a multiple of 16 on) of the products with activation rows `rows`.
+    /// Computes rows `w_rows` (from a multiple of 16 on) of the products with activation rows `rows`; `stream` says where
+    /// the worker reads on after its share.
     ///
     /// # Safety
     /// [`Matrix::check`] passed with `out`'s slice, and no other thread touches the results of `w_rows`.
-    pub(super) unsafe fn multiply(&self, w_rows: Range<usize>, x: &Acts, rows: &[u32], out: *mut f32) {
+    pub(super) unsafe fn multiply(&self, w_rows: Range<usize>, x: &Acts, rows: &[u32], out: *mut f32, stream: Stream) {
         match &self.weights {
             // SAFETY: the caller's promise.
-            Weights::Panels(panels) => unsafe { int::multiply(panels, w_rows, x.blocks(), rows, out) },
+            Weights::Panels(panels) => unsafe { int::multiply(panels, w_rows, x.blocks(), rows, out, stream) },
             Weights::Blocks { bytes, dequant, kernel } => {
                 let (ty, n_rows, n_cols) = (self.ty, self.n_rows, self.n_cols);
                 let blocks = float::Blocks { ty, n_rows, n_cols, bytes, dequant, kernel: *kernel };

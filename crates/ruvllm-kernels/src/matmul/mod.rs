@@ -39,16 +39,19 @@ mod format;
 mod int;
 mod matrix;
 mod pack;
+mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts};
 pub use matrix::{Matrix, Packing};
 
 use crate::isa::{self, Isa, Row};
-use crate::team::Team;
+use crate::team::{Team, share};
 use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
 use std::ops::Range;
+use stream::Stream;
+pub use stream::upcoming;
 
 /// One instruction set's kernels.
 #[derive(Debug)]
@@ -222,16 +225,61 @@ unsafe impl Send for Out {}
 // SAFETY: as above.
 unsafe impl Sync for Out {}
 
-/// A matrix's place in the work that is claimed: its units are `units` of the whole.
-#[derive(Clone)]
-struct Part<'a> {
-    w: &'a Matrix,
-    out: Out,
-    units: Range<usize>,
-}
-
 /// Most matrices of one call.
 const MAX_PRODUCTS: usize = 8;
+
+/// How the panels of some matrices are shared out: in units of one or two panels, of which a worker claims `grain` at
+/// once.
+struct Plan<'a> {
+    /// The matrices, each with its units among all.
+    parts: [Option<(&'a Matrix, Range<usize>)>; MAX_PRODUCTS],
+    n_threads: usize,
+    n_units: usize,
+    unit_rows: usize,
+    grain: usize,
+}
+
+impl<'a> Plan<'a> {
+    /// Shares out `matrices` among `n_threads` for `n_rows` activation rows.
+    fn new(n_threads: usize, n_rows: usize, matrices: impl Iterator<Item = &'a Matrix> + Clone) -> Plan<'a> {
+        let n_panels: usize = matrices.clone().map(|w| w.n_rows().div_ceil(PANEL_ROWS)).sum();
+        // Two panels share an activation load; where panels are few, single ones balance better.
+        let unit_rows = PANEL_ROWS * if n_panels >= 8 * n_threads { 2 } else { 1 };
+        let mut parts = [const { None }; MAX_PRODUCTS];
+        let (mut n_units, mut n_bytes) = (0, 0);
+        for (part, w) in parts.iter_mut().zip(matrices) {
+            let units = n_units..n_units + w.n_rows().div_ceil(unit_rows);
+            n_units = units.end;
+            n_bytes += w.weight_bytes();
+            *part = Some((w, units));
+        }
+        let grain = if n_threads == 1 { n_units.max(1) } else { grain(n_units, n_bytes * n_rows, n_threads) };
+        Plan { parts, n_threads, n_units, unit_rows, grain }
+    }
+
+    /// Returns the units of `worker`'s share.
+    fn share(&self, worker: usize) -> Range<usize> {
+        let pieces = share(worker, self.n_threads, self.n_units.div_ceil(self.grain));
+        self.n_units.min(pieces.start * self.grain)..self.n_units.min(pieces.end * self.grain)
+    }
+
+    /// Returns the address of a unit's weights; that of the last one's end for their number.
+    fn address(&self, unit: usize) -> usize {
+        let part = self.parts.iter().flatten().find(|(_, units)| unit <= units.end);
+        part.map_or(0, |(w, units)| {
+            let n_panels = w.n_rows().div_ceil(PANEL_ROWS).max(1);
+            let panel = ((unit - units.start) * self.unit_rows / PANEL_ROWS).min(n_panels);
+            w.bytes().as_ptr() as usize + w.weight_bytes() / n_panels * panel
+        })
+    }
+
+    /// Returns where a worker that has claimed some units reads on after its share, or after what it took of another's.
+    fn stream(&self, claim: &Range<usize>, worker: usize, next: Option<usize>) -> Stream {
+        let own = self.share(worker);
+        let end = if own.contains(&claim.start) { own.end } else { claim.end };
+        next.map_or(Stream::straight(), |next| Stream::turning(self.address(end), next))
+    }
+}
 
 fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut [f32])]) {
     assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
@@ -239,32 +287,27 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
     if rows.is_empty() {
         return;
     }
-    let n_panels: usize = products.iter().map(|(w, _)| w.n_rows().div_ceil(PANEL_ROWS)).sum();
-    // Two panels share an activation load; where panels are few, single ones balance better.
-    let unit_rows = PANEL_ROWS * if n_panels >= 8 * team.n_threads() { 2 } else { 1 };
-    let mut parts: [Option<Part<'_>>; MAX_PRODUCTS] = [const { None }; MAX_PRODUCTS];
-    let (mut n_units, mut n_bytes) = (0, 0);
-    for (part, (w, out)) in parts.iter_mut().zip(products) {
+    let mut outs = [Out(std::ptr::null_mut()); MAX_PRODUCTS];
+    for (to, (w, out)) in outs.iter_mut().zip(products.iter_mut()) {
         w.check(x, rows.len(), out);
-        let units = n_units..n_units + w.n_rows().div_ceil(unit_rows);
-        n_units = units.end;
-        n_bytes += w.weight_bytes();
-        *part = Some(Part { w, out: Out(out.as_mut_ptr()), units });
+        *to = Out(out.as_mut_ptr());
     }
-    let work = |claim: Range<usize>, _worker: usize| {
-        for part in parts.iter().flatten() {
-            let (start, end) = (claim.start.max(part.units.start), claim.end.min(part.units.end));
+    let plan = Plan::new(team.n_threads(), rows.len(), products.iter().map(|(w, _)| *w));
+    let work = |claim: Range<usize>, worker: usize| {
+        let stream = plan.stream(&claim, worker, team.expected(worker));
+        for ((w, units), out) in plan.parts.iter().flatten().zip(outs) {
+            let (start, end) = (claim.start.max(units.start), claim.end.min(units.end));
             if start < end {
-                let first = (start - part.units.start) * unit_rows;
-                let w_rows = first..part.w.n_rows().min(first + (end - start) * unit_rows);
+                let first = (start - units.start) * plan.unit_rows;
+                let w_rows = first..w.n_rows().min(first + (end - start) * plan.unit_rows);
                 // SAFETY: `check` compared `out` with the shapes, and this claim's columns are this worker's alone.
-                unsafe { part.w.multiply(w_rows, x, rows, part.out.0) };
+                unsafe { w.multiply(w_rows, x, rows, out.0, stream) };
             }
         }
     };
     match team.n_threads() {
-        1 => work(0..n_units, 0),
-        n_threads => team.for_each(n_units, grain(n_units, n_bytes * rows.len(), n_threads), &work),
+        1 => work(0..plan.n_units, 0),
+        _ => team.for_each(plan.n_units, plan.grain, &work),
     }
 }
 

@@ -12,9 +12,11 @@
 //! Nothing here decides *what* a worker computes: kernels cut their work into pieces whose results do not depend
 //! on which worker computes them, so results are the same for every team size.
 
+mod ahead;
 mod shared;
 mod wait;
 
+pub use ahead::Upcoming;
 pub use shared::Shared;
 
 use std::any::Any;
@@ -24,6 +26,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+
+use ahead::{Ahead, Cursor};
 use wait::{Bell, N_SPINS, Patience, lock};
 
 type Job = *const (dyn Fn(usize) + Sync);
@@ -54,7 +58,7 @@ pub struct Team {
     state: Arc<State>,
     threads: Vec<JoinHandle<()>>,
     /// Held for the length of a run, so that callers on several threads take turns; how worker 0 waits.
-    turn: Mutex<Patience>,
+    turn: Mutex<Waiter>,
 }
 
 /// Keeps a counter that everybody polls away from its neighbours' cache lines.
@@ -72,6 +76,8 @@ struct State {
     shares: Box<[Line<Share>]>,
     /// What the current region runs.
     job: UnsafeCell<Option<Job>>,
+    /// What each worker brings near while it waits.
+    ahead: Box<[Line<Ahead>]>,
     stop: AtomicBool,
     start: Bell,
     done: Bell,
@@ -109,6 +115,7 @@ impl Team {
             n_done: Line::default(),
             shares: (0..n_threads).map(|_| Line::default()).collect(),
             job: UnsafeCell::new(None),
+            ahead: (0..n_threads).map(|_| Line::default()).collect(),
             stop: AtomicBool::new(false),
             start: Bell::default(),
             done: Bell::default(),
@@ -118,16 +125,28 @@ impl Team {
         let spawn = |worker| {
             let state = Arc::clone(&state);
             let builder = std::thread::Builder::new().name(format!("ruvllm-{worker}"));
-            builder
-                .spawn(move || state.work(worker, &Patience::new(n_spins)))
-                .expect("the system starts a worker thread")
+            builder.spawn(move || state.work(worker, &Waiter::new(n_spins))).expect("the system starts a worker thread")
         };
-        Team { threads: (1..n_threads).map(spawn).collect(), state, turn: Mutex::new(Patience::new(n_spins)) }
+        Team { threads: (1..n_threads).map(spawn).collect(), state, turn: Mutex::new(Waiter::new(n_spins)) }
     }
 
     /// Returns the number of workers, the caller among them.
     pub fn n_threads(&self) -> usize {
         self.threads.len() + 1
+    }
+
+    /// Says what each worker reads once the region is over that begins next: whoever is early asks for the first of it
+    /// while it waits. It changes nothing but the time that reading takes, and holds until the next call.
+    pub fn expect(&self, upcoming: &Upcoming) {
+        let none = 0..0;
+        for (worker, ahead) in self.state.ahead.iter().enumerate() {
+            ahead.0.set(upcoming.shares.get(worker).unwrap_or(&none));
+        }
+    }
+
+    /// Returns the address from which on `worker` is expected to read after this region.
+    pub(crate) fn expected(&self, worker: usize) -> Option<usize> {
+        self.state.ahead[worker].0.start()
     }
 
     /// Runs `f(worker)` once on every worker (0 is the calling thread) and returns when all are done.
@@ -189,7 +208,7 @@ impl Team {
         self.enter(|turn| {
             // Workers see the shares: the region opens after this. A single piece is in the last share.
             for (worker, share) in state.shares.iter().enumerate() {
-                share.0.set(n_pieces * worker / n_threads..n_pieces * (worker + 1) / n_threads);
+                share.0.set(self::share(worker, n_threads, n_pieces));
             }
             match n_pieces {
                 0 => Ok(()),
@@ -200,7 +219,7 @@ impl Team {
     }
 
     /// Takes the turn, runs `f` in it, and throws on what it caught.
-    fn enter(&self, f: impl FnOnce(&Patience) -> std::thread::Result<()>) {
+    fn enter(&self, f: impl FnOnce(&Waiter) -> std::thread::Result<()>) {
         assert!(!INSIDE.get(), "a team's worker may not enter a team again");
         let turn = lock(&self.turn);
         let outcome = f(&turn);
@@ -212,7 +231,7 @@ impl Team {
 
     /// Opens a region that runs `f`, on all workers or on those that come, takes part in it and closes it. Whoever sleeps
     /// comes only if `f` rings.
-    fn region(&self, patience: &Patience, all: bool, f: &(dyn Fn(usize) + Sync)) -> std::thread::Result<()> {
+    fn region(&self, waiter: &Waiter, all: bool, f: &(dyn Fn(usize) + Sync)) -> std::thread::Result<()> {
         let state = &*self.state;
         if self.threads.is_empty() {
             return run_marked(f, 0);
@@ -228,10 +247,12 @@ impl Team {
         state.region.0.store(region << 16 | OPEN, Ordering::SeqCst);
         let mine = run_marked(f, 0);
         if all {
-            state.done.wait_until(patience, || state.n_done.0.load(Ordering::SeqCst) == self.threads.len());
+            waiter.wait_until(&state.done, &state.ahead[0].0, || {
+                state.n_done.0.load(Ordering::SeqCst) == self.threads.len()
+            });
         }
         let n_joined = (state.region.0.fetch_and(!OPEN, Ordering::SeqCst) & (OPEN - 1)) as usize;
-        state.done.wait_until(patience, || state.n_done.0.load(Ordering::SeqCst) == n_joined);
+        waiter.wait_until(&state.done, &state.ahead[0].0, || state.n_done.0.load(Ordering::SeqCst) == n_joined);
         match lock(&state.panic).take() {
             Some(theirs) => mine.and(Err(theirs)),
             None => mine,
@@ -247,6 +268,33 @@ impl Drop for Team {
         for thread in self.threads.drain(..) {
             // A worker catches what its closures throw, so it can only have ended well.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Returns the pieces of `n` that are `worker`'s share among `n_workers`.
+pub(crate) fn share(worker: usize, n_workers: usize, n: usize) -> Range<usize> {
+    n * worker / n_workers..n * (worker + 1) / n_workers
+}
+
+/// How one thread waits, and what it does meanwhile.
+#[derive(Debug)]
+struct Waiter {
+    patience: Patience,
+    cursor: Cursor,
+}
+
+impl Waiter {
+    fn new(n_spins: usize) -> Waiter {
+        Waiter { patience: Patience::new(n_spins), cursor: Cursor::default() }
+    }
+
+    /// Returns once `ready` is true. Meanwhile it brings near what is ahead.
+    fn wait_until(&self, bell: &Bell, ahead: &Ahead, ready: impl Fn() -> bool) {
+        while !ready() {
+            if !ahead.fetch(&self.cursor) {
+                return bell.wait_until(&self.patience, ready);
+            }
         }
     }
 }
@@ -294,10 +342,11 @@ fn run_marked(f: &(dyn Fn(usize) + Sync), worker: usize) -> std::thread::Result<
 
 impl State {
     /// The life of spawned worker `worker`.
-    fn work(&self, worker: usize, patience: &Patience) {
+    fn work(&self, worker: usize, waiter: &Waiter) {
         let mut seen = 0;
         loop {
-            self.start.wait_until(patience, || number(self.region.0.load(Ordering::SeqCst)) != seen);
+            let is_new = || number(self.region.0.load(Ordering::SeqCst)) != seen;
+            waiter.wait_until(&self.start, &self.ahead[worker].0, is_new);
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }

@@ -77,5 +77,7 @@ pub(crate) fn load<'a>(file: &'a GgufFile, loader: &'a Loader<'a>, n_ctx: Option
         return Err(EngineError::new(ErrorKind::Unsupported, line));
     };
     let keys = Keys::new(metadata, arch);
-    build(Builder::new(Hparams::read(keys, n_ctx)?, keys, loader))
+    let mut model = build(Builder::new(Hparams::read(keys, n_ctx)?, keys, loader))?;
+    model.link(loader.n_threads());
+    Ok(model)
 }

@@ -79,6 +79,11 @@ impl Attention {
         [&self.q, &self.k, &self.v, &self.o].into_iter()
     }
 
+    /// Returns the matrices that are multiplied together, in order.
+    pub(crate) fn groups(&mut self) -> Vec<Vec<&mut Linear>> {
+        vec![vec![&mut self.q, &mut self.k, &mut self.v], vec![&mut self.o]]
+    }
+
     /// Writes the block's output for the operand's rows to `out`: `[n, n_embd]`.
     pub(crate) fn forward(
         &self,

@@ -1,6 +1,7 @@
 //! A weight matrix with an optional bias, and the activations it is multiplied with.
 
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix};
+use ruvllm_kernels::team::Upcoming;
 
 use crate::kernels::Compute;
 
@@ -8,6 +9,8 @@ use crate::kernels::Compute;
 pub(crate) struct Linear {
     matrix: Matrix,
     bias: Option<Vec<f32>>,
+    /// What a pass reads after this one's weights and those multiplied together with it.
+    pub next: Upcoming,
 }
 
 impl Linear {
@@ -15,7 +18,7 @@ impl Linear {
         if let Some(bias) = &bias {
             assert_eq!(bias.len(), matrix.n_rows(), "bias and matrix differ in rows");
         }
-        Linear { matrix, bias }
+        Linear { matrix, bias, next: Upcoming::default() }
     }
 
     pub(crate) fn n_out(&self) -> usize {
@@ -25,6 +28,10 @@ impl Linear {
     /// Returns the bytes one pass over the weights reads.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.matrix.weight_bytes()
+    }
+
+    pub(crate) fn matrix(&self) -> &Matrix {
+        &self.matrix
     }
 
     fn add_bias(&self, out: &mut [f32]) {
@@ -80,6 +87,9 @@ impl<'a> Operand<'a> {
     pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
         for (linear, _) in &pairs {
             self.prepare(compute, linear.matrix.act_format());
+        }
+        if let Some((linear, _)) = pairs.first() {
+            compute.team.expect(&linear.next);
         }
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));

@@ -24,6 +24,11 @@ impl Mlp {
         self.gate.iter().chain([&self.up, &self.down])
     }
 
+    /// Returns the matrices that are multiplied together, in order.
+    pub(crate) fn groups(&mut self) -> Vec<Vec<&mut Linear>> {
+        vec![self.gate.iter_mut().chain([&mut self.up]).collect(), vec![&mut self.down]]
+    }
+
     /// Writes the block's output for the operand's rows to `out`: `[n, n_embd]`.
     pub(crate) fn forward(
         &self,

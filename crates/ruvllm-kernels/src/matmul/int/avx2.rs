@@ -151,7 +151,7 @@ unsafe fn widen_weights<F: Format>(job: &Job<'_>, blocks: Range<usize>, weights:
             // SAFETY: panel `p` is there, and block `b` in it.
             weights[p * DENSE_BLOCKS + at].write(unsafe {
                 let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
-                prefetch::<F>(panel, b);
+                job.stream.prefetch::<F>(panel, b);
                 let q = panel.add(F::quants_at(b));
                 let mut pairs = [[[_mm256_setzero_si256(); 2]; BLOCK / 4]; 2];
                 for (half, pairs) in pairs.iter_mut().enumerate() {
@@ -265,7 +265,7 @@ unsafe fn tile<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize>(
             let at = b - blocks.start;
             let q = part.panel.add(F::quants_at(b));
             if !DENSE && part.first {
-                prefetch::<F>(part.panel, b);
+                job.stream.prefetch::<F>(part.panel, b);
             }
             let mut act = [part.acts; MR];
             for (r, act) in act.iter_mut().enumerate() {
@@ -416,21 +416,6 @@ unsafe fn scale_add<const MR: usize>(
             let scale = _mm256_mul_ps(w_scale[half], a_scale);
             acc[half][r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[half][r]), scale, acc[half][r]);
         }
-    }
-}
-
-/// How far ahead of use weights are asked for, in bytes: about a memory latency of work. The first tile does it; later
-/// ones find the panels in cache.
-const PREFETCH_BYTES: usize = 16 * 1024;
-
-/// Asks for what will be read that far after block `b`, in this panel or a later one: panels follow each other.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-fn prefetch<F: Format>(panel: *const u8, b: usize) {
-    let block_bytes = F::GROUP_BYTES / F::GROUP;
-    for line in 0..block_bytes.div_ceil(64) {
-        // A prefetch never faults, so the address may lie past the end.
-        _mm_prefetch::<_MM_HINT_T0>(panel.wrapping_add(PREFETCH_BYTES + b * block_bytes + 64 * line).cast());
     }
 }
 

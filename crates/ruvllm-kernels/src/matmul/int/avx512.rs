@@ -116,7 +116,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
             let mut q = [panels; P];
             for (p, q) in q.iter_mut().enumerate() {
                 if i == 0 {
-                    prefetch::<F>(q.add(p * panel_bytes), b);
+                    job.stream.prefetch::<F>(q.add(p * panel_bytes), b);
                 }
                 *q = q.add(p * panel_bytes + F::quants_at(b));
             }
@@ -155,21 +155,6 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
         }
     }
     MR
-}
-
-/// How far ahead of use weights are asked for, in bytes: about a memory latency of work. The first tile does it; later
-/// ones find the panels in cache.
-const PREFETCH_BYTES: usize = 16 * 1024;
-
-/// Asks for what will be read that far after block `b`, in this panel or a later one: panels follow each other.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-fn prefetch<F: Format>(panel: *const u8, b: usize) {
-    let block_bytes = F::GROUP_BYTES / F::GROUP;
-    for line in 0..block_bytes.div_ceil(64) {
-        // A prefetch never faults, so the address may lie past the end.
-        _mm_prefetch::<_MM_HINT_T0>(panel.wrapping_add(PREFETCH_BYTES + b * block_bytes + 64 * line).cast());
-    }
 }
 
 /// Sums of a tile's block: of the activations' high bytes and of the low ones.

@@ -32,6 +32,7 @@ pub(super) mod scalar;
 
 use super::acts::ActBlock;
 use super::format::PANEL_ROWS;
+use super::stream::Stream;
 use crate::arena::AlignedVec;
 use std::ops::Range;
 
@@ -54,6 +55,8 @@ pub(super) struct Job<'a> {
     pub(super) out: *mut f32,
     /// Distance between result rows.
     pub(super) ld: usize,
+    /// What is read after the panels.
+    pub(super) stream: Stream,
 }
 
 impl Job<'_> {
@@ -101,21 +104,28 @@ const FEW_ROWS: usize = 8;
 /// Rows of results that pass through scratch where the last panel is not full.
 const SCRATCH_ROWS: usize = 12;
 
-/// Computes rows `w_rows` of the matrix times activation rows `rows`.
+/// Computes rows `w_rows` of the matrix times activation rows `rows`; `stream` says what is read after them.
 ///
 /// # Safety
 /// `out[i * w.n_rows + r]` may be written for `i` in `0..rows.len()` and `r` in `w_rows`.
 ///
 /// # Panics
 /// If `w_rows` starts within a panel, or an activation row does not exist.
-pub(super) unsafe fn multiply(w: &Panels, w_rows: Range<usize>, acts: &[ActBlock], rows: &[u32], out: *mut f32) {
+pub(super) unsafe fn multiply(
+    w: &Panels,
+    w_rows: Range<usize>,
+    acts: &[ActBlock],
+    rows: &[u32],
+    out: *mut f32,
+    stream: Stream,
+) {
     assert!(w_rows.start.is_multiple_of(PANEL_ROWS) && w_rows.end <= w.n_rows, "rows are claimed in whole panels");
     let full = w_rows.start / PANEL_ROWS..w_rows.end / PANEL_ROWS;
     let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
     let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
     let job = |panel: usize, n_panels: usize, blocks: Range<usize>, rows, out, ld| {
         let panels = &w.bytes[panel * w.panel_bytes..(panel + n_panels) * w.panel_bytes];
-        let job = Job { panels, n_panels, n_blocks: w.n_blocks, blocks, acts, rows, out, ld };
+        let job = Job { panels, n_panels, n_blocks: w.n_blocks, blocks, acts, rows, out, ld, stream };
         job.check(w.panel_bytes);
         // SAFETY: the kernel was picked for this CPU, the job is checked, and its results are the caller's promise
         // (or our scratch).

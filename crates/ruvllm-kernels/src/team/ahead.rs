@@ -1,0 +1,92 @@
+//! Memory that workers bring near while they wait.
+
+use std::cell::Cell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What each worker of a team reads soon: the weights of the next product.
+///
+/// It holds addresses and borrows nothing: asking for memory that is gone does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Upcoming {
+    /// By worker.
+    pub(super) shares: Box<[Range<usize>]>,
+}
+
+impl FromIterator<Range<usize>> for Upcoming {
+    /// Takes the addresses that each worker will read.
+    fn from_iter<I: IntoIterator<Item = Range<usize>>>(shares: I) -> Upcoming {
+        Upcoming { shares: shares.into_iter().collect() }
+    }
+}
+
+/// Bytes that a worker asks for at most: what leaves room in a second-level cache for what it is working on.
+const MOST_BYTES: usize = 128 * 1024;
+
+/// Bytes asked for between two looks at whether the wait is over: they come in about 30 ns.
+const STEP_BYTES: usize = 512;
+
+const LINE_BYTES: usize = 64;
+
+/// What one worker is told to expect. The two addresses need not be seen together: what is asked for by a mixture is
+/// only of no use.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+/// How far a worker has asked for it.
+#[derive(Debug, Default)]
+pub(super) struct Cursor {
+    seen: Cell<usize>,
+    next: Cell<usize>,
+    end: Cell<usize>,
+}
+
+impl Ahead {
+    pub(super) fn set(&self, share: &Range<usize>) {
+        self.end.store(share.end, Ordering::Relaxed);
+        self.start.store(share.start, Ordering::Relaxed);
+    }
+
+    /// Returns the first address, if there is one.
+    pub(super) fn start(&self) -> Option<usize> {
+        Some(self.start.load(Ordering::Relaxed)).filter(|&start| start != 0)
+    }
+
+    /// Asks for the next few lines. Returns false when there are enough.
+    pub(super) fn fetch(&self, cursor: &Cursor) -> bool {
+        let start = self.start.load(Ordering::Relaxed);
+        if start != cursor.seen.get() {
+            cursor.seen.set(start);
+            cursor.next.set(start);
+            cursor.end.set(self.end.load(Ordering::Relaxed).min(start.saturating_add(MOST_BYTES)));
+        }
+        let next = cursor.next.get();
+        if next >= cursor.end.get() {
+            return false;
+        }
+        (next..next + STEP_BYTES).step_by(LINE_BYTES).for_each(|line| prefetch(line as *const u8));
+        cursor.next.set(next + STEP_BYTES);
+        true
+    }
+}
+
+/// Asks for the cache line at `from`, which may lead anywhere, into the second-level cache.
+#[inline(always)]
+fn prefetch(from: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is allowed; every x86-64 has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(from.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch of any address is allowed; the intrinsic for it is not stable.
+    unsafe {
+        std::arch::asm!("prfm pldl2keep, [{from}]", from = in(reg) from, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = from;
+}
