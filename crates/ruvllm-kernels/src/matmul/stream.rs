@@ -27,16 +27,52 @@ impl Stream {
     pub(super) fn straight() -> Stream {
         Stream { end: usize::MAX, next: 0 }
     }
+}
 
-    /// Asks for what will be read some time after block `b` of `panel`. The first tile of a panel does it; later ones
-    /// find it in cache.
+/// What one tile of a job asks for: every line once, by one of the tiles that go through the job's panels.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(super) struct Ahead {
+    stream: Stream,
+    /// Bytes between what is read and what is asked for.
+    distance: usize,
+    /// This tile asks at blocks `b` with `b % n_tiles == tile`.
+    tile: usize,
+    n_tiles: usize,
+}
+
+/// Tiles that share the asking at most: each has a block or more in a job's chunk of blocks.
+const MOST_TILES: usize = 8;
+
+#[cfg(target_arch = "x86_64")]
+impl Ahead {
+    /// For one pass over the panels.
     #[inline(always)]
-    #[cfg(target_arch = "x86_64")]
+    pub(super) fn straight(stream: Stream) -> Ahead {
+        Ahead { stream, distance: AHEAD_BYTES, tile: 0, n_tiles: 1 }
+    }
+
+    /// For the tile of `tile_rows` rows from row `i` of `n_rows` on. A single tile streams; several have the time of all
+    /// to ask for the panels of the next job, which lie `job_bytes` on.
+    #[inline(always)]
+    pub(super) fn new(stream: Stream, (i, n_rows): (usize, usize), tile_rows: usize, job_bytes: usize) -> Ahead {
+        match n_rows.div_ceil(tile_rows).min(MOST_TILES) {
+            0 | 1 => Ahead::straight(stream),
+            n_tiles => Ahead { stream, distance: job_bytes.max(AHEAD_BYTES), tile: i / tile_rows, n_tiles },
+        }
+    }
+
+    /// Asks for what will be read some time after block `b` of `panel`, if it is this tile's turn.
+    #[inline(always)]
     pub(super) fn prefetch<F: Format>(self, panel: *const u8, b: usize) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        if b % self.n_tiles != self.tile {
+            return;
+        }
+        let Stream { end, next } = self.stream;
         let block_bytes = F::GROUP_BYTES / F::GROUP;
-        let at = (panel as usize).wrapping_add(AHEAD_BYTES + b * block_bytes);
-        let at = if at < self.end { at } else { at.wrapping_sub(self.end).wrapping_add(self.next) };
+        let at = (panel as usize).wrapping_add(self.distance + b * block_bytes);
+        let at = if at < end { at } else { at.wrapping_sub(end).wrapping_add(next) };
         for line in 0..block_bytes.div_ceil(64) {
             // SAFETY: a prefetch of any address is allowed; every x86-64 has it.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line) as *const i8) };

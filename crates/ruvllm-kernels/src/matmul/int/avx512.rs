@@ -8,6 +8,7 @@
 
 use super::super::acts::{ActBlock, block_scale};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::super::stream::Ahead;
 use super::Job;
 use std::arch::x86_64::*;
 
@@ -67,6 +68,15 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
     }
 }
 
+/// Returns the rows of a tile, as [`run`] cuts them, but for the last tiles.
+fn tile_rows<F: Format, const MR: usize>(job: &Job<'_>) -> usize {
+    match job.n_panels {
+        1 if MR < 8 => 6,
+        2 if !F::HALVES || job.rows.len() < 8 => 4,
+        _ => 8,
+    }
+}
+
 /// Computes both panels of a job, one after the other, by the `MR` rows from `i` on; returns `MR`.
 ///
 /// # Safety
@@ -106,6 +116,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
             }
         }
     }
+    let ahead = Ahead::new(job.stream, (i, job.rows.len()), tile_rows::<F, MR>(job), 2 * panel_bytes);
     for b in job.blocks.clone() {
         // SAFETY: block `b` is in each row of activations and each panel.
         unsafe {
@@ -115,9 +126,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
             }
             let mut q = [panels; P];
             for (p, q) in q.iter_mut().enumerate() {
-                if i == 0 {
-                    job.stream.prefetch::<F>(q.add(p * panel_bytes), b);
-                }
+                ahead.prefetch::<F>(q.add(p * panel_bytes), b);
                 *q = q.add(p * panel_bytes + F::quants_at(b));
             }
             let mut w_scale = [[_mm512_setzero_ps(); 2]; P];
