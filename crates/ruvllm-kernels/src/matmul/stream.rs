@@ -1,15 +1,18 @@
 //! The order in which workers read weights, so that they are asked for before they are needed.
 
+#[cfg(target_arch = "x86_64")]
 use super::format::Format;
 use super::{Matrix, Plan};
 use crate::team::Upcoming;
 
 /// How far ahead of use weights are asked for, in bytes: about a memory latency of work.
+#[cfg(target_arch = "x86_64")]
 const AHEAD_BYTES: usize = 16 * 1024;
 
 /// Where a worker that reads panels goes on after the last one of its share: the weights it needs next are seldom those
 /// that lie next.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "other rows leave reading ahead to the hardware"))]
 pub(super) struct Stream {
     /// Address where the share ends.
     end: usize,
@@ -42,6 +45,7 @@ pub(super) struct Ahead {
 }
 
 /// Tiles that share the asking at most: each has a block or more in a job's chunk of blocks.
+#[cfg(target_arch = "x86_64")]
 const MOST_TILES: usize = 8;
 
 #[cfg(target_arch = "x86_64")]

@@ -198,6 +198,25 @@ fn panels_take_little_more_than_the_file() {
     }
 }
 
+#[test]
+fn shares_of_what_is_upcoming_cover_the_panels_in_order() {
+    let (table, team, mut pages) = (pick(Isa::Scalar), Team::new(1), LargePages::default());
+    let mut matrix = |n_rows| {
+        let bytes = blocks(&mut Rng(3), GgmlType::Q8_0, n_rows, 64, Fill::Random);
+        let packing = &mut Packing { table, team: &team, pages: &mut pages, done: &mut |_| {} };
+        Matrix::pack(packing, GgmlType::Q8_0, n_rows, 64, bytes)
+    };
+    let matrices = [matrix(640), matrix(64), matrix(80)];
+    let address = |w: &Matrix| w.bytes().as_ptr_range().start as usize..w.bytes().as_ptr_range().end as usize;
+    for n_threads in [1, 2, 3, 7] {
+        let shares = upcoming(n_threads, &matrices.each_ref()).shares;
+        assert_eq!(shares.len(), n_threads);
+        assert_eq!(shares[0].start, address(&matrices[0]).start);
+        assert_eq!(shares[n_threads - 1].end, address(&matrices[2]).end);
+        assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start), "{n_threads} threads: {shares:?}");
+    }
+}
+
 /// Each table row against f64 arithmetic on the same quantised activations.
 ///
 /// A block adds `1 + HALVES + MIN` terms to the sum. Each term is rounded at most 4 times before it is added (`d * sc`,

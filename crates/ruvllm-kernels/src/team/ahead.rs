@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Upcoming {
     /// By worker.
-    pub(super) shares: Box<[Range<usize>]>,
+    pub(crate) shares: Box<[Range<usize>]>,
 }
 
 impl FromIterator<Range<usize>> for Upcoming {
@@ -67,8 +67,9 @@ impl Ahead {
         if next >= cursor.end.get() {
             return false;
         }
-        (next..next + STEP_BYTES).step_by(LINE_BYTES).for_each(|line| prefetch(line as *const u8));
-        cursor.next.set(next + STEP_BYTES);
+        let step = next..next.saturating_add(STEP_BYTES);
+        cursor.next.set(step.end);
+        step.step_by(LINE_BYTES).for_each(|line| prefetch(line as *const u8));
         true
     }
 }

@@ -170,3 +170,20 @@ fn regions_follow_each_other_while_workers_come_late() {
     }
     assert!(values.iter().all(|&value| value == 2000), "{values:?}");
 }
+
+#[test]
+fn what_is_expected_changes_no_work_and_may_lie_anywhere() {
+    let team = Team::new(3);
+    let sum = AtomicUsize::new(0);
+    let nowhere: Upcoming = [usize::MAX - 4096..usize::MAX, 64..1 << 20].into_iter().collect();
+    for upcoming in [nowhere, Upcoming::default()] {
+        team.expect(&upcoming);
+        for _ in 0..100 {
+            team.for_each(100, 1, &|range, _| {
+                sum.fetch_add(range.start, Ordering::Relaxed);
+            });
+        }
+    }
+    assert_eq!(sum.load(Ordering::Relaxed), 2 * 100 * 4950);
+    assert_eq!((team.expected(0), team.expected(2)), (None, None));
+}

@@ -56,6 +56,10 @@ pub(super) struct Job<'a> {
     /// Distance between result rows.
     pub(super) ld: usize,
     /// What is read after the panels.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "these rows leave reading ahead to the hardware")
+    )]
     pub(super) stream: Stream,
 }
 
