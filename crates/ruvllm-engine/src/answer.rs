@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::backend::{LlmBackend, SeqId, context_line};
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
-use crate::sampler::Sampler;
+use crate::sampler::{Chosen, Sampler, TokenLogprobs};
 use crate::stop::StopFilter;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 use crate::{EngineError, ErrorKind};
@@ -25,6 +25,8 @@ pub(crate) struct Answer {
     stop: StopFilter,
     finish: Option<FinishReason>,
     text: String,
+    /// Of each token of the answer, if they were asked for.
+    logprobs: Vec<TokenLogprobs>,
     clock: Clock,
     load_ms: f64,
     /// When its sequence closed.
@@ -67,12 +69,12 @@ impl Answer {
             let line = context_line(n_prompt + 1, info.n_ctx, info.n_ctx_train);
             return Err(EngineError::new(ErrorKind::ContextLength, line));
         }
-        let mut sampler = Sampler::new(&request.sampling, info.n_vocab)?;
+        let tokenizer = Arc::clone(backend.tokenizer()?);
+        let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, request.logprobs)?;
         request.prompt.iter().for_each(|&id| sampler.accept(id));
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
-        let tokenizer = Arc::clone(backend.tokenizer()?);
         let zero = Duration::ZERO;
         Ok(Answer {
             context,
@@ -84,6 +86,7 @@ impl Answer {
             stop: StopFilter::new(&request.stop),
             finish: (max_tokens == 0).then_some(FinishReason::Length),
             text: String::new(),
+            logprobs: Vec::new(),
             clock: Clock { start, opened: None, prompt: zero, first_token: zero, last_token: zero },
             load_ms: info.load_ms,
             kv_bytes_per_token: 0.0,
@@ -144,14 +147,15 @@ impl Answer {
         if is_first {
             self.clock.prompt = self.clock.start.elapsed();
         }
-        let id = self.sampler.sample(logits)?;
+        let Chosen { id, logprobs } = self.sampler.sample(logits, |_| {})?;
         self.sampler.accept(id);
+        self.logprobs.extend(logprobs.clone());
         self.context.push(id);
         self.clock.last_token = self.clock.start.elapsed();
         if is_first {
             self.clock.first_token = self.clock.last_token;
         }
-        Ok(TokenEvent { id, text: self.take(id) })
+        Ok(TokenEvent { id, text: self.take(id), logprobs })
     }
 
     /// Returns the text that became certain with a token, and ends the answer if it was the last.
@@ -194,6 +198,7 @@ impl Answer {
             text: std::mem::take(&mut self.text),
             prompt_tokens: std::mem::take(&mut self.context),
             tokens,
+            logprobs: std::mem::take(&mut self.logprobs),
             finish_reason: self.finish.unwrap_or(FinishReason::Cancelled),
         }
     }

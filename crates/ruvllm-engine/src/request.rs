@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::sampler::SamplingParams;
+use crate::sampler::{SamplingParams, TokenLogprobs};
 
 /// A request for generated tokens.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +14,8 @@ pub struct GenerateRequest {
     pub max_tokens: Option<usize>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// Tells with each token its log-probability and those of this many of the likeliest ones; `None` tells none.
+    pub logprobs: Option<usize>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
     /// Go on past end-of-generation tokens (benchmarks).
@@ -64,12 +66,14 @@ impl FinishReason {
 }
 
 /// One generated token and the text that became certain with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TokenEvent {
     /// The token.
     pub id: u32,
     /// New text; empty while a character or a possible stop string is incomplete.
     pub text: String,
+    /// What the model thought of it, if [`GenerateRequest::logprobs`] asks for it.
+    pub logprobs: Option<TokenLogprobs>,
 }
 
 /// Times of one request, in milliseconds and tokens per second.
@@ -106,6 +110,8 @@ pub struct GenerationSummary {
     pub prompt_tokens: Vec<u32>,
     /// The generated tokens, end-of-generation token included where one ended the answer.
     pub tokens: Vec<u32>,
+    /// What the model thought of each; empty unless [`GenerateRequest::logprobs`] asks for it.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// How long it took.

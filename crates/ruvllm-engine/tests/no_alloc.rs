@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ruvllm_engine::{Engine, KvPolicy, LoadOptions, LogitRows, Segment};
+use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, LogitRows, SamplingParams, Segment};
 use ruvllm_testkit::{argmax, real_model};
 
 struct Counting;
@@ -58,6 +58,34 @@ fn check(name: &str, n_seq: usize, kv: KvPolicy) {
     assert_eq!(counted, 0, "{name}, {n_seq} sequences: {counted} allocations in 64 decode steps");
 }
 
+/// Generates 64 tokens and returns the allocations after the eighth, those of their texts included.
+fn generating(engine: &mut Engine, sampling: SamplingParams) -> usize {
+    let prompt = engine.encode_prompt("Once upon a time", true).expect("plain text encodes");
+    let request = GenerateRequest { prompt, max_tokens: Some(72), sampling, ignore_eos: true, ..Default::default() };
+    let mut run = engine.generate(&request).expect("a valid request");
+    run.by_ref().take(8).for_each(|event| drop(event.expect("it runs")));
+    let before = N_ALLOCATIONS.load(Ordering::Relaxed);
+    assert_eq!(run.by_ref().map(|event| event.expect("it runs").id).count(), 64);
+    N_ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+/// A token's text is a string of its own and its bytes and characters are two more; choosing it allocates nothing.
+fn check_sampling() {
+    let options = LoadOptions { n_ctx: Some(256), ..LoadOptions::default() };
+    let mut engine = Engine::load(&real_model("smollm2:135m"), &options, &mut |_| {}).expect("it loads");
+    let default = || SamplingParams { seed: Some(1), ..SamplingParams::default() };
+    for sampling in [
+        SamplingParams::greedy(),
+        default(),
+        SamplingParams { top_k: 0, typical_p: 0.9, xtc_probability: 0.5, dynatemp_range: 0.3, ..default() },
+        SamplingParams { repeat_penalty: 1.2, frequency_penalty: 0.1, logit_bias: vec![(7, 1.0)], ..default() },
+    ] {
+        // The whole text grows now and then.
+        let (n, most) = (generating(&mut engine, sampling.clone()), 3 * 64 + 8);
+        assert!(n <= most, "{n} allocations in 64 tokens with {sampling:?}");
+    }
+}
+
 #[test]
 fn decoding_allocates_nothing_after_warm_up() {
     check("smollm2:135m", 1, KvPolicy::F16);
@@ -66,4 +94,5 @@ fn decoding_allocates_nothing_after_warm_up() {
     check("qwen2.5-coder:0.5b", 1, KvPolicy::F16);
     // Blocks of 8 bits on the way.
     check("smollm2:135m", 1, KvPolicy::Tiered { hot: 16, warm: 32 });
+    check_sampling();
 }

@@ -39,6 +39,9 @@ pub struct RunArgs {
     /// End the answer before this text; may be given several times
     #[arg(long, value_name = "TEXT", help_heading = "Sampling")]
     stop: Vec<String>,
+    /// Tell each token's log-probability and those of the N likeliest ones; with --json
+    #[arg(long, value_name = "N", requires = "json")]
+    logprobs: Option<usize>,
     /// Go on past the end of the answer
     #[arg(long, help_heading = "Sampling")]
     ignore_eos: bool,
@@ -77,6 +80,7 @@ impl RunArgs {
             prompt,
             max_tokens: Some(self.max_tokens),
             sampling,
+            logprobs: self.logprobs,
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
             ..GenerateRequest::default()
@@ -178,6 +182,12 @@ pub fn summary_json(summary: &GenerationSummary, session: Option<&Resume>) -> se
             "kv_bytes_per_token": timings.kv_bytes_per_token,
         },
     });
+    if !summary.logprobs.is_empty() {
+        let top =
+            |top: &[(u32, f32)]| top.iter().map(|(id, p)| json!({ "token": id, "logprob": p })).collect::<Vec<_>>();
+        let each = summary.logprobs.iter().map(|p| json!({ "logprob": p.logprob, "top": top(&p.top) }));
+        object["logprobs"] = each.collect();
+    }
     if let Some(session) = session {
         object["session"] = session.json();
     }

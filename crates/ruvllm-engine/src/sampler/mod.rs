@@ -1,144 +1,222 @@
-//! Choosing the next token: penalties, then the cuts (top-k, top-p, min-p), then temperature, then a draw.
+//! Choosing the next token: a chain of samplers, one file each, in llama.cpp's order and with its effects.
 //!
-//! The order is llama.cpp's default. Temperature 0 is greedy: the largest logit after penalties, the lowest id on a
-//! tie. A seed gives the same tokens on every machine that gives the same logits.
+//! ```text
+//! logits ─ bias ─ penalties ─ DRY ─ top-n-sigma ─ top-k ─ typical ─ top-p ─ min-p ─ XTC ─ temperature ─ draw
+//! logits ─ bias ─ temperature ─ mirostat
+//! ```
+//! Temperature 0 is greedy: the largest logit that is left, the lowest id on a tie. A seed gives the same tokens on
+//! every machine that gives the same logits; its stream is the request's own, so a batch changes nothing.
 
-mod cuts;
+mod bias;
+mod candidates;
+mod draw;
+mod dry;
+mod logprobs;
+mod min_p;
+mod mirostat;
+mod params;
 mod penalties;
+mod temperature;
 #[cfg(test)]
 mod tests;
+mod top_k;
+mod top_n_sigma;
+mod top_p;
+mod typical;
+mod xtc;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
+pub use logprobs::TokenLogprobs;
+pub use params::{Mirostat, SamplerKind, SamplingParams};
 
+use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
+use candidates::Candidates;
+use draw::Rng;
+use dry::Dry;
+use logprobs::Logprobs;
+use mirostat::Feedback;
 use penalties::Penalties;
 
-/// How tokens are chosen.
+/// A token that was chosen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct SamplingParams {
-    /// Divides the logits; 0 is greedy.
-    pub temperature: f32,
-    /// Keeps the k likeliest tokens; 0 keeps all.
-    pub top_k: usize,
-    /// Keeps the likeliest tokens whose probabilities first reach this sum; 1 keeps all.
-    pub top_p: f32,
-    /// Drops tokens less likely than this share of the likeliest one; 0 drops none.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of recent tokens; 1 leaves them.
-    pub repeat_penalty: f32,
-    /// How many recent tokens (prompt included) the penalty looks at.
-    pub repeat_last_n: usize,
-    /// Seed of the draws; `None` takes one from the clock.
-    pub seed: Option<u64>,
-}
-
-impl Default for SamplingParams {
-    /// Temperature 0.8, top-k 40, top-p 0.95, min-p 0.05, no penalty.
-    fn default() -> SamplingParams {
-        SamplingParams {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_penalty: 1.0,
-            repeat_last_n: 64,
-            seed: None,
-        }
-    }
-}
-
-impl SamplingParams {
-    /// Returns the parameters for greedy decoding.
-    pub fn greedy() -> SamplingParams {
-        SamplingParams { temperature: 0.0, ..SamplingParams::default() }
-    }
-
-    /// Checks every value.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Options`] naming the value and its range.
-    pub fn validate(&self) -> Result<(), EngineError> {
-        let check = |name: &str, value: f32, low: f32, high: f32| match value {
-            v if v >= low && v <= high => Ok(()),
-            v => Err(EngineError::new(ErrorKind::Options, format!("{name} {v} is not between {low} and {high}"))),
-        };
-        check("temperature", self.temperature, 0.0, 100.0)?;
-        check("top-p", self.top_p, 0.0, 1.0)?;
-        check("min-p", self.min_p, 0.0, 1.0)?;
-        check("repeat penalty", self.repeat_penalty, 0.01, 100.0)
-    }
-}
-
-/// A token that may be chosen, with its logit, and its probability once it is known.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Candidate {
+pub(crate) struct Chosen {
     pub id: u32,
-    pub logit: f32,
-    pub p: f32,
+    /// If they were asked for.
+    pub logprobs: Option<TokenLogprobs>,
 }
 
-/// The state of one request's sampling. Allocates when made, never when sampling.
+/// The state of one request's sampling. Allocates when made; when sampling only log-probabilities do.
 pub(crate) struct Sampler {
     params: SamplingParams,
-    rng: ChaCha8Rng,
-    penalties: Penalties,
-    candidates: Vec<Candidate>,
+    /// The samplers that do something, in order.
+    chain: Vec<SamplerKind>,
+    rng: Rng,
+    penalties: Option<Penalties>,
+    dry: Option<Dry>,
+    mirostat: Feedback,
+    candidates: Candidates,
+    /// How many of the likeliest tokens are told with each token.
+    logprobs: Option<usize>,
+    /// The logits as they came, if log-probabilities are told.
+    raw: Vec<f32>,
 }
 
 impl Sampler {
-    pub(crate) fn new(params: &SamplingParams, n_vocab: usize) -> Result<Sampler, EngineError> {
+    /// Makes the sampler of a request; `logprobs` says of how many of the likeliest tokens log-probabilities are told.
+    ///
+    /// # Errors
+    /// A value is out of range.
+    pub(crate) fn new(
+        params: &SamplingParams,
+        tokenizer: &Tokenizer,
+        n_vocab: usize,
+        logprobs: Option<usize>,
+    ) -> Result<Sampler, EngineError> {
+        Sampler::assemble(params, n_vocab, logprobs, || dry::breakers(tokenizer, &params.dry_breakers))
+    }
+
+    fn assemble(
+        params: &SamplingParams,
+        n_vocab: usize,
+        logprobs: Option<usize>,
+        breakers: impl FnOnce() -> Result<dry::Breakers, EngineError>,
+    ) -> Result<Sampler, EngineError> {
         params.validate()?;
+        if let Some((id, _)) = params.logit_bias.iter().find(|(id, _)| *id as usize >= n_vocab) {
+            let line = format!("the bias of token {id} is outside the vocabulary of {n_vocab}");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        if let Some(n) = logprobs.filter(|&n| n > n_vocab) {
+            let line = format!("log-probabilities of {n} tokens are more than the vocabulary of {n_vocab} has");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
         let clock = || std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
-        Ok(Sampler {
-            rng: ChaCha8Rng::seed_from_u64(params.seed.unwrap_or_else(clock)),
-            penalties: Penalties::new(params.repeat_penalty, params.repeat_last_n, n_vocab),
-            candidates: Vec::with_capacity(n_vocab),
+        let mut sampler = Sampler {
+            chain: Vec::new(),
+            rng: Rng::new(params.seed.unwrap_or_else(clock)),
+            penalties: Penalties::new(params, n_vocab),
+            dry: Dry::new(params, breakers)?,
+            mirostat: Feedback::new(params.mirostat_tau, params.mirostat_eta),
+            candidates: Candidates::new(n_vocab),
+            logprobs,
+            raw: Vec::new(),
             params: params.clone(),
-        })
+        };
+        sampler.chain = params.order.iter().copied().filter(|&kind| sampler.does(kind)).collect();
+        Ok(sampler)
+    }
+
+    /// Returns whether a sampler of the order changes anything.
+    fn does(&self, kind: SamplerKind) -> bool {
+        let p = &self.params;
+        match kind {
+            SamplerKind::Temperature => p.temperature != 1.0 || p.dynatemp_range > 0.0,
+            _ if p.mirostat != Mirostat::Off => false,
+            SamplerKind::Penalties => self.penalties.is_some(),
+            SamplerKind::Dry => self.dry.is_some(),
+            SamplerKind::TopNSigma => p.top_n_sigma > 0.0,
+            SamplerKind::TopK => p.top_k > 0,
+            SamplerKind::Typical => p.typical_p < 1.0,
+            SamplerKind::TopP => p.top_p < 1.0,
+            SamplerKind::MinP => p.min_p > 0.0,
+            SamplerKind::Xtc => p.xtc_probability > 0.0 && p.xtc_threshold <= 0.5,
+        }
     }
 
     /// Takes note of a token of the prompt or the answer.
     pub(crate) fn accept(&mut self, id: u32) {
-        self.penalties.accept(id);
+        if let Some(penalties) = &mut self.penalties {
+            penalties.accept(id);
+        }
+        if let Some(dry) = &mut self.dry {
+            dry.accept(id);
+        }
     }
 
-    /// Chooses a token; `logits`: `[n_vocab]`, changed by the penalties.
+    /// Chooses a token; `logits`: `[n_vocab]`, changed by bias, `mask` and penalties. `mask` sets those to -∞ that may not
+    /// be chosen.
     ///
     /// # Errors
-    /// [`ErrorKind::Model`] if no logit is a number.
-    pub(crate) fn sample(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
-        self.penalties.apply(logits);
-        let best = argmax(logits).ok_or_else(|| {
-            EngineError::new(ErrorKind::Model, "the model gave no finite logits; the file may be damaged")
-        })?;
-        if self.params.temperature == 0.0 {
-            return Ok(best);
+    /// [`ErrorKind::Model`] if no logit is a number; [`ErrorKind::Options`] if all tokens are ruled out.
+    pub(crate) fn sample(&mut self, logits: &mut [f32], mask: impl FnOnce(&mut [f32])) -> Result<Chosen, EngineError> {
+        if argmax(logits).is_none() {
+            let line = "the model gave no finite logits; the file may be damaged";
+            return Err(EngineError::new(ErrorKind::Model, line));
         }
-        self.candidates.clear();
-        self.candidates.extend(logits.iter().enumerate().filter(|(_, l)| !l.is_nan()).map(|(id, &logit)| Candidate {
-            id: id as u32,
-            logit,
-            p: 0.0,
-        }));
-        cuts::top_k(&mut self.candidates, self.params.top_k);
-        cuts::top_p(&mut self.candidates, self.params.top_p);
-        cuts::min_p(&mut self.candidates, self.params.min_p);
-        cuts::probabilities(&mut self.candidates, self.params.temperature);
-        Ok(self.draw().unwrap_or(best))
+        let logprobs = self.logprobs.map(|n_top| {
+            self.raw.clear();
+            self.raw.extend_from_slice(logits);
+            Logprobs::new(logits, n_top)
+        });
+        bias::apply(logits, &self.params.logit_bias);
+        mask(logits);
+        let id = self.choose(logits).ok_or_else(|| {
+            EngineError::new(ErrorKind::Options, "every token is ruled out; allow some by bias or grammar")
+        })?;
+        Ok(Chosen { id, logprobs: logprobs.map(|logprobs| logprobs.of(self.raw[id as usize])) })
     }
 
-    /// Draws a candidate by its probability; `None` if rounding leaves nothing.
-    fn draw(&mut self) -> Option<u32> {
-        // 53 random bits: a uniform value in [0, 1).
-        let mut point = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        for candidate in &self.candidates {
-            point -= f64::from(candidate.p);
-            if point < 0.0 {
-                return Some(candidate.id);
+    /// Runs the chain; `None` if no token is possible.
+    fn choose(&mut self, logits: &mut [f32]) -> Option<u32> {
+        let n_dense = self.run_dense(logits);
+        let rest = &self.chain[n_dense..];
+        let best = argmax(logits)?;
+        let is_greedy = self.params.temperature == 0.0 && self.params.dynatemp_range == 0.0;
+        // The likeliest token survives all cuts but these.
+        let keeps_best = |kind: &SamplerKind| match kind {
+            SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP => true,
+            SamplerKind::Temperature => true,
+            SamplerKind::Typical | SamplerKind::Xtc | SamplerKind::Penalties | SamplerKind::Dry => false,
+        };
+        if is_greedy && rest.contains(&SamplerKind::Temperature) && rest.iter().all(keeps_best) {
+            return Some(best);
+        }
+        match rest.first() {
+            Some(SamplerKind::TopK) => self.candidates.fill_top(logits, self.params.top_k),
+            _ => self.candidates.fill(logits),
+        }
+        for i in n_dense..self.chain.len() {
+            self.run(self.chain[i]);
+        }
+        let drawn = match self.params.mirostat {
+            _ if self.candidates.is_empty() => None,
+            Mirostat::Off => draw::draw(&mut self.candidates, &mut self.rng).map(|drawn| drawn.id),
+            Mirostat::V1 => self.mirostat.draw_v1(&mut self.candidates, logits.len(), &mut self.rng),
+            Mirostat::V2 => self.mirostat.draw_v2(&mut self.candidates, &mut self.rng),
+        };
+        // Logits of +∞ have no probabilities.
+        Some(drawn.unwrap_or(best))
+    }
+
+    /// Runs the penalties at the beginning of the chain, which need no candidates, and returns how many it were.
+    fn run_dense(&mut self, logits: &mut [f32]) -> usize {
+        for (n, kind) in self.chain.iter().enumerate() {
+            match (kind, &self.penalties, &mut self.dry) {
+                (SamplerKind::Penalties, Some(penalties), _) => penalties.apply_to_all(logits),
+                (SamplerKind::Dry, _, Some(dry)) => dry.apply_to_all(logits),
+                _ => return n,
             }
         }
-        self.candidates.iter().rev().find(|candidate| candidate.p > 0.0).map(|candidate| candidate.id)
+        self.chain.len()
+    }
+
+    /// Runs a sampler of the chain on the candidates.
+    fn run(&mut self, kind: SamplerKind) {
+        let (candidates, p) = (&mut self.candidates, &self.params);
+        match kind {
+            SamplerKind::Penalties => self.penalties.iter().for_each(|penalties| penalties.apply(candidates)),
+            SamplerKind::Dry => self.dry.iter_mut().for_each(|dry| dry.apply(candidates)),
+            SamplerKind::TopNSigma => top_n_sigma::apply(candidates, p.top_n_sigma),
+            SamplerKind::TopK => top_k::apply(candidates, p.top_k),
+            SamplerKind::Typical => typical::apply(candidates, p.typical_p),
+            SamplerKind::TopP => top_p::apply(candidates, p.top_p),
+            SamplerKind::MinP => min_p::apply(candidates, p.min_p),
+            SamplerKind::Xtc => xtc::apply(candidates, p.xtc_probability, p.xtc_threshold, &mut self.rng),
+            SamplerKind::Temperature if p.dynatemp_range > 0.0 && p.mirostat == Mirostat::Off => {
+                temperature::apply_dynamic(candidates, (p.temperature, p.dynatemp_range, p.dynatemp_exponent));
+            }
+            SamplerKind::Temperature => temperature::apply(candidates, p.temperature),
+        }
     }
 }
 

@@ -1,45 +1,88 @@
-//! The repetition penalty (Keskar 2019, arXiv:1909.05858, as llama.cpp applies it: once a token, whatever its count).
+//! Penalties on recent tokens: repetition (Keskar 2019, arXiv:1909.05858, with negative logits multiplied), frequency and
+//! presence.
+
+use super::candidates::Candidates;
+use super::params::SamplingParams;
+
+/// The most recent tokens that are looked at.
+const LAST_N_MAX: usize = 1 << 20;
 
 /// Recent tokens and what they cost.
 pub(super) struct Penalties {
-    penalty: f32,
-    /// The last tokens, a ring: `[last_n]`.
+    repeat: f32,
+    frequency: f32,
+    presence: f32,
+    last_n: usize,
+    /// The last tokens, a ring of `last_n`.
     ring: Vec<u32>,
     next: usize,
-    last_n: usize,
-    /// How often each token is in the ring: `[n_vocab]`.
-    counts: Vec<u32>,
+    /// Of each token, how often it is in the ring and where it came last: `[n_vocab]`.
+    seen: Vec<Seen>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    count: u32,
+    newest: u32,
 }
 
 impl Penalties {
-    pub(super) fn new(penalty: f32, last_n: usize, n_vocab: usize) -> Penalties {
-        let last_n = if penalty == 1.0 { 0 } else { last_n.min(1 << 20) };
-        let counts = if last_n > 0 { vec![0; n_vocab] } else { Vec::new() };
-        Penalties { penalty, ring: Vec::with_capacity(last_n), next: 0, last_n, counts }
+    /// `None` if they do nothing.
+    pub(super) fn new(params: &SamplingParams, n_vocab: usize) -> Option<Penalties> {
+        let (repeat, frequency, presence) = (params.repeat_penalty, params.frequency_penalty, params.presence_penalty);
+        let last_n = params.repeat_last_n.min(LAST_N_MAX);
+        if last_n == 0 || (repeat, frequency, presence) == (1.0, 0.0, 0.0) {
+            return None;
+        }
+        let seen = vec![Seen::default(); n_vocab];
+        Some(Penalties {
+            repeat,
+            frequency,
+            presence,
+            last_n,
+            ring: Vec::with_capacity(last_n.min(4096)),
+            next: 0,
+            seen,
+        })
     }
 
     pub(super) fn accept(&mut self, id: u32) {
-        if self.last_n == 0 || id as usize >= self.counts.len() {
+        if id as usize >= self.seen.len() {
             return;
         }
         if self.ring.len() < self.last_n {
             self.ring.push(id);
         } else {
             let old = std::mem::replace(&mut self.ring[self.next], id);
-            self.counts[old as usize] -= 1;
-            self.next = (self.next + 1) % self.last_n;
+            self.seen[old as usize].count -= 1;
         }
-        self.counts[id as usize] += 1;
+        let seen = &mut self.seen[id as usize];
+        *seen = Seen { count: seen.count + 1, newest: self.next as u32 };
+        self.next = (self.next + 1) % self.last_n;
     }
 
-    pub(super) fn apply(&mut self, logits: &mut [f32]) {
+    fn penalised(&self, logit: f32, count: u32) -> f32 {
+        let logit = if logit > 0.0 { logit / self.repeat } else { logit * self.repeat };
+        logit - count as f32 * self.frequency - self.presence
+    }
+
+    /// Changes the logits of recent tokens; `logits`: `[n_vocab]`.
+    pub(super) fn apply_to_all(&self, logits: &mut [f32]) {
         for (slot, &id) in self.ring.iter().enumerate() {
-            // A token that stands in the ring more than once is handled where it stands first.
-            if self.counts[id as usize] > 1 && self.ring[..slot].contains(&id) {
-                continue;
+            let Seen { count, newest } = self.seen[id as usize];
+            // Each token once: where it stands last.
+            if newest as usize == slot {
+                let logit = &mut logits[id as usize];
+                *logit = self.penalised(*logit, count);
             }
-            let logit = &mut logits[id as usize];
-            *logit = if *logit > 0.0 { *logit / self.penalty } else { *logit * self.penalty };
         }
+    }
+
+    /// Changes the logits of those candidates that are recent tokens.
+    pub(super) fn apply(&self, candidates: &mut Candidates) {
+        candidates.change(|id, logit| match self.seen[id as usize].count {
+            0 => logit,
+            count => self.penalised(logit, count),
+        });
     }
 }

@@ -1,13 +1,20 @@
-//! Samplers against their definitions and expected distributions.
+//! Samplers against their definitions, expected distributions and llama.cpp.
 
+use super::dry::Breakers;
 use super::*;
 
+mod golden;
+
 fn sampler(params: SamplingParams, n_vocab: usize) -> Sampler {
-    Sampler::new(&params, n_vocab).expect("valid parameters")
+    Sampler::assemble(&params, n_vocab, None, || Ok(Breakers::default())).expect("valid parameters")
 }
 
 fn open(temperature: f32) -> SamplingParams {
     SamplingParams { temperature, top_k: 0, top_p: 1.0, min_p: 0.0, seed: Some(7), ..SamplingParams::default() }
+}
+
+fn draw(sampler: &mut Sampler, logits: &mut [f32]) -> u32 {
+    sampler.sample(logits, |_| {}).expect("finite logits").id
 }
 
 /// Draws 20,000 tokens and compares each share with its probability (5 standard deviations).
@@ -16,7 +23,7 @@ fn check_shares(params: SamplingParams, logits: &[f32], expected: &[f64]) {
     let mut sampler = sampler(params, logits.len());
     let mut counts = vec![0usize; logits.len()];
     for _ in 0..N {
-        counts[sampler.sample(&mut logits.to_vec()).expect("finite logits") as usize] += 1;
+        counts[draw(&mut sampler, &mut logits.to_vec()) as usize] += 1;
     }
     for (id, (&count, &p)) in counts.iter().zip(expected).enumerate() {
         let (share, sigma) = (count as f64 / N as f64, (p * (1.0 - p) / N as f64).sqrt());
@@ -29,77 +36,249 @@ fn softmax(logits: &[f64]) -> Vec<f64> {
     logits.iter().map(|l| l.exp() / sum).collect()
 }
 
+/// Probabilities .64 .24 .09 .03.
+const FOUR: [f32; 4] = [2.0, 1.0, 0.0, -1.0];
+
+fn two() -> [f64; 4] {
+    let p = softmax(&[2.0, 1.0]);
+    [p[0], p[1], 0.0, 0.0]
+}
+
 #[test]
 fn greedy_takes_the_first_of_equals_and_skips_nan() {
     let mut sampler = sampler(SamplingParams::greedy(), 4);
-    assert_eq!(sampler.sample(&mut [f32::NAN, 1.0, 3.0, 3.0]).expect("numbers"), 2);
-    let error = sampler.sample(&mut [f32::NAN; 4]).expect_err("no number");
+    assert_eq!(draw(&mut sampler, &mut [f32::NAN, 1.0, 3.0, 3.0]), 2);
+    let error = sampler.sample(&mut [f32::NAN; 4], |_| {}).expect_err("no number");
     assert_eq!(error.kind(), ErrorKind::Model);
+    let error = sampler.sample(&mut [1.0; 4], |logits| logits.fill(f32::NEG_INFINITY)).expect_err("nothing is left");
+    assert_eq!(error.to_string(), "every token is ruled out; allow some by bias or grammar");
+}
+
+#[test]
+fn greedy_is_the_same_by_the_whole_chain() {
+    // Typical sampling cannot be skipped, and at 1 less a rounding it keeps all.
+    let whole = SamplingParams { typical_p: 1.0 - f32::EPSILON, repeat_penalty: 1.2, ..SamplingParams::greedy() };
+    let plain = SamplingParams { typical_p: 1.0, ..whole.clone() };
+    let (mut whole, mut plain) = (sampler(whole, 50), sampler(plain, 50));
+    for round in 0..200u32 {
+        let logits: Vec<f32> = (0..50u32).map(|id| ((id * 7919 + round * 104_729) % 89) as f32 / 10.0).collect();
+        let (a, b) = (draw(&mut whole, &mut logits.clone()), draw(&mut plain, &mut logits.clone()));
+        assert_eq!(a, b);
+        [&mut whole, &mut plain].into_iter().for_each(|sampler| sampler.accept(a));
+    }
 }
 
 #[test]
 fn temperature_shapes_the_distribution() {
-    let logits = [2.0, 1.0, 0.0, -1.0];
-    check_shares(open(1.0), &logits, &softmax(&[2.0, 1.0, 0.0, -1.0]));
-    check_shares(open(0.5), &logits, &softmax(&[4.0, 2.0, 0.0, -2.0]));
+    check_shares(open(1.0), &FOUR, &softmax(&[2.0, 1.0, 0.0, -1.0]));
+    check_shares(open(0.5), &FOUR, &softmax(&[4.0, 2.0, 0.0, -2.0]));
+}
+
+#[test]
+fn dynamic_temperature_follows_the_entropy() {
+    let dynamic = SamplingParams { dynatemp_range: 0.5, ..open(1.0) };
+    let p = softmax(&[2.0, 1.0, 0.0, -1.0]);
+    let entropy: f64 = -p.iter().map(|p| p * p.ln()).sum::<f64>();
+    let t = 0.5 + entropy / 4f64.ln();
+    check_shares(dynamic.clone(), &FOUR, &softmax(&[2.0 / t, 1.0 / t, 0.0, -1.0 / t]));
+    // As uncertain as can be: the upper end. Nothing is left to shape.
+    check_shares(dynamic, &[1.0; 4], &[0.25; 4]);
 }
 
 #[test]
 fn top_k_keeps_the_k_likeliest() {
-    let two = softmax(&[2.0, 1.0]);
-    check_shares(SamplingParams { top_k: 2, ..open(1.0) }, &[0.0, 2.0, -1.0, 1.0], &[0.0, two[0], 0.0, two[1]]);
+    let p = two();
+    check_shares(SamplingParams { top_k: 2, ..open(1.0) }, &[0.0, 2.0, -1.0, 1.0], &[0.0, p[0], 0.0, p[1]]);
 }
 
 #[test]
 fn top_p_keeps_the_shortest_run_that_reaches_p() {
-    // Probabilities .64 .24 .09 .03: 0.7 needs two, 0.6 needs one.
-    let two = softmax(&[2.0, 1.0]);
-    check_shares(SamplingParams { top_p: 0.7, ..open(1.0) }, &[2.0, 1.0, 0.0, -1.0], &[two[0], two[1], 0.0, 0.0]);
-    check_shares(SamplingParams { top_p: 0.6, ..open(1.0) }, &[2.0, 1.0, 0.0, -1.0], &[1.0, 0.0, 0.0, 0.0]);
+    // 0.7 needs two, 0.6 needs one.
+    check_shares(SamplingParams { top_p: 0.7, ..open(1.0) }, &FOUR, &two());
+    check_shares(SamplingParams { top_p: 0.6, ..open(1.0) }, &FOUR, &[1.0, 0.0, 0.0, 0.0]);
+    // More than are sorted at first: of 1,000 equals the first 400.
+    let mut expected = [0.0; 1000];
+    expected[..400].fill(1.0 / 400.0);
+    check_shares(SamplingParams { top_p: 0.39999, ..open(1.0) }, &[1.0; 1000], &expected);
 }
 
 #[test]
 fn min_p_is_relative_to_the_likeliest() {
     // e^-1 = .37 of the likeliest stays at .3, e^-2 = .14 goes.
-    let two = softmax(&[2.0, 1.0]);
-    check_shares(SamplingParams { min_p: 0.3, ..open(1.0) }, &[2.0, 1.0, 0.0, -1.0], &[two[0], two[1], 0.0, 0.0]);
+    check_shares(SamplingParams { min_p: 0.3, ..open(1.0) }, &FOUR, &two());
 }
 
 #[test]
-fn repeat_penalty_counts_a_token_once_and_forgets_it() {
+fn typical_keeps_what_surprises_as_expected() {
+    // Entropy .95 nats; surprises .44 1.44 2.44 3.44: the second is closest (.49), then the first (.51).
+    check_shares(SamplingParams { typical_p: 0.2, ..open(1.0) }, &FOUR, &[0.0, 1.0, 0.0, 0.0]);
+    check_shares(SamplingParams { typical_p: 0.5, ..open(1.0) }, &FOUR, &two());
+}
+
+#[test]
+fn top_n_sigma_counts_standard_deviations() {
+    // Mean .5, standard deviation 1.118: one of them below 2 is .88.
+    check_shares(SamplingParams { top_n_sigma: 1.0, ..open(1.0) }, &FOUR, &two());
+    check_shares(SamplingParams { top_n_sigma: 3.0, ..open(1.0) }, &FOUR, &softmax(&[2.0, 1.0, 0.0, -1.0]));
+}
+
+#[test]
+fn xtc_leaves_the_least_of_the_obvious() {
+    // Above .2 are two; half of the time only the second of them and what is below is left.
+    let (all, rest) = (softmax(&[2.0, 1.0, 0.0, -1.0]), softmax(&[1.0, 0.0, -1.0]));
+    let half = |i: usize| 0.5 * all[i] + if i > 0 { 0.5 * rest[i - 1] } else { 0.0 };
+    let params = SamplingParams { xtc_probability: 0.5, xtc_threshold: 0.2, ..open(1.0) };
+    check_shares(params.clone(), &FOUR, &[half(0), half(1), half(2), half(3)]);
+    check_shares(SamplingParams { xtc_threshold: 0.3, ..params }, &FOUR, &all);
+}
+
+#[test]
+fn mirostat_reaches_the_surprise_asked_for() {
+    let logits: Vec<f32> = (1..=500).map(|rank: i32| -1.1 * (rank as f32).ln()).collect();
+    let p = softmax(&logits.iter().map(|&l| f64::from(l)).collect::<Vec<_>>());
+    for (mirostat, tau) in [(Mirostat::V1, 3.0), (Mirostat::V2, 3.0), (Mirostat::V2, 4.5)] {
+        let mut sampler = sampler(SamplingParams { mirostat, mirostat_tau: tau, ..open(1.0) }, logits.len());
+        let drawn: Vec<u32> = (0..4000).map(|_| draw(&mut sampler, &mut logits.clone())).collect();
+        // Surprise is told by what the cut leaves; by the whole distribution it is more.
+        let surprise = drawn.iter().map(|&id| -p[id as usize].log2()).sum::<f64>() / 4000.0;
+        let kept: f64 = p.iter().take(1 + *drawn.iter().max().expect("some") as usize).sum();
+        let at_most = surprise + kept.log2();
+        assert!((f64::from(tau) - 0.7..=f64::from(tau) + 0.7).contains(&at_most), "{mirostat:?} {tau}: {at_most}");
+    }
+}
+
+#[test]
+fn penalties_count_what_is_recent() {
     let params = SamplingParams { repeat_penalty: 2.0, repeat_last_n: 2, ..SamplingParams::greedy() };
-    let mut sampler = sampler(params, 3);
-    sampler.accept(0);
-    sampler.accept(0);
-    let mut logits = [4.0, 1.0, -1.0];
-    assert_eq!(sampler.sample(&mut logits).expect("numbers"), 0);
-    assert_eq!(logits, [2.0, 1.0, -1.0]);
-    sampler.accept(2);
-    sampler.accept(1);
-    let mut logits = [4.0, 1.0, -1.0];
-    sampler.sample(&mut logits).expect("numbers");
-    assert_eq!(logits, [4.0, 0.5, -2.0]);
+    let mut once = sampler(params.clone(), 3);
+    let frequency = SamplingParams { frequency_penalty: 0.5, presence_penalty: 0.25, repeat_penalty: 1.0, ..params };
+    let mut each = sampler(frequency, 3);
+    for (ids, divided, taken) in [
+        (&[0, 0][..], [2.0, 1.0, -1.0], [2.75, 1.0, -1.0]),
+        (&[2], [2.0, 1.0, -2.0], [3.25, 1.0, -1.75]),
+        (&[1], [4.0, 0.5, -2.0], [4.0, 0.25, -1.75]),
+        (&[1], [4.0, 0.5, -1.0], [4.0, -0.25, -1.0]),
+    ] {
+        for (sampler, expected) in [(&mut once, divided), (&mut each, taken)] {
+            ids.iter().for_each(|&id| sampler.accept(id));
+            let mut logits = [4.0, 1.0, -1.0];
+            draw(sampler, &mut logits);
+            assert_eq!(logits, expected, "after {ids:?}");
+        }
+    }
+}
+
+#[test]
+fn repetitions_cost_by_their_length() {
+    let params = SamplingParams { dry_multiplier: 1.0, dry_base: 2.0, dry_last_n: 12, ..SamplingParams::greedy() };
+    // The last n tokens stand further up, before `next`: 2^(n - 2), less than two are free.
+    for (history, next, cost) in [
+        (&[1, 2, 3, 4, 9, 2, 3][..], 4, 1.0),
+        (&[1, 2, 3, 4, 9, 1, 2, 3], 4, 2.0),
+        (&[1, 2, 3, 4, 9, 3], 4, 0.0),
+        (&[5, 5, 5, 5], 5, 2.0),
+        // Out of reach: it is more than 12 tokens ago.
+        (&[1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 3], 4, 0.0),
+    ] {
+        let mut sampler = sampler(params.clone(), 10);
+        history.iter().for_each(|&id| sampler.accept(id));
+        let mut logits = [0.0; 10];
+        draw(&mut sampler, &mut logits);
+        assert_eq!(logits[next], -cost, "{history:?}");
+    }
+}
+
+#[test]
+fn penalties_are_the_same_before_and_after_a_cut() {
+    use SamplerKind::{Dry, Penalties, Temperature, TopK};
+    let order = vec![Penalties, Dry, TopK, Temperature];
+    let early = SamplingParams { repeat_penalty: 1.5, dry_multiplier: 1.0, top_k: 20, order, ..open(0.0) };
+    // A cut that keeps all, first.
+    let late = SamplingParams { order: vec![TopK, Penalties, Dry, Temperature], ..early.clone() };
+    let (mut early, mut late) = (sampler(early, 20), sampler(late, 20));
+    assert_ne!(early.chain, late.chain);
+    for i in 0..100u32 {
+        let logits: Vec<f32> = (0..20u32).map(|id| ((id * 37 + i * 11) % 23) as f32 / 8.0).collect();
+        let a = draw(&mut early, &mut logits.clone());
+        assert_eq!(a, draw(&mut late, &mut logits.clone()));
+        [&mut early, &mut late].into_iter().for_each(|sampler| sampler.accept(a % 4));
+    }
+}
+
+#[test]
+fn a_bias_is_added_first() {
+    let params = SamplingParams { logit_bias: vec![(3, 3.0), (0, f32::NEG_INFINITY)], ..open(1.0) };
+    let p = softmax(&[1.0, 0.0, 2.0]);
+    check_shares(params.clone(), &FOUR, &[0.0, p[0], p[1], p[2]]);
+    let greedy = SamplingParams { temperature: 0.0, ..params };
+    assert_eq!(draw(&mut sampler(greedy, 4), &mut FOUR.clone()), 3);
+}
+
+#[test]
+fn the_likeliest_are_found_in_one_look() {
+    let mut rng = Rng::new(3);
+    for round in 0..200 {
+        let n = 1 + round * 7;
+        let mut logits: Vec<f32> = (0..n).map(|_| (rng.uniform() * 40.0) as f32 as u32 as f32).collect();
+        if round % 3 == 0 {
+            logits.iter_mut().step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY);
+        }
+        for k in [1, 2, 40, 1000] {
+            let (mut at_once, mut all) = (Candidates::new(n), Candidates::new(n));
+            at_once.fill_top(&logits, k);
+            all.fill(&logits);
+            all.keep(k);
+            assert_eq!(at_once.items(), all.items(), "{k} of {n}");
+        }
+    }
+}
+
+#[test]
+fn log_probabilities_are_the_models_own() {
+    let params = SamplingParams { logit_bias: vec![(2, 100.0)], ..SamplingParams::greedy() };
+    let mut sampler = Sampler::assemble(&params, 4, Some(2), || Ok(Breakers::default())).expect("valid");
+    let chosen = sampler.sample(&mut [1.0, 2.0, -1.0, 1.0], |_| {}).expect("numbers");
+    let p = softmax(&[1.0, 2.0, -1.0, 1.0]);
+    let told = chosen.logprobs.expect("they were asked for");
+    assert_eq!(chosen.id, 2);
+    assert!((f64::from(told.logprob) - p[2].ln()).abs() < 1e-6);
+    assert_eq!(told.top.iter().map(|top| top.0).collect::<Vec<_>>(), [1, 0]);
+    assert!(told.top.iter().all(|&(id, logprob)| (f64::from(logprob) - p[id as usize].ln()).abs() < 1e-6));
+    let error = Sampler::assemble(&params, 4, Some(5), || Ok(Breakers::default())).err().expect("too many");
+    assert_eq!(error.to_string(), "log-probabilities of 5 tokens are more than the vocabulary of 4 has");
 }
 
 #[test]
 fn a_seed_repeats_its_draws() {
-    let draw = |seed| {
+    let draws = |seed| {
         let mut sampler = sampler(SamplingParams { seed: Some(seed), ..open(1.0) }, 64);
-        (0..64).map(|_| sampler.sample(&mut [0.0; 64]).expect("numbers")).collect::<Vec<_>>()
+        (0..64).map(|_| draw(&mut sampler, &mut [0.0; 64])).collect::<Vec<_>>()
     };
-    assert_eq!(draw(1), draw(1));
-    assert_ne!(draw(1), draw(2));
+    assert_eq!(draws(1), draws(1));
+    assert_ne!(draws(1), draws(2));
 }
 
 #[test]
 fn parameters_out_of_range_are_named() {
+    let default = SamplingParams::default;
     for (params, word) in [
-        (SamplingParams { temperature: -1.0, ..SamplingParams::default() }, "temperature"),
-        (SamplingParams { top_p: 1.5, ..SamplingParams::default() }, "top-p"),
-        (SamplingParams { min_p: f32::NAN, ..SamplingParams::default() }, "min-p"),
-        (SamplingParams { repeat_penalty: 0.0, ..SamplingParams::default() }, "repeat penalty"),
+        (SamplingParams { temperature: -1.0, ..default() }, "temperature"),
+        (SamplingParams { top_p: 1.5, ..default() }, "top-p"),
+        (SamplingParams { min_p: f32::NAN, ..default() }, "min-p"),
+        (SamplingParams { typical_p: -0.5, ..default() }, "typical-p"),
+        (SamplingParams { repeat_penalty: 0.0, ..default() }, "repeat penalty"),
+        (SamplingParams { xtc_probability: 2.0, ..default() }, "xtc probability"),
+        (SamplingParams { mirostat_tau: f32::INFINITY, ..default() }, "mirostat tau"),
+        (SamplingParams { logit_bias: vec![(1, f32::NAN)], ..default() }, "bias NaN of token 1"),
+        (SamplingParams { dry_breakers: vec!["x".repeat(41)], ..default() }, "41 bytes"),
+        (SamplingParams { order: vec![SamplerKind::TopK; 2], ..default() }, "top_k stands twice"),
     ] {
         let line = params.validate().expect_err("out of range").to_string();
         assert!(line.contains(word), "{line}");
     }
+    let outside = SamplingParams { logit_bias: vec![(4, 1.0)], ..default() };
+    let error = Sampler::assemble(&outside, 4, None, || Ok(Breakers::default())).err().expect("no such token");
+    assert_eq!(error.to_string(), "the bias of token 4 is outside the vocabulary of 4");
+    assert_eq!("top-k".parse(), Ok(SamplerKind::TopK));
+    assert!("sort".parse::<SamplerKind>().is_err_and(|line| line.contains("temperature")));
 }

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_engine::{
     CancelToken, Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, GenerationSummary, LoadOptions,
-    RequestId, SamplingParams, Scheduler, SchedulerOptions, SchedulerStats,
+    Mirostat, RequestId, SamplingParams, Scheduler, SchedulerOptions, SchedulerStats, Timings,
 };
 use ruvllm_testkit::{Golden, real_model};
 
@@ -31,21 +31,27 @@ fn mixed(n: u32) -> Vec<GenerateRequest> {
     let request = |i: u32| {
         let own = words(i, 1 + (i as usize * 37) % 70);
         let prompt = if i.is_multiple_of(3) { [words(1000, 50), own].concat() } else { own };
-        let sampling = match i % 4 {
+        let hot = SamplingParams { seed: Some(u64::from(i)), temperature: 1.5, top_k: 0, ..SamplingParams::default() };
+        let sampling = match i % 8 {
             0 => SamplingParams::greedy(),
             1 => SamplingParams { seed: Some(u64::from(i)), ..SamplingParams::default() },
-            2 => SamplingParams { seed: Some(9), temperature: 1.5, top_k: 0, ..SamplingParams::default() },
-            _ => SamplingParams { repeat_penalty: 1.3, ..SamplingParams::greedy() },
+            2 => hot,
+            3 => SamplingParams { repeat_penalty: 1.3, ..SamplingParams::greedy() },
+            4 => SamplingParams { typical_p: 0.9, xtc_probability: 0.5, xtc_threshold: 0.05, ..hot },
+            5 => SamplingParams { dry_multiplier: 0.8, frequency_penalty: 0.5, dynatemp_range: 0.5, ..hot },
+            6 => SamplingParams { mirostat: Mirostat::V1, logit_bias: vec![(7, 5.0)], ..hot },
+            _ => SamplingParams { mirostat: Mirostat::V2, ..hot },
         };
-        let max_tokens = Some(i as usize * 5 % 23);
-        GenerateRequest { prompt, max_tokens, sampling, ignore_eos: i.is_multiple_of(2), ..Default::default() }
+        let (max_tokens, logprobs) = (Some(i as usize * 5 % 23), i.is_multiple_of(5).then_some(3));
+        let ignore_eos = i.is_multiple_of(2);
+        GenerateRequest { prompt, max_tokens, sampling, logprobs, ignore_eos, ..Default::default() }
     };
     (0..n).map(request).collect()
 }
 
 /// What does not depend on time.
-fn facts(summary: &GenerationSummary) -> (String, Vec<u32>, Vec<u32>, FinishReason) {
-    (summary.text.clone(), summary.prompt_tokens.clone(), summary.tokens.clone(), summary.finish_reason)
+fn facts(summary: &GenerationSummary) -> GenerationSummary {
+    GenerationSummary { timings: Timings::default(), ..summary.clone() }
 }
 
 fn alone(engine: &mut Engine, request: &GenerateRequest) -> GenerationSummary {

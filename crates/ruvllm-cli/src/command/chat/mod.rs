@@ -53,7 +53,7 @@ const HELP: &str = "\
 /regen            answer the last question again
 /save FILE        write the conversation to a JSON file
 /load FILE        go on with a saved conversation
-/set KEY VALUE    temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, seed, max-tokens; alone: show them
+/set KEY VALUE    an option of sampling as the command line names it, or max-tokens; alone: show them
 /stats            speed of the last answer, how full the context is
 /exit             leave (also Ctrl-D)
 A line that ends in \\ goes on in the next; \"\"\" begins and ends a text of many lines. Ctrl-C stops an answer.";

@@ -208,19 +208,16 @@ impl Session {
 
     /// Returns the settings, one a line.
     pub fn settings(&self) -> String {
-        let s = &self.sampling;
+        let mut sampling = self.sampling.clone();
+        let numbers = setting_names().map(|name| {
+            let value = setting(&mut sampling, name).expect("it is one of the names");
+            format!("{name} {}", value.text())
+        });
         let or = |value: Option<String>, none: &str| value.unwrap_or_else(|| none.to_owned());
-        format!(
-            "temp {}\ntop-k {}\ntop-p {}\nmin-p {}\nrepeat-penalty {}\nrepeat-last-n {}\nseed {}\nmax-tokens {}",
-            s.temperature,
-            s.top_k,
-            s.top_p,
-            s.min_p,
-            s.repeat_penalty,
-            s.repeat_last_n,
-            or(s.seed.map(|seed| seed.to_string()), "another every time"),
-            or(self.max_tokens.map(|n| n.to_string()), "to the end of the context"),
-        )
+        let seed = or(self.sampling.seed.map(|seed| seed.to_string()), "another every time");
+        let max_tokens = or(self.max_tokens.map(|n| n.to_string()), "to the end of the context");
+        let rest = [format!("seed {seed}"), format!("max-tokens {max_tokens}")];
+        numbers.chain(rest).collect::<Vec<_>>().join("\n")
     }
 
     /// Changes a setting.
@@ -278,16 +275,63 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
     value.parse().map_err(|_| Error::usage(format_args!("'{value}' does not fit {key}; give a number")))
 }
 
+/// A number among the settings.
+enum Setting<'a> {
+    Real(&'a mut f32),
+    Count(&'a mut usize),
+}
+
+impl Setting<'_> {
+    fn text(&self) -> String {
+        match self {
+            Setting::Real(value) => value.to_string(),
+            Setting::Count(value) => value.to_string(),
+        }
+    }
+}
+
+/// Returns the names of the settings that are numbers: those of the command line.
+fn setting_names() -> impl Iterator<Item = &'static str> {
+    let names = "temp dynatemp-range dynatemp-exponent top-k top-p min-p typical top-n-sigma xtc-probability xtc-threshold \
+                 repeat-penalty frequency-penalty presence-penalty repeat-last-n dry-multiplier dry-base \
+                 dry-allowed-length dry-last-n mirostat-tau mirostat-eta";
+    names.split_whitespace()
+}
+
+/// Returns the setting of a name; `None` if there is none.
+fn setting<'a>(sampling: &'a mut SamplingParams, name: &str) -> Option<Setting<'a>> {
+    Some(match name {
+        "temp" | "temperature" => Setting::Real(&mut sampling.temperature),
+        "dynatemp-range" => Setting::Real(&mut sampling.dynatemp_range),
+        "dynatemp-exponent" => Setting::Real(&mut sampling.dynatemp_exponent),
+        "top-k" => Setting::Count(&mut sampling.top_k),
+        "top-p" => Setting::Real(&mut sampling.top_p),
+        "min-p" => Setting::Real(&mut sampling.min_p),
+        "typical" => Setting::Real(&mut sampling.typical_p),
+        "top-n-sigma" => Setting::Real(&mut sampling.top_n_sigma),
+        "xtc-probability" => Setting::Real(&mut sampling.xtc_probability),
+        "xtc-threshold" => Setting::Real(&mut sampling.xtc_threshold),
+        "repeat-penalty" => Setting::Real(&mut sampling.repeat_penalty),
+        "frequency-penalty" => Setting::Real(&mut sampling.frequency_penalty),
+        "presence-penalty" => Setting::Real(&mut sampling.presence_penalty),
+        "repeat-last-n" => Setting::Count(&mut sampling.repeat_last_n),
+        "dry-multiplier" => Setting::Real(&mut sampling.dry_multiplier),
+        "dry-base" => Setting::Real(&mut sampling.dry_base),
+        "dry-allowed-length" => Setting::Count(&mut sampling.dry_allowed_length),
+        "dry-last-n" => Setting::Count(&mut sampling.dry_last_n),
+        "mirostat-tau" => Setting::Real(&mut sampling.mirostat_tau),
+        "mirostat-eta" => Setting::Real(&mut sampling.mirostat_eta),
+        _ => return None,
+    })
+}
+
 fn set(sampling: &mut SamplingParams, key: &str, value: &str) -> Result<()> {
-    match key.replace('_', "-").as_str() {
-        "temp" | "temperature" => sampling.temperature = number(key, value)?,
-        "top-k" => sampling.top_k = number(key, value)?,
-        "top-p" => sampling.top_p = number(key, value)?,
-        "min-p" => sampling.min_p = number(key, value)?,
-        "repeat-penalty" => sampling.repeat_penalty = number(key, value)?,
-        "repeat-last-n" => sampling.repeat_last_n = number(key, value)?,
-        "seed" => sampling.seed = Some(number(key, value)?),
-        _ => return Err(Error::usage(format_args!("unknown setting '{key}'; /set alone shows them"))),
+    let name = key.replace('_', "-");
+    match setting(sampling, &name) {
+        Some(Setting::Real(place)) => *place = number(key, value)?,
+        Some(Setting::Count(place)) => *place = number(key, value)?,
+        None if name == "seed" => sampling.seed = Some(number(key, value)?),
+        None => return Err(Error::usage(format_args!("unknown setting '{key}'; /set alone shows them"))),
     }
     Ok(())
 }

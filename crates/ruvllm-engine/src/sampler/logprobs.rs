@@ -1,0 +1,46 @@
+//! Log-probabilities: what the model itself thought of a token.
+
+/// A chosen token's log-probability, and those of the likeliest tokens.
+///
+/// They are the model's own: of the softmax of its logits as they come, before bias, penalties, grammar, cuts and
+/// temperature. So they do not depend on how the token was chosen, and a token may be none of the likeliest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprobs {
+    /// The natural logarithm of the chosen token's probability.
+    pub logprob: f32,
+    /// The likeliest tokens and theirs, the likeliest first.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// The logarithms of a distribution's probabilities, of which one token is to be chosen.
+pub(super) struct Logprobs {
+    /// What is taken from a logit: the logarithm of the sum of their exponentials.
+    norm: f64,
+    top: Vec<(u32, f32)>,
+}
+
+impl Logprobs {
+    /// Takes note of the `n_top` likeliest; `logits`: `[n_vocab]`, of which one is finite.
+    pub(super) fn new(logits: &[f32], n_top: usize) -> Logprobs {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let numbers = logits.iter().filter(|logit| !logit.is_nan());
+        let sum: f64 = numbers.map(|&logit| f64::from((logit - max).exp())).sum();
+        let norm = f64::from(max) + sum.ln();
+        let mut top: Vec<(u32, f32)> = Vec::with_capacity(n_top + 1);
+        for (id, &logit) in logits.iter().enumerate().filter(|(_, logit)| !logit.is_nan()) {
+            if top.len() < n_top || top.last().is_some_and(|last| logit > last.1) {
+                // Behind its equals, which have lower ids.
+                let place = top.partition_point(|other| other.1 >= logit);
+                top.insert(place, (id as u32, logit));
+                top.truncate(n_top);
+            }
+        }
+        top.iter_mut().for_each(|(_, logit)| *logit = (f64::from(*logit) - norm) as f32);
+        Logprobs { norm, top }
+    }
+
+    /// Returns them with that of the chosen token, which had this logit.
+    pub(super) fn of(self, logit: f32) -> TokenLogprobs {
+        TokenLogprobs { logprob: (f64::from(logit) - self.norm) as f32, top: self.top }
+    }
+}

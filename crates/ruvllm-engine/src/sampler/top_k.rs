@@ -1,0 +1,10 @@
+//! Top-k: only so many.
+
+use super::candidates::Candidates;
+
+/// Keeps the `k` likeliest, sorted; `k = 0` keeps all.
+pub(super) fn apply(candidates: &mut Candidates, k: usize) {
+    if k > 0 {
+        candidates.keep(k);
+    }
+}
