@@ -65,7 +65,7 @@ fn generating(engine: &mut Engine, sampling: SamplingParams) -> usize {
     let mut run = engine.generate(&request).expect("a valid request");
     run.by_ref().take(8).for_each(|event| drop(event.expect("it runs")));
     let before = N_ALLOCATIONS.load(Ordering::Relaxed);
-    assert_eq!(run.by_ref().map(|event| event.expect("it runs").id).count(), 64);
+    assert!(run.by_ref().all(|event| event.is_ok()));
     N_ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
