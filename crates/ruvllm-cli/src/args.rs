@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
-use ruvllm_engine::{KvPolicy, LoadOptions, Mirostat, SamplerKind, SamplingParams};
+use ruvllm_engine::{GrammarSource, KvPolicy, LoadOptions, Mirostat, SamplerKind, SamplingParams};
 use ruvllm_kvcache::disk;
 
+use crate::command::read_text;
 use crate::command::{bench, cache, chat, detect, list, logits, perplexity, pull, rm, run, show, tokenize};
 use crate::env::Settings;
+use crate::error::{Error, Result};
 use crate::registry::DEFAULT_MODEL;
 
 /// The most threads that can be asked for.
@@ -169,7 +171,7 @@ impl CacheArgs {
 }
 
 /// Reads the name of a session.
-pub fn session_name(text: &str) -> Result<String, String> {
+pub fn session_name(text: &str) -> std::result::Result<String, String> {
     disk::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
@@ -300,6 +302,52 @@ impl SamplingArgs {
     }
 }
 
+/// What the answer must be.
+#[derive(Args, Clone, Debug)]
+#[group(multiple = false)]
+pub struct GrammarArgs {
+    /// Answer with a JSON object
+    #[arg(long, help_heading = "Structured output")]
+    pub json_object: bool,
+    /// Answer with JSON that is valid by the schema in this file
+    #[arg(long, value_name = "FILE", help_heading = "Structured output")]
+    pub json_schema: Option<PathBuf>,
+    /// Answer with a text of the grammar in this file: GBNF (with '::='), or Lark
+    #[arg(long, value_name = "FILE", help_heading = "Structured output")]
+    pub grammar: Option<PathBuf>,
+    /// Answer with a text that this regular expression matches as a whole
+    #[arg(long, value_name = "REGEX", help_heading = "Structured output")]
+    pub regex: Option<String>,
+    /// Answer with one of these texts
+    #[arg(long, value_name = "A,B", value_delimiter = ',', help_heading = "Structured output")]
+    pub choice: Vec<String>,
+}
+
+impl GrammarArgs {
+    /// Returns what is asked for, if anything is.
+    ///
+    /// # Errors
+    /// A failure that names the file that cannot be read, or is no JSON.
+    pub fn source(&self) -> Result<Option<GrammarSource>> {
+        if let Some(path) = &self.json_schema {
+            let schema = serde_json::from_str(&read_text(path)?);
+            let schema =
+                schema.map_err(|error| Error::failure(format_args!("{} is no JSON: {error}", path.display())))?;
+            return Ok(Some(GrammarSource::JsonSchema(schema)));
+        }
+        if let Some(path) = &self.grammar {
+            let text = read_text(path)?;
+            let is_gbnf = text.contains("::=");
+            return Ok(Some(if is_gbnf { GrammarSource::Gbnf(text) } else { GrammarSource::Lark(text) }));
+        }
+        Ok(match &self.regex {
+            _ if self.json_object => Some(GrammarSource::JsonObject),
+            Some(regex) => Some(GrammarSource::Regex(regex.clone())),
+            None => (!self.choice.is_empty()).then(|| GrammarSource::Choice(self.choice.clone())),
+        })
+    }
+}
+
 /// Text from the command line or from a file.
 #[derive(Args, Clone, Debug)]
 pub struct TextArgs {
@@ -312,28 +360,28 @@ pub struct TextArgs {
 }
 
 /// Reads a number from `MIN` to `MAX`.
-pub fn count<const MIN: usize, const MAX: usize>(text: &str) -> Result<usize, String> {
+pub fn count<const MIN: usize, const MAX: usize>(text: &str) -> std::result::Result<usize, String> {
     text.parse().ok().filter(|n| (MIN..=MAX).contains(n)).ok_or_else(|| format!("use a number from {MIN} to {MAX}"))
 }
 
-fn float(text: &str, fits: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {
+fn float(text: &str, fits: impl Fn(f32) -> bool, range: &str) -> std::result::Result<f32, String> {
     text.parse().ok().filter(|value| fits(*value)).ok_or_else(|| format!("use {range}"))
 }
 
-fn non_negative(text: &str) -> Result<f32, String> {
+fn non_negative(text: &str) -> std::result::Result<f32, String> {
     float(text, |value| value >= 0.0 && value.is_finite(), "a number from 0 up")
 }
 
-fn positive(text: &str) -> Result<f32, String> {
+fn positive(text: &str) -> std::result::Result<f32, String> {
     float(text, |value| value > 0.0 && value.is_finite(), "a number above 0")
 }
 
-fn probability(text: &str) -> Result<f32, String> {
+fn probability(text: &str) -> std::result::Result<f32, String> {
     float(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
 /// Reads a token id and what is added to its score: `42+1.5`, `42-inf`.
-fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+fn logit_bias(text: &str) -> std::result::Result<(u32, f32), String> {
     let pair = text.find(['+', '-']).map(|at| text.split_at(at));
     let pair = pair.and_then(|(id, bias)| Some((id.parse().ok()?, bias.parse().ok()?)));
     pair.ok_or_else(|| "use a token id and a number with its sign, as in 42+1.5 or 42-inf".to_owned())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::{LlmBackend, SeqId, context_line};
+use crate::grammar::{Constraint, Grammar};
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::{Chosen, Sampler, TokenLogprobs};
 use crate::stop::StopFilter;
@@ -20,6 +21,7 @@ pub(crate) struct Answer {
     n_prompt: usize,
     max_tokens: usize,
     sampler: Sampler,
+    constraint: Option<Constraint>,
     tokenizer: Arc<Tokenizer>,
     decoder: DecodeStream<Arc<Tokenizer>>,
     stop: StopFilter,
@@ -71,6 +73,11 @@ impl Answer {
         }
         let tokenizer = Arc::clone(backend.tokenizer()?);
         let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, request.logprobs)?;
+        if request.grammar.is_some() && !request.stop.is_empty() {
+            let line =
+                "a grammar and stop strings together; the answer ends where the grammar is complete, leave them out";
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
         request.prompt.iter().for_each(|&id| sampler.accept(id));
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);
@@ -81,6 +88,7 @@ impl Answer {
             n_prompt,
             max_tokens,
             sampler,
+            constraint: request.grammar.as_ref().map(Grammar::start),
             decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
             tokenizer,
             stop: StopFilter::new(&request.stop),
@@ -118,6 +126,16 @@ impl Answer {
         self.finish.is_some() || self.request.cancel.is_cancelled()
     }
 
+    /// Returns whether its owner cancelled it.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.request.cancel.is_cancelled()
+    }
+
+    /// Returns how many tokens the answer has.
+    pub(crate) fn n_tokens(&self) -> usize {
+        self.context.len() - self.n_prompt
+    }
+
     /// Opens a sequence with what is known of the context, and returns how many tokens those are. Only the first time
     /// counts as what was cached.
     ///
@@ -138,21 +156,47 @@ impl Answer {
         self.kv_bytes_per_token = backend.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
-    /// Chooses the next token by the logits that follow the context, `[n_vocab]`, and takes it over.
+    /// Chooses the next token by the logits that follow the context, `[n_vocab]`, and takes it over, with those behind it
+    /// that the grammar forces.
     ///
     /// # Errors
-    /// No logit is a number.
-    pub(crate) fn choose(&mut self, logits: &mut [f32]) -> Result<TokenEvent, EngineError> {
-        let is_first = self.context.len() == self.n_prompt;
-        if is_first {
+    /// No logit is a number; the grammar costs more than it may. The tokens told until then are part of the answer.
+    pub(crate) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
+        if self.context.len() == self.n_prompt {
             self.clock.prompt = self.clock.start.elapsed();
         }
-        let Chosen { id, logprobs } = self.sampler.sample(logits, |_| {})?;
+        let Chosen { id, logprobs } = self.sample(logits)?;
+        tell(self.take_over(id, logprobs)?);
+        // Log-probabilities need the logits of each.
+        while self.request.logprobs.is_none() && self.finish.is_none() {
+            let Some(id) = self.constraint.as_ref().and_then(Constraint::forced) else { break };
+            tell(self.take_over(id, None)?);
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, logits: &mut [f32]) -> Result<Chosen, EngineError> {
+        let Some(constraint) = &mut self.constraint else { return self.sampler.sample(logits, |_| {}) };
+        match constraint.forced() {
+            // No draw, so that it is the same whether the model was asked or not.
+            Some(id) => Ok(self.sampler.forced(logits, id)),
+            None => {
+                constraint.compute_mask()?;
+                self.sampler.sample(logits, |logits| constraint.apply_mask(logits))
+            }
+        }
+    }
+
+    /// Makes a token part of the answer.
+    fn take_over(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Result<TokenEvent, EngineError> {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(id)?;
+        }
         self.sampler.accept(id);
         self.logprobs.extend(logprobs.clone());
         self.context.push(id);
         self.clock.last_token = self.clock.start.elapsed();
-        if is_first {
+        if self.context.len() == self.n_prompt + 1 {
             self.clock.first_token = self.clock.last_token;
         }
         Ok(TokenEvent { id, text: self.take(id), logprobs })
@@ -161,6 +205,7 @@ impl Answer {
     /// Returns the text that became certain with a token, and ends the answer if it was the last.
     fn take(&mut self, id: u32) -> String {
         let mut text = String::new();
+        let is_complete = self.constraint.as_ref().is_some_and(Constraint::is_complete);
         if self.tokenizer.is_end_of_generation(id) && !self.request.ignore_eos {
             self.finish = Some(FinishReason::Stop);
             self.flush(&mut text);
@@ -168,6 +213,9 @@ impl Answer {
             let piece = self.decoder.push(id).unwrap_or_default();
             if self.stop.push(&piece, &mut text) {
                 self.finish = Some(FinishReason::Stop);
+            } else if is_complete {
+                self.finish = Some(FinishReason::Stop);
+                self.flush(&mut text);
             } else if self.context.len() >= self.n_context_max() {
                 self.finish = Some(FinishReason::Length);
                 self.flush(&mut text);

@@ -1,6 +1,7 @@
 //! The engine: a backend with prompts, evaluation and generation in one place.
 
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
@@ -8,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
 use crate::generate::Generation;
+use crate::grammar::GrammarCompiler;
 use crate::model::{LoadProgress, LogitRows};
 use crate::request::GenerateRequest;
 use crate::scheduler::{Scheduler, SchedulerOptions};
@@ -30,6 +32,8 @@ use crate::{EngineError, ErrorKind};
 /// ```
 pub struct Engine {
     pub(crate) backend: NativeBackend,
+    /// Built when first asked for.
+    grammars: OnceLock<Arc<GrammarCompiler>>,
 }
 
 impl Engine {
@@ -42,7 +46,7 @@ impl Engine {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Engine, EngineError> {
-        Ok(Engine { backend: NativeBackend::load(path, options, progress)? })
+        Ok(Engine { backend: NativeBackend::load(path, options, progress)?, grammars: OnceLock::new() })
     }
 
     /// Returns the backend, for callers who drive sequences themselves.
@@ -69,6 +73,20 @@ impl Engine {
     /// The template is there and cannot be compiled.
     pub fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
         self.backend.chat_template()
+    }
+
+    /// Returns what compiles grammars for this model, on any thread; it is built the first time, which looks at the whole
+    /// vocabulary.
+    ///
+    /// # Errors
+    /// No tokenizer, or no token that ends an answer.
+    pub fn grammar_compiler(&self) -> Result<&Arc<GrammarCompiler>, EngineError> {
+        if self.grammars.get().is_none() {
+            let compiler = GrammarCompiler::new(self.backend.tokenizer()?, self.info().n_vocab)?;
+            // Another thread may have been as fast.
+            let _ = self.grammars.set(Arc::new(compiler));
+        }
+        Ok(self.grammars.get().expect("it was set just now"))
     }
 
     /// Returns the tokens of a prompt: as it is with `raw`, or as one user message through the chat template (a model

@@ -18,6 +18,8 @@ pub enum ErrorKind {
     ContextLength,
     /// An option is out of its range.
     Options,
+    /// A grammar is malformed, too large, or uses what is not supported.
+    Grammar,
     /// The folder of the cache or a session in it cannot be used.
     Cache,
     /// The request was cancelled by its owner.

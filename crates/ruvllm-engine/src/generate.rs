@@ -1,5 +1,7 @@
 //! Generation: prefill the prompt, then one token a step, as an iterator.
 
+use std::collections::VecDeque;
+
 use crate::EngineError;
 use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId};
@@ -14,7 +16,10 @@ pub struct Generation<'a> {
     backend: &'a mut dyn LlmBackend,
     seq: SeqId,
     answer: Answer,
-    /// A step failed.
+    /// Tokens of the last step that were not asked for yet.
+    events: VecDeque<TokenEvent>,
+    /// A step failed: told once, behind its tokens.
+    error: Option<EngineError>,
     is_broken: bool,
 }
 
@@ -26,22 +31,22 @@ impl<'a> Generation<'a> {
     ) -> Result<Generation<'a>, EngineError> {
         let mut answer = Answer::new(backend, request.clone())?;
         let (seq, _) = answer.open(backend)?;
-        Ok(Generation { backend, seq, answer, is_broken: false })
+        Ok(Generation { backend, seq, answer, events: VecDeque::new(), error: None, is_broken: false })
     }
 
-    /// Computes what is due and chooses a token; `None` if the request was cancelled meanwhile.
-    fn step(&mut self) -> Result<Option<TokenEvent>, EngineError> {
+    /// Computes what is due and chooses tokens; none if the request was cancelled meanwhile.
+    fn step(&mut self) -> Result<(), EngineError> {
         let seq = self.seq;
         let rest = &self.answer.context()[self.backend.sequence_len(seq)..];
         let (head, tail) = rest.split_at((rest.len() - 1) / PREFILL_CHUNK * PREFILL_CHUNK);
         for tokens in head.chunks(PREFILL_CHUNK) {
             self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::None }])?;
             if self.answer.is_over() {
-                return Ok(None);
+                return Ok(());
             }
         }
         let logits = self.backend.forward(&[Segment { seq, tokens: tail, logits: LogitRows::Last }])?;
-        self.answer.choose(logits).map(Some)
+        self.answer.choose(logits, &mut |event| self.events.push_back(event))
     }
 
     /// Runs to the end, calling `each` with every token, and returns the summary.
@@ -55,7 +60,8 @@ impl<'a> Generation<'a> {
         Ok(self.finish())
     }
 
-    /// Ends the request and returns what came of it. A request stopped before its end counts as cancelled.
+    /// Ends the request and returns what came of it: all that was computed, also tokens that `next` did not come to. A
+    /// request stopped before its end counts as cancelled.
     pub fn finish(mut self) -> GenerationSummary {
         self.answer.closes(self.backend, self.seq);
         self.answer.take_summary()
@@ -66,12 +72,15 @@ impl Iterator for Generation<'_> {
     type Item = Result<TokenEvent, EngineError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.is_broken || self.answer.is_over() {
+        if self.answer.is_cancelled() {
             return None;
         }
-        let result = self.step();
-        self.is_broken = result.is_err();
-        result.transpose()
+        if self.events.is_empty() && !self.is_broken && !self.answer.is_over() {
+            self.error = self.step().err();
+            self.is_broken = self.error.is_some();
+        }
+        let event = self.events.pop_front().map(Ok);
+        event.or_else(|| self.error.take().map(Err))
     }
 }
 

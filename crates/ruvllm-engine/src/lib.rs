@@ -26,6 +26,7 @@ mod bandwidth;
 mod engine;
 mod error;
 mod generate;
+mod grammar;
 mod kernels;
 mod model;
 mod perplexity;
@@ -43,6 +44,7 @@ pub use backend::{
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
+pub use grammar::{Constraint, Grammar, GrammarCompiler, GrammarSource};
 pub use model::{LoadProgress, LogitRows, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};

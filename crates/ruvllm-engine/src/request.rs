@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::grammar::Grammar;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 
 /// A request for generated tokens.
@@ -16,6 +17,9 @@ pub struct GenerateRequest {
     pub sampling: SamplingParams,
     /// Tells with each token its log-probability and those of this many of the likeliest ones; `None` tells none.
     pub logprobs: Option<usize>,
+    /// What the answer must be; it is then over when it is that and cannot go on, and valid unless it is over for
+    /// another reason than [`FinishReason::Stop`].
+    pub grammar: Option<Grammar>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
     /// Go on past end-of-generation tokens (benchmarks).
@@ -46,7 +50,7 @@ impl CancelToken {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// An end-of-generation token or a stop string.
+    /// An end-of-generation token, a stop string, or a grammar that is complete.
     Stop,
     /// `max_tokens` or the end of the context.
     Length,

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::App;
 use super::resume::Resume;
-use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
+use crate::args::{CacheArgs, ContextArgs, GrammarArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
 use crate::error::{Error, Result, io_reason};
 use crate::interrupt;
 use crate::output::{print, print_json};
@@ -19,6 +19,8 @@ Examples:
   ruvllm run --model gemma3:270m --raw --prompt \"Once upon a time\" --max-tokens 100
   ruvllm run --prompt \"2 + 2 =\" --temp 0 --json         the same answer every time
   git diff | ruvllm run --prompt -                       the prompt from standard input
+  ruvllm run --choice yes,no --prompt \"Is 7 a prime?\"    one of these, nothing else
+  ruvllm run --json-schema person.json --prompt \"Invent a person.\"
   ruvllm run --session trip --prompt \"And in winter?\"    go on where this session ended
 
 Ctrl-C ends the answer cleanly (exit code 130). The model is pulled if it is not on this machine.";
@@ -56,6 +58,8 @@ pub struct RunArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
+    grammar: GrammarArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -66,10 +70,12 @@ impl RunArgs {
     /// A usage error without a prompt, a failure if the model cannot be had or the prompt does not fit.
     pub fn run(&self, app: &App) -> Result<()> {
         let prompt = self.read_prompt()?;
+        let grammar = self.grammar.source()?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load_cached(&path, self.load.options(&app.settings, self.context.n_ctx), &self.cache)?;
         let mut resume = Resume::load(&mut engine, &self.cache)?;
         let prompt = self.encode(&engine, resume.as_mut(), &prompt)?;
+        let grammar = grammar.map(|source| engine.grammar_compiler()?.compile(&source)).transpose()?;
         let mut sampling = self.sampling.params();
         if let Some(resume) = &mut resume {
             app.ui.note(&resume.note());
@@ -81,6 +87,7 @@ impl RunArgs {
             max_tokens: Some(self.max_tokens),
             sampling,
             logprobs: self.logprobs,
+            grammar,
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
             ..GenerateRequest::default()

@@ -156,6 +156,12 @@ impl Sampler {
         Ok(Chosen { id, logprobs: logprobs.map(|logprobs| logprobs.of(self.raw[id as usize])) })
     }
 
+    /// Returns a token that needs no choosing.
+    pub(crate) fn forced(&self, logits: &[f32], id: u32) -> Chosen {
+        let logprobs = self.logprobs.map(|n_top| Logprobs::new(logits, n_top).of(logits[id as usize]));
+        Chosen { id, logprobs }
+    }
+
     /// Runs the chain; `None` if no token is possible.
     fn choose(&mut self, logits: &mut [f32]) -> Option<u32> {
         let n_dense = self.run_dense(logits);

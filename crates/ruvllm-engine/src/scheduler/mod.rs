@@ -304,9 +304,9 @@ fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut V
     let mut logits = backend.forward(&segments)?.chunks_exact_mut(n_vocab);
     for (task, _) in tasks.iter_mut().zip(wanted).filter(|(_, is_wanted)| *is_wanted) {
         let row = logits.next().expect("a row for each that wants one");
-        match task.choose(row) {
-            Ok(token) => events.push(Event::Token(RequestId(task.id), token)),
-            Err(error) => task.error = Some(error),
+        let id = RequestId(task.id);
+        if let Err(error) = task.choose(row, &mut |token| events.push(Event::Token(id, token))) {
+            task.error = Some(error);
         }
     }
     // What is known of a prompt is there for those that wait for it.

@@ -1,6 +1,6 @@
 //! Who is taken in, and how many tokens of whom a step computes. Data in, data out: nothing here runs a model.
 //!
-//! - Whoever writes an answer gets one row in every step.
+//! - Whoever writes an answer gets its rows in every step: one, or a few that are known beforehand.
 //! - Prompts share the rest of the step, the oldest first: long ones are cut, and beside answers they get less, so that
 //!   those go on evenly.
 //! - A request is taken in, in order of arrival, once all it may come to need (its whole context) fits beside what those
@@ -20,8 +20,10 @@ pub(super) struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Running {
     pub id: u64,
-    /// Tokens to compute before its next one can be chosen; 1 while it writes its answer.
+    /// Tokens to compute before its next one can be chosen.
     pub n_left: usize,
+    /// Those of them that every step computes, because they belong to its answer; 0 while it reads its prompt.
+    pub n_answer: usize,
     /// Bytes of keys and values that it may still come to need.
     pub growth_bytes: usize,
 }
@@ -71,16 +73,16 @@ pub(super) fn plan(limits: Limits, room: Room, running: &[Running], waiting: imp
     let (admit, mut all) = admit(room, running, waiting);
     all.extend_from_slice(running);
     all.sort_unstable_by_key(|request| request.id);
-    let n_decode = all.iter().filter(|request| request.n_left == 1).count();
+    let n_decode: usize = all.iter().map(|request| request.n_answer).sum();
     let share = if n_decode == 0 { limits.step_tokens } else { limits.prefill_tokens };
     // However many write, the oldest prompt goes on.
     let mut n_prefill = share.min(limits.step_tokens.saturating_sub(n_decode)).max(1);
     let rows = all.iter().filter_map(|request| {
-        let n = match request.n_left {
-            1 => 1,
-            n_left => n_left.min(n_prefill),
+        let n = match request.n_answer {
+            0 => request.n_left.min(n_prefill),
+            n_answer => n_answer,
         };
-        if request.n_left > 1 {
+        if request.n_answer == 0 {
             n_prefill -= n;
         }
         (n > 0).then_some((request.id, n))
@@ -108,7 +110,8 @@ fn admit(room: Room, running: &[Running], waiting: impl Iterator<Item = Waiting>
         }
         free_bytes = free_bytes.saturating_sub(request.need_bytes);
         ids.push(request.id);
-        admitted.push(Running { id: request.id, n_left: request.n_left, growth_bytes: request.need_bytes });
+        let (n_left, n_answer) = (request.n_left, usize::from(request.n_left == 1));
+        admitted.push(Running { id: request.id, n_left, n_answer, growth_bytes: request.need_bytes });
         if ids.len() == room.free_seqs {
             break;
         }

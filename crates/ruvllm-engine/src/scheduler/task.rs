@@ -12,6 +12,9 @@ use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 /// Tokens of an answer that room is kept for if the request sets no limit.
 const UNBOUNDED_TOKENS: usize = 512;
 
+/// Tokens of an answer that are computed in one step; more are treated as a prompt.
+const ANSWER_ROWS_MAX: usize = 32;
+
 /// A request that waits or runs.
 pub(super) struct Task {
     /// Its age: lower is older.
@@ -82,7 +85,10 @@ impl Task {
     pub(super) fn as_running(&self, backend: &dyn LlmBackend) -> Running {
         let held_bytes = backend.kv_bytes_for(self.n_computed(backend));
         let growth_bytes = self.bytes_max(backend).saturating_sub(held_bytes);
-        Running { id: self.id, n_left: self.n_left(backend), growth_bytes }
+        let n_left = self.n_left(backend);
+        // Tokens that a grammar forces come several at once.
+        let is_answer = n_left == 1 || (self.answer.n_tokens() > 0 && n_left <= ANSWER_ROWS_MAX);
+        Running { id: self.id, n_left, n_answer: if is_answer { n_left } else { 0 }, growth_bytes }
     }
 
     /// `older` are those that run, and those that wait before it.
@@ -161,12 +167,12 @@ impl Task {
         Segment { seq, tokens: &rest[..self.n_rows], logits }
     }
 
-    /// Chooses its next token.
+    /// Chooses its next token, and takes over those that must follow it.
     ///
     /// # Errors
     /// As [`Answer::choose`].
-    pub(super) fn choose(&mut self, logits: &mut [f32]) -> Result<TokenEvent, EngineError> {
-        self.answer.choose(logits)
+    pub(super) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
+        self.answer.choose(logits, tell)
     }
 
     /// Lets others use what it has computed.

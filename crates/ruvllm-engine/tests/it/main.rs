@@ -2,6 +2,7 @@
 
 mod generation;
 mod golden_logits;
+mod grammar;
 mod hostile;
 mod invariance;
 mod kv_policies;

@@ -5,7 +5,10 @@ use super::*;
 const LIMITS: Limits = Limits { step_tokens: 512, prefill_tokens: 128 };
 
 fn running(requests: &[(u64, usize, usize)]) -> Vec<Running> {
-    requests.iter().map(|&(id, n_left, growth_bytes)| Running { id, n_left, growth_bytes }).collect()
+    requests
+        .iter()
+        .map(|&(id, n_left, growth_bytes)| Running { id, n_left, n_answer: usize::from(n_left == 1), growth_bytes })
+        .collect()
 }
 
 fn ready(id: u64, n_left: usize, need_bytes: usize) -> Waiting {

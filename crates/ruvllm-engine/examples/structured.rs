@@ -1,0 +1,176 @@
+//! Counts what becomes of JSON schemas: compiled or refused, which of their instances are allowed, what a mask costs; and
+//! writes answers by them, for a validator to look at.
+//!
+//! ```text
+//! cargo run --release -p ruvllm-engine --example structured -- model.gguf schemas.json… [--tokens N] > answers.jsonl
+//! ```
+//! A file is a JSON array or JSON lines of `{"schema": …, "tests": [{"data": …, "valid": …}]}`, as the
+//! JSON-Schema-Test-Suite and MaskBench have them. For each schema three answers are drawn among the allowed tokens, and
+//! with `--tokens N` the model writes one of up to N tokens. A line of output is `{"schema": …, "text": …}`.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Instant;
+
+use ruvllm_engine::tokenizer::Tokenizer;
+use ruvllm_engine::{
+    Constraint, Engine, FinishReason, GenerateRequest, Grammar, GrammarSource, LoadOptions, SamplingParams,
+};
+use serde_json::{Value, json};
+
+/// Draws for each schema, and tokens of each.
+const DRAWS: u64 = 3;
+const DRAWN_TOKENS: usize = 400;
+
+#[derive(Default)]
+struct Counts {
+    n_schemas: usize,
+    refused: BTreeMap<String, usize>,
+    /// Instances of compiled schemas: valid and allowed, valid and not, invalid and not, invalid but allowed.
+    instances: [usize; 4],
+    n_whole: usize,
+    n_unfinished: usize,
+    compile_ms: Vec<f64>,
+    mask_us: Vec<f64>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let n_tokens = match args.iter().position(|arg| arg == "--tokens") {
+        Some(at) => args.drain(at..).nth(1).ok_or("--tokens needs a number")?.parse()?,
+        None => 0,
+    };
+    let (model, files) = args.split_first().ok_or("usage: structured model.gguf schemas.json… [--tokens N]")?;
+    let options = LoadOptions { n_ctx: Some(2048), ..LoadOptions::default() };
+    let mut engine = Engine::load(model.as_ref(), &options, &mut |_| {})?;
+    let mut counts = Counts::default();
+    for file in files {
+        let text = std::fs::read_to_string(file)?;
+        let groups: Vec<Value> = match serde_json::from_str(&text) {
+            Ok(groups) => groups,
+            Err(_) => text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?,
+        };
+        for group in &groups {
+            look_at(&mut engine, group, n_tokens, &mut counts)?;
+        }
+    }
+    counts.print();
+    Ok(())
+}
+
+fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Counts) -> Result<(), Box<dyn Error>> {
+    counts.n_schemas += 1;
+    let start = Instant::now();
+    let grammar = match engine.grammar_compiler()?.compile(&GrammarSource::JsonSchema(group["schema"].clone())) {
+        Ok(grammar) => grammar,
+        Err(error) => {
+            *counts.refused.entry(error.to_string()).or_default() += 1;
+            return Ok(());
+        }
+    };
+    counts.compile_ms.push(start.elapsed().as_secs_f64() * 1e3);
+    for test in group["tests"].as_array().into_iter().flatten() {
+        let is_allowed = allows(&grammar, engine.tokenizer()?, &test["data"].to_string())?;
+        let place = match (test["valid"] == true, is_allowed) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, false) => 2,
+            (false, true) => {
+                println!("{}", json!({ "schema": group["schema"], "text": test["data"].to_string() }));
+                3
+            }
+        };
+        counts.instances[place] += 1;
+    }
+    let mut answers: Vec<Option<String>> = Vec::new();
+    for seed in 0..DRAWS {
+        answers.push(draw(grammar.start(), engine.tokenizer()?, seed, counts)?);
+    }
+    if n_tokens > 0 {
+        let prompt = engine.encode_prompt("Write a JSON document.", false)?;
+        let sampling = SamplingParams { seed: Some(1), ..SamplingParams::default() };
+        let grammar = Some(grammar);
+        let request = GenerateRequest { prompt, max_tokens: Some(n_tokens), sampling, grammar, ..Default::default() };
+        let summary = engine.generate(&request)?.for_each_token(|_| {})?;
+        answers.push((summary.finish_reason == FinishReason::Stop).then_some(summary.text));
+    }
+    for answer in answers {
+        match answer {
+            Some(text) => {
+                counts.n_whole += 1;
+                println!("{}", json!({ "schema": group["schema"], "text": text }));
+            }
+            None => counts.n_unfinished += 1,
+        }
+    }
+    Ok(())
+}
+
+fn allows(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> Result<bool, Box<dyn Error>> {
+    let mut constraint = grammar.start();
+    for id in tokenizer.encode(text, Default::default())? {
+        if constraint.accept(id).is_err() {
+            return Ok(false);
+        }
+    }
+    Ok(constraint.is_complete() || constraint.is_valid())
+}
+
+/// Draws an answer among the allowed tokens, with a liking for those that close something; `None` if it has no end.
+fn draw(
+    mut constraint: Constraint,
+    tokenizer: &Tokenizer,
+    seed: u64,
+    counts: &mut Counts,
+) -> Result<Option<String>, Box<dyn Error>> {
+    let (mut state, mut ids) = (seed * 2 + 1, Vec::new());
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let closing = |id: &usize| tokenizer.token_bytes(*id as u32).is_some_and(|b| b.iter().all(|b| b"\"}]".contains(b)));
+    let mut logits = vec![0.0; tokenizer.vocab_len()];
+    while ids.len() < DRAWN_TOKENS && !constraint.is_complete() {
+        let id = match constraint.forced() {
+            Some(id) => id,
+            None => {
+                logits.fill(0.0);
+                let start = Instant::now();
+                constraint.compute_mask()?;
+                constraint.apply_mask(&mut logits);
+                counts.mask_us.push(start.elapsed().as_secs_f64() * 1e6);
+                let allowed: Vec<usize> = (0..logits.len()).filter(|&id| logits[id] == 0.0).collect();
+                let liked: Vec<usize> = allowed.iter().copied().filter(closing).collect();
+                let among = if !liked.is_empty() && below(4) == 0 { &liked } else { &allowed };
+                match allowed.iter().find(|&&id| tokenizer.is_end_of_generation(id as u32)) {
+                    Some(&end) if below(2) == 0 => end as u32,
+                    _ => among[below(among.len())] as u32,
+                }
+            }
+        };
+        constraint.accept(id)?;
+        ids.push(id);
+    }
+    Ok(constraint.is_complete().then(|| tokenizer.decode(&ids, Default::default())))
+}
+
+impl Counts {
+    fn print(&mut self) {
+        let n_refused: usize = self.refused.values().sum();
+        eprintln!("{} schemas: {} compiled, {n_refused} refused", self.n_schemas, self.n_schemas - n_refused);
+        let mut reasons: Vec<_> = self.refused.iter().collect();
+        reasons.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
+        reasons.iter().take(25).for_each(|(reason, n)| eprintln!("  {n:4} {reason}"));
+        let [allowed, missed, ruled_out, wrong] = self.instances;
+        eprintln!(
+            "instances: {allowed} valid and allowed, {missed} valid and not; {ruled_out} invalid and not, {wrong} invalid but allowed"
+        );
+        eprintln!("answers: {} whole, {} without an end", self.n_whole, self.n_unfinished);
+        for (what, values) in [("compile ms", &mut self.compile_ms), ("mask us", &mut self.mask_us)] {
+            values.sort_by(f64::total_cmp);
+            let at = |share: f64| values.get(((values.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(0.0);
+            let [p50, p90, p99, most] = [0.5, 0.9, 0.99, 1.0].map(at);
+            eprintln!("{what}: median {p50:.1}, p90 {p90:.1}, p99 {p99:.1}, most {most:.1} of {}", values.len());
+        }
+    }
+}

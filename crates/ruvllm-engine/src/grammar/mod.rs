@@ -1,0 +1,287 @@
+//! Structured output: answers that a grammar allows, and nothing else.
+//!
+//! A [`GrammarCompiler`] turns a [`GrammarSource`] into a [`Grammar`], on any thread; a request carries it. While the
+//! answer is written, `Constraint` rules out the tokens after which no valid answer is possible, and the answer can end
+//! only where it is valid. Tokens that are the only possible ones are taken without asking the model.
+//!
+//! The work behind it is `llguidance`'s: an Earley parser over a lexer of derivatives, walked along the trie of all
+//! tokens. What a hostile grammar may cost is limited ([`limits`]); going over a limit is an error, never a way out.
+
+mod env;
+mod gbnf;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+use toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
+
+use crate::tokenizer::Tokenizer;
+use crate::{EngineError, ErrorKind};
+use env::Environment;
+
+/// The longest grammar, in bytes of its text.
+const SOURCE_BYTES_MAX: usize = 512 << 10;
+/// The deepest nesting of brackets in it.
+const DEPTH_MAX: usize = 128;
+/// The stack on which a grammar is compiled: its compiler descends into it.
+const STACK_BYTES: usize = 32 << 20;
+
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GrammarSource {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that is valid by this schema (draft 2020-12, or as its `$schema` says).
+    JsonSchema(Value),
+    /// A text that this regular expression matches as a whole (syntax of the crate `regex`, without anchors, word
+    /// boundaries and captures).
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// What the rule `start` of a grammar in Lark's syntax allows (the dialect of `llguidance`).
+    Lark(String),
+    /// What the rule `root` of a grammar in llama.cpp's syntax allows. In rules that refer to themselves the longest of
+    /// overlapping pieces is taken, so that some of its texts may be impossible.
+    Gbnf(String),
+}
+
+/// Compiles grammars for one model. Made once: it looks at every token of the vocabulary.
+pub struct GrammarCompiler {
+    factory: ParserFactory,
+}
+
+impl GrammarCompiler {
+    /// Makes a compiler for a tokenizer and logits of `n_vocab` tokens.
+    ///
+    /// # Errors
+    /// The vocabulary has no token that ends an answer.
+    pub fn new(tokenizer: &Arc<Tokenizer>, n_vocab: usize) -> Result<GrammarCompiler, EngineError> {
+        let env: TokEnv = Arc::new(Environment::new(Arc::clone(tokenizer), n_vocab)?);
+        let caps = InferenceCapabilities { ff_tokens: true, ..InferenceCapabilities::default() };
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&env, caps, &slices).map_err(|error| refused(&error.to_string()))?;
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(GrammarCompiler { factory })
+    }
+
+    /// Compiles a grammar.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Grammar`]: it is malformed, too large, uses what is not supported (named), or allows nothing.
+    pub fn compile(&self, source: &GrammarSource) -> Result<Grammar, EngineError> {
+        let grammar = read(source)?;
+        let compile = || -> Result<Matcher, EngineError> {
+            let parser = self.factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
+            let mut matcher = Matcher::new(Ok(parser));
+            // What allows nothing shows with the first mask.
+            match matcher.is_stopped() || matcher.compute_mask().is_ok() {
+                true => Ok(matcher),
+                false => Err(refused(&matcher.get_error().unwrap_or_else(|| "it allows no text".to_owned()))),
+            }
+        };
+        let matcher = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
+            let running = thread.spawn_scoped(scope, compile).map_err(|error| refused(&error.to_string()))?;
+            running.join().unwrap_or_else(|_| Err(refused("its compiler failed")))
+        })?;
+        Ok(Grammar { matcher: Arc::new(Mutex::new(matcher)) })
+    }
+}
+
+impl fmt::Debug for GrammarCompiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrammarCompiler").finish_non_exhaustive()
+    }
+}
+
+/// A compiled grammar, for the model it was compiled for. Clones share it; each request goes through it by itself.
+#[derive(Clone)]
+pub struct Grammar {
+    /// Before the first token.
+    matcher: Arc<Mutex<Matcher>>,
+}
+
+impl Grammar {
+    /// Begins an answer.
+    pub fn start(&self) -> Constraint {
+        Constraint::new(self)
+    }
+}
+
+impl fmt::Debug for Grammar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grammar").finish_non_exhaustive()
+    }
+}
+
+/// What a grammar may cost at most: some 30 MB, 20 ms to compile and 20 ms a token.
+fn limits() -> ParserLimits {
+    ParserLimits { max_lexer_states: 20_000, verbose_errors: false, ..ParserLimits::default() }
+}
+
+/// Checks the size of a source and writes it as `llguidance` reads it.
+fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
+    let (text, is_json) = match source {
+        GrammarSource::JsonObject => (String::new(), true),
+        GrammarSource::JsonSchema(schema) => (schema.to_string(), true),
+        GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Gbnf(text) => (text.clone(), false),
+        GrammarSource::Choice(texts) => (texts.concat(), true),
+    };
+    if text.len() > SOURCE_BYTES_MAX {
+        return Err(refused(&format!("it has {} bytes, and {SOURCE_BYTES_MAX} are the most", text.len())));
+    }
+    if !is_json && depth(&text) > DEPTH_MAX {
+        return Err(refused(&format!("its brackets nest deeper than {DEPTH_MAX}")));
+    }
+    Ok(match source {
+        GrammarSource::JsonObject => json_schema(json!({ "type": "object" }))?,
+        GrammarSource::JsonSchema(schema) => json_schema(schema.clone())?,
+        GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
+        GrammarSource::Choice(texts) => choice(texts)?,
+        GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
+    })
+}
+
+/// Returns how deep brackets nest, those in texts included.
+fn depth(text: &str) -> usize {
+    let (mut now, mut most) = (0usize, 0);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => now += 1,
+            b')' | b']' | b'}' => now = now.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    most
+}
+
+fn json_schema(mut schema: Value) -> Result<TopLevelGrammar, EngineError> {
+    if let Some(object) = schema.as_object_mut() {
+        if object.contains_key("x-guidance") {
+            return Err(refused("the schema uses 'x-guidance', which is not supported"));
+        }
+        // White space between tokens, but no endless run of it.
+        object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": r"[ \t\n\r]{1,64}" }));
+    }
+    Ok(TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(schema)))
+}
+
+fn choice(texts: &[String]) -> Result<TopLevelGrammar, EngineError> {
+    if texts.is_empty() || texts.iter().any(String::is_empty) {
+        return Err(refused("a choice needs texts, none of them empty"));
+    }
+    let texts: Vec<String> = texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
+    Ok(TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}\n", texts.join(" | "))))
+}
+
+/// Makes an error of what `llguidance` says, in one line that names unsupported keywords.
+fn refused(reason: &str) -> EngineError {
+    let line = reason.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it cannot be compiled");
+    let line = match line.split_once("Unimplemented keys: ") {
+        Some((_, keys)) => {
+            let keys: Vec<String> = keys.split('"').skip(1).step_by(2).map(|key| format!("'{key}'")).collect();
+            format!("the schema uses {}, which is not supported", keys.join(", "))
+        }
+        None => line.trim_end_matches('.').chars().take(300).collect(),
+    };
+    let line = match line.starts_with("the schema uses") {
+        true => line,
+        false => format!("the grammar cannot be used: {line}"),
+    };
+    EngineError::new(ErrorKind::Grammar, line)
+}
+
+/// A grammar on its way through one answer. Requests have one inside; it is for callers who drive sequences themselves.
+pub struct Constraint {
+    matcher: Matcher,
+    mask: Option<SimpleVob>,
+    /// The tokens that must come next, the last first.
+    forced: Vec<u32>,
+}
+
+impl fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Constraint").field("forced", &self.forced).finish_non_exhaustive()
+    }
+}
+
+impl Constraint {
+    fn new(grammar: &Grammar) -> Constraint {
+        let matcher = grammar.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+        let mut constraint = Constraint { matcher, mask: None, forced: Vec::new() };
+        constraint.look_ahead();
+        constraint
+    }
+
+    /// Returns the token that must come next, if there is only one.
+    pub fn forced(&self) -> Option<u32> {
+        self.forced.last().copied()
+    }
+
+    /// Finds out which tokens may come next.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Grammar`]: it costs more than it may.
+    pub fn compute_mask(&mut self) -> Result<(), EngineError> {
+        self.mask = Some(self.matcher.compute_mask().map_err(|error| refused(&error.to_string()))?);
+        Ok(())
+    }
+
+    /// Sets the logits of those that may not come to -∞; `logits`: `[n_vocab]`.
+    pub fn apply_mask(&self, logits: &mut [f32]) {
+        let Some(mask) = &self.mask else { return };
+        for (logits, &bits) in logits.chunks_mut(32).zip(mask.as_slice()) {
+            match bits {
+                u32::MAX => {}
+                0 => logits.fill(f32::NEG_INFINITY),
+                bits => {
+                    let ruled_out = logits.iter_mut().enumerate().filter(|(i, _)| bits >> i & 1 == 0);
+                    ruled_out.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+                }
+            }
+        }
+    }
+
+    /// Takes note of the next token.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Grammar`]: the token is none that may come, or looking at it costs more than it may.
+    pub fn accept(&mut self, id: u32) -> Result<(), EngineError> {
+        self.mask = None;
+        self.matcher.consume_token(id).map_err(|error| refused(&error.to_string()))?;
+        if self.forced.last() == Some(&id) {
+            self.forced.pop();
+        } else {
+            self.forced.clear();
+        }
+        if self.forced.is_empty() {
+            self.look_ahead();
+        }
+        Ok(())
+    }
+
+    /// Returns whether the answer may end here.
+    pub fn is_valid(&mut self) -> bool {
+        self.matcher.is_accepting().unwrap_or(false)
+    }
+
+    /// Returns whether the answer is complete: valid, and nothing can follow.
+    pub fn is_complete(&self) -> bool {
+        self.matcher.is_stopped() && !self.matcher.is_error()
+    }
+
+    fn look_ahead(&mut self) {
+        if !self.matcher.is_stopped() {
+            self.forced = self.matcher.compute_ff_tokens();
+            self.forced.reverse();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Structured output as a caller sees it: on a real model, alone and beside others.
+
+use ruvllm_engine::{
+    Engine, ErrorKind, Event, FinishReason, GenerateRequest, Grammar, GrammarSource, LoadOptions, SamplingParams,
+};
+use ruvllm_testkit::real_model;
+use serde_json::{Value, json};
+
+fn open(n_seq_max: usize) -> Engine {
+    let options = LoadOptions { n_ctx: Some(512), n_seq_max, ..LoadOptions::default() };
+    Engine::load(&real_model("smollm2:135m"), &options, &mut |_| {}).expect("it loads")
+}
+
+fn compile(engine: &Engine, source: &GrammarSource) -> Grammar {
+    engine.grammar_compiler().expect("it has a vocabulary").compile(source).expect("a grammar")
+}
+
+fn person() -> GrammarSource {
+    GrammarSource::JsonSchema(json!({
+        "type": "object",
+        "properties": {
+            "first_name_of_the_person": {"type": "string", "maxLength": 12},
+            "age": {"type": "integer", "minimum": 0, "maximum": 120},
+            "colour": {"enum": ["red", "green", "blue"]},
+        },
+        "required": ["first_name_of_the_person", "age", "colour"],
+        "additionalProperties": false,
+    }))
+}
+
+fn request(engine: &Engine, source: &GrammarSource, sampling: SamplingParams) -> GenerateRequest {
+    let prompt = engine.encode_prompt("Invent a person, as JSON.", false).expect("the template takes it");
+    let grammar = Some(compile(engine, source));
+    GenerateRequest { prompt, max_tokens: Some(120), sampling, grammar, ..Default::default() }
+}
+
+fn hot(seed: u64) -> SamplingParams {
+    SamplingParams { temperature: 1.5, top_k: 0, min_p: 0.0, seed: Some(seed), ..SamplingParams::default() }
+}
+
+#[test]
+fn an_answer_is_valid_or_too_long() {
+    let mut engine = open(1);
+    let mut n_whole = 0;
+    for seed in 0..12 {
+        let sampling = if seed == 0 { SamplingParams::greedy() } else { hot(seed) };
+        let request = request(&engine, &person(), sampling);
+        let summary = engine.generate(&request).expect("valid").for_each_token(|_| {}).expect("it runs");
+        match summary.finish_reason {
+            FinishReason::Stop => {
+                let person: Value = serde_json::from_str(&summary.text).expect("JSON");
+                let age = person["age"].as_i64().expect("an age");
+                assert!((0..=120).contains(&age) && person.as_object().is_some_and(|p| p.len() == 3), "{person}");
+                n_whole += 1;
+            }
+            _ => assert_eq!((summary.finish_reason, summary.tokens.len()), (FinishReason::Length, 120)),
+        }
+        // Asked for log-probabilities, the model computes what it need not; the answer is the same.
+        let asked = GenerateRequest { logprobs: Some(1), ..request };
+        let told = engine.generate(&asked).expect("valid").for_each_token(|_| {}).expect("it runs");
+        assert_eq!((told.tokens, told.logprobs.len()), (summary.tokens.clone(), summary.tokens.len()));
+    }
+    assert!(n_whole >= 8, "{n_whole} of 12 came to an end");
+}
+
+#[test]
+fn in_a_batch_it_is_the_same_and_what_is_forced_takes_no_steps() {
+    let (mut engine, mut reference) = (open(4), open(1));
+    let sources = [
+        person(),
+        GrammarSource::Choice(vec!["a very long answer".into(), "b".into()]),
+        GrammarSource::Regex("[a-z]{3,9}( [a-z]{3,9}){2}\\.".into()),
+        GrammarSource::JsonObject,
+    ];
+    let mut requests: Vec<GenerateRequest> =
+        sources.iter().zip(1..).map(|(source, seed)| request(&engine, source, hot(seed))).collect();
+    requests.iter_mut().for_each(|request| request.max_tokens = Some(40));
+    let expected: Vec<Vec<u32>> = requests
+        .iter()
+        .map(|request| reference.generate(request).expect("valid").for_each_token(|_| {}).expect("it runs").tokens)
+        .collect();
+    let mut scheduler = engine.scheduler(&Default::default()).expect("valid options");
+    let n_all: usize = expected.iter().map(Vec::len).sum();
+    for request in &requests {
+        scheduler.submit(request.clone()).expect("valid");
+    }
+    let (mut told, mut n_done) = (0, 0);
+    while !scheduler.is_idle() {
+        for event in scheduler.step() {
+            match event {
+                Event::Token(..) => told += 1,
+                Event::Done(_, summary) => {
+                    let summary = summary.expect("it runs");
+                    assert!(expected.contains(&summary.tokens), "{:?}", summary.text);
+                    n_done += 1;
+                }
+            }
+        }
+    }
+    assert_eq!((n_done, told), (4, n_all));
+    // Alone: the names of the properties cost no steps of their own.
+    let before = scheduler.stats().n_steps;
+    scheduler.submit(requests[0].clone()).expect("valid");
+    let n_tokens = scheduler.run()[0].1.as_ref().expect("it runs").tokens.len() as u64;
+    let n_steps = scheduler.stats().n_steps - before;
+    assert!(n_steps + 8 < n_tokens, "{n_steps} steps for {n_tokens} tokens");
+}
+
+#[test]
+fn an_end_that_is_not_the_grammars_is_refused() {
+    let mut engine = open(1);
+    let request = GenerateRequest { stop: vec!["}".into()], ..request(&engine, &person(), hot(1)) };
+    let error = engine.generate(&request).err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Options);
+    let compiler = engine.grammar_compiler().expect("it has a vocabulary");
+    let error =
+        compiler.compile(&GrammarSource::JsonSchema(json!({"contains": {"type": "null"}}))).expect_err("refused");
+    assert_eq!(
+        (error.kind(), error.to_string().as_str()),
+        (ErrorKind::Grammar, "the schema uses 'contains', which is not supported")
+    );
+}
