@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
-use ruvllm_engine::{GrammarSource, KvPolicy, LoadOptions, Mirostat, SamplerKind, SamplingParams};
+use ruvllm_engine::{GrammarSource, KvPolicy, LoadOptions, Mirostat, SamplerKind, SamplingParams, Speculation};
 use ruvllm_kvcache::disk;
 
 use crate::command::read_text;
@@ -300,6 +300,14 @@ impl SamplingArgs {
             seed: self.seed,
         }
     }
+}
+
+/// How the answer is computed.
+#[derive(Args, Clone, Debug)]
+pub struct SpeculationArgs {
+    /// Guess tokens ahead by what followed the same ones before (ngram), or do not (off); the answer is the same
+    #[arg(long, value_name = "HOW", default_value = "ngram", help_heading = "Model")]
+    pub speculate: Speculation,
 }
 
 /// What the answer must be.

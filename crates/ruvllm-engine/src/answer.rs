@@ -8,6 +8,7 @@ use crate::backend::{LlmBackend, SeqId, context_line};
 use crate::grammar::{Constraint, Grammar};
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::{Chosen, Sampler, TokenLogprobs};
+use crate::speculate::Speculator;
 use crate::stop::StopFilter;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 use crate::{EngineError, ErrorKind};
@@ -16,12 +17,18 @@ use crate::{EngineError, ErrorKind};
 pub(crate) struct Answer {
     /// The request, but for its prompt.
     request: GenerateRequest,
-    /// The prompt and the tokens of the answer.
+    /// The prompt and the tokens of the answer, then guesses.
     context: Vec<u32>,
+    n_guessed: usize,
+    /// Kept for its allocation: the guesses of the step at hand.
+    guessed: Vec<u32>,
     n_prompt: usize,
     max_tokens: usize,
     sampler: Sampler,
     constraint: Option<Constraint>,
+    speculator: Option<Speculator>,
+    /// Of all guesses so far: how many, and how many were right.
+    guesses: (usize, usize),
     tokenizer: Arc<Tokenizer>,
     decoder: DecodeStream<Arc<Tokenizer>>,
     stop: StopFilter,
@@ -84,7 +91,11 @@ impl Answer {
         context.reserve_exact(max_tokens.min(1 << 16));
         let zero = Duration::ZERO;
         Ok(Answer {
+            speculator: Speculator::new(request.speculation).filter(|_| backend.can_rewind()),
+            guesses: (0, 0),
             context,
+            n_guessed: 0,
+            guessed: Vec::new(),
             n_prompt,
             max_tokens,
             sampler,
@@ -104,7 +115,25 @@ impl Answer {
 
     /// Returns the tokens that the next one follows: the prompt, then the answer.
     pub(crate) fn context(&self) -> &[u32] {
+        &self.context[..self.context.len() - self.n_guessed]
+    }
+
+    /// Returns the same, and the guesses behind it.
+    pub(crate) fn context_and_guesses(&self) -> &[u32] {
         &self.context
+    }
+
+    /// Guesses up to `n_max` tokens ahead, instead of those that were guessed before, and returns how many.
+    pub(crate) fn guess(&mut self, n_max: usize) -> usize {
+        let n_known = self.context().len();
+        self.context.truncate(n_known);
+        if let Some(speculator) = &mut self.speculator {
+            // The last token that fits is chosen, not guessed.
+            let n_max = n_max.min((self.n_prompt + self.max_tokens).saturating_sub(n_known + 1));
+            speculator.guess(&mut self.context, n_max);
+        }
+        self.n_guessed = self.context.len() - n_known;
+        self.n_guessed
     }
 
     /// Returns the most tokens that prompt and answer may have together.
@@ -133,7 +162,7 @@ impl Answer {
 
     /// Returns how many tokens the answer has.
     pub(crate) fn n_tokens(&self) -> usize {
-        self.context.len() - self.n_prompt
+        self.context().len() - self.n_prompt
     }
 
     /// Opens a sequence with what is known of the context, and returns how many tokens those are. Only the first time
@@ -144,7 +173,7 @@ impl Answer {
     pub(crate) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<(SeqId, usize), EngineError> {
         let from_disk = |backend: &dyn LlmBackend| backend.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
         let (queued, n_before) = (self.clock.start.elapsed(), from_disk(backend));
-        let (seq, n_cached) = backend.sequence_with_prefix(&self.context, self.request.tenant)?;
+        let (seq, n_cached) = backend.sequence_with_prefix(self.context(), self.request.tenant)?;
         let n_from_disk = n_cached.min((from_disk(backend) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
         Ok((seq, n_cached))
@@ -156,15 +185,46 @@ impl Answer {
         self.kv_bytes_per_token = backend.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
-    /// Chooses the next token by the logits that follow the context, `[n_vocab]`, and takes it over, with those behind it
-    /// that the grammar forces.
+    /// Chooses the next token by the logits that follow the context, and more by those that follow guesses, as far as they
+    /// are right; takes them over, with those behind them that the grammar forces. `logits`: `[1 + guesses, n_vocab]`.
+    /// Returns how many tokens of what was computed are the context's; the others are to be taken back.
     ///
     /// # Errors
     /// No logit is a number; the grammar costs more than it may. The tokens told until then are part of the answer.
-    pub(crate) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
-        if self.context.len() == self.n_prompt {
+    pub(crate) fn choose(
+        &mut self,
+        logits: &mut [f32],
+        tell: &mut dyn FnMut(TokenEvent),
+    ) -> Result<usize, EngineError> {
+        if self.context().len() == self.n_prompt {
             self.clock.prompt = self.clock.start.elapsed();
         }
+        let n_known = self.context().len();
+        let n_vocab = logits.len() / (1 + self.n_guessed);
+        let mut guesses = std::mem::take(&mut self.guessed);
+        guesses.clear();
+        guesses.extend(self.context.drain(n_known..));
+        self.n_guessed = 0;
+        let (mut row, mut result) = (0, Ok(()));
+        loop {
+            result = result.and_then(|()| self.choose_one(&mut logits[row * n_vocab..][..n_vocab], tell));
+            row = self.context.len() - n_known;
+            // The row of the last token is there if all that was guessed up to it is right.
+            let is_right = row <= guesses.len() && self.context[n_known..] == guesses[..row];
+            if result.is_err() || !is_right || self.is_over() {
+                break;
+            }
+        }
+        let n_right = self.context[n_known..].iter().zip(&guesses).take_while(|(a, b)| a == b).count();
+        if let (Some(speculator), n @ 1..) = (&mut self.speculator, guesses.len()) {
+            speculator.learn(n, n_right);
+            self.guesses = (self.guesses.0 + n, self.guesses.1 + n_right);
+        }
+        self.guessed = guesses;
+        result.map(|()| n_known + n_right)
+    }
+
+    fn choose_one(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
         let Chosen { id, logprobs } = self.sample(logits)?;
         tell(self.take_over(id, logprobs)?);
         // Log-probabilities need the logits of each.
@@ -236,11 +296,14 @@ impl Answer {
 
     /// Takes out what came of it. It counts as cancelled unless it is over by itself.
     pub(crate) fn take_summary(&mut self) -> GenerationSummary {
+        self.context.truncate(self.context().len());
         let tokens = self.context.split_off(self.n_prompt);
         GenerationSummary {
             timings: Timings {
                 load_ms: self.load_ms,
                 kv_bytes_per_token: self.kv_bytes_per_token,
+                guessed_tokens: self.guesses.0,
+                right_tokens: self.guesses.1,
                 ..self.clock.timings(self.n_prompt, tokens.len())
             },
             text: std::mem::take(&mut self.text),

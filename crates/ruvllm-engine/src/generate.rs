@@ -10,6 +10,8 @@ use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 
 /// Prompt tokens between two looks at the cancel flag.
 const PREFILL_CHUNK: usize = 256;
+/// Tokens guessed ahead at most.
+const GUESSES_MAX: usize = 8;
 
 /// A running request: an iterator over its tokens. Dropping it ends the request and frees its blocks.
 pub struct Generation<'a> {
@@ -45,8 +47,13 @@ impl<'a> Generation<'a> {
                 return Ok(());
             }
         }
-        let logits = self.backend.forward(&[Segment { seq, tokens: tail, logits: LogitRows::Last }])?;
-        self.answer.choose(logits, &mut |event| self.events.push_back(event))
+        let n_tail = tail.len();
+        let n_guessed = self.answer.guess(GUESSES_MAX);
+        let all = self.answer.context_and_guesses();
+        let tokens = &all[all.len() - n_guessed - n_tail..];
+        let logits = self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::Tail(1 + n_guessed) }])?;
+        let n_right = self.answer.choose(logits, &mut |event| self.events.push_back(event))?;
+        self.backend.rewind(seq, n_right)
     }
 
     /// Runs to the end, calling `each` with every token, and returns the summary.

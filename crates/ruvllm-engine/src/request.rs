@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::grammar::Grammar;
 use crate::sampler::{SamplingParams, TokenLogprobs};
+use crate::speculate::Speculation;
 
 /// A request for generated tokens.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,8 @@ pub struct GenerateRequest {
     /// Whose request it is: cached prefixes are shared within a tenant only, and a quota counts its sequences. 0 is
     /// everybody.
     pub tenant: u64,
+    /// Whether tokens are guessed ahead; the answer is the same.
+    pub speculation: Speculation,
     /// Ends the request from outside, within one step.
     pub cancel: CancelToken,
 }
@@ -101,6 +104,10 @@ pub struct Timings {
     pub decode_tps: f64,
     /// From the request to the first token.
     pub ttft_ms: f64,
+    /// Tokens that were guessed ahead.
+    pub guessed_tokens: usize,
+    /// Those of them that were right: tokens of the answer that took no step of their own.
+    pub right_tokens: usize,
     /// Bytes of keys and values per token of the context at the end, as the cache's policy keeps them.
     pub kv_bytes_per_token: f64,
 }

@@ -8,7 +8,9 @@ use serde_json::json;
 
 use super::App;
 use super::resume::Resume;
-use crate::args::{CacheArgs, ContextArgs, GrammarArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
+use crate::args::{
+    CacheArgs, ContextArgs, GrammarArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs,
+};
 use crate::error::{Error, Result, io_reason};
 use crate::interrupt;
 use crate::output::{print, print_json};
@@ -58,6 +60,8 @@ pub struct RunArgs {
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
+    speculation: SpeculationArgs,
+    #[command(flatten)]
     grammar: GrammarArgs,
     #[command(flatten)]
     output: OutputArgs,
@@ -87,6 +91,7 @@ impl RunArgs {
             max_tokens: Some(self.max_tokens),
             sampling,
             logprobs: self.logprobs,
+            speculation: self.speculation.speculate,
             grammar,
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
@@ -186,6 +191,8 @@ pub fn summary_json(summary: &GenerationSummary, session: Option<&Resume>) -> se
             "ttft_ms": timings.ttft_ms,
             "cached_tokens": timings.cached_tokens,
             "disk_tokens": timings.disk_tokens,
+            "guessed_tokens": timings.guessed_tokens,
+            "right_tokens": timings.right_tokens,
             "kv_bytes_per_token": timings.kv_bytes_per_token,
         },
     });

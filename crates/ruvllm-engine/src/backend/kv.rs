@@ -267,6 +267,14 @@ impl KvStore {
         open.tokens.extend_from_slice(tokens);
     }
 
+    /// Forgets all but the first `len` tokens of a sequence.
+    pub(super) fn truncate(&mut self, seq: SeqId, len: usize) {
+        if let Some(open) = self.sequences.get_mut(seq.0).and_then(Option::as_mut) {
+            open.sequence.truncate(len);
+            open.tokens.truncate(len);
+        }
+    }
+
     /// Returns how full the memory is. Evicting and quantising happen by themselves.
     pub(super) fn pressure(&mut self) -> Pressure {
         self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0)]);

@@ -136,6 +136,15 @@ pub trait LlmBackend: Send {
     /// only.
     fn fork_sequence(&mut self, seq: SeqId, len: usize) -> Result<SeqId, EngineError>;
 
+    /// Returns whether sequences can go back by a few tokens.
+    fn can_rewind(&self) -> bool;
+
+    /// Forgets the last tokens of a sequence: all but the first `len`.
+    ///
+    /// # Errors
+    /// The sequence is not open or shorter, or it is more than a few tokens, or sequences cannot go back.
+    fn rewind(&mut self, seq: SeqId, len: usize) -> Result<(), EngineError>;
+
     /// Gives what a sequence of [`LlmBackend::sequence_with_prefix`] holds (in whole blocks) to the cache while it goes
     /// on.
     fn share_prefix(&mut self, seq: SeqId);

@@ -18,6 +18,9 @@ use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
 
+/// The most tokens that are taken back at once.
+const REWIND_TOKENS_MAX: usize = 32;
+
 /// A model on this machine's CPU.
 pub struct NativeBackend {
     compute: Compute,
@@ -152,10 +155,8 @@ impl NativeBackend {
             self.rows.push(Rows { first: self.tokens.len(), n, pos, state_idx: segment.seq.0 });
             self.tokens.extend_from_slice(&segment.tokens[next.1..next.1 + n]);
             next.1 += n;
-            let last_part = next.1 == segment.tokens.len();
-            let partial_last = segment.logits == LogitRows::Last && !last_part;
-            self.wanted.push(if partial_last { LogitRows::None } else { segment.logits });
-            if last_part {
+            self.wanted.push(segment.logits.before(segment.tokens.len() - next.1));
+            if next.1 == segment.tokens.len() {
                 *next = (next.0 + 1, 0);
             }
         }
@@ -246,6 +247,26 @@ impl LlmBackend for NativeBackend {
         self.state.states[child.0].copy_from_slice(&state);
         self.state.states[seq.0] = state;
         Ok(child)
+    }
+
+    fn can_rewind(&self) -> bool {
+        // Recurrent state knows no way back; blocks that age at once cannot be written to again.
+        let ages_at_once = matches!(self.kv.policy, KvPolicy::Tiered { hot, .. } if hot < REWIND_TOKENS_MAX);
+        self.model.state_len == 0 && !ages_at_once
+    }
+
+    fn rewind(&mut self, seq: SeqId, len: usize) -> Result<(), EngineError> {
+        let n = self.sequence_len(seq);
+        let fits = self.kv.get(seq).is_some() && len <= n && n - len <= REWIND_TOKENS_MAX;
+        if len < n && !(fits && self.can_rewind()) || len > n {
+            let line =
+                format!("sequence {} cannot be rewound to {len}; it is closed, or holds {n} tokens that stay", seq.0);
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        }
+        if len < n {
+            self.kv.truncate(seq, len);
+        }
+        Ok(())
     }
 
     fn share_prefix(&mut self, seq: SeqId) {

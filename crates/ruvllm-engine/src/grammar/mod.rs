@@ -190,7 +190,13 @@ fn refused(reason: &str) -> EngineError {
             let keys: Vec<String> = keys.split('"').skip(1).step_by(2).map(|key| format!("'{key}'")).collect();
             format!("the schema uses {}, which is not supported", keys.join(", "))
         }
-        None => line.trim_end_matches('.').chars().take(300).collect(),
+        None if line.contains("oneOf constraints") => {
+            "the schema uses 'oneOf' with branches that may overlap, which is not supported".to_owned()
+        }
+        None => match line.split_once("Only absolute $ref's").and_then(|(_, rest)| rest.split_once("; ref ")) {
+            Some((_, name)) => format!("the schema uses '$ref' to {name}, and only '#/…' is supported"),
+            None => line.trim_end_matches('.').chars().take(300).collect(),
+        },
     };
     let line = match line.starts_with("the schema uses") {
         true => line,

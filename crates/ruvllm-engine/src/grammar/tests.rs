@@ -149,6 +149,8 @@ fn what_is_not_supported_is_named() {
     assert_eq!(error(nested), "the schema uses 'if', 'not', which is not supported");
     assert!(error(json!({"type": "string", "format": "colour"})).contains("colour"));
     assert!(error(json!({"$ref": "https://example.com/a.json"})).contains("example.com"));
+    let overlapping = json!({"oneOf": [{"type": "string"}, {"maxLength": 3}]});
+    assert!(error(overlapping).starts_with("the schema uses 'oneOf' with branches that may overlap"));
     assert!(error(json!({"x-guidance": {"lenient": true}})).contains("x-guidance"));
     assert!(error(json!(7)).contains("object or boolean"));
     assert!(error(json!(false)).starts_with("the grammar cannot be used"));

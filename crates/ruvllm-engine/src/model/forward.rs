@@ -15,6 +15,8 @@ pub enum LogitRows {
     None,
     /// The last one.
     Last,
+    /// This many at the end.
+    Tail(usize),
     /// Every one.
     All,
 }
@@ -25,7 +27,17 @@ impl LogitRows {
         match self {
             LogitRows::None => 0,
             LogitRows::Last => n.min(1),
+            LogitRows::Tail(n_tail) => n.min(n_tail),
             LogitRows::All => n,
+        }
+    }
+
+    /// Returns which rows of a part of a segment want logits, behind which `n_left` rows are to come.
+    pub(crate) fn before(self, n_left: usize) -> LogitRows {
+        match self {
+            LogitRows::Last if n_left > 0 => LogitRows::None,
+            LogitRows::Tail(n_tail) => LogitRows::Tail(n_tail.saturating_sub(n_left)),
+            wanted => wanted,
         }
     }
 }

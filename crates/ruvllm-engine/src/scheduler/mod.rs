@@ -18,7 +18,6 @@ mod task;
 use std::collections::VecDeque;
 
 use crate::backend::{LlmBackend, Segment};
-use crate::model::LogitRows;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::{EngineError, ErrorKind};
 use policy::{Limits, Room, Running};
@@ -26,6 +25,10 @@ use task::Task;
 
 /// Waiting requests that are looked at in a step.
 const WINDOW: usize = 32;
+/// Rows of a step that may be guesses, and how many a request may have; with fewer than the least it has none.
+const GUESSED_ROWS_MAX: usize = 12;
+const GUESSES_MAX: usize = 8;
+const GUESSES_MIN: usize = 2;
 
 /// How steps are filled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,6 +226,10 @@ impl<'a> Scheduler<'a> {
                 task.n_rows = n.min(task.n_left(self.backend));
             }
         }
+        // Guesses fill what weights that are read once serve at no great cost.
+        let n_guesses = (GUESSED_ROWS_MAX / self.running.len().max(1)).min(GUESSES_MAX);
+        let n_guesses = if n_guesses < GUESSES_MIN { 0 } else { n_guesses };
+        self.running.iter_mut().for_each(|task| task.guess(self.backend, n_guesses));
         self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
     }
 
@@ -299,18 +306,27 @@ impl Drop for Scheduler<'_> {
 /// Runs one forward pass, and chooses the tokens of those whose context is computed then. An error computes nothing.
 fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut Vec<Event>) -> Result<(), EngineError> {
     let segments: Vec<Segment<'_>> = tasks.iter().map(|task| task.segment(backend)).collect();
-    let wanted: Vec<bool> = segments.iter().map(|segment| segment.logits == LogitRows::Last).collect();
+    let wanted: Vec<usize> = segments.iter().map(|segment| segment.logits.count(segment.tokens.len())).collect();
+    let prompts: Vec<bool> = tasks.iter().map(|task| task.n_rows > 1 && !task.is_answering()).collect();
     let n_vocab = backend.info().n_vocab;
-    let mut logits = backend.forward(&segments)?.chunks_exact_mut(n_vocab);
-    for (task, _) in tasks.iter_mut().zip(wanted).filter(|(_, is_wanted)| *is_wanted) {
-        let row = logits.next().expect("a row for each that wants one");
+    let mut logits = backend.forward(&segments)?;
+    let mut kept = Vec::with_capacity(tasks.len());
+    for (task, n) in tasks.iter_mut().zip(&wanted) {
+        let rows;
+        (rows, logits) = logits.split_at_mut(n * n_vocab);
         let id = RequestId(task.id);
-        if let Err(error) = task.choose(row, &mut |token| events.push(Event::Token(id, token))) {
-            task.error = Some(error);
-        }
+        kept.push(match n {
+            0 => None,
+            _ => Some(task.choose(rows, &mut |token| events.push(Event::Token(id, token)))),
+        });
+    }
+    for (task, n_kept) in tasks.iter_mut().zip(kept) {
+        let result = n_kept.map_or(Ok(()), |n_kept| task.rewind(backend, n_kept?));
+        task.error = result.err();
     }
     // What is known of a prompt is there for those that wait for it.
-    tasks.iter().filter(|task| task.n_rows > 1).for_each(|task| task.share(backend));
+    let computed = tasks.iter().zip(prompts).filter(|(_, is_prompt)| *is_prompt);
+    computed.for_each(|(task, _)| task.share(backend));
     Ok(())
 }
 

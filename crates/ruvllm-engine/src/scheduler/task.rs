@@ -22,8 +22,9 @@ pub(super) struct Task {
     answer: Answer,
     /// While it runs.
     seq: Option<SeqId>,
-    /// Its tokens in the step at hand.
+    /// Its tokens in the step at hand, and guesses behind them.
     pub n_rows: usize,
+    n_guessed: usize,
     /// Ends it.
     pub error: Option<EngineError>,
     /// Set while it waits after it gave way.
@@ -45,7 +46,7 @@ impl Task {
     /// As [`Answer::new`].
     pub(super) fn new(id: u64, backend: &dyn LlmBackend, request: GenerateRequest) -> Result<Task, EngineError> {
         let answer = Answer::new(backend, request)?;
-        Ok(Task { id, answer, seq: None, n_rows: 0, error: None, gave_way: None })
+        Ok(Task { id, answer, seq: None, n_rows: 0, n_guessed: 0, error: None, gave_way: None })
     }
 
     pub(super) fn tenant(&self) -> u64 {
@@ -145,15 +146,31 @@ impl Task {
     pub(super) fn give_way(&mut self, backend: &mut dyn LlmBackend, n_ended: u64, by_quota: bool) {
         self.gave_way = Some(GaveWay { n_ended, by_quota, n_computed: self.n_computed(backend) });
         self.n_rows = 0;
+        self.n_guessed = self.answer.guess(0);
         self.close(backend);
     }
 
-    /// Makes room for its rows of the step.
+    /// Guesses up to `n_max` tokens behind its rows of the step, if they come to the end of what is known.
+    pub(super) fn guess(&mut self, backend: &dyn LlmBackend, n_max: usize) {
+        let is_due = self.n_rows > 0 && self.n_rows == self.n_left(backend);
+        self.n_guessed = if is_due { self.answer.guess(n_max) } else { 0 };
+    }
+
+    /// Returns whether it writes its answer.
+    pub(super) fn is_answering(&self) -> bool {
+        self.answer.n_tokens() > 0
+    }
+
+    /// Makes room for its rows of the step; guesses are given up first.
     ///
     /// # Errors
     /// As [`LlmBackend::reserve`].
-    pub(super) fn reserve(&self, backend: &mut dyn LlmBackend) -> Result<(), EngineError> {
+    pub(super) fn reserve(&mut self, backend: &mut dyn LlmBackend) -> Result<(), EngineError> {
         match self.seq {
+            Some(seq) if self.n_guessed > 0 => backend.reserve(seq, self.n_rows + self.n_guessed).or_else(|_| {
+                self.n_guessed = self.answer.guess(0);
+                backend.reserve(seq, self.n_rows)
+            }),
             Some(seq) if self.n_rows > 0 => backend.reserve(seq, self.n_rows),
             _ => Ok(()),
         }
@@ -162,17 +179,30 @@ impl Task {
     /// Returns its rows of the step.
     pub(super) fn segment(&self, backend: &dyn LlmBackend) -> Segment<'_> {
         let seq = self.seq.expect("only those that run have rows");
-        let rest = &self.answer.context()[self.n_computed(backend)..];
-        let logits = if self.n_rows == rest.len() { LogitRows::Last } else { LogitRows::None };
-        Segment { seq, tokens: &rest[..self.n_rows], logits }
+        let rest = &self.answer.context_and_guesses()[self.n_computed(backend)..];
+        let is_whole = self.n_rows == self.n_left(backend);
+        let logits = if is_whole { LogitRows::Tail(1 + self.n_guessed) } else { LogitRows::None };
+        Segment { seq, tokens: &rest[..self.n_rows + self.n_guessed], logits }
     }
 
-    /// Chooses its next token, and takes over those that must follow it.
+    /// Chooses its next tokens, and returns how many of those computed stay.
     ///
     /// # Errors
     /// As [`Answer::choose`].
-    pub(super) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
+    pub(super) fn choose(
+        &mut self,
+        logits: &mut [f32],
+        tell: &mut dyn FnMut(TokenEvent),
+    ) -> Result<usize, EngineError> {
         self.answer.choose(logits, tell)
+    }
+
+    /// Takes back what was computed behind its first `len` tokens.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::rewind`].
+    pub(super) fn rewind(&self, backend: &mut dyn LlmBackend, len: usize) -> Result<(), EngineError> {
+        self.seq.map_or(Ok(()), |seq| backend.rewind(seq, len))
     }
 
     /// Lets others use what it has computed.

@@ -9,6 +9,7 @@ mod kv_policies;
 mod persist;
 mod prefix_cache;
 mod scheduler;
+mod speculation;
 mod teacher_forced;
 mod template;
 mod tokenizer;

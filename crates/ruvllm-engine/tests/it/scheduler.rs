@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_engine::{
     CancelToken, Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, GenerationSummary, LoadOptions,
-    Mirostat, RequestId, SamplingParams, Scheduler, SchedulerOptions, SchedulerStats, Timings,
+    Mirostat, RequestId, SamplingParams, Scheduler, SchedulerOptions, SchedulerStats, Speculation, Timings,
 };
 use ruvllm_testkit::{Golden, real_model};
 
@@ -54,8 +54,10 @@ fn facts(summary: &GenerationSummary) -> GenerationSummary {
     GenerationSummary { timings: Timings::default(), ..summary.clone() }
 }
 
+/// Without guesses.
 fn alone(engine: &mut Engine, request: &GenerateRequest) -> GenerationSummary {
-    let run = engine.generate(request).expect("a valid request");
+    let request = GenerateRequest { speculation: Speculation::Off, ..request.clone() };
+    let run = engine.generate(&request).expect("a valid request");
     run.for_each_token(|_| {}).expect("it runs")
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::App;
 use super::resume::Resume;
-use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs};
+use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::output::print_line;
@@ -43,6 +43,8 @@ pub struct ChatArgs {
     cache: CacheArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -81,6 +83,7 @@ impl ChatArgs {
         }
         let resume = Resume::load(&mut engine, &self.cache)?;
         let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);
+        session.set_speculation(self.speculation.speculate);
         session.begin(self.system.clone(), resume)?;
         while let Some(line) = reader.next_line()? {
             match turn(&mut session, line) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams};
+use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams, Speculation};
 use serde_json::{Value, json};
 
 use crate::command::resume::Resume;
@@ -16,6 +16,7 @@ pub struct Session {
     engine: Engine,
     ui: Ui,
     sampling: SamplingParams,
+    speculation: Speculation,
     max_tokens: Option<usize>,
     json: bool,
     system: Option<String>,
@@ -28,7 +29,14 @@ pub struct Session {
 impl Session {
     /// Begins an empty conversation.
     pub fn new(engine: Engine, ui: Ui, sampling: SamplingParams, max_tokens: Option<usize>, json: bool) -> Session {
-        Session { engine, ui, sampling, max_tokens, json, system: None, messages: Vec::new(), last: None, resume: None }
+        let speculation = Speculation::default();
+        let (system, messages, last, resume) = (None, Vec::new(), None, None);
+        Session { engine, ui, sampling, speculation, max_tokens, json, system, messages, last, resume }
+    }
+
+    /// Sets whether tokens are guessed ahead.
+    pub fn set_speculation(&mut self, speculation: Speculation) {
+        self.speculation = speculation;
     }
 
     /// Goes on with a saved session, if one is given; else, or if it is new, begins with these instructions.
@@ -132,6 +140,7 @@ impl Session {
             prompt,
             max_tokens: self.max_tokens,
             sampling: self.sampling.clone(),
+            speculation: self.speculation,
             stop,
             ..GenerateRequest::default()
         };
