@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, LogitRows, SamplingParams, Segment, Speculation};
 
-const TURNS: usize = 3;
+const TURNS: usize = 5;
 const CODE: &str = include_str!("batch.rs");
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,7 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("edit", edit.as_str(), false, SamplingParams::greedy()),
         ("story", story, false, SamplingParams::greedy()),
         ("drawn", story, false, hot.clone()),
-        ("prose", &prose, true, hot),
+        // Hot, and averse to repeating itself: there is next to nothing to guess.
+        ("prose", &prose, true, SamplingParams { temperature: 1.2, repeat_penalty: 1.1, ..hot }),
     ] {
         if is_wanted(name) {
             let prompt = engine.encode_prompt(prompt, raw)?;

@@ -85,6 +85,10 @@ impl Answer {
                 "a grammar and stop strings together; the answer ends where the grammar is complete, leave them out";
             return Err(EngineError::new(ErrorKind::Options, line));
         }
+        if request.grammar.as_ref().is_some_and(|grammar| !grammar.is_for(&tokenizer)) {
+            let line = "the grammar was compiled for another model; compile it with this engine's compiler";
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
         request.prompt.iter().for_each(|&id| sampler.accept(id));
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, LogitRows, SamplingParams, Segment};
+use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, LogitRows, SamplingParams, Segment, Speculation};
 use ruvllm_testkit::{argmax, real_model};
 
 struct Counting;
@@ -59,9 +59,10 @@ fn check(name: &str, n_seq: usize, kv: KvPolicy) {
 }
 
 /// Generates 64 tokens and returns the allocations after the eighth, those of their texts included.
-fn generating(engine: &mut Engine, sampling: SamplingParams) -> usize {
+fn generating(engine: &mut Engine, sampling: SamplingParams, speculation: Speculation) -> usize {
     let prompt = engine.encode_prompt("Once upon a time", true).expect("plain text encodes");
-    let request = GenerateRequest { prompt, max_tokens: Some(72), sampling, ignore_eos: true, ..Default::default() };
+    let request =
+        GenerateRequest { prompt, max_tokens: Some(72), sampling, speculation, ignore_eos: true, ..Default::default() };
     let mut run = engine.generate(&request).expect("a valid request");
     run.by_ref().take(8).for_each(|event| drop(event.expect("it runs")));
     let before = N_ALLOCATIONS.load(Ordering::Relaxed);
@@ -80,9 +81,11 @@ fn check_sampling() {
         SamplingParams { top_k: 0, typical_p: 0.9, xtc_probability: 0.5, dynatemp_range: 0.3, ..default() },
         SamplingParams { repeat_penalty: 1.2, frequency_penalty: 0.1, logit_bias: vec![(7, 1.0)], ..default() },
     ] {
-        // The whole text grows now and then.
-        let (n, most) = (generating(&mut engine, sampling.clone()), 3 * 64 + 8);
-        assert!(n <= most, "{n} allocations in 64 tokens with {sampling:?}");
+        // The whole text grows now and then, and so does the list of what may be guessed.
+        for (speculation, n_more) in [(Speculation::Off, 8), (Speculation::Ngram, 24)] {
+            let n = generating(&mut engine, sampling.clone(), speculation);
+            assert!(n <= 3 * 64 + n_more, "{n} allocations in 64 tokens, {speculation:?}, with {sampling:?}");
+        }
     }
 }
 

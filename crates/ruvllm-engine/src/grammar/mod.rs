@@ -53,6 +53,7 @@ pub enum GrammarSource {
 /// Compiles grammars for one model. Made once: it looks at every token of the vocabulary.
 pub struct GrammarCompiler {
     factory: ParserFactory,
+    tokenizer: Arc<Tokenizer>,
 }
 
 impl GrammarCompiler {
@@ -67,7 +68,7 @@ impl GrammarCompiler {
         let mut factory = ParserFactory::new(&env, caps, &slices).map_err(|error| refused(&error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(GrammarCompiler { factory })
+        Ok(GrammarCompiler { factory, tokenizer: Arc::clone(tokenizer) })
     }
 
     /// Compiles a grammar.
@@ -80,7 +81,7 @@ impl GrammarCompiler {
             let parser = self.factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
             let mut matcher = Matcher::new(Ok(parser));
             // What allows nothing shows with the first mask.
-            match matcher.is_stopped() || matcher.compute_mask().is_ok() {
+            match !matcher.is_stopped() && matcher.compute_mask().is_ok() {
                 true => Ok(matcher),
                 false => Err(refused(&matcher.get_error().unwrap_or_else(|| "it allows no text".to_owned()))),
             }
@@ -90,7 +91,7 @@ impl GrammarCompiler {
             let running = thread.spawn_scoped(scope, compile).map_err(|error| refused(&error.to_string()))?;
             running.join().unwrap_or_else(|_| Err(refused("its compiler failed")))
         })?;
-        Ok(Grammar { matcher: Arc::new(Mutex::new(matcher)) })
+        Ok(Grammar { matcher: Arc::new(Mutex::new(matcher)), tokenizer: Arc::clone(&self.tokenizer) })
     }
 }
 
@@ -105,12 +106,18 @@ impl fmt::Debug for GrammarCompiler {
 pub struct Grammar {
     /// Before the first token.
     matcher: Arc<Mutex<Matcher>>,
+    tokenizer: Arc<Tokenizer>,
 }
 
 impl Grammar {
     /// Begins an answer.
     pub fn start(&self) -> Constraint {
         Constraint::new(self)
+    }
+
+    /// Returns whether it was compiled for this model.
+    pub(crate) fn is_for(&self, tokenizer: &Arc<Tokenizer>) -> bool {
+        Arc::ptr_eq(&self.tokenizer, tokenizer)
     }
 }
 
@@ -120,7 +127,8 @@ impl fmt::Debug for Grammar {
     }
 }
 
-/// What a grammar may cost at most: some 30 MB, 20 ms to compile and 20 ms a token.
+/// What a grammar may cost at most: some 30 MB of lexer states, and an allowance of work to compile it and for each mask. Of
+/// 452 schemas the dearest took 0.7 s to compile and 27 ms for a mask.
 fn limits() -> ParserLimits {
     ParserLimits { max_lexer_states: 20_000, verbose_errors: false, ..ParserLimits::default() }
 }

@@ -112,6 +112,9 @@ fn an_end_that_is_not_the_grammars_is_refused() {
     let request = GenerateRequest { stop: vec!["}".into()], ..request(&engine, &person(), hot(1)) };
     let error = engine.generate(&request).err().expect("refused");
     assert_eq!(error.kind(), ErrorKind::Options);
+    let foreign = GenerateRequest { stop: Vec::new(), ..request.clone() };
+    let error = open(1).generate(&foreign).err().expect("refused");
+    assert_eq!(error.kind(), ErrorKind::Options);
     let compiler = engine.grammar_compiler().expect("it has a vocabulary");
     let error =
         compiler.compile(&GrammarSource::JsonSchema(json!({"contains": {"type": "null"}}))).expect_err("refused");
