@@ -72,13 +72,16 @@ fn in_a_batch_it_is_the_same_and_what_is_forced_takes_no_steps() {
         GrammarSource::Regex("[a-z]{3,9}( [a-z]{3,9}){2}\\.".into()),
         GrammarSource::JsonObject,
     ];
-    let mut requests: Vec<GenerateRequest> =
-        sources.iter().zip(1..).map(|(source, seed)| request(&engine, source, hot(seed))).collect();
-    requests.iter_mut().for_each(|request| request.max_tokens = Some(40));
-    let expected: Vec<Vec<u32>> = requests
-        .iter()
-        .map(|request| reference.generate(request).expect("valid").for_each_token(|_| {}).expect("it runs").tokens)
-        .collect();
+    // A grammar is its engine's own.
+    let requests = |engine: &Engine| -> Vec<GenerateRequest> {
+        let requests = sources.iter().zip(1..).map(|(source, seed)| request(engine, source, hot(seed)));
+        requests.map(|request| GenerateRequest { max_tokens: Some(40), ..request }).collect()
+    };
+    let alone = requests(&reference)
+        .into_iter()
+        .map(|request| reference.generate(&request).expect("valid").for_each_token(|_| {}).expect("it runs").tokens);
+    let expected: Vec<Vec<u32>> = alone.collect();
+    let requests = requests(&engine);
     let mut scheduler = engine.scheduler(&Default::default()).expect("valid options");
     let n_all: usize = expected.iter().map(Vec::len).sum();
     for request in &requests {
