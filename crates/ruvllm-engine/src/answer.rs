@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::{LlmBackend, SeqId, context_line};
+use crate::backend::{LlmBackend, ModelInfo, SeqId, context_line};
 use crate::grammar::{Constraint, Grammar};
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::{Chosen, Sampler, TokenLogprobs};
@@ -70,14 +70,8 @@ impl Answer {
     pub(crate) fn new(backend: &dyn LlmBackend, mut request: GenerateRequest) -> Result<Answer, EngineError> {
         let start = Instant::now();
         let info = backend.info();
+        check(info, &request)?;
         let n_prompt = request.prompt.len();
-        if n_prompt == 0 {
-            return Err(EngineError::new(ErrorKind::Prompt, "the prompt has no tokens; give it some text"));
-        }
-        if n_prompt >= info.n_ctx {
-            let line = context_line(n_prompt + 1, info.n_ctx, info.n_ctx_train);
-            return Err(EngineError::new(ErrorKind::ContextLength, line));
-        }
         let tokenizer = Arc::clone(backend.tokenizer()?);
         let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, request.logprobs)?;
         if request.grammar.is_some() && !request.stop.is_empty() {
@@ -154,9 +148,23 @@ impl Answer {
         self.request.tenant
     }
 
-    /// Returns whether it is over; a request that its owner cancelled is.
+    /// Returns the request, without its prompt.
+    pub(crate) fn request(&self) -> &GenerateRequest {
+        &self.request
+    }
+
+    /// Returns how long ago the request came.
+    pub(crate) fn waited(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.clock.start)
+    }
+
+    /// Returns whether it is over; a request that its owner cancelled is, and one whose deadline has passed.
     pub(crate) fn is_over(&self) -> bool {
-        self.finish.is_some() || self.request.cancel.is_cancelled()
+        self.finish.is_some() || self.request.cancel.is_cancelled() || self.is_late()
+    }
+
+    fn is_late(&self) -> bool {
+        self.request.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
     /// Returns whether its owner cancelled it.
@@ -298,10 +306,14 @@ impl Answer {
         }
     }
 
-    /// Takes out what came of it. It counts as cancelled unless it is over by itself.
+    /// Takes out what came of it. It counts as cancelled unless it is over by itself or late.
     pub(crate) fn take_summary(&mut self) -> GenerationSummary {
         self.context.truncate(self.context().len());
         let tokens = self.context.split_off(self.n_prompt);
+        let unfinished = match self.is_late() && !self.request.cancel.is_cancelled() {
+            true => FinishReason::Deadline,
+            false => FinishReason::Cancelled,
+        };
         GenerationSummary {
             timings: Timings {
                 load_ms: self.load_ms,
@@ -314,9 +326,25 @@ impl Answer {
             prompt_tokens: std::mem::take(&mut self.context),
             tokens,
             logprobs: std::mem::take(&mut self.logprobs),
-            finish_reason: self.finish.unwrap_or(FinishReason::Cancelled),
+            finish_reason: self.finish.unwrap_or(unfinished),
         }
     }
+}
+
+/// Checks a request against the model, as far as that needs no computing.
+///
+/// # Errors
+/// The prompt is empty or leaves no room in the context, an option is out of range.
+pub(crate) fn check(info: &ModelInfo, request: &GenerateRequest) -> Result<(), EngineError> {
+    let n_prompt = request.prompt.len();
+    if n_prompt == 0 {
+        return Err(EngineError::new(ErrorKind::Prompt, "the prompt has no tokens; give it some text"));
+    }
+    if n_prompt >= info.n_ctx {
+        let line = context_line(n_prompt + 1, info.n_ctx, info.n_ctx_train);
+        return Err(EngineError::new(ErrorKind::ContextLength, line));
+    }
+    request.sampling.validate()
 }
 
 impl Clock {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
 use crate::generate::Generation;
@@ -13,8 +13,9 @@ use crate::grammar::GrammarCompiler;
 use crate::model::{LoadProgress, LogitRows};
 use crate::request::GenerateRequest;
 use crate::scheduler::{Scheduler, SchedulerOptions};
-use crate::template::{ChatInput, ChatTemplate};
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::template::ChatTemplate;
+use crate::text::{self, ModelText};
+use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
 
 /// A loaded model and everything needed to talk to it.
@@ -72,7 +73,16 @@ impl Engine {
     /// # Errors
     /// The template is there and cannot be compiled.
     pub fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
-        self.backend.chat_template()
+        Ok(self.backend.chat_template()?.map(|template| &**template))
+    }
+
+    /// Returns the tokenizer and the chat template, to use on other threads while the engine computes.
+    ///
+    /// # Errors
+    /// As [`Engine::tokenizer`].
+    pub fn text(&self) -> Result<ModelText, EngineError> {
+        let (backend, name) = (&self.backend, &self.info().name);
+        Ok(ModelText::new(name, backend.tokenizer()?, backend.chat_template()))
     }
 
     /// Returns what compiles grammars for this model, on any thread; it is built the first time, which looks at the whole
@@ -95,11 +105,7 @@ impl Engine {
     /// # Errors
     /// No tokenizer, or a template that refuses the message.
     pub fn encode_prompt(&self, text: &str, raw: bool) -> Result<Vec<u32>, EngineError> {
-        if raw || self.chat_template()?.is_none() {
-            let options = EncodeOptions { add_special: true, parse_special: false };
-            return self.tokenizer()?.encode(text, options);
-        }
-        self.encode_chat(&[json!({"role": "user", "content": text})], true)
+        self.text()?.encode_prompt(text, raw)
     }
 
     /// Returns the tokens of a conversation, rendered by the chat template.
@@ -107,21 +113,7 @@ impl Engine {
     /// # Errors
     /// No template, no tokenizer, or a template that refuses the messages.
     pub fn encode_chat(&self, messages: &[Value], add_generation_prompt: bool) -> Result<Vec<u32>, EngineError> {
-        let template = self.chat_template()?.ok_or_else(|| {
-            let line = format!("model '{}' has no chat template; use raw prompts", self.info().name);
-            EngineError::new(ErrorKind::Prompt, line)
-        })?;
-        let text = template.render(&ChatInput {
-            messages: messages.to_vec(),
-            add_generation_prompt,
-            ..ChatInput::default()
-        })?;
-        let tokenizer = self.tokenizer()?;
-        // Templates write the BOS text themselves; one that does gets no second one.
-        let has_bos =
-            tokenizer.bos().and_then(|bos| tokenizer.token_text(bos)).is_some_and(|bos| text.starts_with(bos));
-        let options = EncodeOptions { add_special: !has_bos, parse_special: true };
-        tokenizer.encode(&text, options)
+        self.text()?.encode_chat(&text::chat(messages, add_generation_prompt))
     }
 
     /// Starts a request and returns the stream of its tokens.

@@ -24,6 +24,10 @@ pub enum ErrorKind {
     Cache,
     /// The request was cancelled by its owner.
     Cancelled,
+    /// As many requests wait as may; one that comes later may be taken.
+    QueueFull,
+    /// The service takes no requests any more.
+    Stopped,
 }
 
 /// An error of the engine: a kind for code, one line for people, and a cause where there is one.

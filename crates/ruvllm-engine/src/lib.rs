@@ -33,10 +33,12 @@ mod perplexity;
 mod request;
 mod sampler;
 mod scheduler;
+mod service;
 mod session;
 mod speculate;
 mod stop;
 pub mod template;
+mod text;
 pub mod tokenizer;
 
 pub use backend::{
@@ -53,5 +55,9 @@ pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
+pub use service::{
+    EmbedSink, Observer, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step, Ticket,
+};
 pub use session::Session;
 pub use speculate::Speculation;
+pub use text::ModelText;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use crate::grammar::Grammar;
 use crate::sampler::{SamplingParams, TokenLogprobs};
@@ -30,6 +31,10 @@ pub struct GenerateRequest {
     pub tenant: u64,
     /// Whether tokens are guessed ahead; the answer is the same.
     pub speculation: Speculation,
+    /// Who goes first where many wait: the higher. Waiting raises it, so that nobody waits for ever.
+    pub priority: i8,
+    /// When it is over, finished or not.
+    pub deadline: Option<Instant>,
     /// Ends the request from outside, within one step.
     pub cancel: CancelToken,
 }
@@ -59,6 +64,8 @@ pub enum FinishReason {
     Length,
     /// The caller's [`CancelToken`].
     Cancelled,
+    /// The request's deadline.
+    Deadline,
 }
 
 impl FinishReason {
@@ -68,6 +75,7 @@ impl FinishReason {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
             FinishReason::Cancelled => "cancelled",
+            FinishReason::Deadline => "deadline",
         }
     }
 }

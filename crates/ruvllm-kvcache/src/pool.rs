@@ -186,8 +186,14 @@ impl BlockPool {
 
     /// Returns the bytes of the blocks that have an owner.
     pub fn held_bytes(&self) -> usize {
+        self.held_bytes_by_format().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Returns the same of every format that the pool has.
+    pub fn held_bytes_by_format(&self) -> impl Iterator<Item = (KvFormat, usize)> + '_ {
         let n_owned = self.allocator.n_owned();
-        KvFormat::ALL.iter().map(|&format| n_owned[format as usize] * self.block_bytes(format)).sum()
+        let has = KvFormat::ALL.into_iter().filter(|&format| self.has(format));
+        has.map(move |format| (format, n_owned[format as usize] * self.block_bytes(format)))
     }
 
     /// Returns the bytes that may be memory: pages that blocks lie or lay in, never more than the pool's limit.

@@ -35,7 +35,7 @@ impl CacheStats {
 }
 
 /// Who holds the blocks of a pool, whatever their formats: `free + cached_only + in_use == total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// All blocks.
     pub total: usize,

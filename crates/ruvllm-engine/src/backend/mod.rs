@@ -113,7 +113,7 @@ pub trait LlmBackend: Send {
     ///
     /// # Errors
     /// The template is there and cannot be compiled.
-    fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError>;
+    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, EngineError>;
 
     /// Opens an empty sequence.
     ///
@@ -185,6 +185,9 @@ pub trait LlmBackend: Send {
 
     /// Returns who holds the blocks of keys and values.
     fn kv_usage(&self) -> Usage;
+
+    /// Returns the bytes of the blocks that sequences or the prefix cache hold, by the name of their format.
+    fn kv_bytes_by_format(&self) -> Vec<(&'static str, usize)>;
 
     /// Forgets all cached prefixes.
     fn clear_cache(&mut self);

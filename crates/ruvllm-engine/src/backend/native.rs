@@ -32,7 +32,7 @@ pub struct NativeBackend {
     /// Built when first asked for: computing logits needs none.
     tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
     /// A template that does not compile is told when it is asked for: raw prompts need none.
-    template: Option<Result<ChatTemplate, (ErrorKind, String)>>,
+    template: Option<Result<Arc<ChatTemplate>, (ErrorKind, String)>>,
     /// Batch lists, reused: what of which segment goes into the pass at hand.
     rows: Vec<Rows>,
     wanted: Vec<LogitRows>,
@@ -68,7 +68,7 @@ impl NativeBackend {
         if let Some(source) = backend.file.metadata().str("tokenizer.chat_template")? {
             let (bos, eos) = special_texts(&backend.file)?;
             let template = ChatTemplate::new(source, &bos, &eos);
-            backend.template = Some(template.map_err(|error| (error.kind(), error.to_string())));
+            backend.template = Some(template.map(Arc::new).map_err(|error| (error.kind(), error.to_string())));
         }
         Ok(backend)
     }
@@ -215,7 +215,7 @@ impl LlmBackend for NativeBackend {
         self.tokenizer.get_or_init(build).as_ref().map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
     }
 
-    fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
+    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, EngineError> {
         let template = self.template.as_ref().map(Result::as_ref).transpose();
         template.map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
     }
@@ -302,6 +302,10 @@ impl LlmBackend for NativeBackend {
 
     fn kv_usage(&self) -> Usage {
         self.kv.usage()
+    }
+
+    fn kv_bytes_by_format(&self) -> Vec<(&'static str, usize)> {
+        self.kv.pool.held_bytes_by_format().map(|(format, bytes)| (format.name(), bytes)).collect()
     }
 
     fn sequence_bytes(&self, seq: SeqId) -> usize {

@@ -5,7 +5,7 @@
 //! this file does it. A request's tokens are those it would get alone: rows do not depend on what else is in a batch.
 //!
 //! Memory for keys and values is shared. A request is taken in when all it may come to need is there. Where that guess
-//! was too low (a request without `max_tokens` is guessed), the youngest gives way: its blocks go to the prefix cache,
+//! was too low (a request without `max_tokens` is guessed), somebody gives way: its blocks go to the prefix cache,
 //! it waits again with the tokens it has, and what was evicted meanwhile is computed again. Only a request that does
 //! not fit alone fails.
 //!
@@ -16,11 +16,12 @@ mod policy;
 mod task;
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use crate::backend::{LlmBackend, Segment};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::{EngineError, ErrorKind};
-use policy::{Limits, Room, Running};
+use policy::{Ledger, Limits, Queued, Room, Running, Waiting};
 use task::Task;
 
 /// Waiting requests that are looked at in a step.
@@ -99,12 +100,31 @@ pub struct Scheduler<'a> {
     limits: Limits,
     /// By age, the oldest first.
     waiting: VecDeque<Task>,
+    /// What was computed for whom.
+    ledger: Ledger,
     /// By age too; each has its sequence.
     running: Vec<Task>,
     next_id: u64,
     /// Requests that are over, whose memory is there for others.
     n_ended: u64,
+    /// Requests whose tokens the last step computed.
+    n_batch: usize,
     stats: SchedulerStats,
+}
+
+impl SchedulerOptions {
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Options`]: one is 0.
+    pub fn validate(&self) -> Result<(), EngineError> {
+        let SchedulerOptions { step_tokens, prefill_tokens } = *self;
+        if step_tokens == 0 || prefill_tokens == 0 {
+            let line = format!("steps of {step_tokens} tokens, {prefill_tokens} of prompts; both must be at least 1");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        Ok(())
+    }
 }
 
 impl<'a> Scheduler<'a> {
@@ -113,18 +133,17 @@ impl<'a> Scheduler<'a> {
     /// # Errors
     /// An option is 0.
     pub fn new(backend: &'a mut dyn LlmBackend, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
+        options.validate()?;
         let SchedulerOptions { step_tokens, prefill_tokens } = *options;
-        if step_tokens == 0 || prefill_tokens == 0 {
-            let line = format!("steps of {step_tokens} tokens, {prefill_tokens} of prompts; both must be at least 1");
-            return Err(EngineError::new(ErrorKind::Options, line));
-        }
         Ok(Scheduler {
             backend,
             limits: Limits { step_tokens, prefill_tokens },
             waiting: VecDeque::new(),
+            ledger: Ledger::default(),
             running: Vec::new(),
             next_id: 0,
             n_ended: 0,
+            n_batch: 0,
             stats: SchedulerStats::default(),
         })
     }
@@ -137,11 +156,14 @@ impl<'a> Scheduler<'a> {
         let task = Task::new(self.next_id, self.backend, request)?;
         self.next_id += 1;
         let id = task.id;
+        let others = self.running.iter().chain(&self.waiting);
+        self.ledger.join(task.tenant(), others.map(Task::tenant));
         self.waiting.push_back(task);
         Ok(RequestId(id))
     }
 
-    /// Computes one step and returns what came of it. Requests that were cancelled before it end with it.
+    /// Computes one step and returns what came of it. Requests that were cancelled before it, or whose deadline has
+    /// passed, end with it.
     pub fn step(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         self.end(&mut events);
@@ -180,6 +202,11 @@ impl<'a> Scheduler<'a> {
         self.running.len()
     }
 
+    /// Returns how many requests' tokens the last step computed together.
+    pub fn n_batch(&self) -> usize {
+        self.n_batch
+    }
+
     /// Returns what it did.
     pub fn stats(&self) -> SchedulerStats {
         self.stats
@@ -187,6 +214,11 @@ impl<'a> Scheduler<'a> {
 
     /// Returns the backend, to look at.
     pub fn backend(&self) -> &dyn LlmBackend {
+        self.backend
+    }
+
+    /// Returns the backend, for work between steps.
+    pub(crate) fn backend_mut(&mut self) -> &mut dyn LlmBackend {
         self.backend
     }
 
@@ -209,14 +241,24 @@ impl<'a> Scheduler<'a> {
     /// Takes requests in and says how many tokens of whom are to be computed.
     fn plan(&mut self) {
         let backend = &*self.backend;
-        let running: Vec<Running> = self.running.iter().map(|task| task.as_running(backend)).collect();
+        let (now, all) = (Instant::now(), || self.running.iter().chain(&self.waiting));
+        let highest = all().map(Task::priority).max().unwrap_or(0);
+        let level = |task: &Task| policy::level(task.priority(), task.waited(now), highest);
+        let running: Vec<Running> = self.running.iter().map(|task| task.as_running(backend, level(task))).collect();
         let room = match self.waiting.is_empty() {
             true => Room { free_bytes: 0, free_seqs: 0 },
             false => backend.kv_room().into(),
         };
-        let others = |i: usize| self.running.iter().chain(self.waiting.range(..i));
-        let waiting = self.waiting.iter().take(WINDOW).enumerate();
-        let waiting = waiting.map(|(i, task)| task.as_waiting(backend, others(i), self.n_ended, running.is_empty()));
+        let queue: Vec<Queued> = match room.free_seqs {
+            0 => Vec::new(),
+            _ => self.waiting.iter().map(|task| task.as_queued(level(task))).collect(),
+        };
+        let order: Vec<&Task> = policy::order(&queue, &self.ledger).into_iter().map(|i| &self.waiting[i]).collect();
+        let before = |i: usize| self.running.iter().chain(order[..i].iter().copied());
+        let waiting = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
+            level: level(task),
+            ..task.as_waiting(backend, before(i), self.n_ended, running.is_empty())
+        });
         let plan = policy::plan(self.limits, room, &running, waiting);
         plan.admit.iter().for_each(|&id| self.admit(id));
         self.running.iter_mut().for_each(|task| task.n_rows = 0);
@@ -245,7 +287,7 @@ impl<'a> Scheduler<'a> {
         self.running.insert(place, task);
     }
 
-    /// Makes room for the rows of the step. Where there is none, the youngest gives way.
+    /// Makes room for the rows of the step. Where there is none, somebody gives way.
     fn reserve(&mut self) {
         let mut i = 0;
         while i < self.running.len() {
@@ -257,14 +299,16 @@ impl<'a> Scheduler<'a> {
             // A tenant's quota is filled by its own requests only.
             let tenant = error.is_quota().then(|| task.tenant());
             let is_rival = |other: &Task| tenant.is_none_or(|tenant| other.tenant() == tenant);
-            let youngest = self.running.iter().rposition(is_rival).expect("it is one itself");
-            let is_alone = self.running.iter().filter(|other| is_rival(other)).count() == 1;
-            if is_alone || !error.is_kv_full() {
+            let rivals = self.running.iter().filter(|other| is_rival(other));
+            let victim = policy::victim(rivals.clone().map(|other| (other.priority(), other.id)));
+            let victim = self.running.iter().position(|other| Some(other.id) == victim).expect("it is one itself");
+            if rivals.count() == 1 || !error.is_kv_full() {
                 let task = &mut self.running[i];
                 (task.n_rows, task.error) = (0, Some(error));
                 i += 1;
             } else {
-                self.preempt(youngest, tenant.is_some());
+                self.preempt(victim, tenant.is_some());
+                i -= usize::from(victim < i);
             }
         }
     }
@@ -280,13 +324,15 @@ impl<'a> Scheduler<'a> {
 
     /// Runs the rows of the step.
     fn compute(&mut self, events: &mut Vec<Event>) {
-        let Scheduler { backend, running, stats, .. } = self;
+        let Scheduler { backend, running, stats, ledger, n_batch, .. } = self;
         let mut tasks: Vec<&mut Task> = running.iter_mut().filter(|task| task.n_rows > 0).collect();
+        *n_batch = tasks.len();
         if tasks.is_empty() {
             return;
         }
         stats.n_steps += 1;
         stats.n_tokens += tasks.iter().map(|task| task.n_rows as u64).sum::<u64>();
+        tasks.iter().for_each(|task| ledger.charge(task.tenant(), task.n_rows as u64));
         if compute(*backend, &mut tasks, events).is_err() {
             // Somebody's tokens cannot be computed; alone it shows whose.
             for task in tasks {

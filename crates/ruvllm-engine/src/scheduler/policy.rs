@@ -1,11 +1,22 @@
 //! Who is taken in, and how many tokens of whom a step computes. Data in, data out: nothing here runs a model.
 //!
 //! - Whoever writes an answer gets its rows in every step: one, or a few that are known beforehand.
-//! - Prompts share the rest of the step, the oldest first: long ones are cut, and beside answers they get less, so that
-//!   those go on evenly.
-//! - A request is taken in, in order of arrival, once all it may come to need (its whole context) fits beside what those
-//!   that run may come to need. One that runs alone always is.
-//! - A request whose beginning somebody else is computing waits for it and lets younger ones pass.
+//! - Prompts share the rest of the step, by level and then the oldest first: long ones are cut, and beside answers they
+//!   get less, so that those go on evenly.
+//! - Requests wait in the order of [`order`]: by level, which is their priority and rises while they wait; on one level
+//!   the tenants take turns, so that each gets as many tokens computed as the others ([`Ledger`]); a tenant's own come
+//!   in order of arrival.
+//! - A request is taken in, in that order, once all it may come to need (its whole context) fits beside what those that
+//!   run may come to need. One that runs alone always is.
+//! - A request whose beginning somebody else is computing waits for it and lets others pass.
+//! - Where memory runs out, the request of the lowest priority gives way, the youngest of those ([`victim`]).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Waiting this long raises a request's level by one.
+const AGE_STEP: Duration = Duration::from_secs(5);
 
 /// What a step may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +37,19 @@ pub(super) struct Running {
     pub n_answer: usize,
     /// Bytes of keys and values that it may still come to need.
     pub growth_bytes: usize,
+    pub level: i32,
+}
+
+/// A request in the queue, as far as its place there goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Queued {
+    pub id: u64,
+    pub tenant: u64,
+    pub level: i32,
+    /// Tokens that it is likely to have computed.
+    pub n_tokens: u64,
+    /// It ran before and gave way.
+    pub was_running: bool,
 }
 
 /// A request that waits.
@@ -36,6 +60,7 @@ pub(super) struct Waiting {
     /// Bytes that it may come to need, but for what is shared with those that run.
     pub need_bytes: usize,
     pub standing: Standing,
+    pub level: i32,
 }
 
 /// Whether a waiting request can be taken in.
@@ -67,27 +92,90 @@ pub(super) struct Room {
     pub free_seqs: usize,
 }
 
-/// Plans a step. `running` and `waiting` are sorted by age, the oldest first; of `waiting` no more is looked at than
-/// there is room for.
+/// Returns the level of a request: its priority, and one more for every [`AGE_STEP`] since it came, up to the highest
+/// priority that anybody has (or its own): whoever waits long enough stands beside the most important.
+pub(super) fn level(priority: i32, waited: Duration, highest: i32) -> i32 {
+    let steps = waited.as_millis() / AGE_STEP.as_millis();
+    let aged = priority.saturating_add(i32::try_from(steps).unwrap_or(i32::MAX));
+    aged.min(highest.max(priority))
+}
+
+/// How many tokens were computed for whom: who had less comes first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ledger {
+    n_tokens: BTreeMap<u64, u64>,
+}
+
+impl Ledger {
+    /// Takes note that a tenant has a request again. What it did not use while it had none is not made up for: it
+    /// stands where the least served of `active` does, or later (Sheng 2024, arXiv:2401.00588, alg. 2). `active` are the
+    /// tenants of all requests but this one.
+    pub(super) fn join(&mut self, tenant: u64, active: impl Iterator<Item = u64> + Clone) {
+        if active.clone().any(|other| other == tenant) {
+            return;
+        }
+        let least = active.clone().map(|other| self.served(other)).min();
+        let own = self.served(tenant).max(least.unwrap_or(0));
+        if least.is_none() {
+            // Nobody is there to be fair to: what was is forgotten, and the list stays short.
+            self.n_tokens.clear();
+        }
+        self.n_tokens.insert(tenant, if least.is_none() { 0 } else { own });
+    }
+
+    /// Takes note of computed tokens.
+    pub(super) fn charge(&mut self, tenant: u64, n_tokens: u64) {
+        *self.n_tokens.entry(tenant).or_default() += n_tokens;
+    }
+
+    fn served(&self, tenant: u64) -> u64 {
+        self.n_tokens.get(&tenant).copied().unwrap_or(0)
+    }
+}
+
+/// Returns the places of `queue` (sorted by age) in the order in which they are looked at. A tenant's requests lie on a
+/// line, one behind the other, that starts at what the tenant had (start-time fair queueing, Goyal 1996).
+pub(super) fn order(queue: &[Queued], ledger: &Ledger) -> Vec<usize> {
+    let mut lines: BTreeMap<(i32, u64), u64> = BTreeMap::new();
+    let start = |request: &Queued| {
+        let line = lines.entry((request.level, request.tenant)).or_insert_with(|| ledger.served(request.tenant));
+        let start = *line;
+        *line += request.n_tokens;
+        start
+    };
+    let starts: Vec<u64> = queue.iter().map(start).collect();
+    let mut places: Vec<usize> = (0..queue.len()).collect();
+    places.sort_by_key(|&i| (Reverse(queue[i].level), !queue[i].was_running, starts[i], queue[i].id));
+    places
+}
+
+/// Returns who of `rivals` (priority and id of those that run) gives way.
+pub(super) fn victim(rivals: impl Iterator<Item = (i32, u64)>) -> Option<u64> {
+    rivals.min_by_key(|&(priority, id)| (priority, Reverse(id))).map(|(_, id)| id)
+}
+
+/// Plans a step. `running` is sorted by age, `waiting` as [`order`] has it; of `waiting` no more is looked at than there
+/// is room for.
 pub(super) fn plan(limits: Limits, room: Room, running: &[Running], waiting: impl Iterator<Item = Waiting>) -> Plan {
     let (admit, mut all) = admit(room, running, waiting);
     all.extend_from_slice(running);
     all.sort_unstable_by_key(|request| request.id);
     let n_decode: usize = all.iter().map(|request| request.n_answer).sum();
     let share = if n_decode == 0 { limits.step_tokens } else { limits.prefill_tokens };
-    // However many write, the oldest prompt goes on.
+    // However many write, the first prompt goes on.
     let mut n_prefill = share.min(limits.step_tokens.saturating_sub(n_decode)).max(1);
-    let rows = all.iter().filter_map(|request| {
-        let n = match request.n_answer {
-            0 => request.n_left.min(n_prefill),
-            n_answer => n_answer,
-        };
-        if request.n_answer == 0 {
-            n_prefill -= n;
+    let (answers, mut prompts): (Vec<&Running>, Vec<&Running>) = all.iter().partition(|request| request.n_answer > 0);
+    prompts.sort_by_key(|request| Reverse(request.level));
+    let mut rows: Vec<(u64, usize)> = answers.iter().map(|request| (request.id, request.n_answer)).collect();
+    for request in prompts {
+        let n = request.n_left.min(n_prefill);
+        n_prefill -= n;
+        if n > 0 {
+            rows.push((request.id, n));
         }
-        (n > 0).then_some((request.id, n))
-    });
-    Plan { admit, rows: rows.collect() }
+    }
+    rows.sort_unstable();
+    Plan { admit, rows }
 }
 
 /// Returns who is taken in, by their ids and as those that run then.
@@ -110,8 +198,9 @@ fn admit(room: Room, running: &[Running], waiting: impl Iterator<Item = Waiting>
         }
         free_bytes = free_bytes.saturating_sub(request.need_bytes);
         ids.push(request.id);
-        let (n_left, n_answer) = (request.n_left, usize::from(request.n_left == 1));
-        admitted.push(Running { id: request.id, n_left, n_answer, growth_bytes: request.need_bytes });
+        let Waiting { id, n_left, need_bytes, level, .. } = request;
+        let n_answer = usize::from(n_left == 1);
+        admitted.push(Running { id, n_left, n_answer, growth_bytes: need_bytes, level });
         if ids.len() == room.free_seqs {
             break;
         }

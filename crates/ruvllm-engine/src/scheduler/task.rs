@@ -1,8 +1,10 @@
 //! A request on its way: its answer so far, and its sequence while it runs.
 
+use std::time::{Duration, Instant};
+
 use ruvllm_kvcache::BLOCK_TOKENS;
 
-use super::policy::{Running, Standing, Waiting};
+use super::policy::{Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId};
@@ -53,6 +55,15 @@ impl Task {
         self.answer.tenant()
     }
 
+    pub(super) fn priority(&self) -> i32 {
+        i32::from(self.answer.request().priority)
+    }
+
+    /// Returns how long ago it came.
+    pub(super) fn waited(&self, now: Instant) -> Duration {
+        self.answer.waited(now)
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.error.is_some() || self.answer.is_over()
     }
@@ -74,25 +85,35 @@ impl Task {
         self.answer.context().len() - self.n_computed(backend)
     }
 
-    /// Returns the bytes of its whole context: what it may come to need.
-    fn bytes_max(&self, backend: &dyn LlmBackend) -> usize {
+    /// Returns the tokens of its whole context, guessed where the request sets no limit.
+    fn n_likely(&self) -> usize {
         let likely = match self.answer.is_bounded() {
             true => usize::MAX,
             false => self.answer.context().len() + UNBOUNDED_TOKENS,
         };
-        backend.kv_bytes_for(self.answer.n_context_max().min(likely))
+        self.answer.n_context_max().min(likely)
     }
 
-    pub(super) fn as_running(&self, backend: &dyn LlmBackend) -> Running {
+    /// Returns the bytes of its whole context: what it may come to need.
+    fn bytes_max(&self, backend: &dyn LlmBackend) -> usize {
+        backend.kv_bytes_for(self.n_likely())
+    }
+
+    pub(super) fn as_running(&self, backend: &dyn LlmBackend, level: i32) -> Running {
         let held_bytes = backend.kv_bytes_for(self.n_computed(backend));
         let growth_bytes = self.bytes_max(backend).saturating_sub(held_bytes);
         let n_left = self.n_left(backend);
         // Tokens that a grammar forces come several at once.
         let is_answer = n_left == 1 || (self.answer.n_tokens() > 0 && n_left <= ANSWER_ROWS_MAX);
-        Running { id: self.id, n_left, n_answer: if is_answer { n_left } else { 0 }, growth_bytes }
+        Running { id: self.id, n_left, n_answer: if is_answer { n_left } else { 0 }, growth_bytes, level }
     }
 
-    /// `older` are those that run, and those that wait before it.
+    pub(super) fn as_queued(&self, level: i32) -> Queued {
+        let (id, tenant, n_tokens) = (self.id, self.tenant(), self.n_likely() as u64);
+        Queued { id, tenant, level, n_tokens, was_running: self.gave_way.is_some() }
+    }
+
+    /// `older` are those that run, and those that wait before it. Its level is left at 0.
     pub(super) fn as_waiting<'t>(
         &self,
         backend: &dyn LlmBackend,
@@ -116,7 +137,7 @@ impl Task {
             _ => Standing::Ready,
         };
         let need_bytes = self.bytes_max(backend).saturating_sub(in_use_bytes);
-        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, standing }
+        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, standing, level: 0 }
     }
 
     /// Returns whether it is about to compute these tokens.

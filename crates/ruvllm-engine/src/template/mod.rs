@@ -85,6 +85,12 @@ impl ChatTemplate {
         &self.source
     }
 
+    /// Returns whether the template reads a variable of this name, such as `tools`.
+    pub fn reads(&self, variable: &str) -> bool {
+        let template = self.environment.get_template("chat");
+        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+    }
+
     /// Returns the text of a conversation.
     ///
     /// # Errors

@@ -5,14 +5,15 @@ use super::*;
 const LIMITS: Limits = Limits { step_tokens: 512, prefill_tokens: 128 };
 
 fn running(requests: &[(u64, usize, usize)]) -> Vec<Running> {
-    requests
-        .iter()
-        .map(|&(id, n_left, growth_bytes)| Running { id, n_left, n_answer: usize::from(n_left == 1), growth_bytes })
-        .collect()
+    let one = |&(id, n_left, growth_bytes)| {
+        let n_answer = usize::from(n_left == 1);
+        Running { id, n_left, n_answer, growth_bytes, level: 0 }
+    };
+    requests.iter().map(one).collect()
 }
 
 fn ready(id: u64, n_left: usize, need_bytes: usize) -> Waiting {
-    Waiting { id, n_left, need_bytes, standing: Standing::Ready }
+    Waiting { id, n_left, need_bytes, standing: Standing::Ready, level: 0 }
 }
 
 fn show(limits: Limits, free: (usize, usize), running: &[Running], waiting: &[Waiting]) -> String {
@@ -61,4 +62,78 @@ fn who_waits_for_a_prefix_is_passed_and_who_was_preempted_is_not() {
     // An old request that comes back goes before younger ones.
     let all = running(&[(4, 1, 10), (7, 30, 10)]);
     insta::assert_snapshot!(show(LIMITS, (99, 8), &all, &[ready(5, 120, 10)]), @"admit [5], rows 4x1 5x120 7x8");
+}
+
+fn queued(queue: &[(u64, i32, u64)]) -> Vec<Queued> {
+    let request = |(id, &(tenant, level, n_tokens)): (usize, _)| Queued {
+        id: id as u64,
+        tenant,
+        level,
+        n_tokens,
+        was_running: false,
+    };
+    queue.iter().enumerate().map(request).collect()
+}
+
+fn show_order(queue: &[Queued], ledger: &Ledger) -> String {
+    format!("{:?}", order(queue, ledger))
+}
+
+#[test]
+fn who_has_a_higher_level_comes_first_and_tenants_take_turns() {
+    let ledger = Ledger::default();
+    insta::assert_snapshot!(show_order(&queued(&[(1, 0, 9), (1, 2, 9), (1, 0, 9), (1, 1, 9)]), &ledger), @"[1, 3, 0, 2]");
+    // Tenant 1 came first with five; 2 and 3 have one and two.
+    let flood =
+        queued(&[(1, 0, 10), (1, 0, 10), (1, 0, 10), (1, 0, 10), (1, 0, 10), (2, 0, 10), (3, 0, 10), (3, 0, 10)]);
+    insta::assert_snapshot!(show_order(&flood, &ledger), @"[0, 5, 6, 1, 7, 2, 3, 4]");
+    // Long ones count for more.
+    let long = queued(&[(1, 0, 1000), (1, 0, 1000), (2, 0, 300), (2, 0, 300), (2, 0, 300), (2, 0, 300)]);
+    insta::assert_snapshot!(show_order(&long, &ledger), @"[0, 2, 3, 4, 5, 1]");
+    // Who had much waits, and who gave way goes on first.
+    let mut ledger = Ledger::default();
+    ledger.charge(1, 25);
+    insta::assert_snapshot!(show_order(&flood, &ledger), @"[5, 6, 7, 0, 1, 2, 3, 4]");
+    let mut back = flood.clone();
+    back[4].was_running = true;
+    insta::assert_snapshot!(show_order(&back, &ledger), @"[4, 5, 6, 7, 0, 1, 2, 3]");
+}
+
+#[test]
+fn a_level_rises_to_the_highest_priority_and_no_further() {
+    let after = |priority, seconds, highest| level(priority, Duration::from_secs(seconds), highest);
+    assert_eq!([after(0, 0, 3), after(0, 4, 3), after(0, 5, 3), after(0, 14, 3), after(0, 900, 3)], [0, 0, 1, 2, 3]);
+    assert_eq!([after(-2, 4, 0), after(-2, 10, 0), after(5, 10, 3), after(0, 10, 0)], [-2, 0, 5, 0]);
+}
+
+#[test]
+fn who_comes_back_has_no_credit_and_no_debt_beyond_the_others() {
+    let mut ledger = Ledger::default();
+    ledger.join(1, [].into_iter());
+    ledger.charge(1, 500);
+    ledger.join(2, [1].into_iter());
+    assert_eq!(ledger.served(2), 500);
+    ledger.charge(2, 100);
+    // 1 stopped asking, and is ahead of 2 when it asks again; then it has what it had.
+    ledger.join(1, [2].into_iter());
+    assert_eq!((ledger.served(1), ledger.served(2)), (600, 600));
+    ledger.join(1, [1, 2].into_iter());
+    assert_eq!(ledger.served(1), 600);
+    // Nobody was there: it starts anew.
+    ledger.join(3, [].into_iter());
+    assert_eq!(ledger, Ledger { n_tokens: [(3, 0)].into() });
+}
+
+#[test]
+fn prompts_of_a_higher_level_are_read_first() {
+    let mut all = running(&[(1, 1, 0), (2, 700, 0), (3, 100, 0), (4, 90, 0)]);
+    (all[2].level, all[3].level) = (1, 1);
+    insta::assert_snapshot!(show(LIMITS, (0, 0), &all, &[]), @"admit [], rows 1x1 3x100 4x28");
+}
+
+#[test]
+fn the_least_important_gives_way_and_the_youngest_of_those() {
+    assert_eq!(victim([(0, 1), (0, 2), (1, 3)].into_iter()), Some(2));
+    assert_eq!(victim([(-1, 1), (0, 2), (0, 3)].into_iter()), Some(1));
+    assert_eq!(victim(std::iter::empty()), None);
 }

@@ -1,0 +1,365 @@
+//! The engine on a thread of its own, for programs with many callers.
+//!
+//! One thread owns model, cache and [`Scheduler`](crate::Scheduler); nobody else touches them, so there are no locks on
+//! the way of a token. [`Service`] is the handle that everybody else holds: it checks a request, counts it and sends it
+//! over; what comes of it goes to the request's [`Sink`], a function of the caller's, on the owner's thread. A channel
+//! of any runtime fits in there; this crate knows none.
+//!
+//! Text goes past the owner: [`Service::text`] encodes, decodes and renders on the caller's thread while a step runs.
+//!
+//! ```
+//! use std::sync::mpsc;
+//! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, Service, ServiceEvent, ServiceOptions};
+//!
+//! // Any GGUF file; here a tiny one of the test data.
+//! let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
+//! let engine = Engine::load(&path, &LoadOptions { n_seq_max: 4, ..Default::default() }, &mut |_| {})?;
+//! let (service, thread) = Service::start(engine, ServiceOptions::default())?;
+//!
+//! let (sender, receiver) = mpsc::channel();
+//! let prompt = service.text().encode_prompt("Name three rivers.", true)?;
+//! let request = GenerateRequest { prompt, max_tokens: Some(4), ..Default::default() };
+//! let _ticket = service.submit(request, Box::new(move |event| sender.send(event).is_ok()))?;
+//! let n_tokens = receiver.iter().filter(|event| matches!(event, ServiceEvent::Token(_))).count();
+//! assert!((1..=4).contains(&n_tokens));
+//!
+//! service.drain(std::time::Duration::from_secs(1));
+//! let _engine = thread.join()?;
+//! # Ok::<(), ruvllm_engine::EngineError>(())
+//! ```
+
+mod owner;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ruvllm_kvcache::{CacheStats, Usage};
+
+use crate::answer;
+use crate::backend::{LlmBackend, ModelInfo};
+use crate::engine::Engine;
+use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
+use crate::scheduler::{SchedulerOptions, SchedulerStats};
+use crate::text::ModelText;
+use crate::{EngineError, ErrorKind};
+use owner::{Command, Owner};
+
+/// How a service runs.
+pub struct ServiceOptions {
+    /// How steps are filled.
+    pub scheduler: SchedulerOptions,
+    /// Requests that may wait beside those that can run at once ([`LoadOptions::n_seq_max`](crate::LoadOptions)); those
+    /// beyond are refused.
+    pub queue_max: usize,
+    /// Told what happens, on the owner's thread.
+    pub observer: Box<dyn Observer>,
+}
+
+impl Default for ServiceOptions {
+    /// 256 may wait; nobody observes.
+    fn default() -> ServiceOptions {
+        ServiceOptions { scheduler: SchedulerOptions::default(), queue_max: 256, observer: Box::new(()) }
+    }
+}
+
+impl std::fmt::Debug for ServiceOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ServiceOptions { scheduler, queue_max, .. } = self;
+        f.debug_struct("ServiceOptions").field("scheduler", scheduler).field("queue_max", queue_max).finish()
+    }
+}
+
+/// What happens to a request.
+#[derive(Debug)]
+pub enum ServiceEvent {
+    /// It got a token.
+    Token(TokenEvent),
+    /// It is over; nothing follows.
+    Done(Result<GenerationSummary, EngineError>),
+}
+
+/// Takes the events of one request, on the owner's thread: it must not block. It returns whether anybody listens still;
+/// if not, the request is cancelled.
+pub type Sink = Box<dyn FnMut(ServiceEvent) -> bool + Send>;
+
+/// Takes what came of an embedding, on the owner's thread: it must not block.
+pub type EmbedSink = Box<dyn FnOnce(Result<Vec<f32>, EngineError>) + Send>;
+
+/// A step, when it is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// How long it took.
+    pub took: Duration,
+    /// Requests whose tokens it computed together.
+    pub n_batch: usize,
+    /// Requests that run after it.
+    pub n_running: usize,
+    /// Requests that wait after it.
+    pub n_waiting: usize,
+    /// For each token that was not its request's first: how long after the one before.
+    pub gaps: &'a [Duration],
+}
+
+/// Is told what happens, on the owner's thread: it must not block.
+pub trait Observer: Send {
+    /// A step that computed something is over.
+    fn step(&mut self, step: &Step<'_>);
+
+    /// A request is over.
+    fn done(&mut self, result: &Result<GenerationSummary, EngineError>);
+}
+
+/// Observes nothing.
+impl Observer for () {
+    fn step(&mut self, _: &Step<'_>) {}
+
+    fn done(&mut self, _: &Result<GenerationSummary, EngineError>) {}
+}
+
+/// What a service does and did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceStats {
+    /// Requests that run.
+    pub n_running: usize,
+    /// Requests that wait.
+    pub n_waiting: usize,
+    /// Embeddings that wait.
+    pub n_embeds_waiting: usize,
+    /// What the scheduler did.
+    pub scheduler: SchedulerStats,
+    /// What the prefix cache did and holds, if there is one. This and what follows are up to a quarter of a second old.
+    pub cache: Option<CacheStats>,
+    /// Who holds the blocks of keys and values.
+    pub kv: Usage,
+    /// Bytes of the blocks that somebody holds, by format.
+    pub kv_bytes: Vec<(&'static str, usize)>,
+    /// Seconds that a request took from the first step to the last, lately.
+    pub request_s: f64,
+}
+
+/// What handles and owner share.
+struct Shared {
+    info: ModelInfo,
+    text: ModelText,
+    /// Requests that wait or run.
+    n_inside: AtomicUsize,
+    n_inside_max: usize,
+    n_running_max: usize,
+    /// Nothing new is taken.
+    is_stopping: AtomicBool,
+    /// The owner's thread has ended.
+    has_ended: AtomicBool,
+    stats: Mutex<ServiceStats>,
+}
+
+impl Shared {
+    fn stats(&self) -> MutexGuard<'_, ServiceStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The handle of an engine that runs on a thread of its own; clones are handles of the same.
+#[derive(Clone)]
+pub struct Service {
+    shared: Arc<Shared>,
+    commands: Sender<Command>,
+}
+
+/// The owner's thread.
+#[derive(Debug)]
+pub struct ServiceThread<T = Engine>(JoinHandle<T>);
+
+/// Stands for a request; when it is dropped, the request is cancelled.
+#[derive(Debug)]
+#[must_use = "a request whose ticket is dropped is cancelled"]
+pub struct Ticket(CancelToken);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl Service {
+    /// Moves an engine to a thread of its own.
+    ///
+    /// # Errors
+    /// The model has no tokenizer, an option is out of range, or the system starts no thread.
+    pub fn start(engine: Engine, options: ServiceOptions) -> Result<(Service, ServiceThread), EngineError> {
+        let text = engine.text()?;
+        Service::launch(engine, |engine| &mut engine.backend, text, options)
+    }
+
+    /// Moves `owned` to a thread of its own that runs the backend in it.
+    fn launch<T: Send + 'static>(
+        mut owned: T,
+        backend: fn(&mut T) -> &mut dyn LlmBackend,
+        text: ModelText,
+        options: ServiceOptions,
+    ) -> Result<(Service, ServiceThread<T>), EngineError> {
+        let ServiceOptions { scheduler, queue_max, observer } = options;
+        let (info, n_seq_max) = (backend(&mut owned).info().clone(), backend(&mut owned).kv_room().free_seqs);
+        scheduler.validate()?;
+        let shared = Arc::new(Shared {
+            info,
+            text,
+            n_inside: AtomicUsize::new(0),
+            n_inside_max: n_seq_max.saturating_add(queue_max),
+            n_running_max: n_seq_max,
+            is_stopping: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
+            stats: Mutex::default(),
+        });
+        let (commands, inbox) = mpsc::channel();
+        let of_owner = Arc::clone(&shared);
+        let run = move || {
+            match crate::Scheduler::new(backend(&mut owned), &scheduler) {
+                Ok(scheduler) => Owner::new(scheduler, inbox, of_owner, observer).run(),
+                Err(error) => unreachable!("the options were checked: {error}"),
+            }
+            owned
+        };
+        let thread = std::thread::Builder::new().name("ruvllm-engine".to_owned()).spawn(run).map_err(|error| {
+            let line = format!("cannot start the engine's thread: {error}");
+            EngineError::new(ErrorKind::Stopped, line).with_source(error)
+        })?;
+        Ok((Service { shared, commands }, ServiceThread(thread)))
+    }
+
+    /// Returns what is known about the model.
+    pub fn info(&self) -> &ModelInfo {
+        &self.shared.info
+    }
+
+    /// Returns the tokenizer and the chat template.
+    pub fn text(&self) -> &ModelText {
+        &self.shared.text
+    }
+
+    /// Returns how many requests can run at once.
+    pub fn n_running_max(&self) -> usize {
+        self.shared.n_running_max
+    }
+
+    /// Takes a request; its events go to `sink`. It is cancelled within one step, in its prompt too, when its own
+    /// [`CancelToken`] is set, when the ticket is dropped and when the sink returns false.
+    ///
+    /// # Errors
+    /// The prompt is empty or too long, an option is out of range; [`ErrorKind::QueueFull`] if as many wait as may;
+    /// [`ErrorKind::Stopped`] if the service takes nothing any more.
+    pub fn submit(&self, request: GenerateRequest, sink: Sink) -> Result<Ticket, EngineError> {
+        if self.shared.info.is_encoder {
+            let line = format!("model '{}' makes embeddings, not text; ask it for those", self.shared.info.name);
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        }
+        answer::check(&self.shared.info, &request)?;
+        self.enter()?;
+        let ticket = Ticket(request.cancel.clone());
+        self.send(Command::Generate(Box::new(request), sink))?;
+        Ok(ticket)
+    }
+
+    /// Computes the pooled embedding of a token sequence, of unit length, between steps; it goes to `sink`. The ticket
+    /// cancels it while it waits.
+    ///
+    /// # Errors
+    /// As [`Service::submit`].
+    pub fn embed(&self, tokens: Vec<u32>, sink: EmbedSink) -> Result<Ticket, EngineError> {
+        self.enter()?;
+        let cancel = CancelToken::default();
+        self.send(Command::Embed { tokens, cancel: cancel.clone(), sink })?;
+        Ok(Ticket(cancel))
+    }
+
+    /// Counts somebody in.
+    fn enter(&self) -> Result<(), EngineError> {
+        let Shared { n_inside, n_inside_max, n_running_max, .. } = &*self.shared;
+        if self.has_ended() {
+            return Err(ended());
+        }
+        if self.is_stopping() {
+            return Err(EngineError::new(ErrorKind::Stopped, "the server is stopping and takes no requests"));
+        }
+        let room = |n: usize| (n < *n_inside_max).then_some(n + 1);
+        n_inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, room).map_err(|_| {
+            let n_waiting = n_inside_max - n_running_max;
+            let line = format!("the queue is full: {n_waiting} requests wait; try again in {} s", self.retry_after_s());
+            EngineError::new(ErrorKind::QueueFull, line)
+        })?;
+        Ok(())
+    }
+
+    fn send(&self, command: Command) -> Result<(), EngineError> {
+        self.commands.send(command).map_err(|_| {
+            self.shared.n_inside.fetch_sub(1, Ordering::AcqRel);
+            ended()
+        })
+    }
+
+    /// Returns after how many seconds (1 to 60) a request that was refused is likely to be taken.
+    pub fn retry_after_s(&self) -> u64 {
+        let request_s = self.shared.stats().request_s;
+        ((request_s / self.shared.n_running_max.max(1) as f64).ceil() as u64).clamp(1, 60)
+    }
+
+    /// Returns what it does and did.
+    pub fn stats(&self) -> ServiceStats {
+        self.shared.stats().clone()
+    }
+
+    /// Returns how many requests wait or run.
+    pub fn n_inside(&self) -> usize {
+        self.shared.n_inside.load(Ordering::Acquire)
+    }
+
+    /// Takes nothing new from now on, and cancels after `limit` what is not over by then. The thread ends when all is
+    /// over. Calling it again can only shorten the limit.
+    pub fn drain(&self, limit: Duration) {
+        self.shared.is_stopping.store(true, Ordering::Release);
+        // An owner that has ended is drained.
+        let _ = self.commands.send(Command::Drain(Instant::now() + limit));
+    }
+
+    /// Returns whether it takes nothing new any more.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the owner's thread has ended: it was drained, or broke.
+    pub fn has_ended(&self) -> bool {
+        self.shared.has_ended.load(Ordering::Acquire)
+    }
+}
+
+fn ended() -> EngineError {
+    EngineError::new(ErrorKind::Stopped, "the engine's thread has ended and takes no requests")
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("model", &self.shared.info.name).field("stats", &*self.shared.stats()).finish()
+    }
+}
+
+impl<T> ServiceThread<T> {
+    /// Waits until the service is drained, or all its handles are dropped and all requests over, and gives back what it
+    /// owned.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stopped`] if the thread panicked.
+    pub fn join(self) -> Result<T, EngineError> {
+        self.0
+            .join()
+            .map_err(|_| EngineError::new(ErrorKind::Stopped, "the engine's thread ended by an internal error"))
+    }
+
+    /// Returns whether the thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}

@@ -1,0 +1,232 @@
+//! The thread that owns the model: takes commands between steps, steps, and hands out what came of it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant};
+
+use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step};
+use crate::backend::LlmBackend;
+use crate::request::{CancelToken, GenerateRequest, GenerationSummary};
+use crate::scheduler::{Event, RequestId, Scheduler};
+use crate::{EngineError, ErrorKind};
+
+/// How often statistics that take a look at every block are renewed.
+const STATS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What handles ask of the owner.
+pub(super) enum Command {
+    Generate(Box<GenerateRequest>, Sink),
+    Embed {
+        tokens: Vec<u32>,
+        cancel: CancelToken,
+        sink: EmbedSink,
+    },
+    /// End when all is over, at this time at the latest.
+    Drain(Instant),
+}
+
+/// Who waits for the tokens of a request.
+struct Client {
+    sink: Sink,
+    cancel: CancelToken,
+    last_token: Option<Instant>,
+}
+
+/// An embedding that is to be computed.
+struct EmbedJob {
+    tokens: Vec<u32>,
+    cancel: CancelToken,
+    sink: EmbedSink,
+}
+
+/// The state of the owner's thread.
+pub(super) struct Owner<'a> {
+    scheduler: Scheduler<'a>,
+    inbox: Receiver<Command>,
+    shared: Arc<Shared>,
+    observer: Box<dyn Observer>,
+    clients: HashMap<RequestId, Client>,
+    embeds: VecDeque<EmbedJob>,
+    /// When what is not over is cancelled.
+    stop_at: Option<Instant>,
+    /// When the slow statistics were published.
+    stats_at: Option<Instant>,
+    /// Kept for its allocation.
+    gaps: Vec<Duration>,
+}
+
+impl Drop for Owner<'_> {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::Release);
+    }
+}
+
+impl<'a> Owner<'a> {
+    pub(super) fn new(
+        scheduler: Scheduler<'a>,
+        inbox: Receiver<Command>,
+        shared: Arc<Shared>,
+        observer: Box<dyn Observer>,
+    ) -> Owner<'a> {
+        Owner {
+            scheduler,
+            inbox,
+            shared,
+            observer,
+            clients: HashMap::new(),
+            embeds: VecDeque::new(),
+            stop_at: None,
+            stats_at: None,
+            gaps: Vec::new(),
+        }
+    }
+
+    /// Works until it is drained, or nobody has a handle and nothing is left to do.
+    pub(super) fn run(mut self) {
+        while self.receive() {
+            if self.stop_at.is_some_and(|at| Instant::now() >= at) {
+                self.clients.values().for_each(|client| client.cancel.cancel());
+                self.embeds.iter().for_each(|job| job.cancel.cancel());
+            }
+            self.embed();
+            self.step();
+            self.publish(false);
+        }
+        self.publish(true);
+    }
+
+    /// Takes all commands there are; waits for one if there is nothing to do. Returns whether there is more to do.
+    fn receive(&mut self) -> bool {
+        loop {
+            let is_idle = self.scheduler.is_idle() && self.embeds.is_empty();
+            let command = match self.inbox.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Disconnected) if is_idle => return false,
+                Err(_) if !is_idle => return true,
+                Err(_) if self.stop_at.is_some() => return false,
+                Err(_) => match self.inbox.recv_timeout(STATS_INTERVAL) {
+                    Ok(command) => command,
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                    Err(RecvTimeoutError::Timeout) => {
+                        self.publish(true);
+                        match self.inbox.recv() {
+                            Ok(command) => command,
+                            Err(_) => return false,
+                        }
+                    }
+                },
+            };
+            self.take(command);
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Generate(request, mut sink) => {
+                let cancel = request.cancel.clone();
+                match self.scheduler.submit(*request) {
+                    Ok(id) => drop(self.clients.insert(id, Client { sink, cancel, last_token: None })),
+                    Err(error) => {
+                        self.leave();
+                        let result = Err(error);
+                        self.observer.done(&result);
+                        sink(ServiceEvent::Done(result));
+                    }
+                }
+            }
+            Command::Embed { tokens, cancel, sink } => self.embeds.push_back(EmbedJob { tokens, cancel, sink }),
+            Command::Drain(at) => self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at))),
+        }
+    }
+
+    /// Counts somebody out.
+    fn leave(&self) {
+        self.shared.n_inside.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Computes one embedding, between two steps of those that write.
+    fn embed(&mut self) {
+        // One that is cancelled, or is computed, makes way; one that finds no sequence waits for the next step.
+        while let Some(job) = self.embeds.front() {
+            let is_cancelled = job.cancel.is_cancelled();
+            if !is_cancelled && self.scheduler.backend().kv_room().free_seqs == 0 {
+                return;
+            }
+            let EmbedJob { tokens, sink, .. } = self.embeds.pop_front().expect("it is there");
+            let result = match is_cancelled {
+                true => Err(EngineError::new(ErrorKind::Cancelled, "the request was cancelled")),
+                false => self.scheduler.backend_mut().embed(&tokens),
+            };
+            self.leave();
+            sink(result);
+            if !is_cancelled {
+                return;
+            }
+        }
+    }
+
+    /// Steps, and hands out what came of it.
+    fn step(&mut self) {
+        if self.scheduler.is_idle() {
+            return;
+        }
+        let (start, n_steps) = (Instant::now(), self.scheduler.stats().n_steps);
+        let events = self.scheduler.step();
+        let now = Instant::now();
+        self.gaps.clear();
+        for event in events {
+            match event {
+                Event::Token(id, token) => {
+                    let Some(client) = self.clients.get_mut(&id) else { continue };
+                    self.gaps.extend(client.last_token.replace(now).map(|last| now - last));
+                    if !(client.sink)(ServiceEvent::Token(token)) {
+                        client.cancel.cancel();
+                    }
+                }
+                Event::Done(id, result) => self.finish(id, result),
+            }
+        }
+        if self.scheduler.stats().n_steps > n_steps {
+            self.observer.step(&Step {
+                took: now - start,
+                n_batch: self.scheduler.n_batch(),
+                n_running: self.scheduler.n_running(),
+                n_waiting: self.scheduler.n_waiting(),
+                gaps: &self.gaps,
+            });
+        }
+    }
+
+    fn finish(&mut self, id: RequestId, result: Result<GenerationSummary, EngineError>) {
+        self.leave();
+        self.observer.done(&result);
+        if let Ok(summary) = &result {
+            let timings = &summary.timings;
+            let took_s = (timings.prompt_ms + timings.decode_ms) / 1e3;
+            let mut stats = self.shared.stats();
+            stats.request_s += (took_s - stats.request_s) / 16.0;
+        }
+        if let Some(mut client) = self.clients.remove(&id) {
+            (client.sink)(ServiceEvent::Done(result));
+        }
+    }
+
+    /// Publishes what it does; what takes a look at every block only when it is due, or `now`.
+    fn publish(&mut self, now: bool) {
+        let (scheduler, shared) = (&self.scheduler, &self.shared);
+        let is_due = now || self.stats_at.is_none_or(|at| at.elapsed() >= STATS_INTERVAL);
+        let slow = is_due.then(|| {
+            let backend: &dyn LlmBackend = scheduler.backend();
+            (backend.cache_stats(), backend.kv_usage(), backend.kv_bytes_by_format())
+        });
+        let mut stats = shared.stats();
+        (stats.n_running, stats.n_waiting) = (scheduler.n_running(), scheduler.n_waiting());
+        (stats.n_embeds_waiting, stats.scheduler) = (self.embeds.len(), scheduler.stats());
+        if let Some(slow) = slow {
+            (stats.cache, stats.kv, stats.kv_bytes) = slow;
+            self.stats_at = Some(Instant::now());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Text in and out of a model: its tokenizer and chat template, shared by whoever needs them and never waiting for a
+//! step of the model.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::template::{ChatInput, ChatTemplate};
+use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::{EngineError, ErrorKind};
+
+/// A model's tokenizer and chat template. Clones share them; any thread may use one while the model computes.
+#[derive(Clone, Debug)]
+pub struct ModelText {
+    /// The model's name, for messages.
+    name: String,
+    tokenizer: Arc<Tokenizer>,
+    /// A template that does not compile is told when it is asked for.
+    template: Option<Result<Arc<ChatTemplate>, (ErrorKind, String)>>,
+}
+
+impl ModelText {
+    pub(crate) fn new(
+        name: &str,
+        tokenizer: &Arc<Tokenizer>,
+        template: Result<Option<&Arc<ChatTemplate>>, EngineError>,
+    ) -> ModelText {
+        let template = template.map(|template| template.map(Arc::clone)).transpose();
+        let template = template.map(|template| template.map_err(|error| (error.kind(), error.to_string())));
+        ModelText { name: name.to_owned(), tokenizer: Arc::clone(tokenizer), template }
+    }
+
+    /// Returns the tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Returns the chat template, if the model has one.
+    ///
+    /// # Errors
+    /// The template is there and cannot be compiled.
+    pub fn template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
+        let template = self.template.as_ref().map(Result::as_ref).transpose();
+        let template = template.map_err(|(kind, line)| EngineError::new(*kind, line.clone()))?;
+        Ok(template.map(|template| &**template))
+    }
+
+    /// Returns the tokens of a prompt: as it is with `raw`, or as one user message through the chat template (a model
+    /// without one reads it as it is).
+    ///
+    /// # Errors
+    /// A template that refuses the message.
+    pub fn encode_prompt(&self, text: &str, raw: bool) -> Result<Vec<u32>, EngineError> {
+        if raw || self.template()?.is_none() {
+            return self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false });
+        }
+        let messages = vec![json!({ "role": "user", "content": text })];
+        self.encode_chat(&ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() })
+    }
+
+    /// Returns the text of a conversation, rendered by the chat template.
+    ///
+    /// # Errors
+    /// No template, or one that refuses the messages.
+    pub fn render_chat(&self, input: &ChatInput) -> Result<String, EngineError> {
+        let template = self.template()?.ok_or_else(|| {
+            let line = format!("model '{}' has no chat template; use raw prompts", self.name);
+            EngineError::new(ErrorKind::Prompt, line)
+        })?;
+        template.render(input)
+    }
+
+    /// Returns the tokens of a conversation, rendered by the chat template.
+    ///
+    /// # Errors
+    /// As [`ModelText::render_chat`].
+    pub fn encode_chat(&self, input: &ChatInput) -> Result<Vec<u32>, EngineError> {
+        self.encode_rendered(&self.render_chat(input)?)
+    }
+
+    /// Returns the tokens of a text that a chat template wrote: special tokens are read as such.
+    ///
+    /// # Errors
+    /// The text cannot be encoded.
+    pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        let tokenizer = &self.tokenizer;
+        // Templates write the BOS text themselves; one that does gets no second one.
+        let has_bos =
+            tokenizer.bos().and_then(|bos| tokenizer.token_text(bos)).is_some_and(|bos| text.starts_with(bos));
+        tokenizer.encode(text, EncodeOptions { add_special: !has_bos, parse_special: true })
+    }
+
+    /// Returns whether the chat template reads a variable of this name, `tools` for example: one that does not would
+    /// drop it in silence.
+    pub fn template_reads(&self, variable: &str) -> bool {
+        self.template().is_ok_and(|template| template.is_some_and(|template| template.reads(variable)))
+    }
+}
+
+/// Returns the conversation of these messages, to be answered if `add_generation_prompt`.
+pub(crate) fn chat(messages: &[Value], add_generation_prompt: bool) -> ChatInput {
+    ChatInput { messages: messages.to_vec(), add_generation_prompt, ..ChatInput::default() }
+}
