@@ -327,6 +327,7 @@ impl Answer {
             tokens,
             logprobs: std::mem::take(&mut self.logprobs),
             finish_reason: self.finish.unwrap_or(unfinished),
+            stopped_by: self.stop.matched().map(str::to_owned),
         }
     }
 }

@@ -133,6 +133,8 @@ pub struct GenerationSummary {
     pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
+    /// The stop string that ended it, if one did.
+    pub stopped_by: Option<String>,
     /// How long it took.
     pub timings: Timings,
 }

@@ -4,12 +4,20 @@
 pub(crate) struct StopFilter {
     stops: Vec<String>,
     held: String,
+    /// The one that was completed.
+    matched: Option<usize>,
 }
 
 impl StopFilter {
     /// Makes a filter; empty strings are ignored.
     pub(crate) fn new(stops: &[String]) -> StopFilter {
-        StopFilter { stops: stops.iter().filter(|stop| !stop.is_empty()).cloned().collect(), held: String::new() }
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        StopFilter { stops, held: String::new(), matched: None }
+    }
+
+    /// Returns the stop string that was completed.
+    pub(crate) fn matched(&self) -> Option<&str> {
+        self.matched.map(|i| self.stops[i].as_str())
     }
 
     /// Takes a piece and appends to `out` what is certain. Returns whether a stop string was completed; the text
@@ -20,7 +28,9 @@ impl StopFilter {
             return false;
         }
         self.held.push_str(piece);
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+        let found = self.stops.iter().enumerate().filter_map(|(i, stop)| Some((self.held.find(stop.as_str())?, i)));
+        if let Some((at, i)) = found.min() {
+            self.matched = Some(i);
             out.push_str(&self.held[..at]);
             self.held.clear();
             return true;

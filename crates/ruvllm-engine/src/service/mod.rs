@@ -34,7 +34,7 @@ mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -43,6 +43,7 @@ use ruvllm_kvcache::{CacheStats, Usage};
 use crate::answer;
 use crate::backend::{LlmBackend, ModelInfo};
 use crate::engine::Engine;
+use crate::grammar::GrammarCompiler;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::text::ModelText;
@@ -146,6 +147,8 @@ pub struct ServiceStats {
 struct Shared {
     info: ModelInfo,
     text: ModelText,
+    /// Built when first asked for.
+    grammars: OnceLock<GrammarCompiler>,
     /// Requests that wait or run.
     n_inside: AtomicUsize,
     n_inside_max: usize,
@@ -208,6 +211,7 @@ impl Service {
         let shared = Arc::new(Shared {
             info,
             text,
+            grammars: OnceLock::new(),
             n_inside: AtomicUsize::new(0),
             n_inside_max: n_seq_max.saturating_add(queue_max),
             n_running_max: n_seq_max,
@@ -239,6 +243,20 @@ impl Service {
     /// Returns the tokenizer and the chat template.
     pub fn text(&self) -> &ModelText {
         &self.shared.text
+    }
+
+    /// Returns what compiles grammars for the model; it is built the first time, which looks at the whole vocabulary.
+    ///
+    /// # Errors
+    /// The model has no token that ends an answer.
+    pub fn grammar_compiler(&self) -> Result<&GrammarCompiler, EngineError> {
+        let Shared { grammars, text, info, .. } = &*self.shared;
+        if grammars.get().is_none() {
+            let compiler = GrammarCompiler::new(text.tokenizer(), info.n_vocab)?;
+            // Another thread may have been as fast.
+            let _ = grammars.set(compiler);
+        }
+        Ok(grammars.get().expect("it was set just now"))
     }
 
     /// Returns how many requests can run at once.
