@@ -5,7 +5,7 @@
 //! tests. The build has a target folder of its own, because its compiler is another one.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -80,22 +80,7 @@ fn install() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let by_hand = format!("apt-get install -y --no-install-recommends {}", missing.join(" "));
-    if !Path::new("/usr/bin/apt-get").exists() {
-        bail!("{} of Debian 12 or newer are needed and this machine has no apt-get", missing.join(", "));
-    }
-    if shell::output(Command::new("id").arg("-u"))?.trim() != "0" {
-        bail!("tools are missing; run as root: {by_hand}");
-    }
-    println!("{by_hand}");
-    let apt = || {
-        let mut command = Command::new("apt-get");
-        command.args(["-qq", "-o", "DPkg::Lock::Timeout=600"]).env("DEBIAN_FRONTEND", "noninteractive");
-        command.stdout(Stdio::null());
-        command
-    };
-    shell::run(apt().arg("update"))?;
-    shell::run(apt().args(["install", "-y", "--no-install-recommends"]).args(&missing))
+    shell::apt_install(&missing)
 }
 
 /// Returns the packages of which the telling file is not there.

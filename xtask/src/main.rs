@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod cross;
 mod models;
+mod python;
 mod shell;
 mod tidy;
 
@@ -32,6 +33,8 @@ enum Command {
     Bench(bench::Args),
     /// Fetch the real models that tests and benches need
     Models(models::Args),
+    /// Make the Python environment with the clients that the server's tests need
+    Python,
     /// Test the aarch64 (NEON) kernels under emulation
     Cross(cross::Args),
 }
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Models(args) => models::run(&args),
+        Command::Python => python::run(),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };
     match result {

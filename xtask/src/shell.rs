@@ -87,6 +87,29 @@ fn stream(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<()> {
     Ok(())
 }
 
+/// Installs packages of Debian, if this is one and we may.
+///
+/// # Errors
+/// It is none, we are not root, or a package cannot be had.
+pub(crate) fn apt_install(packages: &[&str]) -> Result<()> {
+    let by_hand = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!("{} of Debian 12 or newer are needed and this machine has no apt-get", packages.join(", "));
+    }
+    if output(Command::new("id").arg("-u"))?.trim() != "0" {
+        bail!("tools are missing; run as root: {by_hand}");
+    }
+    println!("{by_hand}");
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.args(["-qq", "-o", "DPkg::Lock::Timeout=600"]).env("DEBIAN_FRONTEND", "noninteractive");
+        command.stdout(Stdio::null());
+        command
+    };
+    run(apt().arg("update"))?;
+    run(apt().args(["install", "-y", "--no-install-recommends"]).args(packages))
+}
+
 /// Returns the call as one would type it.
 fn show(command: &Command) -> String {
     let program = Path::new(command.get_program());

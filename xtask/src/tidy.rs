@@ -36,7 +36,7 @@ const LAYERS: [(&str, u8); 11] = [
     ("ruvllm-router", 4),
     ("ruvllm-engine", 5),
     ("ruvllm-server", 6),
-    ("ruvllm-cli", 6),
+    ("ruvllm-cli", 7),
     ("ruvllm-wasm", 6),
     ("ruvllm-node", 6),
 ];

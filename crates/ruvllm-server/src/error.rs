@@ -1,0 +1,122 @@
+//! What a request that is refused or fails is answered with: one line, a status, and the shape its API expects.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use ruvllm_engine::{EngineError, ErrorKind};
+use serde_json::{Value, json};
+
+/// Whose clients an error is shaped for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// `{"error": {"message", "type", "param", "code"}}`
+    OpenAi,
+    /// `{"type": "error", "error": {"type", "message"}}`
+    Anthropic,
+}
+
+/// Why a request is refused or fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ApiError {
+    pub status: StatusCode,
+    /// For people: what, with the numbers, and what to do about it.
+    pub message: String,
+    /// The field it is about.
+    pub param: Option<String>,
+    /// For programs.
+    pub code: Option<&'static str>,
+    /// Seconds after which the same request may be taken.
+    pub retry_after_s: Option<u64>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
+        ApiError { status, message: message.into(), param: None, code: None, retry_after_s: None }
+    }
+
+    /// A request that cannot be honoured as it is.
+    pub(crate) fn bad(param: impl Into<String>, message: impl Into<String>) -> ApiError {
+        ApiError { param: Some(param.into()), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    pub(crate) fn code(self, code: &'static str) -> ApiError {
+        ApiError { code: Some(code), ..self }
+    }
+
+    /// Returns the error as its API's clients read it.
+    pub(crate) fn body(&self, shape: Shape) -> Value {
+        match shape {
+            Shape::OpenAi => json!({ "error": {
+                "message": self.message,
+                "type": self.openai_type(),
+                "param": self.param,
+                "code": self.code,
+            } }),
+            Shape::Anthropic => json!({
+                "type": "error",
+                "error": { "type": self.anthropic_type(), "message": self.message },
+            }),
+        }
+    }
+
+    fn openai_type(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 | 403 => "authentication_error",
+            429 => "rate_limit_error",
+            503 => "service_unavailable_error",
+            504 => "timeout_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    fn anthropic_type(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            504 => "timeout_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// Returns the answer to the request.
+    pub(crate) fn response(&self, shape: Shape) -> Response<Body> {
+        let mut response = json_response(self.status, &self.body(shape));
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// Returns an answer of one JSON value.
+pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Every kind of engine error has its status here, and nowhere else.
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> ApiError {
+        let (status, code) = match error.kind() {
+            ErrorKind::Prompt | ErrorKind::Options => (StatusCode::BAD_REQUEST, None),
+            ErrorKind::Unsupported => (StatusCode::BAD_REQUEST, Some("unsupported")),
+            ErrorKind::Grammar => (StatusCode::BAD_REQUEST, Some("invalid_grammar")),
+            ErrorKind::ContextLength => (StatusCode::BAD_REQUEST, Some("context_length_exceeded")),
+            ErrorKind::QueueFull => (StatusCode::TOO_MANY_REQUESTS, Some("queue_full")),
+            ErrorKind::Stopped | ErrorKind::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, Some("stopping")),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, None),
+        };
+        ApiError { code, ..ApiError::new(status, error.to_string()) }
+    }
+}

@@ -1,0 +1,180 @@
+//! A request against its table.
+
+use serde_json::{Map, Value};
+
+use super::{Field, Given, Kind, as_int};
+use crate::error::ApiError;
+
+/// Fields that are known and refused, with the reason.
+pub(crate) type Refused = [(&'static str, &'static str)];
+
+impl Given {
+    /// Checks an object against a table.
+    ///
+    /// # Errors
+    /// 400 that names the first field that is unknown, refused, missing or of a value that cannot be.
+    pub(crate) fn check(value: Value, fields: &[Field], refused: &Refused) -> Result<Given, ApiError> {
+        let Value::Object(object) = value else {
+            return Err(ApiError::bad("", format!("the body is {}; send a JSON object", name_of(&value))));
+        };
+        check_object(&object, fields, refused, "")?;
+        Ok(Given(object))
+    }
+}
+
+fn check_object(object: &Map<String, Value>, fields: &[Field], refused: &Refused, path: &str) -> Result<(), ApiError> {
+    let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    for (name, value) in object {
+        if let Some((_, why)) = refused.iter().find(|(refused, _)| refused == name) {
+            if !value.is_null() {
+                return Err(
+                    ApiError::bad(at(name), format!("'{}' is not supported: {why}", at(name))).code("unsupported")
+                );
+            }
+            continue;
+        }
+        let Some(field) = fields.iter().find(|field| field.name == name) else {
+            let known: Vec<&str> = fields.iter().map(|field| field.name).collect();
+            let line = format!("'{}' is no field of this request; known are {}", at(name), known.join(", "));
+            return Err(ApiError::bad(at(name), line).code("unknown_field"));
+        };
+        if !value.is_null() {
+            check_value(value, &field.kind, &at(name))?;
+        }
+    }
+    for field in fields.iter().filter(|field| field.is_required) {
+        if object.get(field.name).is_none_or(Value::is_null) {
+            let name = at(field.name);
+            return Err(
+                ApiError::bad(name.clone(), format!("'{name}' is missing: {}", field.doc)).code("missing_field")
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_value(value: &Value, kind: &Kind, path: &str) -> Result<(), ApiError> {
+    let wrong = |expected: String| {
+        let line = format!("'{path}' is {}; it must be {expected}", shown(value));
+        Err(ApiError::bad(path, line).code("invalid_value"))
+    };
+    match kind {
+        Kind::Any => Ok(()),
+        Kind::Bool if value.is_boolean() => Ok(()),
+        Kind::Text if value.is_string() => Ok(()),
+        Kind::Int(low, high) if as_int(value).is_some_and(|x| (*low..=*high).contains(&x)) => Ok(()),
+        Kind::Number(low, high) if value.as_f64().is_some_and(|x| (*low..=*high).contains(&x)) => Ok(()),
+        Kind::Word(words) if value.as_str().is_some_and(|word| words.contains(&word)) => Ok(()),
+        Kind::Only(only, why) => match is_json(value, only) {
+            true => Ok(()),
+            false => {
+                let line = format!("'{path}' is {}; only {only} is supported: {why}", shown(value));
+                Err(ApiError::bad(path, line).code("unsupported"))
+            }
+        },
+        Kind::List(of, low, high) => match value {
+            Value::Array(items) if (*low..=*high).contains(&items.len()) => {
+                items.iter().enumerate().try_for_each(|(i, item)| check_value(item, of, &format!("{path}[{i}]")))
+            }
+            Value::Array(items) => wrong(format!("a list of {low} to {high}, not of {}", items.len())),
+            _ => wrong(kind.words()),
+        },
+        Kind::Object(fields) => match value {
+            Value::Object(object) => check_object(object, fields, &[], path),
+            _ => wrong(kind.words()),
+        },
+        Kind::Map(of) => match value {
+            Value::Object(object) => {
+                object.iter().try_for_each(|(key, value)| check_value(value, of, &format!("{path}.{key}")))
+            }
+            _ => wrong(kind.words()),
+        },
+        Kind::Either(kinds) => {
+            let mut results =
+                kinds.iter().filter(|kind| kind.fits_type(value)).map(|kind| check_value(value, kind, path));
+            let Some(first) = results.next() else { return wrong(kind.words()) };
+            match first {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    if results.any(|result| result.is_ok()) {
+                        Ok(())
+                    } else {
+                        Err(error)
+                    }
+                }
+            }
+        }
+        _ => wrong(kind.words()),
+    }
+}
+
+/// Returns whether a value is what is written, numbers by their value.
+fn is_json(value: &Value, written: &str) -> bool {
+    let expected: Value = serde_json::from_str(written).expect("the tables hold JSON, a test reads them all");
+    *value == expected || value.as_f64().is_some_and(|x| Some(x) == expected.as_f64())
+}
+
+impl Kind {
+    /// Returns whether a value has the JSON type of this kind, whatever its value.
+    fn fits_type(&self, value: &Value) -> bool {
+        match self {
+            Kind::Any => true,
+            Kind::Bool => value.is_boolean(),
+            Kind::Int(..) | Kind::Number(..) => value.is_number(),
+            Kind::Text | Kind::Word(_) => value.is_string(),
+            Kind::Only(written, _) => {
+                serde_json::from_str::<Value>(written).is_ok_and(|only| name_of(&only) == name_of(value))
+            }
+            Kind::List(of, ..) => match value {
+                // The first item tells lists of texts from lists of numbers.
+                Value::Array(items) => items.first().is_none_or(|item| of.fits_type(item)),
+                _ => false,
+            },
+            Kind::Object(_) | Kind::Map(_) => value.is_object(),
+            Kind::Either(kinds) => kinds.iter().any(|kind| kind.fits_type(value)),
+        }
+    }
+
+    /// Returns what a value must be, for messages.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Kind::Any => "any JSON value".to_owned(),
+            Kind::Bool => "true or false".to_owned(),
+            Kind::Int(low, high) if *high == i64::MAX => format!("a whole number from {low} up"),
+            Kind::Int(low, high) => format!("a whole number from {low} to {high}"),
+            Kind::Number(low, high) => format!("a number from {low} to {high}"),
+            Kind::Text => "a text".to_owned(),
+            Kind::Word(words) => format!("one of {}", words.join(", ")),
+            Kind::Only(only, _) => (*only).to_owned(),
+            Kind::List(of, ..) => format!("a list, each {}", of.words()),
+            Kind::Object(fields) => {
+                let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+                format!("an object of {}", names.join(", "))
+            }
+            Kind::Map(of) => format!("an object whose values are {}", of.words()),
+            Kind::Either(kinds) => kinds.iter().map(Kind::words).collect::<Vec<_>>().join(", or "),
+        }
+    }
+}
+
+fn name_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Returns a short value as it is, and what a long one is.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(_) | Value::Object(_) => name_of(value).to_owned(),
+        _ => {
+            let text = value.to_string();
+            if text.len() <= 60 { text } else { format!("{} of {} bytes", name_of(value), text.len()) }
+        }
+    }
+}

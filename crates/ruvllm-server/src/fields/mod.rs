@@ -1,0 +1,110 @@
+//! What requests may say: a table of fields for every endpoint, and the check of a request against it.
+//!
+//! A field that is not in the table is refused, and so is a value that the table does not allow: nothing is read over.
+//! `/openapi.json` and `/v1/capabilities` are written from the same tables.
+
+mod check;
+pub(crate) mod schema;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+pub(crate) use check::Refused;
+
+/// What a value may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// `true` or `false`.
+    Bool,
+    /// A whole number between two others.
+    Int(i64, i64),
+    /// A number between two others.
+    Number(f64, f64),
+    /// Any text.
+    Text,
+    /// One of these texts.
+    Word(&'static [&'static str]),
+    /// Only this value, written as JSON: what it asks for is what happens anyway. The second text says why no other.
+    Only(&'static str, &'static str),
+    /// A list of so many, at least and at most.
+    List(&'static Kind, usize, usize),
+    /// An object of these fields.
+    Object(&'static [Field]),
+    /// An object of any keys.
+    Map(&'static Kind),
+    /// The first of these that has the value's JSON type.
+    Either(&'static [Kind]),
+    /// Any JSON.
+    Any,
+}
+
+/// A field of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub is_required: bool,
+    /// What it does, in a line.
+    pub doc: &'static str,
+}
+
+/// A field that may be left out; null is the same as leaving it out.
+pub(crate) const fn optional(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field { name, kind, is_required: false, doc }
+}
+
+/// A field that must be there.
+pub(crate) const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field { name, kind, is_required: true, doc }
+}
+
+/// A request that was checked against its table: nothing is in it that the table does not have.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given(pub Map<String, Value>);
+
+impl Given {
+    /// Returns a field's value; null counts as none.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.get(name)?.as_str()
+    }
+
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.get(name).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<f32> {
+        Some(self.get(name)?.as_f64()? as f32)
+    }
+
+    pub(crate) fn int(&self, name: &str) -> Option<i64> {
+        as_int(self.get(name)?)
+    }
+
+    pub(crate) fn count(&self, name: &str) -> Option<usize> {
+        usize::try_from(self.int(name)?).ok()
+    }
+
+    pub(crate) fn list(&self, name: &str) -> Option<&Vec<Value>> {
+        self.get(name)?.as_array()
+    }
+
+    /// Returns a field that is one text or several.
+    pub(crate) fn texts(&self, name: &str) -> Vec<String> {
+        match self.get(name) {
+            Some(Value::String(text)) => vec![text.clone()],
+            Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Returns a whole number, also one that is written as 3.0.
+fn as_int(value: &Value) -> Option<i64> {
+    let whole = |x: f64| (x.fract() == 0.0 && x.abs() < 9e15).then_some(x as i64);
+    value.as_i64().or_else(|| value.as_f64().and_then(whole))
+}

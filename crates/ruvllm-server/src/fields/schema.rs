@@ -1,0 +1,53 @@
+//! The tables as JSON Schema, for `/openapi.json` and `/v1/capabilities`.
+
+use serde_json::{Map, Value, json};
+
+use super::{Field, Kind};
+
+/// Returns the schema of an object of these fields and no others.
+pub(crate) fn of_object(fields: &[Field]) -> Value {
+    let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_owned(), of_field(field))).collect();
+    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let required: Vec<&str> = fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    schema
+}
+
+fn of_field(field: &Field) -> Value {
+    let schema = of_kind(&field.kind);
+    let mut schema = if field.is_required { schema } else { json!({ "anyOf": [schema, { "type": "null" }] }) };
+    schema["description"] = json!(field.doc);
+    schema
+}
+
+/// Returns the schema of a kind of value.
+pub(crate) fn of_kind(kind: &Kind) -> Value {
+    match kind {
+        Kind::Any => json!({}),
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Int(low, high) if *high == i64::MAX => json!({ "type": "integer", "minimum": low }),
+        Kind::Int(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
+        Kind::Number(low, high) => json!({ "type": "number", "minimum": low, "maximum": high }),
+        Kind::Text => json!({ "type": "string" }),
+        Kind::Word(words) => json!({ "type": "string", "enum": words }),
+        Kind::Only(only, why) => {
+            let value: Value = serde_json::from_str(only).expect("the tables hold JSON, a test reads them all");
+            json!({ "const": value, "description": why })
+        }
+        Kind::List(of, low, high) => {
+            let mut schema = json!({ "type": "array", "items": of_kind(of) });
+            if *low > 0 {
+                schema["minItems"] = json!(low);
+            }
+            if *high < usize::MAX {
+                schema["maxItems"] = json!(high);
+            }
+            schema
+        }
+        Kind::Object(fields) => of_object(fields),
+        Kind::Map(of) => json!({ "type": "object", "additionalProperties": of_kind(of) }),
+        Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(of_kind).collect::<Vec<_>>() }),
+    }
+}

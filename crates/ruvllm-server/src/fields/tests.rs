@@ -1,0 +1,73 @@
+//! Requests against tables.
+
+use serde_json::json;
+
+use super::*;
+use crate::app::endpoints;
+
+const INNER: &[Field] = &[required("a", Kind::Bool, "a flag"), optional("b", Kind::Int(0, 9), "a digit")];
+const TABLE: &[Field] = &[
+    required("text", Kind::Text, "some text"),
+    optional("inner", Kind::Object(INNER), "more"),
+    optional("list", Kind::List(&Kind::Object(INNER), 0, 2), "several"),
+    optional("word", Kind::Word(&["one", "two"]), "a word"),
+    optional("only", Kind::Only("0", "there is no other"), "nothing"),
+    optional(
+        "either",
+        Kind::Either(&[Kind::Text, Kind::List(&Kind::Int(0, 9), 1, 4), Kind::List(&Kind::Text, 1, 4)]),
+        "one of several",
+    ),
+    optional("free", Kind::Map(&Kind::Text), "labels"),
+];
+
+fn line(value: Value) -> String {
+    match Given::check(value, TABLE, &[("old", "use text")]) {
+        Ok(_) => "ok".to_owned(),
+        Err(error) => format!("{}: {}", error.param.unwrap_or_default(), error.message),
+    }
+}
+
+#[test]
+fn what_is_in_the_table_is_taken() {
+    for value in [
+        json!({ "text": "x" }),
+        json!({ "text": "x", "inner": { "a": true, "b": 3.0 }, "list": [], "word": "two", "only": 0.0, "either": "x" }),
+        json!({ "text": "x", "inner": null, "old": null, "either": [1, 2], "free": { "k": "v" } }),
+        json!({ "text": "x", "either": ["1"], "list": [{ "a": false }] }),
+    ] {
+        assert_eq!(line(value.clone()), "ok", "{value}");
+    }
+}
+
+#[test]
+fn what_is_not_is_named() {
+    insta::assert_snapshot!(line(json!([])), @": the body is a list; send a JSON object");
+    insta::assert_snapshot!(line(json!({})), @"text: 'text' is missing: some text");
+    insta::assert_snapshot!(line(json!({ "text": "x", "txet": 1 })), @"txet: 'txet' is no field of this request; known are text, inner, list, word, only, either, free");
+    insta::assert_snapshot!(line(json!({ "text": "x", "old": 1 })), @"old: 'old' is not supported: use text");
+    insta::assert_snapshot!(line(json!({ "text": 1 })), @"text: 'text' is 1; it must be a text");
+    insta::assert_snapshot!(line(json!({ "text": "x", "inner": { "b": 10 } })), @"inner.b: 'inner.b' is 10; it must be a whole number from 0 to 9");
+    insta::assert_snapshot!(line(json!({ "text": "x", "inner": {} })), @"inner.a: 'inner.a' is missing: a flag");
+    insta::assert_snapshot!(line(json!({ "text": "x", "list": [{ "a": true }, { "a": 1 }] })), @"list[1].a: 'list[1].a' is 1; it must be true or false");
+    insta::assert_snapshot!(line(json!({ "text": "x", "list": [1, 2, 3] })), @"list: 'list' is a list; it must be a list of 0 to 2, not of 3");
+    insta::assert_snapshot!(line(json!({ "text": "x", "word": "three" })), @r#"word: 'word' is "three"; it must be one of one, two"#);
+    insta::assert_snapshot!(line(json!({ "text": "x", "only": 1 })), @"only: 'only' is 1; only 0 is supported: there is no other");
+    insta::assert_snapshot!(line(json!({ "text": "x", "either": [1, "2"] })), @r#"either[1]: 'either[1]' is "2"; it must be a whole number from 0 to 9"#);
+    insta::assert_snapshot!(line(json!({ "text": "x", "either": true })), @"either: 'either' is true; it must be a text, or a list, each a whole number from 0 to 9, or a list, each a text");
+    insta::assert_snapshot!(line(json!({ "text": "x", "free": { "k": 1 } })), @"free.k: 'free.k' is 1; it must be a text");
+}
+
+#[test]
+fn the_tables_are_consistent() {
+    for endpoint in endpoints() {
+        let fields = endpoint.all_fields();
+        for (i, field) in fields.iter().enumerate() {
+            let name = field.name;
+            assert!(fields[..i].iter().all(|other| other.name != name), "{} has '{name}' twice", endpoint.path);
+            assert!(endpoint.refused.iter().all(|(refused, _)| *refused != name), "{} refuses '{name}'", endpoint.path);
+            assert!(!field.doc.is_empty() && !field.doc.ends_with('.'), "{} says '{}'", name, field.doc);
+            // Reads the JSON of every value that is the only one.
+            schema::of_kind(&field.kind);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! From a checked request to requests of the engine, and what comes of them.
+
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use ruvllm_engine::{
+    FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, ServiceEvent, Ticket, TokenEvent,
+};
+use serde_json::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::app::Call;
+use crate::auth::Place;
+use crate::error::ApiError;
+use crate::fields::{Field, Given, Kind, optional};
+use crate::structure::STRUCTURED_OUTPUTS;
+
+const STOP: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text, 0, 16)]);
+
+/// How tokens are chosen.
+pub(crate) const SAMPLING: &[Field] = &[
+    optional("temperature", Kind::Number(0.0, 100.0), "divides the logits; 0 always takes the likeliest token"),
+    optional(
+        "dynatemp_range",
+        Kind::Number(0.0, 100.0),
+        "lets the temperature go this far below and above with the entropy",
+    ),
+    optional("dynatemp_exponent", Kind::Number(0.0, 100.0), "how the entropy maps to that range: its power"),
+    optional("top_p", Kind::Number(0.0, 1.0), "keeps the likeliest tokens that make up this share; 1 keeps all"),
+    optional("top_k", Kind::Int(0, 1 << 20), "keeps the k likeliest tokens; 0 keeps all"),
+    optional(
+        "min_p",
+        Kind::Number(0.0, 1.0),
+        "drops tokens less likely than this share of the likeliest; 0 drops none",
+    ),
+    optional("typical_p", Kind::Number(0.0, 1.0), "keeps tokens about as surprising as is to be expected; 1 keeps all"),
+    optional(
+        "top_n_sigma",
+        Kind::Number(0.0, 1e6),
+        "drops tokens this many standard deviations below the likeliest; 0 drops none",
+    ),
+    optional("xtc_probability", Kind::Number(0.0, 1.0), "how often all but the least of the likely tokens are dropped"),
+    optional("xtc_threshold", Kind::Number(0.0, 1.0), "from which probability on a token is likely for that"),
+    optional("repeat_penalty", Kind::Number(0.01, 100.0), "divides the logits of recent tokens; 1 leaves them"),
+    optional(
+        "frequency_penalty",
+        Kind::Number(-100.0, 100.0),
+        "is taken from a recent token's logit for each time it occurred",
+    ),
+    optional("presence_penalty", Kind::Number(-100.0, 100.0), "is taken from a recent token's logit once"),
+    optional(
+        "repeat_last_n",
+        Kind::Int(0, 1 << 20),
+        "how many recent tokens, of the prompt too, these penalties look at",
+    ),
+    optional(
+        "dry_multiplier",
+        Kind::Number(0.0, 100.0),
+        "scale of what is taken from a token that goes on with a repetition",
+    ),
+    optional("dry_base", Kind::Number(0.0, 100.0), "by what that grows with each token of the repetition"),
+    optional("dry_allowed_length", Kind::Int(0, 1 << 20), "repetitions up to this many tokens cost nothing"),
+    optional("dry_last_n", Kind::Int(0, 1 << 20), "how many recent tokens are searched for repetitions"),
+    optional("dry_breakers", Kind::List(&Kind::Text, 0, 64), "texts across which nothing counts as a repetition"),
+    optional("mirostat", Kind::Int(0, 2), "aims at a level of surprise, instead of cuts and penalties: version 1 or 2"),
+    optional("mirostat_tau", Kind::Number(0.0, 100.0), "the surprise to aim at, in bits"),
+    optional("mirostat_eta", Kind::Number(0.0, 10.0), "how fast to follow it"),
+    optional("logit_bias", Kind::Map(&Kind::Number(-1e6, 1e6)), "is added to the logits of tokens, by their ids"),
+    optional("samplers", Kind::List(&SAMPLER, 0, 9), "the samplers in their order; one that is missing does nothing"),
+    optional("seed", Kind::Int(i64::MIN, i64::MAX), "the same seed gives the same answer; choice i of n has seed + i"),
+];
+
+const SAMPLER: Kind =
+    Kind::Word(&["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]);
+
+pub(crate) const MODEL: Field =
+    optional("model", Kind::Text, "the served model, by the name that /v1/models lists; it may be left out");
+pub(crate) const STREAM: Field = optional("stream", Kind::Bool, "send the answer in pieces, as server-sent events");
+pub(crate) const TRUNCATION: Field = optional(
+    "truncation",
+    Kind::Word(&["disabled", "auto"]),
+    "auto drops the oldest of a prompt that is too long; otherwise it is refused",
+);
+pub(crate) const TIMEOUT: Field =
+    optional("timeout_ms", Kind::Int(1, 1 << 40), "how long the request may take in all; then it fails with 504");
+pub(crate) const PRIORITY: Field =
+    optional("priority", Kind::Int(-10, 0), "below 0 lets others go first; higher ones belong to keys");
+pub(crate) const USER: Field = optional("user", Kind::Text, "a label; the answer does not depend on it");
+
+/// What most requests for text may say.
+pub(crate) const GENERATION: &[Field] = &[
+    MODEL,
+    optional(
+        "max_tokens",
+        Kind::Int(0, 1 << 24),
+        "the most tokens to write; what does not fit the context is not written",
+    ),
+    optional("stop", STOP, "texts that end the answer and are no part of it; up to 16"),
+    optional("n", Kind::Int(1, 64), "how many answers"),
+    STREAM,
+    optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
+    optional("ignore_eos", Kind::Bool, "go on where the model would end"),
+    TRUNCATION,
+    TIMEOUT,
+    PRIORITY,
+    STRUCTURED_OUTPUTS,
+    USER,
+];
+
+const STREAM_OPTIONS: &[Field] = &[
+    optional("include_usage", Kind::Bool, "send the counts of tokens in an event of their own before the end"),
+    optional("include_obfuscation", Kind::Only("false", "events are not padded"), "pad events"),
+];
+
+/// Reads how tokens are chosen.
+///
+/// # Errors
+/// 400 for a bias of what is no token, or a sampler that is named twice.
+fn sampling(given: &Given, defaults: &SamplingParams, n_vocab: usize) -> Result<SamplingParams, ApiError> {
+    let number = |name: &str, default: f32| given.number(name).unwrap_or(default);
+    let count = |name: &str, default: usize| given.count(name).unwrap_or(default);
+    let order =
+        given.list("samplers").map(|names| names.iter().filter_map(|name| name.as_str()?.parse().ok()).collect());
+    let params = SamplingParams {
+        temperature: number("temperature", defaults.temperature),
+        dynatemp_range: number("dynatemp_range", defaults.dynatemp_range),
+        dynatemp_exponent: number("dynatemp_exponent", defaults.dynatemp_exponent),
+        top_k: count("top_k", defaults.top_k),
+        top_p: number("top_p", defaults.top_p),
+        min_p: number("min_p", defaults.min_p),
+        typical_p: number("typical_p", defaults.typical_p),
+        top_n_sigma: number("top_n_sigma", defaults.top_n_sigma),
+        xtc_probability: number("xtc_probability", defaults.xtc_probability),
+        xtc_threshold: number("xtc_threshold", defaults.xtc_threshold),
+        repeat_penalty: number("repeat_penalty", defaults.repeat_penalty),
+        frequency_penalty: number("frequency_penalty", defaults.frequency_penalty),
+        presence_penalty: number("presence_penalty", defaults.presence_penalty),
+        repeat_last_n: count("repeat_last_n", defaults.repeat_last_n),
+        dry_multiplier: number("dry_multiplier", defaults.dry_multiplier),
+        dry_base: number("dry_base", defaults.dry_base),
+        dry_allowed_length: count("dry_allowed_length", defaults.dry_allowed_length),
+        dry_last_n: count("dry_last_n", defaults.dry_last_n),
+        dry_breakers: given.list("dry_breakers").map_or(defaults.dry_breakers.clone(), |_| given.texts("dry_breakers")),
+        mirostat: match given.int("mirostat") {
+            Some(0) => Mirostat::Off,
+            Some(1) => Mirostat::V1,
+            Some(_) => Mirostat::V2,
+            None => defaults.mirostat,
+        },
+        mirostat_tau: number("mirostat_tau", defaults.mirostat_tau),
+        mirostat_eta: number("mirostat_eta", defaults.mirostat_eta),
+        logit_bias: logit_bias(given, n_vocab)?.unwrap_or_else(|| defaults.logit_bias.clone()),
+        order: order.unwrap_or_else(|| defaults.order.clone()),
+        // A negative seed is as good as any.
+        seed: given.int("seed").map(|seed| seed as u64).or(defaults.seed),
+    };
+    params.validate()?;
+    Ok(params)
+}
+
+fn logit_bias(given: &Given, n_vocab: usize) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
+    let Some(biases) = given.get("logit_bias").and_then(Value::as_object) else { return Ok(None) };
+    let bias = |(key, value): (&String, &Value)| {
+        let id = key.parse().ok().filter(|&id: &u32| (id as usize) < n_vocab);
+        let id = id.ok_or_else(|| {
+            let line = format!("'{key}' in 'logit_bias' is no token; ids go from 0 to {}", n_vocab - 1);
+            ApiError::bad("logit_bias", line)
+        })?;
+        Ok((id, value.as_f64().unwrap_or_default() as f32))
+    };
+    biases.iter().map(bias).collect::<Result<_, _>>().map(Some)
+}
+
+/// What is asked for, but for the prompt.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub n_choices: usize,
+    pub is_stream: bool,
+    pub include_usage: bool,
+    pub is_truncated: bool,
+    /// Without a prompt.
+    pub request: GenerateRequest,
+}
+
+impl Asked {
+    /// Reads the fields of [`SAMPLING`] and [`GENERATION`].
+    ///
+    /// # Errors
+    /// 400 for values that do not go together, 404 for a model that is not served.
+    pub(crate) fn read(call: &Call, max_tokens: Option<usize>) -> Result<Asked, ApiError> {
+        let (given, options) = (&call.given, &call.server.options);
+        check_model(call)?;
+        let is_stream = given.is_set("stream");
+        let stream_options = given.get("stream_options");
+        if stream_options.is_some() && !is_stream {
+            return Err(ApiError::bad(
+                "stream_options",
+                "'stream_options' is for streams; set 'stream' to true as well",
+            ));
+        }
+        let stop = given.texts("stop");
+        if stop.iter().any(String::is_empty) {
+            return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
+        }
+        let timeout = given.int("timeout_ms").map(|ms| std::time::Duration::from_millis(ms as u64));
+        let timeout = [timeout, options.request_timeout].into_iter().flatten().min();
+        let priority = call.tenant.priority.saturating_add(given.int("priority").unwrap_or(0) as i8);
+        Ok(Asked {
+            n_choices: given.count("n").unwrap_or(1),
+            is_stream,
+            include_usage: stream_options.is_some_and(|options| options["include_usage"] == true),
+            is_truncated: given.text("truncation") == Some("auto"),
+            request: GenerateRequest {
+                max_tokens: given.count("max_tokens").or(max_tokens),
+                sampling: sampling(given, &options.sampling, call.server.service.info().n_vocab)?,
+                stop,
+                ignore_eos: given.is_set("ignore_eos"),
+                tenant: call.tenant.id,
+                priority,
+                deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+                ..GenerateRequest::default()
+            },
+        })
+    }
+
+    /// Returns the requests for `n_choices` answers to each prompt.
+    pub(crate) fn requests(&self, prompts: &[Vec<u32>]) -> Vec<GenerateRequest> {
+        let choice = |prompt: &Vec<u32>, i: usize| {
+            let mut request = GenerateRequest { prompt: prompt.clone(), ..self.request.clone() };
+            request.cancel = Default::default();
+            request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i as u64));
+            request
+        };
+        prompts.iter().flat_map(|prompt| (0..self.n_choices).map(move |i| choice(prompt, i))).collect()
+    }
+}
+
+/// Checks that the model which a request names is the one that is served.
+///
+/// # Errors
+/// 404, as OpenAI has it.
+pub(crate) fn check_model(call: &Call) -> Result<(), ApiError> {
+    let served = &call.server.options.model;
+    match call.given.text("model") {
+        Some(model) if model != served => {
+            let line = format!("the model '{model}' is not served here; '{served}' is");
+            let error = ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found");
+            Err(ApiError { param: Some("model".to_owned()), ..error })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A piece of an answer.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// A token, and the text that became certain with it.
+    Token(TokenEvent),
+    /// The answer is over. Text that no token made certain comes with it.
+    End(String, Box<GenerationSummary>),
+}
+
+/// Answers on their way; when this is dropped they are cancelled.
+pub(crate) struct Choices {
+    events: UnboundedReceiver<(usize, ServiceEvent)>,
+    /// Bytes of text that came of each.
+    n_told: Vec<usize>,
+    n_open: usize,
+    _tickets: Vec<Ticket>,
+    _place: Place,
+}
+
+impl Choices {
+    /// Hands requests to the engine.
+    ///
+    /// # Errors
+    /// A request that cannot be, a full queue, or a tenant that has enough of them.
+    pub(crate) fn start(call: &Call, requests: Vec<GenerateRequest>) -> Result<Choices, ApiError> {
+        let place = call.tenant.enter()?;
+        let service = &call.server.service;
+        let (sender, events) = unbounded_channel();
+        let n = requests.len();
+        let submit = |(i, request)| {
+            let sender = sender.clone();
+            service.submit(request, Box::new(move |event| sender.send((i, event)).is_ok()))
+        };
+        let tickets: Result<Vec<Ticket>, _> = requests.into_iter().enumerate().map(submit).collect();
+        let tickets = tickets.map_err(|error| with_retry(call, error.into()))?;
+        Ok(Choices { events, n_told: vec![0; n], n_open: n, _tickets: tickets, _place: place })
+    }
+
+    /// Returns the next piece, and of which answer it is; none when all are over.
+    ///
+    /// # Errors
+    /// One of them failed; the others are worth nothing then.
+    pub(crate) async fn next(&mut self) -> Result<Option<(usize, Piece)>, ApiError> {
+        if self.n_open == 0 {
+            return Ok(None);
+        }
+        let Some((i, event)) = self.events.recv().await else {
+            let line = "the engine has ended by an internal error; the server's log tells more";
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line));
+        };
+        match event {
+            ServiceEvent::Token(token) => {
+                self.n_told[i] += token.text.len();
+                Ok(Some((i, Piece::Token(token))))
+            }
+            ServiceEvent::Done(result) => {
+                self.n_open -= 1;
+                let summary = finished(result?)?;
+                let rest = summary.text.get(self.n_told[i]..).unwrap_or_default().to_owned();
+                Ok(Some((i, Piece::End(rest, Box::new(summary)))))
+            }
+        }
+    }
+
+    /// Waits for all answers, and returns them in order.
+    ///
+    /// # Errors
+    /// One of them failed.
+    pub(crate) async fn collect(mut self) -> Result<Vec<GenerationSummary>, ApiError> {
+        let mut summaries: Vec<Option<GenerationSummary>> = vec![None; self.n_told.len()];
+        while let Some((i, piece)) = self.next().await? {
+            if let Piece::End(_, summary) = piece {
+                summaries[i] = Some(*summary);
+            }
+        }
+        Ok(summaries.into_iter().flatten().collect())
+    }
+}
+
+/// Does work that takes a while where it holds up nobody.
+pub(crate) async fn offload<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
+        Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error; the server's log tells more"))
+    })
+}
+
+/// Adds when to come again to the refusal of a full queue.
+pub(crate) fn with_retry(call: &Call, error: ApiError) -> ApiError {
+    let is_full = error.status == StatusCode::TOO_MANY_REQUESTS;
+    ApiError { retry_after_s: is_full.then(|| call.server.service.retry_after_s()), ..error }
+}
+
+/// Turns an answer that did not come to its end into an error.
+fn finished(summary: GenerationSummary) -> Result<GenerationSummary, ApiError> {
+    let n = summary.tokens.len();
+    match summary.finish_reason {
+        FinishReason::Stop | FinishReason::Length => Ok(summary),
+        FinishReason::Deadline => {
+            let line = format!("the request's time was over after {n} tokens; allow more of it or ask for less");
+            Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout"))
+        }
+        FinishReason::Cancelled => {
+            let line = format!("the server stopped after {n} tokens of the answer");
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping"))
+        }
+    }
+}
+
+/// Counts of tokens, over all answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub n_prompt: usize,
+    pub n_cached: usize,
+    pub n_answer: usize,
+}
+
+impl Usage {
+    /// Adds an answer. `is_first` of those to the same prompt, which counts once.
+    pub(crate) fn add(&mut self, summary: &GenerationSummary, is_first: bool) {
+        self.n_answer += summary.tokens.len();
+        if is_first {
+            self.n_prompt += summary.prompt_tokens.len();
+            self.n_cached += summary.timings.cached_tokens;
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The HTTP server of RuvLLM: the APIs of OpenAI and Anthropic, and a few of its own, over one engine.
+//!
+//! ```no_run
+//! use ruvllm_engine::{Engine, LoadOptions};
+//! use ruvllm_server::{ServerOptions, run};
+//!
+//! let engine = Engine::load("model.gguf".as_ref(), &LoadOptions { n_seq_max: 8, ..Default::default() }, &mut |_| {})?;
+//! let stop = std::future::pending();
+//! run(engine, ServerOptions::default(), &|address| println!("http://{address}"), stop)?;
+//! # Ok::<(), ruvllm_server::ServerError>(())
+//! ```
+//!
+//! A request is checked against a table of fields (`fields`); what is not in the table is answered with 400. The model
+//! runs on a thread of its own (`ruvllm_engine::Service`); here is what speaks HTTP, and nothing that computes.
+
+mod anthropic;
+mod app;
+mod auth;
+mod error;
+mod fields;
+mod generate;
+mod metrics;
+mod native;
+mod openai;
+mod options;
+mod page;
+mod serve;
+mod stream;
+mod structure;
+
+pub use app::Server;
+pub use auth::KeyOptions;
+pub use options::{ServerError, ServerOptions};
+pub use serve::{run, serve};

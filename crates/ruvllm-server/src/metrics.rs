@@ -1,0 +1,205 @@
+//! What `/metrics` tells, in Prometheus' text format.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use ruvllm_engine::{EngineError, GenerationSummary, Observer, ServiceStats, Step};
+
+/// Bounds of the histograms of times, in seconds.
+const SECONDS: [f64; 18] =
+    [0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
+/// Bounds of the histogram of batch sizes.
+const SIZES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0];
+
+const METADATA: Metadata<'static> = Metadata::new("ruvllm", Level::INFO, None);
+
+/// Every metric: its name and what it tells.
+const HELP: &[(Type, &str, &str)] = &[
+    (Type::Counter, "ruvllm_http_requests_total", "requests answered, by path and status"),
+    (Type::Counter, "ruvllm_finished_total", "requests of the engine that are over, by the reason"),
+    (Type::Counter, "ruvllm_prompt_tokens_total", "tokens of prompts"),
+    (Type::Counter, "ruvllm_cached_tokens_total", "tokens of prompts that were cached"),
+    (Type::Counter, "ruvllm_generated_tokens_total", "tokens written"),
+    (Type::Counter, "ruvllm_computed_tokens_total", "tokens computed, of prompts and answers"),
+    (Type::Counter, "ruvllm_preemptions_total", "times that a request gave way for want of memory"),
+    (Type::Counter, "ruvllm_cache_lookups_total", "looks into the prefix cache, by what was found"),
+    (Type::Counter, "ruvllm_cache_evictions_total", "cached blocks given up for others"),
+    (Type::Gauge, "ruvllm_requests_running", "requests that run"),
+    (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
+    (Type::Gauge, "ruvllm_kv_bytes", "bytes of keys and values that somebody holds, by format"),
+    (Type::Gauge, "ruvllm_kv_committed_bytes", "bytes of keys and values that may be memory"),
+    (Type::Gauge, "ruvllm_kv_blocks", "blocks of keys and values, by who holds them"),
+    (Type::Seconds, "ruvllm_ttft_seconds", "from the request to its first token"),
+    (Type::Seconds, "ruvllm_inter_token_seconds", "from a token of a request to its next"),
+    (Type::Seconds, "ruvllm_queue_seconds", "from the request to its first step"),
+    (Type::Seconds, "ruvllm_step_seconds", "a step of the model"),
+    (Type::Seconds, "ruvllm_http_request_seconds", "from the head of a request to the end of its answer, by path"),
+    (Type::Sizes, "ruvllm_batch_size", "requests computed together in a step"),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Counter,
+    Gauge,
+    Seconds,
+    Sizes,
+}
+
+/// All metrics of a server.
+pub(crate) struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    /// By path and status: looked up for every request.
+    requests: Mutex<HashMap<(&'static str, u16), Answered>>,
+}
+
+/// What answered requests are counted by.
+struct Answered {
+    n: Counter,
+    seconds: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let mut builder = PrometheusBuilder::new();
+        for (ty, name, _) in HELP.iter().filter(|(ty, ..)| matches!(ty, Type::Seconds | Type::Sizes)) {
+            let bounds: &[f64] = if *ty == Type::Seconds { &SECONDS } else { &SIZES };
+            let matcher = Matcher::Full((*name).to_owned());
+            builder = builder.set_buckets_for_metric(matcher, bounds).expect("there are bounds");
+        }
+        let recorder = builder.build_recorder();
+        for (ty, name, help) in HELP {
+            match ty {
+                Type::Counter => recorder.describe_counter((*name).into(), None, (*help).into()),
+                Type::Gauge => recorder.describe_gauge((*name).into(), None, (*help).into()),
+                Type::Seconds | Type::Sizes => recorder.describe_histogram((*name).into(), None, (*help).into()),
+            }
+        }
+        let handle = recorder.handle();
+        Metrics { recorder, handle, requests: Mutex::default() }
+    }
+
+    fn counter(&self, name: &'static str, label: Option<(&'static str, &str)>) -> Counter {
+        self.recorder.register_counter(&key(name, label), &METADATA)
+    }
+
+    fn gauge(&self, name: &'static str, label: Option<(&'static str, &str)>) -> Gauge {
+        self.recorder.register_gauge(&key(name, label), &METADATA)
+    }
+
+    fn histogram(&self, name: &'static str) -> Histogram {
+        self.recorder.register_histogram(&key(name, None), &METADATA)
+    }
+
+    /// Counts an answered request.
+    pub(crate) fn answered(&self, path: &'static str, status: u16, seconds: f64) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let answered = requests.entry((path, status)).or_insert_with(|| {
+            let labels = vec![Label::new("path", path), Label::new("status", status.to_string())];
+            let counter =
+                self.recorder.register_counter(&Key::from_parts("ruvllm_http_requests_total", labels), &METADATA);
+            let by_path = key("ruvllm_http_request_seconds", Some(("path", path)));
+            Answered { n: counter, seconds: self.recorder.register_histogram(&by_path, &METADATA) }
+        });
+        answered.n.increment(1);
+        answered.seconds.record(seconds);
+    }
+
+    /// Returns what observes the engine.
+    pub(crate) fn observer(&self) -> EngineObserver {
+        let finished = |reason| self.counter("ruvllm_finished_total", Some(("reason", reason)));
+        EngineObserver {
+            ttft: self.histogram("ruvllm_ttft_seconds"),
+            gap: self.histogram("ruvllm_inter_token_seconds"),
+            queue: self.histogram("ruvllm_queue_seconds"),
+            step: self.histogram("ruvllm_step_seconds"),
+            batch: self.histogram("ruvllm_batch_size"),
+            prompt_tokens: self.counter("ruvllm_prompt_tokens_total", None),
+            cached_tokens: self.counter("ruvllm_cached_tokens_total", None),
+            generated_tokens: self.counter("ruvllm_generated_tokens_total", None),
+            finished: ["stop", "length", "cancelled", "deadline", "error"].map(|reason| (reason, finished(reason))),
+            running: self.gauge("ruvllm_requests_running", None),
+            waiting: self.gauge("ruvllm_requests_waiting", None),
+        }
+    }
+
+    /// Returns the text of `/metrics`.
+    pub(crate) fn render(&self, stats: &ServiceStats) -> String {
+        self.gauge("ruvllm_requests_running", None).set(stats.n_running as f64);
+        self.gauge("ruvllm_requests_waiting", None).set(stats.n_waiting as f64);
+        for &(format, bytes) in &stats.kv_bytes {
+            self.gauge("ruvllm_kv_bytes", Some(("format", format))).set(bytes as f64);
+        }
+        self.gauge("ruvllm_kv_committed_bytes", None).set(stats.kv.committed_bytes as f64);
+        let blocks = [("free", stats.kv.free), ("cached", stats.kv.cached_only), ("in_use", stats.kv.in_use)];
+        for (state, n) in blocks {
+            self.gauge("ruvllm_kv_blocks", Some(("state", state))).set(n as f64);
+        }
+        self.counter("ruvllm_computed_tokens_total", None).absolute(stats.scheduler.n_tokens);
+        self.counter("ruvllm_preemptions_total", None).absolute(stats.scheduler.n_preemptions);
+        if let Some(cache) = &stats.cache {
+            for (found, n) in [("all", cache.full), ("some", cache.partial), ("none", cache.misses)] {
+                self.counter("ruvllm_cache_lookups_total", Some(("found", found))).absolute(n);
+            }
+            self.counter("ruvllm_cache_evictions_total", None).absolute(cache.evictions);
+        }
+        self.handle.render()
+    }
+
+    /// Puts what histograms were told into their buckets; to be called every few seconds, so that what waits for it stays
+    /// small.
+    pub(crate) fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+fn key(name: &'static str, label: Option<(&'static str, &str)>) -> Key {
+    match label {
+        None => Key::from_static_name(name),
+        Some((label, value)) => Key::from_parts(name, vec![Label::new(label, value.to_owned())]),
+    }
+}
+
+/// Writes what the engine does into the metrics.
+pub(crate) struct EngineObserver {
+    ttft: Histogram,
+    gap: Histogram,
+    queue: Histogram,
+    step: Histogram,
+    batch: Histogram,
+    prompt_tokens: Counter,
+    cached_tokens: Counter,
+    generated_tokens: Counter,
+    /// By reason.
+    finished: [(&'static str, Counter); 5],
+    running: Gauge,
+    waiting: Gauge,
+}
+
+impl Observer for EngineObserver {
+    fn step(&mut self, step: &Step<'_>) {
+        self.step.record(step.took.as_secs_f64());
+        self.batch.record(step.n_batch as f64);
+        step.gaps.iter().for_each(|gap| self.gap.record(gap.as_secs_f64()));
+        self.running.set(step.n_running as f64);
+        self.waiting.set(step.n_waiting as f64);
+    }
+
+    fn done(&mut self, result: &Result<GenerationSummary, EngineError>) {
+        let reason = result.as_ref().map_or("error", |summary| summary.finish_reason.as_str());
+        if let Some((_, counter)) = self.finished.iter().find(|(name, _)| *name == reason) {
+            counter.increment(1);
+        }
+        let Ok(summary) = result else { return };
+        self.prompt_tokens.increment(summary.prompt_tokens.len() as u64);
+        self.cached_tokens.increment(summary.timings.cached_tokens as u64);
+        self.generated_tokens.increment(summary.tokens.len() as u64);
+        self.queue.record(summary.timings.queue_ms / 1e3);
+        if !summary.tokens.is_empty() {
+            self.ttft.record(summary.timings.ttft_ms / 1e3);
+        }
+    }
+}

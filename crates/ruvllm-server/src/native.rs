@@ -1,0 +1,182 @@
+//! Endpoints of this server's own: text and tokens, health, metrics, and what it takes.
+
+mod capabilities;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, Response, StatusCode, header};
+use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
+use serde_json::{Value, json};
+
+use crate::app::{Answer, Call, Endpoint};
+use crate::error::{ApiError, Shape, json_response};
+use crate::fields::{Field, Kind, optional, required};
+use crate::generate::{MODEL, check_model};
+use crate::openai::messages;
+
+const TOKENIZE: &[Field] = &[
+    required("text", Kind::Text, "the text"),
+    optional("add_special", Kind::Bool, "add the tokens that the model wants at the beginning and the end"),
+    optional("parse_special", Kind::Bool, "read <|im_start|> and its like as one token"),
+    optional("with_pieces", Kind::Bool, "return each token's text as well"),
+    MODEL,
+];
+
+const DETOKENIZE: &[Field] = &[
+    required("tokens", Kind::List(&Kind::Int(0, u32::MAX as i64), 0, 1 << 24), "the tokens"),
+    optional("render_special", Kind::Bool, "write control tokens as their text"),
+    MODEL,
+];
+
+const APPLY_TEMPLATE: &[Field] = &[
+    required("messages", messages::MESSAGES, "the conversation"),
+    optional("add_generation_prompt", Kind::Bool, "end with what opens the next answer; so by default"),
+    optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the template"),
+    MODEL,
+];
+
+const GET: Endpoint = Endpoint {
+    method: Method::GET,
+    path: "",
+    summary: "",
+    shape: Shape::OpenAi,
+    needs_key: false,
+    fields: &[],
+    refused: &[],
+    answers: &[],
+    run: health,
+};
+
+const POST: Endpoint = Endpoint { method: Method::POST, needs_key: true, ..GET };
+
+/// The endpoints.
+pub(crate) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        path: "/tokenize",
+        summary: "Turns a text into tokens",
+        fields: &[TOKENIZE],
+        answers: &["tokens", "count", "max_model_len"],
+        run: tokenize,
+        ..POST
+    },
+    Endpoint {
+        path: "/detokenize",
+        summary: "Turns tokens into text",
+        fields: &[DETOKENIZE],
+        answers: &["text"],
+        run: detokenize,
+        ..POST
+    },
+    Endpoint {
+        path: "/apply-template",
+        summary: "Returns a conversation as the model reads it",
+        fields: &[APPLY_TEMPLATE],
+        answers: &["prompt", "tokens", "count"],
+        run: apply_template,
+        ..POST
+    },
+    Endpoint { path: "/health", summary: "200 while the engine lives", answers: &["status"], ..GET },
+    Endpoint { path: "/ready", summary: "200 while requests are taken", answers: &["status"], run: ready, ..GET },
+    Endpoint { path: "/version", summary: "Returns the server's version", answers: &["version"], run: version, ..GET },
+    Endpoint { path: "/metrics", summary: "Metrics in Prometheus' text format", needs_key: true, run: metrics, ..GET },
+    Endpoint {
+        path: "/v1/capabilities",
+        summary: "Returns what the server takes: endpoints, fields, limits",
+        answers: &["version", "model", "limits", "endpoints"],
+        run: capabilities::capabilities,
+        ..GET
+    },
+    Endpoint {
+        path: "/openapi.json",
+        summary: "Returns the API's OpenAPI 3.1 document",
+        answers: &["openapi", "info", "paths"],
+        run: capabilities::openapi,
+        ..GET
+    },
+];
+
+fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
+    Ok(json_response(StatusCode::OK, value))
+}
+
+fn tokenize(call: Call) -> Answer {
+    Box::pin(async move {
+        check_model(&call)?;
+        let (service, given) = (&call.server.service, &call.given);
+        let options =
+            EncodeOptions { add_special: given.is_set("add_special"), parse_special: given.is_set("parse_special") };
+        let tokenizer = service.text().tokenizer();
+        let tokens = tokenizer.encode(given.text("text").unwrap_or_default(), options)?;
+        let mut answer = json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": service.info().n_ctx });
+        if given.is_set("with_pieces") {
+            let piece =
+                |id: &u32| String::from_utf8_lossy(&tokenizer.token_bytes(*id).unwrap_or_default()).into_owned();
+            answer["pieces"] = tokens.iter().map(piece).collect();
+        }
+        ok(&answer)
+    })
+}
+
+fn detokenize(call: Call) -> Answer {
+    Box::pin(async move {
+        check_model(&call)?;
+        let tokenizer = call.server.service.text().tokenizer();
+        let ids = call.given.list("tokens").into_iter().flatten();
+        let ids: Vec<u32> = ids.filter_map(|id| Some(id.as_f64()? as u32)).collect();
+        let n_vocab = tokenizer.vocab_len();
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= n_vocab) {
+            return Err(ApiError::bad("tokens", format!("token {id} is outside the vocabulary of {n_vocab}")));
+        }
+        let options = DecodeOptions { render_special: call.given.is_set("render_special") };
+        ok(&json!({ "text": tokenizer.decode(&ids, options) }))
+    })
+}
+
+fn apply_template(call: Call) -> Answer {
+    Box::pin(async move {
+        check_model(&call)?;
+        let (text, given) = (call.server.service.text(), &call.given);
+        let input = ChatInput {
+            messages: messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?,
+            add_generation_prompt: given.get("add_generation_prompt") != Some(&Value::Bool(false)),
+            extra: given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
+            ..ChatInput::default()
+        };
+        let prompt = text.render_chat(&input)?;
+        let tokens = text.encode_rendered(&prompt)?;
+        ok(&json!({ "prompt": prompt, "tokens": tokens, "count": tokens.len() }))
+    })
+}
+
+fn health(call: Call) -> Answer {
+    Box::pin(async move {
+        match call.server.service.has_ended() {
+            false => ok(&json!({ "status": "ok" })),
+            true => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended")),
+        }
+    })
+}
+
+fn ready(call: Call) -> Answer {
+    Box::pin(async move {
+        let service = &call.server.service;
+        match service.has_ended() || service.is_stopping() {
+            false => ok(&json!({ "status": "ready" })),
+            true => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping and takes no requests")),
+        }
+    })
+}
+
+fn version(_: Call) -> Answer {
+    Box::pin(async { ok(&json!({ "version": env!("CARGO_PKG_VERSION") })) })
+}
+
+fn metrics(call: Call) -> Answer {
+    Box::pin(async move {
+        let text = call.server.metrics.render(&call.server.service.stats());
+        let mut response = Response::new(Body::from(text));
+        let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, format);
+        Ok(response)
+    })
+}

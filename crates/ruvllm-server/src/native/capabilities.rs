@@ -1,0 +1,159 @@
+//! `/v1/capabilities` and `/openapi.json`: the tables of endpoints and fields, as data.
+
+use serde_json::{Map, Value, json};
+
+use super::ok;
+use crate::app::{Answer, Call, Endpoint, endpoints};
+use crate::error::Shape;
+use crate::fields::schema;
+
+/// Statuses that an endpoint with a body may answer with, beside 200.
+const STATUSES: &[(u16, &str)] = &[
+    (400, "the request cannot be honoured; the message names the field"),
+    (401, "no API key, or one that is not known"),
+    (404, "the model is not served here"),
+    (408, "the body took too long"),
+    (413, "the body is too large"),
+    (415, "the body is not application/json"),
+    (429, "too many requests wait, or the key has as many as it may; see the header Retry-After"),
+    (500, "an internal error"),
+    (503, "the server is stopping"),
+    (504, "the request's time was over"),
+];
+
+/// Returns what the server takes.
+pub(super) fn capabilities(call: Call) -> Answer {
+    Box::pin(async move {
+        let (server, info) = (&call.server, call.server.service.info());
+        let options = &server.options;
+        let sampling = &options.sampling;
+        ok(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "model": { "id": options.model, "n_ctx": info.n_ctx, "makes": if info.is_encoder { "embeddings" } else { "text" } },
+            "limits": {
+                "requests_at_once": server.service.n_running_max(),
+                "queue": options.queue_max,
+                "body_bytes": options.body_bytes_max,
+                "request_seconds": options.request_timeout.map(|timeout| timeout.as_secs()),
+            },
+            "defaults": {
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "top_k": sampling.top_k,
+                "min_p": sampling.min_p,
+                "repeat_penalty": sampling.repeat_penalty,
+                "repeat_last_n": sampling.repeat_last_n,
+            },
+            "endpoints": endpoints().map(endpoint).collect::<Vec<_>>(),
+        }))
+    })
+}
+
+fn endpoint(endpoint: &Endpoint) -> Value {
+    let field = |field: &crate::fields::Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc });
+    let refused = endpoint.refused.iter().map(|(name, why)| json!({ "name": name, "why": why }));
+    json!({
+        "method": endpoint.method.as_str(),
+        "path": endpoint.path,
+        "summary": endpoint.summary,
+        "accepted": endpoint.all_fields().iter().map(field).collect::<Vec<_>>(),
+        "refused": refused.collect::<Vec<_>>(),
+    })
+}
+
+/// Returns the OpenAPI document.
+pub(super) fn openapi(_: Call) -> Answer {
+    Box::pin(async { ok(&document()) })
+}
+
+/// Makes the OpenAPI document of the tables.
+pub(crate) fn document() -> Value {
+    let mut paths = Map::new();
+    for endpoint in endpoints() {
+        let path = endpoint.path.replace("{*", "{");
+        let method = endpoint.method.as_str().to_ascii_lowercase();
+        let item = paths.entry(path).or_insert_with(|| json!({}));
+        item[method] = operation(endpoint);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "RuvLLM",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "A field that is not listed, and a value that its schema does not allow, is answered with 400.",
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
+            "schemas": { "OpenAiError": openai_error(), "AnthropicError": anthropic_error() },
+        },
+    })
+}
+
+fn operation(endpoint: &Endpoint) -> Value {
+    let error = match endpoint.shape {
+        Shape::OpenAi => "#/components/schemas/OpenAiError",
+        Shape::Anthropic => "#/components/schemas/AnthropicError",
+    };
+    let mut responses = Map::new();
+    responses.insert("200".to_owned(), answer(endpoint));
+    let has_body = !endpoint.fields.is_empty();
+    for (status, what) in STATUSES.iter().filter(|(status, _)| has_body || matches!(status, 401 | 404 | 500 | 503)) {
+        let content = json!({ "application/json": { "schema": { "$ref": error } } });
+        responses.insert(status.to_string(), json!({ "description": what, "content": content }));
+    }
+    let mut operation = json!({ "summary": endpoint.summary, "responses": responses });
+    if has_body {
+        let schema = schema::of_object(&endpoint.all_fields());
+        operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    if endpoint.needs_key {
+        operation["security"] = json!([{ "key": [] }, {}]);
+    }
+    if let Some((_, name)) = endpoint.path.split_once("{*") {
+        let name = name.trim_end_matches('}');
+        let parameter = json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+        operation["parameters"] = json!([parameter]);
+    }
+    operation
+}
+
+fn answer(endpoint: &Endpoint) -> Value {
+    let mut content = Map::new();
+    if endpoint.answers.is_empty() {
+        content.insert("text/plain".to_owned(), json!({ "schema": { "type": "string" } }));
+    } else {
+        let schema = json!({ "type": "object", "required": endpoint.answers });
+        content.insert("application/json".to_owned(), json!({ "schema": schema }));
+    }
+    if endpoint.all_fields().iter().any(|field| field.name == "stream") {
+        content.insert("text/event-stream".to_owned(), json!({ "schema": { "type": "string" } }));
+    }
+    json!({ "description": endpoint.summary, "content": content })
+}
+
+fn openai_error() -> Value {
+    let text_or_null = json!({ "type": ["string", "null"] });
+    json!({ "type": "object", "required": ["error"], "properties": { "error": {
+        "type": "object",
+        "required": ["message", "type", "param", "code"],
+        "properties": {
+            "message": { "type": "string" },
+            "type": { "type": "string" },
+            "param": text_or_null,
+            "code": text_or_null,
+        },
+    } } })
+}
+
+fn anthropic_error() -> Value {
+    json!({ "type": "object", "required": ["type", "error"], "properties": {
+        "type": { "const": "error" },
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": { "type": { "type": "string" }, "message": { "type": "string" } },
+        },
+    } })
+}

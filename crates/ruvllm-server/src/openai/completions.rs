@@ -1,0 +1,220 @@
+//! `/v1/completions`: continues texts as they are, without the chat template.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use ruvllm_engine::GenerationSummary;
+use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
+use serde_json::{Value, json};
+
+use super::chat::prompt_max;
+use super::{finish_json, head, logprobs, usage_json};
+use crate::app::{Answer, Call};
+use crate::error::{ApiError, Shape, json_response};
+use crate::fields::{Field, Kind, optional, required};
+use crate::generate::{Asked, Choices, Piece, Usage, offload};
+use crate::stream::{self, Events, Gone};
+use crate::structure;
+
+const TOKENS: Kind = Kind::List(&Kind::Int(0, u32::MAX as i64), 1, 1 << 24);
+
+/// One text or several, or their tokens.
+pub(super) const INPUT: Kind =
+    Kind::Either(&[Kind::Text, TOKENS, Kind::List(&Kind::Text, 1, 256), Kind::List(&TOKENS, 1, 256)]);
+
+/// What is written where a request does not say how much, as OpenAI has it.
+const MAX_TOKENS: usize = 16;
+
+/// What a completion may say beside how the answer is written.
+pub(super) const FIELDS: &[Field] = &[
+    required("prompt", INPUT, "a text, or its tokens; or several of them, each of which is continued n times"),
+    optional("echo", Kind::Bool, "begin the answer with the prompt"),
+    optional(
+        "logprobs",
+        Kind::Int(0, 20),
+        "tell the log-probability of each token and of this many of the likeliest ones",
+    ),
+    optional(
+        "best_of",
+        Kind::Int(1, 64),
+        "write this many answers and return the n likeliest, by the mean of their tokens",
+    ),
+];
+
+/// Continues texts.
+pub(super) fn answer(call: Call) -> Answer {
+    Box::pin(async move {
+        let mut asked = Asked::read(&call, Some(MAX_TOKENS))?;
+        asked.request.logprobs = n_logprobs(&call)?;
+        asked.request.grammar = structure::grammar(&call).await?;
+        let n_best = asked.n_choices;
+        asked.n_choices = best_of(&call, &mut asked)?;
+        let input = call.given.get("prompt").cloned().unwrap_or_default();
+        let text = call.server.service.text().clone();
+        let mut prompts = offload(move || {
+            let options = EncodeOptions { add_special: true, parse_special: false };
+            let encode = |text_of: &str| Ok(text.tokenizer().encode(text_of, options)?);
+            read_input(&input, encode)
+        })
+        .await?;
+        if asked.is_truncated {
+            let n_max = prompt_max(&call, &asked.request);
+            prompts.iter_mut().for_each(|prompt| drop(prompt.drain(..prompt.len().saturating_sub(n_max))));
+        }
+        let choices = Choices::start(&call, asked.requests(&prompts))?;
+        match asked.is_stream {
+            true => Ok(stream::respond(|events| write(call, asked, prompts, choices, events))),
+            false => whole(&call, &asked, n_best, choices.collect().await?),
+        }
+    })
+}
+
+/// Reads of how many tokens log-probabilities are told beside those of the answer; none unless they are asked for.
+fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
+    let n = call.given.count("logprobs");
+    match n.is_some() && call.given.is_set("echo") {
+        true => {
+            Err(ApiError::bad("logprobs", "'logprobs' are of the answer's tokens, not of an 'echo'; send one of them"))
+        }
+        false => Ok(n),
+    }
+}
+
+/// Returns how many answers are written, and asks for what ranks them.
+fn best_of(call: &Call, asked: &mut Asked) -> Result<usize, ApiError> {
+    let n = asked.n_choices;
+    match call.given.count("best_of").unwrap_or(n) {
+        best_of if best_of < n => {
+            Err(ApiError::bad("best_of", format!("'best_of' is {best_of}, less than 'n', which is {n}")))
+        }
+        best_of if best_of > n && asked.is_stream => Err(ApiError::bad(
+            "best_of",
+            "which answers are best is known at their end; leave out 'stream' or 'best_of'",
+        )),
+        best_of => {
+            if best_of > n {
+                asked.request.logprobs.get_or_insert(0);
+            }
+            Ok(best_of)
+        }
+    }
+}
+
+/// Returns the tokens of an [`INPUT`].
+pub(super) fn read_input(
+    input: &Value,
+    encode: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let ids = |items: &Vec<Value>| items.iter().filter_map(|id| Some(id.as_f64()? as u32)).collect();
+    match input {
+        Value::String(text) => Ok(vec![encode(text)?]),
+        Value::Array(items) if items.first().is_some_and(Value::is_number) => Ok(vec![ids(items)]),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| match item {
+                Value::Array(items) => Ok(ids(items)),
+                _ => encode(item.as_str().unwrap_or_default()),
+            })
+            .collect(),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Returns what the `i`th prompt's answers begin with: its text as it was given, or that of its tokens; nothing if no
+/// echo is asked for.
+fn echo(call: &Call, asked: &Asked, i: usize, prompt: &[u32]) -> String {
+    if !call.given.is_set("echo") {
+        return String::new();
+    }
+    let given = call.given.get("prompt").filter(|_| !asked.is_truncated);
+    let text = given.and_then(|given| given.as_str().or_else(|| given.get(i)?.as_str()));
+    let decode = || call.server.service.text().tokenizer().decode(prompt, DecodeOptions::default());
+    text.map_or_else(decode, str::to_owned)
+}
+
+/// Returns the answer in one piece: of the answers to each prompt, the `n_best` likeliest.
+fn whole(
+    call: &Call,
+    asked: &Asked,
+    n_best: usize,
+    summaries: Vec<GenerationSummary>,
+) -> Result<Response<Body>, ApiError> {
+    let (mut usage, mut choices) = (Usage::default(), Vec::new());
+    for (prompt_idx, summaries) in summaries.chunks(asked.n_choices).enumerate() {
+        summaries.iter().enumerate().for_each(|(i, summary)| usage.add(summary, i == 0));
+        let mut best: Vec<&GenerationSummary> = summaries.iter().collect();
+        if n_best < best.len() {
+            best.sort_by(|a, b| logprobs::mean(b).total_cmp(&logprobs::mean(a)));
+        }
+        for summary in &best[..n_best] {
+            let head = echo(call, asked, prompt_idx, &summary.prompt_tokens);
+            let tokens = summary.tokens.iter().copied().zip(&summary.logprobs);
+            let logprobs = call.given.get("logprobs").map(|_| logprobs::of_completion(call, tokens, &mut 0));
+            choices.push(json!({
+                "index": choices.len(),
+                "text": head + &summary.text,
+                "logprobs": logprobs,
+                "finish_reason": finish_json(summary.finish_reason),
+            }));
+        }
+    }
+    let mut answer = self::head(call, "cmpl", "text_completion");
+    answer["choices"] = json!(choices);
+    answer["usage"] = usage_json(&usage);
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+/// Writes the answer in pieces.
+async fn write(
+    call: Call,
+    asked: Asked,
+    prompts: Vec<Vec<u32>>,
+    mut choices: Choices,
+    events: Arc<Events>,
+) -> Result<(), Gone> {
+    let mut chunk = head(&call, "cmpl", "text_completion");
+    let mut with = |choices: Value| {
+        chunk["choices"] = choices;
+        if asked.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk.clone()
+    };
+    let mut choice = |i: usize, text: &str, logprobs: Value, finish: Option<&str>| {
+        with(json!([{ "index": i, "text": text, "logprobs": logprobs, "finish_reason": finish }]))
+    };
+    // Where the next token's text begins, by choice.
+    let mut offsets = vec![0; prompts.len() * asked.n_choices];
+    if call.given.is_set("echo") {
+        for i in 0..prompts.len() * asked.n_choices {
+            let prompt_idx = i / asked.n_choices;
+            events.send(&choice(i, &echo(&call, &asked, prompt_idx, &prompts[prompt_idx]), Value::Null, None)).await?;
+        }
+    }
+    let mut usage = Usage::default();
+    loop {
+        match choices.next().await {
+            Ok(Some((i, Piece::Token(token)))) => {
+                let told = token.logprobs.as_ref().map(|logprobs| (token.id, logprobs));
+                let told = told.map(|told| logprobs::of_completion(&call, [told].into_iter(), &mut offsets[i]));
+                if !token.text.is_empty() || told.is_some() {
+                    events.send(&choice(i, &token.text, told.unwrap_or_default(), None)).await?;
+                }
+            }
+            Ok(Some((i, Piece::End(rest, summary)))) => {
+                usage.add(&summary, i % asked.n_choices == 0);
+                let reason = finish_json(summary.finish_reason);
+                events.send(&choice(i, &rest, Value::Null, Some(reason))).await?;
+            }
+            Ok(None) => break,
+            Err(error) => return events.send(&error.body(Shape::OpenAi)).await,
+        }
+    }
+    if asked.include_usage {
+        let mut last = with(json!([]));
+        last["usage"] = usage_json(&usage);
+        events.send(&last).await?;
+    }
+    events.send_done().await
+}

@@ -1,0 +1,97 @@
+//! `/v1/embeddings`.
+
+use axum::http::StatusCode;
+use ruvllm_engine::tokenizer::EncodeOptions;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::completions::{INPUT, read_input};
+use crate::app::{Answer, Call};
+use crate::error::{ApiError, json_response};
+use crate::fields::{Field, Kind, optional, required};
+use crate::generate::{MODEL, USER, check_model, offload, with_retry};
+
+/// What a request may say.
+pub(super) const FIELDS: &[Field] = &[
+    required("input", INPUT, "a text, or its tokens; or several of them"),
+    MODEL,
+    optional(
+        "encoding_format",
+        Kind::Word(&["float", "base64"]),
+        "numbers, or the base64 of their 32-bit little-endian bytes",
+    ),
+    optional("dimensions", Kind::Int(1, 1 << 20), "the model's own number of them; it has no other"),
+    USER,
+];
+
+/// Embeds texts.
+pub(super) fn answer(call: Call) -> Answer {
+    Box::pin(async move {
+        check_model(&call)?;
+        let (service, n_embd) = (&call.server.service, call.server.service.info().n_embd);
+        if let Some(n) = call.given.count("dimensions").filter(|&n| n != n_embd) {
+            let line = format!("'dimensions' is {n}; the model's embeddings have {n_embd} and cannot be cut");
+            return Err(ApiError::bad("dimensions", line));
+        }
+        let _place = call.tenant.enter()?;
+        let (text, input) = (service.text().clone(), call.given.get("input").cloned().unwrap_or_default());
+        let encode = move || {
+            let options = EncodeOptions { add_special: true, parse_special: false };
+            read_input(&input, |text_of| Ok(text.tokenizer().encode(text_of, options)?))
+        };
+        let inputs = offload(encode).await?;
+        let n_tokens: usize = inputs.iter().map(Vec::len).sum();
+        let is_base64 = call.given.text("encoding_format") == Some("base64");
+        let mut data = Vec::new();
+        // One after the other: what others asked for is computed in between.
+        for (i, tokens) in inputs.into_iter().enumerate() {
+            let embedding = embed(&call, tokens).await?;
+            let embedding = if is_base64 { json!(base64(&embedding)) } else { json!(embedding) };
+            data.push(json!({ "object": "embedding", "index": i, "embedding": embedding }));
+        }
+        let usage = json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens });
+        let model = &call.server.options.model;
+        let answer = json!({ "object": "list", "data": data, "model": model, "usage": usage });
+        Ok(json_response(StatusCode::OK, &answer))
+    })
+}
+
+async fn embed(call: &Call, tokens: Vec<u32>) -> Result<Vec<f32>, ApiError> {
+    let (sender, receiver) = oneshot::channel();
+    // One that nobody waits for any more is computed for nobody.
+    let sink = Box::new(move |result| drop(sender.send(result)));
+    let _ticket = call.server.service.embed(tokens, sink).map_err(|error| with_retry(call, error.into()))?;
+    let ended = |_| {
+        let line = "the engine has ended by an internal error; the server's log tells more";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line)
+    };
+    Ok(receiver.await.map_err(ended)??)
+}
+
+/// Returns the base64 (RFC 4648) of little-endian numbers.
+fn base64(values: &[f32]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - three.len()));
+        for i in 0..4 {
+            let letter = char::from(LETTERS[(bits >> (18 - 6 * i)) as usize & 63]);
+            text.push(if i <= three.len() { letter } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_bytes() {
+        // Python: base64.b64encode(struct.pack('<f', 1.0)) and of 1, -2 and 1, -2, 0.5
+        assert_eq!(base64(&[1.0]), "AACAPw==");
+        assert_eq!(base64(&[1.0, -2.0]), "AACAPwAAAMA=");
+        assert_eq!(base64(&[1.0, -2.0, 0.5]), "AACAPwAAAMAAAAA/");
+    }
+}

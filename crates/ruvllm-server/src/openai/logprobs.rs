@@ -1,0 +1,69 @@
+//! Log-probabilities, as OpenAI writes them.
+
+use ruvllm_engine::{GenerationSummary, TokenLogprobs};
+use serde_json::{Map, Value, json};
+
+use crate::app::Call;
+
+/// Returns the log-probabilities of a chat's tokens; null if there are none. The token that ends an answer is no part of
+/// it.
+pub(super) fn of_chat<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) -> Value {
+    let content: Vec<Value> = written(call, tokens)
+        .map(|(id, logprobs)| {
+            let mut token = of_token(call, id, logprobs.logprob);
+            token["top_logprobs"] = logprobs.top.iter().map(|&(id, logprob)| of_token(call, id, logprob)).collect();
+            token
+        })
+        .collect();
+    if content.is_empty() { Value::Null } else { json!({ "content": content, "refusal": null }) }
+}
+
+fn of_token(call: &Call, id: u32, logprob: f32) -> Value {
+    let bytes = bytes(call, id);
+    json!({ "token": String::from_utf8_lossy(&bytes), "logprob": finite(logprob), "bytes": bytes })
+}
+
+/// Returns the log-probabilities of a completion's tokens. `offset` is where the text of the first one begins, and
+/// becomes where that of the last one ends.
+pub(super) fn of_completion<'t>(
+    call: &Call,
+    tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>,
+    offset: &mut usize,
+) -> Value {
+    let (mut texts, mut own, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let text = |id: u32| String::from_utf8_lossy(&bytes(call, id)).into_owned();
+    for (id, logprobs) in written(call, tokens) {
+        let best = logprobs.top.iter().map(|&(id, logprob)| (text(id), json!(finite(logprob))));
+        offsets.push(*offset);
+        top.push(best.collect::<Map<_, _>>());
+        own.push(finite(logprobs.logprob));
+        texts.push(text(id));
+        *offset += texts[texts.len() - 1].chars().count();
+    }
+    json!({ "tokens": texts, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets })
+}
+
+/// Returns the mean log-probability of an answer's tokens.
+pub(super) fn mean(summary: &GenerationSummary) -> f64 {
+    let sum: f64 = summary.logprobs.iter().map(|logprobs| f64::from(logprobs.logprob)).sum();
+    sum / summary.logprobs.len().max(1) as f64
+}
+
+/// Leaves out the token that ends an answer.
+fn written<'t>(
+    call: &Call,
+    tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>,
+) -> impl Iterator<Item = (u32, &'t TokenLogprobs)> {
+    let tokenizer = call.server.service.text().tokenizer();
+    let ends = !call.given.is_set("ignore_eos");
+    tokens.filter(move |(id, _)| !(ends && tokenizer.is_end_of_generation(*id)))
+}
+
+fn bytes(call: &Call, id: u32) -> Vec<u8> {
+    call.server.service.text().tokenizer().token_bytes(id).map_or_else(Vec::new, |bytes| bytes.into_owned())
+}
+
+/// JSON has no infinity: what cannot be is as unlikely as OpenAI says it.
+fn finite(logprob: f32) -> f32 {
+    logprob.max(-9999.0)
+}

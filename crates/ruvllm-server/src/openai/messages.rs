@@ -1,0 +1,135 @@
+//! Conversations: the table of a message, and its way into the model's chat template.
+
+use ruvllm_engine::ModelText;
+use ruvllm_engine::template::ChatInput;
+use serde_json::{Map, Value, json};
+
+use crate::error::ApiError;
+use crate::fields::{Field, Kind, optional, required};
+
+const TEXT_PART: &[Field] =
+    &[required("type", Kind::Word(&["text"]), "the model reads text only"), required("text", Kind::Text, "the text")];
+
+const FUNCTION: &[Field] =
+    &[required("name", Kind::Text, "the function's name"), required("arguments", Kind::Text, "its arguments, as JSON")];
+
+const TOOL_CALL: &[Field] = &[
+    required("id", Kind::Text, "what the tool's message refers to"),
+    required("type", Kind::Word(&["function"]), "functions are the only tools"),
+    required("function", Kind::Object(FUNCTION), "what is called"),
+];
+
+const TEXT_ONLY: &str = "the model writes text only";
+
+/// A message.
+const MESSAGE: &[Field] = &[
+    required(
+        "role",
+        Kind::Word(&["system", "developer", "user", "assistant", "tool"]),
+        "who says it; developer is system",
+    ),
+    optional("content", Kind::Either(&[Kind::Text, Kind::List(&Kind::Object(TEXT_PART), 0, 4096)]), "what is said"),
+    optional("name", Kind::Text, "the speaker's name, if the model's template has a place for it"),
+    optional("tool_calls", Kind::List(&Kind::Object(TOOL_CALL), 0, 128), "the calls that the assistant made"),
+    optional("tool_call_id", Kind::Text, "the call that a tool's message answers"),
+    // What the SDKs' objects hold when an answer is sent back as it came.
+    optional("refusal", Kind::Only("null", TEXT_ONLY), "nothing, in an answer that is sent back"),
+    optional("audio", Kind::Only("null", TEXT_ONLY), "nothing, in an answer that is sent back"),
+    optional("function_call", Kind::Only("null", "use tool_calls"), "nothing, in an answer that is sent back"),
+    optional("annotations", Kind::List(&Kind::Any, 0, 0), "nothing, in an answer that is sent back"),
+];
+
+/// A conversation.
+pub(crate) const MESSAGES: Kind = Kind::List(&Kind::Object(MESSAGE), 1, 4096);
+
+/// Returns the conversation as the chat template reads it.
+///
+/// # Errors
+/// 400: a message without content, or with what the template has no place for.
+pub(crate) fn for_template(messages: &[Value], text: &ModelText) -> Result<Vec<Value>, ApiError> {
+    let template = text.template()?.map_or("", |template| template.source());
+    let knows_names = [".name", "'name'", "\"name\""].iter().any(|word| template.contains(word));
+    messages.iter().enumerate().map(|(i, message)| one(message, &format!("messages[{i}]"), knows_names)).collect()
+}
+
+fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError> {
+    let get = |name: &str| message.get(name).filter(|value| !value.is_null());
+    let role = get("role").and_then(Value::as_str).unwrap_or_default();
+    let calls = get("tool_calls").and_then(Value::as_array).filter(|calls| !calls.is_empty());
+    let mut out = Map::new();
+    out.insert("role".to_owned(), json!(if role == "developer" { "system" } else { role }));
+    match get("content") {
+        Some(content) => out.insert("content".to_owned(), json!(joined(content))),
+        None if calls.is_some() => out.insert("content".to_owned(), json!("")),
+        None => {
+            return Err(ApiError::bad(
+                format!("{path}.content"),
+                format!("'{path}' says nothing: 'content' is missing"),
+            ));
+        }
+    };
+    if let Some(name) = get("name") {
+        if !knows_names {
+            let line = format!("'{path}.name' has no place in this model's chat template; put it into the content");
+            return Err(ApiError::bad(format!("{path}.name"), line).code("unsupported"));
+        }
+        out.insert("name".to_owned(), name.clone());
+    }
+    if let Some(calls) = calls {
+        if role != "assistant" {
+            let line = format!("'{path}.tool_calls' is for messages of the assistant, not of {role}");
+            return Err(ApiError::bad(format!("{path}.tool_calls"), line));
+        }
+        out.insert("tool_calls".to_owned(), calls.iter().map(call).collect());
+    }
+    match (role, get("tool_call_id")) {
+        ("tool", Some(id)) => drop(out.insert("tool_call_id".to_owned(), id.clone())),
+        ("tool", None) | (_, None) => {}
+        (_, Some(_)) => {
+            let line = format!("'{path}.tool_call_id' is for messages of a tool, not of {role}");
+            return Err(ApiError::bad(format!("{path}.tool_call_id"), line));
+        }
+    }
+    Ok(Value::Object(out))
+}
+
+/// Returns a call with its arguments as a value, as templates expect them.
+fn call(call: &Value) -> Value {
+    let mut call = call.clone();
+    if let Some(arguments) = call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok()) {
+        call["function"]["arguments"] = arguments;
+    }
+    call
+}
+
+/// Returns the text of a content: as it is, or its parts one after the other.
+pub(crate) fn joined(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        _ => String::new(),
+    }
+}
+
+/// Returns the tokens of a conversation. With `n_max` the oldest messages that are not of the system are left out until
+/// no more tokens than that are left.
+///
+/// # Errors
+/// The template refuses the messages.
+pub(crate) fn encode(text: &ModelText, mut input: ChatInput, n_max: Option<usize>) -> Result<Vec<u32>, ApiError> {
+    let tokens = text.encode_chat(&input)?;
+    let Some(n_max) = n_max.filter(|&n_max| tokens.len() > n_max) else { return Ok(tokens) };
+    loop {
+        let oldest = input.messages.iter().position(|message| message["role"] != "system");
+        let Some(oldest) = oldest.filter(|&oldest| oldest + 1 < input.messages.len()) else {
+            // What remains is refused for its length, with the numbers.
+            return Ok(text.encode_chat(&input)?);
+        };
+        input.messages.remove(oldest);
+        // A template may want a user's message first: then the next is left out as well.
+        match text.encode_chat(&input) {
+            Ok(tokens) if tokens.len() <= n_max => return Ok(tokens),
+            _ => {}
+        }
+    }
+}

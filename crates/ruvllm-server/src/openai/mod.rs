@@ -1,0 +1,149 @@
+//! The API of OpenAI: chat, completions, embeddings, models.
+
+mod chat;
+mod completions;
+mod embeddings;
+mod logprobs;
+pub(crate) mod messages;
+mod models;
+mod responses;
+
+use axum::http::Method;
+use ruvllm_engine::FinishReason;
+use serde_json::{Value, json};
+
+use crate::app::{Call, Endpoint};
+use crate::error::Shape;
+use crate::fields::Refused;
+use crate::generate::{GENERATION, SAMPLING, Usage};
+
+const POST: Endpoint = Endpoint {
+    method: Method::POST,
+    path: "",
+    summary: "",
+    shape: Shape::OpenAi,
+    needs_key: true,
+    fields: &[],
+    refused: &[],
+    answers: &[],
+    run: chat::answer,
+};
+
+/// Fields of OpenAI's API that ask for what this server does not do.
+const REFUSED: &Refused = &[
+    ("audio", "the model writes text only"),
+    ("modalities", "the model writes text only"),
+    ("prediction", "predicted outputs are not taken; repeated text is fast without"),
+    ("reasoning_effort", "how a model thinks is set by its template: see chat_template_kwargs"),
+    ("verbosity", "say in the prompt how long the answer should be"),
+    ("web_search_options", "the server does not search"),
+    ("functions", "use tools"),
+    ("function_call", "use tool_choice"),
+    ("prompt_cache_key", "prompts that begin alike are found by their tokens"),
+    ("prompt_cache_retention", "what is cached is kept while there is room"),
+    ("safety_identifier", "the server keeps no such records; use user for a label in its log"),
+    ("suffix", "the model writes forwards only"),
+];
+
+/// The same of the API of responses.
+const RESPONSES_REFUSED: &Refused = &[
+    ("previous_response_id", "the server keeps no answers; send the conversation"),
+    ("conversation", "the server keeps no conversations; send it"),
+    ("prompt", "the server keeps no prompts; send it"),
+    ("reasoning", "how a model thinks is set by its template"),
+    ("max_tool_calls", "the model calls no tools in this API"),
+    ("top_logprobs", "ask /v1/chat/completions"),
+    ("prompt_cache_key", "prompts that begin alike are found by their tokens"),
+    ("prompt_cache_retention", "what is cached is kept while there is room"),
+    ("safety_identifier", "the server keeps no such records; use user for a label"),
+];
+
+/// The endpoints.
+pub(crate) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        path: "/v1/chat/completions",
+        summary: "Answers a conversation",
+        fields: &[chat::FIELDS, SAMPLING, GENERATION],
+        refused: REFUSED,
+        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+        ..POST
+    },
+    Endpoint {
+        path: "/v1/completions",
+        summary: "Continues a text",
+        fields: &[completions::FIELDS, SAMPLING, GENERATION],
+        refused: REFUSED,
+        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+        run: completions::answer,
+        ..POST
+    },
+    Endpoint {
+        path: "/v1/responses",
+        summary: "Answers an input, without memory of earlier ones",
+        fields: &[responses::FIELDS, SAMPLING],
+        refused: RESPONSES_REFUSED,
+        answers: &["id", "object", "created_at", "status", "model", "output", "usage"],
+        run: responses::answer,
+        ..POST
+    },
+    Endpoint {
+        path: "/v1/embeddings",
+        summary: "Returns the embedding of texts",
+        fields: &[embeddings::FIELDS],
+        answers: &["object", "data", "model", "usage"],
+        run: embeddings::answer,
+        ..POST
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/models",
+        summary: "Lists what is served",
+        answers: &["object", "data"],
+        run: models::list,
+        ..POST
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/v1/models/{*model}",
+        summary: "Returns what is known about a served model",
+        answers: &["id", "object", "created", "owned_by"],
+        run: models::one,
+        ..POST
+    },
+];
+
+/// Returns the counts of tokens as OpenAI names them.
+fn usage_json(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.n_prompt,
+        "completion_tokens": usage.n_answer,
+        "total_tokens": usage.n_prompt + usage.n_answer,
+        "prompt_tokens_details": { "cached_tokens": usage.n_cached },
+    })
+}
+
+/// Returns why an answer ended, as OpenAI names it.
+fn finish_json(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        _ => "length",
+    }
+}
+
+/// Returns what every answer begins with. The fingerprint tells builds and instruction sets apart: within one, a seed
+/// gives the same tokens.
+fn head(call: &Call, prefix: &str, object: &str) -> Value {
+    let server = &call.server;
+    json!({
+        "id": format!("{prefix}-{}", call.id),
+        "object": object,
+        "created": now_s(),
+        "model": server.options.model,
+        "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), server.service.info().isa),
+    })
+}
+
+/// Returns seconds since 1970.
+fn now_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,94 @@
+//! How a server runs.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use ruvllm_engine::{SamplingParams, SchedulerOptions};
+
+use crate::auth::KeyOptions;
+
+/// How a server runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerOptions {
+    /// Where it listens; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// The model's name in answers, and what requests may call it.
+    pub model: String,
+    /// How tokens are chosen where a request does not say.
+    pub sampling: SamplingParams,
+    /// How steps of the engine are filled.
+    pub scheduler: SchedulerOptions,
+    /// Requests that may wait beside those that run; more are answered with 429.
+    pub queue_max: usize,
+    /// Who may ask.
+    pub keys: KeyOptions,
+    /// Web pages of these origins may ask, `*` for all; none by default.
+    pub cors_origins: Vec<String>,
+    /// The most bytes of a request's body.
+    pub body_bytes_max: usize,
+    /// The most connections at once; more wait to be accepted.
+    pub connections_max: usize,
+    /// How long a client may take for the head of a request, or be silent between two.
+    pub header_timeout: Duration,
+    /// How long a client may take for the body of a request.
+    pub body_timeout: Duration,
+    /// How long a client may take no byte of its answer.
+    pub write_timeout: Duration,
+    /// How long a request may take in all; `None` for as long as it needs.
+    pub request_timeout: Option<Duration>,
+    /// How long requests may go on after the server was asked to stop.
+    pub drain_timeout: Duration,
+}
+
+impl Default for ServerOptions {
+    /// 127.0.0.1:8080, open to whoever reaches it, 256 waiting requests, 8 MiB a body.
+    fn default() -> ServerOptions {
+        ServerOptions {
+            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080),
+            model: "default".to_owned(),
+            sampling: SamplingParams::default(),
+            scheduler: SchedulerOptions::default(),
+            queue_max: 256,
+            keys: KeyOptions::default(),
+            cors_origins: Vec::new(),
+            body_bytes_max: 8 << 20,
+            connections_max: 1024,
+            header_timeout: Duration::from_secs(15),
+            body_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+            request_timeout: None,
+            drain_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why a server does not start, or ends: one line.
+#[derive(Debug)]
+pub struct ServerError {
+    line: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl ServerError {
+    pub(crate) fn new(line: impl Into<String>) -> ServerError {
+        ServerError { line: line.into(), source: None }
+    }
+}
+
+impl std::fmt::Display for ServerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+impl std::error::Error for ServerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as _)
+    }
+}
+
+impl From<ruvllm_engine::EngineError> for ServerError {
+    fn from(error: ruvllm_engine::EngineError) -> ServerError {
+        ServerError { line: error.to_string(), source: Some(Box::new(error)) }
+    }
+}

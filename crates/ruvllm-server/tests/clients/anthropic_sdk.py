@@ -1,0 +1,50 @@
+"""The anthropic package against a server."""
+
+import sys
+
+import anthropic
+from anthropic import Anthropic
+
+URL, MODEL = sys.argv[1], "smollm2:135m"
+client = Anthropic(base_url=URL, api_key="key-of-the-tests", max_retries=0)
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+# This package's calls have no argument for the temperature any more; the API has.
+GIVEN = {"model": MODEL, "messages": QUESTION, "max_tokens": 24, "extra_body": {"temperature": 0}}
+
+
+def raises(kind, call):
+    """Returns the error of this kind that the call must raise."""
+    try:
+        call()
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def ask(**more):
+    return client.messages.create(**{**GIVEN, **more})
+
+
+answer = ask()
+text = answer.content[0].text
+assert "Paris" in text and answer.role == "assistant" and answer.stop_reason in ("end_turn", "max_tokens"), answer
+count = client.messages.count_tokens(model=MODEL, messages=QUESTION)
+assert count.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+
+with client.messages.stream(**GIVEN) as stream:
+    assert "".join(stream.text_stream) == text
+    final = stream.get_final_message()
+assert final.content[0].text == text and final.usage.output_tokens == answer.usage.output_tokens
+assert final.usage.cache_read_input_tokens == count.input_tokens - 1, final.usage
+
+stopped = ask(stop_sequences=["Paris"])
+assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == "Paris", stopped
+told = ask(system="Answer in capital letters.", messages=[*QUESTION, {"role": "assistant", "content": "PARIS"}])
+assert told.content[0].text and told.usage.output_tokens > 0
+
+error = raises(anthropic.BadRequestError, lambda: ask(thinking={"type": "enabled", "budget_tokens": 1024}))
+assert "'thinking' is not supported" in error.message, error
+raises(anthropic.NotFoundError, lambda: ask(model="claude"))
+stranger = Anthropic(base_url=URL, api_key="key-of-nobody", max_retries=0)
+raises(anthropic.AuthenticationError, lambda: stranger.messages.count_tokens(model=MODEL, messages=QUESTION))
+print("ok")

@@ -1,0 +1,156 @@
+//! Too much, too slow, gone, and the end.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use ruvllm_engine::LoadOptions;
+use ruvllm_server::{KeyOptions, ServerOptions};
+use serde_json::{Value, json};
+
+use crate::client::{Bench, Reply, load_options, options, tiny_chat};
+
+/// A request that writes for a long time.
+fn long() -> Value {
+    json!({ "prompt": "Once", "max_tokens": 1_000_000, "ignore_eos": true, "stream": true })
+}
+
+/// A server whose requests take seconds: one at a time, of a long context.
+fn slow(options: ServerOptions) -> Bench {
+    let (folder, path) = tiny_chat();
+    let load = LoadOptions { n_seq_max: 1, n_ctx: Some(60_000), n_threads: 1, ..load_options() };
+    let bench = Bench::new(&path, &load, options);
+    drop(folder);
+    bench
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_again() {
+    let bench = slow(ServerOptions { queue_max: 2, ..options() });
+    let open: Vec<_> = (0..3).map(|_| bench.open("/v1/completions", &long())).collect();
+    while bench.metric("ruvllm_requests_running") + bench.metric("ruvllm_requests_waiting") < 3.0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let reply = bench.post("/v1/completions", &json!({ "prompt": "Once" }));
+    assert!(reply.refusal().starts_with("429 the queue is full: 2 requests wait; try again in"), "{}", reply.body);
+    assert!(reply.header("retry-after").and_then(|seconds| seconds.parse::<u64>().ok()) >= Some(1));
+    drop(open);
+    bench.wait_until_idle();
+    bench.post("/v1/completions", &json!({ "prompt": "Once" })).ok();
+}
+
+#[test]
+fn a_key_has_its_share() {
+    let lines = vec!["ann key-of-ann concurrent=1".to_owned(), "bob key-of-bob".to_owned()];
+    let bench = slow(ServerOptions { keys: KeyOptions { file: None, lines }, ..options() });
+    let key = ("authorization", "Bearer key-of-ann");
+    let body = long().to_string();
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{}: {}\r\ncontent-length: {}\r\n\r\n{body}",
+        key.0,
+        key.1,
+        body.len()
+    );
+    let mut first = bench.write(&head);
+    assert!(first.read(&mut [0; 16]).expect("it begins") > 0);
+    let second = bench.send("/v1/completions", &json!({ "prompt": "x" }).to_string(), &[key]);
+    assert_eq!(second.refusal(), "429 this key may have 1 requests at once; wait for one to end");
+    assert_eq!(second.header("retry-after"), Some("1"));
+    drop(first);
+    let again = Instant::now();
+    while bench.send("/v1/completions", &json!({ "prompt": "x" }).to_string(), &[key]).status == 429 {
+        assert!(again.elapsed() < Duration::from_secs(10));
+    }
+}
+
+/// Issue "Serving", 5.
+#[test]
+fn whoever_goes_leaves_nothing_behind() {
+    let bench = slow(options());
+    let prompt = "river stone ".repeat(2000);
+    for i in 0..30 {
+        let body = match i % 3 {
+            0 => long(),
+            // Gone in the prompt, and without a stream.
+            1 => json!({ "prompt": prompt, "max_tokens": 5 }),
+            _ => json!({ "prompt": "Once", "max_tokens": 1_000_000, "ignore_eos": true, "n": 3 }),
+        };
+        let mut stream = bench.open("/v1/completions", &body);
+        match i % 4 {
+            0 if i % 3 == 0 => drop(stream.read(&mut [0; 300])),
+            1 => std::thread::sleep(Duration::from_millis(20)),
+            2 => drop(stream.shutdown(Shutdown::Both)),
+            _ => {}
+        }
+    }
+    bench.wait_until_idle();
+    let engine = bench.join();
+    assert_eq!(engine.kv_usage().in_use, 0);
+}
+
+#[test]
+fn time_is_limited_where_it_was_asked_for() {
+    let bench = slow(options());
+    let mut body = long();
+    (body["stream"], body["timeout_ms"]) = (json!(false), json!(200));
+    let start = Instant::now();
+    let reply = bench.post("/v1/completions", &body);
+    assert!(reply.refusal().starts_with("504 the request's time was over after"), "{}", reply.body);
+    assert!((150..5000).contains(&start.elapsed().as_millis()));
+    // In a stream the error comes as an event, and no end of success.
+    body["stream"] = json!(true);
+    let reply = bench.post("/v1/completions", &body);
+    let last = reply.body.trim_end().rsplit("\n\n").next().and_then(|event| event.strip_prefix("data: "));
+    let error: Value = serde_json::from_str(last.expect("an event")).expect("JSON");
+    assert_eq!((reply.status, &error["error"]["type"]), (200, &json!("timeout_error")));
+}
+
+#[test]
+fn slow_clients_are_not_waited_for() {
+    let limits = ServerOptions {
+        header_timeout: Duration::from_millis(300),
+        body_timeout: Duration::from_millis(300),
+        write_timeout: Duration::from_millis(500),
+        ..options()
+    };
+    let bench = slow(limits);
+    let mut silent = bench.write("POST /v1/comp");
+    let mut rest = String::new();
+    // Closed, with an answer or without.
+    let _ = silent.read_to_string(&mut rest);
+    let head = "POST /tokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        content-length: 100\r\n\r\n{";
+    assert_eq!(Reply::read(bench.write(head)).refusal(), "408 the body did not come within 0 s");
+    // One that asks for much and reads nothing: its request ends, and others are answered.
+    let many = json!({ "prompt": "Once", "max_tokens": 59_000, "ignore_eos": true, "stream": true, "n": 8 });
+    let mut deaf = bench.open("/v1/completions", &many);
+    deaf.flush().expect("sent");
+    bench.wait_until_idle();
+    drop(deaf);
+}
+
+#[test]
+fn a_stop_lets_the_work_end_within_its_time() {
+    let mut bench = slow(ServerOptions { drain_timeout: Duration::from_secs(20), ..options() });
+    let mut body = long();
+    body["max_tokens"] = json!(300);
+    let mut stream = bench.open("/v1/completions", &body);
+    let mut first = [0; 32];
+    stream.read_exact(&mut first).expect("it begins");
+    bench.stop();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("it ends");
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    assert_eq!(bench.join().kv_usage().in_use, 0);
+
+    let mut bench = slow(ServerOptions { drain_timeout: Duration::from_millis(100), ..options() });
+    let mut stream = bench.open("/v1/completions", &long());
+    stream.read_exact(&mut first).expect("it begins");
+    let start = Instant::now();
+    bench.stop();
+    rest.clear();
+    stream.read_to_string(&mut rest).expect("it ends");
+    assert!(rest.contains("the server stopped after"), "{}", &rest[rest.len().saturating_sub(300)..]);
+    bench.join();
+    assert!(start.elapsed() < Duration::from_secs(5));
+}

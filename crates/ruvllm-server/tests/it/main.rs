@@ -1,0 +1,9 @@
+//! The server over real sockets, with tiny models and SmolLM2.
+
+#![expect(unreachable_pub, reason = "a test binary has no outside; `pub` marks what other modules use")]
+
+mod answers;
+mod client;
+mod clients;
+mod limits;
+mod refusals;
