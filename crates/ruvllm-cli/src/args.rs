@@ -8,7 +8,7 @@ use ruvllm_engine::{GrammarSource, KvPolicy, LoadOptions, Mirostat, SamplerKind,
 use ruvllm_kvcache::disk;
 
 use crate::command::read_text;
-use crate::command::{bench, cache, chat, detect, list, logits, perplexity, pull, rm, run, show, tokenize};
+use crate::command::{bench, cache, chat, detect, list, logits, perplexity, pull, rm, run, serve, show, tokenize};
 use crate::env::Settings;
 use crate::error::{Error, Result};
 use crate::registry::DEFAULT_MODEL;
@@ -49,6 +49,8 @@ pub enum Command {
     Run(run::RunArgs),
     /// Talk to a model
     Chat(chat::ChatArgs),
+    /// Serve a model by HTTP: the APIs of OpenAI and Anthropic
+    Serve(Box<serve::ServeArgs>),
     /// Bring a model to this machine
     Pull(pull::PullArgs),
     /// List the models on this machine and those that can be pulled by name

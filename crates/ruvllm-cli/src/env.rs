@@ -28,6 +28,7 @@ const VARIABLES: &[Variable] = &[
         help: "instruction set: scalar, neon, avx2, avxvnni, avx512 or amx [default: the best there is]",
     },
     Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given" },
+    Variable { name: "RUVLLM_API_KEYS", help: "API keys of 'ruvllm serve': 'name:key', several with commas between" },
     Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
     Variable { name: "NO_COLOR", help: "set to anything: no colours" },
 ];
@@ -43,6 +44,8 @@ pub struct Settings {
     pub isa: Isa,
     /// Threads to use where `--threads` is not given (`RUVLLM_THREADS`).
     pub n_threads: Option<usize>,
+    /// API keys of a server (`RUVLLM_API_KEYS`), each 'name key'.
+    pub api_keys: Vec<String>,
     /// Whether colours are unwelcome (`NO_COLOR`).
     pub no_color: bool,
 }
@@ -64,6 +67,7 @@ impl Settings {
             sources: get("RUVLLM_SOURCES").map(|list| parse_sources(&list)).transpose()?,
             isa: get("RUVLLM_ISA").map_or(Ok(Isa::best()), |name| parse_isa(&name))?,
             n_threads: get("RUVLLM_THREADS").map(|count| parse_threads(&count)).transpose()?,
+            api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
             no_color: get("NO_COLOR").is_some(),
         })
     }
@@ -102,6 +106,18 @@ fn parse_sources(list: &str) -> Result<Vec<SourceKind>> {
     parsed.filter(|kinds| !kinds.is_empty()).ok_or_else(|| {
         Error::usage(format_args!("RUVLLM_SOURCES is '{list}'; use a comma-separated list of hub and pypi"))
     })
+}
+
+/// The message holds no part of the list: there are keys in it.
+fn parse_api_keys(list: &str) -> Result<Vec<String>> {
+    let pair = |pair: &str| {
+        let (name, key) = pair.trim().split_once(':')?;
+        let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '#');
+        (is_word(name) && is_word(key)).then(|| format!("{name} {key}"))
+    };
+    let keys: Option<Vec<_>> = list.split(',').filter(|part| !part.trim().is_empty()).map(pair).collect();
+    keys.filter(|keys| !keys.is_empty())
+        .ok_or_else(|| Error::usage("RUVLLM_API_KEYS is not of the form 'name:key,name:key'"))
 }
 
 fn parse_isa(name: &str) -> Result<Isa> {
@@ -162,10 +178,21 @@ mod tests {
     }
 
     #[test]
+    fn api_keys_have_names() {
+        let settings = read(&[("HOME", "/h"), ("RUVLLM_API_KEYS", "ann:key-1, bob:key:2")]).expect("valid settings");
+        assert_eq!(settings.api_keys, ["ann key-1", "bob key:2"]);
+    }
+
+    #[test]
     fn wrong_values_name_the_variable() {
-        for (name, value) in
-            [("RUVLLM_SOURCES", "ftp"), ("RUVLLM_SOURCES", ","), ("RUVLLM_ISA", "mmx"), ("RUVLLM_THREADS", "0")]
-        {
+        for (name, value) in [
+            ("RUVLLM_SOURCES", "ftp"),
+            ("RUVLLM_SOURCES", ","),
+            ("RUVLLM_ISA", "mmx"),
+            ("RUVLLM_THREADS", "0"),
+            ("RUVLLM_API_KEYS", "secret"),
+            ("RUVLLM_API_KEYS", "a:b c"),
+        ] {
             let error = read(&[("HOME", "/h"), (name, value)]).expect_err(value);
             assert_eq!(error.exit_code(), 2);
             assert!(error.line().is_some_and(|line| line.contains(name)), "{error:?}");

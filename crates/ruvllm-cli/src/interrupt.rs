@@ -30,6 +30,22 @@ pub fn install() -> Result<()> {
     ctrlc::set_handler(handler).map_err(|error| Error::failure(format_args!("cannot handle Ctrl-C: {error}")))
 }
 
+/// Returns what ends when somebody asks the program to stop: Ctrl-C, SIGTERM or SIGHUP. The second time ends the program
+/// at once. Call instead of [`install`].
+///
+/// # Errors
+/// A failure if the system refuses.
+pub fn stop() -> Result<impl Future<Output = ()>> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let mut sender = Some(sender);
+    let handler = move || match sender.take() {
+        Some(sender) => drop(sender.send(())),
+        None => std::process::exit(i32::from(Error::Interrupted.exit_code())),
+    };
+    ctrlc::set_handler(handler).map_err(|error| Error::failure(format_args!("cannot handle Ctrl-C: {error}")))?;
+    Ok(async { drop(receiver.await) })
+}
+
 /// While this lives, Ctrl-C cancels one answer instead of ending the program.
 #[derive(Debug)]
 pub struct Guard(());

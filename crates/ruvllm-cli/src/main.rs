@@ -50,12 +50,14 @@ fn start() -> Result<ExitCode> {
     };
     let app = App::new(env::Settings::from_env()?);
     // The line editor takes Ctrl-C for itself when it is made, so chat installs the handler after that.
-    if !matches!(cli.command, Command::Chat(_)) {
+    // A server ends what it has begun before it stops.
+    if !matches!(cli.command, Command::Chat(_) | Command::Serve(_)) {
         interrupt::install()?;
     }
     match cli.command {
         Command::Run(args) => args.run(&app),
         Command::Chat(args) => args.run(&app),
+        Command::Serve(args) => args.run(&app),
         Command::Pull(args) => args.run(&app),
         Command::List(args) => args.run(&app),
         Command::Show(args) => args.run(&app),

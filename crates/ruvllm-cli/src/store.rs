@@ -285,6 +285,7 @@ mod tests {
             sources,
             isa: ruvllm_kernels::Isa::Scalar,
             n_threads: None,
+            api_keys: Vec::new(),
             no_color: true,
         }
     }

@@ -11,6 +11,7 @@ pub mod pull;
 pub mod resume;
 pub mod rm;
 pub mod run;
+pub mod serve;
 pub mod show;
 pub mod tokenize;
 

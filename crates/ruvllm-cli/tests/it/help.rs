@@ -16,17 +16,37 @@ fn short_help() {
 #[test]
 fn long_help_lists_the_environment() {
     let help = help(&["--help"]);
-    for piece in
-        ["Environment:", "RUVLLM_HOME", "RUVLLM_SOURCES", "RUVLLM_ISA", "RUVLLM_THREADS", "HF_HOME", "NO_COLOR"]
-    {
+    for piece in [
+        "Environment:",
+        "RUVLLM_HOME",
+        "RUVLLM_SOURCES",
+        "RUVLLM_ISA",
+        "RUVLLM_THREADS",
+        "RUVLLM_API_KEYS",
+        "HF_HOME",
+        "NO_COLOR",
+    ] {
         assert!(help.contains(piece), "'{piece}' in: {help}");
     }
 }
 
 #[test]
 fn help_of_every_command() {
-    let commands =
-        ["run", "chat", "pull", "list", "show", "rm", "cache", "tokenize", "logits", "perplexity", "bench", "detect"];
+    let commands = [
+        "run",
+        "chat",
+        "serve",
+        "pull",
+        "list",
+        "show",
+        "rm",
+        "cache",
+        "tokenize",
+        "logits",
+        "perplexity",
+        "bench",
+        "detect",
+    ];
     let all: Vec<_> =
         commands.iter().map(|command| format!("$ ruvllm {command} -h\n{}", help(&[command, "-h"]))).collect();
     insta::assert_snapshot!(all.join("\n"));

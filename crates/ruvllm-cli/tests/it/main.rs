@@ -6,5 +6,6 @@ mod answers;
 mod cache;
 mod common;
 mod help;
+mod serve;
 mod sources;
 mod wrong;

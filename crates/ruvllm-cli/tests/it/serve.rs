@@ -1,0 +1,148 @@
+//! `ruvllm serve`: from the start to the signal that ends it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::common::{Bench, error_line, text, tiny};
+
+/// A server that was started, and its address.
+struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(bench: &Bench, args: &[&str]) -> Server {
+        let model = tiny().to_string_lossy().into_owned();
+        let all = [&["serve", "--model", &model, "--port", "0", "--ctx", "512", "--temp", "0"], args].concat();
+        let mut process = Command::new(assert_cmd::cargo::cargo_bin("ruvllm"))
+            .args(all)
+            .env("RUVLLM_HOME", bench.path("home"))
+            .env("RUVLLM_THREADS", "1")
+            .env_remove("RUVLLM_API_KEYS")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        let mut line = String::new();
+        let out = process.stdout.as_mut().expect("it is piped");
+        BufReader::new(out).read_line(&mut line).expect("it says where it listens");
+        let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("{line:?}"));
+        Server {
+            address: address.trim_end_matches(['\n', '}', '"']).split('"').next().expect("text").to_owned(),
+            process,
+        }
+    }
+
+    /// Sends a request, and returns the stream to read the answer from.
+    fn send(&self, head: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        let lines = "host: x\r\nconnection: close\r\ncontent-type: application/json";
+        write!(stream, "{head} HTTP/1.1\r\n{lines}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).expect("sent");
+        stream
+    }
+
+    fn ask(&self, head: &str, body: &Value) -> String {
+        let mut answer = String::new();
+        self.send(head, &body.to_string()).read_to_string(&mut answer).expect("an answer");
+        answer
+    }
+
+    /// Sends a signal, and returns what the process wrote to standard error when it has ended with success.
+    fn end(mut self, signal: &str) -> String {
+        let sent = Command::new("kill").arg(signal).arg(self.process.id().to_string()).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+        let start = Instant::now();
+        let status = loop {
+            match self.process.try_wait().expect("it is a child") {
+                Some(status) => break status,
+                None if start.elapsed() > Duration::from_secs(30) => panic!("it does not end"),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let mut log = Vec::new();
+        self.process.stderr.take().expect("it is piped").read_to_end(&mut log).expect("a log");
+        assert!(status.success(), "{status}: {}", text(&log));
+        text(&log)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.process.kill();
+    }
+}
+
+#[test]
+fn a_model_is_served_until_a_signal_comes() {
+    for signal in ["-TERM", "-INT"] {
+        let bench = Bench::new();
+        let server = Server::start(&bench, &["--alias", "tiny", "--json"]);
+        let answer = server.ask("POST /v1/completions", &json!({ "prompt": "Once", "max_tokens": 4, "model": "tiny" }));
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("text_completion"), "{answer}");
+        // What has begun may end.
+        let body = json!({ "prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true }).to_string();
+        let mut stream = server.send("POST /v1/completions", &body);
+        stream.read_exact(&mut [0; 16]).expect("it begins");
+        let log = server.end(signal);
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).expect("it ends");
+        assert!(rest.contains("data: [DONE]"), "{rest}");
+        for line in log.lines() {
+            let event: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            assert_eq!(event["level"], "INFO", "{line}");
+        }
+        assert!(log.contains("\"status\":200") && log.contains("stopping"), "{log}");
+    }
+}
+
+#[test]
+fn prompts_are_known_after_a_restart() {
+    let bench = Bench::new();
+    let folder = bench.path("kv").to_string_lossy().into_owned();
+    let body = json!({ "prompt": "river stone ".repeat(40), "max_tokens": 2 });
+    let cached = || {
+        let server = Server::start(&bench, &["--cache-dir", &folder]);
+        let answer = server.ask("POST /v1/completions", &body);
+        server.end("-TERM");
+        let answer = answer.split("\"cached_tokens\":").nth(1).unwrap_or_else(|| panic!("{answer}")).to_owned();
+        answer.split('}').next().and_then(|n| n.parse::<usize>().ok()).expect("a count")
+    };
+    assert_eq!(cached(), 0);
+    assert!(cached() > 100);
+}
+
+#[test]
+fn keys_are_asked_for() {
+    let bench = Bench::new();
+    let keys = bench.file("keys.txt", "ann key-of-ann\n").to_string_lossy().into_owned();
+    let server = Server::start(&bench, &["--api-key-file", &keys]);
+    assert!(server.ask("POST /tokenize", &json!({ "text": "x" })).starts_with("HTTP/1.1 401 "));
+    let answer =
+        server.ask("POST /tokenize HTTP/1.1\r\nauthorization: Bearer key-of-ann\r\nx-rest:", &json!({ "text": "x" }));
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let log = server.end("-TERM");
+    assert!(log.contains("tenant=\"ann\"") && !log.contains("key-of-ann"), "{log}");
+}
+
+#[test]
+fn what_cannot_be_served_is_told_in_a_line() {
+    let bench = Bench::new();
+    let model = tiny().to_string_lossy().into_owned();
+    let run = |args: &[&str]| bench.run([&["serve", "--model", &model], args].concat());
+    let line = error_line(&run(&["--api-key-file", "missing.txt"]), 1);
+    assert!(line.starts_with("error: cannot read the key file missing.txt: "), "{line}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let line = error_line(&run(&["--port", &port]), 1);
+    assert_eq!(line, format!("error: cannot listen on 127.0.0.1:{port}: address already in use"));
+    assert!(error_line(&run(&["--host", "nowhere.invalid"]), 2).contains("--host nowhere.invalid is no address"));
+    assert!(error_line(&run(&["--parallel", "0"]), 2).contains("use a number from 1 to 4096"));
+}
