@@ -209,6 +209,10 @@ async fn handle(
             Given::check(parse(&bytes)?, &endpoint.all_fields(), endpoint.refused)?
         }
     };
+    let (user, metadata) = (given.text("user"), given.get("metadata").map(Value::to_string));
+    if user.is_some() || metadata.is_some() {
+        tracing::info!(id, user, metadata, "labels");
+    }
     let call = Call { server: Arc::clone(server), tenant: caller, given, uri: parts.uri, id: id.to_owned() };
     (endpoint.run)(call).await
 }

@@ -85,7 +85,8 @@ pub(crate) const TIMEOUT: Field =
     optional("timeout_ms", Kind::Int(1, 1 << 40), "how long the request may take in all; then it fails with 504");
 pub(crate) const PRIORITY: Field =
     optional("priority", Kind::Int(-10, 0), "below 0 lets others go first; higher ones belong to keys");
-pub(crate) const USER: Field = optional("user", Kind::Text, "a label; the answer does not depend on it");
+pub(crate) const USER: Field =
+    optional("user", Kind::Text, "a label for the server's log; the answer does not depend on it");
 
 /// What most requests for text may say.
 pub(crate) const GENERATION: &[Field] = &[
@@ -216,6 +217,7 @@ impl Asked {
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
                 tenant: call.tenant.id,
+                speculation: options.speculation,
                 priority,
                 deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
                 ..GenerateRequest::default()
@@ -276,10 +278,15 @@ impl Choices {
     /// # Errors
     /// A request that cannot be, a full queue, or a tenant that has enough of them.
     pub(crate) fn start(call: &Call, requests: Vec<GenerateRequest>) -> Result<Choices, ApiError> {
-        let place = call.tenant.enter()?;
         let service = &call.server.service;
+        let (n, n_max) = (requests.len(), service.n_inside_max());
+        if n > n_max {
+            let line =
+                format!("{n} answers in one request are more than the {n_max} that the server holds; ask for fewer");
+            return Err(ApiError::new(StatusCode::BAD_REQUEST, line));
+        }
+        let place = call.tenant.enter()?;
         let (sender, events) = unbounded_channel();
-        let n = requests.len();
         let submit = |(i, request)| {
             let sender = sender.clone();
             service.submit(request, Box::new(move |event| sender.send((i, event)).is_ok()))

@@ -23,6 +23,7 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Counter, "ruvllm_prompt_tokens_total", "tokens of prompts"),
     (Type::Counter, "ruvllm_cached_tokens_total", "tokens of prompts that were cached"),
     (Type::Counter, "ruvllm_generated_tokens_total", "tokens written"),
+    (Type::Counter, "ruvllm_guessed_tokens_total", "tokens guessed ahead, by whether they were right"),
     (Type::Counter, "ruvllm_computed_tokens_total", "tokens computed, of prompts and answers"),
     (Type::Counter, "ruvllm_preemptions_total", "times that a request gave way for want of memory"),
     (Type::Counter, "ruvllm_cache_lookups_total", "looks into the prefix cache, by what was found"),
@@ -120,6 +121,8 @@ impl Metrics {
             prompt_tokens: self.counter("ruvllm_prompt_tokens_total", None),
             cached_tokens: self.counter("ruvllm_cached_tokens_total", None),
             generated_tokens: self.counter("ruvllm_generated_tokens_total", None),
+            right_guesses: self.counter("ruvllm_guessed_tokens_total", Some(("guess", "right"))),
+            wrong_guesses: self.counter("ruvllm_guessed_tokens_total", Some(("guess", "wrong"))),
             finished: ["stop", "length", "cancelled", "deadline", "error"].map(|reason| (reason, finished(reason))),
             running: self.gauge("ruvllm_requests_running", None),
             waiting: self.gauge("ruvllm_requests_waiting", None),
@@ -173,6 +176,8 @@ pub(crate) struct EngineObserver {
     prompt_tokens: Counter,
     cached_tokens: Counter,
     generated_tokens: Counter,
+    right_guesses: Counter,
+    wrong_guesses: Counter,
     /// By reason.
     finished: [(&'static str, Counter); 5],
     running: Gauge,
@@ -197,6 +202,9 @@ impl Observer for EngineObserver {
         self.prompt_tokens.increment(summary.prompt_tokens.len() as u64);
         self.cached_tokens.increment(summary.timings.cached_tokens as u64);
         self.generated_tokens.increment(summary.tokens.len() as u64);
+        let (n_guessed, n_right) = (summary.timings.guessed_tokens, summary.timings.right_tokens);
+        self.right_guesses.increment(n_right as u64);
+        self.wrong_guesses.increment(n_guessed.saturating_sub(n_right) as u64);
         self.queue.record(summary.timings.queue_ms / 1e3);
         if !summary.tokens.is_empty() {
             self.ttft.record(summary.timings.ttft_ms / 1e3);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::app::{Answer, Call, Endpoint};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{MODEL, check_model};
+use crate::generate::{MODEL, check_model, offload};
 use crate::openai::messages;
 
 const TOKENIZE: &[Field] = &[
@@ -102,18 +102,20 @@ fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
 fn tokenize(call: Call) -> Answer {
     Box::pin(async move {
         check_model(&call)?;
-        let (service, given) = (&call.server.service, &call.given);
-        let options =
-            EncodeOptions { add_special: given.is_set("add_special"), parse_special: given.is_set("parse_special") };
-        let tokenizer = service.text().tokenizer();
-        let tokens = tokenizer.encode(given.text("text").unwrap_or_default(), options)?;
-        let mut answer = json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": service.info().n_ctx });
-        if given.is_set("with_pieces") {
-            let piece =
-                |id: &u32| String::from_utf8_lossy(&tokenizer.token_bytes(*id).unwrap_or_default()).into_owned();
-            answer["pieces"] = tokens.iter().map(piece).collect();
-        }
-        ok(&answer)
+        offload(move || {
+            let (service, given) = (&call.server.service, &call.given);
+            let (add_special, parse_special) = (given.is_set("add_special"), given.is_set("parse_special"));
+            let tokenizer = service.text().tokenizer();
+            let text = given.text("text").unwrap_or_default();
+            let tokens = tokenizer.encode(text, EncodeOptions { add_special, parse_special })?;
+            let mut answer = json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": service.info().n_ctx });
+            if given.is_set("with_pieces") {
+                let bytes = |id: &u32| tokenizer.token_bytes(*id).unwrap_or_default();
+                answer["pieces"] = tokens.iter().map(|id| String::from_utf8_lossy(&bytes(id)).into_owned()).collect();
+            }
+            ok(&answer)
+        })
+        .await
     })
 }
 
@@ -135,16 +137,19 @@ fn detokenize(call: Call) -> Answer {
 fn apply_template(call: Call) -> Answer {
     Box::pin(async move {
         check_model(&call)?;
-        let (text, given) = (call.server.service.text(), &call.given);
-        let input = ChatInput {
-            messages: messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?,
-            add_generation_prompt: given.get("add_generation_prompt") != Some(&Value::Bool(false)),
-            extra: given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
-            ..ChatInput::default()
-        };
-        let prompt = text.render_chat(&input)?;
-        let tokens = text.encode_rendered(&prompt)?;
-        ok(&json!({ "prompt": prompt, "tokens": tokens, "count": tokens.len() }))
+        offload(move || {
+            let (text, given) = (call.server.service.text(), &call.given);
+            let input = ChatInput {
+                messages: messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?,
+                add_generation_prompt: given.get("add_generation_prompt") != Some(&Value::Bool(false)),
+                extra: given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
+                ..ChatInput::default()
+            };
+            let prompt = text.render_chat(&input)?;
+            let tokens = text.encode_rendered(&prompt)?;
+            ok(&json!({ "prompt": prompt, "tokens": tokens, "count": tokens.len() }))
+        })
+        .await
     })
 }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use ruvllm_engine::{SamplingParams, SchedulerOptions};
+use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
 
 use crate::auth::KeyOptions;
 
@@ -16,6 +16,8 @@ pub struct ServerOptions {
     pub model: String,
     /// How tokens are chosen where a request does not say.
     pub sampling: SamplingParams,
+    /// Whether tokens are guessed ahead; answers are the same.
+    pub speculation: Speculation,
     /// How steps of the engine are filled.
     pub scheduler: SchedulerOptions,
     /// Requests that may wait beside those that run; more are answered with 429.
@@ -47,6 +49,7 @@ impl Default for ServerOptions {
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080),
             model: "default".to_owned(),
             sampling: SamplingParams::default(),
+            speculation: Speculation::default(),
             scheduler: SchedulerOptions::default(),
             queue_max: 256,
             keys: KeyOptions::default(),

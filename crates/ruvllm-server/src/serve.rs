@@ -24,6 +24,8 @@ use crate::options::{ServerError, ServerOptions};
 
 /// How often metrics put away what they were told.
 const UPKEEP: Duration = Duration::from_secs(5);
+/// How often it is looked whether the engine lives.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Threads that read and write; what computes has its own.
 const N_THREADS: usize = 2;
 /// How long connections may take to close after the last answer.
@@ -76,6 +78,10 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future
         let (place, accepted) = tokio::select! {
             accepted = accept => accepted,
             () = &mut stop => break,
+            () = ended(&server) => {
+                tracing::error!("the engine has ended by an internal error");
+                break;
+            }
         };
         match accepted {
             Ok((stream, _)) => {
@@ -103,6 +109,13 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future
         tracing::warn!("connections were still open when the time was over");
     }
     upkeep.abort();
+}
+
+/// Ends when the engine's thread has.
+async fn ended(server: &Server) {
+    while !server.service().has_ended() {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+    }
 }
 
 async fn upkeep(server: Arc<Server>) {

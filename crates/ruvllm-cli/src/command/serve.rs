@@ -9,7 +9,7 @@ use ruvllm_engine::LoadOptions;
 use ruvllm_server::{KeyOptions, ServerOptions};
 
 use super::App;
-use crate::args::{ContextArgs, LoadArgs, MAX_CTX, ModelArgs, SamplingArgs, count};
+use crate::args::{ContextArgs, LoadArgs, MAX_CTX, ModelArgs, SamplingArgs, SpeculationArgs, count};
 use crate::error::{Error, Result};
 use crate::{interrupt, output};
 
@@ -80,6 +80,8 @@ pub struct ServeArgs {
     no_prefix_cache: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     /// Write the log as JSON, one object a line
     #[arg(long)]
     json: bool,
@@ -130,6 +132,7 @@ impl ServeArgs {
             address: self.address()?,
             model: self.alias.clone().unwrap_or_else(|| self.model_name()),
             sampling: self.sampling.params(),
+            speculation: self.speculation.speculate,
             scheduler,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },

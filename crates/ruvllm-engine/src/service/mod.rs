@@ -264,6 +264,11 @@ impl Service {
         self.shared.n_running_max
     }
 
+    /// Returns how many requests can wait and run together.
+    pub fn n_inside_max(&self) -> usize {
+        self.shared.n_inside_max
+    }
+
     /// Takes a request; its events go to `sink`. It is cancelled within one step, in its prompt too, when its own
     /// [`CancelToken`] is set, when the ticket is dropped and when the sink returns false.
     ///

@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
+use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams, Speculation};
+use ruvllm_server::ServerOptions;
 use ruvllm_testkit::{Golden, real_model};
 use serde_json::{Value, json};
 
@@ -269,7 +270,7 @@ fn what_the_server_is_and_takes_is_told() {
     assert_eq!(bench.metric("ruvllm_ttft_seconds_count"), 1.0);
     assert_eq!(bench.metric("ruvllm_inter_token_seconds_count"), 4.0);
     assert!(bench.metric("ruvllm_kv_blocks{state=\"free\"}") > 0.0);
-    assert!(bench.metric("ruvllm_step_seconds_count") >= 5.0);
+    assert!(bench.metric("ruvllm_step_seconds_count") >= 1.0);
 }
 
 #[test]
@@ -328,13 +329,15 @@ fn ask_all(bench: &Bench, bodies: &[Value], n_clients: usize) -> Vec<Value> {
     answers.into_inner().expect("no panic")
 }
 
-/// Issue "Serving", 4: alone and beside fifteen others, cold and warm, all answers are the same.
+/// Issue "Serving", 4: alone and beside fifteen others, cold and warm, guessed ahead and not, all
+/// answers are the same.
 #[test]
 fn company_changes_no_answer() {
     let bodies: Vec<Value> = (0..200).map(mixed).collect();
     let (folder, path) = crate::client::tiny_chat();
     let load = LoadOptions { n_seq_max: 16, ..load_options() };
-    let cold = Bench::new(&path, &LoadOptions { prefix_cache: false, ..load.clone() }, options());
+    let plain = ServerOptions { speculation: Speculation::Off, ..options() };
+    let cold = Bench::new(&path, &LoadOptions { prefix_cache: false, ..load.clone() }, plain);
     let alone = ask_all(&cold, &bodies, 1);
     drop(cold);
     let bench = Bench::new(&path, &load, options());

@@ -137,10 +137,9 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         self.stop();
-        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join) {
-            if !std::thread::panicking() {
-                std::panic::resume_unwind(panic);
-            }
+        let result = self.thread.take().map(JoinHandle::join);
+        if let Some(Err(panic)) = result.filter(|_| !std::thread::panicking()) {
+            std::panic::resume_unwind(panic);
         }
     }
 }
@@ -179,11 +178,8 @@ impl Reply {
         let status =
             first.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{first:?}"));
         let mut headers = Vec::new();
-        loop {
-            match line().split_once(':') {
-                Some((name, value)) => headers.push((name.to_lowercase(), value.trim().to_owned())),
-                None => break,
-            }
+        while let Some((name, value)) = line().split_once(':') {
+            headers.push((name.to_lowercase(), value.trim().to_owned()));
         }
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).expect("the whole answer");

@@ -46,6 +46,7 @@ fn every_field_is_honoured_or_named() {
         ("max_completion_tokens", json!(2), "'max_completion_tokens' is 2 and 'max_tokens' is 1; send one of them"),
         ("stop", json!(""), "a text of 'stop' is empty"),
         ("stream_options", json!({}), "'stream_options' is for streams"),
+        ("n", json!(65), "'n' is 65; it must be a whole number from 1 to 64"),
         ("priority", json!(3), "'priority' is 3; it must be a whole number from -10 to 0"),
         ("messages", json!([]), "'messages' is a list; it must be a list of 1 to 4096, not of 0"),
         (
