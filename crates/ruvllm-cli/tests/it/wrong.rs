@@ -104,7 +104,7 @@ fn bad_flags() {
         (&["tokenize"], "--text"),
         (&["logits", "--tokens", "x.json"], "--out"),
         (&["perplexity", "--file", "x", "--ctx", "1"], "--ctx"),
-        (&["serve"], "serve"),
+        (&["srve"], "srve"),
         (&["rm"], "which model"),
         (&["rm", "./mine.gguf"], "file of your own"),
         (&["pull", "./mine.gguf"], "already"),
