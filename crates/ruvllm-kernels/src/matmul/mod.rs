@@ -125,10 +125,19 @@ static ALL: &[Table] = &[
     #[cfg(target_arch = "aarch64")]
     Table {
         isa: Isa::Neon,
+        name: "neon+i8mm",
+        supported: || std::arch::is_aarch64_feature_detected!("i8mm"),
+        quantize: int::neon::quantize,
+        int: int_kernels!(neon, { int::neon::MMLA }),
+        float: float::neon::run,
+    },
+    #[cfg(target_arch = "aarch64")]
+    Table {
+        isa: Isa::Neon,
         name: "neon+dotprod",
         supported: || std::arch::is_aarch64_feature_detected!("dotprod"),
         quantize: int::neon::quantize,
-        int: int_kernels!(neon, true),
+        int: int_kernels!(neon, { int::neon::DOT }),
         float: float::neon::run,
     },
     #[cfg(target_arch = "aarch64")]
@@ -137,7 +146,7 @@ static ALL: &[Table] = &[
         name: "neon",
         supported: || true,
         quantize: int::neon::quantize,
-        int: int_kernels!(neon, false),
+        int: int_kernels!(neon, { int::neon::PAIRS }),
         float: float::neon::run,
     },
     Table {

@@ -1,15 +1,26 @@
 //! NEON: a vector is 4 rows by 4 values (a quarter of a panel's 64 bytes), weights as signed bytes.
 //!
-//! With `DOT` (the `dotprod` extension) a group is one `sdot`, whose intrinsic is not stable and which is therefore
-//! written in assembly. Without it, `smull` makes i16 products (at most 128 * 127) and `sadalp` adds pairs of them to
-//! two i32 vectors, which one `addp` joins at the block's end. High and low bytes of the activations have sums of their
-//! own. A tile is one quarter by `MR` activation rows.
+//! What a CPU has decides how bytes are multiplied ([`PAIRS`], [`DOT`] or [`MMLA`]); the intrinsics of the latter two
+//! are not stable, so their instructions are written in assembly. A tile is one quarter by `MR` activation rows.
+//!
+//! - Pairs: `smull` makes i16 products (at most 128 * 127) and `sadalp` adds pairs of them to two i32 vectors, which one
+//!   `addp` joins at the block's end. High and low bytes of the activations have sums of their own.
+//! - `dotprod`: a group is one `sdot` by the high bytes and one by the low ones.
+//! - `i8mm`: `smmla` multiplies two rows of 8 weights with two rows of 8 activations: the high and the low bytes of one.
+//!   A tile of one row profits like one of many, by half the instructions of `sdot`.
 
 use super::super::acts::{ActBlock, block_scale};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::Job;
 use std::arch::aarch64::*;
 use std::arch::asm;
+
+/// Without extensions.
+pub(in super::super) const PAIRS: u8 = 0;
+/// With `dotprod`.
+pub(in super::super) const DOT: u8 = 1;
+/// With `i8mm`.
+pub(in super::super) const MMLA: u8 = 2;
 
 /// Quantises whole blocks.
 #[target_feature(enable = "neon")]
@@ -58,9 +69,9 @@ fn low_bytes(ints: &[int32x4_t; 4]) -> int8x16_t {
 }
 
 /// # Safety
-/// As [`super::Kernel`] says; with `DOT` the CPU has `dotprod`.
+/// As [`super::Kernel`] says; the CPU has what `HOW` needs.
 #[target_feature(enable = "neon")]
-pub(in super::super) unsafe fn run<F: Format, const DOT: bool>(job: &Job<'_>) {
+pub(in super::super) unsafe fn run<F: Format, const HOW: u8>(job: &Job<'_>) {
     for p in 0..job.n_panels {
         let mut i = 0;
         while i < job.rows.len() {
@@ -69,9 +80,9 @@ pub(in super::super) unsafe fn run<F: Format, const DOT: bool>(job: &Job<'_>) {
                 // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
                 unsafe {
                     match n {
-                        4.. => tile::<F, DOT, 4>(job, p, quarter, i),
-                        2.. => tile::<F, DOT, 2>(job, p, quarter, i),
-                        _ => tile::<F, DOT, 1>(job, p, quarter, i),
+                        4.. => tile::<F, HOW, 4>(job, p, quarter, i),
+                        2.. => tile::<F, HOW, 2>(job, p, quarter, i),
+                        _ => tile::<F, HOW, 1>(job, p, quarter, i),
                     }
                 }
             }
@@ -89,7 +100,7 @@ pub(in super::super) unsafe fn run<F: Format, const DOT: bool>(job: &Job<'_>) {
 /// # Safety
 /// As [`super::Kernel`] says, with `p` one of the job's panels, `quarter < 4` and `i + MR` within its rows.
 #[target_feature(enable = "neon")]
-unsafe fn tile<F: Format, const DOT: bool, const MR: usize>(job: &Job<'_>, p: usize, quarter: usize, i: usize) {
+unsafe fn tile<F: Format, const HOW: u8, const MR: usize>(job: &Job<'_>, p: usize, quarter: usize, i: usize) {
     let mut acts = [std::ptr::null::<ActBlock>(); MR];
     for r in 0..MR {
         // SAFETY: `Job::check` compared the row index with the buffer.
@@ -117,7 +128,7 @@ unsafe fn tile<F: Format, const DOT: bool, const MR: usize>(job: &Job<'_>, p: us
             let (w_scale, min) = block_scales::<F>(panel, b, quarter);
             if F::HALVES {
                 for half in 0..2 {
-                    let dot = groups::<F, DOT, MR>(q, &act, 4 * half, 4 * half + 4);
+                    let dot = groups::<F, HOW, MR>(q, &act, 4 * half, 4 * half + 4);
                     for r in 0..MR {
                         let start = vdupq_n_s32((*act[r]).neg_half_sums[half] * F::OFFSET);
                         let scale = vmulq_n_f32(w_scale[half], (*act[r]).scale);
@@ -127,7 +138,7 @@ unsafe fn tile<F: Format, const DOT: bool, const MR: usize>(job: &Job<'_>, p: us
             } else {
                 // 8-bit weights are signed here and need no offset.
                 let offset = if F::BITS == 8 { 0 } else { F::OFFSET };
-                let dot = groups::<F, DOT, MR>(q, &act, 0, 8);
+                let dot = groups::<F, HOW, MR>(q, &act, 0, 8);
                 for r in 0..MR {
                     let start = vdupq_n_s32((*act[r]).neg_sum * offset);
                     let scale = vmulq_n_f32(w_scale[0], (*act[r]).scale);
@@ -153,12 +164,16 @@ unsafe fn tile<F: Format, const DOT: bool, const MR: usize>(job: &Job<'_>, p: us
 /// `q` and `act` point to a quarter of a block of the format and to blocks of activations.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn groups<F: Format, const DOT: bool, const MR: usize>(
+unsafe fn groups<F: Format, const HOW: u8, const MR: usize>(
     q: *const u8,
     act: &[*const ActBlock; MR],
     from: usize,
     to: usize,
 ) -> [int32x4_t; MR] {
+    if HOW == MMLA {
+        // SAFETY: the caller's promise; `run` with `MMLA` is only reached where the CPU has the instruction.
+        return unsafe { matrices::<F, MR>(q, act, from, to) };
+    }
     let mut hi = [[vdupq_n_s32(0); 2]; MR];
     let mut lo = [[vdupq_n_s32(0); 2]; MR];
     for j in from..to {
@@ -169,16 +184,74 @@ unsafe fn groups<F: Format, const DOT: bool, const MR: usize>(
                 // SAFETY: four of the 32 high or of the 32 low bytes; a block is aligned and starts with them.
                 let a = vreinterpretq_s8_s32(vdupq_n_s32(unsafe { act[r].cast::<i32>().add(word).read() }));
                 // SAFETY: `run` with `DOT` is only reached where the CPU has the instruction.
-                unsafe { multiply_add::<DOT>(sums, w, a) };
+                unsafe { multiply_add::<HOW>(sums, w, a) };
             }
         }
     }
     let mut dot = [vdupq_n_s32(0); MR];
     for r in 0..MR {
-        let sum = |sums: [int32x4_t; 2]| if DOT { sums[0] } else { vpaddq_s32(sums[0], sums[1]) };
+        let sum = |sums: [int32x4_t; 2]| if HOW == DOT { sums[0] } else { vpaddq_s32(sums[0], sums[1]) };
         dot[r] = vaddq_s32(vshlq_n_s32::<8>(sum(hi[r])), sum(lo[r]));
     }
     dot
+}
+
+/// Returns what [`groups`] does, two groups at a time.
+///
+/// # Safety
+/// As [`groups`] says, and the CPU has `i8mm`.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn matrices<F: Format, const MR: usize>(
+    q: *const u8,
+    act: &[*const ActBlock; MR],
+    from: usize,
+    to: usize,
+) -> [int32x4_t; MR] {
+    // Of weight rows 0 and 1, then of 2 and 3: `[high, low, high, low]`.
+    let mut sums = [[vdupq_n_s32(0); 2]; MR];
+    for j in (from..to).step_by(2) {
+        // SAFETY: the caller's promise; blocks and halves of them have an even number of groups.
+        let (even, odd) = unsafe { (unpack::<F>(q, j), unpack::<F>(q, j + 1)) };
+        let (even, odd) = (vreinterpretq_s32_s8(even), vreinterpretq_s32_s8(odd));
+        // Two rows of 8 values each.
+        let w = [vzip1q_s32(even, odd), vzip2q_s32(even, odd)].map(|w| vreinterpretq_s8_s32(w));
+        for r in 0..MR {
+            let bytes = act[r].cast::<i8>();
+            // SAFETY: eight of the 32 high and of the 32 low bytes; a block starts with them.
+            let a = unsafe { vcombine_s8(vld1_s8(bytes.add(4 * j)), vld1_s8(bytes.add(BLOCK + 4 * j))) };
+            for (sum, w) in sums[r].iter_mut().zip(w) {
+                // SAFETY: the caller's promise.
+                unsafe { smmla(sum, w, a) };
+            }
+        }
+    }
+    let mut dot = [vdupq_n_s32(0); MR];
+    for r in 0..MR {
+        let [first, second] = sums[r];
+        dot[r] = vaddq_s32(vshlq_n_s32::<8>(vuzp1q_s32(first, second)), vuzp2q_s32(first, second));
+    }
+    dot
+}
+
+/// Adds the products of two rows of 8 bytes with two others: lane `2i + j` is row `i` of `w` by row `j` of `a`.
+///
+/// # Safety
+/// The CPU has `i8mm`.
+#[inline]
+#[target_feature(enable = "neon")]
+unsafe fn smmla(acc: &mut int32x4_t, w: int8x16_t, a: int8x16_t) {
+    // SAFETY: registers only; the caller knows that the instruction exists.
+    unsafe {
+        asm!(
+            ".arch_extension i8mm",
+            "smmla {acc:v}.4s, {w:v}.16b, {a:v}.16b",
+            acc = inout(vreg) *acc,
+            w = in(vreg) w,
+            a = in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
 }
 
 /// Adds the products of 16 bytes to sums: with `DOT` by fours to the first, else by pairs to both.
@@ -187,8 +260,8 @@ unsafe fn groups<F: Format, const DOT: bool, const MR: usize>(
 /// With `DOT` the CPU has `dotprod`.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn multiply_add<const DOT: bool>(sums: &mut [int32x4_t; 2], w: int8x16_t, a: int8x16_t) {
-    if DOT {
+unsafe fn multiply_add<const HOW: u8>(sums: &mut [int32x4_t; 2], w: int8x16_t, a: int8x16_t) {
+    if HOW == DOT {
         // SAFETY: the caller's promise.
         unsafe { sdot(&mut sums[0], w, a) };
     } else {
