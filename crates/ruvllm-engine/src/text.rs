@@ -58,7 +58,8 @@ impl ModelText {
         self.encode_chat(&ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() })
     }
 
-    /// Returns the text of a conversation, rendered by the chat template.
+    /// Returns the text of a conversation, rendered by the chat template. Functions and calls that the template knows
+    /// nothing of become text; see [`crate::tools`].
     ///
     /// # Errors
     /// No template, or one that refuses the messages.
@@ -67,7 +68,7 @@ impl ModelText {
             let line = format!("model '{}' has no chat template; use raw prompts", self.name);
             EngineError::new(ErrorKind::Prompt, line)
         })?;
-        template.render(input)
+        crate::tools::prompt::render(template, input)
     }
 
     /// Returns the tokens of a conversation, rendered by the chat template.
