@@ -37,6 +37,10 @@ pub(super) fn source(tool_use: &ToolUse) -> Result<GrammarSource, EngineError> {
         is_several: tool_use.is_parallel && syntax.allows_several() && !matches!(tool_use.choice, ToolChoice::Named(_)),
         lark: String::new(),
     };
+    // What is refused or let be depends on it, so sources that differ in it differ.
+    let strict = rules.tools.iter().filter(|tool| tool.is_strict).map(|tool| tool.name.as_str());
+    let strict = strict.collect::<Vec<_>>().join(", ");
+    rules.line(&format!("// strict: {strict}"));
     syntax.rules(&mut rules)?;
     Ok(GrammarSource::Lark(rules.lark))
 }

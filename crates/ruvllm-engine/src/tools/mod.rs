@@ -200,7 +200,7 @@ impl ToolUse {
     ///
     /// # Errors
     /// [`ErrorKind::Options`]: none, a name that cannot be one or stands twice, parameters that are no object, or the
-    /// choice of one that is not there. [`ErrorKind::Prompt`]: a template that does not compile.
+    /// choice of one that is not there.
     pub fn new(
         text: &ModelText,
         tools: Vec<Tool>,
@@ -223,7 +223,7 @@ impl ToolUse {
             let known: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
             return refused(format!("the function '{name}' is chosen and not there; there is {}", known.join(", ")));
         }
-        let format = text.template()?.map_or(ToolFormat::Generic, ToolFormat::of);
+        let format = text.tool_format();
         Ok(ToolUse { text: text.clone(), format, tools: tools.into(), choice, is_parallel })
     }
 

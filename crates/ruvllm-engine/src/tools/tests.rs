@@ -436,13 +436,14 @@ fn gemmas_schemas() {
     for arguments in [
         "{n:3}",
         "{when:null,n:true}",
-        "{when:<escape>now, {or} never<escape>,n:-7,list:[{x:1.5},{x:2,}]}",
+        "{when:<escape>now, {or} never<escape>,n:-7,list:[{x:1.5},{x:2}]}",
         "{n:1,list:[],free:{a:<escape><escape>,b_1:[1,false]}}",
     ] {
-        // A comma too many is one that is not allowed.
-        assert_eq!(allows(&good, &call(arguments)), !arguments.contains(",}"), "{arguments}");
+        assert!(allows(&good, &call(arguments)), "{arguments}");
     }
-    for arguments in ["{}", "{n:1.5}", "{n:<escape>1<escape>}", "{n:1,list:[{}]}", "{n:1,when:null}", "{n:1,other:2}"] {
+    for arguments in
+        ["{}", "{n:1,}", "{n:1.5}", "{n:<escape>1<escape>}", "{n:1,list:[{}]}", "{n:1,when:null}", "{n:1,other:2}"]
+    {
         assert!(!allows(&good, &call(arguments)), "{arguments}");
     }
     let line = grammar(json!({ "properties": { "a": { "type": "string", "pattern": "x" } } })).expect_err("refused");
