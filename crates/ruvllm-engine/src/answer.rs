@@ -74,7 +74,7 @@ impl Answer {
         let n_prompt = request.prompt.len();
         let tokenizer = Arc::clone(backend.tokenizer()?);
         let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, request.logprobs)?;
-        if request.grammar.is_some() && !request.stop.is_empty() {
+        if request.grammar.as_ref().is_some_and(|grammar| !grammar.allows_stops()) && !request.stop.is_empty() {
             let line =
                 "a grammar and stop strings together; the answer ends where the grammar is complete, leave them out";
             return Err(EngineError::new(ErrorKind::Options, line));
@@ -282,7 +282,7 @@ impl Answer {
             self.finish = Some(FinishReason::Stop);
             self.flush(&mut text);
         } else {
-            let piece = self.decoder.push(id).unwrap_or_default();
+            let piece = self.decoder.push_as(id, self.request.visible.contains(&id)).unwrap_or_default();
             if self.stop.push(&piece, &mut text) {
                 self.finish = Some(FinishReason::Stop);
             } else if is_complete {

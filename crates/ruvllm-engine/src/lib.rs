@@ -40,6 +40,7 @@ mod stop;
 pub mod template;
 mod text;
 pub mod tokenizer;
+pub mod tools;
 
 pub use backend::{
     FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,

@@ -24,6 +24,8 @@ pub struct GenerateRequest {
     pub grammar: Option<Grammar>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Control tokens that are part of the text: marks of calls, for example. Others are not written.
+    pub visible: Vec<u32>,
     /// Go on past end-of-generation tokens (benchmarks).
     pub ignore_eos: bool,
     /// Whose request it is: cached prefixes are shared within a tenant only, and a quota counts its sequences. 0 is

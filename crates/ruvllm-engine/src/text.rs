@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::template::{ChatInput, ChatTemplate};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::tools::ToolFormat;
 use crate::{EngineError, ErrorKind};
 
 /// A model's tokenizer and chat template. Clones share them; any thread may use one while the model computes.
@@ -58,7 +59,8 @@ impl ModelText {
         self.encode_chat(&ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() })
     }
 
-    /// Returns the text of a conversation, rendered by the chat template.
+    /// Returns the text of a conversation, rendered by the chat template. Functions and calls that the template knows
+    /// nothing of become text; see [`crate::tools`].
     ///
     /// # Errors
     /// No template, or one that refuses the messages.
@@ -67,7 +69,7 @@ impl ModelText {
             let line = format!("model '{}' has no chat template; use raw prompts", self.name);
             EngineError::new(ErrorKind::Prompt, line)
         })?;
-        template.render(input)
+        crate::tools::prompt::render(template, input)
     }
 
     /// Returns the tokens of a conversation, rendered by the chat template.
@@ -88,6 +90,11 @@ impl ModelText {
         let has_bos =
             tokenizer.bos().and_then(|bos| tokenizer.token_text(bos)).is_some_and(|bos| text.starts_with(bos));
         tokenizer.encode(text, EncodeOptions { add_special: !has_bos, parse_special: true })
+    }
+
+    /// Returns what the model writes to call a function, by its chat template.
+    pub fn tool_format(&self) -> ToolFormat {
+        self.template().ok().flatten().map_or(ToolFormat::Generic, ToolFormat::of)
     }
 
     /// Returns whether the chat template reads a variable of this name, `tools` for example: one that does not would

@@ -27,6 +27,7 @@ mod page;
 mod serve;
 mod stream;
 mod structure;
+mod tools;
 
 pub use app::Server;
 pub use auth::KeyOptions;

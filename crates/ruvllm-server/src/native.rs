@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Method, Response, StatusCode, header};
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
+use ruvllm_engine::tools::ToolUse;
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Call, Endpoint};
@@ -13,6 +14,7 @@ use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, check_model, offload};
 use crate::openai::messages;
+use crate::tools;
 
 const TOKENIZE: &[Field] = &[
     required("text", Kind::Text, "the text"),
@@ -30,6 +32,7 @@ const DETOKENIZE: &[Field] = &[
 
 const APPLY_TEMPLATE: &[Field] = &[
     required("messages", messages::MESSAGES, "the conversation"),
+    tools::CHAT[0],
     optional("add_generation_prompt", Kind::Bool, "end with what opens the next answer; so by default"),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the template"),
     MODEL,
@@ -141,6 +144,7 @@ fn apply_template(call: Call) -> Answer {
             let (text, given) = (call.server.service.text(), &call.given);
             let input = ChatInput {
                 messages: messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?,
+                tools: tools::read(&call)?.as_ref().map(ToolUse::definitions),
                 add_generation_prompt: given.get("add_generation_prompt") != Some(&Value::Bool(false)),
                 extra: given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
                 ..ChatInput::default()

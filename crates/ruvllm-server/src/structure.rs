@@ -66,7 +66,7 @@ pub(crate) const STRUCTURED_OUTPUTS: Field =
 pub(crate) struct Grammars(Mutex<VecDeque<(GrammarSource, Grammar)>>);
 
 impl Grammars {
-    fn find(&self, source: &GrammarSource) -> Option<Grammar> {
+    pub(crate) fn find(&self, source: &GrammarSource) -> Option<Grammar> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|(known, _)| known == source)?;
         let found = kept.remove(at)?;
@@ -75,7 +75,7 @@ impl Grammars {
         Some(grammar)
     }
 
-    fn keep(&self, source: GrammarSource, grammar: Grammar) {
+    pub(crate) fn keep(&self, source: GrammarSource, grammar: Grammar) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() == N_KEPT {
             kept.pop_front();

@@ -91,7 +91,8 @@ impl GrammarCompiler {
             let running = thread.spawn_scoped(scope, compile).map_err(|error| refused(&error.to_string()))?;
             running.join().unwrap_or_else(|_| Err(refused("its compiler failed")))
         })?;
-        Ok(Grammar { matcher: Arc::new(Mutex::new(matcher)), tokenizer: Arc::clone(&self.tokenizer) })
+        let (matcher, tokenizer) = (Arc::new(Mutex::new(matcher)), Arc::clone(&self.tokenizer));
+        Ok(Grammar { matcher, tokenizer, allows_stops: false })
     }
 }
 
@@ -107,12 +108,24 @@ pub struct Grammar {
     /// Before the first token.
     matcher: Arc<Mutex<Matcher>>,
     tokenizer: Arc<Tokenizer>,
+    /// Stop strings may end the answer as well.
+    allows_stops: bool,
 }
 
 impl Grammar {
     /// Begins an answer.
     pub fn start(&self) -> Constraint {
         Constraint::new(self)
+    }
+
+    /// Returns the grammar for answers that stop strings may end: what they cut off is missing then.
+    pub(crate) fn with_stops(self) -> Grammar {
+        Grammar { allows_stops: true, ..self }
+    }
+
+    /// Returns whether stop strings may end the answer.
+    pub(crate) fn allows_stops(&self) -> bool {
+        self.allows_stops
     }
 
     /// Returns whether it was compiled for this model.
@@ -171,15 +184,22 @@ fn depth(text: &str) -> usize {
     most
 }
 
-fn json_schema(mut schema: Value) -> Result<TopLevelGrammar, EngineError> {
+fn json_schema(schema: Value) -> Result<TopLevelGrammar, EngineError> {
+    Ok(TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(with_bounded_space(schema)?)))
+}
+
+/// Returns a schema that allows white space between the tokens of JSON, but no endless run of it.
+///
+/// # Errors
+/// The schema says itself what `llguidance` is to do.
+pub(crate) fn with_bounded_space(mut schema: Value) -> Result<Value, EngineError> {
     if let Some(object) = schema.as_object_mut() {
         if object.contains_key("x-guidance") {
             return Err(refused("the schema uses 'x-guidance', which is not supported"));
         }
-        // White space between tokens, but no endless run of it.
         object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": r"[ \t\n\r]{1,64}" }));
     }
-    Ok(TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(schema)))
+    Ok(schema)
 }
 
 fn choice(texts: &[String]) -> Result<TopLevelGrammar, EngineError> {

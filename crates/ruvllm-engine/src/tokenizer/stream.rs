@@ -40,7 +40,12 @@ impl<T: Borrow<Tokenizer>> DecodeStream<T> {
     /// Takes a token and returns the text that is certain now: `None` where that is nothing. Bytes that can no longer
     /// become a character give U+FFFD.
     pub fn push(&mut self, id: u32) -> Option<String> {
-        let piece = self.tokenizer.borrow().piece(id, self.render_special);
+        self.push_as(id, self.render_special)
+    }
+
+    /// The same, for a token whose text is written or not, whatever was said about others.
+    pub fn push_as(&mut self, id: u32, render_special: bool) -> Option<String> {
+        let piece = self.tokenizer.borrow().piece(id, render_special);
         let strip = std::mem::take(&mut self.strip_space) && piece.first() == Some(&b' ');
         self.pending.extend_from_slice(&piece[usize::from(strip)..]);
         let n_certain = self.pending.len() - unfinished(&self.pending);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, check_model, offload};
 use crate::openai::messages::{encode, joined};
 use crate::stream::{self, Events, Gone};
+use crate::tools::{self, Called, Reading, call_id};
 
 const TEXT_BLOCK: &[Field] = &[
     required("type", Kind::Word(&["text"]), "the model reads text only"),
@@ -22,9 +24,30 @@ const TEXT_BLOCK: &[Field] = &[
 
 const CONTENT: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Object(TEXT_BLOCK), 0, 4096)]);
 
+const CACHE: Field =
+    optional("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not");
+
+const TOOL_USE: &[Field] = &[
+    required("type", Kind::Word(&["tool_use"]), "a tool that the assistant used"),
+    required("id", Kind::Text, "what its result refers to"),
+    required("name", Kind::Text, "the tool's name"),
+    required("input", Kind::Map(&Kind::Any), "what it was given"),
+    CACHE,
+];
+
+const TOOL_RESULT: &[Field] = &[
+    required("type", Kind::Word(&["tool_result"]), "what a tool returned, in a message of the user"),
+    required("tool_use_id", Kind::Text, "the use that it answers"),
+    optional("content", CONTENT, "what it returned"),
+    optional("is_error", Kind::Bool, "the tool failed; the model is told so"),
+    CACHE,
+];
+
+const BLOCK: Kind = Kind::Tagged(&[("text", TEXT_BLOCK), ("tool_use", TOOL_USE), ("tool_result", TOOL_RESULT)]);
+
 const MESSAGE: &[Field] = &[
     required("role", Kind::Word(&["user", "assistant"]), "who says it"),
-    required("content", CONTENT, "what is said"),
+    required("content", Kind::Either(&[Kind::Text, Kind::List(&BLOCK, 0, 4096)]), "what is said"),
 ];
 
 /// What is answered or counted.
@@ -70,14 +93,16 @@ pub(super) fn answer(call: Call) -> Answer {
                 "a text of 'stop_sequences' is empty; it would end every answer",
             ));
         }
-        let prompt = prompt(&call).await?;
+        let tool_use = tools::read(&call)?;
+        tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
+        let prompt = prompt(&call, tool_use.as_ref()).await?;
         let n_prompt = prompt.len();
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, n_prompt, choices, events))),
+            true => Ok(stream::respond(|events| write(call, n_prompt, tool_use, choices, events))),
             false => {
                 let summaries = choices.collect().await?;
-                Ok(json_response(StatusCode::OK, &whole(&call, &summaries[0])))
+                Ok(json_response(StatusCode::OK, &whole(&call, tool_use.as_ref(), &summaries[0])))
             }
         }
     })
@@ -87,23 +112,24 @@ pub(super) fn answer(call: Call) -> Answer {
 pub(super) fn count(call: Call) -> Answer {
     Box::pin(async move {
         check_model(&call)?;
-        let n_tokens = prompt(&call).await?.len();
+        let tool_use = tools::read(&call)?;
+        let n_tokens = prompt(&call, tool_use.as_ref()).await?.len();
         Ok(json_response(StatusCode::OK, &json!({ "input_tokens": n_tokens })))
     })
 }
 
 /// Returns the tokens of the conversation.
-async fn prompt(call: &Call) -> Result<Vec<u32>, ApiError> {
-    let message = |role: &str, content: &Value| json!({ "role": role, "content": joined(content) });
-    let mut messages: Vec<Value> =
-        call.given.get("system").map(|system| message("system", system)).into_iter().collect();
-    for given in call.given.list("messages").into_iter().flatten() {
-        messages.push(message(given["role"].as_str().unwrap_or_default(), &given["content"]));
+async fn prompt(call: &Call, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, ApiError> {
+    let system = call.given.get("system").map(|system| json!({ "role": "system", "content": joined(system) }));
+    let mut messages: Vec<Value> = system.into_iter().collect();
+    for (i, given) in call.given.list("messages").into_iter().flatten().enumerate() {
+        add_message(&mut messages, given, &format!("messages[{i}]"))?;
     }
-    let ends_with_assistant = messages.last().is_some_and(|last| last["role"] == "assistant");
-    let begun = messages.pop_if(|_| ends_with_assistant).map(|last| joined(&last["content"]));
+    let is_begun = |last: &Value| last["role"] == "assistant" && last["tool_calls"].is_null();
+    let begun = messages.pop_if(|last| is_begun(last)).map(|last| joined(&last["content"]));
     let extra = call.given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
-    let input = ChatInput { messages, add_generation_prompt: true, extra, ..ChatInput::default() };
+    let tools = tool_use.map(ToolUse::definitions);
+    let input = ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() };
     let text = call.server.service.text().clone();
     offload(move || match begun {
         // What the assistant has begun follows what opens its answer.
@@ -113,10 +139,53 @@ async fn prompt(call: &Call) -> Result<Vec<u32>, ApiError> {
     .await
 }
 
+/// Adds a message as the chat template reads it: results are messages of their own, in front of what the user says.
+fn add_message(messages: &mut Vec<Value>, given: &Value, path: &str) -> Result<(), ApiError> {
+    let role = given["role"].as_str().unwrap_or_default();
+    let blocks = given["content"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut calls = Vec::new();
+    for (i, block) in blocks.iter().enumerate() {
+        let kind = block["type"].as_str().unwrap_or_default();
+        let speaker = match kind {
+            "tool_use" => "assistant",
+            "tool_result" => "user",
+            _ => role,
+        };
+        if speaker != role {
+            let path = format!("{path}.content[{i}]");
+            let line = format!("'{path}' is a {kind}, which is for messages of the {speaker}, not of the {role}");
+            return Err(ApiError::bad(path, line));
+        }
+        match kind {
+            "tool_use" => calls.push(json!({
+                "id": block["id"],
+                "type": "function",
+                "function": { "name": block["name"], "arguments": block["input"] },
+            })),
+            "tool_result" => {
+                let failed = if block["is_error"] == true { "Error: " } else { "" };
+                let content = format!("{failed}{}", joined(&block["content"]));
+                messages.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }));
+            }
+            _ => {}
+        }
+    }
+    let says = blocks.iter().any(|block| block["type"] == "text") || blocks.len() == calls.len();
+    if says {
+        let mut message = json!({ "role": role, "content": joined(&given["content"]) });
+        if !calls.is_empty() {
+            message["tool_calls"] = json!(calls);
+        }
+        messages.push(message);
+    }
+    Ok(())
+}
+
 /// Returns why an answer ended.
-fn stop_reason(summary: &GenerationSummary) -> &'static str {
+fn stop_reason(summary: &GenerationSummary, has_calls: bool) -> &'static str {
     match (summary.finish_reason, &summary.stopped_by) {
         (FinishReason::Stop, Some(_)) => "stop_sequence",
+        (FinishReason::Stop, None) if has_calls => "tool_use",
         (FinishReason::Stop, None) => "end_turn",
         _ => "max_tokens",
     }
@@ -145,17 +214,100 @@ fn head(call: &Call) -> Value {
 }
 
 /// Returns the answer in one piece.
-fn whole(call: &Call, summary: &GenerationSummary) -> Value {
+fn whole(call: &Call, tool_use: Option<&ToolUse>, summary: &GenerationSummary) -> Value {
+    let (said, calls) = tools::whole(tool_use, &summary.text);
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    let mut content = Vec::new();
+    if calls.is_empty() || !said.is_empty() {
+        content.push(text(&said));
+    }
+    for (i, Called { name, arguments }) in calls.iter().enumerate() {
+        content.push(match serde_json::from_str::<Value>(arguments) {
+            Ok(input) => {
+                json!({ "type": "tool_use", "id": call_id(call, "toolu", 0, i), "name": name, "input": input })
+            }
+            // The answer was cut within the arguments: they are no object, and not lost.
+            Err(_) => text(arguments),
+        });
+    }
     let mut answer = head(call);
-    answer["content"] = json!([{ "type": "text", "text": summary.text }]);
-    answer["stop_reason"] = json!(stop_reason(summary));
+    answer["content"] = json!(content);
+    answer["stop_reason"] = json!(stop_reason(summary, !calls.is_empty()));
     answer["stop_sequence"] = json!(summary.stopped_by);
     answer["usage"] = usage(summary);
     answer
 }
 
+/// The blocks of an answer while it is written.
+struct Blocks<'c> {
+    call: &'c Call,
+    events: Arc<Events>,
+    n_begun: usize,
+    is_text_open: bool,
+}
+
+impl Blocks<'_> {
+    async fn send(&self, name: &str, mut event: Value) -> Result<(), Gone> {
+        event["type"] = json!(name);
+        self.events.send_named(name, &event).await
+    }
+
+    /// Sends an event about the block that was begun last.
+    async fn about(&self, name: &str, mut event: Value) -> Result<(), Gone> {
+        event["index"] = json!(self.n_begun.saturating_sub(1));
+        self.send(name, event).await
+    }
+
+    async fn begin(&mut self, block: Value) -> Result<(), Gone> {
+        self.n_begun += 1;
+        self.about("content_block_start", json!({ "content_block": block })).await
+    }
+
+    async fn begin_text(&mut self) -> Result<(), Gone> {
+        self.is_text_open = true;
+        self.begin(json!({ "type": "text", "text": "" })).await
+    }
+
+    async fn end_text(&mut self) -> Result<(), Gone> {
+        match std::mem::take(&mut self.is_text_open) {
+            true => self.about("content_block_stop", json!({})).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn delta(&self, delta: Value) -> Result<(), Gone> {
+        self.about("content_block_delta", json!({ "delta": delta })).await
+    }
+
+    async fn take(&mut self, event: CallEvent) -> Result<(), Gone> {
+        match event {
+            CallEvent::Text(text) => {
+                if !self.is_text_open {
+                    self.begin_text().await?;
+                }
+                self.delta(json!({ "type": "text_delta", "text": text })).await
+            }
+            CallEvent::Begin { index, name } => {
+                self.end_text().await?;
+                let id = call_id(self.call, "toolu", 0, index);
+                self.begin(json!({ "type": "tool_use", "id": id, "name": name, "input": {} })).await
+            }
+            CallEvent::Arguments { json, .. } => {
+                self.delta(json!({ "type": "input_json_delta", "partial_json": json })).await
+            }
+            CallEvent::End { .. } => self.about("content_block_stop", json!({})).await,
+        }
+    }
+}
+
 /// Writes the answer in pieces.
-async fn write(call: Call, n_prompt: usize, mut choices: Choices, events: Arc<Events>) -> Result<(), Gone> {
+async fn write(
+    call: Call,
+    n_prompt: usize,
+    tool_use: Option<ToolUse>,
+    mut choices: Choices,
+    events: Arc<Events>,
+) -> Result<(), Gone> {
     let mut message = head(&call);
     message["usage"] = json!({
         "input_tokens": n_prompt,
@@ -163,32 +315,30 @@ async fn write(call: Call, n_prompt: usize, mut choices: Choices, events: Arc<Ev
         "cache_read_input_tokens": 0,
         "output_tokens": 0,
     });
-    let send = async |name: &str, data: Value| events.send_named(name, &data).await;
-    send("message_start", json!({ "type": "message_start", "message": message })).await?;
-    let block = json!({ "type": "text", "text": "" });
-    send("content_block_start", json!({ "type": "content_block_start", "index": 0, "content_block": block })).await?;
-    let delta = |text: String| {
-        let delta = json!({ "type": "text_delta", "text": text });
-        json!({ "type": "content_block_delta", "index": 0, "delta": delta })
-    };
+    let mut blocks = Blocks { call: &call, events, n_begun: 0, is_text_open: false };
+    blocks.send("message_start", json!({ "message": message })).await?;
+    let mut reading = Reading::new(tool_use.as_ref());
     loop {
         match choices.next().await {
             Ok(Some((_, Piece::Token(token)))) => {
-                if !token.text.is_empty() {
-                    send("content_block_delta", delta(token.text)).await?;
+                for event in reading.push(&token.text) {
+                    blocks.take(event).await?;
                 }
             }
             Ok(Some((_, Piece::End(rest, summary)))) => {
-                if !rest.is_empty() {
-                    send("content_block_delta", delta(rest)).await?;
+                for event in reading.finish(&rest) {
+                    blocks.take(event).await?;
                 }
-                send("content_block_stop", json!({ "type": "content_block_stop", "index": 0 })).await?;
-                let end = json!({ "stop_reason": stop_reason(&summary), "stop_sequence": summary.stopped_by });
-                send("message_delta", json!({ "type": "message_delta", "delta": end, "usage": usage(&summary) }))
-                    .await?;
+                if blocks.n_begun == 0 {
+                    blocks.begin_text().await?;
+                }
+                blocks.end_text().await?;
+                let reason = stop_reason(&summary, reading.has_calls());
+                let end = json!({ "stop_reason": reason, "stop_sequence": summary.stopped_by });
+                blocks.send("message_delta", json!({ "delta": end, "usage": usage(&summary) })).await?;
             }
-            Ok(None) => return send("message_stop", json!({ "type": "message_stop" })).await,
-            Err(error) => return send("error", error.body(Shape::Anthropic)).await,
+            Ok(None) => return blocks.send("message_stop", json!({})).await,
+            Err(error) => return blocks.events.send_named("error", &error.body(Shape::Anthropic)).await,
         }
     }
 }

@@ -7,6 +7,7 @@ use axum::http::Method;
 use crate::app::Endpoint;
 use crate::error::Shape;
 use crate::fields::Refused;
+use crate::tools;
 
 /// Fields of Anthropic's API that ask for what this server does not do.
 const REFUSED: &Refused = &[
@@ -18,8 +19,6 @@ const REFUSED: &Refused = &[
     ("inference_geo", "the model runs where the server does"),
     ("output_config", "say in the prompt what the answer should look like"),
     ("speed", "there is one speed"),
-    ("tools", "the model calls no tools in this API"),
-    ("tool_choice", "the model calls no tools in this API"),
     ("user_profile_id", "use metadata.user_id for a label in the server's log"),
     ("workspace_id", "keys have tenants"),
 ];
@@ -30,7 +29,7 @@ const POST: Endpoint = Endpoint {
     summary: "Answers a conversation, in the API of Anthropic",
     shape: Shape::Anthropic,
     needs_key: true,
-    fields: &[messages::CONVERSATION, messages::ANSWER],
+    fields: &[messages::CONVERSATION, tools::ANTHROPIC, messages::ANSWER],
     refused: REFUSED,
     answers: &["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
     run: messages::answer,
@@ -42,7 +41,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/messages/count_tokens",
         summary: "Counts the tokens of a conversation, in the API of Anthropic",
-        fields: &[messages::CONVERSATION],
+        fields: &[messages::CONVERSATION, tools::ANTHROPIC],
         answers: &["input_tokens"],
         run: messages::count,
         ..POST

@@ -89,6 +89,21 @@ fn check_value(value: &Value, kind: &Kind, path: &str) -> Result<(), ApiError> {
             }
             _ => wrong(kind.words()),
         },
+        Kind::Tagged(objects) => match value {
+            Value::Object(object) => {
+                let tag = object.get("type").and_then(Value::as_str).unwrap_or(objects[0].0);
+                match objects.iter().find(|(name, _)| *name == tag) {
+                    Some((_, fields)) => check_object(object, fields, &[], path),
+                    None => {
+                        let names: Vec<&str> = objects.iter().map(|(name, _)| *name).collect();
+                        let path = format!("{path}.type");
+                        let line = format!("'{path}' is \"{tag}\"; it must be one of {}", names.join(", "));
+                        Err(ApiError::bad(path, line).code("invalid_value"))
+                    }
+                }
+            }
+            _ => wrong(kind.words()),
+        },
         Kind::Either(kinds) => {
             let mut results =
                 kinds.iter().filter(|kind| kind.fits_type(value)).map(|kind| check_value(value, kind, path));
@@ -130,7 +145,7 @@ impl Kind {
                 Value::Array(items) => items.first().is_none_or(|item| of.fits_type(item)),
                 _ => false,
             },
-            Kind::Object(_) | Kind::Map(_) => value.is_object(),
+            Kind::Object(_) | Kind::Tagged(_) | Kind::Map(_) => value.is_object(),
             Kind::Either(kinds) => kinds.iter().any(|kind| kind.fits_type(value)),
         }
     }
@@ -150,6 +165,10 @@ impl Kind {
             Kind::Object(fields) => {
                 let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
                 format!("an object of {}", names.join(", "))
+            }
+            Kind::Tagged(objects) => {
+                let names: Vec<&str> = objects.iter().map(|(name, _)| *name).collect();
+                format!("an object of the type {}", names.join(" or "))
             }
             Kind::Map(of) => format!("an object whose values are {}", of.words()),
             Kind::Either(kinds) => kinds.iter().map(Kind::words).collect::<Vec<_>>().join(", or "),

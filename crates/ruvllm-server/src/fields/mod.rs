@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Object(&'static [Field]),
     /// An object of any keys.
     Map(&'static Kind),
+    /// An object of the fields that its `type` names; the first of these where it names none.
+    Tagged(&'static [(&'static str, &'static [Field])]),
     /// The first of these that has the value's JSON type.
     Either(&'static [Kind]),
     /// Any JSON.

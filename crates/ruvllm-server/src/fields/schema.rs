@@ -47,6 +47,9 @@ pub(crate) fn of_kind(kind: &Kind) -> Value {
             schema
         }
         Kind::Object(fields) => of_object(fields),
+        Kind::Tagged(objects) => {
+            json!({ "anyOf": objects.iter().map(|(_, fields)| of_object(fields)).collect::<Vec<_>>() })
+        }
         Kind::Map(of) => json!({ "type": "object", "additionalProperties": of_kind(of) }),
         Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(of_kind).collect::<Vec<_>>() }),
     }

@@ -18,7 +18,10 @@ const TABLE: &[Field] = &[
         "one of several",
     ),
     optional("free", Kind::Map(&Kind::Text), "labels"),
+    optional("tagged", Kind::Tagged(&[("x", X), ("y", Y)]), "one of two"),
 ];
+const X: &[Field] = &[optional("type", Kind::Word(&["x"]), "the first"), required("n", Kind::Bool, "a flag")];
+const Y: &[Field] = &[required("type", Kind::Word(&["y"]), "the second"), required("m", Kind::Bool, "a flag")];
 
 fn line(value: Value) -> String {
     match Given::check(value, TABLE, &[("old", "use text")]) {
@@ -34,6 +37,8 @@ fn what_is_in_the_table_is_taken() {
         json!({ "text": "x", "inner": { "a": true, "b": 3.0 }, "list": [], "word": "two", "only": 0.0, "either": "x" }),
         json!({ "text": "x", "inner": null, "old": null, "either": [1, 2], "free": { "k": "v" } }),
         json!({ "text": "x", "either": ["1"], "list": [{ "a": false }] }),
+        json!({ "text": "x", "tagged": { "n": true } }),
+        json!({ "text": "x", "tagged": { "type": "y", "m": true } }),
     ] {
         assert_eq!(line(value.clone()), "ok", "{value}");
     }
@@ -43,7 +48,7 @@ fn what_is_in_the_table_is_taken() {
 fn what_is_not_is_named() {
     insta::assert_snapshot!(line(json!([])), @": the body is a list; send a JSON object");
     insta::assert_snapshot!(line(json!({})), @"text: 'text' is missing: some text");
-    insta::assert_snapshot!(line(json!({ "text": "x", "txet": 1 })), @"txet: 'txet' is no field of this request; known are text, inner, list, word, only, either, free");
+    insta::assert_snapshot!(line(json!({ "text": "x", "txet": 1 })), @"txet: 'txet' is no field of this request; known are text, inner, list, word, only, either, free, tagged");
     insta::assert_snapshot!(line(json!({ "text": "x", "old": 1 })), @"old: 'old' is not supported: use text");
     insta::assert_snapshot!(line(json!({ "text": 1 })), @"text: 'text' is 1; it must be a text");
     insta::assert_snapshot!(line(json!({ "text": "x", "inner": { "b": 10 } })), @"inner.b: 'inner.b' is 10; it must be a whole number from 0 to 9");
@@ -55,6 +60,8 @@ fn what_is_not_is_named() {
     insta::assert_snapshot!(line(json!({ "text": "x", "either": [1, "2"] })), @r#"either[1]: 'either[1]' is "2"; it must be a whole number from 0 to 9"#);
     insta::assert_snapshot!(line(json!({ "text": "x", "either": true })), @"either: 'either' is true; it must be a text, or a list, each a whole number from 0 to 9, or a list, each a text");
     insta::assert_snapshot!(line(json!({ "text": "x", "free": { "k": 1 } })), @"free.k: 'free.k' is 1; it must be a text");
+    insta::assert_snapshot!(line(json!({ "text": "x", "tagged": { "type": "z" } })), @r#"tagged.type: 'tagged.type' is "z"; it must be one of x, y"#);
+    insta::assert_snapshot!(line(json!({ "text": "x", "tagged": { "type": "y", "n": true } })), @"tagged.n: 'tagged.n' is no field of this request; known are type, m");
 }
 
 #[test]

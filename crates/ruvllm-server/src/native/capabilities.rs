@@ -27,9 +27,11 @@ pub(super) fn capabilities(call: Call) -> Answer {
         let (server, info) = (&call.server, call.server.service.info());
         let options = &server.options;
         let sampling = &options.sampling;
+        let tool_format = server.service.text().tool_format().as_str();
         ok(&json!({
             "version": env!("CARGO_PKG_VERSION"),
             "model": { "id": options.model, "n_ctx": info.n_ctx, "makes": if info.is_encoder { "embeddings" } else { "text" } },
+            "tools": { "format": tool_format, "choice": ["none", "auto", "required", "named"], "strict": true },
             "limits": {
                 "requests_at_once": server.service.n_running_max(),
                 "queue": options.queue_max,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_engine::template::ChatInput;
-use ruvllm_engine::{GenerateRequest, GenerationSummary};
+use ruvllm_engine::tools::{CallEvent, ToolUse};
+use ruvllm_engine::{FinishReason, GenerateRequest, GenerationSummary};
 use serde_json::{Map, Value, json};
 
 use super::{finish_json, head, logprobs, messages, usage_json};
@@ -15,6 +16,7 @@ use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, Piece, Usage, offload};
 use crate::stream::{self, Events, Gone};
 use crate::structure::{self, RESPONSE_FORMAT};
+use crate::tools::{self, Called, Reading, call_id};
 
 /// What a chat may say beside how the answer is written.
 pub(super) const FIELDS: &[Field] = &[
@@ -31,9 +33,6 @@ pub(super) const FIELDS: &[Field] = &[
     optional("logprobs", Kind::Bool, "tell the log-probability of each token"),
     optional("top_logprobs", Kind::Int(0, 20), "and those of this many of the likeliest ones"),
     RESPONSE_FORMAT,
-    optional("tools", Kind::List(&Kind::Any, 0, 0), "functions that the model may call; none are"),
-    optional("tool_choice", Kind::Word(&["none", "auto"]), "whether it may call one"),
-    optional("parallel_tool_calls", Kind::Bool, "whether several calls may come in one answer"),
 ];
 
 /// Answers a conversation.
@@ -42,11 +41,13 @@ pub(super) fn answer(call: Call) -> Answer {
         let mut asked = Asked::read(&call, max_tokens(&call)?)?;
         asked.request.logprobs = n_logprobs(&call)?;
         asked.request.grammar = structure::grammar(&call).await?;
-        let prompt = prompt(&call, &asked).await?;
+        let tool_use = tools::read(&call)?;
+        tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
+        let prompt = prompt(&call, &asked, tool_use.as_ref()).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, asked, choices, events))),
-            false => whole(&call, &asked, choices.collect().await?),
+            true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
+            false => whole(&call, &asked, tool_use.as_ref(), choices.collect().await?),
         }
     })
 }
@@ -75,11 +76,12 @@ fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
 }
 
 /// Returns the tokens of the conversation.
-async fn prompt(call: &Call, asked: &Asked) -> Result<Vec<u32>, ApiError> {
+async fn prompt(call: &Call, asked: &Asked, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, ApiError> {
     let given = call.given.list("messages").map_or(&[][..], Vec::as_slice);
     let text = call.server.service.text().clone();
     let input = ChatInput {
         messages: messages::for_template(given, &text)?,
+        tools: tool_use.map(ToolUse::definitions),
         add_generation_prompt: true,
         extra: template_kwargs(call),
         ..ChatInput::default()
@@ -100,15 +102,33 @@ pub(super) fn prompt_max(call: &Call, request: &GenerateRequest) -> usize {
 }
 
 /// Returns the answer in one piece.
-fn whole(call: &Call, asked: &Asked, summaries: Vec<GenerationSummary>) -> Result<Response<Body>, ApiError> {
+fn whole(
+    call: &Call,
+    asked: &Asked,
+    tool_use: Option<&ToolUse>,
+    summaries: Vec<GenerationSummary>,
+) -> Result<Response<Body>, ApiError> {
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
     for (i, summary) in summaries.iter().enumerate() {
         usage.add(summary, i % asked.n_choices == 0);
+        let (said, calls) = tools::whole(tool_use, &summary.text);
+        let mut message = json!({ "role": "assistant", "content": said, "refusal": null });
+        if !calls.is_empty() {
+            let of_call = |(index, called): (usize, &Called)| {
+                json!({
+                    "id": call_id(call, "call", i, index),
+                    "type": "function",
+                    "function": { "name": called.name, "arguments": called.arguments },
+                })
+            };
+            message["content"] = if said.is_empty() { Value::Null } else { json!(said) };
+            message["tool_calls"] = calls.iter().enumerate().map(of_call).collect();
+        }
         choices.push(json!({
             "index": i,
-            "message": { "role": "assistant", "content": summary.text, "refusal": null },
+            "message": message,
             "logprobs": logprobs::of_chat(call, summary.tokens.iter().copied().zip(&summary.logprobs)),
-            "finish_reason": finish_json(summary.finish_reason),
+            "finish_reason": finish(summary.finish_reason, !calls.is_empty()),
         }));
     }
     let mut answer = head(call, "chatcmpl", "chat.completion");
@@ -117,8 +137,39 @@ fn whole(call: &Call, asked: &Asked, summaries: Vec<GenerationSummary>) -> Resul
     Ok(json_response(StatusCode::OK, &answer))
 }
 
+/// Returns why an answer ended; one with calls that was not cut, for these.
+fn finish(reason: FinishReason, has_calls: bool) -> &'static str {
+    match reason {
+        FinishReason::Stop if has_calls => "tool_calls",
+        reason => finish_json(reason),
+    }
+}
+
+/// Returns a piece of an answer as the change it is.
+fn delta(call: &Call, choice: usize, event: CallEvent) -> Option<Value> {
+    Some(match event {
+        CallEvent::Text(text) => json!({ "content": text }),
+        CallEvent::Begin { index, name } => json!({ "tool_calls": [{
+            "index": index,
+            "id": call_id(call, "call", choice, index),
+            "type": "function",
+            "function": { "name": name, "arguments": "" },
+        }] }),
+        CallEvent::Arguments { index, json } => {
+            json!({ "tool_calls": [{ "index": index, "function": { "arguments": json } }] })
+        }
+        CallEvent::End { .. } => return None,
+    })
+}
+
 /// Writes the answer in pieces.
-async fn write(call: Call, asked: Asked, mut choices: Choices, events: Arc<Events>) -> Result<(), Gone> {
+async fn write(
+    call: Call,
+    asked: Asked,
+    tool_use: Option<ToolUse>,
+    mut choices: Choices,
+    events: Arc<Events>,
+) -> Result<(), Gone> {
     let mut chunk = head(&call, "chatcmpl", "chat.completion.chunk");
     let mut with = |choices: Value| {
         chunk["choices"] = choices;
@@ -131,24 +182,30 @@ async fn write(call: Call, asked: Asked, mut choices: Choices, events: Arc<Event
         with(json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
     };
     for i in 0..asked.n_choices {
-        let begin = json!({ "role": "assistant", "content": "", "refusal": null });
+        let content = if tool_use.as_ref().is_some_and(ToolUse::is_forced) { Value::Null } else { json!("") };
+        let begin = json!({ "role": "assistant", "content": content, "refusal": null });
         events.send(&choice(i, begin, Value::Null, None)).await?;
     }
+    let mut readings: Vec<Reading> = (0..asked.n_choices).map(|_| Reading::new(tool_use.as_ref())).collect();
     let mut usage = Usage::default();
     loop {
         match choices.next().await {
             Ok(Some((i, Piece::Token(token)))) => {
-                let logprobs = logprobs::of_chat(&call, token.logprobs.iter().map(|logprobs| (token.id, logprobs)));
-                if !token.text.is_empty() || !logprobs.is_null() {
-                    events.send(&choice(i, json!({ "content": token.text }), logprobs, None)).await?;
+                let told = token.logprobs.iter().map(|logprobs| (token.id, logprobs));
+                let mut logprobs = logprobs::of_chat(&call, told);
+                for piece in readings[i].push(&token.text).into_iter().filter_map(|event| delta(&call, i, event)) {
+                    events.send(&choice(i, piece, logprobs.take(), None)).await?;
+                }
+                if !logprobs.is_null() {
+                    events.send(&choice(i, json!({ "content": "" }), logprobs, None)).await?;
                 }
             }
             Ok(Some((i, Piece::End(rest, summary)))) => {
                 usage.add(&summary, i == 0);
-                if !rest.is_empty() {
-                    events.send(&choice(i, json!({ "content": rest }), Value::Null, None)).await?;
+                for piece in readings[i].finish(&rest).into_iter().filter_map(|event| delta(&call, i, event)) {
+                    events.send(&choice(i, piece, Value::Null, None)).await?;
                 }
-                let reason = finish_json(summary.finish_reason);
+                let reason = finish(summary.finish_reason, readings[i].has_calls());
                 events.send(&choice(i, json!({}), Value::Null, Some(reason))).await?;
             }
             Ok(None) => break,

@@ -126,6 +126,10 @@ pub(crate) fn encode(text: &ModelText, mut input: ChatInput, n_max: Option<usize
             return Ok(text.encode_chat(&input)?);
         };
         input.messages.remove(oldest);
+        // Results whose call is gone go with it, but for those that are to be answered.
+        while oldest + 1 < input.messages.len() && input.messages[oldest]["role"] == "tool" {
+            input.messages.remove(oldest);
+        }
         // A template may want a user's message first: then the next is left out as well.
         match text.encode_chat(&input) {
             Ok(tokens) if tokens.len() <= n_max => return Ok(tokens),

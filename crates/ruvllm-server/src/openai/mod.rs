@@ -16,6 +16,7 @@ use crate::app::{Call, Endpoint};
 use crate::error::Shape;
 use crate::fields::Refused;
 use crate::generate::{GENERATION, SAMPLING, Usage};
+use crate::tools;
 
 const POST: Endpoint = Endpoint {
     method: Method::POST,
@@ -51,7 +52,7 @@ const RESPONSES_REFUSED: &Refused = &[
     ("conversation", "the server keeps no conversations; send it"),
     ("prompt", "the server keeps no prompts; send it"),
     ("reasoning", "how a model thinks is set by its template"),
-    ("max_tool_calls", "the model calls no tools in this API"),
+    ("max_tool_calls", "calls are the client's to make; parallel_tool_calls false asks for one at a time"),
     ("top_logprobs", "ask /v1/chat/completions"),
     ("prompt_cache_key", "prompts that begin alike are found by their tokens"),
     ("prompt_cache_retention", "what is cached is kept while there is room"),
@@ -63,7 +64,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/chat/completions",
         summary: "Answers a conversation",
-        fields: &[chat::FIELDS, SAMPLING, GENERATION],
+        fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION],
         refused: REFUSED,
         answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
         ..POST
@@ -80,7 +81,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/responses",
         summary: "Answers an input, without memory of earlier ones",
-        fields: &[responses::FIELDS, SAMPLING],
+        fields: &[responses::FIELDS, tools::RESPONSES, SAMPLING],
         refused: RESPONSES_REFUSED,
         answers: &["id", "object", "created_at", "status", "model", "output", "usage"],
         run: responses::answer,

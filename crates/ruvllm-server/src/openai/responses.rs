@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
@@ -16,6 +17,7 @@ use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, MODEL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload};
 use crate::stream::{self, Events, Gone};
 use crate::structure::{self, TEXT_FORMAT};
+use crate::tools::{self, Called, Reading, call_id};
 
 const PART: &[Field] = &[
     required("type", Kind::Word(&["input_text", "output_text"]), "the model reads text only"),
@@ -24,18 +26,41 @@ const PART: &[Field] = &[
     optional("logprobs", Kind::List(&Kind::Any, 0, 0), "nothing, in an answer that is sent back"),
 ];
 
-const ITEM: &[Field] = &[
-    optional("type", Kind::Word(&["message"]), "messages are the only items"),
+const MESSAGE: &[Field] = &[
+    optional("type", Kind::Word(&["message"]), "a message; so by default"),
     required("role", Kind::Word(&["system", "developer", "user", "assistant"]), "who says it; developer is system"),
     required("content", Kind::Either(&[Kind::Text, Kind::List(&Kind::Object(PART), 0, 4096)]), "what is said"),
-    optional("id", Kind::Text, "a label, in an answer that is sent back"),
-    optional(
-        "status",
-        Kind::Word(&["completed", "incomplete", "in_progress"]),
-        "a label, in an answer that is sent back",
-    ),
+    ID,
+    STATUS,
     optional("phase", Kind::Word(&["commentary", "final_answer"]), "a label, in an answer that is sent back"),
 ];
+
+const STATUS: Field = optional(
+    "status",
+    Kind::Word(&["completed", "incomplete", "in_progress"]),
+    "a label, in an answer that is sent back",
+);
+const ID: Field = optional("id", Kind::Text, "a label, in an answer that is sent back");
+
+const FUNCTION_CALL: &[Field] = &[
+    required("type", Kind::Word(&["function_call"]), "a call that the model made"),
+    required("call_id", Kind::Text, "what its output refers to"),
+    required("name", Kind::Text, "the function's name"),
+    required("arguments", Kind::Text, "its arguments, as JSON"),
+    ID,
+    STATUS,
+];
+
+const OUTPUT: &[Field] = &[
+    required("type", Kind::Word(&["function_call_output"]), "what a function returned"),
+    required("call_id", Kind::Text, "the call that it answers"),
+    required("output", Kind::Either(&[Kind::Text, Kind::List(&Kind::Object(PART), 0, 4096)]), "what it returned"),
+    ID,
+    STATUS,
+];
+
+const ITEM: Kind =
+    Kind::Tagged(&[("message", MESSAGE), ("function_call", FUNCTION_CALL), ("function_call_output", OUTPUT)]);
 
 const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer")];
 
@@ -46,8 +71,8 @@ const STREAM_OPTIONS: &[Field] =
 pub(super) const FIELDS: &[Field] = &[
     required(
         "input",
-        Kind::Either(&[Kind::Text, Kind::List(&Kind::Object(ITEM), 1, 4096)]),
-        "a text, or a conversation",
+        Kind::Either(&[Kind::Text, Kind::List(&ITEM, 1, 4096)]),
+        "a text, or a conversation with calls and what they returned",
     ),
     optional("instructions", Kind::Text, "what the model is told before the conversation"),
     optional(
@@ -63,9 +88,6 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     optional("background", Kind::Only("false", "the answer is sent when it is there"), "answer later"),
     optional("include", Kind::List(&Kind::Any, 0, 0), "more that an answer may hold; there is nothing"),
-    optional("tools", Kind::List(&Kind::Any, 0, 0), "functions that the model may call; none are"),
-    optional("tool_choice", Kind::Word(&["none", "auto"]), "whether it may call one"),
-    optional("parallel_tool_calls", Kind::Bool, "whether several calls may come in one answer"),
     optional("service_tier", Kind::Word(&["auto", "default"]), "there is one tier"),
     optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
@@ -82,58 +104,95 @@ pub(super) fn answer(call: Call) -> Answer {
     Box::pin(async move {
         let mut asked = Asked::read(&call, call.given.count("max_output_tokens"))?;
         asked.request.grammar = structure::grammar(&call).await?;
-        let (text, input) = (call.server.service.text().clone(), input(&call));
+        let tool_use = tools::read(&call)?;
+        tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
+        let (text, input) = (call.server.service.text().clone(), input(&call, tool_use.as_ref()));
         let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
         let prompt = offload(move || encode(&text, input, n_max)).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, asked, choices, events))),
+            true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
             false => {
-                let summaries = choices.collect().await?;
-                Ok(json_response(StatusCode::OK, &object(&call, &asked, Some(&summaries[0]))))
+                let summary = &choices.collect().await?[0];
+                let (said, calls) = tools::whole(tool_use.as_ref(), &summary.text);
+                let status = status(summary);
+                let mut output = Vec::new();
+                if calls.is_empty() || !said.is_empty() {
+                    output.push(message(&call, status, Some(&said)));
+                }
+                let call_item = |(i, called)| function_call(&call, i, status, called);
+                output.extend(calls.iter().enumerate().map(call_item));
+                Ok(json_response(StatusCode::OK, &object(&call, &asked, Some((summary, output)))))
             }
         }
     })
 }
 
 /// Returns the conversation as the chat template reads it.
-fn input(call: &Call) -> ChatInput {
+fn input(call: &Call, tool_use: Option<&ToolUse>) -> ChatInput {
     let message = |role: &str, content: String| json!({ "role": if role == "developer" { "system" } else { role }, "content": content });
     let instructions = call.given.text("instructions").map(|text| message("system", text.to_owned()));
     let mut messages: Vec<Value> = instructions.into_iter().collect();
     match call.given.get("input") {
-        Some(Value::Array(items)) => messages.extend(items.iter().map(|item| {
-            let role = item["role"].as_str().unwrap_or_default();
-            message(role, joined(&item["content"]))
-        })),
+        Some(Value::Array(items)) => {
+            for item in items {
+                match item["type"].as_str() {
+                    Some("function_call") => add_call(&mut messages, item),
+                    Some("function_call_output") => messages.push(json!({
+                        "role": "tool",
+                        "tool_call_id": item["call_id"],
+                        "content": joined(&item["output"]),
+                    })),
+                    _ => messages.push(message(item["role"].as_str().unwrap_or_default(), joined(&item["content"]))),
+                }
+            }
+        }
         input => messages.push(message("user", input.and_then(Value::as_str).unwrap_or_default().to_owned())),
     }
-    ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() }
+    let tools = tool_use.map(ToolUse::definitions);
+    ChatInput { messages, tools, add_generation_prompt: true, ..ChatInput::default() }
 }
 
-/// Returns a response: as it is when it is over, or before.
-fn object(call: &Call, asked: &Asked, summary: Option<&GenerationSummary>) -> Value {
+/// Adds a call to what the assistant said in front of it, or to its calls.
+fn add_call(messages: &mut Vec<Value>, item: &Value) {
+    let arguments = item["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
+    let arguments: Value = arguments.unwrap_or_else(|| item["arguments"].clone());
+    let function = json!({ "name": item["name"], "arguments": arguments });
+    let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+    if messages.last().is_none_or(|last| last["role"] != "assistant") {
+        messages.push(json!({ "role": "assistant", "content": "" }));
+    }
+    let Some(last) = messages.last_mut() else { return };
+    match last["tool_calls"].as_array_mut() {
+        Some(calls) => calls.push(call),
+        None => last["tool_calls"] = json!([call]),
+    }
+}
+
+/// Returns a response: as it is before, or when it is over, with its items.
+fn object(call: &Call, asked: &Asked, end: Option<(&GenerationSummary, Vec<Value>)>) -> Value {
     let (given, sampling) = (&call.given, &asked.request.sampling);
+    let (summary, output) = end.map_or((None, Vec::new()), |(summary, output)| (Some(summary), output));
     let is_cut = summary.is_some_and(|summary| summary.finish_reason == FinishReason::Length);
     let or = |name: &str, other: Value| given.get(name).cloned().unwrap_or(other);
     json!({
         "id": format!("resp_{}", call.id),
         "object": "response",
         "created_at": now_s(),
-        "status": match summary { None => "in_progress", Some(_) if is_cut => "incomplete", Some(_) => "completed" },
+        "status": summary.map_or("in_progress", status),
         "error": null,
         "incomplete_details": is_cut.then(|| json!({ "reason": "max_output_tokens" })),
         "instructions": given.get("instructions"),
         "max_output_tokens": given.get("max_output_tokens"),
         "model": call.server.options.model,
-        "output": summary.map(|summary| item(call, Some(summary))).into_iter().collect::<Vec<_>>(),
+        "output": output,
         "parallel_tool_calls": or("parallel_tool_calls", json!(true)),
         "previous_response_id": null,
         "store": false,
         "temperature": sampling.temperature,
         "text": or("text", json!({ "format": { "type": "text" } })),
         "tool_choice": or("tool_choice", json!("auto")),
-        "tools": [],
+        "tools": or("tools", json!([])),
         "top_p": sampling.top_p,
         "truncation": or("truncation", json!("disabled")),
         "usage": summary.map(usage),
@@ -153,27 +212,35 @@ fn usage(summary: &GenerationSummary) -> Value {
     })
 }
 
-/// Returns the message of a response, when it is over or before.
-fn item(call: &Call, summary: Option<&GenerationSummary>) -> Value {
+fn status(summary: &GenerationSummary) -> &'static str {
+    if summary.finish_reason == FinishReason::Length { "incomplete" } else { "completed" }
+}
+
+/// Returns the message of a response, with its text when it is over.
+fn message(call: &Call, status: &str, text: Option<&str>) -> Value {
     json!({
         "type": "message",
-        "id": item_id(call),
-        "status": match summary.map(|summary| summary.finish_reason) {
-            None => "in_progress",
-            Some(FinishReason::Length) => "incomplete",
-            Some(_) => "completed",
-        },
+        "id": format!("msg_{}", call.id),
+        "status": status,
         "role": "assistant",
-        "content": summary.map(|summary| part(&summary.text)).into_iter().collect::<Vec<_>>(),
+        "content": text.map(part).into_iter().collect::<Vec<_>>(),
+    })
+}
+
+/// Returns the `i`th call of a response.
+fn function_call(call: &Call, i: usize, status: &str, called: &Called) -> Value {
+    json!({
+        "type": "function_call",
+        "id": call_id(call, "fc", 0, i),
+        "call_id": call_id(call, "call", 0, i),
+        "name": called.name,
+        "arguments": called.arguments,
+        "status": status,
     })
 }
 
 fn part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
-}
-
-fn item_id(call: &Call) -> String {
-    format!("msg_{}", call.id)
 }
 
 /// Sends events with their numbers.
@@ -191,50 +258,134 @@ impl Numbered {
     }
 }
 
-/// Writes the answer in pieces.
-async fn write(call: Call, asked: Asked, mut choices: Choices, events: Arc<Events>) -> Result<(), Gone> {
-    let mut out = Numbered { events, n_sent: 0 };
-    let place = || json!({ "item_id": item_id(&call), "output_index": 0, "content_index": 0 });
-    let with = |name: &str, value: Value| {
-        let mut event = place();
-        event[name] = value;
+/// The items of a response while it is written.
+struct Items<'c> {
+    call: &'c Call,
+    out: Numbered,
+    /// Those that are whole.
+    done: Vec<Value>,
+    /// The text of the message that is open, if one is.
+    text: Option<String>,
+    /// The call that is open.
+    called: Called,
+    n_calls: usize,
+}
+
+impl Items<'_> {
+    /// Returns an event about the item that is open.
+    fn event(&self, more: Value) -> Value {
+        let id = if self.text.is_some() { format!("msg_{}", self.call.id) } else { self.call_item("fc") };
+        let mut event = json!({ "item_id": id, "output_index": self.done.len() });
+        if self.text.is_some() {
+            event["content_index"] = json!(0);
+        }
+        event.as_object_mut().into_iter().for_each(|event| event.extend(more.as_object().cloned().unwrap_or_default()));
         event
-    };
+    }
+
+    fn call_item(&self, prefix: &str) -> String {
+        call_id(self.call, prefix, 0, self.n_calls.saturating_sub(1))
+    }
+
+    async fn added(&mut self, item: Value) -> Result<(), Gone> {
+        let event = json!({ "output_index": self.done.len(), "item": item });
+        self.out.send("response.output_item.added", event).await
+    }
+
+    async fn is_done(&mut self, item: Value) -> Result<(), Gone> {
+        let event = json!({ "output_index": self.done.len(), "item": item });
+        self.done.push(item);
+        self.out.send("response.output_item.done", event).await
+    }
+
+    async fn open_message(&mut self) -> Result<(), Gone> {
+        self.added(message(self.call, "in_progress", None)).await?;
+        self.text = Some(String::new());
+        let event = self.event(json!({ "part": part("") }));
+        self.out.send("response.content_part.added", event).await
+    }
+
+    async fn close_message(&mut self, status: &str) -> Result<(), Gone> {
+        let Some(text) = self.text.clone() else { return Ok(()) };
+        let done = self.event(json!({ "text": text, "logprobs": [] }));
+        self.out.send("response.output_text.done", done).await?;
+        let done = self.event(json!({ "part": part(&text) }));
+        self.out.send("response.content_part.done", done).await?;
+        self.text = None;
+        self.is_done(message(self.call, status, Some(&text))).await
+    }
+
+    async fn take(&mut self, event: CallEvent, status: &str) -> Result<(), Gone> {
+        match event {
+            CallEvent::Text(text) => {
+                if self.text.is_none() {
+                    self.open_message().await?;
+                }
+                self.text.as_mut().into_iter().for_each(|all| all.push_str(&text));
+                let delta = self.event(json!({ "delta": text, "logprobs": [] }));
+                self.out.send("response.output_text.delta", delta).await
+            }
+            CallEvent::Begin { name, .. } => {
+                self.close_message("completed").await?;
+                self.n_calls += 1;
+                self.called = Called { name, ..Called::default() };
+                self.added(function_call(self.call, self.n_calls - 1, "in_progress", &self.called)).await
+            }
+            CallEvent::Arguments { json, .. } => {
+                self.called.arguments.push_str(&json);
+                let delta = self.event(json!({ "delta": json }));
+                self.out.send("response.function_call_arguments.delta", delta).await
+            }
+            CallEvent::End { .. } => {
+                let whole = json!({ "name": self.called.name, "arguments": self.called.arguments });
+                let done = self.event(whole);
+                self.out.send("response.function_call_arguments.done", done).await?;
+                let item = function_call(self.call, self.n_calls - 1, status, &self.called);
+                self.is_done(item).await
+            }
+        }
+    }
+}
+
+/// Writes the answer in pieces.
+async fn write(
+    call: Call,
+    asked: Asked,
+    tool_use: Option<ToolUse>,
+    mut choices: Choices,
+    events: Arc<Events>,
+) -> Result<(), Gone> {
+    let mut out = Numbered { events, n_sent: 0 };
     for name in ["response.created", "response.in_progress"] {
         out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
     }
-    out.send("response.output_item.added", json!({ "output_index": 0, "item": item(&call, None) })).await?;
-    out.send("response.content_part.added", with("part", part(""))).await?;
-    let delta = |text: String| {
-        let mut event = with("delta", json!(text));
-        event["logprobs"] = json!([]);
-        event
-    };
+    let mut reading = Reading::new(tool_use.as_ref());
+    let mut items = Items { call: &call, out, done: Vec::new(), text: None, called: Called::default(), n_calls: 0 };
     loop {
         match choices.next().await {
             Ok(Some((_, Piece::Token(token)))) => {
-                if !token.text.is_empty() {
-                    out.send("response.output_text.delta", delta(token.text)).await?;
+                for event in reading.push(&token.text) {
+                    items.take(event, "completed").await?;
                 }
             }
             Ok(Some((_, Piece::End(rest, summary)))) => {
-                if !rest.is_empty() {
-                    out.send("response.output_text.delta", delta(rest)).await?;
+                for event in reading.finish(&rest) {
+                    items.take(event, status(&summary)).await?;
                 }
-                let mut done = with("text", json!(summary.text));
-                done["logprobs"] = json!([]);
-                out.send("response.output_text.done", done).await?;
-                out.send("response.content_part.done", with("part", part(&summary.text))).await?;
-                let item = item(&call, Some(&summary));
-                out.send("response.output_item.done", json!({ "output_index": 0, "item": item })).await?;
+                if items.done.is_empty() && items.text.is_none() {
+                    items.open_message().await?;
+                }
+                items.close_message(status(&summary)).await?;
                 let is_cut = summary.finish_reason == FinishReason::Length;
                 let name = if is_cut { "response.incomplete" } else { "response.completed" };
-                out.send(name, json!({ "response": object(&call, &asked, Some(&summary)) })).await?;
+                let output = std::mem::take(&mut items.done);
+                let response = object(&call, &asked, Some((&*summary, output)));
+                items.out.send(name, json!({ "response": response })).await?;
             }
             Ok(None) => return Ok(()),
             Err(ApiError { message, code, param, .. }) => {
                 let error = json!({ "code": code, "message": message, "param": param });
-                return out.send("error", error).await;
+                return items.out.send("error", error).await;
             }
         }
     }

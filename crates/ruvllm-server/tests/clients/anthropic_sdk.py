@@ -47,4 +47,38 @@ assert "'thinking' is not supported" in error.message, error
 raises(anthropic.NotFoundError, lambda: ask(model="claude"))
 stranger = Anthropic(base_url=URL, api_key="key-of-nobody", max_retries=0)
 raises(anthropic.AuthenticationError, lambda: stranger.messages.count_tokens(model=MODEL, messages=QUESTION))
+
+
+def tools():
+    """The whole loop: a tool is asked for, used, and its result answered."""
+    tool = {
+        "name": "get_weather",
+        "description": "Returns the weather in a city",
+        "input_schema": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+            "required": ["city"],
+        },
+    }
+    question = {"role": "user", "content": "What is the weather like in Paris?"}
+    given = dict(messages=[question], tools=[tool], tool_choice={"type": "tool", "name": "get_weather"}, max_tokens=64)
+    answer = ask(**given)
+    use = answer.content[0]
+    assert answer.stop_reason == "tool_use" and use.type == "tool_use" and use.name == "get_weather", answer
+    assert use.input["city"] in ("Paris", "Rome") and use.id.startswith("toolu_"), use
+    with client.messages.stream(**{**GIVEN, **given}) as stream:
+        pieces = [event.partial_json for event in stream if event.type == "input_json"]
+        final = stream.get_final_message()
+    assert len(pieces) > 1 and final.content[0].input == use.input, final
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "sunny, 31 degrees"}
+    history = [question, {"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
+    told = ask(messages=history, tools=[tool], tool_choice={"type": "none"}, max_tokens=40)
+    assert told.stop_reason in ("end_turn", "max_tokens") and told.content[0].type == "text", told
+    free = ask(messages=[question], tools=[tool], tool_choice={"type": "auto"}, max_tokens=8)
+    assert free.content[0].type in ("text", "tool_use"), free
+    error = raises(anthropic.BadRequestError, lambda: ask(tools=[{**tool, "name": "a b"}]))
+    assert "'a b' is no name of a function" in error.message, error
+
+
+tools()
 print("ok")

@@ -136,6 +136,71 @@ def structured_outputs():
     assert error.param == "response_format" and "'if'" in error.message, error
 
 
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+FORECAST = [{"role": "user", "content": "What will the weather be like in Paris the next 3 days?"}]
+
+
+def tools():
+    """The whole loop: a function is asked for, called, and what it returned is answered."""
+    function = {"name": "get_weather", "description": "Returns a forecast", "parameters": WEATHER, "strict": True}
+    given = {"tools": [{"type": "function", "function": function}], "temperature": 0, "max_tokens": 80, "model": MODEL}
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    ask = client.chat.completions.create
+    answer = ask(messages=FORECAST, tool_choice=named, **given)
+    choice = answer.choices[0]
+    call = choice.message.tool_calls[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None, answer
+    arguments = json.loads(call.function.arguments)
+    assert arguments["city"] in ("Paris", "Rome") and 1 <= arguments["days"] <= 9 and len(arguments) == 2, call
+
+    with client.chat.completions.stream(messages=FORECAST, tool_choice="required", parallel_tool_calls=False, **given) as stream:
+        deltas = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        final = stream.get_final_completion().choices[0]
+    assert len(deltas) > 2 and final.finish_reason == "tool_calls", final
+    assert final.message.tool_calls[0].function.parsed_arguments == arguments, final
+
+    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny, 31 degrees"}
+    told = ask(messages=[*FORECAST, choice.message, result], tool_choice="none", **given)
+    assert "sunny" in told.choices[0].message.content.lower() and told.choices[0].finish_reason != "tool_calls", told
+    free = ask(messages=FORECAST, tool_choice="auto", **given).choices[0].message
+    assert free.content or free.tool_calls, free
+
+    class GetWeather(pydantic.BaseModel):
+        city: Literal["Paris", "Rome"]
+
+    parsed = client.chat.completions.parse(
+        model=MODEL, messages=FORECAST, tools=[openai.pydantic_function_tool(GetWeather)], tool_choice="required",
+        parallel_tool_calls=False, temperature=0,
+    )
+    assert isinstance(parsed.choices[0].message.tool_calls[0].function.parsed_arguments, GetWeather), parsed
+    unsupported = {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}
+    error = raises(
+        openai.BadRequestError,
+        lambda: ask(model=MODEL, messages=FORECAST, tools=[{"type": "function", "function": unsupported}]),
+    )
+    assert error.param == "tools" and "'not'" in error.message, error
+
+
+def response_tools():
+    tool = {"type": "function", "name": "get_weather", "description": "Returns a forecast", "parameters": WEATHER, "strict": True}
+    given = {"model": MODEL, "tools": [tool], "temperature": 0, "max_output_tokens": 80}
+    answer = client.responses.create(input=FORECAST, tool_choice="required", parallel_tool_calls=False, **given)
+    call = answer.output[0]
+    assert call.type == "function_call" and call.status == "completed" and json.loads(call.arguments)["city"], answer
+    with client.responses.stream(input=FORECAST, tool_choice={"type": "function", "name": "get_weather"}, **given) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        final = stream.get_final_response().output[0]
+    assert "".join(deltas) == final.arguments == call.arguments and final.parsed_arguments, final
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 31 degrees"}
+    told = client.responses.create(input=[*FORECAST, *answer.output, result], tool_choice="none", **given)
+    assert "sunny" in told.output_text.lower(), told
+
+
 def responses():
     answer = client.responses.create(
         model=MODEL, input="What is the capital of France?", max_output_tokens=24, temperature=0, metadata={"k": "v"}
@@ -215,6 +280,8 @@ stopping(expected)
 log_probabilities()
 completions()
 structured_outputs()
+tools()
+response_tools()
 responses()
 models()
 errors()

@@ -7,3 +7,4 @@ mod client;
 mod clients;
 mod limits;
 mod refusals;
+mod tools;

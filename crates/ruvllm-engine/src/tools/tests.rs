@@ -1,0 +1,508 @@
+//! The forms of calls: what their models' makers publish, whole and in pieces, and what is none.
+
+use std::sync::{Arc, OnceLock};
+
+use proptest::prelude::*;
+use ruvllm_gguf::{GgufFile, Metadata};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::template::ChatInput;
+use crate::tokenizer::Tokenizer;
+
+const ALL: [ToolFormat; 7] = [
+    ToolFormat::Hermes,
+    ToolFormat::Llama3,
+    ToolFormat::Mistral,
+    ToolFormat::MistralArgs,
+    ToolFormat::FunctionGemma,
+    ToolFormat::Gemma4,
+    ToolFormat::Generic,
+];
+
+fn names() -> Vec<String> {
+    ["get_weather", "get_time", "trending_songs", "add"].map(str::to_owned).to_vec()
+}
+
+/// What was said, and what was called: name and arguments.
+type Read = (String, Vec<(String, String)>);
+
+/// Reads an answer that comes in pieces, and checks that every byte was taken for something.
+fn read<'p>(format: ToolFormat, pieces: impl IntoIterator<Item = &'p str>) -> Read {
+    let mut reader = CallReader::new(format, names());
+    let (mut text, mut calls, mut open, mut given) = (String::new(), Vec::new(), None, String::new());
+    let mut take = |events: Vec<CallEvent>| {
+        for event in events {
+            match event {
+                CallEvent::Text(more) => text.push_str(&more),
+                CallEvent::Begin { index, name } => {
+                    assert_eq!((open, index), (None, calls.len()));
+                    open = Some(index);
+                    calls.push((name, String::new()));
+                }
+                CallEvent::Arguments { index, json } => {
+                    assert_eq!(open, Some(index));
+                    calls[index].1.push_str(&json);
+                }
+                CallEvent::End { index } => assert_eq!(open.take(), Some(index)),
+            }
+        }
+    };
+    for piece in pieces {
+        given.push_str(piece);
+        take(reader.push(piece));
+    }
+    take(reader.finish());
+    assert_eq!(open, None, "{given}");
+    let taken: String = reader.taken.iter().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(taken, given);
+    let said: String = reader.taken.iter().filter(|(what, _)| *what == 't').map(|(_, text)| text.as_str()).collect();
+    assert_eq!(said, text);
+    (text, calls)
+}
+
+/// Reads an answer whole, cut in two at every place, and character by character, which must be the same.
+fn read_every_way(format: ToolFormat, answer: &str) -> Read {
+    let whole = read(format, [answer]);
+    for (at, _) in answer.char_indices() {
+        assert_eq!(read(format, [&answer[..at], &answer[at..]]), whole, "cut at {at}: {answer}");
+    }
+    let characters = answer.char_indices().map(|(at, c)| &answer[at..at + c.len_utf8()]);
+    assert_eq!(read(format, characters), whole, "{answer}");
+    whole
+}
+
+#[track_caller]
+fn check(format: ToolFormat, answer: &str, text: &str, calls: &[(&str, Value)]) {
+    let (said, called) = read_every_way(format, answer);
+    let parsed = |(name, json): &(String, String)| {
+        let value = serde_json::from_str::<Value>(json).unwrap_or_else(|error| panic!("{error}: {json}"));
+        (name.clone(), value)
+    };
+    let expected: Vec<(String, Value)> = calls.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+    assert_eq!((said.as_str(), called.iter().map(parsed).collect::<Vec<_>>()), (text, expected), "{answer}");
+}
+
+#[test]
+fn hermes_and_qwen() {
+    let paris = json!({ "location": "Paris, France", "unit": "celsius" });
+    let call = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"location\": \"Paris, France\", \"unit\": \"celsius\"}}\n</tool_call>";
+    let check = |answer: &str, text: &str, calls: &[(&str, Value)]| check(ToolFormat::Hermes, answer, text, calls);
+    check(call, "", &[("get_weather", paris.clone())]);
+    check(&format!("Let me look.\n{call}"), "Let me look.", &[("get_weather", paris.clone())]);
+    let time = json!({ "zone": "<tool_call> \"}{\" é" });
+    let other = format!("<tool_call>{}</tool_call>", json!({ "name": "get_time", "arguments": time }));
+    check(&format!("{call}\n{other}\ndone"), "\ndone", &[("get_weather", paris.clone()), ("get_time", time.clone())]);
+    // The properties in another order, arguments as a text, none at all.
+    check("<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"add\"}</tool_call>", "", &[("add", json!({ "a": 1 }))]);
+    check(
+        "<tool_call>\n{\"name\": \"add\", \"arguments\": \"{\\\"a\\\": 1}\"}\n</tool_call>",
+        "",
+        &[("add", json!({ "a": 1 }))],
+    );
+    check("<tool_call>\n{\"name\": \"get_time\"}\n</tool_call>", "", &[("get_time", json!({}))]);
+    // Cut behind the arguments, or without the mark that closes.
+    check("<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": [1]}", "", &[("add", json!({ "a": [1] }))]);
+    check("<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\nSo be it", "\nSo be it", &[("add", json!({}))]);
+}
+
+#[test]
+fn llama_3() {
+    let songs = json!({ "n": "10", "genre": "all" });
+    let check = |answer: &str, text: &str, calls: &[(&str, Value)]| check(ToolFormat::Llama3, answer, text, calls);
+    let bare = "{\"name\": \"trending_songs\", \"parameters\": {\"n\": \"10\", \"genre\": \"all\"}}";
+    check(bare, "", &[("trending_songs", songs.clone())]);
+    check(&format!("<|python_tag|>{bare}"), "", &[("trending_songs", songs.clone())]);
+    let typed =
+        "{\"type\": \"function\", \"name\": \"trending_songs\", \"parameters\": {\"n\": \"10\", \"genre\": \"all\"}}";
+    check(typed, "", &[("trending_songs", songs.clone())]);
+    check(&format!("{bare}; {bare}"), "", &[("trending_songs", songs.clone()), ("trending_songs", songs.clone())]);
+    check(&format!("Here: {bare}"), &format!("Here: {bare}"), &[]);
+    check(&format!("Here:<|python_tag|>{bare}"), "Here:", &[("trending_songs", songs)]);
+    check("{\"city\": \"Rome\"}", "{\"city\": \"Rome\"}", &[]);
+    check("<|python_tag|>print(1)", "<|python_tag|>print(1)", &[]);
+}
+
+#[test]
+fn mistral() {
+    let paris = json!({ "location": "Paris, France", "format": "celsius" });
+    let one = "{\"name\": \"get_weather\", \"arguments\": {\"location\": \"Paris, France\", \"format\": \"celsius\"}";
+    for format in [ToolFormat::Mistral, ToolFormat::MistralArgs] {
+        check(format, "a [TOOL_CALLS] b", "a [TOOL_CALLS] b", &[]);
+        check(
+            format,
+            "[TOOL_CALLS]get_weather[CALL_ID]9Ae3bDc2F[ARGS]{\"location\": \"Paris, France\", \"format\": \"celsius\"}[TOOL_CALLS]get_time[ARGS]{}",
+            "",
+            &[("get_weather", paris.clone()), ("get_time", json!({}))],
+        );
+    }
+    check(ToolFormat::Mistral, &format!("[TOOL_CALLS] [{one}}}]"), "", &[("get_weather", paris.clone())]);
+    check(
+        ToolFormat::Mistral,
+        &format!("Sure.[TOOL_CALLS][{one}, \"id\": \"9Ae3bDc2F\"}}, {one}}}]"),
+        "Sure.",
+        &[("get_weather", paris.clone()), ("get_weather", paris)],
+    );
+}
+
+#[test]
+fn gemma() {
+    let forms = [
+        (ToolFormat::FunctionGemma, "<start_function_call>", "<end_function_call>", "<escape>"),
+        (ToolFormat::Gemma4, "<|tool_call>", "<tool_call|>", "<|\"|>"),
+    ];
+    for (format, open, close, q) in forms {
+        let london = format!("{open}call:get_weather{{location:{q}London{q}}}{close}");
+        check(format, &london, "", &[("get_weather", json!({ "location": "London" }))]);
+        let rich = format!(
+            "{open}call:add{{a:-1.5,deep:{{on:true,list:[1,{q}x}},\"y\\{q},{{}}]}},word:celsius,none:null}}{close}"
+        );
+        let expected =
+            json!({ "a": -1.5, "deep": { "on": true, "list": [1, "x},\"y\\", {}] }, "word": "celsius", "none": null });
+        check(
+            format,
+            &format!("One moment. {rich}{london}"),
+            "One moment.",
+            &[("add", expected), ("get_weather", json!({ "location": "London" }))],
+        );
+        check(format, &format!("{open}call:get_time{{}}{close}"), "", &[("get_time", json!({}))]);
+        let unknown = format!("{open}call:rm{{path:{q}/{q}}}{close}");
+        check(format, &unknown, &unknown, &[]);
+    }
+}
+
+#[test]
+fn generic() {
+    let check = |answer: &str, text: &str, calls: &[(&str, Value)]| check(ToolFormat::Generic, answer, text, calls);
+    let add = "{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 2}}";
+    let sum = json!({ "a": 1, "b": 2 });
+    check(add, "", &[("add", sum.clone())]);
+    check(&format!("\n{add}\n{add}\n"), "\n", &[("add", sum.clone()), ("add", sum.clone())]);
+    check(&format!("[{add}, {add}]"), "", &[("add", sum.clone()), ("add", sum.clone())]);
+    check(&format!("{add}\nThat is it."), "\nThat is it.", &[("add", sum)]);
+    check(&format!("I would say {add}"), &format!("I would say {add}"), &[]);
+    check("[1, 2]", "[1, 2]", &[]);
+}
+
+/// What looks like a call and is none stays text.
+#[test]
+fn what_is_no_call_stays_text() {
+    for answer in [
+        "",
+        "  \n",
+        "Just text, with {braces} and <tags>.",
+        "<tool_call>",
+        "<tool_call>\n{\"name\": \"rm\", \"arguments\": {}}\n</tool_call>",
+        "<tool_call>{\"name\": \"add\", \"arguments\": [1]}</tool_call>",
+        "<tool_call>{\"name\": \"add\"",
+        "<tool_call>{name: add}</tool_call>",
+        "[TOOL_CALLS][{\"name\": 1}]",
+        "[TOOL_CALLS]add[ARGS]",
+        "<start_function_call>call:add<end_function_call>",
+        "{\"name\": \"rm\", \"parameters\": {}}",
+        "{\"name\": \"add\", \"arguments\": 3}",
+    ] {
+        for format in ALL {
+            check(format, answer, answer, &[]);
+        }
+    }
+    // Arguments that were cut are there as far as they came.
+    let (text, calls) = read_every_way(ToolFormat::Hermes, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1");
+    assert_eq!((text.as_str(), &calls[0].1[..]), ("", "{\"a\": 1"));
+}
+
+fn pieces() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "<tool_call>",
+        "</tool_call>",
+        "\n",
+        " ",
+        "{\"name\": \"add\", \"arguments\": ",
+        "{\"name\": \"no\"",
+        "{\"a\": 1}",
+        "}",
+        "{",
+        "[",
+        "]",
+        ",",
+        ";",
+        "\"",
+        "\\",
+        "é",
+        "word",
+        "[TOOL_CALLS]",
+        "add",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<|python_tag|>",
+        "<start_function_call>",
+        "call:add{",
+        "k:",
+        "<escape>",
+        "<end_function_call>",
+        "<|tool_call>",
+        "<|\"|>",
+        "<tool_call|>",
+        "\"parameters\": ",
+        "1",
+        "<",
+        "<tool",
+    ]);
+    prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Every byte is text, a mark of a call or its arguments, however the answer is cut (`read` checks it).
+    #[test]
+    fn nothing_is_lost(answer in pieces(), cuts in prop::collection::vec(0usize..200, 0..6)) {
+        let mut cuts: Vec<usize> = cuts.into_iter().filter(|&at| answer.is_char_boundary(at)).collect();
+        cuts.extend([0, answer.len()]);
+        cuts.sort();
+        for format in ALL {
+            let whole = read(format, [&answer[..]]);
+            prop_assert_eq!(read(format, cuts.windows(2).map(|cut| &answer[cut[0]..cut[1]])), whole);
+        }
+    }
+}
+
+/// SmolLM2's metadata, with other names for its control tokens.
+fn metadata() -> Metadata {
+    let file = GgufFile::open(&ruvllm_testkit::real_model("smollm2:135m")).expect("a GGUF file");
+    let mut metadata = file.metadata().clone();
+    let mut tokens = metadata.strings("tokenizer.ggml.tokens").expect("texts").expect("tokens").to_vec();
+    let marks = ALL.iter().flat_map(|format| format.syntax().marks()).filter(|mark| !mark.contains("tool_call>"));
+    for (i, mark) in marks.enumerate().filter(|(_, mark)| !mark.is_empty()) {
+        // Twice for those that two forms share.
+        if !tokens.iter().any(|token| token == mark) {
+            tokens[3 + i] = (*mark).to_owned();
+        }
+    }
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata
+}
+
+/// A template that speaks a form; how it renders does not matter here.
+fn template(format: ToolFormat) -> ChatTemplate {
+    let source = match format {
+        ToolFormat::Hermes => "{{ tools }}<tool_call>",
+        ToolFormat::Llama3 => "{{ tools }}<|python_tag|>",
+        ToolFormat::Mistral => "{{ tools }}[TOOL_CALLS]",
+        ToolFormat::MistralArgs => "{{ tools }}[TOOL_CALLS][ARGS]",
+        ToolFormat::FunctionGemma => "{{ tools }}<start_function_call>",
+        ToolFormat::Gemma4 => "{{ tools }}<|tool_call>call:",
+        ToolFormat::Generic => "{{ messages }}",
+    };
+    ChatTemplate::new(source, "", "").expect("a template")
+}
+
+fn setup() -> &'static (GrammarCompiler, Arc<Tokenizer>) {
+    static SETUP: OnceLock<(GrammarCompiler, Arc<Tokenizer>)> = OnceLock::new();
+    SETUP.get_or_init(|| {
+        let tokenizer = Arc::new(Tokenizer::from_metadata(&metadata()).expect("a tokenizer"));
+        (GrammarCompiler::new(&tokenizer, tokenizer.vocab_len()).expect("it has an end"), tokenizer)
+    })
+}
+
+fn tool(name: &str, parameters: Value) -> Tool {
+    Tool { name: name.to_owned(), description: None, parameters: Some(parameters), is_strict: false }
+}
+
+fn tools() -> Vec<Tool> {
+    let weather = json!({
+        "type": "object",
+        "properties": { "city": { "type": "string" }, "unit": { "enum": ["celsius", "kelvin"] } },
+        "required": ["city"],
+    });
+    let add =
+        json!({ "properties": { "a": { "type": "integer" }, "b": { "type": "integer" } }, "required": ["a", "b"] });
+    vec![tool("get_weather", weather), tool("add", add)]
+}
+
+fn tool_use(format: ToolFormat, choice: ToolChoice, is_parallel: bool) -> ToolUse {
+    let template = Arc::new(template(format));
+    let text = ModelText::new("test", &setup().1, Ok(Some(&template)));
+    let tool_use = ToolUse::new(&text, tools(), choice, is_parallel).expect("functions");
+    assert_eq!(tool_use.format(), format);
+    tool_use
+}
+
+/// Returns whether a grammar allows a text as a whole answer; marks that are control tokens are read as such.
+fn allows(grammar: &Grammar, text: &str) -> bool {
+    let options = crate::tokenizer::EncodeOptions { add_special: false, parse_special: true };
+    let ids = setup().1.encode(text, options).expect("it encodes");
+    let mut constraint = grammar.start();
+    let is_taken = ids.iter().all(|&id| constraint.accept(id).is_ok());
+    is_taken && (constraint.is_complete() || constraint.is_valid())
+}
+
+fn calls() -> [Value; 2] {
+    [
+        json!({ "name": "get_weather", "arguments": { "city": "Oslo", "unit": "celsius" } }),
+        json!({ "name": "add", "arguments": { "a": 1, "b": -22 } }),
+    ]
+}
+
+/// What a form writes, its reader reads and its grammar allows; what does not fit the schema it does not.
+#[test]
+fn grammars_hold_models_to_their_form() {
+    for format in ALL {
+        let syntax = format.syntax();
+        let compile = |choice: ToolChoice, is_parallel: bool| {
+            let tool_use = tool_use(format, choice, is_parallel);
+            tool_use.grammar(&setup().0).unwrap_or_else(|error| panic!("{format:?}: {error}: {:?}", tool_use.source()))
+        };
+        let [weather, add] = calls();
+        let write = |calls: &[Value]| syntax.written(calls);
+        let (one, two) = (write(std::slice::from_ref(&weather)), write(&[weather.clone(), add.clone()]));
+        let bad_unit = write(&[json!({ "name": "get_weather", "arguments": { "city": "Oslo", "unit": "rankine" } })]);
+        let no_city = write(&[json!({ "name": "get_weather", "arguments": { "unit": "kelvin" } })]);
+        let unknown = write(&[json!({ "name": "rm", "arguments": {} })]);
+        let (auto, required) = (compile(ToolChoice::Auto, true), compile(ToolChoice::Required, true));
+        for (grammar, what) in [(&auto, "auto"), (&required, "required")] {
+            assert!(allows(grammar, &one), "{format:?} {what}: {one}");
+            assert_eq!(allows(grammar, &two), syntax.allows_several(), "{format:?} {what}: {two}");
+            for bad in [&bad_unit, &no_city, &unknown] {
+                assert!(!allows(grammar, bad), "{format:?} {what}: {bad}");
+            }
+        }
+        for text in ["", "Hello there, {you}! [1] <b>", "{\"n\": 1}"] {
+            assert!(allows(&auto, text), "{format:?}: {text}");
+            assert!(!allows(&required, text), "{format:?}: {text}");
+        }
+        let is_bare = matches!(format, ToolFormat::Llama3 | ToolFormat::Generic);
+        assert_eq!(allows(&auto, &format!("I look. {one}")), true, "{format:?}");
+        assert_eq!(allows(&auto, &format!("I look. {bad_unit}")), is_bare, "{format:?}");
+        assert!(!allows(&compile(ToolChoice::Required, false), &two), "{format:?}");
+        let named = compile(ToolChoice::Named("add".to_owned()), true);
+        assert!(allows(&named, &write(std::slice::from_ref(&add))) && !allows(&named, &one), "{format:?}");
+        // What was allowed is read as it was written.
+        let (text, read) = read(format, [&one[..]]);
+        assert_eq!((text.as_str(), read.len(), read[0].0.as_str()), ("", 1, "get_weather"), "{format:?}");
+        assert_eq!(serde_json::from_str::<Value>(&read[0].1).expect("JSON"), weather["arguments"], "{format:?}");
+    }
+}
+
+#[test]
+fn schemas_that_cannot_be_held_to_are_named_or_any_object() {
+    let bad = json!({ "type": "object", "properties": { "a": { "not": {} } } });
+    for format in ALL {
+        let text = tool_use(format, ToolChoice::Auto, false).text;
+        let make = |choice: ToolChoice, is_strict: bool| {
+            let tools = vec![tools()[1].clone(), Tool { is_strict, ..tool("get_time", bad.clone()) }];
+            ToolUse::new(&text, tools, choice, false).expect("functions").grammar(&setup().0)
+        };
+        for result in [make(ToolChoice::Auto, true), make(ToolChoice::Required, false)] {
+            let line = result.expect_err("refused").to_string();
+            assert!(line.contains("'not'") && line.contains("which is not supported"), "{format:?}: {line}");
+        }
+        let lenient = make(ToolChoice::Auto, false).expect("any object");
+        let call =
+            |name: &str, arguments: Value| format.syntax().written(&[json!({ "name": name, "arguments": arguments })]);
+        assert!(allows(&lenient, &call("get_time", json!({ "a": "x" }))), "{format:?}");
+        assert!(!allows(&lenient, &call("add", json!({ "a": "x", "b": 1 }))), "{format:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_called_is_refused() {
+    let text = tool_use(ToolFormat::Hermes, ToolChoice::Auto, true).text;
+    let line = |tools: Vec<Tool>, choice: ToolChoice| {
+        ToolUse::new(&text, tools, choice, true).expect_err("refused").to_string()
+    };
+    insta::assert_snapshot!(line(vec![], ToolChoice::Auto), @"there is no function to be called; name some or choose none");
+    insta::assert_snapshot!(line(vec![tool("a b", json!({}))], ToolChoice::Auto), @"'a b' is no name of a function; use 1 to 128 letters, digits, underscores, dashes and dots");
+    insta::assert_snapshot!(line(vec![tool("a", json!({ "type": "array" }))], ToolChoice::Auto), @r#"the parameters of 'a' are of type "array"; arguments are an object"#);
+    insta::assert_snapshot!(line([tools(), tools()].concat(), ToolChoice::Auto), @"two functions are named 'get_weather'; give each its own name");
+    insta::assert_snapshot!(line(tools(), ToolChoice::Named("rm".into())), @"the function 'rm' is chosen and not there; there is get_weather, add");
+}
+
+#[test]
+fn gemmas_schemas() {
+    let text = tool_use(ToolFormat::FunctionGemma, ToolChoice::Required, false).text;
+    let grammar = |schema: Value| {
+        let tool_use = ToolUse::new(&text, vec![tool("f", schema)], ToolChoice::Required, false).expect("a function");
+        tool_use.grammar(&setup().0)
+    };
+    let schema = json!({ "type": "object", "properties": {
+        "when": { "anyOf": [{ "type": "null" }, { "type": "string" }] },
+        "n": { "type": ["integer", "boolean"] },
+        "list": { "type": "array", "items": { "type": "object", "properties": { "x": { "type": "number" } }, "required": ["x"] } },
+        "free": { "type": "object" },
+    }, "required": ["n"] });
+    let good = grammar(schema).expect("supported");
+    let call = |arguments: &str| format!("<start_function_call>call:f{arguments}<end_function_call>");
+    for arguments in [
+        "{n:3}",
+        "{when:null,n:true}",
+        "{when:<escape>now, {or} never<escape>,n:-7,list:[{x:1.5},{x:2}]}",
+        "{n:1,list:[],free:{a:<escape><escape>,b_1:[1,false]}}",
+    ] {
+        assert!(allows(&good, &call(arguments)), "{arguments}");
+    }
+    for arguments in
+        ["{}", "{n:1,}", "{n:1.5}", "{n:<escape>1<escape>}", "{n:1,list:[{}]}", "{n:1,when:null}", "{n:1,other:2}"]
+    {
+        assert!(!allows(&good, &call(arguments)), "{arguments}");
+    }
+    let line = grammar(json!({ "properties": { "a": { "type": "string", "pattern": "x" } } })).expect_err("refused");
+    insta::assert_snapshot!(line, @"the schema of 'f' uses 'pattern', which is not supported in this model's form of calls");
+}
+
+/// A conversation with a call and its result.
+fn conversation() -> ChatInput {
+    let call =
+        json!({ "id": "call_1", "type": "function", "function": { "name": "add", "arguments": { "a": 1, "b": 2 } } });
+    let messages = vec![
+        json!({ "role": "user", "content": "1 + 2?" }),
+        json!({ "role": "assistant", "content": "", "tool_calls": [call] }),
+        json!({ "role": "tool", "tool_call_id": "call_1", "content": "3" }),
+        json!({ "role": "user", "content": "Thanks." }),
+    ];
+    let tools = Some(tools()[1..].iter().map(Tool::definition).collect());
+    ChatInput { messages, tools, add_generation_prompt: true, ..ChatInput::default() }
+}
+
+#[test]
+fn a_template_that_knows_no_functions_gets_text() {
+    let chatml = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}";
+    let render =
+        |source: &str| prompt::render(&ChatTemplate::new(source, "", "").expect("a template"), &conversation());
+    let expected = render(chatml).expect("it renders");
+    insta::assert_snapshot!(expected, @r#"
+    <system>You can call these functions, each described by a line of JSON:
+    {"name":"add","parameters":{"properties":{"a":{"type":"integer"},"b":{"type":"integer"}},"required":["a","b"]}}
+
+    To call a function, answer with nothing but a line of JSON that has its name and its arguments:
+    {"name": "NAME", "arguments": {"ARGUMENT": VALUE}}
+    For several calls write several such lines. What they return comes in the next message. If no function helps, answer in plain text.
+    <user>1 + 2?
+    <assistant>{"name": "add", "arguments": {"a": 1, "b": 2}}
+    <user>add returned: 3
+
+    Thanks.
+    "#);
+    let no_system =
+        format!("{{% if messages[0].role == 'system' %}}{{{{ raise_exception('no system') }}}}{{% endif %}}{chatml}");
+    let without = render(&no_system).expect("it renders");
+    assert!(without.starts_with("<user>You can call") && without.contains("plain text.\n\n1 + 2?"), "{without}");
+}
+
+#[test]
+fn templates_get_calls_as_they_want_them() {
+    let render =
+        |source: &str| prompt::render(&ChatTemplate::new(source, "", "").expect("a template"), &conversation());
+    // Arguments as a text, where joining an object to a text fails.
+    let text = "{{ tools[0].function.name }}<tool_call>{% for m in messages %}{% for c in m.tool_calls %}{{ '=' + c.function.arguments }}{% endfor %}{% endfor %}";
+    assert_eq!(render(text).expect("it renders"), "add<tool_call>={\"a\":1,\"b\":2}");
+    // No place for calls: as the model writes them.
+    let plain = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let expected = "<tool_call>[1 + 2?][<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1, \"b\": 2}}\n</tool_call>][3][Thanks.]";
+    assert_eq!(render(plain).expect("it renders"), expected);
+    // Ids of nine letters and digits.
+    let ids = "{% if tools %}[TOOL_CALLS]{% endif %}{% for m in messages %}{{ m.tool_call_id }}{% for c in m.tool_calls %}{{ c.id }}={% endfor %}{% endfor %}";
+    let rendered = render(ids).expect("it renders");
+    let (call, result) = rendered.trim_start_matches("[TOOL_CALLS]").split_once('=').expect("a call and a result");
+    assert!(call == result && call.len() == 9, "{rendered}");
+}

@@ -1,0 +1,250 @@
+//! Functions that a request lets the model call: the fields of three APIs, and the calls of an answer.
+
+use ruvllm_engine::GenerateRequest;
+use ruvllm_engine::tools::{CallEvent, CallReader, Tool, ToolChoice, ToolUse};
+use serde_json::Value;
+
+use crate::app::Call;
+use crate::error::ApiError;
+use crate::fields::{Field, Kind, optional, required};
+use crate::generate::offload;
+
+const NAME: Field = required("name", Kind::Text, "the function's name: letters, digits, underscores, dashes, dots");
+const DESCRIPTION: Field = optional("description", Kind::Text, "what it does; the model reads it");
+const PARAMETERS: Field =
+    optional("parameters", Kind::Map(&Kind::Any), "a JSON Schema of the object of its arguments; any object without");
+const STRICT: Field = optional(
+    "strict",
+    Kind::Bool,
+    "refuse a schema that arguments cannot be held to, instead of allowing any where the model is free to call",
+);
+
+const FUNCTION: &[Field] = &[NAME, DESCRIPTION, PARAMETERS, STRICT];
+
+const TOOL: &[Field] = &[
+    required("type", Kind::Word(&["function"]), "functions are the only tools"),
+    required("function", Kind::Object(FUNCTION), "the function"),
+];
+
+const MEANS: &str =
+    "none calls nothing, auto leaves it to the model, required calls at least one, a name calls that one";
+const WORDS: Kind = Kind::Word(&["none", "auto", "required"]);
+
+const CHOSEN: &[Field] = &[
+    required("type", Kind::Word(&["function"]), "functions are the only tools"),
+    required("function", Kind::Object(&[NAME]), "the function to call"),
+];
+
+const PARALLEL: Field = optional(
+    "parallel_tool_calls",
+    Kind::Bool,
+    "whether several calls may come in one answer; they may unless this is false",
+);
+
+/// The fields of `/v1/chat/completions`.
+pub(crate) const CHAT: &[Field] = &[
+    optional("tools", Kind::List(&Kind::Object(TOOL), 0, 128), "functions that the model may call"),
+    optional("tool_choice", Kind::Either(&[WORDS, Kind::Object(CHOSEN)]), MEANS),
+    PARALLEL,
+];
+
+const FLAT_TOOL: &[Field] = &[
+    required("type", Kind::Word(&["function"]), "functions are the only tools"),
+    NAME,
+    DESCRIPTION,
+    PARAMETERS,
+    STRICT,
+];
+
+const FLAT_CHOSEN: &[Field] = &[required("type", Kind::Word(&["function"]), "functions are the only tools"), NAME];
+
+/// The fields of `/v1/responses`.
+pub(crate) const RESPONSES: &[Field] = &[
+    optional("tools", Kind::List(&Kind::Object(FLAT_TOOL), 0, 128), "functions that the model may call"),
+    optional("tool_choice", Kind::Either(&[WORDS, Kind::Object(FLAT_CHOSEN)]), MEANS),
+    PARALLEL,
+];
+
+const ANTHROPIC_TOOL: &[Field] = &[
+    optional("type", Kind::Word(&["custom"]), "tools of the client's are the only ones"),
+    NAME,
+    DESCRIPTION,
+    required("input_schema", Kind::Map(&Kind::Any), "a JSON Schema of the object of its input"),
+    STRICT,
+    optional("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not"),
+];
+
+const ALONE: Field = optional("disable_parallel_tool_use", Kind::Bool, "call one tool at most");
+
+const ANTHROPIC_CHOICE: Kind = Kind::Tagged(&[
+    ("auto", &[required("type", Kind::Word(&["auto"]), "as the model likes"), ALONE]),
+    ("any", &[required("type", Kind::Word(&["any"]), "at least one tool"), ALONE]),
+    ("tool", &[required("type", Kind::Word(&["tool"]), "the tool of this name"), NAME, ALONE]),
+    ("none", &[required("type", Kind::Word(&["none"]), "no tool")]),
+]);
+
+/// The fields of `/v1/messages`.
+pub(crate) const ANTHROPIC: &[Field] = &[
+    optional("tools", Kind::List(&Kind::Object(ANTHROPIC_TOOL), 0, 128), "tools that the model may use"),
+    optional("tool_choice", ANTHROPIC_CHOICE, "whether it uses one"),
+];
+
+/// Reads the functions that the model may call, in the way of any of the APIs; none if it may call none.
+///
+/// # Errors
+/// 400: a choice without functions, or what [`ToolUse::new`] says.
+pub(crate) fn read(call: &Call) -> Result<Option<ToolUse>, ApiError> {
+    let (given, text) = (&call.given, call.server.service.text());
+    let choice = given.get("tool_choice");
+    let kind = choice.and_then(|choice| choice.as_str().or_else(|| choice["type"].as_str()));
+    let chosen = choice.and_then(|choice| choice["name"].as_str().or_else(|| choice["function"]["name"].as_str()));
+    let choice_read = match (kind, chosen) {
+        (Some("none"), _) => return Ok(None),
+        (_, Some(name)) => ToolChoice::Named(name.to_owned()),
+        (Some("required" | "any"), None) => ToolChoice::Required,
+        _ => ToolChoice::Auto,
+    };
+    let tools: Vec<Tool> = given.list("tools").into_iter().flatten().map(tool).collect();
+    if tools.is_empty() {
+        return match choice_read {
+            ToolChoice::Auto => Ok(None),
+            _ => Err(ApiError::bad("tool_choice", "'tool_choice' asks for a call and there are no 'tools'; name some")),
+        };
+    }
+    let is_alone = choice.is_some_and(|choice| choice["disable_parallel_tool_use"] == true)
+        || given.get("parallel_tool_calls") == Some(&Value::Bool(false));
+    let tool_use = ToolUse::new(text, tools, choice_read, !is_alone).map_err(|error| in_tools(error.into()))?;
+    Ok(Some(tool_use))
+}
+
+fn tool(given: &Value) -> Tool {
+    let function = given.get("function").unwrap_or(given);
+    let schema = function.get("parameters").or_else(|| function.get("input_schema"));
+    Tool {
+        name: function["name"].as_str().unwrap_or_default().to_owned(),
+        description: function["description"].as_str().map(str::to_owned),
+        parameters: schema.filter(|schema| !schema.is_null()).cloned(),
+        is_strict: function["strict"] == true,
+    }
+}
+
+fn in_tools(error: ApiError) -> ApiError {
+    ApiError { param: Some("tools".to_owned()), ..error }
+}
+
+/// Makes a request one whose answer may be calls.
+///
+/// # Errors
+/// 400: a schema that arguments cannot be held to, or a field that does not go with calls.
+pub(crate) async fn apply(
+    call: &Call,
+    tool_use: Option<&ToolUse>,
+    request: &mut GenerateRequest,
+) -> Result<(), ApiError> {
+    let Some(tool_use) = tool_use else { return Ok(()) };
+    if request.grammar.is_some() {
+        let field =
+            ["response_format", "text", "structured_outputs"].into_iter().find(|name| call.given.get(name).is_some());
+        let field = field.unwrap_or("response_format");
+        let line = format!(
+            "'{field}' asks for a form, and an answer that may be a call has another; leave out 'tools' or set 'tool_choice' to none"
+        );
+        return Err(ApiError::bad(field, line));
+    }
+    if request.ignore_eos {
+        return Err(ApiError::bad(
+            "ignore_eos",
+            "'ignore_eos' does not go with 'tools': an answer ends behind its calls",
+        ));
+    }
+    if tool_use.is_forced() && !request.stop.is_empty() {
+        let line =
+            "a stop text does not go with a 'tool_choice' that asks for a call: it could end within the arguments";
+        return Err(ApiError::bad("stop", line));
+    }
+    request.visible = tool_use.visible();
+    let (server, tool_use) = (std::sync::Arc::clone(&call.server), tool_use.clone());
+    let compile = move || {
+        let source = tool_use.source()?;
+        if let Some(grammar) = server.grammars.find(&source) {
+            return Ok(grammar);
+        }
+        let grammar = tool_use.grammar(server.service.grammar_compiler()?)?;
+        server.grammars.keep(source, grammar.clone());
+        Ok(grammar)
+    };
+    request.grammar = Some(offload(compile).await.map_err(in_tools)?);
+    Ok(())
+}
+
+/// A call of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Called {
+    pub name: String,
+    /// JSON, whole unless the answer was cut.
+    pub arguments: String,
+}
+
+/// Reads one answer as it comes.
+#[derive(Debug)]
+pub(crate) struct Reading(Option<CallReader>);
+
+impl Reading {
+    pub(crate) fn new(tool_use: Option<&ToolUse>) -> Reading {
+        Reading(tool_use.map(ToolUse::reader))
+    }
+
+    /// Takes more text, and returns what is certain now.
+    pub(crate) fn push(&mut self, text: &str) -> Vec<CallEvent> {
+        if text.is_empty() {
+            return Vec::new();
+        }
+        match &mut self.0 {
+            None => vec![CallEvent::Text(text.to_owned())],
+            Some(reader) => {
+                let events = reader.push(text);
+                self.without_space(events)
+            }
+        }
+    }
+
+    /// Takes the last text, and returns all that was held back.
+    pub(crate) fn finish(&mut self, text: &str) -> Vec<CallEvent> {
+        let mut events = self.push(text);
+        let rest = self.0.as_mut().map(CallReader::finish).unwrap_or_default();
+        events.extend(self.without_space(rest));
+        events
+    }
+
+    /// Returns whether something was called.
+    pub(crate) fn has_calls(&self) -> bool {
+        self.0.as_ref().is_some_and(|reader| reader.n_calls() > 0)
+    }
+
+    /// Leaves out white space between and behind calls.
+    fn without_space(&self, mut events: Vec<CallEvent>) -> Vec<CallEvent> {
+        if self.has_calls() {
+            events.retain(|event| !matches!(event, CallEvent::Text(text) if text.trim().is_empty()));
+        }
+        events
+    }
+}
+
+/// Returns what a whole answer says and what it calls.
+pub(crate) fn whole(tool_use: Option<&ToolUse>, text: &str) -> (String, Vec<Called>) {
+    let (mut said, mut calls) = (String::new(), Vec::<Called>::new());
+    for event in Reading::new(tool_use).finish(text) {
+        match event {
+            CallEvent::Text(text) => said.push_str(&text),
+            CallEvent::Begin { name, .. } => calls.push(Called { name, ..Called::default() }),
+            CallEvent::Arguments { index, json } => calls[index].arguments.push_str(&json),
+            CallEvent::End { .. } => {}
+        }
+    }
+    (said, calls)
+}
+
+/// Returns the name of a call, which its result refers to: the same for as often as it is asked.
+pub(crate) fn call_id(call: &Call, prefix: &str, choice: usize, index: usize) -> String {
+    format!("{prefix}_{}{choice:02x}{index:02x}", call.id)
+}
