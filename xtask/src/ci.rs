@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::shell::{self, PROFILE, Totals, cargo};
-use crate::{cross, models, python, tidy};
+use crate::{cross, models, node, python, tidy};
 
 /// What `cargo xtask ci` is asked to do.
 #[derive(clap::Args)]
@@ -27,13 +27,14 @@ struct Step {
 
 /// Every step, cheapest first. `models` comes before the tests that read the models, and after `build`, whose
 /// `ruvllm` fetches them; `cross` is last because it builds the standard library for another machine.
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "clippy", run: |_| clippy() },
     Step { name: "build", run: |_| build().map(drop) },
     Step { name: "models", run: |_| models::fetch(&models::NAMES, build) },
     Step { name: "python", run: |_| python::run() },
+    Step { name: "node", run: |_| node::run() },
     Step { name: "test", run: test },
     Step { name: "bench", run: |_| bench() },
     Step { name: "docs", run: |_| docs() },

@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod cross;
 mod models;
+mod node;
 mod python;
 mod shell;
 mod tidy;
@@ -35,6 +36,8 @@ enum Command {
     Models(models::Args),
     /// Make the Python environment with the clients that the server's tests need
     Python,
+    /// Install the npm packages and the browser that the server's tests need
+    Node,
     /// Test the aarch64 (NEON) kernels under emulation
     Cross(cross::Args),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
+        Command::Node => node::run(),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };
     match result {

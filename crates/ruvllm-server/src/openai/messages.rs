@@ -10,8 +10,19 @@ use crate::fields::{Field, Kind, optional, required};
 const TEXT_PART: &[Field] =
     &[required("type", Kind::Word(&["text"]), "the model reads text only"), required("text", Kind::Text, "the text")];
 
-const FUNCTION: &[Field] =
-    &[required("name", Kind::Text, "the function's name"), required("arguments", Kind::Text, "its arguments, as JSON")];
+/// What an SDK reads out of an answer's JSON and sends back beside it.
+pub(super) const PARSED: Field = optional(
+    "parsed",
+    Kind::Any,
+    "what a client read out of the JSON, in an answer that is sent back; the JSON counts",
+);
+pub(super) const PARSED_ARGUMENTS: Field = Field { name: "parsed_arguments", ..PARSED };
+
+const FUNCTION: &[Field] = &[
+    required("name", Kind::Text, "the function's name"),
+    required("arguments", Kind::Text, "its arguments, as JSON"),
+    PARSED_ARGUMENTS,
+];
 
 const TOOL_CALL: &[Field] = &[
     required("id", Kind::Text, "what the tool's message refers to"),
@@ -36,6 +47,7 @@ const MESSAGE: &[Field] = &[
     optional("refusal", Kind::Only("null", TEXT_ONLY), "nothing, in an answer that is sent back"),
     optional("audio", Kind::Only("null", TEXT_ONLY), "nothing, in an answer that is sent back"),
     optional("function_call", Kind::Only("null", "use tool_calls"), "nothing, in an answer that is sent back"),
+    PARSED,
     optional("annotations", Kind::List(&Kind::Any, 0, 0), "nothing, in an answer that is sent back"),
 ];
 

@@ -9,7 +9,7 @@ use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
 use super::chat::prompt_max;
-use super::messages::{encode, joined};
+use super::messages::{PARSED, PARSED_ARGUMENTS, encode, joined};
 use super::now_s;
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
@@ -22,6 +22,7 @@ use crate::tools::{self, Called, Reading, call_id};
 const PART: &[Field] = &[
     required("type", Kind::Word(&["input_text", "output_text"]), "the model reads text only"),
     required("text", Kind::Text, "the text"),
+    PARSED,
     optional("annotations", Kind::List(&Kind::Any, 0, 0), "nothing, in an answer that is sent back"),
     optional("logprobs", Kind::List(&Kind::Any, 0, 0), "nothing, in an answer that is sent back"),
 ];
@@ -47,6 +48,7 @@ const FUNCTION_CALL: &[Field] = &[
     required("call_id", Kind::Text, "what its output refers to"),
     required("name", Kind::Text, "the function's name"),
     required("arguments", Kind::Text, "its arguments, as JSON"),
+    PARSED_ARGUMENTS,
     ID,
     STATUS,
 ];

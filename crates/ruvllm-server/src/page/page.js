@@ -158,7 +158,8 @@ async function look() {
 async function begin() {
   try {
     const { model, defaults } = await (await fetch("v1/capabilities")).json();
-    $("model").textContent = `${model.id} · ${model.n_ctx} tokens`;
+    $("model").textContent = model.id;
+    $("context").textContent = `${model.n_ctx} tokens`;
     for (const name of ["temperature", "top_p"]) $(name).placeholder = String(Math.round(defaults[name] * 1000) / 1000);
   } catch {
     $("state").textContent = "no connection";
@@ -173,6 +174,7 @@ $("ask").addEventListener("submit", (event) => {
   if (!text || running) return;
   $("prompt").value = "";
   grow();
+  settings(false);
   ask(text);
 });
 $("prompt").addEventListener("keydown", (event) => {
@@ -193,8 +195,10 @@ $("clear").addEventListener("click", () => {
   for (const element of [...$("messages").children]) if (element.id !== "hint") element.remove();
   $("hint").hidden = false;
 });
-$("more").addEventListener("click", () => {
-  const open = $("side").classList.toggle("open");
+// Opens or closes the settings, which only a narrow window hides.
+function settings(open) {
+  $("side").classList.toggle("open", open);
   $("more").setAttribute("aria-expanded", String(open));
-});
+}
+$("more").addEventListener("click", () => settings(!$("side").classList.contains("open")));
 begin();

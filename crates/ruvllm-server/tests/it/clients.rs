@@ -1,5 +1,5 @@
-//! The official clients, unmodified: what their users do is done by scripts that run in the Python of
-//! `cargo xtask python`.
+//! The official clients, unmodified, and the page in a browser: what their users do is done by scripts that run in the
+//! Python of `cargo xtask python` and with the packages of `cargo xtask node`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,43 +10,76 @@ use ruvllm_testkit::real_model;
 
 use crate::client::{Bench, load_options, options};
 
-/// Returns the Python that `cargo xtask python` prepares: in `RUVLLM_PYTHON`, or beside the build.
-fn python() -> PathBuf {
-    if let Some(own) = std::env::var_os("RUVLLM_PYTHON") {
-        return own.into();
-    }
+/// Returns the folder beside the build that an `xtask` command prepares.
+fn prepared(name: &str) -> PathBuf {
     // The test lies in target/PROFILE/deps.
     let exe = std::env::current_exe().expect("a test has a path");
     let target = exe.ancestors().nth(3).expect("it lies in a target folder");
-    let python = target.join("python/bin/python");
-    assert!(python.is_file(), "{} is missing: run `cargo xtask python`", python.display());
-    python
+    let folder = target.join(name);
+    assert!(folder.is_dir(), "{} is missing: run `cargo xtask {name}`", folder.display());
+    folder
 }
 
-/// Runs a script against SmolLM2 behind a key.
-fn check(script: &str) {
-    let lines = vec!["tests key-of-the-tests".to_owned(), "one one-at-a-time concurrent=1".to_owned()];
-    let keys = KeyOptions { file: None, lines };
+/// Returns a call of a Python script, with the Python in `RUVLLM_PYTHON` or the one beside the build.
+fn python(script: &Path) -> Command {
+    let program = std::env::var_os("RUVLLM_PYTHON").map(PathBuf::from);
+    let mut command = Command::new(program.unwrap_or_else(|| prepared("python").join("bin/python")));
+    command.arg(script);
+    command
+}
+
+/// Returns a call of a script for Node. It is copied to the packages, as Node looks for them where the script lies.
+fn node(script: &Path) -> Command {
+    let copy = prepared("node").join(script.file_name().expect("a file"));
+    std::fs::copy(script, &copy).expect("the folder beside the build is writable");
+    let mut command = Command::new("node");
+    command.arg(copy);
+    command
+}
+
+/// Serves SmolLM2 behind keys, or to everybody.
+fn smollm2(keys: &[&str]) -> Bench {
+    let keys = KeyOptions { file: None, lines: keys.iter().map(|line| line.to_string()).collect() };
     let load = LoadOptions { n_ctx: Some(2048), n_seq_max: 8, ..load_options() };
     let options = ServerOptions { model: "smollm2:135m".to_owned(), keys, ..options() };
-    let bench = Bench::new(&real_model("smollm2:135m"), &load, options);
+    Bench::new(&real_model("smollm2:135m"), &load, options)
+}
+
+/// Runs a script against a server.
+fn check(program: fn(&Path) -> Command, script: &str, bench: &Bench, more: &[&Path]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
-    let output = Command::new(python()).arg(path).arg(format!("http://{}", bench.address)).output().expect("it runs");
+    let mut command = program(&path);
+    let output = command.arg(format!("http://{}", bench.address)).args(more).output().expect("it runs");
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}\n{error}");
 }
 
+const KEYS: [&str; 2] = ["tests key-of-the-tests", "one one-at-a-time concurrent=1"];
+
 #[test]
 fn openai_for_python() {
-    check("openai_sdk.py");
+    check(python, "openai_sdk.py", &smollm2(&KEYS), &[]);
+}
+
+#[test]
+fn openai_for_node() {
+    check(node, "openai_sdk.mjs", &smollm2(&KEYS), &[]);
 }
 
 #[test]
 fn anthropic_for_python() {
-    check("anthropic_sdk.py");
+    check(python, "anthropic_sdk.py", &smollm2(&KEYS), &[]);
 }
 
 #[test]
 fn prometheus_reads_the_metrics() {
-    check("prometheus.py");
+    check(python, "prometheus.py", &smollm2(&KEYS), &[]);
+}
+
+/// Issue "Serving", 9. The screenshots lie in `target/page`.
+#[test]
+fn the_page_in_a_browser() {
+    let folder = prepared("node").with_file_name("page");
+    std::fs::create_dir_all(&folder).expect("the folder beside the build is writable");
+    check(node, "page.mjs", &smollm2(&[]), &[&folder]);
 }
