@@ -5,6 +5,7 @@
 
 mod bench;
 mod ci;
+mod codegen;
 mod cross;
 mod models;
 mod python;
@@ -35,6 +36,8 @@ enum Command {
     Models(models::Args),
     /// Make the Python environment with the clients that the server's tests need
     Python,
+    /// Make what is generated and committed: the gRPC API
+    Codegen(codegen::Args),
     /// Test the aarch64 (NEON) kernels under emulation
     Cross(cross::Args),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
+        Command::Codegen(args) => codegen::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };
     match result {

@@ -28,8 +28,8 @@ fn check(script: &str) {
     let lines = vec!["tests key-of-the-tests".to_owned(), "one one-at-a-time concurrent=1".to_owned()];
     let keys = KeyOptions { file: None, lines };
     let load = LoadOptions { n_ctx: Some(2048), n_seq_max: 8, ..load_options() };
-    let options = ServerOptions { model: "smollm2:135m".to_owned(), keys, ..options() };
-    let bench = Bench::new(&real_model("smollm2:135m"), &load, options);
+    let (name, options) = ("smollm2:135m", ServerOptions { keys, ..options() });
+    let bench = Bench::named(name, &real_model(name), &load, options);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(script);
     let output = Command::new(python()).arg(path).arg(format!("http://{}", bench.address)).output().expect("it runs");
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -10,7 +10,7 @@ use crate::client::{Bench, Reply, load_options, options};
 
 fn bench(model: &str) -> Bench {
     let load = LoadOptions { n_ctx: Some(2048), ..load_options() };
-    Bench::new(&real_model(model), &load, ServerOptions { model: model.to_owned(), ..options() })
+    Bench::named(model, &real_model(model), &load, options())
 }
 
 fn schema() -> Value {
