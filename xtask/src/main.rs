@@ -5,6 +5,7 @@
 
 mod bench;
 mod ci;
+mod codegen;
 mod cross;
 mod models;
 mod node;
@@ -38,6 +39,8 @@ enum Command {
     Python,
     /// Install the npm packages and the browser that the server's tests need
     Node,
+    /// Make what is generated and committed: the gRPC API
+    Codegen(codegen::Args),
     /// Test the aarch64 (NEON) kernels under emulation
     Cross(cross::Args),
 }
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
         Command::Node => node::run(),
+        Command::Codegen(args) => codegen::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };
     match result {

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -11,18 +11,20 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, 
 use axum::routing::{MethodFilter, on};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
-use ruvllm_engine::{Engine, Service, ServiceOptions, ServiceThread};
+use ruvllm_engine::Engine;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
+use tracing::Instrument as _;
 
 use crate::auth::{Keys, Tenant};
 use crate::error::{ApiError, Shape};
 use crate::fields::{Field, Given, Refused};
+use crate::grpc;
 use crate::metrics::Metrics;
+use crate::models::{Model, ModelSource, Models};
 use crate::options::{ServerError, ServerOptions};
 use crate::page;
-use crate::structure::Grammars;
 
 /// What a handler gives, some time.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send>>;
@@ -42,7 +44,16 @@ pub(crate) struct Endpoint {
     pub refused: &'static Refused,
     /// Fields that an answer has.
     pub answers: &'static [&'static str],
-    pub run: fn(Call) -> Answer,
+    pub run: Run,
+}
+
+/// A handler.
+#[derive(Clone, Copy)]
+pub(crate) enum Run {
+    /// Of the server as a whole.
+    Server(fn(Plain) -> Answer),
+    /// Of the model that the field `model` names.
+    Model(fn(Call) -> Answer),
 }
 
 impl Endpoint {
@@ -52,56 +63,103 @@ impl Endpoint {
     }
 }
 
+/// A request on its way through a handler that needs no model.
+pub(crate) struct Plain {
+    pub server: Arc<Server>,
+    /// The path as it was asked for.
+    pub uri: Uri,
+}
+
 /// A request on its way through a handler.
 pub(crate) struct Call {
     pub server: Arc<Server>,
+    pub model: Arc<Model>,
     pub tenant: Tenant,
     pub given: Given,
-    /// The path as it was asked for.
-    pub uri: Uri,
     /// Names the request in the log and in the header `x-request-id`.
     pub id: String,
+    /// When its time is over.
+    pub deadline: Option<Instant>,
+    /// The request in the log, to which its handler adds what it comes to know.
+    pub span: tracing::Span,
 }
 
 /// A running server, but for its connections.
 pub struct Server {
-    pub(crate) service: Service,
+    pub(crate) models: Arc<Models>,
     pub(crate) options: ServerOptions,
-    pub(crate) metrics: Metrics,
-    pub(crate) grammars: Grammars,
+    pub(crate) metrics: Arc<Metrics>,
     /// When it started, in seconds since 1970.
     pub(crate) created_s: u64,
-    keys: Keys,
+    pub(crate) keys: Arc<Keys>,
+    is_stopping: AtomicBool,
     n_calls: AtomicU64,
     /// Makes ids of this process differ from those of others.
     nonce: u64,
 }
 
 impl Server {
-    /// Puts an engine behind a server that has no connections yet.
+    /// Puts models behind a server that has no connections yet. The first is meant where a request names none.
     ///
     /// # Errors
-    /// Keys that cannot be read, an origin that is none, or what `Service::start` says.
-    pub fn start(engine: Engine, options: ServerOptions) -> Result<(Arc<Server>, ServiceThread), ServerError> {
-        let keys = Keys::new(options.keys.clone()).map_err(ServerError::new)?;
+    /// No model, keys that cannot be read, an origin that is none, or what `Service::start` says.
+    pub fn start(models: Vec<ModelSource>, options: ServerOptions) -> Result<Arc<Server>, ServerError> {
+        let keys = Arc::new(Keys::new(options.keys.clone()).map_err(ServerError::new)?);
         if let Some(origin) = options.cors_origins.iter().find(|origin| HeaderValue::from_str(origin).is_err()) {
             return Err(ServerError::new(format!("'{origin}' is no origin; use one like https://example.org, or *")));
         }
-        let metrics = Metrics::new();
-        let observer = Box::new(metrics.observer());
-        let service = ServiceOptions { scheduler: options.scheduler.clone(), queue_max: options.queue_max, observer };
-        let (service, thread) = Service::start(engine, service)?;
+        let metrics = Arc::new(Metrics::new());
+        let models = Arc::new(Models::new(models, &options, &metrics, &keys)?);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
-        let (n_calls, created_s) = (AtomicU64::new(0), now.as_secs());
-        let grammars = Grammars::default();
-        let server = Server { service, options, metrics, grammars, created_s, keys, n_calls, nonce };
-        Ok((Arc::new(server), thread))
+        let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
+        Ok(Arc::new(Server { models, options, metrics, created_s, keys, is_stopping, n_calls, nonce }))
     }
 
-    /// Returns the engine's service.
-    pub fn service(&self) -> &Service {
-        &self.service
+    /// Takes no requests from now on, and ends after `limit` those that are not over by then.
+    pub fn drain(&self, limit: Duration) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.models.loaded().iter().for_each(|model| model.service.drain(limit));
+    }
+
+    /// Returns whether it takes requests no more.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Returns how many requests wait or run.
+    pub fn n_inside(&self) -> usize {
+        self.models.loaded().iter().map(|model| model.service.n_inside()).sum()
+    }
+
+    /// Ends the engines, and returns those that are loaded.
+    ///
+    /// # Errors
+    /// An engine's thread broke.
+    pub fn join(&self) -> Result<Vec<Engine>, ServerError> {
+        self.models.join()
+    }
+
+    /// Returns a request's model, once it is loaded.
+    ///
+    /// # Errors
+    /// A model that is not served or cannot be loaded, a server that stops, or a time that is over.
+    pub(crate) async fn model(&self, name: Option<&str>, deadline: Option<Instant>) -> Result<Arc<Model>, ApiError> {
+        if self.is_stopping() {
+            return Err(stopping());
+        }
+        let loading = self.models.get(name);
+        let Some(deadline) = deadline else { return loading.await };
+        tokio::time::timeout_at(deadline.into(), loading).await.unwrap_or_else(|_| {
+            let line = "the request's time was over before its model was loaded; allow more of it";
+            Err(ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout"))
+        })
+    }
+
+    /// Returns when the time of a request is over that may take this long and came just now.
+    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
+        let timeout = [timeout, self.options.request_timeout].into_iter().flatten().min();
+        timeout.and_then(|timeout| Instant::now().checked_add(timeout))
     }
 
     /// Returns the router of all endpoints.
@@ -116,7 +174,7 @@ impl Server {
             let enter = move |request: Request<Body>| enter(Arc::clone(&server), endpoint, request);
             router = router.route(endpoint.path, on(filter, enter));
         }
-        router = page::add(router).fallback(not_found).method_not_allowed_fallback(not_allowed);
+        router = grpc::add(page::add(router), self).fallback(not_found).method_not_allowed_fallback(not_allowed);
         let router = router.layer(CatchPanicLayer::custom(panicked));
         match self.cors() {
             Some(cors) => router.layer(cors),
@@ -144,7 +202,7 @@ impl Server {
     }
 
     /// Returns a name that no other call of this or another process has.
-    fn new_id(&self) -> String {
+    pub(crate) fn new_id(&self) -> String {
         let n = self.n_calls.fetch_add(1, Ordering::Relaxed) + 1;
         // A round of splitmix64 (Steele 2014): names that follow each other do not look alike.
         let mut x = self.nonce.wrapping_add(n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -156,7 +214,7 @@ impl Server {
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("service", &self.service).finish_non_exhaustive()
+        f.debug_struct("Server").field("options", &self.options).finish_non_exhaustive()
     }
 }
 
@@ -170,22 +228,43 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
 /// Answers a request, counts it and writes a line to the log.
 async fn enter(server: Arc<Server>, endpoint: &'static Endpoint, request: Request<Body>) -> Response<Body> {
     let (start, id) = (Instant::now(), server.new_id());
-    let mut tenant = None;
-    let result = handle(&server, endpoint, request, &id, &mut tenant).await;
-    let refusal = result.as_ref().err().map(|error| error.message.clone());
+    let span = span(&id, endpoint.path);
+    let result = handle(&server, endpoint, request, &id, &span).instrument(span.clone()).await;
+    let refusal = result.as_ref().err().map(|error| {
+        server.metrics.rejected(error.reason());
+        error.message.clone()
+    });
     let mut response = result.unwrap_or_else(|error| error.response(endpoint.shape));
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     let (took, status) = (start.elapsed(), response.status().as_u16());
     server.metrics.answered(endpoint.path, status, took.as_secs_f64());
-    let tenant: &str = tenant.as_ref().map_or("", |tenant: &Tenant| &tenant.name);
     let ms = took.as_millis() as u64;
-    match refusal {
-        Some(error) => tracing::info!(id, tenant, path = endpoint.path, status, ms, error, "refused"),
-        None => tracing::info!(id, tenant, path = endpoint.path, status, ms, "answered"),
-    }
+    span.in_scope(|| match refusal {
+        Some(error) => tracing::info!(status, ms, error, "refused"),
+        None => tracing::info!(status, ms, "answered"),
+    });
     response
+}
+
+/// Returns the span of a request: what is written to the log within it is known to belong to it, and what it came to is
+/// exported with it.
+pub(crate) fn span(id: &str, path: &str) -> tracing::Span {
+    use tracing::field::Empty;
+    tracing::info_span!(
+        "request",
+        id,
+        path,
+        tenant = Empty,
+        model = Empty,
+        prompt_tokens = Empty,
+        cached_tokens = Empty,
+        answer_tokens = Empty,
+        queue_ms = Empty,
+        ttft_ms = Empty,
+        finish = Empty,
+    )
 }
 
 async fn handle(
@@ -193,14 +272,14 @@ async fn handle(
     endpoint: &'static Endpoint,
     request: Request<Body>,
     id: &str,
-    tenant: &mut Option<Tenant>,
+    span: &tracing::Span,
 ) -> Result<Response<Body>, ApiError> {
     let (parts, body) = request.into_parts();
     let caller = match endpoint.needs_key {
         true => server.keys.tenant(&parts.headers)?,
         false => Tenant::everybody(),
     };
-    *tenant = Some(caller.clone());
+    span.record("tenant", &*caller.name);
     let given = match endpoint.method {
         Method::GET => Given::default(),
         _ => {
@@ -211,10 +290,25 @@ async fn handle(
     };
     let (user, metadata) = (given.text("user"), given.get("metadata").map(Value::to_string));
     if user.is_some() || metadata.is_some() {
-        tracing::info!(id, user, metadata, "labels");
+        tracing::info!(user, metadata, "labels");
     }
-    let call = Call { server: Arc::clone(server), tenant: caller, given, uri: parts.uri, id: id.to_owned() };
-    (endpoint.run)(call).await
+    match endpoint.run {
+        Run::Server(run) => run(Plain { server: Arc::clone(server), uri: parts.uri }).await,
+        Run::Model(run) => {
+            let timeout = given.int("timeout_ms").map(|ms| Duration::from_millis(ms as u64));
+            let deadline = server.deadline(timeout);
+            let model = server.model(given.text("model"), deadline).await?;
+            span.record("model", &*model.name);
+            let (server, id, span) = (Arc::clone(server), id.to_owned(), span.clone());
+            run(Call { server, model, tenant: caller, given, id, deadline, span }).await
+        }
+    }
+}
+
+/// The server takes no requests any more.
+pub(crate) fn stopping() -> ApiError {
+    let line = "the server is stopping and takes no requests";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping")
 }
 
 /// A page elsewhere can make a browser send anything but JSON without asking first; this is why only JSON is read.

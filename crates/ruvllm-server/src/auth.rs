@@ -1,17 +1,18 @@
 //! Who asks: API keys, and the tenant that belongs to each.
 //!
-//! A key file has a line per key: `name key [concurrent=N] [priority=P]`; `#` begins a comment. The name is the tenant:
-//! keys of one name share cached prompts, others see neither those nor how long they took. The file is read again when
-//! it changes, so a key can be revoked while the server runs.
+//! A key file has a line per key: `name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]`; `#` begins a comment.
+//! The name is the tenant: keys of one name share cached prompts, others see neither those nor how long they took. The
+//! file is read again when it changes, so a key can be revoked while the server runs: what runs by it ends.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::http::{HeaderMap, StatusCode, header};
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 
 use crate::error::ApiError;
 
@@ -45,23 +46,58 @@ pub(crate) struct Tenant {
     pub priority: i8,
     /// The most requests at once.
     concurrent_max: Option<usize>,
+    /// The most bytes of keys and values that its requests hold together, in each model.
+    kv_bytes_max: Option<usize>,
     /// Its requests that wait or run.
     n_inside: Arc<AtomicUsize>,
+    /// Whether its key was taken out of the file.
+    revoked: Arc<Revoked>,
+}
+
+/// Whether a key was revoked, for those that run by it.
+#[derive(Debug, Default)]
+struct Revoked {
+    is: AtomicBool,
+    told: Notify,
 }
 
 /// A request of a tenant counts from here until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<AtomicUsize>);
+pub(crate) struct Place {
+    n_inside: Arc<AtomicUsize>,
+    revoked: Arc<Revoked>,
+}
+
+impl Place {
+    /// Ends when the key that the request came by is revoked; the error is what it ends with.
+    pub(crate) async fn revoked(&self) -> ApiError {
+        let told = self.revoked.told.notified();
+        tokio::pin!(told);
+        told.as_mut().enable();
+        if !self.revoked.is.load(Ordering::Acquire) {
+            told.await;
+        }
+        ApiError::new(StatusCode::UNAUTHORIZED, "the API key was revoked while the request ran").code("invalid_api_key")
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.n_inside.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 impl Tenant {
     pub(crate) fn everybody() -> Tenant {
-        Tenant { name: "".into(), id: 0, priority: 0, concurrent_max: None, n_inside: Arc::default() }
+        Tenant {
+            name: "".into(),
+            id: 0,
+            priority: 0,
+            concurrent_max: None,
+            kv_bytes_max: None,
+            n_inside: Arc::default(),
+            revoked: Arc::default(),
+        }
     }
 
     /// Counts a request in.
@@ -76,7 +112,7 @@ impl Tenant {
             let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, line).code("too_many_requests");
             ApiError { retry_after_s: Some(1), ..error }
         })?;
-        Ok(Place(Arc::clone(&self.n_inside)))
+        Ok(Place { n_inside: Arc::clone(&self.n_inside), revoked: Arc::clone(&self.revoked) })
     }
 }
 
@@ -93,6 +129,8 @@ struct State {
     keys: Arc<Vec<([u8; 32], Tenant)>>,
     looked_at: Instant,
     modified: Option<SystemTime>,
+    /// Tenants that had a quota once: those that have none any more are told so.
+    limited: Vec<u64>,
 }
 
 impl Keys {
@@ -103,7 +141,10 @@ impl Keys {
     pub(crate) fn new(options: KeyOptions) -> Result<Keys, String> {
         let keys = Arc::new(read(&options, &[])?);
         let modified = options.file.as_deref().and_then(modified);
-        Ok(Keys { options, state: Mutex::new(State { keys, looked_at: Instant::now(), modified }) })
+        Ok(Keys {
+            options,
+            state: Mutex::new(State { keys, looked_at: Instant::now(), modified, limited: Vec::new() }),
+        })
     }
 
     /// Returns whose request this is.
@@ -136,19 +177,56 @@ impl Keys {
 
     /// Returns the keys, read again if the file has changed.
     fn current(&self) -> Arc<Vec<([u8; 32], Tenant)>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = self.options.file.as_deref().filter(|_| state.looked_at.elapsed() >= LOOK_INTERVAL) {
-            state.looked_at = Instant::now();
-            let modified = modified(file);
-            if modified != state.modified {
-                match read(&self.options, &state.keys) {
-                    Ok(keys) => (state.keys, state.modified) = (Arc::new(keys), modified),
-                    // A file that is being written is read the next time; who was known stays known.
-                    Err(line) => tracing::error!(error = %line, "the key file was not read again"),
+        self.look();
+        Arc::clone(&self.lock().keys)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the file again if it has changed; what runs by keys that are gone ends then. Returns whether it has.
+    pub(crate) fn look(&self) -> bool {
+        let mut state = self.lock();
+        let Some(file) = self.options.file.as_deref().filter(|_| state.looked_at.elapsed() >= LOOK_INTERVAL) else {
+            return false;
+        };
+        state.looked_at = Instant::now();
+        let modified = modified(file);
+        if modified == state.modified {
+            return false;
+        }
+        match read(&self.options, &state.keys) {
+            Ok(keys) => {
+                let gone = state.keys.iter().filter(|(known, _)| keys.iter().all(|(key, _)| key != known));
+                for (_, tenant) in gone {
+                    tracing::info!(tenant = &*tenant.name, "a key was revoked");
+                    tenant.revoked.is.store(true, Ordering::Release);
+                    tenant.revoked.told.notify_waiters();
                 }
+                (state.keys, state.modified) = (Arc::new(keys), modified);
+                true
+            }
+            // A file that is being written is read the next time; who was known stays known.
+            Err(line) => {
+                tracing::error!(error = %line, "the key file was not read again");
+                false
             }
         }
-        Arc::clone(&state.keys)
+    }
+
+    /// Returns what each tenant's requests may hold: bytes, or none for those that had a limit once.
+    pub(crate) fn quotas(&self) -> Vec<(u64, Option<usize>)> {
+        let mut state = self.lock();
+        let keys = Arc::clone(&state.keys);
+        let limits = keys.iter().filter_map(|(_, tenant)| Some((tenant.id, tenant.kv_bytes_max?)));
+        let mut quotas: HashMap<u64, Option<usize>> = state.limited.iter().map(|id| (*id, None)).collect();
+        for (id, bytes) in limits {
+            let quota = quotas.entry(id).or_default();
+            *quota = Some(quota.map_or(bytes, |other| other.min(bytes)));
+        }
+        state.limited = quotas.keys().copied().collect();
+        quotas.into_iter().collect()
     }
 }
 
@@ -166,12 +244,17 @@ fn is_same(a: &[u8; 32], b: &[u8; 32]) -> bool {
 fn read(options: &KeyOptions, before: &[([u8; 32], Tenant)]) -> Result<Vec<([u8; 32], Tenant)>, String> {
     let mut counts: HashMap<Arc<str>, Arc<AtomicUsize>> = HashMap::new();
     counts.extend(before.iter().map(|(_, tenant)| (Arc::clone(&tenant.name), Arc::clone(&tenant.n_inside))));
-    let mut keys = Vec::new();
+    let mut keys: Vec<([u8; 32], Tenant)> = Vec::new();
     let mut add = |text: &str, place: &dyn Fn(usize) -> String| -> Result<(), String> {
         for (i, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
-                keys.push(parse(line, &mut counts).map_err(|reason| format!("{}: {reason}", place(i + 1)))?);
+                let (key, mut tenant) =
+                    parse(line, &mut counts).map_err(|reason| format!("{}: {reason}", place(i + 1)))?;
+                if let Some((_, known)) = before.iter().find(|(known, _)| *known == key) {
+                    tenant.revoked = Arc::clone(&known.revoked);
+                }
+                keys.push((key, tenant));
             }
         }
         Ok(())
@@ -195,12 +278,12 @@ fn read(options: &KeyOptions, before: &[([u8; 32], Tenant)]) -> Result<Vec<([u8;
 fn parse(line: &str, counts: &mut HashMap<Arc<str>, Arc<AtomicUsize>>) -> Result<([u8; 32], Tenant), String> {
     let mut words = line.split_whitespace();
     let (Some(name), Some(key)) = (words.next(), words.next()) else {
-        return Err("a line is 'name key [concurrent=N] [priority=P]'".to_owned());
+        return Err("a line is 'name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]'".to_owned());
     };
     if key.len() < 8 {
         return Err(format!("the key of '{name}' has {} characters; use at least 8", key.len()));
     }
-    let (mut concurrent_max, mut priority) = (None, 0);
+    let (mut concurrent_max, mut priority, mut kv_bytes_max, mut salt) = (None, 0, None, "");
     for word in words {
         let number = |range: &str| format!("'{word}' of '{name}' is no {range}");
         match word.split_once('=') {
@@ -212,18 +295,30 @@ fn parse(line: &str, counts: &mut HashMap<Arc<str>, Arc<AtomicUsize>>) -> Result
                 let n = n.parse().ok().filter(|n| (-10..=10).contains(n));
                 priority = n.ok_or_else(|| number("number from -10 to 10"))?;
             }
-            _ => return Err(format!("'{name}' has an option that is neither concurrent=N nor priority=P")),
+            Some(("kv_mib", n)) => {
+                let n: Option<usize> = n.parse().ok().filter(|n| (1..=1 << 24).contains(n));
+                kv_bytes_max = Some(n.ok_or_else(|| number("number from 1 up"))? << 20);
+            }
+            Some(("salt", word)) => salt = word,
+            _ => {
+                return Err(format!(
+                    "'{name}' has an option that is none of concurrent=N, priority=P, kv_mib=N and salt=WORD"
+                ));
+            }
         }
     }
     let name: Arc<str> = name.into();
     let n_inside = Arc::clone(counts.entry(Arc::clone(&name)).or_default());
-    let id = tenant_id(&name);
-    Ok((Sha256::digest(key.as_bytes()).into(), Tenant { name, id, priority, concurrent_max, n_inside }))
+    let id = tenant_id(&name, salt);
+    let revoked = Arc::default();
+    let tenant = Tenant { name, id, priority, concurrent_max, kv_bytes_max, n_inside, revoked };
+    Ok((Sha256::digest(key.as_bytes()).into(), tenant))
 }
 
-/// Returns the number of a tenant: the same after a restart, and never everybody's.
-fn tenant_id(name: &str) -> u64 {
-    let digest = Sha256::digest(format!("ruvllm tenant {name}").as_bytes());
+/// Returns the number of a tenant: the same after a restart, and never everybody's. What is cached lies under it; with
+/// another salt it is not found any more.
+fn tenant_id(name: &str, salt: &str) -> u64 {
+    let digest = Sha256::digest(format!("ruvllm tenant {name} {salt}").as_bytes());
     let mut first = [0; 8];
     first.copy_from_slice(&digest[..8]);
     u64::from_le_bytes(first).max(1)
@@ -268,10 +363,17 @@ mod tests {
         drop(ann.enter().expect("there is room again"));
 
         // Revoked while it is used.
+        let place = ann.enter().expect("there is room");
         std::thread::sleep(LOOK_INTERVAL);
-        std::fs::write(&file, "bob key-of-bob\n").expect("written");
+        std::fs::write(&file, "bob key-of-bob kv_mib=3\n").expect("written");
         assert_eq!(name("key-of-ann"), Err(StatusCode::UNAUTHORIZED));
         assert_eq!(name("key-of-bob"), Ok("bob".to_owned()));
+        assert!(place.revoked.is.load(Ordering::Acquire) && !bob.revoked.is.load(Ordering::Acquire));
+        assert_eq!(keys.quotas(), [(bob.id, Some(3 << 20))]);
+        std::thread::sleep(LOOK_INTERVAL);
+        std::fs::write(&file, "bob key-of-bob salt=other\n").expect("written");
+        assert_ne!(keys.tenant(&bearer("key-of-bob")).expect("known").id, bob.id);
+        assert_eq!(keys.quotas(), [(bob.id, None)]);
     }
 
     #[test]
@@ -279,12 +381,15 @@ mod tests {
         let error = |line: &str| {
             Keys::new(KeyOptions { file: None, lines: vec![line.to_owned()] }).map(drop).expect_err("a wrong line")
         };
-        assert_eq!(error("secret-key"), "key 1: a line is 'name key [concurrent=N] [priority=P]'");
+        assert_eq!(
+            error("secret-key"),
+            "key 1: a line is 'name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]'"
+        );
         assert_eq!(error("ann short"), "key 1: the key of 'ann' has 5 characters; use at least 8");
         assert_eq!(error("ann long-enough concurrent=0"), "key 1: 'concurrent=0' of 'ann' is no number from 1 up");
         assert_eq!(
             error("ann long-enough x"),
-            "key 1: 'ann' has an option that is neither concurrent=N nor priority=P"
+            "key 1: 'ann' has an option that is none of concurrent=N, priority=P, kv_mib=N and salt=WORD"
         );
         assert!(error(" # nothing").starts_with("the key file has no keys"));
     }

@@ -58,6 +58,17 @@ impl ApiError {
         }
     }
 
+    /// Returns the reason in a word, for counting.
+    pub(crate) fn reason(&self) -> &'static str {
+        self.code.unwrap_or(match self.status.as_u16() {
+            400 => "invalid_request",
+            408 => "slow_body",
+            413 => "body_too_large",
+            415 => "content_type",
+            _ => self.openai_type(),
+        })
+    }
+
     fn openai_type(&self) -> &'static str {
         match self.status.as_u16() {
             401 | 403 => "authentication_error",

@@ -1,7 +1,5 @@
 //! From a checked request to requests of the engine, and what comes of them.
 
-use std::time::Instant;
-
 use axum::http::StatusCode;
 use ruvllm_engine::{
     FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, ServiceEvent, Ticket, TokenEvent,
@@ -187,10 +185,9 @@ impl Asked {
     /// Reads the fields of [`SAMPLING`] and [`GENERATION`].
     ///
     /// # Errors
-    /// 400 for values that do not go together, 404 for a model that is not served.
+    /// 400 for values that do not go together.
     pub(crate) fn read(call: &Call, max_tokens: Option<usize>) -> Result<Asked, ApiError> {
         let (given, options) = (&call.given, &call.server.options);
-        check_model(call)?;
         let is_stream = given.is_set("stream");
         let stream_options = given.get("stream_options");
         if stream_options.is_some() && !is_stream {
@@ -203,8 +200,6 @@ impl Asked {
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
         }
-        let timeout = given.int("timeout_ms").map(|ms| std::time::Duration::from_millis(ms as u64));
-        let timeout = [timeout, options.request_timeout].into_iter().flatten().min();
         let priority = call.tenant.priority.saturating_add(given.int("priority").unwrap_or(0) as i8);
         Ok(Asked {
             n_choices: given.count("n").unwrap_or(1),
@@ -213,13 +208,13 @@ impl Asked {
             is_truncated: given.text("truncation") == Some("auto"),
             request: GenerateRequest {
                 max_tokens: given.count("max_tokens").or(max_tokens),
-                sampling: sampling(given, &options.sampling, call.server.service.info().n_vocab)?,
+                sampling: sampling(given, &options.sampling, call.model.service.info().n_vocab)?,
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
                 tenant: call.tenant.id,
                 speculation: options.speculation,
                 priority,
-                deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+                deadline: call.deadline,
                 ..GenerateRequest::default()
             },
         })
@@ -234,22 +229,6 @@ impl Asked {
             request
         };
         prompts.iter().flat_map(|prompt| (0..self.n_choices).map(move |i| choice(prompt, i))).collect()
-    }
-}
-
-/// Checks that the model which a request names is the one that is served.
-///
-/// # Errors
-/// 404, as OpenAI has it.
-pub(crate) fn check_model(call: &Call) -> Result<(), ApiError> {
-    let served = &call.server.options.model;
-    match call.given.text("model") {
-        Some(model) if model != served => {
-            let line = format!("the model '{model}' is not served here; '{served}' is");
-            let error = ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found");
-            Err(ApiError { param: Some("model".to_owned()), ..error })
-        }
-        _ => Ok(()),
     }
 }
 
@@ -268,8 +247,11 @@ pub(crate) struct Choices {
     /// Bytes of text that came of each.
     n_told: Vec<usize>,
     n_open: usize,
+    /// Tokens of those that are over.
+    n_written: usize,
     _tickets: Vec<Ticket>,
-    _place: Place,
+    place: Place,
+    span: tracing::Span,
 }
 
 impl Choices {
@@ -278,7 +260,7 @@ impl Choices {
     /// # Errors
     /// A request that cannot be, a full queue, or a tenant that has enough of them.
     pub(crate) fn start(call: &Call, requests: Vec<GenerateRequest>) -> Result<Choices, ApiError> {
-        let service = &call.server.service;
+        let service = &call.model.service;
         let (n, n_max) = (requests.len(), service.n_inside_max());
         if n > n_max {
             let line =
@@ -293,7 +275,15 @@ impl Choices {
         };
         let tickets: Result<Vec<Ticket>, _> = requests.into_iter().enumerate().map(submit).collect();
         let tickets = tickets.map_err(|error| with_retry(call, error.into()))?;
-        Ok(Choices { events, n_told: vec![0; n], n_open: n, _tickets: tickets, _place: place })
+        Ok(Choices {
+            events,
+            n_told: vec![0; n],
+            n_open: n,
+            n_written: 0,
+            _tickets: tickets,
+            place,
+            span: call.span.clone(),
+        })
     }
 
     /// Returns the next piece, and of which answer it is; none when all are over.
@@ -304,7 +294,12 @@ impl Choices {
         if self.n_open == 0 {
             return Ok(None);
         }
-        let Some((i, event)) = self.events.recv().await else {
+        let event = tokio::select! {
+            biased;
+            event = self.events.recv() => event,
+            error = self.place.revoked() => return Err(error),
+        };
+        let Some((i, event)) = event else {
             let line = "the engine has ended by an internal error; the server's log tells more";
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line));
         };
@@ -315,10 +310,27 @@ impl Choices {
             }
             ServiceEvent::Done(result) => {
                 self.n_open -= 1;
-                let summary = finished(result?)?;
+                let summary = result?;
+                self.record(&summary);
+                let summary = finished(summary)?;
                 let rest = summary.text.get(self.n_told[i]..).unwrap_or_default().to_owned();
                 Ok(Some((i, Piece::End(rest, Box::new(summary)))))
             }
+        }
+    }
+
+    /// Adds what an answer came to to the request's span; of several answers the last one's times stay.
+    fn record(&mut self, summary: &GenerationSummary) {
+        let timings = &summary.timings;
+        self.n_written += summary.tokens.len();
+        self.span.record("prompt_tokens", summary.prompt_tokens.len());
+        self.span.record("cached_tokens", timings.cached_tokens);
+        self.span.record("answer_tokens", self.n_written);
+        self.span.record("queue_ms", timings.queue_ms);
+        self.span.record("ttft_ms", timings.ttft_ms);
+        self.span.record("finish", summary.finish_reason.as_str());
+        if self.n_open == 0 {
+            self.span.in_scope(|| tracing::info!(decode_ms = timings.decode_ms, "written"));
         }
     }
 
@@ -349,7 +361,7 @@ pub(crate) async fn offload<T: Send + 'static>(
 /// Adds when to come again to the refusal of a full queue.
 pub(crate) fn with_retry(call: &Call, error: ApiError) -> ApiError {
     let is_full = error.status == StatusCode::TOO_MANY_REQUESTS;
-    ApiError { retry_after_s: is_full.then(|| call.server.service.retry_after_s()), ..error }
+    ApiError { retry_after_s: is_full.then(|| call.model.service.retry_after_s()), ..error }
 }
 
 /// Turns an answer that did not come to its end into an error.

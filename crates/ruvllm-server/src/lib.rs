@@ -1,12 +1,12 @@
-//! The HTTP server of RuvLLM: the APIs of OpenAI and Anthropic, and a few of its own, over one engine.
+//! The HTTP server of RuvLLM: the APIs of OpenAI and Anthropic, and a few of its own, over one or more engines.
 //!
 //! ```no_run
 //! use ruvllm_engine::{Engine, LoadOptions};
-//! use ruvllm_server::{ServerOptions, run};
+//! use ruvllm_server::{ModelSource, ServerOptions, run};
 //!
 //! let engine = Engine::load("model.gguf".as_ref(), &LoadOptions { n_seq_max: 8, ..Default::default() }, &mut |_| {})?;
 //! let stop = std::future::pending();
-//! run(engine, ServerOptions::default(), &|address| println!("http://{address}"), stop)?;
+//! run(vec![ModelSource::loaded("my-model", engine)], ServerOptions::default(), &|address| println!("http://{address}"), stop)?;
 //! # Ok::<(), ruvllm_server::ServerError>(())
 //! ```
 //!
@@ -19,7 +19,9 @@ mod auth;
 mod error;
 mod fields;
 mod generate;
+mod grpc;
 mod metrics;
+mod models;
 mod native;
 mod openai;
 mod options;
@@ -27,9 +29,12 @@ mod page;
 mod serve;
 mod stream;
 mod structure;
+mod tls;
 mod tools;
 
 pub use app::Server;
 pub use auth::KeyOptions;
+pub use models::{Loader, ModelSource};
 pub use options::{ServerError, ServerOptions};
-pub use serve::{run, serve};
+pub use serve::run;
+pub use tls::TlsOptions;

@@ -16,9 +16,10 @@ const SIZES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0];
 
 const METADATA: Metadata<'static> = Metadata::new("ruvllm", Level::INFO, None);
 
-/// Every metric: its name and what it tells.
+/// Every metric: its name and what it tells. What an engine does has the label `model`.
 const HELP: &[(Type, &str, &str)] = &[
     (Type::Counter, "ruvllm_http_requests_total", "requests answered, by path and status"),
+    (Type::Counter, "ruvllm_rejected_total", "requests refused or failed, by the reason"),
     (Type::Counter, "ruvllm_finished_total", "requests of the engine that are over, by the reason"),
     (Type::Counter, "ruvllm_prompt_tokens_total", "tokens of prompts"),
     (Type::Counter, "ruvllm_cached_tokens_total", "tokens of prompts that were cached"),
@@ -28,6 +29,9 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Counter, "ruvllm_preemptions_total", "times that a request gave way for want of memory"),
     (Type::Counter, "ruvllm_cache_lookups_total", "looks into the prefix cache, by what was found"),
     (Type::Counter, "ruvllm_cache_evictions_total", "cached blocks given up for others"),
+    (Type::Counter, "ruvllm_model_loads_total", "how often a model was loaded"),
+    (Type::Gauge, "ruvllm_model_loaded", "1 while a model is loaded"),
+    (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
     (Type::Gauge, "ruvllm_kv_bytes", "bytes of keys and values that somebody holds, by format"),
@@ -83,72 +87,107 @@ impl Metrics {
         Metrics { recorder, handle, requests: Mutex::default() }
     }
 
-    fn counter(&self, name: &'static str, label: Option<(&'static str, &str)>) -> Counter {
-        self.recorder.register_counter(&key(name, label), &METADATA)
+    fn counter(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
+        self.recorder.register_counter(&key(name, labels), &METADATA)
     }
 
-    fn gauge(&self, name: &'static str, label: Option<(&'static str, &str)>) -> Gauge {
-        self.recorder.register_gauge(&key(name, label), &METADATA)
+    fn gauge(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
+        self.recorder.register_gauge(&key(name, labels), &METADATA)
     }
 
-    fn histogram(&self, name: &'static str) -> Histogram {
-        self.recorder.register_histogram(&key(name, None), &METADATA)
+    fn histogram(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Histogram {
+        self.recorder.register_histogram(&key(name, labels), &METADATA)
     }
 
     /// Counts an answered request.
     pub(crate) fn answered(&self, path: &'static str, status: u16, seconds: f64) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let answered = requests.entry((path, status)).or_insert_with(|| {
-            let labels = vec![Label::new("path", path), Label::new("status", status.to_string())];
-            let counter =
-                self.recorder.register_counter(&Key::from_parts("ruvllm_http_requests_total", labels), &METADATA);
-            let by_path = key("ruvllm_http_request_seconds", Some(("path", path)));
-            Answered { n: counter, seconds: self.recorder.register_histogram(&by_path, &METADATA) }
+            let (status, seconds) = (status.to_string(), "ruvllm_http_request_seconds");
+            let n = self.counter("ruvllm_http_requests_total", &[("path", path), ("status", &status)]);
+            Answered { n, seconds: self.histogram(seconds, &[("path", path)]) }
         });
         answered.n.increment(1);
         answered.seconds.record(seconds);
     }
 
-    /// Returns what observes the engine.
-    pub(crate) fn observer(&self) -> EngineObserver {
-        let finished = |reason| self.counter("ruvllm_finished_total", Some(("reason", reason)));
+    /// Counts a request that was refused or failed.
+    pub(crate) fn rejected(&self, reason: &str) {
+        self.counter("ruvllm_rejected_total", &[("reason", reason)]).increment(1);
+    }
+
+    /// Tells how many connections are open.
+    pub(crate) fn connections(&self, n: usize) {
+        self.gauge("ruvllm_connections", &[]).set(n as f64);
+    }
+
+    /// Takes note that a model was loaded.
+    pub(crate) fn loaded(&self, model: &str) {
+        self.counter("ruvllm_model_loads_total", &[("model", model)]).increment(1);
+        self.gauge("ruvllm_model_loaded", &[("model", model)]).set(1.0);
+    }
+
+    /// Takes note that a model is there no more, and with it whatever it held.
+    pub(crate) fn unloaded(&self, model: &str, last: &ServiceStats) {
+        self.gauge("ruvllm_model_loaded", &[("model", model)]).set(0.0);
+        let kv_bytes = last.kv_bytes.iter().map(|&(format, _)| (format, 0)).collect();
+        let nothing = ServiceStats { kv_bytes, ..ServiceStats::default() };
+        self.tell(model, &nothing, &nothing);
+    }
+
+    /// Returns what observes the engine of a model.
+    pub(crate) fn observer(&self, model: &str) -> EngineObserver {
+        let label = ("model", model);
+        let finished = |reason| self.counter("ruvllm_finished_total", &[label, ("reason", reason)]);
         EngineObserver {
-            ttft: self.histogram("ruvllm_ttft_seconds"),
-            gap: self.histogram("ruvllm_inter_token_seconds"),
-            queue: self.histogram("ruvllm_queue_seconds"),
-            step: self.histogram("ruvllm_step_seconds"),
-            batch: self.histogram("ruvllm_batch_size"),
-            prompt_tokens: self.counter("ruvllm_prompt_tokens_total", None),
-            cached_tokens: self.counter("ruvllm_cached_tokens_total", None),
-            generated_tokens: self.counter("ruvllm_generated_tokens_total", None),
-            right_guesses: self.counter("ruvllm_guessed_tokens_total", Some(("guess", "right"))),
-            wrong_guesses: self.counter("ruvllm_guessed_tokens_total", Some(("guess", "wrong"))),
+            ttft: self.histogram("ruvllm_ttft_seconds", &[label]),
+            gap: self.histogram("ruvllm_inter_token_seconds", &[label]),
+            queue: self.histogram("ruvllm_queue_seconds", &[label]),
+            step: self.histogram("ruvllm_step_seconds", &[label]),
+            batch: self.histogram("ruvllm_batch_size", &[label]),
+            prompt_tokens: self.counter("ruvllm_prompt_tokens_total", &[label]),
+            cached_tokens: self.counter("ruvllm_cached_tokens_total", &[label]),
+            generated_tokens: self.counter("ruvllm_generated_tokens_total", &[label]),
+            right_guesses: self.counter("ruvllm_guessed_tokens_total", &[label, ("guess", "right")]),
+            wrong_guesses: self.counter("ruvllm_guessed_tokens_total", &[label, ("guess", "wrong")]),
             finished: ["stop", "length", "cancelled", "deadline", "error"].map(|reason| (reason, finished(reason))),
-            running: self.gauge("ruvllm_requests_running", None),
-            waiting: self.gauge("ruvllm_requests_waiting", None),
+            running: self.gauge("ruvllm_requests_running", &[label]),
+            waiting: self.gauge("ruvllm_requests_waiting", &[label]),
+        }
+    }
+
+    /// Tells what a model's engine does `now`; `before` it was told the last time.
+    pub(crate) fn tell(&self, model: &str, now: &ServiceStats, before: &ServiceStats) {
+        let label = ("model", model);
+        self.gauge("ruvllm_requests_running", &[label]).set(now.n_running as f64);
+        self.gauge("ruvllm_requests_waiting", &[label]).set(now.n_waiting as f64);
+        for &(format, bytes) in &now.kv_bytes {
+            self.gauge("ruvllm_kv_bytes", &[label, ("format", format)]).set(bytes as f64);
+        }
+        self.gauge("ruvllm_kv_committed_bytes", &[label]).set(now.kv.committed_bytes as f64);
+        let blocks = [("free", now.kv.free), ("cached", now.kv.cached_only), ("in_use", now.kv.in_use)];
+        for (state, n) in blocks {
+            self.gauge("ruvllm_kv_blocks", &[label, ("state", state)]).set(n as f64);
+        }
+        let count = |name, labels: &[(&'static str, &str)], now: u64, before: u64| {
+            self.counter(name, labels).increment(now.saturating_sub(before));
+        };
+        let (new, old) = (&now.scheduler, &before.scheduler);
+        count("ruvllm_computed_tokens_total", &[label], new.n_tokens, old.n_tokens);
+        count("ruvllm_preemptions_total", &[label], new.n_preemptions, old.n_preemptions);
+        if let Some(new) = &now.cache {
+            let old = before.cache.unwrap_or_default();
+            let found =
+                [("all", new.full, old.full), ("some", new.partial, old.partial), ("none", new.misses, old.misses)];
+            for (found, new, old) in found {
+                count("ruvllm_cache_lookups_total", &[label, ("found", found)], new, old);
+            }
+            count("ruvllm_cache_evictions_total", &[label], new.evictions, old.evictions);
         }
     }
 
     /// Returns the text of `/metrics`.
-    pub(crate) fn render(&self, stats: &ServiceStats) -> String {
-        self.gauge("ruvllm_requests_running", None).set(stats.n_running as f64);
-        self.gauge("ruvllm_requests_waiting", None).set(stats.n_waiting as f64);
-        for &(format, bytes) in &stats.kv_bytes {
-            self.gauge("ruvllm_kv_bytes", Some(("format", format))).set(bytes as f64);
-        }
-        self.gauge("ruvllm_kv_committed_bytes", None).set(stats.kv.committed_bytes as f64);
-        let blocks = [("free", stats.kv.free), ("cached", stats.kv.cached_only), ("in_use", stats.kv.in_use)];
-        for (state, n) in blocks {
-            self.gauge("ruvllm_kv_blocks", Some(("state", state))).set(n as f64);
-        }
-        self.counter("ruvllm_computed_tokens_total", None).absolute(stats.scheduler.n_tokens);
-        self.counter("ruvllm_preemptions_total", None).absolute(stats.scheduler.n_preemptions);
-        if let Some(cache) = &stats.cache {
-            for (found, n) in [("all", cache.full), ("some", cache.partial), ("none", cache.misses)] {
-                self.counter("ruvllm_cache_lookups_total", Some(("found", found))).absolute(n);
-            }
-            self.counter("ruvllm_cache_evictions_total", None).absolute(cache.evictions);
-        }
+    pub(crate) fn render(&self) -> String {
         self.handle.render()
     }
 
@@ -159,10 +198,13 @@ impl Metrics {
     }
 }
 
-fn key(name: &'static str, label: Option<(&'static str, &str)>) -> Key {
-    match label {
-        None => Key::from_static_name(name),
-        Some((label, value)) => Key::from_parts(name, vec![Label::new(label, value.to_owned())]),
+fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
+    match labels {
+        [] => Key::from_static_name(name),
+        _ => Key::from_parts(
+            name,
+            labels.iter().map(|&(label, value)| Label::new(label, value.to_owned())).collect::<Vec<_>>(),
+        ),
     }
 }
 

@@ -9,10 +9,10 @@ use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use ruvllm_engine::tools::ToolUse;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Call, Endpoint};
+use crate::app::{Answer, Call, Endpoint, Plain, Run, stopping};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{MODEL, check_model, offload};
+use crate::generate::{MODEL, offload};
 use crate::openai::messages;
 use crate::tools;
 
@@ -47,7 +47,7 @@ const GET: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &[],
-    run: health,
+    run: Run::Server(health),
 };
 
 const POST: Endpoint = Endpoint { method: Method::POST, needs_key: true, ..GET };
@@ -59,7 +59,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         summary: "Turns a text into tokens",
         fields: &[TOKENIZE],
         answers: &["tokens", "count", "max_model_len"],
-        run: tokenize,
+        run: Run::Model(tokenize),
         ..POST
     },
     Endpoint {
@@ -67,7 +67,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         summary: "Turns tokens into text",
         fields: &[DETOKENIZE],
         answers: &["text"],
-        run: detokenize,
+        run: Run::Model(detokenize),
         ..POST
     },
     Endpoint {
@@ -75,25 +75,43 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         summary: "Returns a conversation as the model reads it",
         fields: &[APPLY_TEMPLATE],
         answers: &["prompt", "tokens", "count"],
-        run: apply_template,
+        run: Run::Model(apply_template),
         ..POST
     },
     Endpoint { path: "/health", summary: "200 while the engine lives", answers: &["status"], ..GET },
-    Endpoint { path: "/ready", summary: "200 while requests are taken", answers: &["status"], run: ready, ..GET },
-    Endpoint { path: "/version", summary: "Returns the server's version", answers: &["version"], run: version, ..GET },
-    Endpoint { path: "/metrics", summary: "Metrics in Prometheus' text format", needs_key: true, run: metrics, ..GET },
+    Endpoint {
+        path: "/ready",
+        summary: "200 while requests are taken",
+        answers: &["status"],
+        run: Run::Server(ready),
+        ..GET
+    },
+    Endpoint {
+        path: "/version",
+        summary: "Returns the server's version",
+        answers: &["version"],
+        run: Run::Server(version),
+        ..GET
+    },
+    Endpoint {
+        path: "/metrics",
+        summary: "Metrics in Prometheus' text format",
+        needs_key: true,
+        run: Run::Server(metrics),
+        ..GET
+    },
     Endpoint {
         path: "/v1/capabilities",
         summary: "Returns what the server takes: endpoints, fields, limits",
         answers: &["version", "model", "limits", "endpoints"],
-        run: capabilities::capabilities,
+        run: Run::Server(capabilities::capabilities),
         ..GET
     },
     Endpoint {
         path: "/openapi.json",
         summary: "Returns the API's OpenAPI 3.1 document",
         answers: &["openapi", "info", "paths"],
-        run: capabilities::openapi,
+        run: Run::Server(capabilities::openapi),
         ..GET
     },
 ];
@@ -104,9 +122,8 @@ fn ok(value: &Value) -> Result<Response<Body>, ApiError> {
 
 fn tokenize(call: Call) -> Answer {
     Box::pin(async move {
-        check_model(&call)?;
         offload(move || {
-            let (service, given) = (&call.server.service, &call.given);
+            let (service, given) = (&call.model.service, &call.given);
             let (add_special, parse_special) = (given.is_set("add_special"), given.is_set("parse_special"));
             let tokenizer = service.text().tokenizer();
             let text = given.text("text").unwrap_or_default();
@@ -124,8 +141,7 @@ fn tokenize(call: Call) -> Answer {
 
 fn detokenize(call: Call) -> Answer {
     Box::pin(async move {
-        check_model(&call)?;
-        let tokenizer = call.server.service.text().tokenizer();
+        let tokenizer = call.model.service.text().tokenizer();
         let ids = call.given.list("tokens").into_iter().flatten();
         let ids: Vec<u32> = ids.filter_map(|id| Some(id.as_f64()? as u32)).collect();
         let n_vocab = tokenizer.vocab_len();
@@ -139,9 +155,8 @@ fn detokenize(call: Call) -> Answer {
 
 fn apply_template(call: Call) -> Answer {
     Box::pin(async move {
-        check_model(&call)?;
         offload(move || {
-            let (text, given) = (call.server.service.text(), &call.given);
+            let (text, given) = (call.model.service.text(), &call.given);
             let input = ChatInput {
                 messages: messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?,
                 tools: tools::read(&call)?.as_ref().map(ToolUse::definitions),
@@ -157,33 +172,27 @@ fn apply_template(call: Call) -> Answer {
     })
 }
 
-fn health(call: Call) -> Answer {
-    Box::pin(async move {
-        match call.server.service.has_ended() {
-            false => ok(&json!({ "status": "ok" })),
-            true => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the engine has ended")),
-        }
-    })
+fn health(_: Plain) -> Answer {
+    Box::pin(async { ok(&json!({ "status": "ok" })) })
 }
 
-fn ready(call: Call) -> Answer {
+fn ready(call: Plain) -> Answer {
     Box::pin(async move {
-        let service = &call.server.service;
-        match service.has_ended() || service.is_stopping() {
+        match call.server.is_stopping() {
             false => ok(&json!({ "status": "ready" })),
-            true => Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is stopping and takes no requests")),
+            true => Err(stopping()),
         }
     })
 }
 
-fn version(_: Call) -> Answer {
+fn version(_: Plain) -> Answer {
     Box::pin(async { ok(&json!({ "version": env!("CARGO_PKG_VERSION") })) })
 }
 
-fn metrics(call: Call) -> Answer {
+fn metrics(call: Plain) -> Answer {
     Box::pin(async move {
-        let text = call.server.metrics.render(&call.server.service.stats());
-        let mut response = Response::new(Body::from(text));
+        call.server.models.tell_all();
+        let mut response = Response::new(Body::from(call.server.metrics.render()));
         let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, format);
         Ok(response)

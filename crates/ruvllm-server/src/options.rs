@@ -6,14 +6,13 @@ use std::time::Duration;
 use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
 
 use crate::auth::KeyOptions;
+use crate::tls::TlsOptions;
 
 /// How a server runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerOptions {
     /// Where it listens; port 0 takes a free one.
     pub address: SocketAddr,
-    /// The model's name in answers, and what requests may call it.
-    pub model: String,
     /// How tokens are chosen where a request does not say.
     pub sampling: SamplingParams,
     /// Whether tokens are guessed ahead; answers are the same.
@@ -22,8 +21,14 @@ pub struct ServerOptions {
     pub scheduler: SchedulerOptions,
     /// Requests that may wait beside those that run; more are answered with 429.
     pub queue_max: usize,
+    /// The most models in memory at once; more that are asked for make the least recently used go.
+    pub models_max: usize,
+    /// How long a model may be used by nobody before it is dropped; `None` keeps it.
+    pub idle_timeout: Option<Duration>,
     /// Who may ask.
     pub keys: KeyOptions,
+    /// Encrypts connections.
+    pub tls: Option<TlsOptions>,
     /// Web pages of these origins may ask, `*` for all; none by default.
     pub cors_origins: Vec<String>,
     /// The most bytes of a request's body.
@@ -47,12 +52,14 @@ impl Default for ServerOptions {
     fn default() -> ServerOptions {
         ServerOptions {
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080),
-            model: "default".to_owned(),
             sampling: SamplingParams::default(),
             speculation: Speculation::default(),
             scheduler: SchedulerOptions::default(),
             queue_max: 256,
+            models_max: usize::MAX,
+            idle_timeout: None,
             keys: KeyOptions::default(),
+            tls: None,
             cors_origins: Vec::new(),
             body_bytes_max: 8 << 20,
             connections_max: 1024,

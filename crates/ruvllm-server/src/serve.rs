@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use ruvllm_engine::Engine;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -20,41 +20,51 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::app::Server;
+use crate::models::ModelSource;
 use crate::options::{ServerError, ServerOptions};
+use crate::tls::Tls;
 
-/// How often metrics put away what they were told.
-const UPKEEP: Duration = Duration::from_secs(5);
-/// How often it is looked whether the engine lives.
+/// How often it is looked what has changed: keys, certificates, models that nobody uses.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// Threads that read and write; what computes has its own.
-const N_THREADS: usize = 2;
+/// How many looks later metrics put away what they were told.
+const LOOKS_PER_UPKEEP: u64 = 10;
+/// Threads that read and write; what computes has its own. With one, the tokens of a step go out together: a second one
+/// would be woken for some of them and take a core from the model (adr/0025).
+const N_THREADS: usize = 1;
 /// How long connections may take to close after the last answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes after which it is known what a connection speaks: those that HTTP/2 begins with.
+const N_PREFACE: u64 = 24;
+/// How often the other side of an HTTP/2 connection is asked whether it is there, and how long it may take to say so.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Requests at once on an HTTP/2 connection.
+const STREAMS_MAX: u32 = 256;
 
-/// Serves an engine until `stop` is over and all requests are, or the time for that is; then gives the engine back.
-/// `ready` is told the address once requests are taken.
+/// Serves models until `stop` is over and all requests are, or the time for that is; then gives the engines back that
+/// are loaded. The first model is meant where a request names none. `ready` is told the address once requests are taken.
 ///
 /// # Errors
-/// The address cannot be had, the keys cannot be read, or the engine's thread broke.
+/// The address cannot be had, the keys or the certificate cannot be read, or an engine's thread broke.
 pub fn run(
-    engine: Engine,
+    models: Vec<ModelSource>,
     options: ServerOptions,
     ready: &dyn Fn(SocketAddr),
     stop: impl Future<Output = ()>,
-) -> Result<Engine, ServerError> {
+) -> Result<Vec<Engine>, ServerError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(N_THREADS).enable_all().build();
     let runtime = runtime.map_err(|error| ServerError::new(format!("cannot start the server's threads: {error}")))?;
-    let (server, thread) = Server::start(engine, options)?;
+    let server = Server::start(models, options)?;
     runtime.block_on(async {
         let address = server.options.address;
         let cannot = |error: io::Error| ServerError::new(format!("cannot listen on {address}: {}", reason(&error)));
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
+        let tls = server.options.tls.clone().map(Tls::new).transpose().map_err(ServerError::new)?;
         ready(listener.local_addr().map_err(cannot)?);
-        serve(listener, Arc::clone(&server), stop).await;
+        serve(listener, tls, Arc::clone(&server), stop).await;
         Ok::<(), ServerError>(())
     })?;
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
-    Ok(thread.join()?)
+    server.join()
 }
 
 /// Returns the reason of an error without its number.
@@ -65,10 +75,11 @@ fn reason(error: &io::Error) -> String {
 
 /// Takes connections until `stop` is over, lets what runs end within [`ServerOptions::drain_timeout`], and returns when
 /// all connections are closed.
-pub async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future<Output = ()>) {
-    let (app, graceful) = (server.app(), GracefulShutdown::new());
-    let places = Arc::new(Semaphore::new(server.options.connections_max));
-    let upkeep = tokio::spawn(upkeep(Arc::clone(&server)));
+async fn serve(listener: TcpListener, tls: Option<Tls>, server: Arc<Server>, stop: impl Future<Output = ()>) {
+    let (app, graceful, tls) = (server.app(), GracefulShutdown::new(), tls.map(Arc::new));
+    let places_max = server.options.connections_max;
+    let places = Arc::new(Semaphore::new(places_max));
+    let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), tls.clone()));
     tokio::pin!(stop);
     loop {
         let accept = async {
@@ -78,20 +89,20 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future
         let (place, accepted) = tokio::select! {
             accepted = accept => accepted,
             () = &mut stop => break,
-            () = ended(&server) => {
-                tracing::error!("the engine has ended by an internal error");
-                break;
-            }
+            _ = &mut upkeep => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                let connection = graceful.watch(connection(stream, app.clone(), &server.options));
+                server.metrics.connections(places_max - places.available_permits());
+                let (app, server, watcher) = (app.clone(), Arc::clone(&server), graceful.watcher());
+                let (tls, places) = (tls.clone(), Arc::clone(&places));
                 tokio::spawn(async move {
                     // A client that goes, or breaks the protocol, ends its own connection only.
-                    if let Err(error) = connection.await {
+                    if let Err(error) = connection(stream, tls, app, &server.options, watcher).await {
                         tracing::debug!(%error, "a connection ended early");
                     }
                     drop(place);
+                    server.metrics.connections(places_max - places.available_permits());
                 });
             }
             Err(error) => {
@@ -103,51 +114,91 @@ pub async fn serve(listener: TcpListener, server: Arc<Server>, stop: impl Future
     }
     drop(listener);
     let limit = server.options.drain_timeout;
-    server.service().drain(limit);
-    tracing::info!(requests = server.service().n_inside(), seconds = limit.as_secs(), "stopping");
+    server.drain(limit);
+    tracing::info!(requests = server.n_inside(), seconds = limit.as_secs(), "stopping");
     if tokio::time::timeout(limit + CLOSE_TIMEOUT, graceful.shutdown()).await.is_err() {
         tracing::warn!("connections were still open when the time was over");
     }
     upkeep.abort();
 }
 
-/// Ends when the engine's thread has.
-async fn ended(server: &Server) {
-    while !server.service().has_ended() {
-        tokio::time::sleep(LOOK_INTERVAL).await;
-    }
-}
-
-async fn upkeep(server: Arc<Server>) {
-    let mut interval = tokio::time::interval(UPKEEP);
-    loop {
+/// Looks after keys, certificate, models and metrics; ends when there is nothing left to serve with.
+async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
+    let mut interval = tokio::time::interval(LOOK_INTERVAL);
+    for n in 1_u64.. {
         interval.tick().await;
-        server.metrics.upkeep();
+        if server.keys.look() {
+            server.models.set_quotas();
+        }
+        if let Some(tls) = &tls {
+            tls.look();
+        }
+        if server.models.upkeep().await.is_err() {
+            return;
+        }
+        if n.is_multiple_of(LOOKS_PER_UPKEEP) {
+            server.metrics.upkeep();
+        }
     }
 }
 
-type Connection = http1::Connection<TokioIo<Patient>, TowerToHyperService<Router>>;
-
-fn connection(stream: TcpStream, app: Router, options: &ServerOptions) -> Connection {
+/// Serves a connection to its end.
+async fn connection(
+    stream: TcpStream,
+    tls: Option<Arc<Tls>>,
+    app: Router,
+    options: &ServerOptions,
+    watcher: Watcher,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // Tokens are small and should not wait for each other.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(Patient { stream, limit: options.write_timeout, deadline: None });
-    http1::Builder::new()
+    match tls {
+        None => speak(stream, app, options, watcher).await,
+        Some(tls) => {
+            let stream = tokio::time::timeout(options.header_timeout, tls.acceptor().accept(stream)).await??;
+            speak(stream, app, options, watcher).await
+        }
+    }
+}
+
+/// Speaks HTTP/1.1 or HTTP/2, as the client begins.
+async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    app: Router,
+    options: &ServerOptions,
+    watcher: Watcher,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let begin = Box::pin(sleep_until(Instant::now() + options.header_timeout));
+    let io = TokioIo::new(Patient { stream, limit: options.write_timeout, deadline: None, begin, n_read: 0 });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(options.header_timeout)
         .max_buf_size(64 << 10)
-        .serve_connection(io, TowerToHyperService::new(app))
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_INTERVAL)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(64 << 10);
+    let connection = builder.serve_connection(io, TowerToHyperService::new(app));
+    watcher.watch(connection).await
 }
 
 /// A stream whose reader may not stop reading for longer than a limit.
-struct Patient {
-    stream: TcpStream,
+struct Patient<S> {
+    stream: S,
     limit: Duration,
     /// While a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
+    /// When so much must have come that it is known what is spoken.
+    begin: Pin<Box<Sleep>>,
+    /// Bytes that came.
+    n_read: u64,
 }
 
-impl Patient {
+impl<S> Patient<S> {
     /// Fails a write that waits for too long.
     fn watch<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if result.is_ready() {
@@ -163,13 +214,19 @@ impl Patient {
     }
 }
 
-impl AsyncRead for Patient {
+impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        let n_before = buf.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
+        self.n_read += (buf.filled().len() - n_before) as u64;
+        if result.is_pending() && self.n_read < N_PREFACE && self.begin.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not begin")));
+        }
+        result
     }
 }
 
-impl AsyncWrite for Patient {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.watch(cx, result)

@@ -97,14 +97,14 @@ pub(crate) async fn grammar(call: &Call) -> Result<Option<Grammar>, ApiError> {
             return Err(ApiError::bad(other, line));
         }
     }
-    if let Some(grammar) = call.server.grammars.find(&source) {
+    if let Some(grammar) = call.model.grammars.find(&source) {
         return Ok(Some(grammar));
     }
-    let server = std::sync::Arc::clone(&call.server);
+    let model = std::sync::Arc::clone(&call.model);
     let compile = move || {
-        let compiler = server.service.grammar_compiler()?;
+        let compiler = model.service.grammar_compiler()?;
         let grammar = compiler.compile(&source)?;
-        server.grammars.keep(source, grammar.clone());
+        model.grammars.keep(source, grammar.clone());
         Ok(Some(grammar))
     };
     offload(compile).await.map_err(|error: ApiError| ApiError { param: Some(field.to_owned()), ..error })

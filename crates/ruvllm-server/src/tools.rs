@@ -94,7 +94,7 @@ pub(crate) const ANTHROPIC: &[Field] = &[
 /// # Errors
 /// 400: a choice without functions, or what [`ToolUse::new`] says.
 pub(crate) fn read(call: &Call) -> Result<Option<ToolUse>, ApiError> {
-    let (given, text) = (&call.given, call.server.service.text());
+    let (given, text) = (&call.given, call.model.service.text());
     let choice = given.get("tool_choice");
     let kind = choice.and_then(|choice| choice.as_str().or_else(|| choice["type"].as_str()));
     let chosen = choice.and_then(|choice| choice["name"].as_str().or_else(|| choice["function"]["name"].as_str()));
@@ -163,14 +163,14 @@ pub(crate) async fn apply(
         return Err(ApiError::bad("stop", line));
     }
     request.visible = tool_use.visible();
-    let (server, tool_use) = (std::sync::Arc::clone(&call.server), tool_use.clone());
+    let (model, tool_use) = (std::sync::Arc::clone(&call.model), tool_use.clone());
     let compile = move || {
         let source = tool_use.source()?;
-        if let Some(grammar) = server.grammars.find(&source) {
+        if let Some(grammar) = model.grammars.find(&source) {
             return Ok(grammar);
         }
-        let grammar = tool_use.grammar(server.service.grammar_compiler()?)?;
-        server.grammars.keep(source, grammar.clone());
+        let grammar = tool_use.grammar(model.service.grammar_compiler()?)?;
+        model.grammars.keep(source, grammar.clone());
         Ok(grammar)
     };
     request.grammar = Some(offload(compile).await.map_err(in_tools)?);

@@ -1,23 +1,25 @@
-//! `ruvllm serve`: one model behind the APIs of OpenAI and Anthropic.
+//! `ruvllm serve`: models behind the APIs of OpenAI and Anthropic.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use ruvllm_engine::LoadOptions;
-use ruvllm_server::{KeyOptions, ServerOptions};
+use ruvllm_engine::{Engine, LoadOptions};
+use ruvllm_server::{KeyOptions, ModelSource, ServerOptions, TlsOptions};
 
 use super::App;
-use crate::args::{ContextArgs, LoadArgs, MAX_CTX, ModelArgs, SamplingArgs, SpeculationArgs, count};
+use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
 use crate::error::{Error, Result};
+use crate::registry::DEFAULT_MODEL;
 use crate::{interrupt, output};
 
 const EXAMPLES: &str = "\
 Examples:
   ruvllm serve                                            SmolLM2 on http://127.0.0.1:8080
   ruvllm serve --model qwen2.5-coder:0.5b --ctx 16384 --parallel 8
-  ruvllm serve --host 0.0.0.0 --api-key-file keys.txt     for others, who need a key
+  ruvllm serve --model smollm2:135m --model qwen2.5-coder:0.5b --idle-timeout 600
+  ruvllm serve --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
 
@@ -36,9 +38,15 @@ pub struct ServeArgs {
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080, help_heading = "Server")]
     port: u16,
-    /// Name of the model in the API [default: as --model names it]
+    /// Name of the model in the API; the second one is of the second --model [default: as --model names it]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
-    alias: Option<String>,
+    alias: Vec<String>,
+    /// The most models in memory at once: another one makes the least recently used go [default: all]
+    #[arg(long, value_name = "N", value_parser = count::<1, 4096>, help_heading = "Server")]
+    models_max: Option<usize>,
+    /// Seconds after which a model that nobody uses is dropped; it is loaded again when it is asked for [default: never]
+    #[arg(long, value_name = "SECONDS", value_parser = count::<1, MAX_SECONDS>, help_heading = "Server")]
+    idle_timeout: Option<usize>,
     /// Requests that are computed at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = count::<1, 4096>, help_heading = "Server")]
     parallel: usize,
@@ -51,9 +59,16 @@ pub struct ServeArgs {
     /// Seconds that requests may go on after the server was asked to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = count::<0, MAX_SECONDS>, help_heading = "Server")]
     drain: usize,
-    /// File with a line 'name key [concurrent=N] [priority=P]' for each API key; read again when it changes
+    /// File with a line 'name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]' for each API key; read again when
+    /// it changes
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
+    /// Certificate in PEM, with those that vouch for it: connections are encrypted; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Server")]
+    tls_key: Option<PathBuf>,
     /// Origin whose web pages may ask, '*' for all; may be given several times
     #[arg(long, value_name = "ORIGIN", help_heading = "Server")]
     cors_origin: Vec<String>,
@@ -63,13 +78,15 @@ pub struct ServeArgs {
     /// Tokens of prompts that are computed in one step beside answers; more of them read prompts sooner and slow answers
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count::<1, MAX_CTX>, help_heading = "Server")]
     prefill_chunk: usize,
-    #[command(flatten)]
-    model: ModelArgs,
+    /// Name from 'ruvllm list', hf:..., pypi:..., or path; may be given several times: the first is loaded at once and
+    /// answers requests that name none, others are loaded when they are asked for
+    #[arg(short, long, value_name = "NAME|PATH", default_value = DEFAULT_MODEL, help_heading = "Model")]
+    model: Vec<String>,
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
     load: LoadArgs,
-    /// Most MiB for keys and values [default: enough for all requests at once]
+    /// Most MiB for keys and values of each model [default: enough for all requests at once]
     #[arg(long, value_name = "MIB", value_parser = count::<2, { 1 << 24 }>, help_heading = "Model")]
     kv_mib: Option<usize>,
     /// Folder that keeps computed prompts for the next start [default: they are kept in memory only]
@@ -94,32 +111,65 @@ impl ServeArgs {
     /// A failure if the model cannot be had, the keys cannot be read or the address is taken.
     pub fn run(&self, app: &App) -> Result<()> {
         let options = self.options(app)?;
-        let path = app.store().locate(&self.model.model, true)?;
-        let load = LoadOptions {
-            n_seq_max: self.parallel,
-            kv_bytes: self.kv_mib.map(|mib| mib << 20),
-            prefix_cache: !self.no_prefix_cache,
-            cache_dir: self.cache_dir.clone(),
-            ..self.load.options(&app.settings, self.context.n_ctx)
-        };
-        let engine = app.load(&path, &load)?;
+        let (names, models) = self.models(app)?;
         output::log(self.json);
         if options.keys.is_open() && !options.address.ip().is_loopback() {
             tracing::warn!("everybody who reaches {} may ask; --api-key-file says who may", options.address);
         }
-        let model = options.model.clone();
+        let scheme = if options.tls.is_some() { "https" } else { "http" };
         let ready = |address: SocketAddr| {
             // Who started the server reads this; that nobody does is no reason to stop.
             let line = match self.json {
-                true => serde_json::json!({ "listening": format!("http://{address}"), "model": model }).to_string(),
-                false => format!("{model} is served at http://{address}"),
+                true => {
+                    let (url, first) = (format!("{scheme}://{address}"), &names[0]);
+                    serde_json::json!({ "listening": url, "model": first, "models": names }).to_string()
+                }
+                false if names.len() == 1 => format!("{} is served at {scheme}://{address}", names[0]),
+                false => format!("{} are served at {scheme}://{address}", names.join(", ")),
             };
             let _ = output::print_line(&line);
         };
-        let engine = ruvllm_server::run(engine, options, &ready, interrupt::stop()?);
-        let engine = engine.map_err(Error::failure)?;
-        engine.flush_cache()?;
+        let engines = ruvllm_server::run(models, options, &ready, interrupt::stop()?).map_err(Error::failure)?;
+        for engine in engines {
+            engine.flush_cache()?;
+        }
         Ok(())
+    }
+
+    /// Returns the models and their names; the first is loaded. All are there as files then.
+    fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
+        if self.alias.len() > self.model.len() {
+            let (n, n_models) = (self.alias.len(), self.model.len());
+            return Err(Error::usage(format_args!("{n} times --alias for {n_models} of --model; give one for each")));
+        }
+        let (mut names, mut models) = (Vec::new(), Vec::new());
+        for (i, spec) in self.model.iter().enumerate() {
+            let name = self.alias.get(i).cloned().unwrap_or_else(|| model_name(spec));
+            let path = app.store().locate(spec, true)?;
+            let load = LoadOptions {
+                n_seq_max: self.parallel,
+                kv_bytes: self.kv_mib.map(|mib| mib << 20),
+                prefix_cache: !self.no_prefix_cache,
+                cache_dir: self.cache_dir(&name),
+                ..self.load.options(&app.settings, self.context.n_ctx)
+            };
+            let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            let source = ModelSource::new(&name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
+            models.push(match engine {
+                Some(engine) => source.with_engine(engine),
+                None => source,
+            });
+            names.push(name);
+        }
+        Ok((names, models))
+    }
+
+    /// Returns the cache folder of a model: of several each has its own within.
+    fn cache_dir(&self, name: &str) -> Option<PathBuf> {
+        let folder = self.cache_dir.clone()?;
+        let own: String =
+            name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
+        Some(if self.model.len() > 1 { folder.join(own) } else { folder })
     }
 
     fn options(&self, app: &App) -> Result<ServerOptions> {
@@ -130,12 +180,14 @@ impl ServeArgs {
         scheduler.step_tokens = scheduler.step_tokens.max(self.prefill_chunk);
         Ok(ServerOptions {
             address: self.address()?,
-            model: self.alias.clone().unwrap_or_else(|| self.model_name()),
+            models_max: self.models_max.unwrap_or(usize::MAX),
+            idle_timeout: self.idle_timeout.map(seconds),
             sampling: self.sampling.params(),
             speculation: self.speculation.speculate,
             scheduler,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },
+            tls: self.tls_cert.clone().zip(self.tls_key.clone()).map(|(cert, key)| TlsOptions { cert, key }),
             cors_origins: self.cors_origin.clone(),
             body_bytes_max: self.max_body,
             request_timeout: self.timeout.map(seconds),
@@ -151,12 +203,11 @@ impl ServeArgs {
         let found = (self.host.as_str(), self.port).to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
         found.ok_or_else(|| Error::usage(format_args!("--host {} is no address of this machine", self.host)))
     }
+}
 
-    /// Returns what the model is called: its name as it was given, or that of its file.
-    fn model_name(&self) -> String {
-        let name = &self.model.model;
-        let is_path = name.ends_with(".gguf") && !name.starts_with("hf:") && !name.starts_with("pypi:");
-        let stem = std::path::Path::new(name).file_stem().filter(|_| is_path);
-        stem.map_or_else(|| name.clone(), |stem| stem.to_string_lossy().into_owned())
-    }
+/// Returns what a model is called: its name as it was given, or that of its file.
+fn model_name(name: &str) -> String {
+    let is_path = name.ends_with(".gguf") && !name.starts_with("hf:") && !name.starts_with("pypi:");
+    let stem = std::path::Path::new(name).file_stem().filter(|_| is_path);
+    stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned())
 }

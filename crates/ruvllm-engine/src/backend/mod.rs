@@ -155,6 +155,10 @@ pub trait LlmBackend: Send {
     /// Returns how many tokens a sequence holds.
     fn sequence_len(&self, seq: SeqId) -> usize;
 
+    /// Limits the bytes that the open sequences of a tenant hold together; `None` lifts the limit. A backend that keeps
+    /// no count of bytes has no limits.
+    fn set_tenant_quota(&mut self, _tenant: u64, _bytes: Option<usize>) {}
+
     /// Returns the bytes of a sequence's keys and values.
     fn sequence_bytes(&self, seq: SeqId) -> usize;
 

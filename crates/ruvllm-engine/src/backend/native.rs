@@ -112,11 +112,6 @@ impl NativeBackend {
         self.kv.pressure()
     }
 
-    /// Limits the bytes that the open sequences of a tenant hold together; `None` lifts the limit.
-    pub fn set_tenant_quota(&mut self, tenant: u64, bytes: Option<usize>) {
-        self.kv.set_quota(tenant, bytes);
-    }
-
     /// Checks a call before anything is computed.
     fn check(&self, segments: &[Segment<'_>]) -> Result<(), EngineError> {
         let error = |kind, line: String| Err(EngineError::new(kind, line));
@@ -306,6 +301,10 @@ impl LlmBackend for NativeBackend {
 
     fn kv_bytes_by_format(&self) -> Vec<(&'static str, usize)> {
         self.kv.pool.held_bytes_by_format().map(|(format, bytes)| (format.name(), bytes)).collect()
+    }
+
+    fn set_tenant_quota(&mut self, tenant: u64, bytes: Option<usize>) {
+        self.kv.set_quota(tenant, bytes);
     }
 
     fn sequence_bytes(&self, seq: SeqId) -> usize {

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use super::{BLOCK, greatest};
+
 /// How many of the likeliest are sorted at first where it is not known how many are needed.
 const SORTED_AT_FIRST: usize = 256;
 
@@ -46,14 +48,21 @@ impl Candidates {
         }
         self.items.clear();
         let mut least = f32::NEG_INFINITY;
-        for (id, &logit) in logits.iter().enumerate() {
-            // Among equals the lower id is there already. Nothing is above -∞ as long as there are fewer than `k`.
-            if logit > least || (logit == least && self.items.len() < k) {
-                self.items.push(Candidate { id: id as u32, logit, p: 0.0 });
-                if self.items.len() == at_once {
-                    self.items.select_nth_unstable_by(k - 1, by_rank);
-                    self.items.truncate(k);
-                    least = self.items[k - 1].logit;
+        for (i, block) in logits.chunks(BLOCK).enumerate() {
+            // Most blocks have nothing for the list once it is full.
+            let best = greatest(block);
+            if best < least || (best == least && self.items.len() >= k) {
+                continue;
+            }
+            for (id, logit) in (i * BLOCK..).zip(block.iter().copied()) {
+                // Among equals the lower id is there already. Nothing is above -∞ as long as there are fewer than `k`.
+                if logit > least || (logit == least && self.items.len() < k) {
+                    self.items.push(Candidate { id: id as u32, logit, p: 0.0 });
+                    if self.items.len() == at_once {
+                        self.items.select_nth_unstable_by(k - 1, by_rank);
+                        self.items.truncate(k);
+                        least = self.items[k - 1].logit;
+                    }
                 }
             }
         }

@@ -299,6 +299,12 @@ impl Service {
         Ok(Ticket(cancel))
     }
 
+    /// Limits the bytes of keys and values that a tenant's requests hold together; `None` lifts the limit.
+    pub fn set_tenant_quota(&self, tenant: u64, bytes: Option<usize>) {
+        // An owner that has ended limits nobody.
+        let _ = self.commands.send(Command::Quota(tenant, bytes));
+    }
+
     /// Counts somebody in.
     fn enter(&self) -> Result<(), EngineError> {
         let Shared { n_inside, n_inside_max, n_running_max, .. } = &*self.shared;

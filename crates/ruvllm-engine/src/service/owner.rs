@@ -23,6 +23,8 @@ pub(super) enum Command {
         cancel: CancelToken,
         sink: EmbedSink,
     },
+    /// Limit what a tenant's requests hold.
+    Quota(u64, Option<usize>),
     /// End when all is over, at this time at the latest.
     Drain(Instant),
 }
@@ -137,6 +139,7 @@ impl<'a> Owner<'a> {
                 }
             }
             Command::Embed { tokens, cancel, sink } => self.embeds.push_back(EmbedJob { tokens, cancel, sink }),
+            Command::Quota(tenant, bytes) => self.scheduler.backend_mut().set_tenant_quota(tenant, bytes),
             Command::Drain(at) => self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at))),
         }
     }

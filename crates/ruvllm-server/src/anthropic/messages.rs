@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, check_model, offload};
+use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, offload};
 use crate::openai::messages::{encode, joined};
 use crate::stream::{self, Events, Gone};
 use crate::tools::{self, Called, Reading, call_id};
@@ -111,7 +111,6 @@ pub(super) fn answer(call: Call) -> Answer {
 /// Counts the tokens of a conversation.
 pub(super) fn count(call: Call) -> Answer {
     Box::pin(async move {
-        check_model(&call)?;
         let tool_use = tools::read(&call)?;
         let n_tokens = prompt(&call, tool_use.as_ref()).await?.len();
         Ok(json_response(StatusCode::OK, &json!({ "input_tokens": n_tokens })))
@@ -130,7 +129,7 @@ async fn prompt(call: &Call, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, Api
     let extra = call.given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
     let tools = tool_use.map(ToolUse::definitions);
     let input = ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() };
-    let text = call.server.service.text().clone();
+    let text = call.model.service.text().clone();
     offload(move || match begun {
         // What the assistant has begun follows what opens its answer.
         Some(begun) => Ok(text.encode_rendered(&(text.render_chat(&input)? + &begun))?),
@@ -206,7 +205,7 @@ fn head(call: &Call) -> Value {
         "id": format!("msg_{}", call.id),
         "type": "message",
         "role": "assistant",
-        "model": call.server.options.model,
+        "model": &*call.model.name,
         "content": [],
         "stop_reason": null,
         "stop_sequence": null,

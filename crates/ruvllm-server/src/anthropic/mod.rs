@@ -4,7 +4,7 @@ mod messages;
 
 use axum::http::Method;
 
-use crate::app::Endpoint;
+use crate::app::{Endpoint, Run};
 use crate::error::Shape;
 use crate::fields::Refused;
 use crate::tools;
@@ -32,7 +32,7 @@ const POST: Endpoint = Endpoint {
     fields: &[messages::CONVERSATION, tools::ANTHROPIC, messages::ANSWER],
     refused: REFUSED,
     answers: &["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
-    run: messages::answer,
+    run: Run::Model(messages::answer),
 };
 
 /// The endpoints.
@@ -43,7 +43,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         summary: "Counts the tokens of a conversation, in the API of Anthropic",
         fields: &[messages::CONVERSATION, tools::ANTHROPIC],
         answers: &["input_tokens"],
-        run: messages::count,
+        run: Run::Model(messages::count),
         ..POST
     },
 ];

@@ -3,9 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::ok;
-use crate::app::{Answer, Call, Endpoint, endpoints};
+use crate::app::{Answer, Endpoint, Plain, endpoints};
 use crate::error::Shape;
 use crate::fields::schema;
+use crate::models::Standing;
 
 /// Statuses that an endpoint with a body may answer with, beside 200.
 const STATUSES: &[(u16, &str)] = &[
@@ -22,19 +23,24 @@ const STATUSES: &[(u16, &str)] = &[
 ];
 
 /// Returns what the server takes.
-pub(super) fn capabilities(call: Call) -> Answer {
+pub(super) fn capabilities(call: Plain) -> Answer {
     Box::pin(async move {
-        let (server, info) = (&call.server, call.server.service.info());
-        let options = &server.options;
-        let sampling = &options.sampling;
-        let tool_format = server.service.text().tool_format().as_str();
+        let (server, options) = (&call.server, &call.server.options);
+        let (sampling, standings) = (&options.sampling, server.models.standings());
+        let models: Vec<Value> = standings.iter().map(model).collect();
+        let loaded = server.models.loaded();
+        let first = loaded.iter().find(|model| *model.name == *standings[0].name);
+        let tool_format = first.map(|model| model.service.text().tool_format().as_str());
         ok(&json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "model": { "id": options.model, "n_ctx": info.n_ctx, "makes": if info.is_encoder { "embeddings" } else { "text" } },
+            "model": models[0],
+            "models": models,
             "tools": { "format": tool_format, "choice": ["none", "auto", "required", "named"], "strict": true },
             "limits": {
-                "requests_at_once": server.service.n_running_max(),
+                "requests_at_once": server.models.loaded().iter().map(|model| model.service.n_running_max()).max(),
                 "queue": options.queue_max,
+                "models_at_once": options.models_max.min(models.len()),
+                "idle_seconds": options.idle_timeout.map(|timeout| timeout.as_secs()),
                 "body_bytes": options.body_bytes_max,
                 "request_seconds": options.request_timeout.map(|timeout| timeout.as_secs()),
             },
@@ -51,6 +57,13 @@ pub(super) fn capabilities(call: Call) -> Answer {
     })
 }
 
+/// Describes a model, as far as it is known: what was never loaded has a name only.
+fn model(model: &Standing) -> Value {
+    let makes = model.info.as_ref().map(|info| if info.is_encoder { "embeddings" } else { "text" });
+    let n_ctx = model.info.as_ref().map(|info| info.n_ctx);
+    json!({ "id": &*model.name, "state": model.state, "n_ctx": n_ctx, "makes": makes })
+}
+
 fn endpoint(endpoint: &Endpoint) -> Value {
     let field = |field: &crate::fields::Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc });
     let refused = endpoint.refused.iter().map(|(name, why)| json!({ "name": name, "why": why }));
@@ -64,7 +77,7 @@ fn endpoint(endpoint: &Endpoint) -> Value {
 }
 
 /// Returns the OpenAPI document.
-pub(super) fn openapi(_: Call) -> Answer {
+pub(super) fn openapi(_: Plain) -> Answer {
     Box::pin(async { ok(&document()) })
 }
 

@@ -78,7 +78,7 @@ fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
 /// Returns the tokens of the conversation.
 async fn prompt(call: &Call, asked: &Asked, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, ApiError> {
     let given = call.given.list("messages").map_or(&[][..], Vec::as_slice);
-    let text = call.server.service.text().clone();
+    let text = call.model.service.text().clone();
     let input = ChatInput {
         messages: messages::for_template(given, &text)?,
         tools: tool_use.map(ToolUse::definitions),
@@ -96,8 +96,8 @@ fn template_kwargs(call: &Call) -> Map<String, Value> {
 }
 
 /// Returns how many tokens a prompt may have that leaves room for its answer: up to half of the context is kept for it.
-pub(super) fn prompt_max(call: &Call, request: &GenerateRequest) -> usize {
-    let n_ctx = call.server.service.info().n_ctx;
+pub(crate) fn prompt_max(call: &Call, request: &GenerateRequest) -> usize {
+    let n_ctx = call.model.service.info().n_ctx;
     n_ctx - request.max_tokens.unwrap_or(1).clamp(1, (n_ctx / 2).max(1))
 }
 

@@ -51,7 +51,7 @@ pub(super) fn answer(call: Call) -> Answer {
         let n_best = asked.n_choices;
         asked.n_choices = best_of(&call, &mut asked)?;
         let input = call.given.get("prompt").cloned().unwrap_or_default();
-        let text = call.server.service.text().clone();
+        let text = call.model.service.text().clone();
         let mut prompts = offload(move || {
             let options = EncodeOptions { add_special: true, parse_special: false };
             let encode = |text_of: &str| Ok(text.tokenizer().encode(text_of, options)?);
@@ -129,7 +129,7 @@ fn echo(call: &Call, asked: &Asked, i: usize, prompt: &[u32]) -> String {
     }
     let given = call.given.get("prompt").filter(|_| !asked.is_truncated);
     let text = given.and_then(|given| given.as_str().or_else(|| given.get(i)?.as_str()));
-    let decode = || call.server.service.text().tokenizer().decode(prompt, DecodeOptions::default());
+    let decode = || call.model.service.text().tokenizer().decode(prompt, DecodeOptions::default());
     text.map_or_else(decode, str::to_owned)
 }
 

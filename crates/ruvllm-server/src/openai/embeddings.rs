@@ -9,7 +9,7 @@ use super::completions::{INPUT, read_input};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{MODEL, USER, check_model, offload, with_retry};
+use crate::generate::{MODEL, USER, offload, with_retry};
 
 /// What a request may say.
 pub(super) const FIELDS: &[Field] = &[
@@ -27,8 +27,7 @@ pub(super) const FIELDS: &[Field] = &[
 /// Embeds texts.
 pub(super) fn answer(call: Call) -> Answer {
     Box::pin(async move {
-        check_model(&call)?;
-        let (service, n_embd) = (&call.server.service, call.server.service.info().n_embd);
+        let (service, n_embd) = (&call.model.service, call.model.service.info().n_embd);
         if let Some(n) = call.given.count("dimensions").filter(|&n| n != n_embd) {
             let line = format!("'dimensions' is {n}; the model's embeddings have {n_embd} and cannot be cut");
             return Err(ApiError::bad("dimensions", line));
@@ -50,17 +49,21 @@ pub(super) fn answer(call: Call) -> Answer {
             data.push(json!({ "object": "embedding", "index": i, "embedding": embedding }));
         }
         let usage = json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens });
-        let model = &call.server.options.model;
+        let model = &*call.model.name;
         let answer = json!({ "object": "list", "data": data, "model": model, "usage": usage });
         Ok(json_response(StatusCode::OK, &answer))
     })
 }
 
-async fn embed(call: &Call, tokens: Vec<u32>) -> Result<Vec<f32>, ApiError> {
+/// Computes one embedding.
+///
+/// # Errors
+/// What the engine says.
+pub(crate) async fn embed(call: &Call, tokens: Vec<u32>) -> Result<Vec<f32>, ApiError> {
     let (sender, receiver) = oneshot::channel();
     // One that nobody waits for any more is computed for nobody.
     let sink = Box::new(move |result| drop(sender.send(result)));
-    let _ticket = call.server.service.embed(tokens, sink).map_err(|error| with_retry(call, error.into()))?;
+    let _ticket = call.model.service.embed(tokens, sink).map_err(|error| with_retry(call, error.into()))?;
     let ended = |_| {
         let line = "the engine has ended by an internal error; the server's log tells more";
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line)

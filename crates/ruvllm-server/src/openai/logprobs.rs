@@ -54,13 +54,13 @@ fn written<'t>(
     call: &Call,
     tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>,
 ) -> impl Iterator<Item = (u32, &'t TokenLogprobs)> {
-    let tokenizer = call.server.service.text().tokenizer();
+    let tokenizer = call.model.service.text().tokenizer();
     let ends = !call.given.is_set("ignore_eos");
     tokens.filter(move |(id, _)| !(ends && tokenizer.is_end_of_generation(*id)))
 }
 
 fn bytes(call: &Call, id: u32) -> Vec<u8> {
-    call.server.service.text().tokenizer().token_bytes(id).map_or_else(Vec::new, |bytes| bytes.into_owned())
+    call.model.service.text().tokenizer().token_bytes(id).map_or_else(Vec::new, |bytes| bytes.into_owned())
 }
 
 /// JSON has no infinity: what cannot be is as unlikely as OpenAI says it.

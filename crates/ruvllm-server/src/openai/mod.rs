@@ -2,7 +2,7 @@
 
 mod chat;
 mod completions;
-mod embeddings;
+pub(crate) mod embeddings;
 mod logprobs;
 pub(crate) mod messages;
 mod models;
@@ -12,7 +12,9 @@ use axum::http::Method;
 use ruvllm_engine::FinishReason;
 use serde_json::{Value, json};
 
-use crate::app::{Call, Endpoint};
+pub(crate) use chat::prompt_max;
+
+use crate::app::{Call, Endpoint, Run};
 use crate::error::Shape;
 use crate::fields::Refused;
 use crate::generate::{GENERATION, SAMPLING, Usage};
@@ -27,7 +29,7 @@ const POST: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &[],
-    run: chat::answer,
+    run: Run::Model(chat::answer),
 };
 
 /// Fields of OpenAI's API that ask for what this server does not do.
@@ -75,7 +77,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         fields: &[completions::FIELDS, SAMPLING, GENERATION],
         refused: REFUSED,
         answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
-        run: completions::answer,
+        run: Run::Model(completions::answer),
         ..POST
     },
     Endpoint {
@@ -84,7 +86,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         fields: &[responses::FIELDS, tools::RESPONSES, SAMPLING],
         refused: RESPONSES_REFUSED,
         answers: &["id", "object", "created_at", "status", "model", "output", "usage"],
-        run: responses::answer,
+        run: Run::Model(responses::answer),
         ..POST
     },
     Endpoint {
@@ -92,7 +94,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         summary: "Returns the embedding of texts",
         fields: &[embeddings::FIELDS],
         answers: &["object", "data", "model", "usage"],
-        run: embeddings::answer,
+        run: Run::Model(embeddings::answer),
         ..POST
     },
     Endpoint {
@@ -100,7 +102,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/models",
         summary: "Lists what is served",
         answers: &["object", "data"],
-        run: models::list,
+        run: Run::Server(models::list),
         ..POST
     },
     Endpoint {
@@ -108,7 +110,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/models/{*model}",
         summary: "Returns what is known about a served model",
         answers: &["id", "object", "created", "owned_by"],
-        run: models::one,
+        run: Run::Server(models::one),
         ..POST
     },
 ];
@@ -134,13 +136,12 @@ fn finish_json(reason: FinishReason) -> &'static str {
 /// Returns what every answer begins with. The fingerprint tells builds and instruction sets apart: within one, a seed
 /// gives the same tokens.
 fn head(call: &Call, prefix: &str, object: &str) -> Value {
-    let server = &call.server;
     json!({
         "id": format!("{prefix}-{}", call.id),
         "object": object,
         "created": now_s(),
-        "model": server.options.model,
-        "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), server.service.info().isa),
+        "model": &*call.model.name,
+        "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), call.model.service.info().isa),
     })
 }
 

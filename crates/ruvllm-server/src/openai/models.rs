@@ -3,35 +3,41 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Call};
+use crate::app::{Answer, Plain, Server};
 use crate::error::{ApiError, json_response};
+use crate::models::Standing;
 
 /// Lists what is served.
-pub(super) fn list(call: Call) -> Answer {
-    Box::pin(async move { Ok(json_response(StatusCode::OK, &json!({ "object": "list", "data": [model(&call)] }))) })
-}
-
-/// Describes one model.
-pub(super) fn one(call: Call) -> Answer {
+pub(super) fn list(call: Plain) -> Answer {
     Box::pin(async move {
-        let asked = call.uri.path().trim_start_matches("/v1/models/").replace("%3A", ":").replace("%2F", "/");
-        let served = &call.server.options.model;
-        if asked != *served {
-            let line = format!("the model '{asked}' is not served here; '{served}' is");
-            return Err(ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found"));
-        }
-        Ok(json_response(StatusCode::OK, &model(&call)))
+        let data: Vec<Value> =
+            call.server.models.standings().iter().map(|model| describe(&call.server, model)).collect();
+        Ok(json_response(StatusCode::OK, &json!({ "object": "list", "data": data })))
     })
 }
 
-fn model(call: &Call) -> Value {
-    let info = call.server.service.info();
-    json!({
-        "id": call.server.options.model,
+/// Describes one model.
+pub(super) fn one(call: Plain) -> Answer {
+    Box::pin(async move {
+        let asked = call.uri.path().trim_start_matches("/v1/models/").replace("%3A", ":").replace("%2F", "/");
+        let models = &call.server.models;
+        let standings = models.standings();
+        let found = standings.iter().find(|model| *model.name == *asked);
+        let found = found.ok_or_else(|| ApiError { param: None, ..models.unknown(&asked) })?;
+        Ok(json_response(StatusCode::OK, &describe(&call.server, found)))
+    })
+}
+
+fn describe(server: &Server, model: &Standing) -> Value {
+    let mut answer = json!({
+        "id": &*model.name,
         "object": "model",
-        "created": call.server.created_s,
+        "created": server.created_s,
         "owned_by": "ruvllm",
-        "meta": {
+        "state": model.state,
+    });
+    if let Some(info) = &model.info {
+        answer["meta"] = json!({
             "name": info.name,
             "architecture": info.arch,
             "n_params": info.n_params,
@@ -41,6 +47,7 @@ fn model(call: &Call) -> Value {
             "n_ctx_train": info.n_ctx_train,
             "quantization": info.quantization,
             "makes": if info.is_encoder { "embeddings" } else { "text" },
-        },
-    })
+        });
+    }
+    answer
 }

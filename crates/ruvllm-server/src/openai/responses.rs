@@ -108,7 +108,7 @@ pub(super) fn answer(call: Call) -> Answer {
         asked.request.grammar = structure::grammar(&call).await?;
         let tool_use = tools::read(&call)?;
         tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
-        let (text, input) = (call.server.service.text().clone(), input(&call, tool_use.as_ref()));
+        let (text, input) = (call.model.service.text().clone(), input(&call, tool_use.as_ref()));
         let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
         let prompt = offload(move || encode(&text, input, n_max)).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
@@ -186,7 +186,7 @@ fn object(call: &Call, asked: &Asked, end: Option<(&GenerationSummary, Vec<Value
         "incomplete_details": is_cut.then(|| json!({ "reason": "max_output_tokens" })),
         "instructions": given.get("instructions"),
         "max_output_tokens": given.get("max_output_tokens"),
-        "model": call.server.options.model,
+        "model": &*call.model.name,
         "output": output,
         "parallel_tool_calls": or("parallel_tool_calls", json!(true)),
         "previous_response_id": null,

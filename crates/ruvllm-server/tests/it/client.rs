@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ruvllm_engine::{Engine, LoadOptions, SamplingParams};
-use ruvllm_server::{ServerError, ServerOptions, run};
+use ruvllm_server::{ModelSource, ServerError, ServerOptions, run};
 use ruvllm_testkit::Golden;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -38,7 +38,6 @@ pub fn load_options() -> LoadOptions {
 pub fn options() -> ServerOptions {
     ServerOptions {
         address: ([127, 0, 0, 1], 0).into(),
-        model: "tiny".to_owned(),
         sampling: SamplingParams::greedy(),
         ..ServerOptions::default()
     }
@@ -48,18 +47,28 @@ pub fn options() -> ServerOptions {
 pub struct Bench {
     pub address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<Engine, ServerError>>>,
+    thread: Option<JoinHandle<Result<Vec<Engine>, ServerError>>>,
 }
 
 impl Bench {
-    /// Serves a model.
+    /// Serves a model as `tiny`.
     pub fn new(model: &Path, load: &LoadOptions, options: ServerOptions) -> Bench {
+        Bench::named("tiny", model, load, options)
+    }
+
+    /// Serves a model by a name.
+    pub fn named(name: &str, model: &Path, load: &LoadOptions, options: ServerOptions) -> Bench {
         let engine = Engine::load(model, load, &mut |_| {}).expect("it loads");
+        Bench::of(vec![ModelSource::loaded(name, engine)], options)
+    }
+
+    /// Serves models.
+    pub fn of(models: Vec<ModelSource>, options: ServerOptions) -> Bench {
         let (ready, address) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let serve = move || {
             let stopped = async { drop(stopped.await) };
-            run(engine, options, &|address| ready.send(address).expect("the test waits"), stopped)
+            run(models, options, &|address| ready.send(address).expect("the test waits"), stopped)
         };
         let thread = std::thread::spawn(serve);
         let address = address.recv_timeout(Duration::from_secs(30)).expect("it listens");
@@ -80,11 +89,11 @@ impl Bench {
         drop(self.stop.take());
     }
 
-    /// Stops the server, and returns the engine.
+    /// Stops the server, and returns the engine of the first model that is loaded.
     pub fn join(mut self) -> Engine {
         self.stop();
         let thread = self.thread.take().expect("it is joined once");
-        thread.join().expect("no panic").expect("it stops cleanly")
+        thread.join().expect("no panic").expect("it stops cleanly").remove(0)
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Reply {
@@ -115,11 +124,12 @@ impl Bench {
         stream
     }
 
-    /// Returns the value of a metric, 0 where it is not there yet.
+    /// Returns the sum of a metric over its labels, 0 where it is not there yet.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.map_or(0.0, |value| value.parse().expect("a number"))
+        let of_name =
+            text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
+        of_name.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
     /// Waits until no request runs or waits.

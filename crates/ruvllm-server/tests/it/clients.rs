@@ -41,8 +41,8 @@ fn node(script: &Path) -> Command {
 fn smollm2(keys: &[&str]) -> Bench {
     let keys = KeyOptions { file: None, lines: keys.iter().map(|line| line.to_string()).collect() };
     let load = LoadOptions { n_ctx: Some(2048), n_seq_max: 8, ..load_options() };
-    let options = ServerOptions { model: "smollm2:135m".to_owned(), keys, ..options() };
-    Bench::new(&real_model("smollm2:135m"), &load, options)
+    let (name, options) = ("smollm2:135m", ServerOptions { keys, ..options() });
+    Bench::named(name, &real_model(name), &load, options)
 }
 
 /// Runs a script against a server.

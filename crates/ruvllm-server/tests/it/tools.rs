@@ -2,7 +2,6 @@
 //! of the results.
 
 use ruvllm_engine::LoadOptions;
-use ruvllm_server::ServerOptions;
 use ruvllm_testkit::real_model;
 use serde_json::{Value, json};
 
@@ -10,7 +9,7 @@ use crate::client::{Bench, Reply, load_options, options};
 
 fn bench(model: &str) -> Bench {
     let load = LoadOptions { n_ctx: Some(2048), ..load_options() };
-    Bench::new(&real_model(model), &load, ServerOptions { model: model.to_owned(), ..options() })
+    Bench::named(model, &real_model(model), &load, options())
 }
 
 fn schema() -> Value {

@@ -1,0 +1,408 @@
+//! The models that are served: loaded when somebody asks for them, dropped when nobody has for a while.
+//!
+//! Each is a slot with a name. Who asks for one that is not loaded waits until it is; others are answered meanwhile, and
+//! two are never loaded at once. At most [`ServerOptions::models_max`](crate::ServerOptions) lie in memory: the one that
+//! was used the longest ago makes room, if nobody uses it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
+use tokio::sync::Notify;
+
+use crate::auth::Keys;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+use crate::options::{ServerError, ServerOptions};
+use crate::structure::Grammars;
+
+/// How long a model that could not be loaded is not tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// Loads an engine, on a thread of its own.
+pub type Loader = Box<dyn Fn() -> Result<Engine, EngineError> + Send + Sync>;
+
+/// A model to serve.
+pub struct ModelSource {
+    name: String,
+    engine: Option<Engine>,
+    load: Option<Loader>,
+}
+
+impl ModelSource {
+    /// A model that `load` loads whenever it is asked for and not there.
+    pub fn new(name: impl Into<String>, load: Loader) -> ModelSource {
+        ModelSource { name: name.into(), engine: None, load: Some(load) }
+    }
+
+    /// A model that is loaded already. It is never dropped, unless [`ModelSource::with_engine`] gave it to one that can be
+    /// loaded again.
+    pub fn loaded(name: impl Into<String>, engine: Engine) -> ModelSource {
+        ModelSource { name: name.into(), engine: Some(engine), load: None }
+    }
+
+    /// Begins with an engine that is loaded already.
+    pub fn with_engine(self, engine: Engine) -> ModelSource {
+        ModelSource { engine: Some(engine), ..self }
+    }
+}
+
+impl std::fmt::Debug for ModelSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelSource").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A loaded model.
+pub(crate) struct Model {
+    /// What requests call it.
+    pub name: Arc<str>,
+    pub service: Service,
+    pub grammars: Grammars,
+}
+
+/// How a slot stands, for those who ask.
+pub(crate) struct Standing {
+    pub name: Arc<str>,
+    /// `loaded`, `loading`, `unloaded` or `failed`.
+    pub state: &'static str,
+    /// As it was when it was last loaded.
+    pub info: Option<ModelInfo>,
+}
+
+struct Slot {
+    name: Arc<str>,
+    load: Option<Arc<Loader>>,
+    inner: Mutex<Inner>,
+    /// The state has changed.
+    changed: Notify,
+}
+
+struct Inner {
+    state: State,
+    info: Option<ModelInfo>,
+    used_at: Instant,
+    /// What the metrics know of the engine that is loaded.
+    told: ServiceStats,
+}
+
+enum State {
+    Unloaded,
+    Loading,
+    Loaded(Arc<Model>, ServiceThread),
+    Failed(String, Instant),
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, state: State) {
+        let mut inner = self.lock();
+        (inner.state, inner.used_at) = (state, Instant::now());
+        drop(inner);
+        self.changed.notify_waiters();
+    }
+
+    /// Returns since when nobody uses it, if it is loaded and can be loaded again. Uses begin under the lock, so that
+    /// nobody begins one meanwhile.
+    fn unused_since(&self, inner: &Inner) -> Option<Instant> {
+        match &inner.state {
+            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 => {
+                (model.service.n_inside() == 0).then_some(inner.used_at)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes out what is loaded, if nobody uses it.
+    fn take_unused(&self) -> Option<(Arc<Model>, ServiceThread)> {
+        let mut inner = self.lock();
+        self.unused_since(&inner)?;
+        // Who asks now waits until it is gone: two of them would need twice the memory.
+        match std::mem::replace(&mut inner.state, State::Loading) {
+            State::Loaded(model, thread) => Some((model, thread)),
+            _ => None,
+        }
+    }
+}
+
+/// All models of a server.
+pub(crate) struct Models {
+    slots: Vec<Arc<Slot>>,
+    options: ServerOptions,
+    metrics: Arc<Metrics>,
+    keys: Arc<Keys>,
+    /// Held while memory is made room in and filled.
+    memory: tokio::sync::Mutex<()>,
+}
+
+impl Models {
+    /// Starts those that are loaded.
+    ///
+    /// # Errors
+    /// No model, two of one name, or what `Service::start` says.
+    pub(crate) fn new(
+        sources: Vec<ModelSource>,
+        options: &ServerOptions,
+        metrics: &Arc<Metrics>,
+        keys: &Arc<Keys>,
+    ) -> Result<Models, ServerError> {
+        let mut models = Models {
+            slots: Vec::new(),
+            options: options.clone(),
+            metrics: Arc::clone(metrics),
+            keys: Arc::clone(keys),
+            memory: tokio::sync::Mutex::new(()),
+        };
+        for ModelSource { name, engine, load } in sources {
+            if models.slots.iter().any(|slot| *slot.name == *name) {
+                return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
+            }
+            let name: Arc<str> = name.into();
+            let inner =
+                Inner { state: State::Unloaded, info: None, used_at: Instant::now(), told: ServiceStats::default() };
+            let slot = Slot { name, load: load.map(Arc::new), inner: Mutex::new(inner), changed: Notify::new() };
+            if let Some(engine) = engine {
+                models.put(&slot, engine)?;
+            }
+            models.slots.push(Arc::new(slot));
+        }
+        match models.slots.is_empty() {
+            true => Err(ServerError::new("there is no model to serve; name one")),
+            false => Ok(models),
+        }
+    }
+
+    /// Starts an engine in a slot.
+    fn put(&self, slot: &Slot, engine: Engine) -> Result<(), EngineError> {
+        let info = engine.info().clone();
+        let observer = Box::new(self.metrics.observer(&slot.name));
+        let ServerOptions { scheduler, queue_max, .. } = &self.options;
+        let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer };
+        let (service, thread) = Service::start(engine, options)?;
+        for (tenant, bytes) in self.keys.quotas() {
+            service.set_tenant_quota(tenant, bytes);
+        }
+        self.metrics.loaded(&slot.name);
+        let model = Model { name: Arc::clone(&slot.name), service, grammars: Grammars::default() };
+        let mut inner = slot.lock();
+        (inner.info, inner.told) = (Some(info), ServiceStats::default());
+        drop(inner);
+        slot.set(State::Loaded(Arc::new(model), thread));
+        Ok(())
+    }
+
+    /// Returns how all models stand.
+    pub(crate) fn standings(&self) -> Vec<Standing> {
+        let standing = |slot: &Arc<Slot>| {
+            let inner = slot.lock();
+            let state = match inner.state {
+                State::Unloaded => "unloaded",
+                State::Loading => "loading",
+                State::Loaded(..) => "loaded",
+                State::Failed(..) => "failed",
+            };
+            Standing { name: Arc::clone(&slot.name), state, info: inner.info.clone() }
+        };
+        self.slots.iter().map(standing).collect()
+    }
+
+    /// Returns the model of this name, or the first, loading it if it is not there.
+    ///
+    /// # Errors
+    /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded.
+    pub(crate) async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Model>, ApiError> {
+        let slot = match name {
+            None => &self.slots[0],
+            Some(name) => self.slots.iter().find(|slot| *slot.name == *name).ok_or_else(|| self.unknown(name))?,
+        };
+        loop {
+            let changed = slot.changed.notified();
+            tokio::pin!(changed);
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            {
+                let mut inner = slot.lock();
+                match &inner.state {
+                    State::Loaded(model, _) => {
+                        let model = Arc::clone(model);
+                        inner.used_at = Instant::now();
+                        return Ok(model);
+                    }
+                    State::Failed(line, at) if at.elapsed() < RETRY_AFTER => return Err(not_loaded(line)),
+                    State::Loading => {}
+                    State::Unloaded | State::Failed(..) => {
+                        inner.state = State::Loading;
+                        // Whoever asked may go; others wait for the model as well.
+                        tokio::spawn(Arc::clone(self).load(Arc::clone(slot)));
+                    }
+                }
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn unknown(&self, name: &str) -> ApiError {
+        let names: Vec<String> = self.slots.iter().map(|slot| format!("'{}'", slot.name)).collect();
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        let line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
+        let error = ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found");
+        ApiError { param: Some("model".to_owned()), ..error }
+    }
+
+    /// Fills a slot that is marked as loading.
+    async fn load(self: Arc<Models>, slot: Arc<Slot>) {
+        let _memory = self.memory.lock().await;
+        let result = match self.make_room().await {
+            Err(line) => Err(line),
+            Ok(()) => {
+                let (models, of_slot) = (Arc::clone(&self), Arc::clone(&slot));
+                let load = move || {
+                    let load = of_slot.load.as_ref().expect("a model that cannot be loaded is never dropped");
+                    models.put(&of_slot, load()?)
+                };
+                let start = Instant::now();
+                let result = tokio::task::spawn_blocking(load).await;
+                tracing::info!(model = &*slot.name, ms = start.elapsed().as_millis() as u64, "loaded");
+                result.map_err(|_| "internal error".to_owned()).and_then(|result| result.map_err(|e| e.to_string()))
+            }
+        };
+        if let Err(line) = result {
+            tracing::error!(model = &*slot.name, error = %line, "not loaded");
+            slot.set(State::Failed(line, Instant::now()));
+        }
+    }
+
+    /// Drops models until one more may be loaded.
+    async fn make_room(&self) -> Result<(), String> {
+        let max = self.options.models_max.max(1);
+        loop {
+            let mut n_loaded = 0;
+            let mut oldest: Option<(Instant, &Arc<Slot>)> = None;
+            for slot in &self.slots {
+                let inner = slot.lock();
+                n_loaded += usize::from(matches!(inner.state, State::Loaded(..)));
+                if let Some(since) = slot.unused_since(&inner).filter(|at| oldest.is_none_or(|(old, _)| *at < old)) {
+                    oldest = Some((since, slot));
+                }
+            }
+            if n_loaded < max {
+                return Ok(());
+            }
+            let Some((_, slot)) = oldest else {
+                return Err(format!("{n_loaded} models are in use and no more may be loaded; try again later"));
+            };
+            self.unload(slot).await;
+        }
+    }
+
+    /// Drops a model that nobody uses.
+    async fn unload(&self, slot: &Slot) {
+        let Some((model, thread)) = slot.take_unused() else { return };
+        model.service.drain(Duration::ZERO);
+        let ended = tokio::task::spawn_blocking(move || thread.join().and_then(|engine| engine.flush_cache()));
+        if let Ok(Err(error)) = ended.await {
+            tracing::error!(model = &*slot.name, %error, "not dropped in order");
+        }
+        let last = model.service.stats();
+        self.tell(slot, &last);
+        drop(model);
+        self.metrics.unloaded(&slot.name, &last);
+        slot.set(State::Unloaded);
+        tracing::info!(model = &*slot.name, "dropped");
+    }
+
+    /// Drops what was not used for [`ServerOptions::idle_timeout`], and lets go of engines that broke. Called once in a
+    /// while.
+    ///
+    /// # Errors
+    /// An engine broke that cannot be loaded again.
+    pub(crate) async fn upkeep(&self) -> Result<(), ServerError> {
+        for slot in &self.slots {
+            let (is_due, has_ended) = {
+                let mut inner = slot.lock();
+                let is_used = matches!(&inner.state, State::Loaded(model, _) if Arc::strong_count(model) > 1);
+                if is_used {
+                    inner.used_at = Instant::now();
+                }
+                let limit = self.options.idle_timeout.unwrap_or(Duration::MAX);
+                let is_due = slot.unused_since(&inner).is_some_and(|since| since.elapsed() >= limit);
+                let is_broken = matches!(&inner.state, State::Loaded(model, _) if model.service.has_ended() && !model.service.is_stopping());
+                (is_due, is_broken)
+            };
+            if has_ended {
+                tracing::error!(model = &*slot.name, "the engine has ended by an internal error");
+                if slot.load.is_none() {
+                    return Err(ServerError::new("the engine's thread ended by an internal error"));
+                }
+                let last = slot.lock().told.clone();
+                self.metrics.unloaded(&slot.name, &last);
+                slot.set(State::Unloaded);
+            } else if is_due {
+                self.unload(slot).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the metrics what the engines do.
+    pub(crate) fn tell_all(&self) {
+        for slot in &self.slots {
+            let stats = match &slot.lock().state {
+                State::Loaded(model, _) => Some(model.service.stats()),
+                _ => None,
+            };
+            if let Some(stats) = stats {
+                self.tell(slot, &stats);
+            }
+        }
+    }
+
+    fn tell(&self, slot: &Slot, stats: &ServiceStats) {
+        let mut inner = slot.lock();
+        self.metrics.tell(&slot.name, stats, &inner.told);
+        inner.told = stats.clone();
+    }
+
+    /// Limits what a tenant's requests hold, in all models.
+    pub(crate) fn set_quotas(&self) {
+        let quotas = self.keys.quotas();
+        for model in self.loaded() {
+            quotas.iter().for_each(|&(tenant, bytes)| model.service.set_tenant_quota(tenant, bytes));
+        }
+    }
+
+    /// Returns those that are loaded.
+    pub(crate) fn loaded(&self) -> Vec<Arc<Model>> {
+        let model = |slot: &Arc<Slot>| match &slot.lock().state {
+            State::Loaded(model, _) => Some(Arc::clone(model)),
+            _ => None,
+        };
+        self.slots.iter().filter_map(model).collect()
+    }
+
+    /// Waits for the engines after they were drained, and returns those that are loaded.
+    ///
+    /// # Errors
+    /// An engine's thread broke.
+    pub(crate) fn join(&self) -> Result<Vec<Engine>, ServerError> {
+        let mut engines = Vec::new();
+        for slot in &self.slots {
+            let state = std::mem::replace(&mut slot.lock().state, State::Unloaded);
+            if let State::Loaded(model, thread) = state {
+                model.service.drain(Duration::ZERO);
+                drop(model);
+                engines.push(thread.join()?);
+            }
+        }
+        Ok(engines)
+    }
+}
+
+fn not_loaded(line: &str) -> ApiError {
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("the model cannot be loaded: {line}"));
+    ApiError { retry_after_s: Some(RETRY_AFTER.as_secs()), ..error.code("model_not_loaded") }
+}
