@@ -66,14 +66,18 @@ fn model(model: &Standing) -> Value {
 
 fn endpoint(endpoint: &Endpoint) -> Value {
     let field = |field: &crate::fields::Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc });
-    let refused = endpoint.refused.iter().map(|(name, why)| json!({ "name": name, "why": why }));
     json!({
         "method": endpoint.method.as_str(),
         "path": endpoint.path,
         "summary": endpoint.summary,
         "accepted": endpoint.all_fields().iter().map(field).collect::<Vec<_>>(),
-        "refused": refused.collect::<Vec<_>>(),
+        "refused": refused(endpoint),
     })
+}
+
+/// Returns the fields that are known and refused, with the reasons.
+fn refused(endpoint: &Endpoint) -> Value {
+    endpoint.refused.iter().map(|(name, why)| json!({ "name": name, "why": why })).collect()
 }
 
 /// Returns the OpenAPI document.
@@ -122,6 +126,9 @@ fn operation(endpoint: &Endpoint) -> Value {
     if has_body {
         let schema = schema::of_object(&endpoint.all_fields());
         operation["requestBody"] = json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    if !endpoint.refused.is_empty() {
+        operation["x-refused"] = refused(endpoint);
     }
     if endpoint.needs_key {
         operation["security"] = json!([{ "key": [] }, {}]);

@@ -87,7 +87,8 @@ async function ask(text) {
   else conversation.pop(), element.remove();
   if (usage && first !== null) {
     const seconds = (performance.now() - first) / 1000;
-    const rate = seconds > 0 ? ((usage.completion_tokens - 1) / seconds).toFixed(1) : "–";
+    // Short answers may arrive all at once.
+    const rate = seconds > 0.05 ? ((usage.completion_tokens - 1) / seconds).toFixed(1) : "–";
     const cached = usage.prompt_tokens_details.cached_tokens;
     note = `${usage.prompt_tokens} prompt tokens (${cached} cached), ${usage.completion_tokens} written at ${rate}/s, first after ${Math.round(first - start)} ms`;
   }

@@ -6,5 +6,6 @@ mod answers;
 mod client;
 mod clients;
 mod limits;
+mod reference;
 mod refusals;
 mod tools;
