@@ -10,6 +10,7 @@ mod cross;
 mod models;
 mod python;
 mod shell;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -36,6 +37,8 @@ enum Command {
     Models(models::Args),
     /// Make the Python environment with the clients that the server's tests need
     Python,
+    /// Serve under everything that clients do wrong, and look what is left
+    Soak(soak::Args),
     /// Make what is generated and committed: the gRPC API
     Codegen(codegen::Args),
     /// Test the aarch64 (NEON) kernels under emulation
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
+        Command::Soak(args) => soak::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };

@@ -50,3 +50,14 @@ fn anthropic_for_python() {
 fn prometheus_reads_the_metrics() {
     check("prometheus.py");
 }
+
+#[test]
+fn a_grpc_client_made_by_grpcio_tools() {
+    check("grpc_client.py");
+}
+
+/// Issue "Serving", must show 2.
+#[test]
+fn schemathesis_finds_no_fault() {
+    check("openapi.py");
+}

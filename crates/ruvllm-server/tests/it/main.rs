@@ -6,5 +6,7 @@ mod answers;
 mod client;
 mod clients;
 mod limits;
+mod models;
 mod refusals;
+mod tls;
 mod tools;

@@ -2,7 +2,6 @@
 //! of the results.
 
 use ruvllm_engine::LoadOptions;
-use ruvllm_server::ServerOptions;
 use ruvllm_testkit::real_model;
 use serde_json::{Value, json};
 
