@@ -11,6 +11,7 @@ mod models;
 mod node;
 mod python;
 mod shell;
+mod soak;
 mod tidy;
 
 use std::process::ExitCode;
@@ -39,6 +40,8 @@ enum Command {
     Python,
     /// Install the npm packages and the browser that the server's tests need
     Node,
+    /// Serve under everything that clients do wrong, and look what is left
+    Soak(soak::Args),
     /// Make what is generated and committed: the gRPC API
     Codegen(codegen::Args),
     /// Test the aarch64 (NEON) kernels under emulation
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
         Command::Node => node::run(),
+        Command::Soak(args) => soak::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };

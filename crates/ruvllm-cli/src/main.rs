@@ -11,6 +11,7 @@ mod describe;
 mod env;
 mod error;
 mod interrupt;
+mod log;
 mod machine;
 mod output;
 mod registry;

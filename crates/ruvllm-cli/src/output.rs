@@ -103,15 +103,6 @@ pub fn print_json(value: &serde_json::Value) -> Result<()> {
     print_line(&value.to_string())
 }
 
-/// Writes the log of a server to standard error: a line for each event, or a JSON object. Call once.
-pub fn log(as_json: bool) {
-    let log = tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(tracing::Level::INFO).with_target(false);
-    match as_json {
-        true => log.json().flatten_event(true).with_current_span(false).with_span_list(false).init(),
-        false => log.with_ansi(false).compact().init(),
-    }
-}
-
 /// Lays rows out in columns two spaces apart; the columns named in `right` are aligned right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);

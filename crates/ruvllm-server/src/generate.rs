@@ -319,19 +319,20 @@ impl Choices {
         }
     }
 
-    /// Adds what an answer came to to the request's span; of several answers the last one's times stay.
+    /// Adds what an answer came to to the request's span, when the last one is over; its times stand for all.
     fn record(&mut self, summary: &GenerationSummary) {
         let timings = &summary.timings;
         self.n_written += summary.tokens.len();
+        if self.n_open > 0 {
+            return;
+        }
         self.span.record("prompt_tokens", summary.prompt_tokens.len());
         self.span.record("cached_tokens", timings.cached_tokens);
         self.span.record("answer_tokens", self.n_written);
         self.span.record("queue_ms", timings.queue_ms);
         self.span.record("ttft_ms", timings.ttft_ms);
         self.span.record("finish", summary.finish_reason.as_str());
-        if self.n_open == 0 {
-            self.span.in_scope(|| tracing::info!(decode_ms = timings.decode_ms, "written"));
-        }
+        self.span.in_scope(|| tracing::info!(decode_ms = timings.decode_ms, "written"));
     }
 
     /// Waits for all answers, and returns them in order.

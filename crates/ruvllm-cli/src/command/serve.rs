@@ -11,6 +11,7 @@ use ruvllm_server::{KeyOptions, ModelSource, ServerOptions, TlsOptions};
 use super::App;
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
 use crate::error::{Error, Result};
+use crate::log::{self, LogFormat};
 use crate::registry::DEFAULT_MODEL;
 use crate::{interrupt, output};
 
@@ -99,7 +100,14 @@ pub struct ServeArgs {
     sampling: SamplingArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
-    /// Write the log as JSON, one object a line
+    /// How the log is written: as text, or as JSON with one object a line
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Server")]
+    log_format: LogFormat,
+    /// Send the span of each request to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/traces
+    #[cfg(feature = "otlp")]
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    otlp_endpoint: Option<String>,
+    /// Write the log and where the server listens as JSON
     #[arg(long)]
     json: bool,
 }
@@ -112,7 +120,11 @@ impl ServeArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let options = self.options(app)?;
         let (names, models) = self.models(app)?;
-        output::log(self.json);
+        let _log = log::start(
+            if self.json { LogFormat::Json } else { self.log_format },
+            #[cfg(feature = "otlp")]
+            self.otlp_endpoint.as_deref(),
+        )?;
         if options.keys.is_open() && !options.address.ip().is_loopback() {
             tracing::warn!("everybody who reaches {} may ask; --api-key-file says who may", options.address);
         }

@@ -269,7 +269,7 @@ fn what_the_server_is_and_takes_is_told() {
     assert_eq!(bench.metric("ruvllm_generated_tokens_total"), 5.0);
     assert_eq!(bench.metric("ruvllm_ttft_seconds_count"), 1.0);
     assert_eq!(bench.metric("ruvllm_inter_token_seconds_count"), 4.0);
-    assert!(bench.metric("ruvllm_kv_blocks{state=\"free\"}") > 0.0);
+    assert!(bench.metric("ruvllm_kv_blocks{model=\"tiny\",state=\"free\"}") > 0.0);
     assert!(bench.metric("ruvllm_step_seconds_count") >= 1.0);
 }
 

@@ -83,3 +83,14 @@ fn the_page_in_a_browser() {
     std::fs::create_dir_all(&folder).expect("the folder beside the build is writable");
     check(node, "page.mjs", &smollm2(&[]), &[&folder]);
 }
+
+#[test]
+fn a_grpc_client_made_by_grpcio_tools() {
+    check("grpc_client.py");
+}
+
+/// Issue "Serving", must show 2.
+#[test]
+fn schemathesis_finds_no_fault() {
+    check("openapi.py");
+}

@@ -88,6 +88,87 @@ fn whoever_goes_leaves_nothing_behind() {
     assert_eq!(engine.kv_usage().in_use, 0);
 }
 
+/// Returns the process's resident bytes and threads.
+#[cfg(target_os = "linux")]
+fn held() -> (usize, usize) {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let number = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.split_whitespace().find_map(|word| word.parse::<usize>().ok()).expect("a number")
+    };
+    (number("VmRSS:") << 10, number("Threads:"))
+}
+
+/// Issue "Serving", must show 5: a thousand go in the middle of their prompt or answer.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_thousand_who_go_leave_nothing_behind() {
+    let (folder, path) = tiny_chat();
+    let load = LoadOptions { n_ctx: Some(4096), n_threads: 1, kv_bytes: Some(8 << 20), ..load_options() };
+    let bench = Bench::new(&path, &load, options());
+    drop(folder);
+    let prompt = "river stone ".repeat(1500);
+    let mut leave = |i: usize| {
+        // A prompt of its own, so that it is computed and not found.
+        let body = match i % 2 {
+            0 => json!({ "prompt": format!("{i} {prompt}"), "max_tokens": 5 }),
+            _ => json!({ "prompt": format!("Once {i}"), "max_tokens": 4000, "ignore_eos": true, "stream": true }),
+        };
+        let mut stream = bench.open("/v1/completions", &body);
+        match i % 2 {
+            0 => std::thread::sleep(Duration::from_millis(i as u64 % 7)),
+            _ => drop(stream.read(&mut [0; 300])),
+        }
+        if i % 3 == 0 {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    };
+    (0..200).for_each(&mut leave);
+    bench.wait_until_idle();
+    let before = held();
+    (200..1200).for_each(&mut leave);
+    bench.wait_until_idle();
+    assert_eq!(bench.metric("ruvllm_kv_blocks{model=\"tiny\",state=\"in_use\"}"), 0.0);
+    let start = Instant::now();
+    while bench.metric("ruvllm_connections") > 1.0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "connections are held");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let after = held();
+    // Other tests run in this process at the same time: what counts is that nothing grew by the thousand.
+    assert!(after.0 < before.0 + (96 << 20), "{before:?} bytes and threads before, {after:?} after");
+    assert_eq!(bench.join().kv_usage().in_use, 0);
+}
+
+#[test]
+fn what_runs_by_a_key_ends_when_it_is_revoked() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "ann key-of-ann\nbob key-of-bob\n").expect("written");
+    let bench = slow(ServerOptions { keys: KeyOptions { file: Some(file.clone()), lines: Vec::new() }, ..options() });
+    let body = long().to_string();
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
+        x-api-key: key-of-ann\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = bench.write(&head);
+    stream.read_exact(&mut [0; 32]).expect("it begins");
+    std::fs::write(&file, "bob key-of-bob\n").expect("written");
+    let start = Instant::now();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("it ends");
+    assert!(
+        rest.contains("the API key was revoked while the request ran"),
+        "{}",
+        &rest[rest.len().saturating_sub(300)..]
+    );
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let ask =
+        |key| bench.send("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 }).to_string(), &[key]).status;
+    assert_eq!((ask(("x-api-key", "key-of-ann")), ask(("x-api-key", "key-of-bob"))), (401, 200));
+}
+
 #[test]
 fn time_is_limited_where_it_was_asked_for() {
     let bench = slow(options());

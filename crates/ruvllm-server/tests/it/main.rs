@@ -7,5 +7,7 @@ mod client;
 mod clients;
 mod limits;
 mod reference;
+mod models;
 mod refusals;
+mod tls;
 mod tools;
