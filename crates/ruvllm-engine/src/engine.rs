@@ -93,6 +93,7 @@ impl Engine {
     pub fn grammar_compiler(&self) -> Result<&Arc<GrammarCompiler>, EngineError> {
         if self.grammars.get().is_none() {
             let compiler = GrammarCompiler::new(self.backend.tokenizer()?, self.info().n_vocab)?;
+            let compiler = compiler.with_masks_ahead(self.info().n_threads);
             // Another thread may have been as fast.
             let _ = self.grammars.set(Arc::new(compiler));
         }

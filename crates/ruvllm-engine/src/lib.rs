@@ -43,7 +43,7 @@ pub mod tokenizer;
 pub mod tools;
 
 pub use backend::{
-    FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,
+    DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,
 };
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
@@ -60,5 +60,5 @@ pub use service::{
     EmbedSink, Observer, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step, Ticket,
 };
 pub use session::Session;
-pub use speculate::Speculation;
+pub use speculate::{DraftInfo, Speculation};
 pub use text::ModelText;

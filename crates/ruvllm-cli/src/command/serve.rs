@@ -100,6 +100,7 @@ impl ServeArgs {
             kv_bytes: self.kv_mib.map(|mib| mib << 20),
             prefix_cache: !self.no_prefix_cache,
             cache_dir: self.cache_dir.clone(),
+            draft: self.speculation.draft(app)?,
             ..self.load.options(&app.settings, self.context.n_ctx)
         };
         let engine = app.load(&path, &load)?;

@@ -8,7 +8,7 @@ mod native;
 mod persist;
 mod tiers;
 
-pub use load::{FsyncPolicy, LoadOptions};
+pub use load::{DraftOptions, FsyncPolicy, LoadOptions};
 pub use native::NativeBackend;
 pub(crate) use native::context_line;
 pub(crate) use persist::Persist;
@@ -22,6 +22,7 @@ use crate::EngineError;
 use crate::generate::Generation;
 use crate::model::LogitRows;
 use crate::request::GenerateRequest;
+use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
@@ -151,6 +152,21 @@ pub trait LlmBackend: Send {
 
     /// Closes a sequence and gives its blocks back, or to the prefix cache.
     fn free_sequence(&mut self, seq: SeqId);
+
+    /// Closes a sequence and gives its blocks back; the prefix cache keeps none of them that it has not already.
+    fn abandon_sequence(&mut self, seq: SeqId) {
+        self.free_sequence(seq);
+    }
+
+    /// Returns the smaller model that guesses for this one, if there is one. It has as many sequences and the same tokens.
+    fn draft(&mut self) -> Option<&mut dyn LlmBackend> {
+        None
+    }
+
+    /// Returns what is to be known of that model.
+    fn draft_info(&self) -> Option<DraftInfo> {
+        None
+    }
 
     /// Returns how many tokens a sequence holds.
     fn sequence_len(&self, seq: SeqId) -> usize;

@@ -14,6 +14,7 @@ use crate::generate::Generation;
 use crate::kernels::Compute;
 use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, Rows};
 use crate::request::GenerateRequest;
+use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
@@ -29,6 +30,8 @@ pub struct NativeBackend {
     kv: KvStore,
     info: ModelInfo,
     file: GgufFile,
+    /// Guesses for this one, and how many branches of its guesses are tried.
+    pub(super) draft: Option<(Box<NativeBackend>, usize)>,
     /// Built when first asked for: computing logits needs none.
     tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
     /// A template that does not compile is told when it is asked for: raw prompts need none.
@@ -58,6 +61,7 @@ impl NativeBackend {
             kv,
             info,
             file,
+            draft: None,
             tokenizer: OnceLock::new(),
             template: None,
             rows: Vec::with_capacity(n_seq_max),
@@ -71,6 +75,10 @@ impl NativeBackend {
             backend.template = Some(template.map(Arc::new).map_err(|error| (error.kind(), error.to_string())));
         }
         Ok(backend)
+    }
+
+    pub(super) fn compute(&self) -> &Compute {
+        &self.compute
     }
 
     pub(super) fn set_load_ms(&mut self, load_ms: f64) {
@@ -275,6 +283,21 @@ impl LlmBackend for NativeBackend {
 
     fn free_sequence(&mut self, seq: SeqId) {
         self.kv.remove(kernels(&self.compute), seq);
+    }
+
+    fn abandon_sequence(&mut self, seq: SeqId) {
+        self.kv.stay_out(seq);
+        self.free_sequence(seq);
+    }
+
+    fn draft(&mut self) -> Option<&mut dyn LlmBackend> {
+        self.draft.as_mut().map(|(draft, _)| &mut **draft as &mut dyn LlmBackend)
+    }
+
+    fn draft_info(&self) -> Option<DraftInfo> {
+        let (draft, n_branches) = self.draft.as_ref()?;
+        let pass_cost = draft.info.weight_bytes as f32 / self.info.weight_bytes.max(1) as f32;
+        Some(DraftInfo { pass_cost, n_ctx: draft.info.n_ctx, n_branches: *n_branches })
     }
 
     fn sequence_len(&self, seq: SeqId) -> usize {

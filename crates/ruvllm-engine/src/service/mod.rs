@@ -252,7 +252,7 @@ impl Service {
     pub fn grammar_compiler(&self) -> Result<&GrammarCompiler, EngineError> {
         let Shared { grammars, text, info, .. } = &*self.shared;
         if grammars.get().is_none() {
-            let compiler = GrammarCompiler::new(text.tokenizer(), info.n_vocab)?;
+            let compiler = GrammarCompiler::new(text.tokenizer(), info.n_vocab)?.with_masks_ahead(info.n_threads);
             // Another thread may have been as fast.
             let _ = grammars.set(compiler);
         }
