@@ -43,13 +43,14 @@ pub mod tokenizer;
 pub mod tools;
 
 pub use backend::{
-    DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,
+    DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout,
+    Segment, SeqId,
 };
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use grammar::{Constraint, Grammar, GrammarCompiler, GrammarSource};
-pub use model::{LoadProgress, LogitRows, architectures};
+pub use model::{LoadProgress, LogitRows, Pooling, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};

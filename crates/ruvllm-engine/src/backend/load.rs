@@ -148,9 +148,9 @@ impl NativeBackend {
         };
         let n_ctx = context(&model);
         // An encoder sees its whole input at once; a decoder's passes are cut.
-        let n_rows = if model.pooling.is_some() { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
+        let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
         // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
-        let namespace = namespace.filter(|_| model.state_len == 0 && model.pooling.is_none());
+        let namespace = namespace.filter(|_| model.state_len == 0 && !model.is_encoder);
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, namespace.is_some())?;
         let pool = BlockPool::within(&model.kv_layout, options.kv.formats(), budget.total_bytes())?;
@@ -270,7 +270,8 @@ fn describe(
         quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
         isa: compute.isa,
         n_threads: compute.team.n_threads(),
-        is_encoder: model.pooling.is_some(),
+        is_encoder: model.is_encoder,
+        is_ranker: model.ranker.is_some(),
         load_ms: 0.0,
     })
 }

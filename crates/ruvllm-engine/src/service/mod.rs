@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use ruvllm_kvcache::{CacheStats, Usage};
 
 use crate::answer;
-use crate::backend::{LlmBackend, ModelInfo};
+use crate::backend::{LlmBackend, ModelInfo, Readout};
 use crate::engine::Engine;
 use crate::grammar::GrammarCompiler;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
@@ -293,9 +293,17 @@ impl Service {
     /// # Errors
     /// As [`Service::submit`].
     pub fn embed(&self, tokens: Vec<u32>, sink: EmbedSink) -> Result<Ticket, EngineError> {
+        self.read_out(tokens, Readout::Embedding(None), sink)
+    }
+
+    /// Computes what is read from the vectors of a text's tokens, as [`Service::embed`] does.
+    ///
+    /// # Errors
+    /// As [`Service::submit`].
+    pub fn read_out(&self, tokens: Vec<u32>, readout: Readout, sink: EmbedSink) -> Result<Ticket, EngineError> {
         self.enter()?;
         let cancel = CancelToken::default();
-        self.send(Command::Embed { tokens, cancel: cancel.clone(), sink })?;
+        self.send(Command::Embed { tokens, readout, cancel: cancel.clone(), sink })?;
         Ok(Ticket(cancel))
     }
 

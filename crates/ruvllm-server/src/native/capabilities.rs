@@ -1,5 +1,6 @@
 //! `/v1/capabilities` and `/openapi.json`: the tables of endpoints and fields, as data.
 
+use ruvllm_engine::ModelInfo;
 use serde_json::{Map, Value, json};
 
 use super::ok;
@@ -30,7 +31,7 @@ pub(super) fn capabilities(call: Call) -> Answer {
         let tool_format = server.service.text().tool_format().as_str();
         ok(&json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "model": { "id": options.model, "n_ctx": info.n_ctx, "makes": if info.is_encoder { "embeddings" } else { "text" } },
+            "model": { "id": options.model, "n_ctx": info.n_ctx, "makes": makes(info) },
             "tools": { "format": tool_format, "choice": ["none", "auto", "required", "named"], "strict": true },
             "limits": {
                 "requests_at_once": server.service.n_running_max(),
@@ -49,6 +50,15 @@ pub(super) fn capabilities(call: Call) -> Answer {
             "endpoints": endpoints().map(endpoint).collect::<Vec<_>>(),
         }))
     })
+}
+
+/// Returns what a model is for.
+fn makes(info: &ModelInfo) -> &'static str {
+    match (info.is_ranker, info.is_encoder) {
+        (true, _) => "scores",
+        (_, true) => "embeddings",
+        _ => "text",
+    }
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {
