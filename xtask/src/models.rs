@@ -8,7 +8,10 @@ use anyhow::{Context, Result, bail};
 use crate::shell::{self, PROFILE, cargo};
 
 /// The models that the tests read, by their registry names, smallest first.
-pub(crate) const NAMES: [&str; 3] = ["smollm2:135m", "gemma3:270m", "qwen2.5-coder:0.5b"];
+pub(crate) const NAMES: [&str; 4] = ["smollm2:135m", "minilm:l6", "gemma3:270m", "qwen2.5-coder:0.5b"];
+
+/// Those of them that write text.
+pub(crate) const WRITERS: [&str; 3] = ["smollm2:135m", "gemma3:270m", "qwen2.5-coder:0.5b"];
 
 /// How often a pull is tried before it counts as failed; networks are not always there.
 const N_TRIES: usize = 3;

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
-use ruvllm_engine::{GrammarSource, KvPolicy, LoadOptions, Mirostat, SamplerKind, SamplingParams, Speculation};
+use ruvllm_engine::{
+    DraftOptions, GrammarSource, KvPolicy, LoadOptions, Mirostat, SamplerKind, SamplingParams, Speculation,
+};
 use ruvllm_kvcache::disk;
 
-use crate::command::read_text;
-use crate::command::{bench, cache, chat, detect, list, logits, perplexity, pull, rm, run, serve, show, tokenize};
+use crate::command::{
+    App, bench, cache, chat, detect, list, logits, perplexity, pull, read_text, rm, run, serve, show, tokenize,
+};
 use crate::env::Settings;
 use crate::error::{Error, Result};
 use crate::registry::DEFAULT_MODEL;
@@ -307,9 +310,25 @@ impl SamplingArgs {
 /// How the answer is computed.
 #[derive(Args, Clone, Debug)]
 pub struct SpeculationArgs {
-    /// Guess tokens ahead by what followed the same ones before (ngram), or do not (off); the answer is the same
-    #[arg(long, value_name = "HOW", default_value = "ngram", help_heading = "Model")]
+    /// Who guesses tokens ahead: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off
+    ///
+    /// The answer is the same, to the token; guesses that do not pay end by themselves.
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Model")]
     pub speculate: Speculation,
+    /// A smaller model of the same vocabulary that guesses tokens ahead [default: none]
+    #[arg(long, value_name = "NAME|PATH", help_heading = "Model")]
+    pub draft_model: Option<String>,
+}
+
+impl SpeculationArgs {
+    /// Returns the model that guesses, brought to this machine if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    pub fn draft(&self, app: &App) -> Result<Option<DraftOptions>> {
+        let Some(name) = self.draft_model.as_deref() else { return Ok(None) };
+        Ok(Some(DraftOptions { path: app.store().locate(name, true)?, n_branches: 1 }))
+    }
 }
 
 /// What the answer must be.

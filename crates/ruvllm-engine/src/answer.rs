@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::{LlmBackend, ModelInfo, SeqId, context_line};
+use crate::backend::{LlmBackend, ModelInfo, Segment, SeqId, context_line};
 use crate::grammar::{Constraint, Grammar};
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::{Chosen, Sampler, TokenLogprobs};
-use crate::speculate::Speculator;
+use crate::speculate::tree::{self, Branch, Forks, Kept};
+use crate::speculate::{Drafting, Speculator};
 use crate::stop::StopFilter;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 use crate::{EngineError, ErrorKind};
@@ -20,10 +21,13 @@ pub(crate) struct Answer {
     /// The prompt and the tokens of the answer, then guesses.
     context: Vec<u32>,
     n_guessed: usize,
+    /// Other ways that are tried beside the guesses.
+    branches: Vec<Branch>,
     /// Kept for its allocation: the guesses of the step at hand.
     guessed: Vec<u32>,
     n_prompt: usize,
     max_tokens: usize,
+    n_vocab: usize,
     sampler: Sampler,
     constraint: Option<Constraint>,
     speculator: Option<Speculator>,
@@ -89,13 +93,15 @@ impl Answer {
         context.reserve_exact(max_tokens.min(1 << 16));
         let zero = Duration::ZERO;
         Ok(Answer {
-            speculator: Speculator::new(request.speculation).filter(|_| backend.can_rewind()),
+            speculator: Speculator::new(request.speculation, backend, &sampler),
             guesses: (0, 0),
             context,
             n_guessed: 0,
+            branches: Vec::new(),
             guessed: Vec::new(),
             n_prompt,
             max_tokens,
+            n_vocab: info.n_vocab,
             sampler,
             constraint: request.grammar.as_ref().map(Grammar::start),
             decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
@@ -121,17 +127,108 @@ impl Answer {
         &self.context
     }
 
-    /// Guesses up to `n_max` tokens ahead, instead of those that were guessed before, and returns how many.
-    pub(crate) fn guess(&mut self, n_max: usize) -> usize {
+    /// Returns how many guesses there are.
+    pub(crate) fn n_guessed(&self) -> usize {
+        self.n_guessed
+    }
+
+    /// Opens a fork of its sequence for each other way that is tried, as far as there is room; `n_rest` tokens are to be
+    /// computed before guesses.
+    pub(crate) fn fork(&mut self, backend: &mut dyn LlmBackend, seq: SeqId, n_rest: usize) -> Forks {
+        let mut forks = Forks::default();
+        let (known, guesses) = self.context.split_at(self.context.len() - self.n_guessed);
+        let n_opened = match (known.last(), n_rest) {
+            (Some(&last), 1) => forks.open(backend, seq, (last, guesses), &self.branches),
+            _ => 0,
+        };
+        self.branches.truncate(n_opened);
+        forks
+    }
+
+    /// Gives up what is guessed.
+    pub(crate) fn drop_guesses(&mut self) {
         let n_known = self.context().len();
         self.context.truncate(n_known);
+        self.n_guessed = 0;
+        self.branches.clear();
+    }
+
+    /// Returns how many of `n_max` tokens may be guessed: the last that fits is chosen, not guessed.
+    fn n_guessable(&self, n_max: usize) -> usize {
+        n_max.min((self.n_prompt + self.max_tokens).saturating_sub(self.context().len() + 1))
+    }
+
+    /// Guesses up to `n_max` tokens ahead by the text so far, instead of those that were guessed before.
+    pub(crate) fn guess(&mut self, n_max: usize) {
+        self.drop_guesses();
+        let (n_known, n_max) = (self.context.len(), self.n_guessable(n_max));
         if let Some(speculator) = &mut self.speculator {
-            // The last token that fits is chosen, not guessed.
-            let n_max = n_max.min((self.n_prompt + self.max_tokens).saturating_sub(n_known + 1));
             speculator.guess(&mut self.context, n_max);
         }
         self.n_guessed = self.context.len() - n_known;
-        self.n_guessed
+    }
+
+    /// Lets a draft model begin to guess up to `n_max` tokens, and returns whether there are some to come: none if there are
+    /// guesses, and none before the first token, which does not wait for it.
+    pub(crate) fn begin_draft(&mut self, draft: &mut dyn LlmBackend, n_max: usize) -> bool {
+        let is_wanted = self.n_guessed == 0 && self.n_tokens() > 0;
+        let n_max = if is_wanted { self.n_guessable(n_max) } else { 0 };
+        let Some(speculator) = &mut self.speculator else { return false };
+        let context = (&self.context[..], self.request.tenant);
+        let begins = speculator.begin_draft(draft, context, &self.sampler, n_max);
+        if let (true, Some(constraint)) = (begins, &mut self.constraint) {
+            // The mask is that of the next token; what is wrong with it shows when that is chosen.
+            let _ = constraint.compute_mask();
+        }
+        begins
+    }
+
+    /// Returns its part in the draft model.
+    pub(crate) fn drafting(&mut self) -> Option<&mut Drafting> {
+        self.speculator.as_mut().and_then(Speculator::draft)
+    }
+
+    /// Returns the tokens that the draft model computes next for it, after [`Answer::begin_draft`].
+    pub(crate) fn draft_segment(&self, draft: &dyn LlmBackend) -> Option<Segment<'_>> {
+        self.speculator.as_ref()?.draft_segment(draft, &self.context)
+    }
+
+    /// Takes over a guess of the draft model by its `logits`, and returns whether there are more to come.
+    pub(crate) fn draft_one(&mut self, logits: &[f32]) -> bool {
+        let Some(drafting) = self.speculator.as_mut().and_then(Speculator::draft) else { return false };
+        let is_first = self.n_guessed == 0;
+        let constraint = self.constraint.as_ref().filter(|_| is_first);
+        let mask = |logits: &mut [f32]| constraint.iter().for_each(|constraint| constraint.apply_mask(logits));
+        let Some(id) = drafting.choose(logits, self.n_vocab, mask, is_first) else { return false };
+        let goes_on = drafting.goes_on() && !self.tokenizer.is_end_of_generation(id);
+        self.context.push(id);
+        self.n_guessed += 1;
+        if is_first {
+            self.branches = drafting.take_branches();
+        }
+        goes_on
+    }
+
+    /// Gives up guesses that the grammar does not allow.
+    pub(crate) fn check_guesses(&mut self) {
+        let (n_known, n_guessed) = (self.context().len(), self.n_guessed);
+        if let (Some(constraint), 1..) = (&mut self.constraint, n_guessed) {
+            self.n_guessed = constraint.n_allowed(&self.context[n_known..]);
+            self.context.truncate(n_known + self.n_guessed);
+            self.branches.retain(|branch| branch.at <= self.n_guessed);
+        }
+    }
+
+    /// Begins what can be computed of the next choice while the model runs.
+    pub(crate) fn begin_choice(&mut self) {
+        self.constraint.iter_mut().for_each(Constraint::begin_mask);
+    }
+
+    /// Gives its sequence in the draft model back.
+    pub(crate) fn leave_draft(&mut self, backend: &mut dyn LlmBackend) {
+        if let (Some(drafting), Some(draft)) = (self.drafting(), backend.draft()) {
+            drafting.close(draft);
+        }
     }
 
     /// Returns the most tokens that prompt and answer may have together.
@@ -191,49 +288,44 @@ impl Answer {
         Ok((seq, n_cached))
     }
 
-    /// Takes note of what its sequence's keys and values take, which is about to be closed.
-    pub(crate) fn closes(&mut self, backend: &dyn LlmBackend, seq: SeqId) {
+    /// Takes note of what its sequence's keys and values take, which is about to be closed, and leaves the draft model.
+    pub(crate) fn closes(&mut self, backend: &mut dyn LlmBackend, seq: SeqId) {
+        self.leave_draft(backend);
         let n_tokens = backend.sequence_len(seq).max(1);
         self.kv_bytes_per_token = backend.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
     /// Chooses the next token by the logits that follow the context, and more by those that follow guesses, as far as they
-    /// are right; takes them over, with those behind them that the grammar forces. `logits`: `[1 + guesses, n_vocab]`.
-    /// Returns how many tokens of what was computed are the context's; the others are to be taken back.
+    /// are right; takes them over, with those behind them that the grammar forces. `logits`: `[1 + guesses, n_vocab]`, then
+    /// `[n, n_vocab]` for the `n` tokens of each branch. Returns what of all that was computed is the context's; the rest
+    /// is to be taken back.
     ///
     /// # Errors
     /// No logit is a number; the grammar costs more than it may. The tokens told until then are part of the answer.
-    pub(crate) fn choose(
-        &mut self,
-        logits: &mut [f32],
-        tell: &mut dyn FnMut(TokenEvent),
-    ) -> Result<usize, EngineError> {
+    pub(crate) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
         if self.context().len() == self.n_prompt {
             self.clock.prompt = self.clock.start.elapsed();
         }
         let n_known = self.context().len();
-        let n_vocab = logits.len() / (1 + self.n_guessed);
+        let n_vocab = self.n_vocab;
         let mut guesses = std::mem::take(&mut self.guessed);
         guesses.clear();
         guesses.extend(self.context.drain(n_known..));
         self.n_guessed = 0;
-        let (mut row, mut result) = (0, Ok(()));
-        loop {
-            result = result.and_then(|()| self.choose_one(&mut logits[row * n_vocab..][..n_vocab], tell));
-            row = self.context.len() - n_known;
-            // The row of the last token is there if all that was guessed up to it is right.
-            let is_right = row <= guesses.len() && self.context[n_known..] == guesses[..row];
-            if result.is_err() || !is_right || self.is_over() {
-                break;
-            }
+        let branches = std::mem::take(&mut self.branches);
+        let (mut row, mut result) = (Some(0), Ok(()));
+        while let (Some(at), true) = (row, result.is_ok()) {
+            result = self.choose_one(&mut logits[at * n_vocab..][..n_vocab], tell);
+            row = tree::row_behind(&guesses, &branches, &self.context[n_known..]).filter(|_| !self.is_over());
         }
-        let n_right = self.context[n_known..].iter().zip(&guesses).take_while(|(a, b)| a == b).count();
-        if let (Some(speculator), n @ 1..) = (&mut self.speculator, guesses.len()) {
-            speculator.learn(n, n_right);
-            self.guesses = (self.guesses.0 + n, self.guesses.1 + n_right);
+        let (path, n_right) = tree::right(&guesses, &branches, &self.context[n_known..]);
+        if let (Some(speculator), 1..) = (&mut self.speculator, guesses.len()) {
+            speculator.learn(guesses.len(), n_right, n_known + n_right);
+            let n_all = guesses.len() + branches.iter().map(|branch| branch.tokens.len()).sum::<usize>();
+            self.guesses = (self.guesses.0 + n_all, self.guesses.1 + n_right);
         }
         self.guessed = guesses;
-        result.map(|()| n_known + n_right)
+        result.map(|()| Kept { path, n_tokens: n_known + n_right })
     }
 
     fn choose_one(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
@@ -277,7 +369,7 @@ impl Answer {
     /// Returns the text that became certain with a token, and ends the answer if it was the last.
     fn take(&mut self, id: u32) -> String {
         let mut text = String::new();
-        let is_complete = self.constraint.as_ref().is_some_and(Constraint::is_complete);
+        let is_complete = self.constraint.as_mut().is_some_and(Constraint::is_complete);
         if self.tokenizer.is_end_of_generation(id) && !self.request.ignore_eos {
             self.finish = Some(FinishReason::Stop);
             self.flush(&mut text);

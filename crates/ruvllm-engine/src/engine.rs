@@ -7,7 +7,7 @@ use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
 use serde_json::Value;
 
-use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId};
+use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId};
 use crate::generate::Generation;
 use crate::grammar::GrammarCompiler;
 use crate::model::{LoadProgress, LogitRows};
@@ -93,6 +93,7 @@ impl Engine {
     pub fn grammar_compiler(&self) -> Result<&Arc<GrammarCompiler>, EngineError> {
         if self.grammars.get().is_none() {
             let compiler = GrammarCompiler::new(self.backend.tokenizer()?, self.info().n_vocab)?;
+            let compiler = compiler.with_masks_ahead(self.info().n_threads);
             // Another thread may have been as fast.
             let _ = self.grammars.set(Arc::new(compiler));
         }
@@ -271,12 +272,21 @@ impl Engine {
         result
     }
 
-    /// Returns the pooled embedding of a token sequence, of unit length: `[n_embd]`.
+    /// Returns the pooled embedding of a token sequence, of unit length: `[n_embd]`. Encoders make them, and models that
+    /// write text as well.
     ///
     /// # Errors
-    /// The model is not an encoder, or the tokens do not fit it.
+    /// The tokens do not fit the model.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
-        self.backend.embed(tokens)
+        self.backend.embed(tokens, Readout::Embedding(None))
+    }
+
+    /// Returns what is read from the vectors of a text's tokens: an embedding pooled in this way, or a score.
+    ///
+    /// # Errors
+    /// The tokens do not fit the model, or it cannot give this.
+    pub fn read_out(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError> {
+        self.backend.embed(tokens, readout)
     }
 
     /// Returns the read bandwidth of the engine's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).

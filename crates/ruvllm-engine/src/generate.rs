@@ -7,6 +7,7 @@ use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId};
 use crate::model::LogitRows;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::speculate::draft;
 
 /// Prompt tokens between two looks at the cancel flag.
 const PREFILL_CHUNK: usize = 256;
@@ -48,12 +49,23 @@ impl<'a> Generation<'a> {
             }
         }
         let n_tail = tail.len();
-        let n_guessed = self.answer.guess(GUESSES_MAX);
-        let all = self.answer.context_and_guesses();
+        draft::guess(self.backend, &mut [(&mut self.answer, GUESSES_MAX)]);
+        let mut forks = self.answer.fork(self.backend, seq, n_tail);
+        self.answer.begin_choice();
+        let (n_guessed, all) = (self.answer.n_guessed(), self.answer.context_and_guesses());
         let tokens = &all[all.len() - n_guessed - n_tail..];
-        let logits = self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::Tail(1 + n_guessed) }])?;
-        let n_right = self.answer.choose(logits, &mut |event| self.events.push_back(event))?;
-        self.backend.rewind(seq, n_right)
+        let chain = Segment { seq, tokens, logits: LogitRows::Tail(1 + n_guessed) };
+        let logits = match forks.is_empty() {
+            true => self.backend.forward(&[chain]),
+            false => self.backend.forward(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
+        };
+        match logits.and_then(|logits| self.answer.choose(logits, &mut |event| self.events.push_back(event))) {
+            Ok(kept) => forks.settle(self.backend, &mut self.seq, kept),
+            Err(error) => {
+                forks.close(self.backend);
+                Err(error)
+            }
+        }
     }
 
     /// Runs to the end, calling `each` with every token, and returns the summary.
@@ -93,6 +105,7 @@ impl Iterator for Generation<'_> {
 
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
+        self.answer.leave_draft(self.backend);
         self.backend.free_sequence(self.seq);
     }
 }

@@ -1,5 +1,7 @@
 //! One row of every kernel table and the thread team: what a forward pass computes with.
 
+use std::sync::Arc;
+
 use ruvllm_kernels::team::Team;
 use ruvllm_kernels::{Isa, activation, attention, dequant, matmul, norm, rope, softmax};
 
@@ -30,15 +32,16 @@ impl Kernels {
     }
 }
 
-/// Kernels and the threads that run them.
+/// Kernels and the threads that run them; clones share those.
+#[derive(Clone)]
 pub(crate) struct Compute {
     pub isa: Isa,
     pub kernels: Kernels,
-    pub team: Team,
+    pub team: Arc<Team>,
 }
 
 impl Compute {
     pub(crate) fn new(isa: Isa, n_threads: usize) -> Compute {
-        Compute { isa, kernels: Kernels::pick(isa), team: Team::new(n_threads) }
+        Compute { isa, kernels: Kernels::pick(isa), team: Arc::new(Team::new(n_threads)) }
     }
 }

@@ -43,13 +43,14 @@ pub mod tokenizer;
 pub mod tools;
 
 pub use backend::{
-    FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Segment, SeqId,
+    DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout,
+    Segment, SeqId,
 };
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use grammar::{Constraint, Grammar, GrammarCompiler, GrammarSource};
-pub use model::{LoadProgress, LogitRows, architectures};
+pub use model::{LoadProgress, LogitRows, Pooling, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
@@ -60,5 +61,5 @@ pub use service::{
     EmbedSink, Observer, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step, Ticket,
 };
 pub use session::Session;
-pub use speculate::Speculation;
+pub use speculate::{DraftInfo, Speculation};
 pub use text::ModelText;

@@ -59,6 +59,20 @@ impl ModelText {
         self.encode_chat(&ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() })
     }
 
+    /// Returns the tokens of a pair of texts as encoders read it, and how many of them are the first one's.
+    ///
+    /// # Errors
+    /// A text cannot be encoded.
+    pub fn encode_pair(&self, first: &str, second: &str) -> Result<(Vec<u32>, usize), EngineError> {
+        let options = EncodeOptions { add_special: true, parse_special: false };
+        let mut tokens = self.tokenizer.encode(first, options)?;
+        let n_first = tokens.len();
+        let second = self.tokenizer.encode(second, options)?;
+        // What begins a text stands once.
+        tokens.extend_from_slice(&second[usize::from(self.tokenizer.bos_to_add().is_some())..]);
+        Ok((tokens, n_first))
+    }
+
     /// Returns the text of a conversation, rendered by the chat template. Functions and calls that the template knows
     /// nothing of become text; see [`crate::tools`].
     ///

@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 /// Registry names of the real models that tests use.
-pub const REAL_MODELS: [&str; 3] = ["smollm2:135m", "gemma3:270m", "qwen2.5-coder:0.5b"];
+pub const REAL_MODELS: [&str; 4] = ["smollm2:135m", "minilm:l6", "gemma3:270m", "qwen2.5-coder:0.5b"];
 
 /// Returns the file of a real model, e.g. `smollm2:135m`. It is sought as `smollm2-135m.gguf` in the folder that
 /// `RUVLLM_MODELS` names, or else in `models` under the folder of `ruvllm pull`: `$RUVLLM_HOME`, or

@@ -53,11 +53,11 @@ pub(super) struct Measured {
 /// # Errors
 /// A model cannot be had, or a program fails.
 pub(super) fn measure(what: &What<'_>) -> Result<Vec<Measured>> {
-    models::fetch(&models::NAMES, models::build_ruvllm)?;
+    models::fetch(&models::WRITERS, models::build_ruvllm)?;
     shell::run(&mut shell::cargo("build --release --package ruvllm-cli"))?;
     let ruvllm = models::ruvllm_path("release");
     let mut all = Vec::new();
-    for model in models::NAMES {
+    for model in models::WRITERS {
         println!("{model}");
         let mut rounds = Vec::with_capacity(what.n_rounds);
         for _ in 0..what.n_rounds {

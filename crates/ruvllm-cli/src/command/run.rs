@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Read};
 
 use clap::Args;
-use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, Timings};
+use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, LoadOptions, Timings};
 use serde_json::json;
 
 use super::App;
@@ -76,7 +76,9 @@ impl RunArgs {
         let prompt = self.read_prompt()?;
         let grammar = self.grammar.source()?;
         let path = app.store().locate(&self.model.model, true)?;
-        let mut engine = app.load_cached(&path, self.load.options(&app.settings, self.context.n_ctx), &self.cache)?;
+        let draft = self.speculation.draft(app)?;
+        let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
+        let mut engine = app.load_cached(&path, load, &self.cache)?;
         let mut resume = Resume::load(&mut engine, &self.cache)?;
         let prompt = self.encode(&engine, resume.as_mut(), &prompt)?;
         let grammar = grammar.map(|source| engine.grammar_compiler()?.compile(&source)).transpose()?;

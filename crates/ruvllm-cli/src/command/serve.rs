@@ -163,6 +163,7 @@ impl ServeArgs {
                 kv_bytes: self.kv_mib.map(|mib| mib << 20),
                 prefix_cache: !self.no_prefix_cache,
                 cache_dir: self.cache_dir(&name),
+                draft: if i == 0 { self.speculation.draft(app)? } else { None },
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
             let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };

@@ -11,23 +11,37 @@ use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 use indicatif::ProgressBar;
+use ruvllm_gguf::convert::{FILES, N_REQUIRED};
 
-use super::{Expected, Fetched, digest_file};
+use super::{Expected, Fetched, convert, digest_file, is_folder};
 use crate::error::{io_reason, one_line};
 use crate::output::Ui;
 
+/// What is said of a file that is not there.
+const NOT_FOUND: &str = "no such file in the repository (404)";
 /// How long the hub may take to say what the file is.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns the file from the hub's cache folder, downloading it first if it is not there, verified.
+/// Returns a file (repository, revision, path) from the hub's cache folder, downloading it first if it is not there,
+/// verified. Of a folder a GGUF file is made in `work`.
 ///
 /// # Errors
 /// One line: no network, no such file, or what differs from `expected`.
-pub fn fetch(repo: &str, revision: &str, file: &str, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
+pub fn fetch(
+    (repo_name, revision, file): (&str, &str, &str),
+    work: &Path,
+    expected: &Expected,
+    ui: &Ui,
+) -> Result<Fetched, String> {
     if !crate::env::has_hub_cache() {
         return Err("no home folder is known; set HF_HOME".to_owned());
     }
-    let repo = Repo::with_revision(repo.to_owned(), RepoType::Model, revision.to_owned());
+    let repo = Repo::with_revision(repo_name.to_owned(), RepoType::Model, revision.to_owned());
+    if is_folder(file) {
+        let folder = fetch_folder(&repo, file, ui)?;
+        let name = repo_name.rsplit('/').next().unwrap_or(repo_name);
+        return convert(&folder, name, work, expected, ui);
+    }
     let path = match Cache::from_env().repo(repo.clone()).get(file) {
         Some(path) => path,
         None => download(repo, file, expected, ui)?,
@@ -36,6 +50,22 @@ pub fn fetch(repo: &str, revision: &str, file: &str, expected: &Expected, ui: &U
     let digest = digest_file(&path, ui).map_err(|e| format!("cannot read {}: {}", path.display(), io_reason(&e)))?;
     expected.verify(&digest).map_err(|reason| format!("{reason}, in {}", path.display()))?;
     Ok(Fetched { path, is_shared: true, digest })
+}
+
+/// Brings what is to be converted of a folder into the hub's cache, and returns where it lies there.
+fn fetch_folder(repo: &Repo, folder: &str, ui: &Ui) -> Result<PathBuf, String> {
+    let mut found = None;
+    for (i, name) in FILES.iter().enumerate() {
+        let file = format!("{folder}{name}");
+        let there = Cache::from_env().repo(repo.clone()).get(&file).map(Ok);
+        match there.unwrap_or_else(|| download(repo.clone(), &file, &Expected::default(), ui)) {
+            // The name may itself lie in a folder.
+            Ok(path) => found = path.ancestors().nth(name.split('/').count()).map(Path::to_owned).or(found),
+            Err(reason) if i < N_REQUIRED || !reason.contains(NOT_FOUND) => return Err(format!("{file}: {reason}")),
+            Err(_) => {}
+        }
+    }
+    found.ok_or_else(|| "the hub's cache folder is none".to_owned())
 }
 
 fn real_path(path: &Path) -> Result<PathBuf, String> {
@@ -82,7 +112,7 @@ fn ask(api: Api, repo: Repo, file: &str) -> Result<(ApiRepo, About), String> {
 fn reason(error: &ApiError) -> String {
     let text = one_line(&error.to_string());
     match text.as_str() {
-        text if text.contains("status: 404") => "no such file in the repository (404)".to_owned(),
+        text if text.contains("status: 404") => NOT_FOUND.to_owned(),
         text if text.contains("status: 401") || text.contains("status: 403") => {
             "the repository asks for a login; run 'hf auth login' or set HF_HOME to a folder with a token".to_owned()
         }

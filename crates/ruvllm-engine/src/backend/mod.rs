@@ -1,6 +1,7 @@
 //! What runs a model: one trait, and the native CPU backend behind it.
 
 mod content;
+mod embedding;
 mod identity;
 mod kv;
 mod load;
@@ -8,7 +9,7 @@ mod native;
 mod persist;
 mod tiers;
 
-pub use load::{FsyncPolicy, LoadOptions};
+pub use load::{DraftOptions, FsyncPolicy, LoadOptions};
 pub use native::NativeBackend;
 pub(crate) use native::context_line;
 pub(crate) use persist::Persist;
@@ -20,8 +21,9 @@ use ruvllm_kvcache::{CacheStats, Usage};
 
 use crate::EngineError;
 use crate::generate::Generation;
-use crate::model::LogitRows;
+use crate::model::{LogitRows, Pooling};
 use crate::request::GenerateRequest;
+use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
@@ -56,6 +58,8 @@ pub struct ModelInfo {
     pub n_threads: usize,
     /// Whether the model makes embeddings instead of tokens.
     pub is_encoder: bool,
+    /// Whether it scores pairs of texts ([`Readout::Score`]).
+    pub is_ranker: bool,
     /// How long loading took, in milliseconds.
     pub load_ms: f64,
 }
@@ -73,6 +77,20 @@ pub struct Segment<'a> {
     pub tokens: &'a [u32],
     /// Which rows want logits.
     pub logits: LogitRows,
+}
+
+/// What is read from the vectors of a text's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readout {
+    /// One vector of unit length, `[n_embd]`: pooled as the model's file says (the mean where it says nothing), or in another
+    /// way.
+    Embedding(Option<Pooling>),
+    /// How well the second text of a pair fits the first, `[1]`: the logit of a cross-encoder. The first text has this many
+    /// of the tokens.
+    Score {
+        /// Tokens of the first text, with what separates it from the second.
+        n_first: usize,
+    },
 }
 
 /// What the prefix cache knows of a prompt.
@@ -152,6 +170,21 @@ pub trait LlmBackend: Send {
     /// Closes a sequence and gives its blocks back, or to the prefix cache.
     fn free_sequence(&mut self, seq: SeqId);
 
+    /// Closes a sequence and gives its blocks back; the prefix cache keeps none of them that it has not already.
+    fn abandon_sequence(&mut self, seq: SeqId) {
+        self.free_sequence(seq);
+    }
+
+    /// Returns the smaller model that guesses for this one, if there is one. It has as many sequences and the same tokens.
+    fn draft(&mut self) -> Option<&mut dyn LlmBackend> {
+        None
+    }
+
+    /// Returns what is to be known of that model.
+    fn draft_info(&self) -> Option<DraftInfo> {
+        None
+    }
+
     /// Returns how many tokens a sequence holds.
     fn sequence_len(&self, seq: SeqId) -> usize;
 
@@ -196,11 +229,11 @@ pub trait LlmBackend: Send {
     /// Forgets all cached prefixes.
     fn clear_cache(&mut self);
 
-    /// Returns the pooled embedding of a token sequence, of unit length: `[n_embd]`.
+    /// Returns what is read from the vectors of a text's tokens.
     ///
     /// # Errors
-    /// The model is not an encoder, or the tokens do not fit it.
-    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError>;
+    /// The tokens do not fit the model, or it cannot give this.
+    fn embed(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError>;
 
     /// Starts a request and returns the stream of its tokens.
     ///

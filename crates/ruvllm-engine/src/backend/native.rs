@@ -6,14 +6,16 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
 
+use super::embedding::{self, Pool};
 use super::kv::KvStore;
 use super::persist::Persist;
 use super::tiers::Kernels;
-use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Segment, SeqId};
+use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId};
 use crate::generate::Generation;
 use crate::kernels::Compute;
 use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, Rows};
 use crate::request::GenerateRequest;
+use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
@@ -29,6 +31,8 @@ pub struct NativeBackend {
     kv: KvStore,
     info: ModelInfo,
     file: GgufFile,
+    /// Guesses for this one, and how many branches of its guesses are tried.
+    pub(super) draft: Option<(Box<NativeBackend>, usize)>,
     /// Built when first asked for: computing logits needs none.
     tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
     /// A template that does not compile is told when it is asked for: raw prompts need none.
@@ -58,6 +62,7 @@ impl NativeBackend {
             kv,
             info,
             file,
+            draft: None,
             tokenizer: OnceLock::new(),
             template: None,
             rows: Vec::with_capacity(n_seq_max),
@@ -71,6 +76,10 @@ impl NativeBackend {
             backend.template = Some(template.map(Arc::new).map_err(|error| (error.kind(), error.to_string())));
         }
         Ok(backend)
+    }
+
+    pub(super) fn compute(&self) -> &Compute {
+        &self.compute
     }
 
     pub(super) fn set_load_ms(&mut self, load_ms: f64) {
@@ -175,25 +184,23 @@ impl NativeBackend {
         n
     }
 
-    fn pool_rows(&self, n: usize, pooling: Pooling) -> Vec<f32> {
-        let n_embd = self.model.hparams.n_embd;
-        let hidden = self.state.hidden(n, n_embd);
-        let mut pooled = match pooling {
-            Pooling::Cls => hidden[..n_embd].to_vec(),
-            Pooling::Last => hidden[(n - 1) * n_embd..].to_vec(),
-            Pooling::Mean => {
-                let mut sums = vec![0.0f64; n_embd];
-                for row in hidden.chunks_exact(n_embd) {
-                    sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
-                }
-                sums.iter().map(|sum| (sum / n as f64) as f32).collect()
+    /// Computes a sequence of its own and returns its vector by `pooling`: `[n_embd]`, of any length.
+    fn pooled(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
+        let seq = self.new_sequence()?;
+        let segment = [Segment { seq, tokens, logits: LogitRows::None }];
+        let result = self.check(&segment).and_then(|()| {
+            self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
+            let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.hparams.n_embd));
+            while next.0 < segment.len() {
+                self.fill_batch(&segment, &mut next);
+                self.run_batch(0);
+                let n = self.tokens.len();
+                pool.add(self.state.normed_hidden(&self.model, &self.compute, n));
             }
-        };
-        let length = pooled.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
-        if length > 0.0 {
-            pooled.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
-        }
-        pooled
+            Ok(pool.finish())
+        });
+        self.free_sequence(seq);
+        result
     }
 }
 
@@ -272,6 +279,21 @@ impl LlmBackend for NativeBackend {
         self.kv.remove(kernels(&self.compute), seq);
     }
 
+    fn abandon_sequence(&mut self, seq: SeqId) {
+        self.kv.stay_out(seq);
+        self.free_sequence(seq);
+    }
+
+    fn draft(&mut self) -> Option<&mut dyn LlmBackend> {
+        self.draft.as_mut().map(|(draft, _)| &mut **draft as &mut dyn LlmBackend)
+    }
+
+    fn draft_info(&self) -> Option<DraftInfo> {
+        let (draft, n_branches) = self.draft.as_ref()?;
+        let pass_cost = draft.info.weight_bytes as f32 / self.info.weight_bytes.max(1) as f32;
+        Some(DraftInfo { pass_cost, n_ctx: draft.info.n_ctx, n_branches: *n_branches })
+    }
+
     fn sequence_len(&self, seq: SeqId) -> usize {
         self.kv.get(seq).map_or(0, |open| open.sequence.len())
     }
@@ -342,20 +364,24 @@ impl LlmBackend for NativeBackend {
         Ok(&mut self.state.logits[..n_logit_rows * self.model.n_vocab])
     }
 
-    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
-        let Some(pooling) = self.model.pooling else {
-            let line = format!("architecture {} makes tokens, not embeddings; use an encoder (bert)", self.info.arch);
-            return Err(EngineError::new(ErrorKind::Unsupported, line));
-        };
-        let seq = self.new_sequence()?;
-        let segment = [Segment { seq, tokens, logits: LogitRows::None }];
-        let result = self.check(&segment).and_then(|()| {
-            self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
-            self.fill_batch(&segment, &mut (0, 0));
-            Ok(self.run_batch(0))
-        });
-        self.free_sequence(seq);
-        result.map(|_| self.pool_rows(tokens.len(), pooling))
+    fn embed(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError> {
+        match readout {
+            Readout::Embedding(pooling) => {
+                let vector = self.pooled(tokens, pooling.unwrap_or(self.model.pooling))?;
+                Ok(embedding::unit(vector))
+            }
+            Readout::Score { .. } if self.model.ranker.is_none() => {
+                let line = format!("model '{}' scores no pairs of texts; use a cross-encoder", self.info.name);
+                Err(EngineError::new(ErrorKind::Unsupported, line))
+            }
+            Readout::Score { n_first } => {
+                self.state.second_from = n_first;
+                let vector = self.pooled(tokens, Pooling::Cls);
+                self.state.second_from = usize::MAX;
+                let vector = vector?;
+                Ok(self.model.ranker.iter().map(|ranker| ranker.score(&vector)).collect())
+            }
+        }
     }
 
     fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {

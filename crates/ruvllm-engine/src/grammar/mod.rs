@@ -7,12 +7,14 @@
 //! The work behind it is `llguidance`'s: an Earley parser over a lexer of derivatives, walked along the trie of all
 //! tokens. What a hostile grammar may cost is limited ([`limits`]); going over a limit is an error, never a way out.
 
+mod ahead;
 mod env;
 mod gbnf;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
@@ -22,6 +24,7 @@ use toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
 
 use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
+use ahead::{Computed, MaskThread};
 use env::Environment;
 
 /// The longest grammar, in bytes of its text.
@@ -54,6 +57,7 @@ pub enum GrammarSource {
 pub struct GrammarCompiler {
     factory: ParserFactory,
     tokenizer: Arc<Tokenizer>,
+    masks: Option<Arc<MaskThread>>,
 }
 
 impl GrammarCompiler {
@@ -68,7 +72,13 @@ impl GrammarCompiler {
         let mut factory = ParserFactory::new(&env, caps, &slices).map_err(|error| refused(&error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(GrammarCompiler { factory, tokenizer: Arc::clone(tokenizer) })
+        Ok(GrammarCompiler { factory, tokenizer: Arc::clone(tokenizer), masks: None })
+    }
+
+    /// Has masks computed while the model runs on `n_threads`, if the machine has another core.
+    pub fn with_masks_ahead(mut self, n_threads: usize) -> GrammarCompiler {
+        self.masks = MaskThread::start(n_threads).map(Arc::new);
+        self
     }
 
     /// Compiles a grammar.
@@ -92,7 +102,7 @@ impl GrammarCompiler {
             running.join().unwrap_or_else(|_| Err(refused("its compiler failed")))
         })?;
         let (matcher, tokenizer) = (Arc::new(Mutex::new(matcher)), Arc::clone(&self.tokenizer));
-        Ok(Grammar { matcher, tokenizer, allows_stops: false })
+        Ok(Grammar { matcher, tokenizer, masks: self.masks.clone(), allows_stops: false })
     }
 }
 
@@ -110,6 +120,7 @@ pub struct Grammar {
     tokenizer: Arc<Tokenizer>,
     /// Stop strings may end the answer as well.
     allows_stops: bool,
+    masks: Option<Arc<MaskThread>>,
 }
 
 impl Grammar {
@@ -235,7 +246,11 @@ fn refused(reason: &str) -> EngineError {
 
 /// A grammar on its way through one answer. Requests have one inside; it is for callers who drive sequences themselves.
 pub struct Constraint {
-    matcher: Matcher,
+    /// `None` while its mask is computed elsewhere.
+    matcher: Option<Matcher>,
+    /// From where it comes back then.
+    away: Option<Receiver<Computed>>,
+    masks: Option<Arc<MaskThread>>,
     mask: Option<SimpleVob>,
     /// The tokens that must come next, the last first.
     forced: Vec<u32>,
@@ -250,9 +265,31 @@ impl fmt::Debug for Constraint {
 impl Constraint {
     fn new(grammar: &Grammar) -> Constraint {
         let matcher = grammar.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        let mut constraint = Constraint { matcher, mask: None, forced: Vec::new() };
+        let masks = grammar.masks.clone();
+        let mut constraint = Constraint { matcher: Some(matcher), away: None, masks, mask: None, forced: Vec::new() };
         constraint.look_ahead();
         constraint
+    }
+
+    /// Returns the matcher; waits for it if its mask is computed elsewhere.
+    fn matcher(&mut self) -> Result<&mut Matcher, EngineError> {
+        if let Some(away) = self.away.take() {
+            let (matcher, mask) = away.recv().map_err(|_| refused("the thread that computes masks failed"))?;
+            self.matcher = Some(matcher);
+            self.mask = Some(mask.map_err(|error| refused(&error))?);
+        }
+        self.matcher.as_mut().ok_or_else(|| refused("the thread that computes masks failed"))
+    }
+
+    /// Begins to find out which tokens may come next, on another core if there is one: [`Constraint::compute_mask`] has it
+    /// then. To be called before the model runs.
+    pub fn begin_mask(&mut self) {
+        let (true, true, Some(masks)) = (self.forced.is_empty(), self.mask.is_none(), &self.masks) else { return };
+        match self.matcher.take().map(|matcher| masks.begin(matcher)) {
+            Some(Ok(away)) => self.away = Some(away),
+            Some(Err(matcher)) => self.matcher = Some(matcher),
+            None => {}
+        }
     }
 
     /// Returns the token that must come next, if there is only one.
@@ -265,7 +302,11 @@ impl Constraint {
     /// # Errors
     /// [`ErrorKind::Grammar`]: it costs more than it may.
     pub fn compute_mask(&mut self) -> Result<(), EngineError> {
-        self.mask = Some(self.matcher.compute_mask().map_err(|error| refused(&error.to_string()))?);
+        self.matcher()?;
+        if self.mask.is_none() {
+            let mask = self.matcher()?.compute_mask().map_err(|error| refused(&error.to_string()))?;
+            self.mask = Some(mask);
+        }
         Ok(())
     }
 
@@ -289,8 +330,9 @@ impl Constraint {
     /// # Errors
     /// [`ErrorKind::Grammar`]: the token is none that may come, or looking at it costs more than it may.
     pub fn accept(&mut self, id: u32) -> Result<(), EngineError> {
+        let consumed = self.matcher()?.consume_token(id);
         self.mask = None;
-        self.matcher.consume_token(id).map_err(|error| refused(&error.to_string()))?;
+        consumed.map_err(|error| refused(&error.to_string()))?;
         if self.forced.last() == Some(&id) {
             self.forced.pop();
         } else {
@@ -302,19 +344,24 @@ impl Constraint {
         Ok(())
     }
 
+    /// Returns how many of `ids` may follow, one after the other.
+    pub(crate) fn n_allowed(&mut self, ids: &[u32]) -> usize {
+        self.matcher().ok().and_then(|matcher| matcher.validate_tokens(ids).ok()).unwrap_or(0)
+    }
+
     /// Returns whether the answer may end here.
     pub fn is_valid(&mut self) -> bool {
-        self.matcher.is_accepting().unwrap_or(false)
+        self.matcher().is_ok_and(|matcher| matcher.is_accepting().unwrap_or(false))
     }
 
     /// Returns whether the answer is complete: valid, and nothing can follow.
-    pub fn is_complete(&self) -> bool {
-        self.matcher.is_stopped() && !self.matcher.is_error()
+    pub fn is_complete(&mut self) -> bool {
+        self.matcher().is_ok_and(|matcher| matcher.is_stopped() && !matcher.is_error())
     }
 
     fn look_ahead(&mut self) {
-        if !self.matcher.is_stopped() {
-            self.forced = self.matcher.compute_ff_tokens();
+        if let Some(matcher) = self.matcher.as_mut().filter(|matcher| !matcher.is_stopped()) {
+            self.forced = matcher.compute_ff_tokens();
             self.forced.reverse();
         }
     }

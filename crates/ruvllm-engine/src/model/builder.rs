@@ -7,7 +7,7 @@ use ruvllm_kvcache::{KvLayout, LayerKv};
 use super::blocks::{Attention, ExpertActivation, Gating, HeadNorm, Mlp, Moe, Norm, NormKind, SharedExpert};
 use super::hparams::{Hparams, Keys, model_error};
 use super::loader::Loader;
-use super::{Ffn, Input, Layer, Mixer, Model, Output};
+use super::{Ffn, Input, Layer, Mixer, Model, Output, Pooling};
 use crate::{EngineError, ErrorKind};
 
 /// How queries and keys are normalised before RoPE.
@@ -259,7 +259,7 @@ impl<'a> Builder<'a> {
     /// Takes the token embeddings and nothing else.
     pub(super) fn input(&self) -> Result<Input, EngineError> {
         let tokens = self.loader.embedding("token_embd.weight", self.hp.n_embd)?;
-        Ok(Input { tokens, scale: 1.0, positions: None, types: None, norm: None })
+        Ok(Input { tokens, scale: 1.0, positions: None, types: Vec::new(), norm: None })
     }
 
     /// Takes the final norm and the head; a file without `output.weight` ties it to the token embeddings.
@@ -293,6 +293,17 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Returns how the file says that token vectors become one, if it says so in a way that gives one vector.
+    pub(super) fn pooling(&self) -> Result<Option<Pooling>, EngineError> {
+        Ok(match self.keys.count("pooling_type")? {
+            Some(1) => Some(Pooling::Mean),
+            // Of what ranks, the first vector is looked at.
+            Some(2 | 4) => Some(Pooling::Cls),
+            Some(3) => Some(Pooling::Last),
+            _ => None,
+        })
+    }
+
     /// Puts the parts together.
     pub(super) fn finish(self, input: Input, layers: Vec<Layer>, output: Output) -> Result<Model, EngineError> {
         let n_vocab = output.head.as_ref().map_or(input.tokens.n_rows, |head| head.n_out());
@@ -300,6 +311,7 @@ impl<'a> Builder<'a> {
             let line = format!("the head has {n_vocab} rows, the embeddings {}", input.tokens.n_rows);
             return Err(model_error(line));
         }
+        let pooling = self.pooling()?.unwrap_or(Pooling::Mean);
         Ok(Model {
             hparams: self.hp,
             input,
@@ -308,7 +320,9 @@ impl<'a> Builder<'a> {
             residual_scale: 1.0,
             ropes: self.ropes,
             kv_layout: KvLayout { layers: self.kv_layers },
-            pooling: None,
+            is_encoder: false,
+            pooling,
+            ranker: None,
             n_vocab,
             state_len: 0,
         })

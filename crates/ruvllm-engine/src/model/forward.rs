@@ -45,6 +45,8 @@ impl LogitRows {
 /// Everything a forward pass writes to beside the cache, sized at load.
 pub(crate) struct ForwardState {
     n_rows_max: usize,
+    /// From which row on tokens belong to the second text of a pair (BERT); beyond the batch for one text.
+    pub second_from: usize,
     /// Residual stream, normed input and branch output: `[n_rows_max, n_embd]` each.
     x: Vec<f32>,
     normed: Vec<f32>,
@@ -86,6 +88,7 @@ impl ForwardState {
         });
         ForwardState {
             n_rows_max: n_rows,
+            second_from: usize::MAX,
             x: rows(),
             normed: rows(),
             branch: rows(),
@@ -102,9 +105,10 @@ impl ForwardState {
         self.n_rows_max
     }
 
-    /// Returns the final hidden states of the last pass: `[n, n_embd]`.
-    pub(crate) fn hidden(&self, n: usize, n_embd: usize) -> &[f32] {
-        &self.x[..n * n_embd]
+    /// Returns the hidden states of the last pass behind the final norm, as the head sees them: `[n, n_embd]`.
+    pub(crate) fn normed_hidden(&mut self, model: &Model, compute: &Compute, n: usize) -> &[f32] {
+        let len = n * model.hparams.n_embd;
+        normed(compute, model.output.norm.as_ref(), &self.x[..len], &mut self.normed[..len])
     }
 
     /// Runs the batch and leaves the logits of its wanted rows in `logits` from row `logits_at` on, in batch order.
@@ -147,7 +151,7 @@ impl ForwardState {
                     positions.row(&compute.kernels, segment.pos + i, added);
                     x.iter_mut().zip(added).for_each(|(x, p)| *x += *p);
                 }
-                if let Some(types) = &input.types {
+                if let Some(types) = input.types.get(usize::from(row >= self.second_from)) {
                     x.iter_mut().zip(types).for_each(|(x, t)| *x += t);
                 }
             }

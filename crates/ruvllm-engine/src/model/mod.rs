@@ -33,19 +33,51 @@ pub(crate) struct Model {
     pub residual_scale: f32,
     pub ropes: Vec<Rope>,
     pub kv_layout: KvLayout,
-    /// Set for encoders: how token vectors become one.
-    pub pooling: Option<Pooling>,
+    /// Every token sees every other, and the file has no head for tokens.
+    pub is_encoder: bool,
+    /// How token vectors become one, unless somebody asks for another way.
+    pub pooling: Pooling,
+    /// Set for cross-encoders: what makes a score of the first token's vector.
+    pub ranker: Option<Ranker>,
     pub n_vocab: usize,
     /// Values of recurrent state a sequence carries beside its keys and values.
     pub state_len: usize,
 }
 
-/// How an encoder's token vectors become one vector (`{arch}.pooling_type`).
+/// How the vectors of a text's tokens become one (`{arch}.pooling_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pooling {
+pub enum Pooling {
+    /// Their mean.
     Mean,
+    /// The first one: encoders learn to put it there.
     Cls,
+    /// The last one, which has seen all others.
     Last,
+}
+
+/// From the first token's vector to a score: `w · tanh(W·x + b) + c`, or without the inner layer.
+pub(crate) struct Ranker {
+    /// `[n_embd, n_embd]` and `[n_embd]`.
+    pub dense: Option<(Vec<f32>, Vec<f32>)>,
+    /// `[n_embd]`.
+    pub weight: Vec<f32>,
+    pub bias: f32,
+}
+
+impl Ranker {
+    /// Returns the score of a vector: `[n_embd]`.
+    pub(crate) fn score(&self, x: &[f32]) -> f32 {
+        let dot = |w: &[f32], x: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>();
+        let score = match &self.dense {
+            None => dot(&self.weight, x),
+            Some((matrix, bias)) => {
+                let rows = matrix.chunks_exact(x.len()).zip(bias);
+                let inner: Vec<f32> = rows.map(|(row, b)| (dot(row, x) + f64::from(*b)).tanh() as f32).collect();
+                dot(&self.weight, &inner)
+            }
+        };
+        (score + f64::from(self.bias)) as f32
+    }
 }
 
 /// From token ids to the residual stream.
@@ -54,8 +86,8 @@ pub(crate) struct Input {
     pub scale: f32,
     /// Learned positions: `[n_ctx_train, n_embd]`.
     pub positions: Option<Embedding>,
-    /// Vector of segment 0, added to every row (BERT).
-    pub types: Option<Vec<f32>>,
+    /// Vectors of the segments, added to their rows (BERT): the first text's, then the second's.
+    pub types: Vec<Vec<f32>>,
     pub norm: Option<Norm>,
 }
 

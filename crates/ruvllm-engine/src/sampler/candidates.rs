@@ -70,6 +70,11 @@ impl Candidates {
         self.keep(k);
     }
 
+    /// Returns how many there is room for.
+    pub(super) fn capacity(&self) -> usize {
+        self.items.capacity()
+    }
+
     pub(super) fn items(&self) -> &[Candidate] {
         &self.items
     }

@@ -6,6 +6,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use super::candidates::{Candidate, Candidates};
 
 /// A stream of random numbers that a seed determines, on every machine and in every version.
+#[derive(Clone)]
 pub(super) struct Rng(ChaCha8Rng);
 
 impl Rng {

@@ -50,6 +50,7 @@ pub(super) fn breakers(tokenizer: &Tokenizer, texts: &[String]) -> Result<Breake
 }
 
 /// The tokens of one request and what repeating them costs.
+#[derive(Clone)]
 pub(super) struct Dry {
     multiplier: f32,
     base: f32,
@@ -84,6 +85,11 @@ impl Dry {
             repeats: Vec::new(),
             longest: HashMap::default(),
         }))
+    }
+
+    /// Takes over what a copy took note of.
+    pub(super) fn follow(&mut self, other: &Dry) {
+        self.history.clone_from(&other.history);
     }
 
     pub(super) fn accept(&mut self, id: u32) {

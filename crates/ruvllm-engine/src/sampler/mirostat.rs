@@ -7,6 +7,7 @@ use super::draw::{Rng, draw};
 const LOOKED_AT: usize = 100;
 
 /// The state of one request.
+#[derive(Clone)]
 pub(super) struct Feedback {
     /// The surprise aimed at, in bits, and how fast it is followed.
     tau: f32,

@@ -106,6 +106,34 @@ impl Sampler {
         Ok(sampler)
     }
 
+    /// Returns a sampler that would choose as this one does, and tells no log-probabilities.
+    pub(crate) fn copy(&self) -> Sampler {
+        Sampler {
+            chain: self.chain.clone(),
+            rng: self.rng.clone(),
+            penalties: self.penalties.clone(),
+            dry: self.dry.clone(),
+            mirostat: self.mirostat.clone(),
+            candidates: Candidates::new(self.candidates.capacity()),
+            logprobs: None,
+            raw: Vec::new(),
+            params: self.params.clone(),
+        }
+    }
+
+    /// Makes a [`Sampler::copy`] of `other` choose again as that would next: with its random numbers and what it took note
+    /// of.
+    pub(crate) fn follow(&mut self, other: &Sampler) {
+        self.rng.clone_from(&other.rng);
+        self.mirostat.clone_from(&other.mirostat);
+        if let (Some(own), Some(penalties)) = (&mut self.penalties, &other.penalties) {
+            own.follow(penalties);
+        }
+        if let (Some(own), Some(dry)) = (&mut self.dry, &other.dry) {
+            own.follow(dry);
+        }
+    }
+
     /// Returns whether a sampler of the order changes anything.
     fn does(&self, kind: SamplerKind) -> bool {
         let p = &self.params;

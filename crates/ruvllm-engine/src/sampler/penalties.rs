@@ -8,6 +8,7 @@ use super::params::SamplingParams;
 const LAST_N_MAX: usize = 1 << 20;
 
 /// Recent tokens and what they cost.
+#[derive(Clone)]
 pub(super) struct Penalties {
     repeat: f32,
     frequency: f32,
@@ -44,6 +45,13 @@ impl Penalties {
             next: 0,
             seen,
         })
+    }
+
+    /// Takes over what a copy took note of.
+    pub(super) fn follow(&mut self, other: &Penalties) {
+        self.ring.clone_from(&other.ring);
+        self.next = other.next;
+        self.seen.copy_from_slice(&other.seen);
     }
 
     pub(super) fn accept(&mut self, id: u32) {

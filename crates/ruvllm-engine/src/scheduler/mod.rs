@@ -20,6 +20,7 @@ use std::time::Instant;
 
 use crate::backend::{LlmBackend, Segment};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::speculate::draft;
 use crate::{EngineError, ErrorKind};
 use policy::{Ledger, Limits, Queued, Room, Running, Waiting};
 use task::Task;
@@ -168,6 +169,7 @@ impl<'a> Scheduler<'a> {
         let mut events = Vec::new();
         self.end(&mut events);
         self.plan();
+        self.guess();
         self.reserve();
         self.compute(&mut events);
         self.end(&mut events);
@@ -268,11 +270,17 @@ impl<'a> Scheduler<'a> {
                 task.n_rows = n.min(task.n_left(self.backend));
             }
         }
-        // Guesses fill what weights that are read once serve at no great cost.
+        self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
+    }
+
+    /// Lets those guess whose context the step completes: guesses fill what weights that are read once serve at no great
+    /// cost.
+    fn guess(&mut self) {
         let n_guesses = (GUESSED_ROWS_MAX / self.running.len().max(1)).min(GUESSES_MAX);
         let n_guesses = if n_guesses < GUESSES_MIN { 0 } else { n_guesses };
-        self.running.iter_mut().for_each(|task| task.guess(self.backend, n_guesses));
-        self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
+        let due = self.running.iter_mut().filter_map(|task| task.guesser(self.backend));
+        let mut due: Vec<_> = due.map(|answer| (answer, n_guesses)).collect();
+        draft::guess(self.backend, &mut due);
     }
 
     /// Opens the sequence of a waiting request.
@@ -311,6 +319,7 @@ impl<'a> Scheduler<'a> {
                 i -= usize::from(victim < i);
             }
         }
+        self.running.iter_mut().for_each(|task| task.prepare(self.backend));
     }
 
     /// Sends a running request back to wait.
@@ -351,8 +360,13 @@ impl Drop for Scheduler<'_> {
 
 /// Runs one forward pass, and chooses the tokens of those whose context is computed then. An error computes nothing.
 fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut Vec<Event>) -> Result<(), EngineError> {
-    let segments: Vec<Segment<'_>> = tasks.iter().map(|task| task.segment(backend)).collect();
-    let wanted: Vec<usize> = segments.iter().map(|segment| segment.logits.count(segment.tokens.len())).collect();
+    let mut segments: Vec<Segment<'_>> = Vec::with_capacity(tasks.len());
+    let mut wanted = Vec::with_capacity(tasks.len());
+    for task in tasks.iter() {
+        let first = segments.len();
+        segments.extend(task.segments(backend));
+        wanted.push(segments[first..].iter().map(|segment| segment.logits.count(segment.tokens.len())).sum::<usize>());
+    }
     let prompts: Vec<bool> = tasks.iter().map(|task| task.n_rows > 1 && !task.is_answering()).collect();
     let n_vocab = backend.info().n_vocab;
     let mut logits = backend.forward(&segments)?;
@@ -366,9 +380,8 @@ fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut V
             _ => Some(task.choose(rows, &mut |token| events.push(Event::Token(id, token)))),
         });
     }
-    for (task, n_kept) in tasks.iter_mut().zip(kept) {
-        let result = n_kept.map_or(Ok(()), |n_kept| task.rewind(backend, n_kept?));
-        task.error = result.err();
+    for (task, kept) in tasks.iter_mut().zip(kept) {
+        task.error = task.settle(backend, kept).err();
     }
     // What is known of a prompt is there for those that wait for it.
     let computed = tasks.iter().zip(prompts).filter(|(_, is_prompt)| *is_prompt);

@@ -10,6 +10,7 @@ use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId};
 use crate::model::LogitRows;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::speculate::tree::{Forks, Kept};
 
 /// Tokens of an answer that room is kept for if the request sets no limit.
 const UNBOUNDED_TOKENS: usize = 512;
@@ -24,9 +25,10 @@ pub(super) struct Task {
     answer: Answer,
     /// While it runs.
     seq: Option<SeqId>,
-    /// Its tokens in the step at hand, and guesses behind them.
+    /// Its tokens in the step at hand, guesses not counted.
     pub n_rows: usize,
-    n_guessed: usize,
+    /// Of its sequence, for other ways beside the guesses.
+    forks: Forks,
     /// Ends it.
     pub error: Option<EngineError>,
     /// Set while it waits after it gave way.
@@ -48,7 +50,7 @@ impl Task {
     /// As [`Answer::new`].
     pub(super) fn new(id: u64, backend: &dyn LlmBackend, request: GenerateRequest) -> Result<Task, EngineError> {
         let answer = Answer::new(backend, request)?;
-        Ok(Task { id, answer, seq: None, n_rows: 0, n_guessed: 0, error: None, gave_way: None })
+        Ok(Task { id, answer, seq: None, n_rows: 0, forks: Forks::default(), error: None, gave_way: None })
     }
 
     pub(super) fn tenant(&self) -> u64 {
@@ -157,6 +159,7 @@ impl Task {
 
     /// Gives its sequence back.
     pub(super) fn close(&mut self, backend: &mut dyn LlmBackend) {
+        self.forks.close(backend);
         if let Some(seq) = self.seq.take() {
             self.answer.closes(backend, seq);
             backend.free_sequence(seq);
@@ -167,14 +170,16 @@ impl Task {
     pub(super) fn give_way(&mut self, backend: &mut dyn LlmBackend, n_ended: u64, by_quota: bool) {
         self.gave_way = Some(GaveWay { n_ended, by_quota, n_computed: self.n_computed(backend) });
         self.n_rows = 0;
-        self.n_guessed = self.answer.guess(0);
+        self.answer.drop_guesses();
         self.close(backend);
     }
 
-    /// Guesses up to `n_max` tokens behind its rows of the step, if they come to the end of what is known.
-    pub(super) fn guess(&mut self, backend: &dyn LlmBackend, n_max: usize) {
+    /// Forgets what it guessed, and returns its answer if it may guess behind its rows of the step: where they come to the
+    /// end of what is known.
+    pub(super) fn guesser(&mut self, backend: &dyn LlmBackend) -> Option<&mut Answer> {
+        self.answer.drop_guesses();
         let is_due = self.n_rows > 0 && self.n_rows == self.n_left(backend);
-        self.n_guessed = if is_due { self.answer.guess(n_max) } else { 0 };
+        is_due.then_some(&mut self.answer)
     }
 
     /// Returns whether it writes its answer.
@@ -187,9 +192,10 @@ impl Task {
     /// # Errors
     /// As [`LlmBackend::reserve`].
     pub(super) fn reserve(&mut self, backend: &mut dyn LlmBackend) -> Result<(), EngineError> {
+        let n_guessed = self.answer.n_guessed();
         match self.seq {
-            Some(seq) if self.n_guessed > 0 => backend.reserve(seq, self.n_rows + self.n_guessed).or_else(|_| {
-                self.n_guessed = self.answer.guess(0);
+            Some(seq) if n_guessed > 0 => backend.reserve(seq, self.n_rows + n_guessed).or_else(|_| {
+                self.answer.drop_guesses();
                 backend.reserve(seq, self.n_rows)
             }),
             Some(seq) if self.n_rows > 0 => backend.reserve(seq, self.n_rows),
@@ -197,33 +203,52 @@ impl Task {
         }
     }
 
-    /// Returns its rows of the step.
-    pub(super) fn segment(&self, backend: &dyn LlmBackend) -> Segment<'_> {
-        let seq = self.seq.expect("only those that run have rows");
-        let rest = &self.answer.context_and_guesses()[self.n_computed(backend)..];
-        let is_whole = self.n_rows == self.n_left(backend);
-        let logits = if is_whole { LogitRows::Tail(1 + self.n_guessed) } else { LogitRows::None };
-        Segment { seq, tokens: &rest[..self.n_rows + self.n_guessed], logits }
+    /// Makes ready for the step: opens the sequences of other ways beside the guesses, where there is room still, and begins
+    /// what can be computed of the next choice while the model runs.
+    pub(super) fn prepare(&mut self, backend: &mut dyn LlmBackend) {
+        if self.n_rows > 0 && self.n_rows == self.n_left(backend) {
+            self.answer.begin_choice();
+        }
+        if let (Some(seq), 1..) = (self.seq, self.answer.n_guessed()) {
+            self.forks = self.answer.fork(backend, seq, self.n_rows);
+        }
     }
 
-    /// Chooses its next tokens, and returns how many of those computed stay.
+    /// Returns its rows of the step.
+    pub(super) fn segments(&self, backend: &dyn LlmBackend) -> impl Iterator<Item = Segment<'_>> {
+        let seq = self.seq.expect("only those that run have rows");
+        let (rest, n_guessed) =
+            (&self.answer.context_and_guesses()[self.n_computed(backend)..], self.answer.n_guessed());
+        let is_whole = self.n_rows == self.n_left(backend);
+        let logits = if is_whole { LogitRows::Tail(1 + n_guessed) } else { LogitRows::None };
+        let chain = Segment { seq, tokens: &rest[..self.n_rows + n_guessed], logits };
+        std::iter::once(chain).chain(self.forks.segments())
+    }
+
+    /// Chooses its next tokens, and returns what stays of that was computed.
     ///
     /// # Errors
     /// As [`Answer::choose`].
-    pub(super) fn choose(
-        &mut self,
-        logits: &mut [f32],
-        tell: &mut dyn FnMut(TokenEvent),
-    ) -> Result<usize, EngineError> {
+    pub(super) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
         self.answer.choose(logits, tell)
     }
 
-    /// Takes back what was computed behind its first `len` tokens.
+    /// Takes back what was computed and is not kept; nothing is if it chose none.
     ///
     /// # Errors
-    /// As [`LlmBackend::rewind`].
-    pub(super) fn rewind(&self, backend: &mut dyn LlmBackend, len: usize) -> Result<(), EngineError> {
-        self.seq.map_or(Ok(()), |seq| backend.rewind(seq, len))
+    /// As [`LlmBackend::rewind`], or what kept it from choosing.
+    pub(super) fn settle(
+        &mut self,
+        backend: &mut dyn LlmBackend,
+        kept: Option<Result<Kept, EngineError>>,
+    ) -> Result<(), EngineError> {
+        match (kept, &mut self.seq) {
+            (Some(Ok(kept)), Some(seq)) => self.forks.settle(backend, seq, kept),
+            (kept, _) => {
+                self.forks.close(backend);
+                kept.map_or(Ok(()), |kept| kept.map(drop))
+            }
+        }
     }
 
     /// Lets others use what it has computed.

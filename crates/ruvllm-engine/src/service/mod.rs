@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 use ruvllm_kvcache::{CacheStats, Usage};
 
 use crate::answer;
-use crate::backend::{LlmBackend, ModelInfo};
+use crate::backend::{LlmBackend, ModelInfo, Readout};
 use crate::engine::Engine;
 use crate::grammar::GrammarCompiler;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
@@ -252,7 +252,7 @@ impl Service {
     pub fn grammar_compiler(&self) -> Result<&GrammarCompiler, EngineError> {
         let Shared { grammars, text, info, .. } = &*self.shared;
         if grammars.get().is_none() {
-            let compiler = GrammarCompiler::new(text.tokenizer(), info.n_vocab)?;
+            let compiler = GrammarCompiler::new(text.tokenizer(), info.n_vocab)?.with_masks_ahead(info.n_threads);
             // Another thread may have been as fast.
             let _ = grammars.set(compiler);
         }
@@ -293,9 +293,17 @@ impl Service {
     /// # Errors
     /// As [`Service::submit`].
     pub fn embed(&self, tokens: Vec<u32>, sink: EmbedSink) -> Result<Ticket, EngineError> {
+        self.read_out(tokens, Readout::Embedding(None), sink)
+    }
+
+    /// Computes what is read from the vectors of a text's tokens, as [`Service::embed`] does.
+    ///
+    /// # Errors
+    /// As [`Service::submit`].
+    pub fn read_out(&self, tokens: Vec<u32>, readout: Readout, sink: EmbedSink) -> Result<Ticket, EngineError> {
         self.enter()?;
         let cancel = CancelToken::default();
-        self.send(Command::Embed { tokens, cancel: cancel.clone(), sink })?;
+        self.send(Command::Embed { tokens, readout, cancel: cancel.clone(), sink })?;
         Ok(Ticket(cancel))
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step};
-use crate::backend::LlmBackend;
+use crate::backend::{LlmBackend, Readout};
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary};
 use crate::scheduler::{Event, RequestId, Scheduler};
 use crate::{EngineError, ErrorKind};
@@ -20,6 +20,7 @@ pub(super) enum Command {
     Generate(Box<GenerateRequest>, Sink),
     Embed {
         tokens: Vec<u32>,
+        readout: Readout,
         cancel: CancelToken,
         sink: EmbedSink,
     },
@@ -39,6 +40,7 @@ struct Client {
 /// An embedding that is to be computed.
 struct EmbedJob {
     tokens: Vec<u32>,
+    readout: Readout,
     cancel: CancelToken,
     sink: EmbedSink,
 }
@@ -138,7 +140,9 @@ impl<'a> Owner<'a> {
                     }
                 }
             }
-            Command::Embed { tokens, cancel, sink } => self.embeds.push_back(EmbedJob { tokens, cancel, sink }),
+            Command::Embed { tokens, readout, cancel, sink } => {
+                self.embeds.push_back(EmbedJob { tokens, readout, cancel, sink });
+            }
             Command::Quota(tenant, bytes) => self.scheduler.backend_mut().set_tenant_quota(tenant, bytes),
             Command::Drain(at) => self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at))),
         }
@@ -157,10 +161,10 @@ impl<'a> Owner<'a> {
             if !is_cancelled && self.scheduler.backend().kv_room().free_seqs == 0 {
                 return;
             }
-            let EmbedJob { tokens, sink, .. } = self.embeds.pop_front().expect("it is there");
+            let EmbedJob { tokens, readout, sink, .. } = self.embeds.pop_front().expect("it is there");
             let result = match is_cancelled {
                 true => Err(EngineError::new(ErrorKind::Cancelled, "the request was cancelled")),
-                false => self.scheduler.backend_mut().embed(&tokens),
+                false => self.scheduler.backend_mut().embed(&tokens, readout),
             };
             self.leave();
             sink(result);

@@ -128,7 +128,7 @@ impl LlmBackend for Counting {
 
     fn clear_cache(&mut self) {}
 
-    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+    fn embed(&mut self, tokens: &[u32], _: Readout) -> Result<Vec<f32>, EngineError> {
         assert_ne!(tokens, [13], "a bug in the model");
         Ok(vec![tokens.len() as f32])
     }
@@ -167,6 +167,7 @@ impl Bench {
             isa: Isa::best(),
             n_threads: 1,
             is_encoder: false,
+            is_ranker: false,
             load_ms: 0.0,
         };
         let text = ModelText::new(&info.name, &tokenizer, Ok(None));

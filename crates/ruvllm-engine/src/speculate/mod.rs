@@ -8,25 +8,36 @@
 //! request's own sampler from the logits of its own row, which do not depend on the other rows; so the answer is the one
 //! it would be without guessing, greedy or drawn. Rows behind the first wrong guess are taken back.
 //!
-//! Guesses come from the text so far ([`ngram`]): what followed the last tokens when they stood there before. [`pace`]
-//! says how many, and stops where they are not worth their rows.
+//! Guesses come from the text so far ([`ngram`]): what followed the last tokens when they stood there before; and where
+//! that knows nothing from a smaller model, if there is one ([`draft`]). [`pace`] says how many, for each of them by what
+//! they brought, and stops where they are not worth it. [`tree`] holds what was guessed: a chain, and ways that leave it.
 
+pub(crate) mod draft;
 mod ngram;
 mod pace;
+pub(crate) mod tree;
 
 use std::str::FromStr;
 
+use crate::backend::{LlmBackend, Segment};
+use crate::sampler::Sampler;
+pub use draft::DraftInfo;
+pub(crate) use draft::Drafting;
 use ngram::Index;
 use pace::Pace;
 
-/// Whether tokens are guessed ahead. It changes how fast an answer is, never what it is.
+/// Who guesses tokens ahead. It changes how fast an answer is, never what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
     /// One token a pass.
     Off,
-    /// By what followed the same tokens earlier in the prompt and the answer; by itself as long as it pays.
-    #[default]
+    /// What followed the same tokens earlier in the prompt and the answer; by itself as long as it pays.
     Ngram,
+    /// The draft model, if there is one; by itself as long as it pays.
+    Draft,
+    /// Both: the draft model where the text so far says nothing.
+    #[default]
+    Auto,
 }
 
 impl FromStr for Speculation {
@@ -36,37 +47,74 @@ impl FromStr for Speculation {
         match name {
             "off" => Ok(Speculation::Off),
             "ngram" => Ok(Speculation::Ngram),
-            _ => Err(format!("'{name}' is no way to guess; use ngram or off")),
+            "draft" => Ok(Speculation::Draft),
+            "auto" => Ok(Speculation::Auto),
+            _ => Err(format!("'{name}' is no way to guess; use auto, ngram, draft or off")),
         }
     }
 }
 
 /// The guesses of one request.
 pub(crate) struct Speculator {
-    index: Index,
-    pace: Pace,
+    ngram: Option<(Index, Pace)>,
+    draft: Option<Drafting>,
+    /// The guesses at hand are the draft model's.
+    is_drafted: bool,
 }
 
 impl Speculator {
-    /// `None` if nothing is guessed.
-    pub(crate) fn new(how: Speculation) -> Option<Speculator> {
-        match how {
-            Speculation::Off => None,
-            Speculation::Ngram => Some(Speculator { index: Index::default(), pace: Pace::default() }),
+    /// `None` if nothing is guessed; `sampler` is the request's.
+    pub(crate) fn new(how: Speculation, backend: &dyn LlmBackend, sampler: &Sampler) -> Option<Speculator> {
+        if !backend.can_rewind() {
+            return None;
         }
+        let ngram = matches!(how, Speculation::Ngram | Speculation::Auto);
+        let draft = backend.draft_info().filter(|_| matches!(how, Speculation::Draft | Speculation::Auto));
+        let ngram = ngram.then(|| (Index::default(), Pace::new(0.0)));
+        let draft = draft.map(|info| Drafting::new(info, sampler));
+        (ngram.is_some() || draft.is_some()).then_some(Speculator { ngram, draft, is_drafted: false })
     }
 
-    /// Appends up to `n_max` guesses to `context`, which begins with what it began with the last time.
+    /// Appends up to `n_max` guesses by the text so far to `context`, which begins with what it began with the last time.
     pub(crate) fn guess(&mut self, context: &mut Vec<u32>, n_max: usize) {
-        let n = self.pace.n_ahead().min(n_max);
+        self.is_drafted = false;
+        let Some((index, pace)) = &mut self.ngram else { return };
+        let n = pace.n_ahead().min(n_max);
         if n > 0 {
-            self.index.extend(context);
-            self.index.continue_with(context, n);
+            index.extend(context);
+            index.continue_with(context, n);
         }
     }
 
-    /// Takes note of what became of guesses.
-    pub(crate) fn learn(&mut self, n_guessed: usize, n_right: usize) {
-        self.pace.learn(n_guessed, n_right);
+    /// Returns the draft model's part, if there is one.
+    pub(crate) fn draft(&mut self) -> Option<&mut Drafting> {
+        self.draft.as_mut()
+    }
+
+    /// Lets the draft model begin, and returns whether there are guesses to come: up to `n_max` behind `context`, of a
+    /// tenant.
+    pub(crate) fn begin_draft(
+        &mut self,
+        draft: &mut dyn LlmBackend,
+        context: (&[u32], u64),
+        sampler: &Sampler,
+        n_max: usize,
+    ) -> bool {
+        self.is_drafted = self.draft.as_mut().is_some_and(|drafting| drafting.begin(draft, context, sampler, n_max));
+        self.is_drafted
+    }
+
+    /// Returns the tokens that the draft model computes next, if it began.
+    pub(crate) fn draft_segment<'a>(&self, draft: &dyn LlmBackend, context: &'a [u32]) -> Option<Segment<'a>> {
+        self.draft.as_ref().and_then(|drafting| drafting.segment(draft, context))
+    }
+
+    /// Takes note of what became of guesses: `n_kept` tokens of the context are right.
+    pub(crate) fn learn(&mut self, n_guessed: usize, n_right: usize, n_kept: usize) {
+        match (&mut self.ngram, &mut self.draft) {
+            (_, Some(draft)) if self.is_drafted => draft.learn(n_guessed, n_right, n_kept),
+            (Some((_, pace)), _) => pace.learn(n_guessed, n_right),
+            _ => {}
+        }
     }
 }

@@ -13,6 +13,8 @@ const REST: (usize, usize) = (16, 512);
 
 /// Decides by what guesses brought so far.
 pub(super) struct Pace {
+    /// What a guess costs beside its row, as a share of a pass of one row.
+    guess_cost: f32,
     n_ahead: usize,
     /// Passes gained by a pass with guesses, less what its rows cost: a running mean.
     gain: f32,
@@ -21,13 +23,12 @@ pub(super) struct Pace {
     rest: usize,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { n_ahead: 4, gain: 0.0, resting: 0, rest: REST.0 }
-    }
-}
-
 impl Pace {
+    /// Makes a pace for guesses of which each costs `guess_cost` passes of one row, beside its row.
+    pub(super) fn new(guess_cost: f32) -> Pace {
+        Pace { guess_cost, n_ahead: 4, gain: 0.0, resting: 0, rest: REST.0 }
+    }
+
     /// Returns how many tokens to guess in the pass at hand.
     pub(super) fn n_ahead(&mut self) -> usize {
         if self.resting > 0 {
@@ -39,7 +40,7 @@ impl Pace {
 
     /// Takes note of a pass with guesses.
     pub(super) fn learn(&mut self, n_guessed: usize, n_right: usize) {
-        let cost = ROW_COST * n_guessed as f32 + FAR_ROW_COST * n_guessed.saturating_sub(4) as f32;
+        let cost = (ROW_COST + self.guess_cost) * n_guessed as f32 + FAR_ROW_COST * n_guessed.saturating_sub(4) as f32;
         let gain = n_right as f32 - cost;
         self.gain += WEIGHT * (gain - self.gain);
         self.n_ahead = match n_right == n_guessed {
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn more_is_guessed_while_it_is_right_and_nothing_while_it_is_wrong() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(0.0);
         let ahead: Vec<usize> = (0..4)
             .map(|_| {
                 let n = pace.n_ahead();

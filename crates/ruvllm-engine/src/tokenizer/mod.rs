@@ -269,6 +269,18 @@ impl Tokenizer {
         id < self.vocab.n_tokens && self.vocab.attrs[id as usize].any(Attr::CONTROL.with(Attr::UNKNOWN))
     }
 
+    /// Returns the first difference to the tokens of another tokenizer, in words. That one of them has a few more at the end
+    /// (padding) is none.
+    pub(crate) fn difference(&self, other: &Tokenizer) -> Option<String> {
+        let (own, others) = (self.vocab_len(), other.vocab_len());
+        let n_common = own.min(others);
+        if own.max(others) - n_common > n_common / 50 {
+            return Some(format!("{others} tokens instead of {own}"));
+        }
+        let id = (0..n_common as u32).find(|&id| self.vocab.text(id) != other.vocab.text(id))?;
+        Some(format!("token {id} is {:?} instead of {:?}", other.vocab.text(id), self.vocab.text(id)))
+    }
+
     /// Returns what a token adds to a text.
     fn piece(&self, id: u32, render_special: bool) -> Cow<'_, [u8]> {
         if id >= self.vocab.n_tokens {

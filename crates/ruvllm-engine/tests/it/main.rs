@@ -1,5 +1,8 @@
 //! Integration tests of the engine: golden models and real models.
 
+mod company;
+mod draft;
+mod embedding;
 mod generation;
 mod golden_logits;
 mod grammar;

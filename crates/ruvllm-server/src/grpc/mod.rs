@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
+use ruvllm_engine::Readout;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use tokio::sync::mpsc;
 use tonic::codegen::tokio_stream::Stream;
@@ -89,7 +90,9 @@ impl Ruvllm for Api {
             let n_tokens = inputs.iter().map(Vec::len).sum::<usize>() as u32;
             let mut embeddings = Vec::new();
             for tokens in inputs {
-                embeddings.push(v1::Embedding { values: embeddings::embed(&call, tokens).await? });
+                embeddings.push(v1::Embedding {
+                    values: embeddings::read_out(&call, tokens, Readout::Embedding(None)).await?,
+                });
             }
             Ok(v1::EmbedResponse { embeddings, n_tokens })
         };

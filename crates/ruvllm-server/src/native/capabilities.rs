@@ -1,5 +1,6 @@
 //! `/v1/capabilities` and `/openapi.json`: the tables of endpoints and fields, as data.
 
+use ruvllm_engine::ModelInfo;
 use serde_json::{Map, Value, json};
 
 use super::ok;
@@ -59,9 +60,17 @@ pub(super) fn capabilities(call: Plain) -> Answer {
 
 /// Describes a model, as far as it is known: what was never loaded has a name only.
 fn model(model: &Standing) -> Value {
-    let makes = model.info.as_ref().map(|info| if info.is_encoder { "embeddings" } else { "text" });
     let n_ctx = model.info.as_ref().map(|info| info.n_ctx);
-    json!({ "id": &*model.name, "state": model.state, "n_ctx": n_ctx, "makes": makes })
+    json!({ "id": &*model.name, "state": model.state, "n_ctx": n_ctx, "makes": model.info.as_ref().map(makes) })
+}
+
+/// Returns what a model is for.
+fn makes(info: &ModelInfo) -> &'static str {
+    match (info.is_ranker, info.is_encoder) {
+        (true, _) => "scores",
+        (_, true) => "embeddings",
+        _ => "text",
+    }
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {

@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_engine::{Pooling, Readout};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -10,6 +11,13 @@ use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, USER, offload, with_retry};
+
+/// How the vectors of a text's tokens become one.
+pub(super) const POOLING: Field = optional(
+    "pooling",
+    Kind::Word(&["mean", "cls", "last"]),
+    "how token vectors become one: their mean, the first or the last; the model's own way where nothing is said",
+);
 
 /// What a request may say.
 pub(super) const FIELDS: &[Field] = &[
@@ -21,6 +29,7 @@ pub(super) const FIELDS: &[Field] = &[
         "numbers, or the base64 of their 32-bit little-endian bytes",
     ),
     optional("dimensions", Kind::Int(1, 1 << 20), "the model's own number of them; it has no other"),
+    POOLING,
     USER,
 ];
 
@@ -44,7 +53,7 @@ pub(super) fn answer(call: Call) -> Answer {
         let mut data = Vec::new();
         // One after the other: what others asked for is computed in between.
         for (i, tokens) in inputs.into_iter().enumerate() {
-            let embedding = embed(&call, tokens).await?;
+            let embedding = read_out(&call, tokens, Readout::Embedding(pooling(&call))).await?;
             let embedding = if is_base64 { json!(base64(&embedding)) } else { json!(embedding) };
             data.push(json!({ "object": "embedding", "index": i, "embedding": embedding }));
         }
@@ -55,15 +64,25 @@ pub(super) fn answer(call: Call) -> Answer {
     })
 }
 
-/// Computes one embedding.
+/// Returns the way of pooling that a request asks for.
+pub(crate) fn pooling(call: &Call) -> Option<Pooling> {
+    call.given.text("pooling").map(|name| match name {
+        "cls" => Pooling::Cls,
+        "last" => Pooling::Last,
+        _ => Pooling::Mean,
+    })
+}
+
+/// Has the engine read something out of a text.
 ///
 /// # Errors
 /// What the engine says.
-pub(crate) async fn embed(call: &Call, tokens: Vec<u32>) -> Result<Vec<f32>, ApiError> {
+pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
     let (sender, receiver) = oneshot::channel();
     // One that nobody waits for any more is computed for nobody.
     let sink = Box::new(move |result| drop(sender.send(result)));
-    let _ticket = call.model.service.embed(tokens, sink).map_err(|error| with_retry(call, error.into()))?;
+    let ticket = call.model.service.read_out(tokens, readout, sink);
+    let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
     let ended = |_| {
         let line = "the engine has ended by an internal error; the server's log tells more";
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line)

@@ -1,4 +1,4 @@
-//! The API of OpenAI: chat, completions, embeddings, models.
+//! The API of OpenAI: chat, completions, embeddings, models; and what Jina and Cohere added, reranking.
 
 mod chat;
 mod completions;
@@ -6,6 +6,7 @@ pub(crate) mod embeddings;
 mod logprobs;
 pub(crate) mod messages;
 mod models;
+mod rerank;
 mod responses;
 
 use axum::http::Method;
@@ -95,6 +96,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         fields: &[embeddings::FIELDS],
         answers: &["object", "data", "model", "usage"],
         run: Run::Model(embeddings::answer),
+        ..POST
+    },
+    Endpoint {
+        path: "/v1/rerank",
+        summary: "Puts documents in the order in which they fit a query",
+        fields: &[rerank::FIELDS],
+        answers: &["id", "object", "model", "results", "usage"],
+        run: Run::Model(rerank::answer),
         ..POST
     },
     Endpoint {

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams, Speculation};
+use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, Pooling, Readout, SamplingParams, Speculation};
 use ruvllm_server::ServerOptions;
 use ruvllm_testkit::{Golden, real_model};
 use serde_json::{Value, json};
@@ -295,6 +295,46 @@ fn an_encoder_embeds_and_writes_nothing() {
     assert!(refusal.starts_with("400 model '") && refusal.contains("makes embeddings, not text"), "{refusal}");
     let refusal = bench.post("/v1/embeddings", &json!({ "input": "x", "dimensions": 3 })).refusal();
     assert!(refusal.starts_with("400 'dimensions' is 3; the model's embeddings have"), "{refusal}");
+}
+
+#[test]
+fn a_model_that_writes_embeds_as_well_and_documents_are_put_in_order() {
+    let path = real_model("smollm2:135m");
+    let load = load_options();
+    let mut engine = Engine::load(&path, &load, &mut |_| {}).expect("it loads");
+    let tokens = engine.encode_prompt("hello world", true).expect("text");
+    let bench = Bench::new(&path, &load, options());
+    for (name, pooling) in [("mean", Pooling::Mean), ("last", Pooling::Last), ("cls", Pooling::Cls)] {
+        let expected = engine.read_out(&tokens, Readout::Embedding(Some(pooling))).expect("it embeds");
+        let answer = bench.post("/v1/embeddings", &json!({ "input": "hello world", "pooling": name })).ok();
+        let numbers = answer["data"][0]["embedding"].as_array().expect("numbers");
+        assert!(numbers.iter().map(|x| x.as_f64().expect("a number") as f32).eq(expected), "{name}");
+    }
+    let refusal = bench.post("/v1/embeddings", &json!({ "input": "x", "pooling": "max" })).refusal();
+    assert!(refusal.starts_with("400 'pooling'"), "{refusal}");
+    drop(bench);
+
+    let bench = Bench::new(&real_model("minilm:l6"), &LoadOptions { n_ctx: None, ..load_options() }, options());
+    let documents = ["A train to the sea", "Paris is the capital of France.", "How to bake bread"];
+    let body = json!({
+        "query": "What is France's capital?",
+        "documents": [documents[0], { "text": documents[1] }, documents[2]],
+        "return_documents": true,
+        "top_n": 2,
+    });
+    let answer = bench.post("/v1/rerank", &body).ok();
+    let results = answer["results"].as_array().expect("results");
+    let score = |i: usize| results[i]["relevance_score"].as_f64().expect("a score");
+    assert_eq!(
+        (results.len(), &results[0]["index"], &results[0]["document"]["text"]),
+        (2, &json!(1), &json!(documents[1]))
+    );
+    assert!(score(0) > 0.7 && score(1) < 0.3, "{answer}");
+    let refusal = bench.post("/v1/rerank", &json!({ "query": "x", "documents": [] })).refusal();
+    assert!(refusal.starts_with("400 'documents'"), "{refusal}");
+    let refusal =
+        bench.post("/v1/rerank", &json!({ "query": "x", "documents": ["y"], "rank_fields": ["z"] })).refusal();
+    assert!(refusal.starts_with("400 ") && refusal.contains("rank_fields"), "{refusal}");
 }
 
 /// Requests of many lengths, seeds and samplers.

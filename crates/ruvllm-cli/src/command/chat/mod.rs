@@ -4,6 +4,7 @@ mod input;
 mod session;
 
 use clap::Args;
+use ruvllm_engine::LoadOptions;
 
 use super::App;
 use super::resume::Resume;
@@ -69,7 +70,9 @@ impl ChatArgs {
         let mut reader = Reader::new(&app.settings.home.join("history.txt"))?;
         interrupt::install()?;
         let path = app.store().locate(&self.model.model, true)?;
-        let mut engine = app.load_cached(&path, self.load.options(&app.settings, self.context.n_ctx), &self.cache)?;
+        let draft = self.speculation.draft(app)?;
+        let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
+        let mut engine = app.load_cached(&path, load, &self.cache)?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }

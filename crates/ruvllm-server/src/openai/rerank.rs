@@ -1,0 +1,100 @@
+//! `/v1/rerank`, as Jina and Cohere have it: documents in the order in which they fit a query.
+//!
+//! A cross-encoder reads query and document together and scores them; the score is its logit brought between 0 and 1. With
+//! any other model the score is the cosine of their embeddings.
+
+use axum::http::StatusCode;
+use ruvllm_engine::Readout;
+use ruvllm_engine::tokenizer::EncodeOptions;
+use serde_json::{Value, json};
+
+use super::embeddings::{POOLING, pooling, read_out};
+use crate::app::{Answer, Call};
+use crate::error::{ApiError, json_response};
+use crate::fields::{Field, Kind, optional, required};
+use crate::generate::{MODEL, USER, offload};
+
+/// A document: its text, or an object with it.
+const DOCUMENT: Kind = Kind::Either(&[Kind::Text, Kind::Object(&[required("text", Kind::Text, "the text")])]);
+
+/// What a request may say.
+pub(super) const FIELDS: &[Field] = &[
+    required("query", Kind::Text, "what is sought"),
+    required("documents", Kind::List(&DOCUMENT, 1, 1000), "the texts to be put in order"),
+    MODEL,
+    optional("top_n", Kind::Int(1, 1000), "tell only so many of them, the best"),
+    optional("return_documents", Kind::Bool, "tell each document's text as well"),
+    POOLING,
+    USER,
+];
+
+/// Puts documents in order.
+pub(super) fn answer(call: Call) -> Answer {
+    Box::pin(async move {
+        let _place = call.tenant.enter()?;
+        let query = call.given.text("query").unwrap_or_default().to_owned();
+        let documents: Vec<String> =
+            call.given.list("documents").into_iter().flatten().map(|document| text_of(document).to_owned()).collect();
+        let (scores, n_tokens) = match call.model.service.info().is_ranker {
+            true => score_pairs(&call, query, &documents).await?,
+            false => score_by_cosine(&call, query, &documents).await?,
+        };
+        let mut order: Vec<usize> = (0..documents.len()).collect();
+        // The better first; among equals the order in which they came.
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        order.truncate(call.given.count("top_n").unwrap_or(usize::MAX));
+        let result = |i: usize| {
+            let mut result = json!({ "index": i, "relevance_score": scores[i] });
+            if call.given.is_set("return_documents") {
+                result["document"] = json!({ "text": documents[i] });
+            }
+            result
+        };
+        Ok(json_response(
+            StatusCode::OK,
+            &json!({
+                "id": format!("rerank-{}", call.id),
+                "object": "list",
+                "model": &*call.model.name,
+                "results": order.into_iter().map(result).collect::<Vec<_>>(),
+                "usage": { "prompt_tokens": n_tokens, "total_tokens": n_tokens },
+            }),
+        ))
+    })
+}
+
+fn text_of(document: &Value) -> &str {
+    document.as_str().or_else(|| document["text"].as_str()).unwrap_or_default()
+}
+
+/// Scores each document together with the query; also tells how many tokens were read.
+async fn score_pairs(call: &Call, query: String, documents: &[String]) -> Result<(Vec<f32>, usize), ApiError> {
+    let (text, documents) = (call.model.service.text().clone(), documents.to_vec());
+    let encode = move || -> Result<Vec<(Vec<u32>, usize)>, ApiError> {
+        documents.iter().map(|document| Ok(text.encode_pair(&query, document)?)).collect()
+    };
+    let (mut scores, mut n_tokens) = (Vec::new(), 0);
+    for (tokens, n_first) in offload(encode).await? {
+        n_tokens += tokens.len();
+        let logit = read_out(call, tokens, Readout::Score { n_first }).await?;
+        scores.push(1.0 / (1.0 + (-logit.first().copied().unwrap_or(0.0)).exp()));
+    }
+    Ok((scores, n_tokens))
+}
+
+/// Scores each document by the cosine of its embedding with the query's.
+async fn score_by_cosine(call: &Call, query: String, documents: &[String]) -> Result<(Vec<f32>, usize), ApiError> {
+    let text = call.model.service.text().clone();
+    let texts: Vec<String> = std::iter::once(query).chain(documents.iter().cloned()).collect();
+    let encode = move || -> Result<Vec<Vec<u32>>, ApiError> {
+        let options = EncodeOptions { add_special: true, parse_special: false };
+        texts.iter().map(|text_of| Ok(text.tokenizer().encode(text_of, options)?)).collect()
+    };
+    let (mut vectors, mut n_tokens) = (Vec::new(), 0);
+    for tokens in offload(encode).await? {
+        n_tokens += tokens.len();
+        vectors.push(read_out(call, tokens, Readout::Embedding(pooling(call))).await?);
+    }
+    let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    Ok((vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect(), n_tokens))
+}
