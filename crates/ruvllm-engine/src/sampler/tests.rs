@@ -282,3 +282,36 @@ fn parameters_out_of_range_are_named() {
     assert_eq!("top-k".parse(), Ok(SamplerKind::TopK));
     assert!("sort".parse::<SamplerKind>().is_err_and(|line| line.contains("temperature")));
 }
+
+#[test]
+fn what_is_looked_at_in_blocks_is_found_as_one_by_one() {
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut logit = || {
+        // xorshift64 (Marsaglia 2003); many equals, some that are no number.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        match state % 12 {
+            0 => f32::NAN,
+            1 => f32::NEG_INFINITY,
+            2 => -0.0,
+            _ => (state >> 40) as f32 % 64.0 - 32.0,
+        }
+    };
+    for n in [1, 15, 16, 17, 63, 64, 65, 1000, 5000] {
+        let logits: Vec<f32> = (0..n).map(|_| logit()).collect();
+        let numbers = || logits.iter().enumerate().filter(|(_, logit)| **logit > f32::NEG_INFINITY);
+        let first = numbers().fold(None, |best: Option<(usize, &f32)>, this| match best {
+            Some(best) if *best.1 >= *this.1 => Some(best),
+            _ => Some(this),
+        });
+        assert_eq!(argmax(&logits), first.map(|(id, _)| id as u32));
+        for k in [1, 3, 40, 200] {
+            let (mut all, mut top) = (Candidates::new(n), Candidates::new(n));
+            all.fill(&logits);
+            all.keep(k);
+            top.fill_top(&logits, k);
+            assert_eq!(top.items(), all.items(), "the {k} likeliest of {n}");
+        }
+    }
+}
