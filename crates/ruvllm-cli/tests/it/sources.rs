@@ -204,8 +204,9 @@ fn the_list_shows_what_can_be_pulled() {
     smollm2:135m         98.4 MB  Q4_1          not yet  SmolLM2 135M Instruct (chat), Apache-2.0
     gemma3:270m         253.1 MB  Q4_K_M        not yet  Gemma 3 270M (base: continues text, no chat), Gemma terms
     qwen2.5-coder:0.5b  491.4 MB  Q4_K_M        not yet  Qwen2.5 Coder 0.5B Instruct (chat), Apache-2.0
+    minilm:l6            90.9 MB  F32           not yet  all-MiniLM-L6-v2 (embeddings of sentences), Apache-2.0
     ");
     let listed = bench.json(["list", "--json"]);
     assert_eq!(listed["models"].as_array().map(Vec::len), Some(0));
-    assert_eq!(listed["available"].as_array().map(Vec::len), Some(3));
+    assert_eq!(listed["available"].as_array().map(Vec::len), Some(4));
 }

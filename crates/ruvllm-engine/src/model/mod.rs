@@ -237,3 +237,18 @@ impl Model {
         sizes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_scores_a_vector() {
+        let plain = Ranker { dense: None, weight: vec![1.0, 2.0], bias: 3.0 };
+        assert_eq!(plain.score(&[0.5, -1.0]), 1.5);
+        // tanh(2 · 0.5 + 1), tanh(0.5 + 1 - 1.5)
+        let dense = Some((vec![2.0, 0.0, 1.0, -1.0], vec![1.0, -1.5]));
+        let deep = Ranker { dense, weight: vec![1.0, 2.0], bias: 3.0 };
+        assert!((deep.score(&[0.5, -1.0]) - (3.0 + 2f32.tanh())).abs() < 1e-6);
+    }
+}

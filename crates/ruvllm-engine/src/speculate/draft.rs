@@ -1,10 +1,9 @@
 //! Guesses of a draft model: a smaller one of the same vocabulary writes on, and the model judges all of it in one pass.
 //!
 //! The draft's logits go through a copy of the request's own sampler: with its penalties, its temperature and *its next
-//! random numbers*. So a draft that thinks like the model draws what the model will draw, and the answer is still the one
-//! it would be without (a coupling as in Daliri 2024, arXiv:2408.07978, by inverse transform over the ranked tokens
-//! instead of Gumbel noise). Rejection sampling (Leviathan 2023, arXiv:2211.17192) has the same distribution, but other
-//! tokens than the seed gives without guesses.
+//! random numbers*, one for each token (`sampler::draw`). So a draft that thinks like the model draws what the model will
+//! draw, and the answer is still the one it would be without (Daliri 2024, arXiv:2408.07978). Rejection sampling (Leviathan
+//! 2023, arXiv:2211.17192) keeps a little more, and gives the same distribution but other tokens than the seed alone does.
 //!
 //! All requests of a batch that want guesses are drafted together, one pass a token.
 

@@ -150,7 +150,6 @@ fn a_cross_encoder_scores_pairs() {
     let [first, second] = ["hello there", "world"].map(|text| encode(&engine, text));
     assert_eq!((&tokens[..n_first], &tokens[n_first..]), (&first[..], &second[1..]));
     let score = engine.read_out(&tokens, Readout::Score { n_first }).expect("it scores");
-    // By hand: the first token's vector of unit length gives the direction only, so the head is looked at by its parts.
     let again = engine.read_out(&tokens, Readout::Score { n_first }).expect("it scores");
     let as_one_text = engine.read_out(&tokens, Readout::Score { n_first: tokens.len() }).expect("it scores");
     assert_eq!((score.len(), &score), (1, &again));

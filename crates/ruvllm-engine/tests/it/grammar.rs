@@ -64,6 +64,26 @@ fn an_answer_is_valid_or_too_long() {
 }
 
 #[test]
+fn masks_computed_while_the_model_runs_are_the_same() {
+    // With one thread there is a core to spare on most machines, with as many as there are cores there is none.
+    let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let [ahead, between] = [1, n_cores].map(|n_threads| {
+        let options = LoadOptions { n_ctx: Some(512), n_seq_max: 3, n_threads, ..LoadOptions::default() };
+        let mut engine = Engine::load(&real_model("smollm2:135m"), &options, &mut |_| {}).expect("it loads");
+        let requests: Vec<GenerateRequest> = (0..5)
+            .map(|seed| GenerateRequest { max_tokens: Some(60), ..request(&engine, &person(), hot(seed)) })
+            .collect();
+        let mut scheduler = engine.scheduler(&Default::default()).expect("valid options");
+        for request in requests {
+            scheduler.submit(request).expect("valid");
+        }
+        let answers = scheduler.run().into_iter().map(|(_, answer)| answer.expect("it runs").tokens);
+        answers.collect::<Vec<_>>()
+    });
+    assert_eq!(ahead, between);
+}
+
+#[test]
 fn in_a_batch_it_is_the_same_and_what_is_forced_takes_no_steps() {
     let (mut engine, mut reference) = (open(4), open(1));
     let sources = [

@@ -72,6 +72,13 @@ fn anthropic_for_python() {
 }
 
 #[test]
+fn embeddings_and_reranking_for_python() {
+    let options = ServerOptions { model: "minilm:l6".to_owned(), ..options() };
+    let bench = Bench::new(&real_model("minilm:l6"), &LoadOptions { n_ctx: None, ..load_options() }, options);
+    check(python, "embeddings_sdk.py", &bench, &[]);
+}
+
+#[test]
 fn prometheus_reads_the_metrics() {
     check(python, "prometheus.py", &smollm2(&KEYS), &[]);
 }
