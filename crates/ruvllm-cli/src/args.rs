@@ -8,7 +8,9 @@ use ruvllm_engine::{GrammarSource, KvPolicy, LoadOptions, Mirostat, SamplerKind,
 use ruvllm_kvcache::disk;
 
 use crate::command::read_text;
-use crate::command::{bench, cache, chat, detect, list, logits, perplexity, pull, rm, run, serve, show, tokenize};
+use crate::command::{
+    bench, cache, chat, detect, list, logits, lora, perplexity, pull, rm, run, serve, show, tokenize,
+};
 use crate::env::Settings;
 use crate::error::{Error, Result};
 use crate::registry::DEFAULT_MODEL;
@@ -61,6 +63,8 @@ pub enum Command {
     Rm(rm::RmArgs),
     /// Show or remove what is kept of prompts and sessions
     Cache(cache::CacheCommand),
+    /// Name, show, merge and convert LoRA adapters
+    Lora(lora::LoraCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),
     /// Write the logits of given token ids to a file

@@ -194,7 +194,8 @@ impl AdaptedRows {
         });
     }
 
-    fn touches(&self, target: usize) -> bool {
+    /// Returns whether any row has an adapter that changes a layer.
+    pub fn touches(&self, target: usize) -> bool {
         self.sets.iter().any(|set| set.parts(target).next().is_some())
     }
 }

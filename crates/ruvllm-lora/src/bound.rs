@@ -196,7 +196,10 @@ impl Targets {
             FactorFormat::Q8 => n + n / 8,
         };
         let of = |delta: &Delta| per_value(delta.rank() * (stride(delta.n_in()) + stride(delta.n_out())));
-        adapter.deltas().map(|delta| of(delta) + 4 * delta.rank() + if delta.is_dora() { 4 * delta.n_out() } else { 0 }).sum()
+        adapter
+            .deltas()
+            .map(|delta| of(delta) + 4 * delta.rank() + if delta.is_dora() { 4 * delta.n_out() } else { 0 })
+            .sum()
     }
 }
 
@@ -215,12 +218,7 @@ struct Layer<'a> {
 impl Layer<'_> {
     /// Turns `m ⊙ (W + s·B·A)/‖W + s·B·A‖` into a gain of the base and a `B` of its own. The norm is of each row (Liu et
     /// al. 2024, DoRA, arXiv:2402.09353).
-    fn take_magnitude(
-        &mut self,
-        magnitude: &[f32],
-        target: &Target,
-        base: &dyn BaseWeights,
-    ) -> Result<(), LoraError> {
+    fn take_magnitude(&mut self, magnitude: &[f32], target: &Target, base: &dyn BaseWeights) -> Result<(), LoraError> {
         let n_in = target.n_in;
         let (mut row, mut gains) = (vec![0.0; n_in], Vec::with_capacity(magnitude.len()));
         for (j, (&m, b)) in magnitude.iter().zip(self.b.chunks_exact_mut(self.rank)).enumerate() {

@@ -1,5 +1,6 @@
 //! Integration tests of the engine: golden models and real models.
 
+mod adapters;
 mod generation;
 mod golden_logits;
 mod grammar;

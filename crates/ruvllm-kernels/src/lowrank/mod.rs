@@ -156,7 +156,12 @@ impl Table {
         assert!(rank > 0 && n_out > 0, "lowrank: rank {rank} to rows of {n_out}");
         b.check(rank, stride(n_out));
         let (n, rest) = (y.len() / n_out, y.len() % n_out);
-        assert!(rest == 0 && t.len() == n * rank, "lowrank: {} values to rows of {n_out}, {} results", t.len(), y.len());
+        assert!(
+            rest == 0 && t.len() == n * rank,
+            "lowrank: {} values to rows of {n_out}, {} results",
+            t.len(),
+            y.len()
+        );
         // SAFETY: as in `shrink`.
         unsafe { (self.expand)(&mut ExpandArgs { b, rank, stride: stride(n_out), t, y, n_out }) }
     }

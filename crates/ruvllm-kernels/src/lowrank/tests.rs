@@ -29,10 +29,7 @@ impl Packed {
         [
             (Factor::F32(&self.f32s), self.f32s.iter().map(|&x| f64::from(x)).collect()),
             (Factor::F16(&self.f16s), self.f16s.iter().map(|x| x.to_f64()).collect()),
-            (
-                Factor::Q8 { quants: &self.quants, scales: &self.scales },
-                (0..self.quants.len()).map(q8).collect(),
-            ),
+            (Factor::Q8 { quants: &self.quants, scales: &self.scales }, (0..self.quants.len()).map(q8).collect()),
         ]
     }
 }

@@ -68,9 +68,8 @@ fn run(isa: Isa, n_threads: usize, sets: &[AdapterSet], x: &[f32]) -> [Vec<f32>;
     let n = sets.len();
     let mut outs = [0, 1, 2].map(|layer| {
         let w = base(layer);
-        let row = |x: &[f32]| -> Vec<f32> {
-            w.chunks_exact(K).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
-        };
+        let row =
+            |x: &[f32]| -> Vec<f32> { w.chunks_exact(K).map(|w| w.iter().zip(x).map(|(w, x)| w * x).sum()).collect() };
         x.chunks_exact(K).flat_map(row).collect::<Vec<f32>>()
     });
     let mut rows = AdaptedRows::new(n, n);
@@ -103,7 +102,9 @@ fn rows_get_what_their_weights_would_give() {
                     let own = w.clone();
                     for &(i, scale) in *members {
                         let change = changed(layer, &adapters[i]);
-                        w.iter_mut().zip(change.iter().zip(&own)).for_each(|(w, (c, o))| *w += f64::from(scale) * (c - o));
+                        w.iter_mut()
+                            .zip(change.iter().zip(&own))
+                            .for_each(|(w, (c, o))| *w += f64::from(scale) * (c - o));
                     }
                     for (j, w) in w.chunks_exact(K).enumerate() {
                         let terms = || w.iter().zip(&x[row * K..]).map(|(w, &x)| w * f64::from(x));

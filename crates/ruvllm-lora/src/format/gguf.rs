@@ -28,8 +28,7 @@ struct Parts<'a> {
 /// # Errors
 /// The file is no adapter, is damaged, or is for another architecture; it holds something else than pairs of factors.
 pub fn read(path: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
-    read_file(&GgufFile::open(path)?, &name_of(path), model)
-        .map_err(|error| error.within(path.display()))
+    read_file(&GgufFile::open(path)?, &name_of(path), model).map_err(|error| error.within(path.display()))
 }
 
 /// Reads an open one.
@@ -103,9 +102,7 @@ fn take(
     }
     for expert in 0..n_experts {
         let target = if is_expert { format!("{base}.{expert}") } else { base.to_owned() };
-        let magnitude = magnitude
-            .map(|m| Values::new(m.ty, m.n_elements(), 1, file.data(m)))
-            .transpose()?;
+        let magnitude = magnitude.map(|m| Values::new(m.ty, m.n_elements(), 1, file.data(m))).transpose()?;
         let pair = (values(a, expert)?, values(b, expert)?);
         deltas.push(Delta::new(target, scale, pair, magnitude, RowOrder::Same)?);
     }

@@ -66,3 +66,6 @@ pub fn read(path: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
 fn name_of(path: &Path) -> String {
     path.file_stem().map_or_else(|| "adapter".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
+
+#[cfg(test)]
+mod tests;

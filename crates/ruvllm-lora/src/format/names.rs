@@ -216,10 +216,7 @@ mod tests {
         assert_eq!(order("llama", "model.layers.0.self_attn.k_proj"), RowOrder::Rotary { n_heads: 2 });
         assert_eq!(order("llama", "model.layers.0.self_attn.v_proj"), RowOrder::Same);
         assert_eq!(order("qwen2", "model.layers.0.self_attn.q_proj"), RowOrder::Same);
-        assert_eq!(
-            order("gptneox", "gpt_neox.layers.1.attention.query_key_value"),
-            RowOrder::ByHead { n_heads: 4 }
-        );
+        assert_eq!(order("gptneox", "gpt_neox.layers.1.attention.query_key_value"), RowOrder::ByHead { n_heads: 4 });
         for module in [
             "vision_tower.encoder.layers.0.self_attn.q_proj",
             "model.layers.x.self_attn.q_proj",

@@ -109,7 +109,8 @@ impl Config {
         }
         let start = fields.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default();
         if CHANGED_BASE.iter().any(|name| start.to_lowercase().starts_with(name)) {
-            let line = format!("init_lora_weights is '{}', which changes the base; convert it to a plain LoRA", shown(start));
+            let line =
+                format!("init_lora_weights is '{}', which changes the base; convert it to a plain LoRA", shown(start));
             return Err(unsupported(line));
         }
         let number = |key: &str, default: f64| match fields.get(key) {
@@ -160,7 +161,8 @@ fn patterns(fields: &Map<String, Value>, name: &str) -> Result<Vec<(Regex, f64)>
     let one = |(key, value): (&String, &Value)| {
         let value = value.as_f64().ok_or_else(|| invalid(format!("{name} of '{}' is no number", shown(key))))?;
         let regex = RegexBuilder::new(&format!(r"^(?:.*\.)?(?:{key})$")).size_limit(PATTERN_BYTES_MAX).build();
-        let regex = regex.map_err(|_| invalid(format!("{name} has the pattern '{}', which cannot be read", shown(key))))?;
+        let regex =
+            regex.map_err(|_| invalid(format!("{name} has the pattern '{}', which cannot be read", shown(key))))?;
         Ok((regex, value))
     };
     table.iter().map(one).collect()
@@ -202,7 +204,10 @@ fn read_tensors(bytes: &Bytes, config: &Config, model: &ModelFacts) -> Result<Ve
     // What is frozen is the model's own; PEFT saves that of a head or of embeddings beside its factors.
     for (name, view) in tensors.iter().filter(|(name, _)| !name.ends_with(".base_layer.weight")) {
         let (module, kind) = split_name(name).ok_or_else(|| {
-            unsupported(format!("tensor '{}' is no factor of a LoRA on a linear layer; only those are applied", shown(name)))
+            unsupported(format!(
+                "tensor '{}' is no factor of a LoRA on a linear layer; only those are applied",
+                shown(name)
+            ))
         })?;
         let part = parts.entry(module.to_owned()).or_default();
         let place = match kind {
@@ -240,13 +245,7 @@ fn split_name(name: &str) -> Option<(&str, Kind)> {
     is_whole.then_some((module, kind))
 }
 
-fn take(
-    bytes: &Bytes,
-    module: &str,
-    part: Parts<'_>,
-    config: &Config,
-    model: &ModelFacts,
-) -> Result<Delta, LoraError> {
+fn take(bytes: &Bytes, module: &str, part: Parts<'_>, config: &Config, model: &ModelFacts) -> Result<Delta, LoraError> {
     let (Some(a), Some(b)) = (part.a, part.b) else { return Err(invalid("lora_A or lora_B is missing")) };
     let (target, order) = names::to_gguf(module, model).ok_or_else(|| {
         shape(format!("the module is no linear layer of the architecture '{}' that is known", model.arch))
