@@ -10,7 +10,7 @@ use ruvllm_engine::{
 use ruvllm_kvcache::disk;
 
 use crate::command::{
-    App, bench, cache, chat, detect, list, logits, perplexity, pull, read_text, rm, run, serve, show, tokenize,
+    App, bench, cache, chat, detect, list, logits, lora, perplexity, pull, read_text, rm, run, serve, show, tokenize,
 };
 use crate::env::Settings;
 use crate::error::{Error, Result};
@@ -64,6 +64,8 @@ pub enum Command {
     Rm(rm::RmArgs),
     /// Show or remove what is kept of prompts and sessions
     Cache(cache::CacheCommand),
+    /// Name, show, merge and convert LoRA adapters
+    Lora(lora::LoraCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),
     /// Write the logits of given token ids to a file

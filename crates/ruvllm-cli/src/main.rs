@@ -64,6 +64,7 @@ fn start() -> Result<ExitCode> {
         Command::Show(args) => args.run(&app),
         Command::Rm(args) => args.run(&app),
         Command::Cache(args) => args.run(&app),
+        Command::Lora(args) => args.run(&app),
         Command::Tokenize(args) => args.run(&app),
         Command::Logits(args) => args.run(&app),
         Command::Perplexity(args) => args.run(&app),

@@ -12,7 +12,7 @@ use crate::speculate::tree::{self, Branch, Forks, Kept};
 use crate::speculate::{Drafting, Speculator};
 use crate::stop::StopFilter;
 use crate::tokenizer::{DecodeStream, Tokenizer};
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, Scope};
 
 /// A request and what came of it so far.
 pub(crate) struct Answer {
@@ -245,6 +245,11 @@ impl Answer {
         self.request.tenant
     }
 
+    /// Returns what its keys and values are good for.
+    pub(crate) fn scope(&self) -> Scope {
+        Scope { tenant: self.request.tenant, adapters: self.request.adapters.clone() }
+    }
+
     /// Returns the request, without its prompt.
     pub(crate) fn request(&self) -> &GenerateRequest {
         &self.request
@@ -282,7 +287,7 @@ impl Answer {
     pub(crate) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<(SeqId, usize), EngineError> {
         let from_disk = |backend: &dyn LlmBackend| backend.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
         let (queued, n_before) = (self.clock.start.elapsed(), from_disk(backend));
-        let (seq, n_cached) = backend.sequence_with_prefix(self.context(), self.request.tenant)?;
+        let (seq, n_cached) = backend.sequence_with_prefix(self.context(), &self.scope())?;
         let n_from_disk = n_cached.min((from_disk(backend) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
         Ok((seq, n_cached))

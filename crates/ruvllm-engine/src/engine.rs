@@ -16,7 +16,7 @@ use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::template::ChatTemplate;
 use crate::text::{self, ModelText};
 use crate::tokenizer::Tokenizer;
-use crate::{EngineError, ErrorKind};
+use crate::{AdapterLoader, AdapterSet, EngineError, ErrorKind, Scope};
 
 /// A loaded model and everything needed to talk to it.
 ///
@@ -141,13 +141,30 @@ impl Engine {
         self.backend.new_sequence()
     }
 
+    /// Opens an empty sequence with adapters.
+    ///
+    /// # Errors
+    /// As [`Engine::new_sequence`]; [`ErrorKind::Adapter`] if they were loaded for another model.
+    pub fn new_adapted_sequence(&mut self, adapters: &AdapterSet) -> Result<SeqId, EngineError> {
+        self.backend.new_adapted_sequence(adapters)
+    }
+
+    /// Returns what reads adapters for this model; a clone may do so on another thread while the engine computes.
+    pub fn adapter_loader(&self) -> AdapterLoader {
+        self.backend.adapter_loader()
+    }
+
     /// Opens a sequence that starts with what is cached of `tokens`, at most all but the last, and returns how many
     /// tokens those are: the rest is to be computed with [`Engine::forward`]. When it is freed, what it holds is cached.
     ///
     /// # Errors
     /// As [`Engine::new_sequence`].
-    pub fn sequence_with_prefix(&mut self, tokens: &[u32], tenant: u64) -> Result<(SeqId, usize), EngineError> {
-        self.backend.sequence_with_prefix(tokens, tenant)
+    pub fn sequence_with_prefix(
+        &mut self,
+        tokens: &[u32],
+        scope: impl Into<Scope>,
+    ) -> Result<(SeqId, usize), EngineError> {
+        self.backend.sequence_with_prefix(tokens, &scope.into())
     }
 
     /// Opens a sequence that starts with the first `len` tokens of another one, without computing or copying them.
@@ -176,8 +193,8 @@ impl Engine {
 
     /// Reads what the cache folder holds of `tokens` into memory, and returns how many leading tokens need no computing
     /// then. Requests do so by themselves; this is for those who know what will be asked.
-    pub fn restore_prefix(&mut self, tokens: &[u32], tenant: u64) -> usize {
-        self.backend.restore_prefix(tokens, tenant)
+    pub fn restore_prefix(&mut self, tokens: &[u32], scope: impl Into<Scope>) -> usize {
+        self.backend.restore_prefix(tokens, &scope.into())
     }
 
     /// Waits until all that was handed to the cache folder is written, and durable unless

@@ -20,6 +20,8 @@ pub enum ErrorKind {
     Options,
     /// A grammar is malformed, too large, or uses what is not supported.
     Grammar,
+    /// An adapter cannot be read, or does not fit the model.
+    Adapter,
     /// The folder of the cache or a session in it cannot be used.
     Cache,
     /// The request was cancelled by its owner.
@@ -86,6 +88,12 @@ impl std::error::Error for EngineError {
 impl From<ruvllm_gguf::GgufError> for EngineError {
     fn from(error: ruvllm_gguf::GgufError) -> EngineError {
         EngineError::new(ErrorKind::Model, error.to_string()).with_source(error)
+    }
+}
+
+impl From<ruvllm_lora::LoraError> for EngineError {
+    fn from(error: ruvllm_lora::LoraError) -> EngineError {
+        EngineError::new(ErrorKind::Adapter, error.to_string()).with_source(error)
     }
 }
 

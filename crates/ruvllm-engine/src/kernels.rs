@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::team::Team;
-use ruvllm_kernels::{Isa, activation, attention, dequant, matmul, norm, rope, softmax};
+use ruvllm_kernels::{Isa, activation, attention, dequant, lowrank, matmul, norm, rope, softmax};
 
 /// The kernels chosen for one instruction set.
 #[derive(Clone, Copy)]
@@ -11,6 +11,7 @@ pub(crate) struct Kernels {
     pub activation: &'static activation::Table,
     pub attention: &'static attention::Table,
     pub dequant: &'static dequant::Table,
+    pub lowrank: &'static lowrank::Table,
     pub matmul: &'static matmul::Table,
     pub norm: &'static norm::Table,
     pub rope: &'static rope::Table,
@@ -24,6 +25,7 @@ impl Kernels {
             activation: activation::pick(isa),
             attention: attention::pick(isa),
             dequant: dequant::pick(isa),
+            lowrank: lowrank::pick(isa),
             matmul: matmul::pick(isa),
             norm: norm::pick(isa),
             rope: rope::pick(isa),

@@ -20,6 +20,7 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+mod adapters;
 mod answer;
 mod backend;
 mod bandwidth;
@@ -33,6 +34,7 @@ mod perplexity;
 mod request;
 mod sampler;
 mod scheduler;
+mod scope;
 mod service;
 mod session;
 mod speculate;
@@ -42,6 +44,7 @@ mod text;
 pub mod tokenizer;
 pub mod tools;
 
+pub use adapters::AdapterLoader;
 pub use backend::{
     DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout,
     Segment, SeqId,
@@ -55,8 +58,10 @@ pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress}
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
+pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
+pub use scope::Scope;
 pub use service::{
     EmbedSink, Observer, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step, Ticket,
 };

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ruvllm_lora::AdapterSet;
+
 use crate::grammar::Grammar;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
@@ -31,6 +33,8 @@ pub struct GenerateRequest {
     /// Whose request it is: cached prefixes are shared within a tenant only, and a quota counts its sequences. 0 is
     /// everybody.
     pub tenant: u64,
+    /// The adapters that are applied, each with its scale.
+    pub adapters: AdapterSet,
     /// Whether tokens are guessed ahead; the answer is the same.
     pub speculation: Speculation,
     /// Who goes first where many wait: the higher. Waiting raises it, so that nobody waits for ever.

@@ -18,6 +18,8 @@ pub enum Owner {
     Sequences,
     /// Blocks that only the prefix cache holds.
     Cache,
+    /// Adapters that are loaded.
+    Adapters,
 }
 
 /// How full a budget is.
@@ -61,7 +63,7 @@ pub struct Pressure {
 pub struct MemoryBudget {
     total_bytes: usize,
     /// By [`Owner`].
-    held: [usize; 2],
+    held: [usize; 3],
     level: Level,
     /// What the caller can do, the mildest first.
     reliefs: Vec<Relief>,
@@ -77,7 +79,7 @@ impl MemoryBudget {
         let total_bytes = bytes / PAGE_BYTES * PAGE_BYTES;
         MemoryBudget {
             total_bytes,
-            held: [0; 2],
+            held: [0; 3],
             level: Level::Low,
             reliefs,
             is_quantisable: true,

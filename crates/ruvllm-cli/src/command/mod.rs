@@ -6,6 +6,7 @@ pub mod chat;
 pub mod detect;
 pub mod list;
 pub mod logits;
+pub mod lora;
 pub mod perplexity;
 pub mod pull;
 pub mod resume;

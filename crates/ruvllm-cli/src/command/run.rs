@@ -7,6 +7,7 @@ use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, Lo
 use serde_json::json;
 
 use super::App;
+use super::lora::LoraArgs;
 use super::resume::Resume;
 use crate::args::{
     CacheArgs, ContextArgs, GrammarArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs,
@@ -20,6 +21,7 @@ Examples:
   ruvllm run --prompt \"Why is the sky blue?\"
   ruvllm run --model gemma3:270m --raw --prompt \"Once upon a time\" --max-tokens 100
   ruvllm run --prompt \"2 + 2 =\" --temp 0 --json         the same answer every time
+  ruvllm run --lora ./adapter --prompt \"Hello\"           with a LoRA adapter
   git diff | ruvllm run --prompt -                       the prompt from standard input
   ruvllm run --choice yes,no --prompt \"Is 7 a prime?\"    one of these, nothing else
   ruvllm run --json-schema person.json --prompt \"Invent a person.\"
@@ -56,6 +58,8 @@ pub struct RunArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
+    lora: LoraArgs,
+    #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -88,8 +92,10 @@ impl RunArgs {
             sampling.seed = sampling.seed.or(resume.session.seed);
             resume.session.seed = sampling.seed;
         }
+        let adapters = self.lora.load(app, &engine)?;
         let request = GenerateRequest {
             prompt,
+            adapters,
             max_tokens: Some(self.max_tokens),
             sampling,
             logprobs: self.logprobs,

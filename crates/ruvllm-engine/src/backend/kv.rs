@@ -8,7 +8,7 @@ use ruvllm_kvcache::{
 use super::persist::Persist;
 use super::tiers::Kernels;
 use super::{KnownPrefix, KvRoom, SeqId};
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, Scope};
 
 /// Blocks brought into fewer bits at once when none is free.
 const SHRUNK_AT_ONCE: usize = 64;
@@ -22,7 +22,8 @@ pub(super) struct Open {
     pub tokens: Vec<u32>,
     /// Where its prefix came from and its blocks go when it ends; `None` for those that stay out of the prefix cache.
     namespace: Option<Namespace>,
-    tenant: u64,
+    /// Whose it is, and what changes the model for it.
+    pub scope: Scope,
     /// How its blocks are kept.
     pub policy: KvPolicy,
     pub ageing: Ageing,
@@ -83,7 +84,8 @@ impl KvStore {
         let sequence = self.pool.sequence(self.n_ctx);
         let tokens = Vec::with_capacity(self.n_ctx);
         let (policy, ageing) = (self.policy, Ageing::default());
-        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, tenant: 0, policy, ageing });
+        self.sequences[slot] =
+            Some(Open { sequence, tokens, namespace: None, scope: Scope::default(), policy, ageing });
         Ok(SeqId(slot))
     }
 
@@ -100,12 +102,12 @@ impl KvStore {
     }
 
     /// Opens a sequence that starts with what is known of `tokens`.
-    pub(super) fn add_known(&mut self, tokens: &[u32], tenant: u64) -> Result<SeqId, EngineError> {
+    pub(super) fn add_known(&mut self, tokens: &[u32], scope: &Scope) -> Result<SeqId, EngineError> {
         let seq = self.add()?;
-        self.restore(tokens, tenant);
-        let namespace = self.tenant_namespace(tenant);
+        self.restore(tokens, scope);
+        let namespace = self.scope_namespace(scope);
         let open = self.sequences[seq.0].as_mut().expect("it was opened just now");
-        open.tenant = tenant;
+        open.scope = scope.clone();
         if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
             open.sequence = prefixes.lookup(namespace, tokens, self.n_ctx);
             open.tokens.extend_from_slice(&tokens[..open.sequence.len()]);
@@ -115,8 +117,8 @@ impl KvStore {
     }
 
     /// Returns what is known of `tokens`; `None` if no prefixes are kept.
-    pub(super) fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
-        let (prefixes, namespace) = (self.prefixes.as_ref()?, self.tenant_namespace(tenant)?);
+    pub(super) fn known_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<KnownPrefix> {
+        let (prefixes, namespace) = (self.prefixes.as_ref()?, self.scope_namespace(scope)?);
         let (n_tokens, in_use_bytes) = prefixes.known(namespace, tokens);
         Some(KnownPrefix { n_tokens, in_use_bytes })
     }
@@ -141,15 +143,22 @@ impl KvStore {
         KvLayout::blocks_for(n_tokens) * self.block_bytes()
     }
 
-    /// Returns what the prefixes of a tenant are valid for, if prefixes are kept.
-    fn tenant_namespace(&self, tenant: u64) -> Option<Namespace> {
-        let namespace = self.namespace.as_ref()?;
-        Some(namespace.clone().part("tenant", &tenant.to_le_bytes()).finish())
+    /// Returns what the prefixes of a scope are valid for, if prefixes are kept. Adapters are known by what they do: one
+    /// that was replaced under its name has other prefixes.
+    fn scope_namespace(&self, scope: &Scope) -> Option<Namespace> {
+        let namespace = self.namespace.clone()?.part("tenant", &scope.tenant.to_le_bytes());
+        let adapters = scope.adapters.identity();
+        Some(adapters.iter().fold(namespace, |namespace, identity| namespace.part("adapters", identity)).finish())
+    }
+
+    /// Sets what changes the model for an empty sequence that stays out of the prefix cache.
+    pub(super) fn set_scope(&mut self, seq: SeqId, scope: Scope) {
+        self.open_mut(seq).scope = scope;
     }
 
     /// Reads what is on disk of `tokens`, and returns how many leading tokens need no computing then.
-    pub(super) fn restore(&mut self, tokens: &[u32], tenant: u64) -> usize {
-        let namespace = self.tenant_namespace(tenant);
+    pub(super) fn restore(&mut self, tokens: &[u32], scope: &Scope) -> usize {
+        let namespace = self.scope_namespace(scope);
         let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) else { return 0 };
         let tokens = &tokens[..tokens.len().min(self.n_ctx)];
         if let Some(persist) = &mut self.persist {
@@ -165,8 +174,8 @@ impl KvStore {
         let mut tokens = Vec::with_capacity(self.n_ctx);
         tokens.extend_from_slice(&parent.tokens[..len]);
         let sequence = self.pool.fork(&parent.sequence, len);
-        let Open { namespace, tenant, policy, ageing, .. } = *parent;
-        let child = Open { sequence, tokens, namespace, tenant, policy, ageing };
+        let Open { namespace, policy, ageing, .. } = *parent;
+        let child = Open { sequence, tokens, namespace, scope: parent.scope.clone(), policy, ageing };
         self.sequences[slot] = Some(child);
         Ok(SeqId(slot))
     }
@@ -260,8 +269,8 @@ impl KvStore {
 
     /// Checks that the sequence's tenant may hold what `n` more tokens take.
     fn check_quota(&self, seq: SeqId, n: usize) -> Result<(), KvError> {
-        let (tenant, sequence) = (self.open(seq).tenant, &self.open(seq).sequence);
-        let own = self.sequences.iter().flatten().filter(|open| open.tenant == tenant);
+        let (tenant, sequence) = (self.open(seq).scope.tenant, &self.open(seq).sequence);
+        let own = self.sequences.iter().flatten().filter(|open| open.scope.tenant == tenant);
         let n_bytes: usize = own.map(|open| self.pool.sequence_bytes(&open.sequence)).sum();
         let n_more = (sequence.len() + n).saturating_sub(sequence.n_reserved()).div_ceil(ruvllm_kvcache::BLOCK_TOKENS);
         self.budget.check_quota(tenant, n_bytes + n_more * self.block_bytes())

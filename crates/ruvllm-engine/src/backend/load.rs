@@ -8,6 +8,9 @@ use ruvllm_kernels::Isa;
 pub use ruvllm_kvcache::disk::FsyncPolicy;
 use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
 
+use ruvllm_lora::Targets;
+use ruvllm_lora::format::ModelFacts;
+
 use super::kv::KvStore;
 use super::persist::Persist;
 use super::{LlmBackend, ModelInfo, NativeBackend, identity};
@@ -142,10 +145,12 @@ impl NativeBackend {
         let persist = folder.map(|folder| Persist::open(folder, &file, options)).transpose()?;
         let content = persist.as_ref().map(|persist| persist.identity);
         let namespace = options.prefix_cache.then(|| identity::of_file(&file, content));
-        let model = {
+        let (model, targets) = {
             let loader = Loader::new(&file, &compute, progress);
-            model::load(&file, &loader, options.n_ctx)?
+            let model = model::load(&file, &loader, options.n_ctx)?;
+            (model, loader.take_targets())
         };
+        let targets = Targets::new(facts(&file, &model)?, targets);
         let n_ctx = context(&model);
         // An encoder sees its whole input at once; a decoder's passes are cut.
         let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
@@ -157,7 +162,7 @@ impl NativeBackend {
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
-        NativeBackend::assemble(compute, model, state, kv, info, file)
+        NativeBackend::assemble(compute, model, state, kv, info, (file, targets))
     }
 
     /// Loads the model that guesses for this one, on the same threads.
@@ -194,6 +199,17 @@ impl NativeBackend {
         self.draft = Some((Box::new(backend), draft.n_branches));
         Ok(())
     }
+}
+
+/// Returns what of the model decides how adapters are read.
+fn facts(file: &GgufFile, model: &Model) -> Result<ModelFacts, EngineError> {
+    let hparams = &model.hparams;
+    Ok(ModelFacts {
+        arch: file.metadata().str("general.architecture")?.unwrap_or_default().to_owned(),
+        n_heads: hparams.n_heads.clone(),
+        n_kv_heads: hparams.n_kv_heads.clone(),
+        n_experts: hparams.n_experts,
+    })
 }
 
 /// Returns the context to open: what was asked for, within what learned positions allow.

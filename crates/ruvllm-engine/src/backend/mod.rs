@@ -19,13 +19,13 @@ use std::sync::Arc;
 use ruvllm_kernels::Isa;
 use ruvllm_kvcache::{CacheStats, Usage};
 
-use crate::EngineError;
 use crate::generate::Generation;
 use crate::model::{LogitRows, Pooling};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
+use crate::{EngineError, Scope};
 
 /// What is known about a loaded model.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,12 +140,12 @@ pub trait LlmBackend: Send {
     fn new_sequence(&mut self) -> Result<SeqId, EngineError>;
 
     /// Opens a sequence that starts with what is cached of `tokens`, at most all but the last, and returns how many
-    /// tokens those are: the rest is to be computed. When it is freed, what it holds is cached in turn. `tenant` keeps
-    /// the prefixes of some apart from those of others; 0 is everybody.
+    /// tokens those are: the rest is to be computed. When it is freed, what it holds is cached in turn, for others of the
+    /// same scope.
     ///
     /// # Errors
-    /// All sequences of [`LoadOptions::n_seq_max`] are open.
-    fn sequence_with_prefix(&mut self, tokens: &[u32], tenant: u64) -> Result<(SeqId, usize), EngineError>;
+    /// All sequences of [`LoadOptions::n_seq_max`] are open, or the scope's adapters are for another model.
+    fn sequence_with_prefix(&mut self, tokens: &[u32], scope: &Scope) -> Result<(SeqId, usize), EngineError>;
 
     /// Opens a sequence that starts with the first `len` tokens of another one, without computing or copying them.
     ///
@@ -209,7 +209,7 @@ pub trait LlmBackend: Send {
     fn reserve(&mut self, seq: SeqId, n: usize) -> Result<(), EngineError>;
 
     /// Returns what a sequence of these tokens would start with, without opening it; `None` if there is no prefix cache.
-    fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix>;
+    fn known_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<KnownPrefix>;
 
     /// Returns what sequences can still have. Costs a look at every cached block.
     fn kv_room(&self) -> KvRoom;

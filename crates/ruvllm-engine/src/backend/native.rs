@@ -5,12 +5,14 @@ use std::sync::{Arc, OnceLock};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
+use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
 use super::embedding::{self, Pool};
 use super::kv::KvStore;
 use super::persist::Persist;
 use super::tiers::Kernels;
 use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId};
+use crate::adapters::AdapterLoader;
 use crate::generate::Generation;
 use crate::kernels::Compute;
 use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, Rows};
@@ -18,7 +20,7 @@ use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, Scope};
 
 /// The most tokens that are taken back at once.
 const REWIND_TOKENS_MAX: usize = 32;
@@ -30,7 +32,7 @@ pub struct NativeBackend {
     state: ForwardState,
     kv: KvStore,
     info: ModelInfo,
-    file: GgufFile,
+    file: Arc<GgufFile>,
     /// Guesses for this one, and how many branches of its guesses are tried.
     pub(super) draft: Option<(Box<NativeBackend>, usize)>,
     /// Built when first asked for: computing logits needs none.
@@ -43,6 +45,8 @@ pub struct NativeBackend {
     tokens: Vec<u32>,
     /// Kept for its allocation: the attention kernel's view of the batch.
     views: Vec<attention::Segment<'static>>,
+    adapted: AdaptedRows,
+    targets: Arc<Targets>,
 }
 
 impl NativeBackend {
@@ -52,7 +56,7 @@ impl NativeBackend {
         state: ForwardState,
         kv: KvStore,
         info: ModelInfo,
-        file: GgufFile,
+        (file, targets): (GgufFile, Targets),
     ) -> Result<NativeBackend, EngineError> {
         let (n_rows, n_seq_max) = (state.n_rows_max(), state.states.len());
         let mut backend = NativeBackend {
@@ -61,7 +65,7 @@ impl NativeBackend {
             state,
             kv,
             info,
-            file,
+            file: Arc::new(file),
             draft: None,
             tokenizer: OnceLock::new(),
             template: None,
@@ -69,6 +73,8 @@ impl NativeBackend {
             wanted: Vec::with_capacity(n_seq_max),
             tokens: Vec::with_capacity(n_rows),
             views: Vec::with_capacity(n_seq_max),
+            adapted: AdaptedRows::new(n_rows, n_seq_max),
+            targets: Arc::new(targets),
         };
         if let Some(source) = backend.file.metadata().str("tokenizer.chat_template")? {
             let (bos, eos) = special_texts(&backend.file)?;
@@ -97,8 +103,8 @@ impl NativeBackend {
     }
 
     /// Reads what is on disk of `tokens`, and returns how many leading tokens need no computing then.
-    pub fn restore_prefix(&mut self, tokens: &[u32], tenant: u64) -> usize {
-        self.kv.restore(tokens, tenant)
+    pub fn restore_prefix(&mut self, tokens: &[u32], scope: &Scope) -> usize {
+        self.kv.restore(tokens, scope)
     }
 
     /// Returns how keys and values are kept.
@@ -114,6 +120,29 @@ impl NativeBackend {
         let seq = self.new_sequence()?;
         self.kv.keep_exact(seq);
         Ok(seq)
+    }
+
+    /// Opens an empty sequence with adapters, outside the prefix cache.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::sequence_with_prefix`].
+    pub fn new_adapted_sequence(&mut self, adapters: &AdapterSet) -> Result<SeqId, EngineError> {
+        self.check_adapters(adapters)?;
+        let seq = self.new_sequence()?;
+        self.kv.set_scope(seq, Scope { adapters: adapters.clone(), ..Scope::default() });
+        Ok(seq)
+    }
+
+    /// Returns what reads adapters for this model, on any thread.
+    pub fn adapter_loader(&self) -> AdapterLoader {
+        AdapterLoader::new(Arc::clone(&self.targets), Arc::clone(&self.file))
+    }
+
+    fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {
+        match adapters.fits(&self.targets) {
+            true => Ok(()),
+            false => Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model")),
+        }
     }
 
     /// Returns how full the memory for keys and values is, and what to do about it.
@@ -175,7 +204,13 @@ impl NativeBackend {
             let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
             open.sequence.segment(rows.first, rows.n)
         }));
-        let batch = Batch { tokens: &self.tokens, rows: &self.rows, wanted: &self.wanted, segments: &views };
+        self.adapted.clear();
+        for rows in &self.rows {
+            let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
+            self.adapted.push(rows.n, &open.scope.adapters);
+        }
+        let (tokens, rows, wanted) = (&self.tokens, &self.rows, &self.wanted);
+        let batch = Batch { tokens, rows, wanted, segments: &views, adapted: &self.adapted };
         let n = self.state.run(&self.model, &self.compute, pool, &batch, logits_at);
         self.views = recycle(views);
         for rows in &self.rows {
@@ -228,8 +263,9 @@ impl LlmBackend for NativeBackend {
         Ok(seq)
     }
 
-    fn sequence_with_prefix(&mut self, tokens: &[u32], tenant: u64) -> Result<(SeqId, usize), EngineError> {
-        let seq = self.kv.add_known(tokens, tenant)?;
+    fn sequence_with_prefix(&mut self, tokens: &[u32], scope: &Scope) -> Result<(SeqId, usize), EngineError> {
+        self.check_adapters(&scope.adapters)?;
+        let seq = self.kv.add_known(tokens, scope)?;
         self.state.states[seq.0].fill(0.0);
         Ok((seq, self.sequence_len(seq)))
     }
@@ -305,8 +341,8 @@ impl LlmBackend for NativeBackend {
         Ok(self.kv.reserve(kernels(&self.compute), std::iter::once((seq, n)))?)
     }
 
-    fn known_prefix(&self, tokens: &[u32], tenant: u64) -> Option<KnownPrefix> {
-        self.kv.known_prefix(tokens, tenant)
+    fn known_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<KnownPrefix> {
+        self.kv.known_prefix(tokens, scope)
     }
 
     fn kv_room(&self) -> KvRoom {

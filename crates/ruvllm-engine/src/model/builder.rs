@@ -113,8 +113,11 @@ impl<'a> Builder<'a> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let (q, k, v) = (n_heads * hp.k_dim, n_kv_heads * hp.k_dim, n_kv_heads * hp.v_dim);
         let (q_proj, k_proj, v_proj) = if self.loader.has(&name("attn_qkv.weight")) {
-            let part = |rows| self.loader.linear_rows(&name("attn_qkv"), hp.n_embd, q + k + v, rows);
-            (part(0..q)?, part(q..q + k)?, part(q + k..q + k + v)?)
+            let part = |alias: &str, rows| {
+                let names = (&*name("attn_qkv"), Some(&*name(alias)));
+                self.loader.linear_rows(names, hp.n_embd, q + k + v, rows)
+            };
+            (part("attn_q", 0..q)?, part("attn_k", q..q + k)?, part("attn_v", q + k..q + k + v)?)
         } else {
             let part = |part: &str, n_out| self.loader.linear(&name(part), hp.n_embd, n_out);
             (part("attn_q", q)?, part("attn_k", k)?, part("attn_v", v)?)
@@ -183,8 +186,8 @@ impl<'a> Builder<'a> {
         let fused =
             !self.loader.has(&name("gate").add_weight()) && self.loader.n_rows(&name("up").add_weight())? == 2 * n_ff;
         let (gate, up) = if fused {
-            let part = |rows| self.loader.linear_rows(&name("up"), n_embd, 2 * n_ff, rows);
-            (Some(part(0..n_ff)?), part(n_ff..2 * n_ff)?)
+            let part = |alias, rows| self.loader.linear_rows((&name("up"), alias), n_embd, 2 * n_ff, rows);
+            (Some(part(Some(&name("gate")), 0..n_ff)?), part(None, n_ff..2 * n_ff)?)
         } else {
             let gate = match self.loader.has(&name("gate").add_weight()) {
                 true => Some(self.loader.linear(&name("gate"), n_embd, n_ff)?),

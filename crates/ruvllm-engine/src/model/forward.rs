@@ -3,8 +3,9 @@
 use ruvllm_kernels::attention::{self, Segment};
 use ruvllm_kernels::team::Shared;
 use ruvllm_kvcache::BlockPool;
+use ruvllm_lora::AdaptedRows;
 
-use super::blocks::{Angles, Buffers, KvAccess, Operand, Rows};
+use super::blocks::{Adapted, Angles, Buffers, KvAccess, Operand, Rows};
 use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
 use crate::kernels::Compute;
 
@@ -69,6 +70,8 @@ pub(crate) struct Batch<'a> {
     pub wanted: &'a [LogitRows],
     /// Blocks of each segment's sequence, for the attention kernel.
     pub segments: &'a [Segment<'a>],
+    /// What adapters the rows have.
+    pub adapted: &'a AdaptedRows,
 }
 
 impl ForwardState {
@@ -252,7 +255,8 @@ impl ForwardState {
             self.logits.resize(place.end, 0.0);
         }
         let logits = &mut self.logits[place];
-        Operand::new(hidden, n, &mut self.buffers.acts).apply(compute, head, logits);
+        let adapted = Adapted::new(batch.adapted).of_rows(&self.logit_rows);
+        Operand::new(hidden, n, &mut self.buffers.acts, adapted).apply(compute, head, logits);
         if model.output.scale != 1.0 {
             logits.iter_mut().for_each(|x| *x *= model.output.scale);
         }
@@ -319,7 +323,8 @@ fn mix(
     states: &mut [Vec<f32>],
     out: &mut [f32],
 ) {
-    let operand = Operand::new(source, pass.batch.tokens.len(), &mut buffers.acts);
+    let adapted = Adapted::new(pass.batch.adapted);
+    let operand = Operand::new(source, pass.batch.tokens.len(), &mut buffers.acts, adapted);
     match &layer.mixer {
         Mixer::Attention(attention) => {
             attention.forward(pass.compute, operand, angles, pass.kv, &mut buffers.attention, out);
@@ -331,11 +336,12 @@ fn mix(
 }
 
 fn feed(layer: &Layer, pass: &Pass<'_, '_>, source: &[f32], buffers: &mut Buffers, out: &mut [f32]) {
-    let n = pass.batch.tokens.len();
+    let (n, adapted) = (pass.batch.tokens.len(), Adapted::new(pass.batch.adapted));
     match &layer.ffn {
         Ffn::Mlp(mlp) => {
-            mlp.forward(pass.compute, Operand::new(source, n, &mut buffers.acts), &mut buffers.mlp, out);
+            let operand = Operand::new(source, n, &mut buffers.acts, adapted);
+            mlp.forward(pass.compute, operand, &mut buffers.mlp, out);
         }
-        Ffn::Moe(moe) => moe.forward(pass.compute, source, n, buffers, out),
+        Ffn::Moe(moe) => moe.forward(pass.compute, (source, n), adapted, buffers, out),
     }
 }

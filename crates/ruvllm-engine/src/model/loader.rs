@@ -8,6 +8,7 @@ use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_kernels::arena::LargePages;
 use ruvllm_kernels::matmul::{Matrix, Packing};
 use ruvllm_kernels::{GgmlType, dequant};
+use ruvllm_lora::Target;
 
 use super::blocks::{Linear, Norm, NormKind};
 use super::hparams::model_error;
@@ -29,6 +30,8 @@ pub(crate) struct Loader<'a> {
     compute: &'a Compute,
     /// Where repacked matrices go, in the order they are asked for: that of the forward pass.
     pages: RefCell<LargePages>,
+    /// Every linear layer so far; its place is its number.
+    targets: RefCell<Vec<Target>>,
     progress: RefCell<&'a mut dyn FnMut(LoadProgress)>,
     done_bytes: Cell<u64>,
     total_bytes: u64,
@@ -47,7 +50,8 @@ impl<'a> Loader<'a> {
     ) -> Loader<'a> {
         let total_bytes = file.tensors().map(|tensor| tensor.n_bytes() as u64).sum();
         let pages = RefCell::new(LargePages::for_about(total_bytes as usize));
-        Loader { file, compute, pages, progress: RefCell::new(progress), done_bytes: Cell::new(0), total_bytes }
+        let (targets, progress, done_bytes) = (RefCell::default(), RefCell::new(progress), Cell::new(0));
+        Loader { file, compute, pages, targets, progress, done_bytes, total_bytes }
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -58,6 +62,20 @@ impl<'a> Loader<'a> {
         self.file
             .tensor(name)
             .ok_or_else(|| model_error(format!("tensor '{name}' is missing; the file is not a complete model")))
+    }
+
+    /// Returns the linear layers that were taken, by number.
+    pub(crate) fn take_targets(&self) -> Vec<Target> {
+        self.targets.take()
+    }
+
+    /// Numbers a linear layer: `rows` of the tensor `name`, which other files may have as the tensor `alias`.
+    fn number(&self, name: &str, rows: Range<usize>, alias: Option<&str>, n_in: usize) -> usize {
+        // A head that is tied to the embeddings is a head all the same.
+        let tensor = if name == "token_embd" { "output" } else { name }.to_owned();
+        let mut targets = self.targets.borrow_mut();
+        targets.push(Target { tensor, rows, alias: alias.map(str::to_owned), n_in });
+        targets.len() - 1
     }
 
     fn take(&self, tensor: &TensorInfo) -> Bytes {
@@ -120,13 +138,13 @@ impl<'a> Loader<'a> {
         if tensor.shape.first() != Some(&n_in) || tensor.n_elements() != n_in * n_out {
             return Err(shape_error(tensor, &[n_in, n_out]));
         }
-        self.rows(name, tensor, 0..n_out)
+        self.rows((name, None), tensor, 0..n_out)
     }
 
-    /// The same for some rows of a fused matrix (QKV, gate·up).
+    /// The same for some rows of a fused matrix (QKV, gate·up), which a file may have by themselves as `alias`.
     pub(crate) fn linear_rows(
         &self,
-        name: &str,
+        (name, alias): (&str, Option<&str>),
         n_in: usize,
         n_out_all: usize,
         rows: Range<usize>,
@@ -135,10 +153,15 @@ impl<'a> Loader<'a> {
         if tensor.shape.first() != Some(&n_in) || tensor.n_elements() != n_in * n_out_all {
             return Err(shape_error(tensor, &[n_in, n_out_all]));
         }
-        self.rows(name, tensor, rows)
+        self.rows((name, alias), tensor, rows)
     }
 
-    fn rows(&self, name: &str, tensor: &TensorInfo, rows: Range<usize>) -> Result<Linear, EngineError> {
+    fn rows(
+        &self,
+        (name, alias): (&str, Option<&str>),
+        tensor: &TensorInfo,
+        rows: Range<usize>,
+    ) -> Result<Linear, EngineError> {
         let bias_name = format!("{name}.bias");
         let bias = match self.file.tensor(&bias_name) {
             Some(bias) => {
@@ -148,8 +171,8 @@ impl<'a> Loader<'a> {
             }
             None => None,
         };
-        let matrix = self.matrix(tensor, rows)?;
-        Ok(Linear::new(matrix, bias))
+        let matrix = self.matrix(tensor, rows.clone())?;
+        Ok(Linear::new(self.number(name, rows, alias, matrix.n_cols()), matrix, bias))
     }
 
     /// Takes the experts of a 3-D tensor `{name}.weight` `[n_experts, n_out, n_in]`, or of one tensor an expert
@@ -164,7 +187,8 @@ impl<'a> Loader<'a> {
     ) -> Result<Vec<Linear>, EngineError> {
         let fused = format!("blk.{layer}.{kind}_exps");
         if !self.has(&format!("{fused}.weight")) {
-            return (0..n_experts).map(|e| self.linear(&format!("blk.{layer}.{kind}.{e}"), n_in, n_out)).collect();
+            let one = |e| self.expert(&format!("blk.{layer}.{kind}.{e}"), &format!("{fused}.{e}"), n_in, n_out);
+            return (0..n_experts).map(one).collect();
         }
         let tensor = self.need(&format!("{fused}.weight"))?;
         if tensor.shape != [n_in, n_out, n_experts] {
@@ -178,9 +202,15 @@ impl<'a> Loader<'a> {
             .map(|e| {
                 let matrix = self.matrix(tensor, e * n_out..(e + 1) * n_out)?;
                 let bias = biases.as_ref().map(|all| all[e * n_out..(e + 1) * n_out].to_vec());
-                Ok(Linear::new(matrix, bias))
+                let id = self.number(&format!("{fused}.{e}"), 0..n_out, None, n_in);
+                Ok(Linear::new(id, matrix, bias))
             })
             .collect()
+    }
+
+    /// Takes an expert that is a tensor of its own.
+    fn expert(&self, name: &str, alias: &str, n_in: usize, n_out: usize) -> Result<Linear, EngineError> {
+        self.linear_rows((name, Some(alias)), n_in, n_out, 0..n_out)
     }
 
     fn matrix(&self, tensor: &TensorInfo, rows: Range<usize>) -> Result<Matrix, EngineError> {

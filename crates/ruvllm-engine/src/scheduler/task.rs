@@ -123,12 +123,12 @@ impl Task {
         n_ended: u64,
         nobody_runs: bool,
     ) -> Waiting {
-        let context = self.answer.context();
-        let known = backend.known_prefix(context, self.tenant());
+        let (context, scope) = (self.answer.context(), self.answer.scope());
+        let known = backend.known_prefix(context, &scope);
         let (n_known, in_use_bytes) = known.map_or((0, 0), |known| (known.n_tokens, known.in_use_bytes));
         // At least one more block than is known, all of it before the last token.
         let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;
-        let waits_for = |other: &Task| other.tenant() == self.tenant() && other.will_know(backend, &context[..next]);
+        let waits_for = |other: &Task| other.answer.scope() == scope && other.will_know(backend, &context[..next]);
         let standing = match &self.gave_way {
             // As much room as it did not find then is there only when somebody has ended.
             Some(way) if way.n_ended == n_ended && !nobody_runs => match way.by_quota {

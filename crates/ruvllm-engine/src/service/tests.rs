@@ -8,6 +8,7 @@ use ruvllm_kernels::Isa;
 use ruvllm_testkit::Golden;
 
 use super::*;
+use crate::Scope;
 use crate::backend::{KnownPrefix, KvRoom, Segment, SeqId};
 use crate::generate::Generation;
 use crate::request::FinishReason;
@@ -47,7 +48,7 @@ impl LlmBackend for Counting {
         Ok(SeqId(free))
     }
 
-    fn sequence_with_prefix(&mut self, _: &[u32], _: u64) -> Result<(SeqId, usize), EngineError> {
+    fn sequence_with_prefix(&mut self, _: &[u32], _: &Scope) -> Result<(SeqId, usize), EngineError> {
         Ok((self.new_sequence()?, 0))
     }
 
@@ -100,7 +101,7 @@ impl LlmBackend for Counting {
         Ok(())
     }
 
-    fn known_prefix(&self, _: &[u32], _: u64) -> Option<KnownPrefix> {
+    fn known_prefix(&self, _: &[u32], _: &Scope) -> Option<KnownPrefix> {
         None
     }
 

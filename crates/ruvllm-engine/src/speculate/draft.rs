@@ -70,7 +70,7 @@ impl Drafting {
                 let n_right = self.n_right.min(draft.sequence_len(seq));
                 draft.rewind(seq, n_right).map(|()| seq)
             }
-            None => draft.sequence_with_prefix(context, tenant).map(|(seq, _)| seq),
+            None => draft.sequence_with_prefix(context, &tenant.into()).map(|(seq, _)| seq),
         };
         match seq {
             Ok(seq) => (self.seq, self.n_right) = (Some(seq), context.len()),

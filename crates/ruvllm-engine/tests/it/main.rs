@@ -1,5 +1,6 @@
 //! Integration tests of the engine: golden models and real models.
 
+mod adapters;
 mod company;
 mod draft;
 mod embedding;

@@ -7,7 +7,7 @@ use crate::softmax;
 use half::f16;
 use std::arch::x86_64::*;
 
-struct Zmm;
+pub(crate) struct Zmm;
 type Q4 = Packed<4>;
 type Q2 = Packed<2>;
 

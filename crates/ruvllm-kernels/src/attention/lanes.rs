@@ -9,7 +9,7 @@ use half::f16;
 ///
 /// # Safety
 /// Callers enable the instruction set; pointers lead 16 elements, at any alignment.
-pub(super) unsafe trait Lanes {
+pub(crate) unsafe trait Lanes {
     /// 16 floats.
     type V: Copy;
     /// 16 integers of 32 bits.

@@ -54,7 +54,7 @@
 
 mod attend;
 mod exact;
-mod lanes;
+pub(crate) mod lanes;
 mod layout;
 mod plan;
 mod quant;
@@ -65,11 +65,11 @@ mod store;
 mod worker;
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 #[cfg(target_arch = "aarch64")]
-mod neon;
+pub(crate) mod neon;
 #[cfg(test)]
 mod tests;
 

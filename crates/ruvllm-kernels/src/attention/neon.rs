@@ -8,7 +8,7 @@ use half::f16;
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-struct Quads;
+pub(crate) struct Quads;
 type Q4 = Packed<4>;
 type Q2 = Packed<2>;
 

@@ -2,6 +2,7 @@
 
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix};
 use ruvllm_kernels::team::Upcoming;
+use ruvllm_lora::AdaptedRows;
 
 use crate::kernels::Compute;
 
@@ -9,16 +10,18 @@ use crate::kernels::Compute;
 pub(crate) struct Linear {
     matrix: Matrix,
     bias: Option<Vec<f32>>,
+    /// Its number among those that adapters can change.
+    id: usize,
     /// What a pass reads after this one's weights and those multiplied together with it.
     pub next: Upcoming,
 }
 
 impl Linear {
-    pub(crate) fn new(matrix: Matrix, bias: Option<Vec<f32>>) -> Linear {
+    pub(crate) fn new(id: usize, matrix: Matrix, bias: Option<Vec<f32>>) -> Linear {
         if let Some(bias) = &bias {
             assert_eq!(bias.len(), matrix.n_rows(), "bias and matrix differ in rows");
         }
-        Linear { matrix, bias, next: Upcoming::default() }
+        Linear { matrix, bias, id, next: Upcoming::default() }
     }
 
     pub(crate) fn n_out(&self) -> usize {
@@ -43,17 +46,41 @@ impl Linear {
     }
 }
 
+/// What adapters change in the rows of a pass.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Adapted<'a> {
+    /// The adapters of each row of the batch; `None` if no row has any.
+    rows: Option<&'a AdaptedRows>,
+    /// Which row of the batch each row at hand is; `None` if they are the first in order.
+    picked: Option<&'a [u32]>,
+}
+
+impl<'a> Adapted<'a> {
+    pub(crate) fn new(rows: &'a AdaptedRows) -> Adapted<'a> {
+        Adapted { rows: (!rows.is_empty()).then_some(rows), picked: None }
+    }
+
+    /// The same for some rows of the batch.
+    pub(crate) fn of_rows<'b>(self, picked: &'b [u32]) -> Adapted<'b>
+    where
+        'a: 'b,
+    {
+        Adapted { rows: self.rows, picked: Some(picked) }
+    }
+}
+
 /// Rows `x`: `[n, k]` that several matrices are multiplied with; brought into each format once.
 pub(crate) struct Operand<'a> {
     x: &'a [f32],
     n: usize,
     acts: &'a mut Acts,
+    adapted: Adapted<'a>,
     started: bool,
 }
 
 impl<'a> Operand<'a> {
-    pub(crate) fn new(x: &'a [f32], n: usize, acts: &'a mut Acts) -> Operand<'a> {
-        Operand { x, n, acts, started: false }
+    pub(crate) fn new(x: &'a [f32], n: usize, acts: &'a mut Acts, adapted: Adapted<'a>) -> Operand<'a> {
+        Operand { x, n, acts, adapted, started: false }
     }
 
     /// Makes an operand of other rows in the same activation buffer.
@@ -61,7 +88,7 @@ impl<'a> Operand<'a> {
     where
         'a: 'b,
     {
-        Operand::new(x, self.n, self.acts)
+        Operand::new(x, self.n, self.acts, self.adapted)
     }
 
     pub(crate) fn n_rows(&self) -> usize {
@@ -94,6 +121,11 @@ impl<'a> Operand<'a> {
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
         matmul::matmul_many(&compute.team, self.acts, &mut work);
+        if let Some(rows) = self.adapted.rows {
+            let how = (compute.kernels.lowrank, &*compute.team);
+            let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));
+            rows.apply(how, (self.x, self.n), self.adapted.picked, products);
+        }
         for (linear, _, out) in &mut products {
             linear.add_bias(out);
         }
@@ -103,6 +135,13 @@ impl<'a> Operand<'a> {
     pub(crate) fn apply_rows(&mut self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
         self.prepare(compute, linear.matrix.act_format());
         matmul::matmul_rows(&compute.team, &linear.matrix, self.acts, rows, out);
+        if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
+            let (how, k) = ((compute.kernels.lowrank, &*compute.team), self.x.len() / self.n);
+            for (&row, out) in rows.iter().zip(out.chunks_exact_mut(linear.n_out())) {
+                let x = &self.x[row as usize * k..][..k];
+                adapted.apply(how, (x, 1), Some(&[row]), [(linear.id, out)]);
+            }
+        }
         linear.add_bias(out);
     }
 }

@@ -11,7 +11,7 @@ mod short_conv;
 
 pub(crate) use attention::{Attention, HeadNorm, KvAccess, Rows};
 pub(crate) use buffers::{Angles, Buffers, Sizes};
-pub(crate) use linear::{Linear, Operand};
+pub(crate) use linear::{Adapted, Linear, Operand};
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{ExpertActivation, Gating, Moe, SharedExpert};
 pub(crate) use norm::{Norm, NormKind};

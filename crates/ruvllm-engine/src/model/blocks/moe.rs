@@ -4,7 +4,7 @@ use ruvllm_kernels::activation::Activation;
 
 use super::buffers::{Buffers, MoeBuffers};
 use super::mlp::gated;
-use super::{Linear, Mlp, Operand};
+use super::{Adapted, Linear, Mlp, Operand};
 use crate::kernels::Compute;
 
 /// How router logits become expert weights.
@@ -72,10 +72,17 @@ impl Moe {
     }
 
     /// Writes the block's output for `x`: `[n, n_embd]` to `out`: `[n, n_embd]`.
-    pub(crate) fn forward(&self, compute: &Compute, x: &[f32], n: usize, all: &mut Buffers, out: &mut [f32]) {
+    pub(crate) fn forward(
+        &self,
+        compute: &Compute,
+        (x, n): (&[f32], usize),
+        adapted: Adapted<'_>,
+        all: &mut Buffers,
+        out: &mut [f32],
+    ) {
         let (n_experts, n_embd) = (self.up.len(), x.len() / n);
         let buffers = &mut all.moe;
-        let mut operand = Operand::new(x, n, &mut all.acts);
+        let mut operand = Operand::new(x, n, &mut all.acts, adapted);
         operand.apply(compute, &self.router, &mut buffers.scores[..n * n_experts]);
         for row in 0..n {
             let scores = &mut buffers.scores[row * n_experts..(row + 1) * n_experts];
@@ -83,7 +90,7 @@ impl Moe {
             self.route(compute, scores, &mut buffers.chosen[slots.clone()], &mut buffers.weights[slots]);
         }
         for expert in 0..n_experts {
-            self.run_expert(compute, expert, n, &mut operand, buffers);
+            self.run_expert(compute, (expert, n), adapted, &mut operand, buffers);
         }
         // Combined in the order of the router's choice, so that a row's result does not depend on its batch.
         out.fill(0.0);
@@ -93,7 +100,7 @@ impl Moe {
             out[row * n_embd..(row + 1) * n_embd].iter_mut().zip(result).for_each(|(y, r)| *y += weight * r);
         }
         if let Some(shared) = &self.shared {
-            shared.add(compute, x, n, all, out);
+            shared.add(compute, (x, n), adapted, all, out);
         }
     }
 
@@ -128,8 +135,8 @@ impl Moe {
     fn run_expert(
         &self,
         compute: &Compute,
-        expert: usize,
-        n: usize,
+        (expert, n): (usize, usize),
+        adapted: Adapted<'_>,
         operand: &mut Operand<'_>,
         buffers: &mut MoeBuffers,
     ) {
@@ -158,7 +165,11 @@ impl Moe {
             }
         }
         let results = &mut buffers.expert[..n_mine * n_embd];
-        Operand::new(gate, n_mine, &mut buffers.acts).apply(compute, &self.down[expert], results);
+        Operand::new(gate, n_mine, &mut buffers.acts, adapted.of_rows(&buffers.rows)).apply(
+            compute,
+            &self.down[expert],
+            results,
+        );
         for (result, &slot) in results.chunks_exact(n_embd).zip(&buffers.slots) {
             buffers.outputs[slot as usize * n_embd..(slot as usize + 1) * n_embd].copy_from_slice(result);
         }
@@ -167,13 +178,20 @@ impl Moe {
 
 impl SharedExpert {
     /// Adds the shared expert's output for `x` to `out`.
-    fn add(&self, compute: &Compute, x: &[f32], n: usize, all: &mut Buffers, out: &mut [f32]) {
+    fn add(
+        &self,
+        compute: &Compute,
+        (x, n): (&[f32], usize),
+        adapted: Adapted<'_>,
+        all: &mut Buffers,
+        out: &mut [f32],
+    ) {
         let n_embd = x.len() / n;
         let result = &mut all.moe.expert[..n * n_embd];
-        self.mlp.forward(compute, Operand::new(x, n, &mut all.acts), &mut all.mlp, result);
+        self.mlp.forward(compute, Operand::new(x, n, &mut all.acts, adapted), &mut all.mlp, result);
         if let Some(gate) = &self.gate {
             let scores = &mut all.moe.scores[..n];
-            Operand::new(x, n, &mut all.acts).apply(compute, gate, scores);
+            Operand::new(x, n, &mut all.acts, adapted).apply(compute, gate, scores);
             for (row, score) in result.chunks_exact_mut(n_embd).zip(scores) {
                 let weight = 1.0 / (1.0 + (-*score).exp());
                 row.iter_mut().for_each(|y| *y *= weight);

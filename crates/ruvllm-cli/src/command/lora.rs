@@ -1,0 +1,416 @@
+//! `ruvllm lora`: adapters under names, what is in them, and merging.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand, ValueEnum};
+use ruvllm_engine::{AdapterSet, Engine, FactorFormat};
+use ruvllm_gguf::GgufFile;
+use ruvllm_lora::format::{self, ModelFacts, gguf, peft};
+use ruvllm_lora::manager::check_name;
+use ruvllm_lora::merge::{Method, merge};
+use ruvllm_lora::{Adapter, LoraError};
+use serde_json::json;
+
+use super::App;
+use crate::args::{ModelArgs, OutputArgs};
+use crate::error::{Error, Result};
+use crate::output::{bytes, count, print, print_json, print_line, table};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm lora info ./adapter
+  ruvllm lora add poet ./adapter && ruvllm run --lora poet --prompt \"A line about rain.\"
+  ruvllm lora merge ./a:0.7 ./b:0.3 --rank 8 --out merged.gguf
+  ruvllm lora export poet --out ./peft-folder
+
+An adapter is a PEFT folder (adapter_config.json, adapter_model.safetensors), a GGUF file, or a name
+that 'ruvllm lora add' gave.";
+
+/// `ruvllm lora`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct LoraCommand {
+    #[command(subcommand)]
+    command: LoraSubcommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LoraSubcommand {
+    /// List the adapters that have a name
+    List(ListArgs),
+    /// Check an adapter against a model and keep a copy under a name
+    Add(AddArgs),
+    /// Remove a named adapter
+    Rm(RmArgs),
+    /// Show what is in an adapter
+    Info(InfoArgs),
+    /// Make one adapter of several
+    Merge(MergeArgs),
+    /// Write an adapter as a GGUF file or a PEFT folder
+    Export(ExportArgs),
+}
+
+#[derive(Args, Debug)]
+struct ListArgs {
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+struct AddArgs {
+    /// What to call it: letters, digits, '.', '_' and '-'
+    name: String,
+    /// A PEFT folder or a GGUF file
+    path: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+struct RmArgs {
+    /// The name
+    name: String,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+struct InfoArgs {
+    /// A name, a PEFT folder or a GGUF file
+    adapter: String,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+struct MergeArgs {
+    /// Adapters, each with its weight behind ':' if it is not 1
+    #[arg(required = true, value_name = "ADAPTER[:WEIGHT]")]
+    adapters: Vec<LoraArg>,
+    /// How
+    #[arg(long, value_enum, default_value_t = MethodArg::Linear)]
+    method: MethodArg,
+    /// The rank of the result [default: the sum of the ranks; ties and dare: the largest]
+    #[arg(long, value_name = "N")]
+    rank: Option<usize>,
+    /// The share of values that ties and dare keep
+    #[arg(long, value_name = "P", default_value_t = 0.5)]
+    density: f64,
+    /// How far slerp goes from the first to the second
+    #[arg(long, value_name = "T", default_value_t = 0.5)]
+    t: f64,
+    /// Decides which values dare drops
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+    /// Where to write: a GGUF file, or a PEFT folder if the name has another ending
+    #[arg(long, value_name = "PATH")]
+    out: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+struct ExportArgs {
+    /// A name, a PEFT folder or a GGUF file
+    adapter: String,
+    /// Where to write: a GGUF file, or a PEFT folder if the name has another ending
+    #[arg(long, value_name = "PATH")]
+    out: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MethodArg {
+    /// The weighted mean
+    Linear,
+    /// The weighted sum (task arithmetic); with a rank it is cut back to that
+    Sum,
+    /// Along the arc between two
+    Slerp,
+    /// Trim, elect signs, mean
+    Ties,
+    /// Drop at random and rescale
+    Dare,
+}
+
+/// An adapter and the number behind it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraArg {
+    adapter: String,
+    scale: f32,
+}
+
+impl FromStr for LoraArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<LoraArg, String> {
+        // A path may hold colons; what is no number belongs to it.
+        let split = text.rsplit_once(':').and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
+        let (adapter, scale) = split.unwrap_or((text, 1.0));
+        if adapter.is_empty() || !scale.is_finite() {
+            return Err("use PATH or PATH:SCALE".to_owned());
+        }
+        Ok(LoraArg { adapter: adapter.to_owned(), scale })
+    }
+}
+
+/// Adapters that a command applies.
+#[derive(Args, Clone, Debug)]
+pub struct LoraArgs {
+    /// Apply a LoRA adapter, with a scale behind ':' if it is not 1; may be given several times
+    #[arg(long, value_name = "NAME|PATH[:SCALE]", help_heading = "Model")]
+    pub lora: Vec<LoraArg>,
+}
+
+impl LoraArgs {
+    /// Loads the adapters for a model.
+    ///
+    /// # Errors
+    /// One cannot be read or does not fit the model, or they are too many.
+    pub fn load(&self, app: &App, engine: &Engine) -> Result<AdapterSet> {
+        let loader = engine.adapter_loader();
+        let mut adapters = Vec::with_capacity(self.lora.len());
+        for LoraArg { adapter, scale } in &self.lora {
+            adapters.push((loader.load(&locate(app, adapter), FactorFormat::default())?, *scale));
+        }
+        Ok(AdapterSet::new(adapters)?)
+    }
+}
+
+/// Returns the folder of named adapters.
+fn folder(app: &App) -> PathBuf {
+    app.settings.home.join("adapters")
+}
+
+/// Returns where an adapter is: what was added under the name, else the path.
+fn locate(app: &App, adapter: &str) -> PathBuf {
+    let is_name = check_name(adapter).is_ok();
+    let named = [folder(app).join(format!("{adapter}.gguf")), folder(app).join(adapter)];
+    named.into_iter().find(|path| is_name && path.exists()).unwrap_or_else(|| PathBuf::from(adapter))
+}
+
+impl LoraCommand {
+    /// Does what the subcommand says.
+    ///
+    /// # Errors
+    /// A failure that names the adapter and what is wrong with it.
+    pub fn run(&self, app: &App) -> Result<()> {
+        match &self.command {
+            LoraSubcommand::List(args) => args.run(app),
+            LoraSubcommand::Add(args) => args.run(app),
+            LoraSubcommand::Rm(args) => args.run(app),
+            LoraSubcommand::Info(args) => args.run(app),
+            LoraSubcommand::Merge(args) => args.run(app),
+            LoraSubcommand::Export(args) => args.run(app),
+        }
+    }
+}
+
+/// Returns what of the model decides how adapters are read.
+fn facts(app: &App, model: &ModelArgs) -> Result<ModelFacts> {
+    let path = app.store().locate(&model.model, true)?;
+    Ok(ModelFacts::of_file(&GgufFile::open(&path)?)?)
+}
+
+fn read(app: &App, adapter: &str, facts: &ModelFacts) -> Result<Adapter> {
+    Ok(format::read(&locate(app, adapter), facts)?)
+}
+
+/// Writes an adapter in the form that the path's ending asks for.
+fn write(adapter: &Adapter, facts: &ModelFacts, path: &Path) -> Result<()> {
+    let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
+    Ok(if is_gguf { gguf::write(adapter, facts, path) } else { peft::write(adapter, facts, path) }?)
+}
+
+impl ListArgs {
+    fn run(&self, app: &App) -> Result<()> {
+        let folder = folder(app);
+        let mut all = Vec::new();
+        let entries = std::fs::read_dir(&folder).map(|entries| entries.flatten().collect()).unwrap_or(Vec::new());
+        for entry in entries {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let name = name.strip_suffix(".gguf").unwrap_or(&name).to_owned();
+            let files = if path.is_dir() {
+                vec![path.join(peft::CONFIG), path.join(peft::WEIGHTS)]
+            } else {
+                vec![path.clone()]
+            };
+            let n_bytes: u64 =
+                files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|about| about.len()).sum();
+            if check_name(&name).is_ok() {
+                all.push((name, path, n_bytes));
+            }
+        }
+        all.sort();
+        if self.output.json {
+            let one = |(name, path, n_bytes): &(String, PathBuf, u64)| json!({ "name": name, "path": path, "bytes": n_bytes });
+            return print_json(&json!({ "adapters": all.iter().map(one).collect::<Vec<_>>() }));
+        }
+        if all.is_empty() {
+            return print_line("no adapters; 'ruvllm lora add NAME PATH' adds one");
+        }
+        let mut rows = vec![["NAME", "FORM", "SIZE"].map(str::to_owned).to_vec()];
+        for (name, path, n_bytes) in all {
+            rows.push(vec![name, if path.is_dir() { "peft" } else { "gguf" }.to_owned(), bytes(n_bytes)]);
+        }
+        print(&table(&rows, &[2]))
+    }
+}
+
+impl AddArgs {
+    fn run(&self, app: &App) -> Result<()> {
+        check_name(&self.name)?;
+        let facts = facts(app, &self.model)?;
+        let adapter = format::read(&self.path, &facts)?;
+        adapter.check_values()?;
+        let folder = folder(app);
+        std::fs::create_dir_all(&folder).map_err(cannot_write(&folder))?;
+        remove(app, &self.name)?;
+        let is_peft = self.path.is_dir() || self.path.file_name().is_some_and(|name| name == peft::CONFIG);
+        let to = if is_peft { folder.join(&self.name) } else { folder.join(format!("{}.gguf", self.name)) };
+        if is_peft {
+            let from = if self.path.is_dir() { &*self.path } else { self.path.parent().unwrap_or(Path::new(".")) };
+            std::fs::create_dir_all(&to).map_err(cannot_write(&to))?;
+            for file in [peft::WEIGHTS, peft::CONFIG] {
+                std::fs::copy(from.join(file), to.join(file)).map_err(cannot_write(&to))?;
+            }
+        } else {
+            std::fs::copy(&self.path, &to).map_err(cannot_write(&to))?;
+        }
+        if self.output.json {
+            return print_json(&json!({ "name": self.name, "path": to }));
+        }
+        print_line(&format!("added {}, {} values of rank up to {}", self.name, adapter.n_params(), adapter.rank_max()))
+    }
+}
+
+/// Returns what makes an error of one in writing to `path`.
+fn cannot_write(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| Error::io("write", path, &error)
+}
+
+/// Removes a named adapter, and returns whether there was one.
+fn remove(app: &App, name: &str) -> Result<bool> {
+    check_name(name)?;
+    let (file, dir) = (folder(app).join(format!("{name}.gguf")), folder(app).join(name));
+    let is_there = file.exists() || dir.exists();
+    if file.exists() {
+        std::fs::remove_file(&file).map_err(|error| Error::io("remove", &file, &error))?;
+    }
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(|error| Error::io("remove", &dir, &error))?;
+    }
+    Ok(is_there)
+}
+
+impl RmArgs {
+    fn run(&self, app: &App) -> Result<()> {
+        if !remove(app, &self.name)? {
+            return Err(Error::failure(format_args!("there is no adapter '{}'; see 'ruvllm lora list'", self.name)));
+        }
+        if self.output.json {
+            return print_json(&json!({ "name": self.name }));
+        }
+        print_line(&format!("removed {}", self.name))
+    }
+}
+
+impl InfoArgs {
+    fn run(&self, app: &App) -> Result<()> {
+        let adapter = read(app, &self.adapter, &facts(app, &self.model)?)?;
+        adapter.check_values()?;
+        if self.output.json {
+            let targets = adapter.deltas().map(|delta| {
+                json!({
+                    "tensor": delta.target, "rank": delta.rank(), "scale": delta.scale, "inputs": delta.n_in(),
+                    "outputs": delta.n_out(), "type": delta.ty().name(), "dora": delta.is_dora(),
+                })
+            });
+            let targets: Vec<_> = targets.collect();
+            return print_json(&json!({
+                "name": adapter.name(), "parameters": adapter.n_params(), "bytes": adapter.n_bytes(), "targets": targets,
+            }));
+        }
+        let mut rows = vec![["TENSOR", "RANK", "SCALE", "SHAPE", "TYPE"].map(str::to_owned).to_vec()];
+        for delta in adapter.deltas() {
+            let ty = if delta.is_dora() { format!("{}, DoRA", delta.ty()) } else { delta.ty().to_string() };
+            let shape = format!("{} x {}", delta.n_out(), delta.n_in());
+            rows.push(vec![delta.target.clone(), delta.rank().to_string(), delta.scale.to_string(), shape, ty]);
+        }
+        let size = bytes(adapter.n_bytes() as u64);
+        print_line(&format!("{}: {} values, {size}\n", adapter.name(), count(adapter.n_params() as u64)))?;
+        print(&table(&rows, &[1, 2]))
+    }
+}
+
+impl MergeArgs {
+    fn run(&self, app: &App) -> Result<()> {
+        let facts = facts(app, &self.model)?;
+        let read = |arg: &LoraArg| Ok((Arc::new(read(app, &arg.adapter, &facts)?), f64::from(arg.scale)));
+        let adapters = self.adapters.iter().map(read).collect::<Result<Vec<_>>>()?;
+        let method = match self.method {
+            MethodArg::Linear => Method::Linear,
+            MethodArg::Sum => Method::TaskArithmetic,
+            MethodArg::Slerp => Method::Slerp { t: self.t },
+            MethodArg::Ties => Method::Ties { density: self.density },
+            MethodArg::Dare => Method::Dare { density: self.density, seed: self.seed },
+        };
+        let name = self.out.file_stem().map_or_else(|| "merged".to_owned(), |stem| stem.to_string_lossy().into_owned());
+        let borrowed: Vec<(&Adapter, f64)> = adapters.iter().map(|(adapter, weight)| (&**adapter, *weight)).collect();
+        let merged = merge(&name, &borrowed, method, self.rank)?;
+        write(&merged, &facts, &self.out)?;
+        told(&merged, &self.out, self.output.json)
+    }
+}
+
+impl ExportArgs {
+    fn run(&self, app: &App) -> Result<()> {
+        let facts = facts(app, &self.model)?;
+        let adapter = read(app, &self.adapter, &facts)?;
+        write(&adapter, &facts, &self.out)?;
+        told(&adapter, &self.out, self.output.json)
+    }
+}
+
+/// Says what was written.
+fn told(adapter: &Adapter, path: &Path, is_json: bool) -> Result<()> {
+    let (n_targets, rank) = (adapter.deltas().len(), adapter.rank_max());
+    if is_json {
+        let about = json!({ "path": path, "tensors": n_targets, "rank": rank, "parameters": adapter.n_params() });
+        return print_json(&about);
+    }
+    print_line(&format!("wrote {}: {n_targets} tensors, rank up to {rank}", path.display()))
+}
+
+impl From<LoraError> for Error {
+    fn from(error: LoraError) -> Error {
+        Error::failure(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_stand_behind_the_last_colon() {
+        let of = |text: &str| text.parse::<LoraArg>().map(|arg| (arg.adapter, arg.scale));
+        assert_eq!(of("a/b"), Ok(("a/b".to_owned(), 1.0)));
+        assert_eq!(of("a/b:0.5"), Ok(("a/b".to_owned(), 0.5)));
+        assert_eq!(of("a:b:-2"), Ok(("a:b".to_owned(), -2.0)));
+        assert_eq!(of("C:\\a"), Ok(("C:\\a".to_owned(), 1.0)));
+        assert!(of(":1").is_err() && of("a:nan").is_err());
+    }
+}

@@ -1,0 +1,135 @@
+//! Adapters for a loaded model: read, checked against its layers, and brought into the form that is multiplied with.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ruvllm_gguf::GgufFile;
+use ruvllm_kernels::dequant;
+use ruvllm_kvcache::MemoryBudget;
+use ruvllm_lora::manager::AdapterManager;
+use ruvllm_lora::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
+
+use crate::EngineError;
+
+/// Adapters beside the hot ones whose files a manager keeps mapped.
+const N_WARM_MAX: usize = 256;
+
+/// Loads adapters for one model. It shares the model's file and nothing that computing needs, so any thread may use it.
+///
+/// ```no_run
+/// use ruvllm_engine::{AdapterSet, Engine, FactorFormat, GenerateRequest, LoadOptions};
+///
+/// let mut engine = Engine::load("model.gguf".as_ref(), &LoadOptions::default(), &mut |_| {})?;
+/// let adapter = engine.adapter_loader().load("adapter".as_ref(), FactorFormat::F16)?;
+/// let adapters = AdapterSet::new(vec![(adapter, 1.0)])?;
+/// let prompt = engine.encode_prompt("Why is the sky blue?", false)?;
+/// let answer = engine.generate(&GenerateRequest { prompt, adapters, ..Default::default() })?.finish();
+/// # Ok::<(), ruvllm_engine::EngineError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct AdapterLoader {
+    targets: Arc<Targets>,
+    file: Arc<GgufFile>,
+}
+
+impl AdapterLoader {
+    pub(crate) fn new(targets: Arc<Targets>, file: Arc<GgufFile>) -> AdapterLoader {
+        AdapterLoader { targets, file }
+    }
+
+    /// Returns the model's linear layers.
+    pub fn targets(&self) -> &Arc<Targets> {
+        &self.targets
+    }
+
+    /// Reads an adapter: a GGUF file, or a PEFT folder. Its values are not looked at yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter): it cannot be read, or does not fit the model.
+    pub fn read(&self, path: &Path) -> Result<Adapter, EngineError> {
+        let adapter = format::read(path, self.targets.facts())?;
+        self.targets.check(&adapter)?;
+        Ok(adapter)
+    }
+
+    /// Brings an adapter into the form that is multiplied with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter): it does not fit the model, or a value is not a finite number.
+    pub fn bind(&self, adapter: &Adapter, format: FactorFormat) -> Result<Arc<BoundAdapter>, EngineError> {
+        Ok(Arc::new(self.targets.bind(adapter, format, &self.weights())?))
+    }
+
+    fn weights(&self) -> FileWeights {
+        FileWeights { file: Arc::clone(&self.file), last: Mutex::default() }
+    }
+
+    /// Makes a manager of adapters for this model, whose loaded ones take no more than `budget`.
+    pub fn manager(&self, format: FactorFormat, budget: MemoryBudget) -> AdapterManager {
+        AdapterManager::new(Arc::clone(&self.targets), Box::new(self.weights()), format, budget, N_WARM_MAX)
+    }
+
+    /// Reads an adapter and brings it into the form that is multiplied with.
+    ///
+    /// # Errors
+    /// As [`AdapterLoader::read`] and [`AdapterLoader::bind`].
+    pub fn load(&self, path: &Path, format: FactorFormat) -> Result<Arc<BoundAdapter>, EngineError> {
+        self.bind(&self.read(path)?, format)
+    }
+}
+
+/// The weights of a model's file, row by row.
+struct FileWeights {
+    file: Arc<GgufFile>,
+    /// Name and bytes of the tensor that was asked for last.
+    last: Mutex<Option<(String, Rows)>>,
+}
+
+/// A tensor's rows.
+struct Rows {
+    ty: ruvllm_kernels::GgmlType,
+    n_cols: usize,
+    row_bytes: usize,
+    bytes: bytes::Bytes,
+}
+
+impl FileWeights {
+    /// Finds a tensor, or the part of one that an expert has (`blk.0.ffn_up_exps.3`).
+    fn find(&self, name: &str) -> Option<Rows> {
+        let tied = (name == "output").then_some("token_embd");
+        let whole =
+            [Some(name), tied].into_iter().flatten().find_map(|name| self.file.tensor(&format!("{name}.weight")));
+        let (tensor, expert) = match whole {
+            Some(tensor) => (tensor, 0),
+            None => {
+                let (base, expert) = name.rsplit_once('.')?;
+                (self.file.tensor(&format!("{base}.weight"))?, expert.parse().ok()?)
+            }
+        };
+        let n_cols = *tensor.shape.first()?;
+        let row_bytes = tensor.ty.row_bytes(n_cols)?;
+        let part = row_bytes * tensor.shape.get(1).copied().unwrap_or(1);
+        let bytes = self.file.data(tensor);
+        (bytes.len() >= (expert + 1) * part).then(|| Rows {
+            ty: tensor.ty,
+            n_cols,
+            row_bytes,
+            bytes: bytes.slice(expert * part..(expert + 1) * part),
+        })
+    }
+}
+
+impl BaseWeights for FileWeights {
+    fn row(&self, tensor: &str, row: usize, out: &mut [f32]) -> Result<(), LoraError> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing =
+            || LoraError::new(LoraErrorKind::Shape, format!("the model's file has no row {row} of '{tensor}'"));
+        if last.as_ref().is_none_or(|(name, _)| name != tensor) {
+            *last = Some((tensor.to_owned(), self.find(tensor).ok_or_else(missing)?));
+        }
+        let rows = last.as_ref().map(|(_, rows)| rows).filter(|rows| rows.n_cols == out.len()).ok_or_else(missing)?;
+        let bytes = rows.bytes.get(row * rows.row_bytes..(row + 1) * rows.row_bytes).ok_or_else(missing)?;
+        dequant::dequantize(rows.ty, bytes, out);
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! NEON: a group of 16 floats is four of 32 registers.
+
+use super::{ExpandArgs, ShrinkArgs, tiles};
+use crate::attention::neon::Quads;
+
+/// # Safety
+/// The CPU has the features, and `args` were checked.
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn shrink(args: &mut ShrinkArgs<'_>) {
+    // SAFETY: the features are enabled here; the rest is the caller's promise.
+    unsafe { tiles::shrink::<Quads, 2, 2>(args) }
+}
+
+/// # Safety
+/// The CPU has the features, and `args` were checked.
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn expand(args: &mut ExpandArgs<'_>) {
+    // SAFETY: the features are enabled here; the rest is the caller's promise.
+    unsafe { tiles::expand::<Quads, 2, 2, 4>(args) }
+}

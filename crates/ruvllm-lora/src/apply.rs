@@ -1,0 +1,232 @@
+//! Application: what adapters add to the rows of a batch, each row its own.
+//!
+//! ```text
+//! for each layer of a product and each run of rows with the same adapters, in parallel:
+//!     y[row] *= 1 + Σ scale·gain                       DoRA only
+//!     for each adapter of the row:  t = A·x[row];  y[row] += B·(scale·multiplier ⊙ t)
+//! ```
+//! A run and a layer are one piece of work: both steps of it are done by one worker, so there is one region behind that
+//! of the base's product and none where no row is changed. Every row is computed in an order of its own.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ruvllm_kernels::lowrank::Table;
+use ruvllm_kernels::team::{Shared, Team};
+use ruvllm_kvcache::NamespaceBuilder;
+
+use crate::adapter::SCALE_MAX;
+use crate::bound::{BoundAdapter, Part, Targets};
+use crate::error::{LoraError, LoraErrorKind, invalid};
+
+/// Most adapters of one sequence.
+pub const SET_MAX: usize = 8;
+
+/// Rows that are worked on together: their inputs share what is loaded of the factors.
+const RUN_ROWS: usize = 8;
+/// Ranks that are worked on together, in a buffer on the stack.
+const RANKS: usize = 32;
+/// Most layers of one product.
+const PRODUCTS_MAX: usize = 4;
+
+/// The adapters of a sequence with their scales; the default is none. A clone shares them.
+#[derive(Clone, Debug, Default)]
+pub struct AdapterSet(Option<Arc<Members>>);
+
+#[derive(Debug)]
+struct Members {
+    all: Vec<(Arc<BoundAdapter>, f32)>,
+    identity: [u8; 32],
+}
+
+impl AdapterSet {
+    /// Makes a set of adapters for one model. An adapter of scale 0 is left out: it does nothing.
+    ///
+    /// # Errors
+    /// There are more than [`SET_MAX`], they are for different models, or a scale is no sensible number.
+    pub fn new(adapters: Vec<(Arc<BoundAdapter>, f32)>) -> Result<AdapterSet, LoraError> {
+        if adapters.len() > SET_MAX {
+            let line = format!("{} adapters at once, at most {SET_MAX} can be", adapters.len());
+            return Err(LoraError::new(LoraErrorKind::Limit, line));
+        }
+        if let Some((_, scale)) = adapters.iter().find(|(_, scale)| !scale.is_finite() || scale.abs() > SCALE_MAX) {
+            return Err(invalid(format!("an adapter's scale is {scale}; choose a number up to {SCALE_MAX}")));
+        }
+        if adapters.windows(2).any(|pair| !Arc::ptr_eq(pair[0].0.targets(), pair[1].0.targets())) {
+            return Err(invalid("the adapters are for different models"));
+        }
+        let all: Vec<_> = adapters.into_iter().filter(|(_, scale)| *scale != 0.0).collect();
+        if all.is_empty() {
+            return Ok(AdapterSet::default());
+        }
+        let describe = |builder: NamespaceBuilder, (adapter, scale): &(Arc<BoundAdapter>, f32)| {
+            let format = format!("{:?}", adapter.format());
+            builder.part(&format, &adapter.content()).part("scale", &scale.to_le_bytes())
+        };
+        let identity = all.iter().fold(NamespaceBuilder::new("adapters 1"), describe).identity();
+        Ok(AdapterSet(Some(Arc::new(Members { all, identity }))))
+    }
+
+    /// Returns whether it changes nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Iterates over its adapters and their scales.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<BoundAdapter>, f32)> {
+        self.0.iter().flat_map(|members| members.all.iter().map(|(adapter, scale)| (adapter, *scale)))
+    }
+
+    /// Returns a hash of what it does: contents, formats and scales in order; `None` if that is nothing.
+    pub fn identity(&self) -> Option<[u8; 32]> {
+        self.0.as_ref().map(|members| members.identity)
+    }
+
+    /// Returns whether its adapters were fitted to these layers; an empty set fits all.
+    pub fn fits(&self, targets: &Arc<Targets>) -> bool {
+        self.iter().all(|(adapter, _)| Arc::ptr_eq(adapter.targets(), targets))
+    }
+
+    /// Iterates over what its adapters do to a layer.
+    fn parts(&self, target: usize) -> impl Iterator<Item = (&Part, f32)> {
+        self.iter().filter_map(move |(adapter, scale)| Some((adapter.part(target)?, scale)))
+    }
+}
+
+impl PartialEq for AdapterSet {
+    /// Compares what they do.
+    fn eq(&self, other: &AdapterSet) -> bool {
+        self.identity() == other.identity()
+    }
+}
+
+/// Which rows of a batch have which adapters. It is filled again for every pass and keeps its memory.
+#[derive(Debug, Default)]
+pub struct AdaptedRows {
+    /// Different sets, in order of their first row.
+    sets: Vec<AdapterSet>,
+    /// Rows that follow each other and have the same set.
+    runs: Vec<(Range<usize>, usize)>,
+    /// The set of each row; `u32::MAX` for none.
+    of_row: Vec<u32>,
+}
+
+/// A linear layer's number and its results: `[n, n_out]`.
+pub type Product<'a> = (usize, &'a mut [f32]);
+
+impl AdaptedRows {
+    /// Makes room for batches of `n_rows` of `n_seqs` sequences.
+    pub fn new(n_rows: usize, n_seqs: usize) -> AdaptedRows {
+        AdaptedRows {
+            sets: Vec::with_capacity(n_seqs),
+            runs: Vec::with_capacity(n_rows / RUN_ROWS + n_seqs),
+            of_row: Vec::with_capacity(n_rows),
+        }
+    }
+
+    /// Forgets the last batch.
+    pub fn clear(&mut self) {
+        self.sets.clear();
+        self.runs.clear();
+        self.of_row.clear();
+    }
+
+    /// Appends `n` rows that have `set`.
+    pub fn push(&mut self, n: usize, set: &AdapterSet) {
+        let first = self.of_row.len();
+        if set.is_empty() {
+            self.of_row.resize(first + n, u32::MAX);
+            return;
+        }
+        let at = self.sets.iter().position(|other| other == set).unwrap_or_else(|| {
+            self.sets.push(set.clone());
+            self.sets.len() - 1
+        });
+        self.of_row.resize(first + n, at as u32);
+        let starts = (first..first + n).step_by(RUN_ROWS);
+        self.runs.extend(starts.map(|start| (start..(start + RUN_ROWS).min(first + n), at)));
+    }
+
+    /// Returns whether no row has adapters.
+    pub fn is_empty(&self) -> bool {
+        self.sets.is_empty()
+    }
+
+    /// Adds to the products of rows `x`: `[n, k]` what the rows' adapters do to those layers. `rows` says which row of the
+    /// batch each row of `x` is; without it they are the first ones in order.
+    ///
+    /// # Panics
+    /// If there are more than four layers, a row does not exist, or a shape is not that of the layer.
+    pub fn apply<const N: usize>(
+        &self,
+        (table, team): (&Table, &Team),
+        (x, n): (&[f32], usize),
+        rows: Option<&[u32]>,
+        products: [Product<'_>; N],
+    ) {
+        assert!(N <= PRODUCTS_MAX, "{N} layers of one product");
+        let touched = products.each_ref().map(|(target, _)| self.touches(*target));
+        if n == 0 || !touched.contains(&true) {
+            return;
+        }
+        let k = x.len() / n;
+        let n_units = rows.map_or(self.runs.len(), <[u32]>::len);
+        let outs = products.map(|(target, out)| (target, out.len() / n, Shared::new(out)));
+        let layers = || outs.iter().zip(touched).filter(|(_, touched)| *touched).map(|(out, _)| out);
+        let n_layers = layers().count();
+        team.for_each(n_units * n_layers, 1, &|units, _| {
+            for unit in units {
+                let (target, n_out, out) = layers().nth(unit / n_units).expect("a unit is of a touched layer");
+                let (rows, set) = match rows {
+                    None => self.runs[unit % n_units].clone(),
+                    Some(rows) => {
+                        let row = unit % n_units;
+                        match self.of_row[rows[row] as usize] {
+                            u32::MAX => continue,
+                            set => (row..row + 1, set as usize),
+                        }
+                    }
+                };
+                // SAFETY: a unit is some rows of one layer, which no other unit has.
+                let y = unsafe { out.slice(rows.start * n_out..rows.end * n_out) };
+                change(table, &self.sets[set], *target, &x[rows.start * k..rows.end * k], k, y);
+            }
+        });
+    }
+
+    /// Returns whether any row has an adapter that changes a layer.
+    pub fn touches(&self, target: usize) -> bool {
+        self.sets.iter().any(|set| set.parts(target).next().is_some())
+    }
+}
+
+/// Changes the results `y`: `[n, n_out]` of a layer for rows `x`: `[n, k]`.
+fn change(table: &Table, set: &AdapterSet, target: usize, x: &[f32], k: usize, y: &mut [f32]) {
+    let n = x.len() / k;
+    if set.parts(target).any(|(part, _)| part.gain.is_some()) {
+        let n_out = y.len() / n;
+        for row in y.chunks_exact_mut(n_out) {
+            for (j, y) in row.iter_mut().enumerate() {
+                let gains = set.parts(target).filter_map(|(part, scale)| Some(scale * part.gain.as_ref()?[j]));
+                *y *= 1.0 + gains.sum::<f32>();
+            }
+        }
+    }
+    let mut buffer = [0.0; RUN_ROWS * RANKS];
+    for (part, scale) in set.parts(target) {
+        let mut first = 0;
+        while first < part.rank {
+            let ranks = first..part.rank.min(first + RANKS);
+            let t = &mut buffer[..n * ranks.len()];
+            table.shrink(part.a(ranks.clone()), ranks.len(), x, k, t);
+            for t in t.chunks_exact_mut(ranks.len()) {
+                t.iter_mut().zip(&part.multipliers[ranks.clone()]).for_each(|(t, m)| *t *= scale * m);
+            }
+            table.expand(part.b(ranks.clone()), ranks.len(), t, y, part.n_out);
+            first = ranks.end;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

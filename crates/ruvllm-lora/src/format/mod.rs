@@ -1,0 +1,71 @@
+//! The files adapters come in: GGUF, and the folders of Hugging Face's PEFT.
+
+pub mod gguf;
+pub mod names;
+pub mod peft;
+
+use std::path::Path;
+
+use ruvllm_gguf::{GgufFile, Metadata};
+
+use crate::adapter::Adapter;
+use crate::error::{LoraError, LoraErrorKind};
+
+/// What of a model decides how an adapter's files are read for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// `general.architecture`.
+    pub arch: String,
+    /// Query heads of each layer.
+    pub n_heads: Vec<usize>,
+    /// Key heads of each layer.
+    pub n_kv_heads: Vec<usize>,
+    /// Experts of a layer, 0 without.
+    pub n_experts: usize,
+}
+
+impl ModelFacts {
+    /// Reads them from a model's file.
+    ///
+    /// # Errors
+    /// The file names no architecture, or has no sound numbers of layers and heads.
+    pub fn of_file(file: &GgufFile) -> Result<ModelFacts, LoraError> {
+        let metadata: &Metadata = file.metadata();
+        let missing = |key: &str| LoraError::new(LoraErrorKind::Invalid, format!("the model's file has no {key}"));
+        let arch = metadata.str("general.architecture")?.ok_or_else(|| missing("general.architecture"))?;
+        let key = |name: &str| format!("{arch}.{name}");
+        let n_layers = metadata.u32(&key("block_count"))?.ok_or_else(|| missing(&key("block_count")))? as usize;
+        let heads = |name: &str| -> Result<Option<Vec<usize>>, LoraError> {
+            let counts = metadata.u32_per_layer(&key(name), n_layers.min(4096))?;
+            Ok(counts.map(|counts| counts.into_iter().map(|n| n as usize).collect()))
+        };
+        let name = "attention.head_count";
+        let n_heads = heads(name)?.ok_or_else(|| missing(&key(name)))?;
+        let n_kv_heads = heads("attention.head_count_kv")?.unwrap_or_else(|| n_heads.clone());
+        let n_experts = metadata.u32(&key("expert_count"))?.unwrap_or(0) as usize;
+        Ok(ModelFacts { arch: arch.to_owned(), n_heads, n_kv_heads, n_experts })
+    }
+}
+
+/// Reads an adapter for a model: a GGUF file, or a PEFT folder (or the `adapter_config.json` in one).
+///
+/// # Errors
+/// The path leads to neither; the files are damaged, hostile, of another architecture, or of a kind that cannot be
+/// applied.
+pub fn read(path: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
+    if path.is_dir() {
+        return peft::read(path, model);
+    }
+    match (path.file_name(), path.parent()) {
+        (Some(name), Some(folder)) if name == peft::CONFIG => peft::read(folder, model),
+        _ => gguf::read(path, model),
+    }
+}
+
+/// Returns what to call an adapter that has no name of its own.
+fn name_of(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "adapter".to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! Low-rank adapters of RuvLLM: read and written, applied row by row, kept in memory, merged, and learned at rank 1 to 4.
+//!
+//! An [`Adapter`] is what the files say (PEFT folders and GGUF adapters, see [`format`]); [`Targets`] knows a model's
+//! linear layers and makes a [`BoundAdapter`] of it; an [`AdapterSet`] is what one sequence has of those, and
+//! [`AdaptedRows`] applies the sets of a batch behind each product of the base, any row its own. [`manager`] keeps many
+//! adapters within a budget, [`merge`] makes one of several, [`micro`] learns small ones.
+//!
+//! This crate knows no requests, no scheduling and no HTTP. Files are untrusted: sizes are bounded before they are
+//! believed, and an adapter that does not fit is one line.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use ruvllm_lora::{Adapter, AdaptedRows, AdapterSet, Delta, FactorFormat, RowOrder, Target, Targets, Values};
+//! use ruvllm_lora::format::ModelFacts;
+//! use ruvllm_kernels::{Isa, lowrank, team::Team};
+//!
+//! // A model with one layer of 2 results from 4 inputs, and an adapter of rank 1 for it.
+//! let facts = ModelFacts { arch: "llama".into(), n_heads: vec![1], n_kv_heads: vec![1], n_experts: 0 };
+//! let layer = Target { tensor: "blk.0.attn_v".into(), rows: 0..2, alias: None, n_in: 4 };
+//! let targets = Arc::new(Targets::new(facts, vec![layer]));
+//! let pair = (Values::from_f32(1, 4, &[1.0; 4]), Values::from_f32(2, 1, &[0.5, -0.5]));
+//! let adapter = Adapter::new("tiny", vec![Delta::new("blk.0.attn_v", 2.0, pair, None, RowOrder::Same)?])?;
+//! let bound = targets.bind(&adapter, FactorFormat::F16, &ruvllm_lora::NoBase)?;
+//! let set = AdapterSet::new(vec![(Arc::new(bound), 1.0)])?;
+//!
+//! // Two rows, of which the second has the adapter.
+//! let mut rows = AdaptedRows::new(2, 2);
+//! rows.push(1, &AdapterSet::default());
+//! rows.push(1, &set);
+//! let (x, mut y) = ([1.0; 8], [0.0; 4]);
+//! rows.apply((lowrank::pick(Isa::best()), &Team::new(1)), (&x, 2), None, [(0, &mut y[..])]);
+//! assert_eq!(y, [0.0, 0.0, 4.0, -4.0]);
+//! # Ok::<(), ruvllm_lora::LoraError>(())
+//! ```
+
+mod adapter;
+mod apply;
+mod bound;
+mod error;
+pub mod format;
+pub mod manager;
+pub mod merge;
+pub mod micro;
+
+pub use adapter::{Adapter, Delta, N_TARGETS_MAX, RANK_MAX, RowOrder, SCALE_MAX, Values};
+pub use apply::{AdaptedRows, AdapterSet, Product, SET_MAX};
+pub use bound::{BaseWeights, BoundAdapter, FactorFormat, NoBase, Target, Targets};
+pub use error::{LoraError, LoraErrorKind};

@@ -1,0 +1,335 @@
+//! MicroLoRA: an adapter of rank 1 to 4 on the final hidden state, learned one token at a time.
+//!
+//! ```text
+//! forward:    h' = h + s·B·(A·h)                  logits = W·h'
+//! gradient:   g = Wᵀ·(p - y)      of the loss -log p[target]; p the softmax of the logits, y the target's one-hot
+//!             ∂/∂B = s·g·(A·h)ᵀ   ∂/∂A = s·(Bᵀ·g)·hᵀ
+//! sparse:     g ≈ Σ over the likeliest tokens and the target of (p - y)·W[token]
+//! ```
+//! All it needs are quantities that decoding has anyway: the hidden state, the probabilities, and rows of the head. The
+//! exact gradient reads the whole head; the sparse one some tens of rows. `B` begins at zero and `A` at seeded noise, as in
+//! Hu et al. 2021 (arXiv:2106.09685), so that nothing changes before something was learned.
+
+mod optimizer;
+
+pub use optimizer::{Rule, UpdateOptions};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::adapter::{Adapter, Delta, RowOrder, Values};
+use crate::error::{LoraError, LoraErrorKind, invalid};
+use optimizer::Moments;
+
+/// The largest rank: more belongs into an adapter that is trained.
+pub const MICRO_RANK_MAX: usize = 4;
+/// The widest hidden state that a snapshot is read of.
+const N_EMBD_MAX: usize = 1 << 20;
+/// What a snapshot begins with.
+const MAGIC: [u8; 8] = *b"ruvmicr1";
+
+/// Gives rows of the output head.
+pub trait HeadRows {
+    /// Writes the row of a token: `[n_embd]`, as floats.
+    fn row(&self, token: u32, out: &mut [f32]);
+}
+
+/// A gradient of both factors, with the buffers it was computed in; made once and used again.
+#[derive(Clone, Debug)]
+pub struct Gradient {
+    /// `[rank, n_embd]`
+    a: Vec<f32>,
+    /// `[rank, n_embd]`: `B` on its side.
+    b: Vec<f32>,
+    /// Of the loss with respect to the changed hidden state.
+    hidden: Vec<f32>,
+    row: Vec<f32>,
+}
+
+impl Gradient {
+    /// Returns the gradient of `A`: `[rank, n_embd]`.
+    pub fn a(&self) -> &[f32] {
+        &self.a
+    }
+
+    /// Returns the gradient of `Bᵀ`: `[rank, n_embd]`.
+    pub fn b(&self) -> &[f32] {
+        &self.b
+    }
+
+    /// Returns its Euclidean length.
+    pub fn norm(&self) -> f64 {
+        self.a.iter().chain(&self.b).map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
+    }
+}
+
+/// A small adapter of the final hidden state.
+///
+/// ```
+/// use ruvllm_lora::micro::{HeadRows, MicroLora, UpdateOptions};
+///
+/// /// A head of three tokens over four values.
+/// struct Head([[f32; 4]; 3]);
+/// impl HeadRows for Head {
+///     fn row(&self, token: u32, out: &mut [f32]) {
+///         out.copy_from_slice(&self.0[token as usize]);
+///     }
+/// }
+///
+/// let head = Head([[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]);
+/// let (mut micro, hidden) = (MicroLora::new(4, 1, 1.0, 7)?, [0.5, 0.25, -0.5, 1.0]);
+/// let (mut gradient, options) = (micro.gradient_buffer(), UpdateOptions::sgd(0.5));
+/// let logit = |micro: &MicroLora, token: usize| {
+///     let mut h = hidden;
+///     micro.forward(&mut h);
+///     head.0[token].iter().zip(h).map(|(w, h)| w * h).sum::<f32>()
+/// };
+/// for _ in 0..50 {
+///     let logits = [0, 1, 2].map(|token| logit(&micro, token));
+///     let sum: f32 = logits.iter().map(|x| x.exp()).sum();
+///     let likeliest = [0u32, 1, 2].map(|token| (token, logits[token as usize].exp() / sum));
+///     micro.gradient(&hidden, &likeliest, 2, &head, &mut gradient);
+///     micro.update(&mut gradient, &options);
+/// }
+/// assert!(logit(&micro, 2) > logit(&micro, 0) + 2.0);
+/// # Ok::<(), ruvllm_lora::LoraError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct MicroLora {
+    n_embd: usize,
+    rank: usize,
+    scale: f32,
+    /// `[rank, n_embd]`
+    a: Vec<f32>,
+    /// `[rank, n_embd]`: `B` on its side.
+    b: Vec<f32>,
+    moments: Moments,
+    n_updates: u64,
+}
+
+impl MicroLora {
+    /// Makes one that changes nothing yet.
+    ///
+    /// # Errors
+    /// The rank is not 1 to [`MICRO_RANK_MAX`], the width is 0, or the scale is not a positive number.
+    pub fn new(n_embd: usize, rank: usize, scale: f32, seed: u64) -> Result<MicroLora, LoraError> {
+        check(n_embd, rank, scale)?;
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        // Uniform within ±√(3 / n_embd): A·h is about as long as a component of h.
+        let bound = (3.0 / n_embd as f32).sqrt();
+        let mut draw = || (rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0;
+        let a = (0..rank * n_embd).map(|_| bound * draw()).collect();
+        let b = vec![0.0; rank * n_embd];
+        Ok(MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates: 0 })
+    }
+
+    /// Returns the width of the hidden state.
+    pub fn n_embd(&self) -> usize {
+        self.n_embd
+    }
+
+    /// Returns the rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns how often it was updated.
+    pub fn n_updates(&self) -> u64 {
+        self.n_updates
+    }
+
+    /// Returns `A`: `[rank, n_embd]`, and `Bᵀ`: `[rank, n_embd]`.
+    pub fn factors(&self) -> (&[f32], &[f32]) {
+        (&self.a, &self.b)
+    }
+
+    /// Returns what a gradient is computed in.
+    pub fn gradient_buffer(&self) -> Gradient {
+        let zeros = |n: usize| vec![0.0; n * self.n_embd];
+        Gradient { a: zeros(self.rank), b: zeros(self.rank), hidden: zeros(1), row: zeros(1) }
+    }
+
+    /// Returns `A·h`.
+    fn shrink(&self, hidden: &[f32]) -> [f32; MICRO_RANK_MAX] {
+        let mut t = [0.0; MICRO_RANK_MAX];
+        for (t, a) in t.iter_mut().zip(self.a.chunks_exact(self.n_embd)) {
+            *t = dot(a, hidden);
+        }
+        t
+    }
+
+    /// Changes a hidden state: `[n_embd]`.
+    ///
+    /// # Panics
+    /// If it has another width.
+    pub fn forward(&self, hidden: &mut [f32]) {
+        assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
+        let t = self.shrink(hidden);
+        for (t, b) in t.iter().zip(self.b.chunks_exact(self.n_embd)) {
+            let t = self.scale * t;
+            hidden.iter_mut().zip(b).for_each(|(h, b)| *h += t * b);
+        }
+    }
+
+    /// Computes the gradient of `-log p[target]` for a hidden state as it was before the change. `likeliest` are tokens
+    /// with their probabilities: all of them for the exact gradient, the first tens for the sparse one. The target need
+    /// not be among them; then its own probability counts as 0, which it nearly is.
+    ///
+    /// # Panics
+    /// If a width differs.
+    pub fn gradient(
+        &self,
+        hidden: &[f32],
+        likeliest: &[(u32, f32)],
+        target: u32,
+        head: &dyn HeadRows,
+        gradient: &mut Gradient,
+    ) {
+        assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
+        assert_eq!(gradient.a.len(), self.a.len(), "the gradient is of another adapter");
+        let Gradient { a, b, hidden: g, row } = gradient;
+        g.fill(0.0);
+        let mut add = |token: u32, error: f32| {
+            head.row(token, row);
+            g.iter_mut().zip(&*row).for_each(|(g, w)| *g += error * w);
+        };
+        let mut has_target = false;
+        for &(token, probability) in likeliest {
+            has_target |= token == target;
+            add(token, probability - f32::from(u8::from(token == target)));
+        }
+        if !has_target {
+            add(target, -1.0);
+        }
+        let t = self.shrink(hidden);
+        for (i, &t) in t.iter().take(self.rank).enumerate() {
+            let range = i * self.n_embd..(i + 1) * self.n_embd;
+            let from_b = self.scale * dot(&self.b[range.clone()], g);
+            let (da, db) = (&mut a[range.clone()], &mut b[range]);
+            da.iter_mut().zip(hidden).for_each(|(d, h)| *d = from_b * h);
+            db.iter_mut().zip(&*g).for_each(|(d, g)| *d = self.scale * t * g);
+        }
+    }
+
+    /// Goes a step against the gradient, which is clipped in place. One that holds something else than numbers changes
+    /// nothing. Returns whether it was taken.
+    pub fn update(&mut self, gradient: &mut Gradient, options: &UpdateOptions) -> bool {
+        let norm = gradient.norm();
+        if !norm.is_finite() {
+            return false;
+        }
+        if norm > f64::from(options.clip) {
+            let by = (f64::from(options.clip) / norm) as f32;
+            gradient.a.iter_mut().chain(&mut gradient.b).for_each(|x| *x *= by);
+        }
+        self.n_updates += 1;
+        self.moments.step(options, (&mut self.a, &gradient.a), (&mut self.b, &gradient.b));
+        true
+    }
+
+    /// Moves towards another one by an exponential mean: `x += (y - x)·share`.
+    ///
+    /// # Errors
+    /// The other one has another shape.
+    pub fn blend(&mut self, other: &MicroLora, share: f32) -> Result<(), LoraError> {
+        if (other.n_embd, other.rank) != (self.n_embd, self.rank) {
+            let line =
+                format!("{} x {} cannot be blended with {} x {}", other.rank, other.n_embd, self.rank, self.n_embd);
+            return Err(invalid(line));
+        }
+        let ratio = other.scale / self.scale;
+        self.a.iter_mut().zip(&other.a).for_each(|(x, y)| *x += (y - *x) * share);
+        self.b.iter_mut().zip(&other.b).for_each(|(x, y)| *x += (y * ratio - *x) * share);
+        Ok(())
+    }
+
+    /// Returns everything as bytes, the optimiser's memory with it.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        let numbers = [self.n_embd as u64, self.rank as u64, self.n_updates, u64::from(self.scale.to_bits())];
+        numbers.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+        for values in [&self.a, &self.b, &self.moments.a, &self.moments.b] {
+            bytes.extend((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// Reads what [`MicroLora::snapshot`] gave: the same to the bit.
+    ///
+    /// # Errors
+    /// The bytes are no snapshot, are cut off, or hold what is no number.
+    pub fn restore(bytes: &[u8]) -> Result<MicroLora, LoraError> {
+        let damaged = || invalid(format!("{} bytes are no snapshot of a MicroLoRA", bytes.len()));
+        let mut rest = bytes.strip_prefix(&MAGIC).ok_or_else(damaged)?;
+        let number = |rest: &mut &[u8]| -> Result<u64, LoraError> {
+            let (head, tail) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
+            *rest = tail;
+            Ok(u64::from_le_bytes(*head))
+        };
+        let (n_embd, rank) = (number(&mut rest)? as usize, number(&mut rest)? as usize);
+        let (n_updates, scale) = (number(&mut rest)?, f32::from_bits(number(&mut rest)? as u32));
+        check(n_embd, rank, scale)?;
+        let mut all = [const { Vec::new() }; 4];
+        for (i, values) in all.iter_mut().enumerate() {
+            let n = number(&mut rest)? as usize;
+            if n != rank * n_embd && !(n == 0 && i >= 2) || rest.len() < 4 * n {
+                return Err(damaged());
+            }
+            let (own, tail) = rest.split_at(4 * n);
+            rest = tail;
+            *values = own.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+            if values.iter().any(|x| !x.is_finite()) {
+                return Err(LoraError::new(LoraErrorKind::Value, "the snapshot holds what is no finite number"));
+            }
+        }
+        if !rest.is_empty() {
+            return Err(damaged());
+        }
+        let [a, b, moments_a, moments_b] = all;
+        let moments = Moments { a: moments_a, b: moments_b };
+        Ok(MicroLora { n_embd, rank, scale, a, b, moments, n_updates })
+    }
+
+    /// Returns it as an ordinary adapter of the output head: `W·(h + s·B·A·h) = W·h + s·(W·B)·(A·h)`.
+    ///
+    /// # Errors
+    /// The head's rows and it give what is no number.
+    pub fn export(&self, name: &str, n_vocab: usize, head: &dyn HeadRows) -> Result<Adapter, LoraError> {
+        let mut row = vec![0.0; self.n_embd];
+        let mut b = Vec::with_capacity(n_vocab * self.rank);
+        for token in 0..n_vocab {
+            head.row(token as u32, &mut row);
+            b.extend(self.b.chunks_exact(self.n_embd).map(|b| dot(b, &row)));
+        }
+        let pair = (Values::from_f32(self.rank, self.n_embd, &self.a), Values::from_f32(n_vocab, self.rank, &b));
+        let adapter = Adapter::new(name, vec![Delta::new("output", self.scale, pair, None, RowOrder::Same)?])?;
+        adapter.check_values()?;
+        Ok(adapter)
+    }
+}
+
+fn check(n_embd: usize, rank: usize, scale: f32) -> Result<(), LoraError> {
+    if n_embd == 0 || n_embd > N_EMBD_MAX || rank == 0 || rank > MICRO_RANK_MAX {
+        return Err(invalid(format!(
+            "a MicroLoRA of rank {rank} on {n_embd} values; its rank is 1 to {MICRO_RANK_MAX}"
+        )));
+    }
+    match scale.is_finite() && scale > 0.0 {
+        true => Ok(()),
+        false => Err(invalid(format!("a scale of {scale}; choose a positive number"))),
+    }
+}
+
+/// The sum of products, in 16 partial sums that the compiler keeps in vectors.
+fn dot(x: &[f32], y: &[f32]) -> f32 {
+    let ((x16, x_tail), (y16, y_tail)) = (x.as_chunks::<16>(), y.as_chunks::<16>());
+    let mut acc = [0.0; 16];
+    for (x, y) in x16.iter().zip(y16) {
+        (0..16).for_each(|lane| acc[lane] += x[lane] * y[lane]);
+    }
+    acc.iter().sum::<f32>() + x_tail.iter().zip(y_tail).map(|(x, y)| x * y).sum::<f32>()
+}
+
+#[cfg(test)]
+mod tests;

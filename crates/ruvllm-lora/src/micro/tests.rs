@@ -1,0 +1,160 @@
+//! Gradients against finite differences, update rules by hand, and what survives a snapshot.
+
+use super::*;
+
+/// A head in memory: `[n_vocab, n_embd]`.
+struct Head(Vec<f32>, usize);
+
+impl HeadRows for Head {
+    fn row(&self, token: u32, out: &mut [f32]) {
+        out.copy_from_slice(&self.0[token as usize * self.1..][..self.1]);
+    }
+}
+
+fn noise(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 53 + seed * 17) as f32 * 0.371).sin() * 0.7).collect()
+}
+
+/// `h + s·B·(A·h)` and the loss, in f64 by plain loops.
+fn loss(a: &[f64], b: &[f64], scale: f64, hidden: &[f32], head: &Head, target: usize) -> (f64, Vec<f64>) {
+    let n = hidden.len();
+    let mut h: Vec<f64> = hidden.iter().map(|&x| f64::from(x)).collect();
+    for (a, b) in a.chunks_exact(n).zip(b.chunks_exact(n)) {
+        let t: f64 = a.iter().zip(hidden).map(|(a, &h)| a * f64::from(h)).sum();
+        h.iter_mut().zip(b).for_each(|(h, b)| *h += scale * t * b);
+    }
+    let logits: Vec<f64> =
+        head.0.chunks_exact(n).map(|w| w.iter().zip(&h).map(|(&w, h)| f64::from(w) * h).sum()).collect();
+    let max = logits.iter().copied().fold(f64::MIN, f64::max);
+    let sum: f64 = logits.iter().map(|x| (x - max).exp()).sum();
+    let p: Vec<f64> = logits.iter().map(|x| (x - max).exp() / sum).collect();
+    (-p[target].ln(), p)
+}
+
+#[test]
+fn gradients_are_finite_differences() {
+    let (n, n_vocab, target) = (40, 60, 17);
+    let (hidden, head) = (noise(n, 1), Head(noise(n_vocab * n, 2), n));
+    for rank in 1..=4 {
+        let mut micro = MicroLora::new(n, rank, 0.8, 5).expect("a rank");
+        micro.b = noise(rank * n, 9).iter().map(|x| 0.1 * x).collect();
+        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let (a, b) = (wide(&micro.a), wide(&micro.b));
+        let (_, p) = loss(&a, &b, f64::from(micro.scale), &hidden, &head, target);
+        let all: Vec<(u32, f32)> = p.iter().enumerate().map(|(token, &p)| (token as u32, p as f32)).collect();
+        let mut gradient = micro.gradient_buffer();
+        micro.gradient(&hidden, &all, target as u32, &head, &mut gradient);
+        let scale = f64::from(micro.scale);
+        let largest = gradient.a.iter().chain(&gradient.b).fold(0.0f32, |max, x| max.max(x.abs()));
+        for i in (0..rank * n).step_by(3) {
+            let difference = |in_a: bool| {
+                let at = |step: f64| {
+                    let (mut a, mut b) = (a.clone(), b.clone());
+                    (if in_a { &mut a } else { &mut b })[i] += step;
+                    loss(&a, &b, scale, &hidden, &head, target).0
+                };
+                (at(1e-5) - at(-1e-5)) / 2e-5
+            };
+            for (found, expected) in [(gradient.a[i], difference(true)), (gradient.b[i], difference(false))] {
+                let bound = 1e-3 * expected.abs().max(1e-3 * f64::from(largest));
+                assert!((f64::from(found) - expected).abs() <= bound, "rank {rank}, {i}: {found} for {expected}");
+            }
+        }
+        // The likeliest tokens give nearly all of it where the others are nearly nothing.
+        let mut order = all.clone();
+        order.sort_by(|x, y| y.1.total_cmp(&x.1));
+        let mut sparse = micro.gradient_buffer();
+        micro.gradient(&hidden, &order[..50], target as u32, &head, &mut sparse);
+        let pairs = gradient.b.iter().zip(&sparse.b);
+        let (dot, length) = pairs.fold((0.0, 0.0), |(dot, length), (x, y)| (dot + x * y, length + y * y));
+        assert!(dot / (length.sqrt() * gradient.b.iter().map(|x| x * x).sum::<f32>().sqrt()) > 0.99);
+    }
+}
+
+#[test]
+fn nothing_changes_before_something_was_learned() {
+    let micro = MicroLora::new(576, 2, 1.0, 3).expect("a rank");
+    let hidden = noise(576, 4);
+    let mut same = hidden.clone();
+    micro.forward(&mut same);
+    assert_eq!(same, hidden);
+    assert_eq!(MicroLora::new(576, 2, 1.0, 3).expect("a rank"), micro);
+    assert!(MicroLora::new(576, 5, 1.0, 3).is_err() && MicroLora::new(576, 0, 1.0, 3).is_err());
+    assert!(MicroLora::new(576, 1, f32::NAN, 3).is_err());
+}
+
+#[test]
+fn update_rules_by_hand() {
+    let run = |rule, gradients: &[f32]| {
+        let mut micro = MicroLora::new(1, 1, 1.0, 0).expect("a rank");
+        (micro.a, micro.b) = (vec![2.0], vec![1.0]);
+        let options = UpdateOptions { rule, rate: 0.1, clip: 100.0, decay: 0.5 };
+        for &d in gradients {
+            let mut gradient = Gradient { a: vec![d], b: vec![0.0], hidden: vec![0.0], row: vec![0.0] };
+            assert!(micro.update(&mut gradient, &options));
+        }
+        micro.a[0]
+    };
+    let near = |x: f32, y: f32| assert!((x - y).abs() < 1e-6, "{x} for {y}");
+    near(run(Rule::Sgd, &[3.0]), 2.0 * 0.95 - 0.3);
+    near(run(Rule::Adagrad, &[3.0, 4.0]), (2.0 * 0.95 - 0.1) * 0.95 - 0.1 * 4.0 / 5.0);
+    let m = 0.9 * (0.1 * 9.0) + 0.1 * 16.0;
+    near(
+        run(Rule::RmsProp { decay: 0.9 }, &[3.0, 4.0]),
+        (2.0 * 0.95 - 0.3 / 0.9f32.sqrt()) * 0.95 - 0.4 / f32::sqrt(m),
+    );
+    // Clipping keeps the direction; what is no number changes nothing.
+    let mut micro = MicroLora::new(2, 1, 1.0, 0).expect("a rank");
+    let before = micro.clone();
+    let mut gradient = Gradient { a: vec![30.0, 0.0], b: vec![0.0, 40.0], hidden: vec![0.0; 2], row: vec![0.0; 2] };
+    assert!(micro.update(&mut gradient, &UpdateOptions::sgd(1.0)));
+    near(before.a[0] - micro.a[0], 0.6);
+    near(before.b[1] - micro.b[1], 0.8);
+    let before = micro.clone();
+    gradient.a[0] = f32::NAN;
+    assert!(!micro.update(&mut gradient, &UpdateOptions::sgd(1.0)) && micro == before);
+}
+
+#[test]
+fn a_snapshot_goes_on_to_the_bit_and_an_export_does_the_same() {
+    let (n, n_vocab) = (24, 30);
+    let (hidden, head) = (noise(n, 3), Head(noise(n_vocab * n, 8), n));
+    let mut micro = MicroLora::new(n, 3, 0.5, 11).expect("a rank");
+    let options = UpdateOptions { rule: Rule::Adagrad, rate: 0.05, clip: 1.0, decay: 0.01 };
+    let learn = |micro: &mut MicroLora| {
+        let mut gradient = micro.gradient_buffer();
+        micro.gradient(&hidden, &[(1, 0.5), (2, 0.25)], 9, &head, &mut gradient);
+        micro.update(&mut gradient, &options);
+    };
+    learn(&mut micro);
+    let bytes = micro.snapshot();
+    let mut again = MicroLora::restore(&bytes).expect("a snapshot");
+    assert_eq!(again, micro);
+    learn(&mut micro);
+    learn(&mut again);
+    assert_eq!(again, micro);
+    for cut in [0, 7, 8, 39, 41, bytes.len() - 1] {
+        assert!(MicroLora::restore(&bytes[..cut]).is_err(), "{cut} bytes");
+    }
+    assert!(MicroLora::restore(&[&bytes[..], &[0]].concat()).is_err());
+    let mut wide = bytes.clone();
+    wide[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+    assert!(MicroLora::restore(&wide).is_err());
+
+    let adapter = micro.export("micro", n_vocab, &head).expect("finite");
+    let delta = adapter.delta("output").expect("it changes the head");
+    let (a, b) = (delta.a().expect("finite"), delta.b().expect("finite"));
+    let mut changed = hidden.clone();
+    micro.forward(&mut changed);
+    for token in 0..n_vocab {
+        let row = &head.0[token * n..(token + 1) * n];
+        let base = dot(row, &hidden);
+        let low: f32 = (0..3).map(|i| b[token * 3 + i] * dot(&a[i * n..(i + 1) * n], &hidden)).sum();
+        assert!((base + delta.scale * low - dot(row, &changed)).abs() < 1e-5);
+    }
+    // An exponential mean of itself is itself; of another it is between.
+    let mut blended = again.clone();
+    blended.blend(&micro, 0.5).expect("the same shape");
+    assert_eq!(blended, micro);
+    assert!(blended.blend(&MicroLora::new(n, 2, 0.5, 1).expect("a rank"), 0.5).is_err());
+}
