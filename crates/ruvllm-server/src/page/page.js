@@ -160,7 +160,8 @@ async function begin() {
   try {
     const { model, defaults } = await (await fetch("v1/capabilities")).json();
     $("model").textContent = model.id;
-    $("context").textContent = `${model.n_ctx} tokens`;
+    // A model that was never loaded is known by its name only.
+    $("context").textContent = model.n_ctx ? `${model.n_ctx} tokens` : "";
     for (const name of ["temperature", "top_p"]) $(name).placeholder = String(Math.round(defaults[name] * 1000) / 1000);
   } catch {
     $("state").textContent = "no connection";
