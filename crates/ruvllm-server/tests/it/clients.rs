@@ -86,11 +86,12 @@ fn the_page_in_a_browser() {
 
 #[test]
 fn a_grpc_client_made_by_grpcio_tools() {
-    check("grpc_client.py");
+    check(python, "grpc_client.py", &smollm2(&KEYS), &[]);
 }
 
 /// Issue "Serving", must show 2.
 #[test]
 fn schemathesis_finds_no_fault() {
-    check("openapi.py");
+    let keys = KeyOptions { file: None, lines: vec![KEYS[0].to_owned()] };
+    check(python, "openapi.py", &Bench::tiny(ServerOptions { keys, ..options() }), &[]);
 }
