@@ -30,7 +30,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const LOOKS_PER_UPKEEP: u64 = 10;
 /// Threads that read and write; what computes has its own. With one, the tokens of a step go out together: a second one
 /// would be woken for some of them and take a core from the model (adr/0025).
-const N_THREADS: usize = 1;
+const N_THREADS: usize = 2;
 /// How long connections may take to close after the last answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes after which it is known what a connection speaks: those that HTTP/2 begins with.

@@ -128,10 +128,11 @@ fn a_thousand_who_go_leave_nothing_behind() {
     let before = held();
     (200..1200).for_each(&mut leave);
     bench.wait_until_idle();
-    assert_eq!(bench.metric("ruvllm_kv_blocks{model=\"tiny\",state=\"in_use\"}"), 0.0);
     let start = Instant::now();
-    while bench.metric("ruvllm_connections") > 1.0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "connections are held");
+    // What is told of blocks is up to a quarter of a second old.
+    let in_use = "ruvllm_kv_blocks{model=\"tiny\",state=\"in_use\"}";
+    while bench.metric(in_use) > 0.0 || bench.metric("ruvllm_connections") > 1.0 {
+        assert!(start.elapsed() < Duration::from_secs(5), "blocks or connections are held");
         std::thread::sleep(Duration::from_millis(10));
     }
     let after = held();
