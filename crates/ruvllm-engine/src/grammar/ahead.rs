@@ -9,10 +9,10 @@ use llguidance::Matcher;
 use toktrie::SimpleVob;
 
 /// What comes back: the matcher, and its mask or what was wrong.
-pub(super) type Computed = (Matcher, Result<SimpleVob, String>);
+pub(super) type Computed = (Box<Matcher>, Result<SimpleVob, String>);
 
 /// The thread; it ends when nobody has it any more.
-pub(super) struct MaskThread(Sender<(Matcher, Sender<Computed>)>);
+pub(super) struct MaskThread(Sender<(Box<Matcher>, Sender<Computed>)>);
 
 impl MaskThread {
     /// Starts it, if the machine has a core beside the `n_threads` that the model runs on and a thread for it.
@@ -21,7 +21,7 @@ impl MaskThread {
         if n_cores <= n_threads {
             return None;
         }
-        let (sender, inbox) = mpsc::channel::<(Matcher, Sender<Computed>)>();
+        let (sender, inbox) = mpsc::channel::<(Box<Matcher>, Sender<Computed>)>();
         let work = move || {
             for (mut matcher, reply) in inbox {
                 let mask = matcher.compute_mask().map_err(|error| error.to_string());
@@ -34,7 +34,7 @@ impl MaskThread {
     }
 
     /// Begins a mask. The matcher comes back with it, or at once if the thread has ended.
-    pub(super) fn begin(&self, matcher: Matcher) -> Result<Receiver<Computed>, Matcher> {
+    pub(super) fn begin(&self, matcher: Box<Matcher>) -> Result<Receiver<Computed>, Box<Matcher>> {
         let (reply, receiver) = mpsc::channel();
         match self.0.send((matcher, reply)) {
             Ok(()) => Ok(receiver),

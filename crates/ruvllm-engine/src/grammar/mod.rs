@@ -247,7 +247,7 @@ fn refused(reason: &str) -> EngineError {
 /// A grammar on its way through one answer. Requests have one inside; it is for callers who drive sequences themselves.
 pub struct Constraint {
     /// `None` while its mask is computed elsewhere.
-    matcher: Option<Matcher>,
+    matcher: Option<Box<Matcher>>,
     /// From where it comes back then.
     away: Option<Receiver<Computed>>,
     masks: Option<Arc<MaskThread>>,
@@ -266,7 +266,8 @@ impl Constraint {
     fn new(grammar: &Grammar) -> Constraint {
         let matcher = grammar.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
         let masks = grammar.masks.clone();
-        let mut constraint = Constraint { matcher: Some(matcher), away: None, masks, mask: None, forced: Vec::new() };
+        let mut constraint =
+            Constraint { matcher: Some(Box::new(matcher)), away: None, masks, mask: None, forced: Vec::new() };
         constraint.look_ahead();
         constraint
     }
@@ -278,7 +279,7 @@ impl Constraint {
             self.matcher = Some(matcher);
             self.mask = Some(mask.map_err(|error| refused(&error))?);
         }
-        self.matcher.as_mut().ok_or_else(|| refused("the thread that computes masks failed"))
+        self.matcher.as_deref_mut().ok_or_else(|| refused("the thread that computes masks failed"))
     }
 
     /// Begins to find out which tokens may come next, on another core if there is one: [`Constraint::compute_mask`] has it
@@ -360,7 +361,7 @@ impl Constraint {
     }
 
     fn look_ahead(&mut self) {
-        if let Some(matcher) = self.matcher.as_mut().filter(|matcher| !matcher.is_stopped()) {
+        if let Some(matcher) = self.matcher.as_deref_mut().filter(|matcher| !matcher.is_stopped()) {
             self.forced = matcher.compute_ff_tokens();
             self.forced.reverse();
         }
