@@ -237,8 +237,8 @@ impl ListArgs {
     fn run(&self, app: &App) -> Result<()> {
         let folder = folder(app);
         let mut all = Vec::new();
-        let entries = std::fs::read_dir(&folder).map(|entries| entries.flatten().collect()).unwrap_or(Vec::new());
-        for entry in entries {
+        // A folder that is not there has nothing in it.
+        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             let name = name.strip_suffix(".gguf").unwrap_or(&name).to_owned();

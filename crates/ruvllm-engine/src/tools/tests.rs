@@ -372,7 +372,7 @@ fn grammars_hold_models_to_their_form() {
             assert!(!allows(&required, text), "{format:?}: {text}");
         }
         let is_bare = matches!(format, ToolFormat::Llama3 | ToolFormat::Generic);
-        assert_eq!(allows(&auto, &format!("I look. {one}")), true, "{format:?}");
+        assert!(allows(&auto, &format!("I look. {one}")), "{format:?}");
         assert_eq!(allows(&auto, &format!("I look. {bad_unit}")), is_bare, "{format:?}");
         assert!(!allows(&compile(ToolChoice::Required, false), &two), "{format:?}");
         let named = compile(ToolChoice::Named("add".to_owned()), true);

@@ -119,7 +119,7 @@ fn a_thousand_who_go_leave_nothing_behind() {
             0 => std::thread::sleep(Duration::from_millis(i as u64 % 7)),
             _ => drop(stream.read(&mut [0; 300])),
         }
-        if i % 3 == 0 {
+        if i.is_multiple_of(3) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     };

@@ -1,6 +1,6 @@
 //! Several models in one process: asked for by name, loaded when they are, dropped when they are not.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use crate::client::{Bench, load_options, options, tiny_chat};
 
 /// A model that takes a while to load, and how often it was.
-fn slow_source(name: &str, path: &PathBuf, wait: Duration) -> (ModelSource, Arc<AtomicUsize>) {
-    let (path, count) = (path.clone(), Arc::new(AtomicUsize::new(0)));
+fn slow_source(name: &str, path: &Path, wait: Duration) -> (ModelSource, Arc<AtomicUsize>) {
+    let (path, count) = (path.to_owned(), Arc::new(AtomicUsize::new(0)));
     let n_loads = Arc::clone(&count);
     let load = move || {
         count.fetch_add(1, Ordering::SeqCst);
