@@ -73,8 +73,8 @@ fn anthropic_for_python() {
 
 #[test]
 fn embeddings_and_reranking_for_python() {
-    let options = ServerOptions { model: "minilm:l6".to_owned(), ..options() };
-    let bench = Bench::new(&real_model("minilm:l6"), &LoadOptions { n_ctx: None, ..load_options() }, options);
+    let (name, load) = ("minilm:l6", LoadOptions { n_ctx: None, ..load_options() });
+    let bench = Bench::named(name, &real_model(name), &load, options());
     check(python, "embeddings_sdk.py", &bench, &[]);
 }
 
