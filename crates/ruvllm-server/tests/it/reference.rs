@@ -60,7 +60,7 @@ fn operations(document: &Value) -> impl Iterator<Item = (&str, &str, &Value)> {
 }
 
 fn endpoint(page: &mut String, path: &str, method: &str, operation: &Value) {
-    let _ = writeln!(page, "\n## {} {path}\n\n{}.", method.to_uppercase(), text(&operation["summary"]));
+    let _ = write!(page, "\n## {} {path}\n\n{}.", method.to_uppercase(), text(&operation["summary"]));
     if operation.get("security").is_some() {
         let _ = write!(page, " It takes a key, where the server has keys.");
     }
