@@ -19,7 +19,10 @@ pub enum LogFormat {
 /// Keeps the log going; what is not sent yet is sent when this is dropped.
 #[must_use = "spans are sent while this lives"]
 #[derive(Debug)]
-pub struct Log(#[cfg(feature = "otlp")] Option<otlp::Exporter>);
+pub struct Log {
+    #[cfg(feature = "otlp")]
+    _exporter: Option<otlp::Exporter>,
+}
 
 /// Writes the log of a server to standard error, and sends its spans to the collector at `otlp`, if there is one. Call
 /// once.
@@ -37,13 +40,13 @@ pub fn start(format: LogFormat, #[cfg(feature = "otlp")] otlp: Option<&str>) -> 
     if let Some(url) = otlp {
         let exporter = otlp::Exporter::new(url)?;
         log.with(exporter.layer()).init();
-        return Ok(Log(Some(exporter)));
+        return Ok(Log { _exporter: Some(exporter) });
     }
     log.init();
-    Ok(Log(
+    Ok(Log {
         #[cfg(feature = "otlp")]
-        None,
-    ))
+        _exporter: None,
+    })
 }
 
 #[cfg(feature = "otlp")]

@@ -28,8 +28,7 @@ use crate::tls::Tls;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How many looks later metrics put away what they were told.
 const LOOKS_PER_UPKEEP: u64 = 10;
-/// Threads that read and write; what computes has its own. With one, the tokens of a step go out together: a second one
-/// would be woken for some of them and take a core from the model (adr/0025).
+/// Threads that read and write; what computes has its own.
 const N_THREADS: usize = 2;
 /// How long connections may take to close after the last answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

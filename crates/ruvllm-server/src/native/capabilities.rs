@@ -159,7 +159,10 @@ fn answer(endpoint: &Endpoint) -> Value {
         content.insert("application/json".to_owned(), json!({ "schema": schema }));
     }
     if endpoint.all_fields().iter().any(|field| field.name == "stream") {
-        content.insert("text/event-stream".to_owned(), json!({ "schema": { "type": "string" } }));
+        // The schema is that of an event, as tools read it.
+        let text = json!({ "type": "string" });
+        let event = json!({ "type": "object", "required": ["data"], "properties": { "data": text, "event": text } });
+        content.insert("text/event-stream".to_owned(), json!({ "schema": event }));
     }
     json!({ "description": endpoint.summary, "content": content })
 }
