@@ -71,7 +71,7 @@ fn times_transposed(m: &[f64], n_in: usize, x: &[f64]) -> Vec<f64> {
 fn orthonormalize(columns: &mut [Vec<f64>]) -> Vec<Vec<f64>> {
     let n = columns.len();
     let mut r = vec![vec![0.0; n]; n];
-    for j in 0..n {
+    for (j, r) in r.iter_mut().enumerate() {
         let (before, rest) = columns.split_at_mut(j);
         let column = &mut rest[0];
         let length = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
@@ -79,13 +79,13 @@ fn orthonormalize(columns: &mut [Vec<f64>]) -> Vec<Vec<f64>> {
         for _ in 0..2 {
             for (i, q) in before.iter().enumerate() {
                 let part: f64 = q.iter().zip(column.iter()).map(|(q, x)| q * x).sum();
-                r[j][i] += part;
+                r[i] += part;
                 column.iter_mut().zip(q).for_each(|(x, q)| *x -= part * q);
             }
         }
         let norm = length(column);
         if norm > 1e-13 * original && norm > 0.0 {
-            r[j][j] = norm;
+            r[j] = norm;
             column.iter_mut().for_each(|x| *x /= norm);
         } else {
             column.fill(0.0);
