@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ruvllm_kernels::{GgmlType, dequant};
 use ruvllm_kvcache::NamespaceBuilder;
 
-use crate::error::{LoraError, LoraErrorKind, invalid, shown};
+use crate::error::{LoraError, LoraErrorKind, invalid, shape, shown};
 
 /// The largest rank that is read: adapters in use have 4 to 256.
 pub const RANK_MAX: usize = 1024;
@@ -135,7 +135,10 @@ impl RowOrder {
         };
         match unit > 0 && n.is_multiple_of(unit) {
             true => Ok(()),
-            false => Err(crate::error::shape(format!("{n} rows are no multiple of {unit}, as the model's heads ask"))),
+            false => {
+                let line = "as the model's heads ask; the adapter is for another model";
+                Err(shape(format!("{n} rows are no multiple of {unit}, {line}")))
+            }
         }
     }
 }

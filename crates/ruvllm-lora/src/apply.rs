@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ruvllm_kernels::lowrank::Table;
+use ruvllm_kernels::lowrank::{Table, prefetch};
 use ruvllm_kernels::team::{Shared, Team};
 use ruvllm_kvcache::NamespaceBuilder;
 
@@ -152,7 +152,7 @@ impl AdaptedRows {
         self.sets.is_empty()
     }
 
-    /// Adds to the products of rows `x`: `[n, k]` what the rows' adapters do to those layers. `rows` says which row of the
+    /// Adds to the products of rows `x`: `[n, k]` what the rows' adapters do to those layers. `picked` says which row of the
     /// batch each row of `x` is; without it they are the first ones in order.
     ///
     /// # Panics
@@ -161,7 +161,7 @@ impl AdaptedRows {
         &self,
         (table, team): (&Table, &Team),
         (x, n): (&[f32], usize),
-        rows: Option<&[u32]>,
+        picked: Option<&[u32]>,
         products: [Product<'_>; N],
     ) {
         assert!(N <= PRODUCTS_MAX, "{N} layers of one product");
@@ -170,14 +170,14 @@ impl AdaptedRows {
             return;
         }
         let k = x.len() / n;
-        let n_units = rows.map_or(self.runs.len(), <[u32]>::len);
+        let n_units = picked.map_or(self.runs.len(), <[u32]>::len);
         let outs = products.map(|(target, out)| (target, out.len() / n, Shared::new(out)));
         let layers = || outs.iter().zip(touched).filter(|(_, touched)| *touched).map(|(out, _)| out);
         let n_layers = layers().count();
         team.for_each(n_units * n_layers, 1, &|units, _| {
             for unit in units {
                 let (target, n_out, out) = layers().nth(unit / n_units).expect("a unit is of a touched layer");
-                let (rows, set) = match rows {
+                let (rows, set) = match picked {
                     None => self.runs[unit % n_units].clone(),
                     Some(rows) => {
                         let row = unit % n_units;
@@ -187,6 +187,13 @@ impl AdaptedRows {
                         }
                     }
                 };
+                // The next piece is most often this worker's as well.
+                if let (None, next) = (picked, unit + 1)
+                    && let Some((target, ..)) = layers().nth(next / n_units)
+                {
+                    let (_, set) = &self.runs[next % n_units];
+                    self.sets[*set].parts(*target).for_each(|(part, _)| prefetch(part.a(0..part.rank.min(RANKS))));
+                }
                 // SAFETY: a unit is some rows of one layer, which no other unit has.
                 let y = unsafe { out.slice(rows.start * n_out..rows.end * n_out) };
                 change(table, &self.sets[set], *target, &x[rows.start * k..rows.end * k], k, y);
@@ -217,6 +224,7 @@ fn change(table: &Table, set: &AdapterSet, target: usize, x: &[f32], k: usize, y
         let mut first = 0;
         while first < part.rank {
             let ranks = first..part.rank.min(first + RANKS);
+            prefetch(part.b(ranks.clone()));
             let t = &mut buffer[..n * ranks.len()];
             table.shrink(part.a(ranks.clone()), ranks.len(), x, k, t);
             for t in t.chunks_exact_mut(ranks.len()) {

@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use half::f16;
-use ruvllm_kernels::arena::AlignedVec;
+use ruvllm_kernels::arena::{AlignedVec, LargePages};
 use ruvllm_kernels::lowrank::{Factor, Q8_BLOCK, stride};
+use ruvllm_kvcache::PAGE_BYTES;
 
 use crate::adapter::{Adapter, Delta};
 use crate::error::{LoraError, shape, shown};
@@ -168,7 +170,8 @@ impl Targets {
     ) -> Result<BoundAdapter, LoraError> {
         self.check(adapter)?;
         let mut by_target = vec![None; self.all.len()];
-        let (mut parts, mut n_bytes) = (Vec::new(), 0);
+        let n_bytes = Targets::bound_bytes(adapter, format);
+        let (mut parts, mut memory) = (Vec::new(), Memory::for_about(n_bytes));
         for delta in adapter.deltas() {
             let (a, b, magnitude) = (delta.a()?, delta.b()?, delta.magnitude()?);
             for place in self.places(delta)? {
@@ -178,8 +181,7 @@ impl Targets {
                 if let Some(magnitude) = &magnitude {
                     layer.take_magnitude(&magnitude[place.rows.clone()], &self.all[place.target], base)?;
                 }
-                let part = layer.pack(delta.n_in(), format);
-                n_bytes += part.n_bytes();
+                let part = layer.pack(delta.n_in(), format, &mut memory);
                 by_target[place.target] = Some(parts.len() as u32);
                 parts.push(part);
             }
@@ -188,7 +190,7 @@ impl Targets {
         Ok(BoundAdapter { targets: Arc::clone(self), name, content, format, parts, by_target, n_bytes })
     }
 
-    /// Returns about how many bytes an adapter takes when bound.
+    /// Returns how many bytes an adapter takes when bound; of a large one these are whole pages.
     pub fn bound_bytes(adapter: &Adapter, format: FactorFormat) -> usize {
         let per_value = |n: usize| match format {
             FactorFormat::F32 => 4 * n,
@@ -196,10 +198,9 @@ impl Targets {
             FactorFormat::Q8 => n + n / 8,
         };
         let of = |delta: &Delta| per_value(delta.rank() * (stride(delta.n_in()) + stride(delta.n_out())));
-        adapter
-            .deltas()
-            .map(|delta| of(delta) + 4 * delta.rank() + if delta.is_dora() { 4 * delta.n_out() } else { 0 })
-            .sum()
+        let more = |delta: &Delta| 4 * delta.rank() + if delta.is_dora() { 4 * delta.n_out() } else { 0 };
+        let n_bytes: usize = adapter.deltas().map(|delta| of(delta) + more(delta)).sum();
+        if n_bytes < LARGE_BYTES { n_bytes } else { n_bytes.next_multiple_of(PAGE_BYTES) }
     }
 }
 
@@ -237,7 +238,7 @@ impl Layer<'_> {
 
     /// Brings the factors into the kernels' form: `B` on its side, and each rank of both scaled by a power of two to
     /// magnitudes below 1, which its multiplier takes back.
-    fn pack(mut self, n_in: usize, format: FactorFormat) -> Part {
+    fn pack(mut self, n_in: usize, format: FactorFormat, memory: &mut Memory) -> Part {
         let (rank, n_out) = (self.rank, self.b.len() / self.rank);
         let mut a = vec![0.0; rank * stride(n_in)];
         let mut b = vec![0.0; rank * stride(n_out)];
@@ -257,8 +258,8 @@ impl Layer<'_> {
             rank,
             n_in,
             n_out,
-            a: Stored::new(&a, format),
-            b: Stored::new(&b, format),
+            a: Stored::new(&a, format, memory),
+            b: Stored::new(&b, format, memory),
             multipliers,
             gain: self.gain.take(),
         }
@@ -270,6 +271,25 @@ fn power_of_two(max: f32) -> f32 {
     if max < 1e-30 { 1.0 } else { max.log2().ceil().clamp(-90.0, 90.0).exp2() }
 }
 
+/// From this size on an adapter lies in large pages, one layer behind the other.
+const LARGE_BYTES: usize = 2 * PAGE_BYTES;
+
+/// Where factors go.
+struct Memory(Option<LargePages>);
+
+impl Memory {
+    fn for_about(n_bytes: usize) -> Memory {
+        Memory((n_bytes >= LARGE_BYTES).then(|| LargePages::for_about(n_bytes)))
+    }
+
+    fn take<T: Pod>(&mut self, len: usize) -> AlignedVec<T> {
+        match &mut self.0 {
+            Some(pages) => pages.take(len),
+            None => AlignedVec::new(len),
+        }
+    }
+}
+
 /// Factors in memory.
 enum Stored {
     F32(AlignedVec<f32>),
@@ -278,17 +298,21 @@ enum Stored {
 }
 
 impl Stored {
-    fn new(values: &[f32], format: FactorFormat) -> Stored {
+    fn new(values: &[f32], format: FactorFormat, memory: &mut Memory) -> Stored {
         match format {
-            FactorFormat::F32 => Stored::F32(AlignedVec::from_slice(values)),
+            FactorFormat::F32 => {
+                let mut floats = memory.take::<f32>(values.len());
+                floats.copy_from_slice(values);
+                Stored::F32(floats)
+            }
             FactorFormat::F16 => {
-                let mut halves = AlignedVec::<f16>::new(values.len());
+                let mut halves = memory.take::<f16>(values.len());
                 halves.iter_mut().zip(values).for_each(|(to, &x)| *to = f16::from_f32(x));
                 Stored::F16(halves)
             }
             FactorFormat::Q8 => {
-                let mut quants = AlignedVec::<i8>::new(values.len());
-                let mut scales = AlignedVec::<f32>::new(values.len() / Q8_BLOCK);
+                let mut quants = memory.take::<i8>(values.len());
+                let mut scales = memory.take::<f32>(values.len() / Q8_BLOCK);
                 let blocks = values.chunks_exact(Q8_BLOCK).zip(quants.chunks_exact_mut(Q8_BLOCK));
                 for ((block, quants), scale) in blocks.zip(scales.iter_mut()) {
                     *scale = block.iter().fold(0.0f32, |max, x| max.max(x.abs())) / 127.0;
@@ -310,14 +334,6 @@ impl Stored {
                 let scales = &scales[range.start / Q8_BLOCK..range.end / Q8_BLOCK];
                 Factor::Q8 { quants: &quants[range], scales }
             }
-        }
-    }
-
-    fn n_bytes(&self) -> usize {
-        match self {
-            Stored::F32(values) => 4 * values.len(),
-            Stored::F16(values) => 2 * values.len(),
-            Stored::Q8 { quants, scales } => quants.len() + 4 * scales.len(),
         }
     }
 }
@@ -344,10 +360,6 @@ impl Part {
     /// Returns `B` on its side, of some ranks: `[ranks, stride(n_out)]`.
     pub(crate) fn b(&self, ranks: Range<usize>) -> Factor<'_> {
         self.b.rows(ranks, stride(self.n_out))
-    }
-
-    fn n_bytes(&self) -> usize {
-        self.a.n_bytes() + self.b.n_bytes() + 4 * (self.rank + self.gain.as_ref().map_or(0, Vec::len))
     }
 }
 

@@ -6,6 +6,7 @@ mod answers;
 mod cache;
 mod common;
 mod help;
+mod lora;
 mod serve;
 mod sources;
 mod wrong;

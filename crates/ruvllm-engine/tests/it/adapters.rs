@@ -89,11 +89,12 @@ fn logits_agree_with_peft_and_all_forms_with_each_other() {
             let exact = name != "llama-all";
             assert!(if exact { diff == 0.0 } else { diff <= 1e-4 }, "{}: {diff:e}", written.display());
         }
+        // But for DoRA's, their values are exact in 16 bits.
         for (format, bound) in [(FactorFormat::F16, 5e-2), (FactorFormat::Q8, 1.0)] {
             let adapter = load(&engine, &path, format);
             let other = logits(&mut engine, &golden.tokens, &set(&[(&adapter, 1.0)]), usize::MAX);
             let diff = max_abs_diff(&other, &whole);
-            assert!(diff > 0.0 && diff <= bound, "{name} {format:?}: {diff:e}");
+            assert!(diff <= bound && (format == FactorFormat::F16 || diff > 0.0), "{name} {format:?}: {diff:e}");
         }
     }
 }
