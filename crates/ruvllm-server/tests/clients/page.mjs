@@ -72,6 +72,11 @@ async function desktop() {
   await fits(page);
   await shot(page, "desktop");
 
+  // An answer that does not end by itself.
+  await page.route("**/v1/chat/completions", (route) => {
+    const body = { ...route.request().postDataJSON(), ignore_eos: true };
+    return route.continue({ postData: JSON.stringify(body) });
+  });
   await page.fill("#max_tokens", "1500");
   await page.fill("#temperature", "1");
   await page.fill("#prompt", "Count from one to a thousand, in words.");
@@ -86,6 +91,7 @@ async function desktop() {
   assert.equal(await page.locator(".note").last().textContent(), "stopped");
   // The server has stopped as well.
   await page.waitForFunction(() => document.getElementById("m-running").textContent === "0");
+  await page.unrouteAll();
   await page.click("#clear");
   assert.equal(await page.locator(".message").count(), 0);
   assert.deepEqual(page.wrong, []);
