@@ -58,7 +58,13 @@ fn relative_links(text: &str) -> impl Iterator<Item = &str> {
         in_code ^= is_fence;
         !in_code && !is_fence
     });
-    let targets = prose.flat_map(|line| line.split("](").skip(1)).filter_map(|rest| rest.split(')').next());
+    // What stands between backticks is code.
+    let is_prose = |line: &str, at: usize| line[..at].matches('`').count().is_multiple_of(2);
+    let links = prose.flat_map(move |line| {
+        let starts = line.match_indices("](").filter(move |&(at, _)| is_prose(line, at));
+        starts.map(move |(at, start)| &line[at + start.len()..])
+    });
+    let targets = links.filter_map(|rest| rest.split(')').next());
     let files = targets.filter_map(|target| target.split('#').next());
     files.filter(|target| !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:"))
 }

@@ -114,7 +114,7 @@ fn links_lead_somewhere() {
     breaks("README.md links to docs/none.md", |repo| write(repo, "README.md", "[x](docs/none.md)"));
     breaks("does not list extra.md", |repo| write(repo, "docs/src/extra.md", "[up](../../README.md)"));
     let mut repo = tidy_repo();
-    write(&mut repo, "README.md", "```\n[x](none.md)\n```\n[up](#top)");
+    write(&mut repo, "README.md", "```\n[x](none.md)\n```\n`[x](none.md)`, [up](#top)");
     assert_eq!(check(&repo), Vec::<String>::new());
 }
 
