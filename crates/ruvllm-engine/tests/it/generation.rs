@@ -1,6 +1,8 @@
 //! Generation as a caller sees it: streaming, limits, stop strings, cancellation, errors that say the numbers.
 
-use ruvllm_engine::{CancelToken, Engine, ErrorKind, FinishReason, GenerateRequest, LoadOptions, SamplingParams};
+use ruvllm_engine::{
+    CancelToken, Engine, ErrorKind, FinishReason, GenerateRequest, LoadOptions, Readout, SamplingParams,
+};
 use ruvllm_testkit::real_model;
 
 fn open(n_ctx: usize) -> Engine {
@@ -110,5 +112,6 @@ fn bad_requests_are_refused_in_one_line() {
     let mut hot = greedy(&engine, "x", 1);
     hot.sampling.temperature = f32::NAN;
     assert_eq!(error(&mut engine, &hot).0, ErrorKind::Options);
-    assert!(engine.embed(&[1]).expect_err("no encoder").to_string().contains("not embeddings"));
+    let score = engine.read_out(&[1], Readout::Score { n_first: 1 }).expect_err("it has no such head");
+    assert_eq!(score.kind(), ErrorKind::Unsupported, "{score}");
 }
