@@ -1,6 +1,6 @@
 //! Low-rank adapters of RuvLLM: read and written, applied row by row, kept in memory, merged, and learned at rank 1 to 4.
 //!
-//! An [`Adapter`] is what the files say (PEFT folders and GGUF adapters, see [`format`]); [`Targets`] knows a model's
+//! An [`Adapter`] is what the files say (PEFT folders and GGUF adapters, see [`mod@format`]); [`Targets`] knows a model's
 //! linear layers and makes a [`BoundAdapter`] of it; an [`AdapterSet`] is what one sequence has of those, and
 //! [`AdaptedRows`] applies the sets of a batch behind each product of the base, any row its own. [`manager`] keeps many
 //! adapters within a budget, [`merge`] makes one of several, [`micro`] learns small ones.

@@ -1,7 +1,7 @@
 //! Folders of safetensors, as models are published on the hub, made into GGUF files.
 //!
 //! Numbers stay as they are; names, hyper-parameters and vocabulary become those of llama.cpp's converter. The same folder
-//! gives the same bytes. Encoders of the BERT family are read ([`bert`]).
+//! gives the same bytes. Encoders of the BERT family are read (`bert`).
 
 mod bert;
 mod weights;
