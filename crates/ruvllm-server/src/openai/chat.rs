@@ -9,7 +9,7 @@ use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerateRequest, GenerationSummary};
 use serde_json::{Map, Value, json};
 
-use super::{finish_json, head, logprobs, messages, usage_json};
+use super::{chunk, finish_json, head, logprobs, messages, usage_json};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -170,16 +170,9 @@ async fn write(
     mut choices: Choices,
     events: Arc<Events>,
 ) -> Result<(), Gone> {
-    let mut chunk = head(&call, "chatcmpl", "chat.completion.chunk");
-    let mut with = |choices: Value| {
-        chunk["choices"] = choices;
-        if asked.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk.clone()
-    };
-    let mut choice = |i: usize, delta: Value, logprobs: Value, finish: Option<&str>| {
-        with(json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
+    let head = head(&call, "chatcmpl", "chat.completion.chunk");
+    let choice = |i: usize, delta: Value, logprobs: Value, finish: Option<&str>| {
+        chunk(&head, &asked, json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
     };
     for i in 0..asked.n_choices {
         let content = if tool_use.as_ref().is_some_and(ToolUse::is_forced) { Value::Null } else { json!("") };
@@ -213,7 +206,7 @@ async fn write(
         }
     }
     if asked.include_usage {
-        let mut last = with(json!([]));
+        let mut last = chunk(&head, &asked, json!([]));
         last["usage"] = usage_json(&usage);
         events.send(&last).await?;
     }

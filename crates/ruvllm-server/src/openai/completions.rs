@@ -9,7 +9,7 @@ use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use serde_json::{Value, json};
 
 use super::chat::prompt_max;
-use super::{finish_json, head, logprobs, usage_json};
+use super::{chunk, finish_json, head, logprobs, usage_json};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -173,16 +173,9 @@ async fn write(
     mut choices: Choices,
     events: Arc<Events>,
 ) -> Result<(), Gone> {
-    let mut chunk = head(&call, "cmpl", "text_completion");
-    let mut with = |choices: Value| {
-        chunk["choices"] = choices;
-        if asked.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk.clone()
-    };
-    let mut choice = |i: usize, text: &str, logprobs: Value, finish: Option<&str>| {
-        with(json!([{ "index": i, "text": text, "logprobs": logprobs, "finish_reason": finish }]))
+    let head = head(&call, "cmpl", "text_completion");
+    let choice = |i: usize, text: &str, logprobs: Value, finish: Option<&str>| {
+        chunk(&head, &asked, json!([{ "index": i, "text": text, "logprobs": logprobs, "finish_reason": finish }]))
     };
     // Where the next token's text begins, by choice.
     let mut offsets = vec![0; prompts.len() * asked.n_choices];
@@ -212,7 +205,7 @@ async fn write(
         }
     }
     if asked.include_usage {
-        let mut last = with(json!([]));
+        let mut last = chunk(&head, &asked, json!([]));
         last["usage"] = usage_json(&usage);
         events.send(&last).await?;
     }

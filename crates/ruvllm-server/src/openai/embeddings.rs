@@ -1,6 +1,7 @@
 //! `/v1/embeddings`.
 
 use axum::http::StatusCode;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Pooling, Readout};
 use serde_json::json;
@@ -92,17 +93,8 @@ pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) ->
 
 /// Returns the base64 (RFC 4648) of little-endian numbers.
 fn base64(values: &[f32]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let bits = three.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - three.len()));
-        for i in 0..4 {
-            let letter = char::from(LETTERS[(bits >> (18 - 6 * i)) as usize & 63]);
-            text.push(if i <= three.len() { letter } else { '=' });
-        }
-    }
-    text
+    BASE64_STANDARD.encode(bytes)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub(crate) use chat::prompt_max;
 use crate::app::{Call, Endpoint, Run};
 use crate::error::Shape;
 use crate::fields::Refused;
-use crate::generate::{GENERATION, SAMPLING, Usage};
+use crate::generate::{Asked, GENERATION, SAMPLING, Usage};
 use crate::tools;
 
 const POST: Endpoint = Endpoint {
@@ -152,6 +152,16 @@ fn head(call: &Call, prefix: &str, object: &str) -> Value {
         "model": &*call.model.name,
         "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), call.model.service.info().isa),
     })
+}
+
+/// Returns a piece of a streamed answer. Where the last one tells the usage, the others say that it is to come.
+fn chunk(head: &Value, asked: &Asked, choices: Value) -> Value {
+    let mut chunk = head.clone();
+    chunk["choices"] = choices;
+    if asked.include_usage {
+        chunk["usage"] = Value::Null;
+    }
+    chunk
 }
 
 /// Returns seconds since 1970.
