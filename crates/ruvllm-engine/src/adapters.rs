@@ -7,9 +7,10 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::dequant;
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_lora::manager::AdapterManager;
+use ruvllm_lora::micro::HeadRows;
 use ruvllm_lora::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
 
-use crate::EngineError;
+use crate::{EngineError, ErrorKind};
 
 /// Adapters beside the hot ones whose files a manager keeps mapped.
 const N_WARM_MAX: usize = 256;
@@ -116,6 +117,39 @@ impl FileWeights {
             row_bytes,
             bytes: bytes.slice(expert * part..(expert + 1) * part),
         })
+    }
+}
+
+/// The rows of a model's output head, as gradients of the final hidden state want them. Any thread may read them.
+pub struct HeadWeights {
+    rows: Rows,
+    /// What the model multiplies its logits with.
+    scale: f32,
+}
+
+impl HeadWeights {
+    pub(crate) fn new(file: &Arc<GgufFile>, scale: f32) -> Result<HeadWeights, EngineError> {
+        let weights = FileWeights { file: Arc::clone(file), last: Mutex::default() };
+        let missing = || EngineError::new(ErrorKind::Unsupported, "the model has no output head to learn from");
+        Ok(HeadWeights { rows: weights.find("output").ok_or_else(missing)?, scale })
+    }
+
+    /// Returns how many rows there are: one for each token.
+    pub fn n_rows(&self) -> usize {
+        self.rows.bytes.len() / self.rows.row_bytes
+    }
+}
+
+impl HeadRows for HeadWeights {
+    /// # Panics
+    /// If there is no such token, or the row is not as wide as the model.
+    fn row(&self, token: u32, out: &mut [f32]) {
+        let Rows { ty, n_cols, row_bytes, bytes } = &self.rows;
+        assert_eq!(out.len(), *n_cols, "a row of {} values", out.len());
+        dequant::dequantize(*ty, &bytes[token as usize * row_bytes..][..*row_bytes], out);
+        if self.scale != 1.0 {
+            out.iter_mut().for_each(|x| *x *= self.scale);
+        }
     }
 }
 

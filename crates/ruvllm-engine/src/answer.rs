@@ -4,8 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::{LlmBackend, ModelInfo, Segment, SeqId, context_line};
+use ruvllm_lora::micro::MicroLora;
+
+use crate::backend::{LlmBackend, ModelInfo, Segment, SeqId, States, context_line};
 use crate::grammar::{Constraint, Grammar};
+use crate::learner::Lesson;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::{Chosen, Sampler, TokenLogprobs};
 use crate::speculate::tree::{self, Branch, Forks, Kept};
@@ -28,9 +31,13 @@ pub(crate) struct Answer {
     n_prompt: usize,
     max_tokens: usize,
     n_vocab: usize,
+    n_embd: usize,
     sampler: Sampler,
     constraint: Option<Constraint>,
     speculator: Option<Speculator>,
+    lesson: Option<Box<dyn Lesson>>,
+    /// What its sequence was told to change final hidden states by.
+    micro: Option<Arc<MicroLora>>,
     /// Of all guesses so far: how many, and how many were right.
     guesses: (usize, usize),
     tokenizer: Arc<Tokenizer>,
@@ -91,6 +98,7 @@ impl Answer {
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
+        let lesson = request.learner.as_ref().map(|learner| learner.begin(&context));
         let zero = Duration::ZERO;
         Ok(Answer {
             speculator: Speculator::new(request.speculation, backend, &sampler),
@@ -102,6 +110,9 @@ impl Answer {
             n_prompt,
             max_tokens,
             n_vocab: info.n_vocab,
+            n_embd: info.n_embd,
+            lesson,
+            micro: None,
             sampler,
             constraint: request.grammar.as_ref().map(Grammar::start),
             decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
@@ -153,9 +164,12 @@ impl Answer {
         self.branches.clear();
     }
 
-    /// Returns how many of `n_max` tokens may be guessed: the last that fits is chosen, not guessed.
+    /// Returns how many of `n_max` tokens may be guessed: the last that fits is chosen, not guessed, and so is the last
+    /// before its lesson changes the model.
     fn n_guessable(&self, n_max: usize) -> usize {
-        n_max.min((self.n_prompt + self.max_tokens).saturating_sub(self.context().len() + 1))
+        let n_steady = self.lesson.as_ref().map_or(usize::MAX, |lesson| lesson.n_steady());
+        let n_left = (self.n_prompt + self.max_tokens).saturating_sub(self.context().len());
+        n_max.min(n_left.min(n_steady).saturating_sub(1))
     }
 
     /// Guesses up to `n_max` tokens ahead by the text so far, instead of those that were guessed before.
@@ -290,7 +304,22 @@ impl Answer {
         let (seq, n_cached) = backend.sequence_with_prefix(self.context(), &self.scope())?;
         let n_from_disk = n_cached.min((from_disk(backend) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
+        self.micro = None;
+        self.pass_on(backend, seq)?;
         Ok((seq, n_cached))
+    }
+
+    /// Lets its sequence have what its lesson changes final hidden states by, where that is another than before.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::set_micro`].
+    pub(crate) fn pass_on(&mut self, backend: &mut dyn LlmBackend, seq: SeqId) -> Result<(), EngineError> {
+        let micro = self.lesson.as_ref().and_then(|lesson| lesson.micro());
+        if micro.map(Arc::as_ptr) != self.micro.as_ref().map(Arc::as_ptr) {
+            self.micro = micro.cloned();
+            backend.set_micro(seq, self.micro.clone())?;
+        }
+        Ok(())
     }
 
     /// Takes note of what its sequence's keys and values take, which is about to be closed, and leaves the draft model.
@@ -301,18 +330,18 @@ impl Answer {
     }
 
     /// Chooses the next token by the logits that follow the context, and more by those that follow guesses, as far as they
-    /// are right; takes them over, with those behind them that the grammar forces. `logits`: `[1 + guesses, n_vocab]`, then
-    /// `[n, n_vocab]` for the `n` tokens of each branch. Returns what of all that was computed is the context's; the rest
-    /// is to be taken back.
+    /// are right; takes them over, with those behind them that the grammar forces. `states`: those of `1 + guesses` rows,
+    /// then of `n` rows for the `n` tokens of each branch. Returns what of all that was computed is the context's; the
+    /// rest is to be taken back.
     ///
     /// # Errors
     /// No logit is a number; the grammar costs more than it may. The tokens told until then are part of the answer.
-    pub(crate) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
+    pub(crate) fn choose(&mut self, states: States<'_>, tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
         if self.context().len() == self.n_prompt {
             self.clock.prompt = self.clock.start.elapsed();
         }
         let n_known = self.context().len();
-        let n_vocab = self.n_vocab;
+        let (n_vocab, n_embd) = (self.n_vocab, self.n_embd);
         let mut guesses = std::mem::take(&mut self.guessed);
         guesses.clear();
         guesses.extend(self.context.drain(n_known..));
@@ -320,7 +349,11 @@ impl Answer {
         let branches = std::mem::take(&mut self.branches);
         let (mut row, mut result) = (Some(0), Ok(()));
         while let (Some(at), true) = (row, result.is_ok()) {
-            result = self.choose_one(&mut logits[at * n_vocab..][..n_vocab], tell);
+            let logits = &mut states.logits[at * n_vocab..][..n_vocab];
+            if let Some(lesson) = &mut self.lesson {
+                lesson.adjust(&states.hidden[at * n_embd..][..n_embd], logits);
+            }
+            result = self.choose_one(logits, tell);
             row = tree::row_behind(&guesses, &branches, &self.context[n_known..]).filter(|_| !self.is_over());
         }
         let (path, n_right) = tree::right(&guesses, &branches, &self.context[n_known..]);
@@ -362,6 +395,7 @@ impl Answer {
             constraint.accept(id)?;
         }
         self.sampler.accept(id);
+        self.lesson.iter_mut().for_each(|lesson| lesson.accept(id));
         self.logprobs.extend(logprobs.clone());
         self.context.push(id);
         self.clock.last_token = self.clock.start.elapsed();

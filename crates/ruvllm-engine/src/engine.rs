@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
+use ruvllm_lora::micro::MicroLora;
 use serde_json::Value;
 
-use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId};
+use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId, States};
 use crate::generate::Generation;
 use crate::grammar::GrammarCompiler;
 use crate::model::{LoadProgress, LogitRows};
@@ -16,7 +17,7 @@ use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::template::ChatTemplate;
 use crate::text::{self, ModelText};
 use crate::tokenizer::Tokenizer;
-use crate::{AdapterLoader, AdapterSet, EngineError, ErrorKind, Scope};
+use crate::{AdapterLoader, AdapterSet, EngineError, ErrorKind, HeadWeights, Scope};
 
 /// A loaded model and everything needed to talk to it.
 ///
@@ -154,6 +155,14 @@ impl Engine {
         self.backend.adapter_loader()
     }
 
+    /// Returns the rows of the output head, from which a [`MicroLora`] learns.
+    ///
+    /// # Errors
+    /// As [`NativeBackend::head_weights`].
+    pub fn head_weights(&self) -> Result<HeadWeights, EngineError> {
+        self.backend.head_weights()
+    }
+
     /// Opens a sequence that starts with what is cached of `tokens`, at most all but the last, and returns how many
     /// tokens those are: the rest is to be computed with [`Engine::forward`]. When it is freed, what it holds is cached.
     ///
@@ -258,6 +267,22 @@ impl Engine {
     /// A token id outside the vocabulary, a context or cache that is full; then nothing was computed.
     pub fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&[f32], EngineError> {
         self.backend.forward(segments).map(|logits| &*logits)
+    }
+
+    /// As [`Engine::forward`], and returns the final hidden states of the same rows as well.
+    ///
+    /// # Errors
+    /// As [`Engine::forward`].
+    pub fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError> {
+        self.backend.forward_states(segments)
+    }
+
+    /// Changes the final hidden states of a sequence from the next pass on.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::set_micro`].
+    pub fn set_micro(&mut self, seq: SeqId, micro: Option<Arc<MicroLora>>) -> Result<(), EngineError> {
+        self.backend.set_micro(seq, micro)
     }
 
     /// Computes `tokens` as they are, `chunk` at a time, and gives each chunk's logits `[n, n_vocab]` to `sink`.

@@ -55,12 +55,15 @@ impl<'a> Generation<'a> {
         let (n_guessed, all) = (self.answer.n_guessed(), self.answer.context_and_guesses());
         let tokens = &all[all.len() - n_guessed - n_tail..];
         let chain = Segment { seq, tokens, logits: LogitRows::Tail(1 + n_guessed) };
-        let logits = match forks.is_empty() {
-            true => self.backend.forward(&[chain]),
-            false => self.backend.forward(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
+        let states = match forks.is_empty() {
+            true => self.backend.forward_states(&[chain]),
+            false => self.backend.forward_states(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
         };
-        match logits.and_then(|logits| self.answer.choose(logits, &mut |event| self.events.push_back(event))) {
-            Ok(kept) => forks.settle(self.backend, &mut self.seq, kept),
+        match states.and_then(|states| self.answer.choose(states, &mut |event| self.events.push_back(event))) {
+            Ok(kept) => {
+                forks.settle(self.backend, &mut self.seq, kept)?;
+                self.answer.pass_on(self.backend, self.seq)
+            }
             Err(error) => {
                 forks.close(self.backend);
                 Err(error)

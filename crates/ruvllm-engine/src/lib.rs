@@ -29,6 +29,7 @@ mod error;
 mod generate;
 mod grammar;
 mod kernels;
+mod learner;
 mod model;
 mod perplexity;
 mod request;
@@ -44,20 +45,22 @@ mod text;
 pub mod tokenizer;
 pub mod tools;
 
-pub use adapters::AdapterLoader;
+pub use adapters::{AdapterLoader, HeadWeights};
 pub use backend::{
     DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout,
-    Segment, SeqId,
+    Segment, SeqId, States,
 };
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use grammar::{Constraint, Grammar, GrammarCompiler, GrammarSource};
+pub use learner::{Learner, Lesson};
 pub use model::{LoadProgress, LogitRows, Pooling, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
+pub use ruvllm_lora::micro::MicroLora;
 pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};

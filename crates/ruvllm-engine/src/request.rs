@@ -7,6 +7,7 @@ use std::time::Instant;
 use ruvllm_lora::AdapterSet;
 
 use crate::grammar::Grammar;
+use crate::learner::Learner;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
 
@@ -35,6 +36,8 @@ pub struct GenerateRequest {
     pub tenant: u64,
     /// The adapters that are applied, each with its scale.
     pub adapters: AdapterSet,
+    /// What changes the answer by what it has learned, and learns from it; `None` leaves the model as it is.
+    pub learner: Option<Arc<dyn Learner>>,
     /// Whether tokens are guessed ahead; the answer is the same.
     pub speculation: Speculation,
     /// Who goes first where many wait: the higher. Waiting raises it, so that nobody waits for ever.

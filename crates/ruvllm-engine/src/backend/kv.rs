@@ -1,9 +1,12 @@
 //! The cache of a backend: block pool, open sequences, prefix cache and the memory they share.
 
+use std::sync::Arc;
+
 use ruvllm_kvcache::{
     Ageing, BlockPool, CacheStats, KvError, KvErrorKind, KvLayout, KvPolicy, Level, MemoryBudget, Namespace,
     NamespaceBuilder, Owner, PrefixCache, Pressure, Sequence, Usage,
 };
+use ruvllm_lora::micro::MicroLora;
 
 use super::persist::Persist;
 use super::tiers::Kernels;
@@ -24,6 +27,8 @@ pub(super) struct Open {
     namespace: Option<Namespace>,
     /// Whose it is, and what changes the model for it.
     pub scope: Scope,
+    /// What changes its final hidden states.
+    pub micro: Option<Arc<MicroLora>>,
     /// How its blocks are kept.
     pub policy: KvPolicy,
     pub ageing: Ageing,
@@ -85,7 +90,7 @@ impl KvStore {
         let tokens = Vec::with_capacity(self.n_ctx);
         let (policy, ageing) = (self.policy, Ageing::default());
         self.sequences[slot] =
-            Some(Open { sequence, tokens, namespace: None, scope: Scope::default(), policy, ageing });
+            Some(Open { sequence, tokens, namespace: None, scope: Scope::default(), micro: None, policy, ageing });
         Ok(SeqId(slot))
     }
 
@@ -156,6 +161,11 @@ impl KvStore {
         self.open_mut(seq).scope = scope;
     }
 
+    /// Sets what changes an open sequence's final hidden states.
+    pub(super) fn set_micro(&mut self, seq: SeqId, micro: Option<Arc<MicroLora>>) {
+        self.open_mut(seq).micro = micro;
+    }
+
     /// Reads what is on disk of `tokens`, and returns how many leading tokens need no computing then.
     pub(super) fn restore(&mut self, tokens: &[u32], scope: &Scope) -> usize {
         let namespace = self.scope_namespace(scope);
@@ -175,7 +185,8 @@ impl KvStore {
         tokens.extend_from_slice(&parent.tokens[..len]);
         let sequence = self.pool.fork(&parent.sequence, len);
         let Open { namespace, policy, ageing, .. } = *parent;
-        let child = Open { sequence, tokens, namespace, scope: parent.scope.clone(), policy, ageing };
+        let (scope, micro) = (parent.scope.clone(), parent.micro.clone());
+        let child = Open { sequence, tokens, namespace, scope, micro, policy, ageing };
         self.sequences[slot] = Some(child);
         Ok(SeqId(slot))
     }

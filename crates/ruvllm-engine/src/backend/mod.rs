@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
 use ruvllm_kvcache::{CacheStats, Usage};
+use ruvllm_lora::micro::MicroLora;
 
 use crate::generate::Generation;
 use crate::model::{LogitRows, Pooling};
@@ -77,6 +78,15 @@ pub struct Segment<'a> {
     pub tokens: &'a [u32],
     /// Which rows want logits.
     pub logits: LogitRows,
+}
+
+/// What a pass gives.
+#[derive(Debug)]
+pub struct States<'a> {
+    /// The wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
+    pub logits: &'a mut [f32],
+    /// The final hidden states of the same rows, behind the norm and before any [`MicroLora`]: `[n_wanted_rows, n_embd]`.
+    pub hidden: &'a [f32],
 }
 
 /// What is read from the vectors of a text's tokens.
@@ -199,7 +209,23 @@ pub trait LlmBackend: Send {
     ///
     /// # Errors
     /// A token id outside the vocabulary, a context or cache that is full; then nothing was computed.
-    fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError>;
+    fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError> {
+        self.forward_states(segments).map(|states| states.logits)
+    }
+
+    /// As [`LlmBackend::forward`], and returns what the logits were made of as well.
+    ///
+    /// # Errors
+    /// As [`LlmBackend::forward`].
+    fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError>;
+
+    /// Changes the final hidden states of a sequence from the next pass on, and those of its forks; keys and values stay
+    /// what they are, and so do cached prefixes. `None` changes nothing any more.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter): it is for states of another width, or the backend has no way to
+    /// apply it.
+    fn set_micro(&mut self, seq: SeqId, micro: Option<Arc<MicroLora>>) -> Result<(), EngineError>;
 
     /// Makes room for `n` more tokens of a sequence ahead of [`LlmBackend::forward`], which then finds it; cached
     /// prefixes give way.

@@ -5,14 +5,15 @@ use std::sync::{Arc, OnceLock};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
+use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
 use super::embedding::{self, Pool};
 use super::kv::KvStore;
 use super::persist::Persist;
 use super::tiers::Kernels;
-use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId};
-use crate::adapters::AdapterLoader;
+use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId, States};
+use crate::adapters::{AdapterLoader, HeadWeights};
 use crate::generate::Generation;
 use crate::kernels::Compute;
 use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, Rows};
@@ -46,6 +47,7 @@ pub struct NativeBackend {
     /// Kept for its allocation: the attention kernel's view of the batch.
     views: Vec<attention::Segment<'static>>,
     adapted: AdaptedRows,
+    micros: Vec<Option<Arc<MicroLora>>>,
     targets: Arc<Targets>,
 }
 
@@ -74,6 +76,7 @@ impl NativeBackend {
             tokens: Vec::with_capacity(n_rows),
             views: Vec::with_capacity(n_seq_max),
             adapted: AdaptedRows::new(n_rows, n_seq_max),
+            micros: Vec::with_capacity(n_seq_max),
             targets: Arc::new(targets),
         };
         if let Some(source) = backend.file.metadata().str("tokenizer.chat_template")? {
@@ -136,6 +139,21 @@ impl NativeBackend {
     /// Returns what reads adapters for this model, on any thread.
     pub fn adapter_loader(&self) -> AdapterLoader {
         AdapterLoader::new(Arc::clone(&self.targets), Arc::clone(&self.file))
+    }
+
+    /// Returns the rows of the output head.
+    ///
+    /// # Errors
+    /// The model has none, or bends its logits (Gemma 2), so that they are no gradient.
+    pub fn head_weights(&self) -> Result<HeadWeights, EngineError> {
+        if self.model.output.softcap.is_some() || self.model.output.head.is_none() {
+            let line = format!(
+                "a MicroLoRA cannot learn with architecture {}: its logits are bent or missing",
+                self.info.arch
+            );
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        }
+        HeadWeights::new(&self.file, self.model.output.scale)
     }
 
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {
@@ -205,12 +223,15 @@ impl NativeBackend {
             open.sequence.segment(rows.first, rows.n)
         }));
         self.adapted.clear();
+        self.micros.clear();
         for rows in &self.rows {
             let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
             self.adapted.push(rows.n, &open.scope.adapters);
+            self.micros.push(open.micro.clone());
         }
         let (tokens, rows, wanted) = (&self.tokens, &self.rows, &self.wanted);
-        let batch = Batch { tokens, rows, wanted, segments: &views, adapted: &self.adapted };
+        let (adapted, micros) = (&self.adapted, &self.micros);
+        let batch = Batch { tokens, rows, wanted, segments: &views, adapted, micros };
         let n = self.state.run(&self.model, &self.compute, pool, &batch, logits_at);
         self.views = recycle(views);
         for rows in &self.rows {
@@ -330,6 +351,16 @@ impl LlmBackend for NativeBackend {
         Some(DraftInfo { pass_cost, n_ctx: draft.info.n_ctx, n_branches: *n_branches })
     }
 
+    fn set_micro(&mut self, seq: SeqId, micro: Option<Arc<MicroLora>>) -> Result<(), EngineError> {
+        let n_embd = self.model.hparams.n_embd;
+        if let Some(other) = micro.as_ref().map(|micro| micro.n_embd()).filter(|&other| other != n_embd) {
+            let line = format!("the MicroLoRA is for states of {other} values; this model's have {n_embd}");
+            return Err(EngineError::new(ErrorKind::Adapter, line));
+        }
+        self.kv.set_micro(seq, micro);
+        Ok(())
+    }
+
     fn sequence_len(&self, seq: SeqId) -> usize {
         self.kv.get(seq).map_or(0, |open| open.sequence.len())
     }
@@ -377,7 +408,7 @@ impl LlmBackend for NativeBackend {
         self.kv.clear_cache();
     }
 
-    fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError> {
+    fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError> {
         self.check(segments)?;
         if self.model.output.head.is_none() {
             let line = format!("architecture {} makes embeddings, not tokens", self.info.arch);
@@ -397,7 +428,10 @@ impl LlmBackend for NativeBackend {
                 self.kv.age(kernels(&self.compute), seqs, self.tokens.len());
             }
         }
-        Ok(&mut self.state.logits[..n_logit_rows * self.model.n_vocab])
+        Ok(States {
+            logits: &mut self.state.logits[..n_logit_rows * self.model.n_vocab],
+            hidden: &self.state.hidden[..n_logit_rows * self.model.hparams.n_embd],
+        })
     }
 
     fn embed(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError> {

@@ -1,9 +1,12 @@
 //! The forward pass: a batch of rows from one or more sequences through every layer.
 
+use std::sync::Arc;
+
 use ruvllm_kernels::attention::{self, Segment};
 use ruvllm_kernels::team::Shared;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
+use ruvllm_lora::micro::MicroLora;
 
 use super::blocks::{Adapted, Angles, Buffers, KvAccess, Operand, Rows};
 use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
@@ -58,6 +61,8 @@ pub(crate) struct ForwardState {
     /// Rows that want logits, then their logits: `[n_logit_rows, n_vocab]`.
     logit_rows: Vec<u32>,
     pub logits: Vec<f32>,
+    /// The states that those were made of, as the final norm left them: `[n_logit_rows, n_embd]`.
+    pub hidden: Vec<f32>,
     /// Recurrent state, one vector a sequence slot.
     pub states: Vec<Vec<f32>>,
 }
@@ -72,6 +77,8 @@ pub(crate) struct Batch<'a> {
     pub segments: &'a [Segment<'a>],
     /// What adapters the rows have.
     pub adapted: &'a AdaptedRows,
+    /// What changes the final states of each segment's rows.
+    pub micros: &'a [Option<Arc<MicroLora>>],
 }
 
 impl ForwardState {
@@ -100,6 +107,7 @@ impl ForwardState {
             buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
             logit_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.n_vocab],
+            hidden: vec![0.0; n_seq * model.hparams.n_embd],
             states: vec![vec![0.0; model.state_len]; n_seq],
         }
     }
@@ -249,12 +257,10 @@ impl ForwardState {
             self.branch[i * n_embd..(i + 1) * n_embd].copy_from_slice(&self.x[row * n_embd..(row + 1) * n_embd]);
         }
         let len = n * n_embd;
-        let hidden = normed(compute, model.output.norm.as_ref(), &self.branch[..len], &mut self.normed[..len]);
-        let place = logits_at * model.n_vocab..(logits_at + n) * model.n_vocab;
-        if self.logits.len() < place.end {
-            self.logits.resize(place.end, 0.0);
-        }
-        let logits = &mut self.logits[place];
+        normed(compute, model.output.norm.as_ref(), &self.branch[..len], &mut self.normed[..len]);
+        rows_at(&mut self.hidden, logits_at, n, n_embd).copy_from_slice(&self.normed[..len]);
+        let hidden = change(&mut self.normed[..len], n_embd, batch);
+        let logits = rows_at(&mut self.logits, logits_at, n, model.n_vocab);
         let adapted = Adapted::new(batch.adapted).of_rows(&self.logit_rows);
         Operand::new(hidden, n, &mut self.buffers.acts, adapted).apply(compute, head, logits);
         if model.output.scale != 1.0 {
@@ -265,6 +271,28 @@ impl ForwardState {
         }
         n
     }
+}
+
+/// Returns `n` rows from `first` on, behind which there may be none yet.
+fn rows_at(rows: &mut Vec<f32>, first: usize, n: usize, width: usize) -> &mut [f32] {
+    let place = first * width..(first + n) * width;
+    if rows.len() < place.end {
+        rows.resize(place.end, 0.0);
+    }
+    &mut rows[place]
+}
+
+/// Changes the final states of the rows whose sequences have something that does.
+fn change<'a>(hidden: &'a mut [f32], n_embd: usize, batch: &Batch<'_>) -> &'a [f32] {
+    let mut rest = &mut *hidden;
+    for ((segment, wanted), micro) in batch.rows.iter().zip(batch.wanted).zip(batch.micros) {
+        let (own, others) = rest.split_at_mut(wanted.count(segment.n) * n_embd);
+        if let Some(micro) = micro {
+            own.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
+        }
+        rest = others;
+    }
+    hidden
 }
 
 /// What stays the same over the layers of one pass.

@@ -18,7 +18,7 @@ mod task;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::backend::{LlmBackend, Segment};
+use crate::backend::{LlmBackend, Segment, States};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::draft;
 use crate::{EngineError, ErrorKind};
@@ -368,16 +368,18 @@ fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut V
         wanted.push(segments[first..].iter().map(|segment| segment.logits.count(segment.tokens.len())).sum::<usize>());
     }
     let prompts: Vec<bool> = tasks.iter().map(|task| task.n_rows > 1 && !task.is_answering()).collect();
-    let n_vocab = backend.info().n_vocab;
-    let mut logits = backend.forward(&segments)?;
+    let (n_vocab, n_embd) = (backend.info().n_vocab, backend.info().n_embd);
+    let States { mut logits, mut hidden } = backend.forward_states(&segments)?;
     let mut kept = Vec::with_capacity(tasks.len());
     for (task, n) in tasks.iter_mut().zip(&wanted) {
-        let rows;
+        let (rows, states);
         (rows, logits) = logits.split_at_mut(n * n_vocab);
+        (states, hidden) = hidden.split_at(n * n_embd);
+        let states = States { logits: rows, hidden: states };
         let id = RequestId(task.id);
         kept.push(match n {
             0 => None,
-            _ => Some(task.choose(rows, &mut |token| events.push(Event::Token(id, token)))),
+            _ => Some(task.choose(states, &mut |token| events.push(Event::Token(id, token)))),
         });
     }
     for (task, kept) in tasks.iter_mut().zip(kept) {

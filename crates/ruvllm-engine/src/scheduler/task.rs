@@ -7,7 +7,7 @@ use ruvllm_kvcache::BLOCK_TOKENS;
 use super::policy::{Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
-use crate::backend::{LlmBackend, Segment, SeqId};
+use crate::backend::{LlmBackend, Segment, SeqId, States};
 use crate::model::LogitRows;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::tree::{Forks, Kept};
@@ -229,8 +229,8 @@ impl Task {
     ///
     /// # Errors
     /// As [`Answer::choose`].
-    pub(super) fn choose(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
-        self.answer.choose(logits, tell)
+    pub(super) fn choose(&mut self, states: States<'_>, tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
+        self.answer.choose(states, tell)
     }
 
     /// Takes back what was computed and is not kept; nothing is if it chose none.
@@ -243,7 +243,10 @@ impl Task {
         kept: Option<Result<Kept, EngineError>>,
     ) -> Result<(), EngineError> {
         match (kept, &mut self.seq) {
-            (Some(Ok(kept)), Some(seq)) => self.forks.settle(backend, seq, kept),
+            (Some(Ok(kept)), Some(seq)) => {
+                self.forks.settle(backend, seq, kept)?;
+                self.answer.pass_on(backend, *seq)
+            }
             (kept, _) => {
                 self.forks.close(backend);
                 kept.map_or(Ok(()), |kept| kept.map(drop))

@@ -5,11 +5,12 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
+use ruvllm_lora::micro::MicroLora;
 use ruvllm_testkit::Golden;
 
 use super::*;
 use crate::Scope;
-use crate::backend::{KnownPrefix, KvRoom, Segment, SeqId};
+use crate::backend::{KnownPrefix, KvRoom, Segment, SeqId, States};
 use crate::generate::Generation;
 use crate::request::FinishReason;
 use crate::sampler::SamplingParams;
@@ -23,6 +24,7 @@ struct Counting {
     /// The tokens of each sequence, in its place.
     sequences: Vec<Option<Vec<u32>>>,
     logits: Vec<f32>,
+    hidden: Vec<f32>,
     /// Told what a step is about to compute: the first token of each request, and how many.
     steps: Sender<String>,
     /// A step goes on when one of these comes.
@@ -70,7 +72,7 @@ impl LlmBackend for Counting {
         self.sequence_len(seq)
     }
 
-    fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&mut [f32], EngineError> {
+    fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError> {
         let (n_vocab, mut step) = (self.info.n_vocab, Vec::new());
         self.logits.clear();
         for segment in segments {
@@ -84,7 +86,12 @@ impl LlmBackend for Counting {
         }
         let _ = self.steps.send(step.join(" "));
         self.permits.recv().map_err(|_| EngineError::new(ErrorKind::Model, "the test is over"))?;
-        Ok(&mut self.logits)
+        self.hidden.resize(self.logits.len() / n_vocab * self.info.n_embd, 0.0);
+        Ok(States { logits: &mut self.logits, hidden: &self.hidden })
+    }
+
+    fn set_micro(&mut self, _: SeqId, _: Option<Arc<MicroLora>>) -> Result<(), EngineError> {
+        Err(EngineError::new(ErrorKind::Adapter, "no request of the test learns"))
     }
 
     fn can_rewind(&self) -> bool {
@@ -175,7 +182,8 @@ impl Bench {
         let (permits, permitted) = sync_channel(1000);
         let (told, steps) = channel();
         let (sequences, logits) = (vec![None; n_seqs], Vec::new());
-        let model = Counting { info, tokenizer, sequences, logits, permits: permitted, steps: told };
+        let model =
+            Counting { info, tokenizer, sequences, logits, hidden: Vec::new(), permits: permitted, steps: told };
         let scheduler = SchedulerOptions { step_tokens: 100, prefill_tokens: 50 };
         let options = ServiceOptions { scheduler, queue_max, ..ServiceOptions::default() };
         let (service, thread) = Service::launch(model, |model| model, text, options).expect("valid options");

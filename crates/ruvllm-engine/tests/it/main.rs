@@ -10,6 +10,7 @@ mod grammar;
 mod hostile;
 mod invariance;
 mod kv_policies;
+mod learner;
 mod persist;
 mod prefix_cache;
 mod scheduler;

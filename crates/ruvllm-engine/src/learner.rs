@@ -1,0 +1,34 @@
+//! What learns while answers are written: it sees final hidden states and logits, may change both, and hears what came of it.
+//!
+//! The engine only says when. A [`Learner`] is shared by the requests that have it; each gets a [`Lesson`] of its own, whose
+//! methods run between passes, on the thread that runs the model. What a lesson does depends on its own request's tokens
+//! only, at the same places of the answer alone, in a batch and with guesses: so do the tokens.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use ruvllm_lora::micro::MicroLora;
+
+/// Learns from the answers of the requests that have it ([`GenerateRequest::learner`](crate::GenerateRequest::learner)).
+pub trait Learner: Debug + Send + Sync {
+    /// Begins with a request, of whose prompt these are the tokens.
+    fn begin(&self, prompt: &[u32]) -> Box<dyn Lesson>;
+}
+
+/// What a [`Learner`] does with one request. Whatever it keeps for others it gives to its learner when it is dropped, or as
+/// soon as it likes.
+pub trait Lesson: Send {
+    /// Returns what changes the final hidden states, as it is now.
+    fn micro(&self) -> Option<&Arc<MicroLora>>;
+
+    /// Returns for how many tokens more [`Lesson::micro`] stays what it is: after that many calls of [`Lesson::accept`] it
+    /// may be another. At least 1; tokens beyond them are not guessed.
+    fn n_steady(&self) -> usize;
+
+    /// Changes the logits of the next token: `[n_vocab]`, made of a hidden state (`[n_embd]`, behind the final norm, before
+    /// [`Lesson::micro`]). Not called where a grammar leaves no choice and nothing was computed.
+    fn adjust(&mut self, hidden: &[f32], logits: &mut [f32]);
+
+    /// Hears which token it became.
+    fn accept(&mut self, token: u32);
+}

@@ -1,0 +1,203 @@
+//! What learns while answers are written: nothing learned changes nothing, and what is learned does not depend on company.
+
+use std::sync::Arc;
+
+use ruvllm_engine::{
+    AdapterSet, Engine, FactorFormat, GenerateRequest, GenerationSummary, HeadWeights, KvPolicy, Learner, Lesson,
+    LoadOptions, LogitRows, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation, Timings,
+};
+use ruvllm_lora::micro::{Rule, UpdateOptions};
+use ruvllm_testkit::{Golden, max_abs_diff};
+
+/// Tokens between two updates.
+const EVERY: usize = 8;
+
+fn open(n_threads: usize) -> Engine {
+    let golden = Golden::load("llama-a");
+    let options = LoadOptions { n_threads, kv: KvPolicy::F16, n_seq_max: 6, ..LoadOptions::default() };
+    Engine::load(&golden.model("f32"), &options, &mut |_| {}).expect("a golden model loads")
+}
+
+/// One that has learned what makes no sense.
+fn some_micro(engine: &Engine) -> MicroLora {
+    let n_embd = engine.info().n_embd;
+    let mut micro = MicroLora::new(n_embd, 2, 1.0, 5).expect("a valid shape");
+    let head = engine.head_weights().expect("it has a head");
+    let (mut gradient, options) = (micro.gradient_buffer(), UpdateOptions::sgd(0.5));
+    for i in 0..20u32 {
+        let hidden: Vec<f32> = (0..n_embd).map(|k| ((k as u32 * 7 + i) % 5) as f32 - 2.0).collect();
+        micro.gradient(&hidden, &[(i, 0.4), (2 * i, 0.2)], 3 * i + 1, &head, &mut gradient);
+        assert!(micro.update(&mut gradient, &options));
+    }
+    micro
+}
+
+/// Returns the logits of all rows under a micro adapter, and the final hidden states.
+fn states(engine: &mut Engine, tokens: &[u32], micro: Option<&Arc<MicroLora>>, chunk: usize) -> (Vec<f32>, Vec<f32>) {
+    let seq = engine.new_sequence().expect("a free sequence");
+    engine.set_micro(seq, micro.cloned()).expect("it fits");
+    let (mut logits, mut hidden) = (Vec::new(), Vec::new());
+    for tokens in tokens.chunks(chunk) {
+        let states = engine.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }]).expect("it fits");
+        logits.extend_from_slice(states.logits);
+        hidden.extend_from_slice(states.hidden);
+    }
+    engine.free_sequence(seq);
+    (logits, hidden)
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn a_micro_adapter_changes_the_rows_of_its_sequence_alone() {
+    let mut engine = open(2);
+    let tokens: Vec<u32> = (0..40).map(|i| i * 7 % 200 + 5).collect();
+    let (micro, fresh) = (Arc::new(some_micro(&engine)), Arc::new(MicroLora::new(engine.info().n_embd, 2, 1.0, 5)));
+    let fresh = Arc::new(fresh.as_ref().as_ref().expect("a valid shape").clone());
+    let (plain, hidden) = states(&mut engine, &tokens, None, usize::MAX);
+    assert!(bits(&states(&mut engine, &tokens, Some(&fresh), usize::MAX).0) == bits(&plain), "nothing was learned");
+    let (changed, same) = states(&mut engine, &tokens, Some(&micro), usize::MAX);
+    assert!(bits(&same) == bits(&hidden), "the states are those before the change");
+    assert!(max_abs_diff(&changed, &plain) > 1e-3);
+    assert!(bits(&states(&mut engine, &tokens, Some(&micro), 7).0) == bits(&changed), "chunks change bits");
+    // Beside one that has none, and its fork.
+    let seqs = [engine.new_sequence().expect("free"), engine.new_sequence().expect("free")];
+    engine.set_micro(seqs[1], Some(Arc::clone(&micro))).expect("it fits");
+    let segment = |seq| Segment { seq, tokens: &tokens[..], logits: LogitRows::All };
+    let both = engine.forward(&[segment(seqs[0]), segment(seqs[1])]).expect("it fits").to_vec();
+    assert!(bits(&both) == [bits(&plain), bits(&changed)].concat());
+    let fork = engine.fork_sequence(seqs[1], 39).expect("it fits");
+    let last = engine.forward(&[Segment { seq: fork, tokens: &tokens[39..], logits: LogitRows::Last }]);
+    assert!(bits(last.expect("it fits")) == bits(&changed[39 * plain.len() / 40..]));
+    // Of another width, it is refused.
+    let wide = Arc::new(MicroLora::new(engine.info().n_embd + 1, 1, 1.0, 0).expect("a valid shape"));
+    let line = engine.set_micro(seqs[0], Some(wide)).expect_err("another width").to_string();
+    assert!(line.contains("MicroLoRA") && !line.contains('\n'), "{line}");
+}
+
+#[test]
+fn exported_it_is_an_ordinary_adapter() {
+    let mut engine = open(1);
+    let tokens: Vec<u32> = (0..30).map(|i| i * 11 % 200 + 5).collect();
+    let micro = Arc::new(some_micro(&engine));
+    let (changed, _) = states(&mut engine, &tokens, Some(&micro), usize::MAX);
+    let head = engine.head_weights().expect("it has a head");
+    let adapter = micro.export("learned", head.n_rows(), &head).expect("finite values");
+    let bound = engine.adapter_loader().bind(&adapter, FactorFormat::F32).expect("it fits");
+    let seq = engine.new_adapted_sequence(&AdapterSet::new(vec![(bound, 1.0)]).expect("a set")).expect("free");
+    let segment = Segment { seq, tokens: &tokens, logits: LogitRows::All };
+    let adapted = engine.forward(&[segment]).expect("it fits");
+    let diff = max_abs_diff(&changed, adapted);
+    assert!(diff <= 2e-4, "{diff:e}");
+}
+
+/// Learns in every request from nothing: by each token that the model wrote, the more of it.
+struct OnlineLearner {
+    micro: MicroLora,
+    head: HeadWeights,
+}
+
+impl std::fmt::Debug for OnlineLearner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnlineLearner")
+    }
+}
+
+struct OnlineLesson {
+    learner: Arc<OnlineLearner>,
+    micro: MicroLora,
+    shown: Arc<MicroLora>,
+    /// The last hidden state, and the likeliest tokens with their shares.
+    hidden: Vec<f32>,
+    likeliest: Vec<(u32, f32)>,
+    n: usize,
+}
+
+#[derive(Debug)]
+struct Shared(Arc<OnlineLearner>);
+
+impl Learner for Shared {
+    fn begin(&self, _: &[u32]) -> Box<dyn Lesson> {
+        let (learner, micro) = (Arc::clone(&self.0), self.0.micro.clone());
+        let shown = Arc::new(micro.clone());
+        Box::new(OnlineLesson { learner, micro, shown, hidden: Vec::new(), likeliest: Vec::new(), n: 0 })
+    }
+}
+
+impl Lesson for OnlineLesson {
+    fn micro(&self) -> Option<&Arc<MicroLora>> {
+        Some(&self.shown)
+    }
+
+    fn n_steady(&self) -> usize {
+        EVERY - self.n % EVERY
+    }
+
+    fn adjust(&mut self, hidden: &[f32], logits: &mut [f32]) {
+        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+        order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
+        let weights: Vec<(u32, f32)> = order[..8].iter().map(|&id| (id, logits[id as usize].exp())).collect();
+        let sum: f32 = weights.iter().map(|(_, w)| w).sum();
+        self.hidden = hidden.to_vec();
+        self.likeliest = weights.into_iter().map(|(id, w)| (id, w / sum)).collect();
+        // And by what is there already: a nudge that depends on the state.
+        logits[order[1] as usize] += hidden[0].abs().min(0.1);
+    }
+
+    fn accept(&mut self, token: u32) {
+        let mut gradient = self.micro.gradient_buffer();
+        self.micro.gradient(&self.hidden, &self.likeliest, token, &self.learner.head, &mut gradient);
+        let options = UpdateOptions { rule: Rule::RmsProp { decay: 0.95 }, ..UpdateOptions::sgd(0.05) };
+        self.micro.update(&mut gradient, &options);
+        self.n += 1;
+        if self.n.is_multiple_of(EVERY) {
+            self.shown = Arc::new(self.micro.clone());
+        }
+    }
+}
+
+fn facts(summary: &GenerationSummary) -> GenerationSummary {
+    GenerationSummary { timings: Timings::default(), ..summary.clone() }
+}
+
+#[test]
+fn what_learns_writes_the_same_alone_in_company_and_with_guesses() {
+    let mut engine = open(2);
+    let micro = MicroLora::new(engine.info().n_embd, 2, 1.0, 3).expect("a valid shape");
+    let learner = Arc::new(OnlineLearner { micro, head: engine.head_weights().expect("it has a head") });
+    let request = |i: usize| {
+        let prompt = (0..20 + 3 * i as u32).map(|k| (k * k * 31) % 11 + 7).collect();
+        let sampling = match i % 2 {
+            0 => SamplingParams::greedy(),
+            _ => SamplingParams { seed: Some(i as u64), ..SamplingParams::default() },
+        };
+        let learner = (!i.is_multiple_of(3)).then(|| Arc::new(Shared(Arc::clone(&learner))) as Arc<dyn Learner>);
+        GenerateRequest { prompt, learner, sampling, max_tokens: Some(40), ignore_eos: true, ..Default::default() }
+    };
+    let requests: Vec<GenerateRequest> = (0..18).map(request).collect();
+    let (mut alone, mut n_changed, mut n_right) = (Vec::new(), 0, 0);
+    for request in &requests {
+        let mut answer = |speculation, is_learning: bool| {
+            engine.clear_cache();
+            let learner = request.learner.clone().filter(|_| is_learning);
+            let request = GenerateRequest { speculation, learner, ..request.clone() };
+            let run = engine.generate(&request).expect("a valid request");
+            run.for_each_token(|_| {}).expect("it runs")
+        };
+        let (off, on) = (answer(Speculation::Off, true), answer(Speculation::Ngram, true));
+        n_changed += usize::from(answer(Speculation::Off, false).tokens != off.tokens);
+        n_right += on.timings.right_tokens;
+        assert_eq!(facts(&on), facts(&off));
+        alone.push(facts(&off));
+    }
+    assert!(n_changed >= 4 && n_right > 0, "{n_changed} answers changed, {n_right} guesses right");
+    let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
+    for request in &requests {
+        scheduler.submit(request.clone()).expect("a valid request");
+    }
+    for ((_, answer), alone) in scheduler.run().iter().zip(&alone) {
+        assert_eq!(&facts(answer.as_ref().expect("it ran")), alone);
+    }
+}
