@@ -10,7 +10,8 @@ use ruvllm_engine::{
 use ruvllm_kvcache::disk;
 
 use crate::command::{
-    App, bench, cache, chat, detect, list, logits, lora, perplexity, pull, read_text, rm, run, serve, show, tokenize,
+    App, bench, cache, chat, detect, embed, list, logits, lora, perplexity, pull, read_text, rm, run, serve, show,
+    tokenize,
 };
 use crate::env::Settings;
 use crate::error::{Error, Result};
@@ -68,6 +69,8 @@ pub enum Command {
     Lora(lora::LoraCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),
+    /// Turn texts into vectors
+    Embed(embed::EmbedArgs),
     /// Write the logits of given token ids to a file
     Logits(logits::LogitsArgs),
     /// Measure how well a model predicts a text

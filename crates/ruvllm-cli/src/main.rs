@@ -66,6 +66,7 @@ fn start() -> Result<ExitCode> {
         Command::Cache(args) => args.run(&app),
         Command::Lora(args) => args.run(&app),
         Command::Tokenize(args) => args.run(&app),
+        Command::Embed(args) => args.run(&app),
         Command::Logits(args) => args.run(&app),
         Command::Perplexity(args) => args.run(&app),
         Command::Bench(args) => args.run(&app),

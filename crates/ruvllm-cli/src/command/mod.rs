@@ -4,6 +4,7 @@ pub mod bench;
 pub mod cache;
 pub mod chat;
 pub mod detect;
+pub mod embed;
 pub mod list;
 pub mod logits;
 pub mod lora;
@@ -16,9 +17,12 @@ pub mod serve;
 pub mod show;
 pub mod tokenize;
 
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions};
+use serde::Deserialize;
 
 use crate::args::CacheArgs;
 use crate::env::Settings;
@@ -96,4 +100,31 @@ pub fn read_text(path: &Path) -> Result<String> {
             error.utf8_error().valid_up_to()
         ))
     })
+}
+
+/// A line of a file of texts.
+#[derive(Deserialize)]
+struct TextLine {
+    text: String,
+}
+
+/// Reads a file of JSON lines `{"text": ...}`; empty lines are left out.
+///
+/// # Errors
+/// A failure that names the file, the line and the reason.
+pub fn read_lines(path: &Path) -> Result<Vec<String>> {
+    let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
+    let mut texts = Vec::new();
+    for (idx, line) in BufReader::new(file).lines().enumerate() {
+        let line = line.map_err(|error| Error::io("read", path, &error))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let TextLine { text } = serde_json::from_str(&line).map_err(|error| {
+            let at = (path.display(), idx + 1);
+            Error::failure(format_args!("{} line {}: {error}; each line must be {{\"text\": ...}}", at.0, at.1))
+        })?;
+        texts.push(text);
+    }
+    Ok(texts)
 }

@@ -1,18 +1,15 @@
 //! `ruvllm tokenize`: text to token ids.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use ruvllm_engine::tokenizer::{EncodeOptions, Tokenizer};
 use ruvllm_gguf::GgufFile;
-use serde::Deserialize;
 use serde_json::json;
 
-use super::App;
+use super::{App, read_lines};
 use crate::args::{ModelArgs, OutputArgs};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::output::{print, print_json, table};
 
 const EXAMPLES: &str = "\
@@ -43,12 +40,6 @@ pub struct TokenizeArgs {
     output: OutputArgs,
 }
 
-/// A line of the file.
-#[derive(Deserialize)]
-struct Line {
-    text: String,
-}
-
 impl TokenizeArgs {
     /// Prints the tokens of the text, or of every line of the file.
     ///
@@ -58,7 +49,10 @@ impl TokenizeArgs {
         let path = app.store().locate(&self.model.model, false)?;
         let tokenizer = Tokenizer::from_metadata(GgufFile::open(&path)?.metadata())?;
         if let Some(file) = &self.file {
-            return self.answer_lines(&tokenizer, file);
+            for text in read_lines(file)? {
+                print_json(&json!({ "tokens": self.encode(&tokenizer, &text)? }))?;
+            }
+            return Ok(());
         }
         let tokens = self.encode(&tokenizer, self.text.as_deref().unwrap_or_default())?;
         if self.output.json {
@@ -74,24 +68,5 @@ impl TokenizeArgs {
     fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
         let options = EncodeOptions { add_special: self.add_special, parse_special: self.parse_special };
         Ok(tokenizer.encode(text, options)?)
-    }
-
-    fn answer_lines(&self, tokenizer: &Tokenizer, path: &Path) -> Result<()> {
-        let file = File::open(path).map_err(|error| Error::io("read", path, &error))?;
-        for (idx, line) in BufReader::new(file).lines().enumerate() {
-            let line = line.map_err(|error| Error::io("read", path, &error))?;
-            if line.trim().is_empty() {
-                continue;
-            }
-            let Line { text } = serde_json::from_str(&line).map_err(|error| {
-                Error::failure(format_args!(
-                    "{} line {}: {error}; each line must be {{\"text\": ...}}",
-                    path.display(),
-                    idx + 1
-                ))
-            })?;
-            print_json(&json!({ "tokens": self.encode(tokenizer, &text)? }))?;
-        }
-        Ok(())
     }
 }

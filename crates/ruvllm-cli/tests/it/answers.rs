@@ -282,3 +282,29 @@ fn detect_knows_this_machine() {
     assert_eq!(json_of(&scalar.expect("the command starts"))["isa"], "scalar");
     assert!(text(&bench.run(["detect"]).stdout).contains("instruction sets"));
 }
+
+#[test]
+fn embed_gives_unit_vectors_of_texts_and_lines() {
+    let bench = Bench::new();
+    let model = real_model("minilm:l6");
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("texts.jsonl");
+    let texts = ["A cat sat on the mat.", "A kitten lay on the rug.", "Interest rates rose again."];
+    let lines: Vec<String> = texts.iter().map(|text| serde_json::json!({ "text": text }).to_string()).collect();
+    std::fs::write(&file, lines.join("\n\n")).expect("a temporary folder is writable");
+    let out = bench.run(["embed", "--model", path_of(&model), "--file", path_of(&file), "--json"]);
+    let vectors: Vec<Vec<f64>> = text(&out.stdout)
+        .lines()
+        .map(|line| {
+            let object: Value = serde_json::from_str(line).expect("a JSON line");
+            object["embedding"].as_array().expect("numbers").iter().filter_map(Value::as_f64).collect()
+        })
+        .collect();
+    assert_eq!(vectors.iter().map(Vec::len).collect::<Vec<_>>(), [384; 3]);
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    assert!(vectors.iter().all(|vector| (dot(vector, vector) - 1.0).abs() < 1e-4));
+    assert!(dot(&vectors[0], &vectors[1]) > dot(&vectors[0], &vectors[2]) + 0.3);
+    let alone = bench.json(["embed", "--model", path_of(&model), "--text", texts[0], "--json"]);
+    assert_eq!(alone["embedding"][7].as_f64(), Some(vectors[0][7]));
+    assert!(alone["n_tokens"].as_u64().is_some_and(|n| n >= 8));
+}

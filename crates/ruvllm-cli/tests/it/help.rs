@@ -43,6 +43,7 @@ fn help_of_every_command() {
         "cache",
         "lora",
         "tokenize",
+        "embed",
         "logits",
         "perplexity",
         "bench",
