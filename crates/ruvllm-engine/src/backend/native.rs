@@ -44,8 +44,9 @@ pub struct NativeBackend {
     rows: Vec<Rows>,
     wanted: Vec<LogitRows>,
     tokens: Vec<u32>,
-    /// Kept for its allocation: the attention kernel's view of the batch.
+    /// Kept for their allocation: the attention kernel's view of the batch, and of its rows that want logits.
     views: Vec<attention::Segment<'static>>,
+    tails: Vec<attention::Segment<'static>>,
     adapted: AdaptedRows,
     micros: Vec<Option<Arc<MicroLora>>>,
     targets: Arc<Targets>,
@@ -75,6 +76,7 @@ impl NativeBackend {
             wanted: Vec::with_capacity(n_seq_max),
             tokens: Vec::with_capacity(n_rows),
             views: Vec::with_capacity(n_seq_max),
+            tails: Vec::with_capacity(n_seq_max),
             adapted: AdaptedRows::new(n_rows, n_seq_max),
             micros: Vec::with_capacity(n_seq_max),
             targets: Arc::new(targets),
@@ -214,10 +216,11 @@ impl NativeBackend {
     }
 
     /// Computes the batch in the lists, for which blocks are reserved, and appends its logits at row `logits_at`. Returns
-    /// how many rows it gave.
-    fn run_batch(&mut self, logits_at: usize) -> usize {
+    /// how many rows it gave. `keeps_all`: the final states of rows without logits are wanted as well.
+    fn run_batch(&mut self, logits_at: usize, keeps_all: bool) -> usize {
         let (pool, sequences) = self.kv.parts();
         let mut views = recycle(std::mem::take(&mut self.views));
+        let mut tails = recycle(std::mem::take(&mut self.tails));
         views.extend(self.rows.iter().map(|rows| {
             let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
             open.sequence.segment(rows.first, rows.n)
@@ -229,11 +232,21 @@ impl NativeBackend {
             self.adapted.push(rows.n, &open.scope.adapters);
             self.micros.push(open.micro.clone());
         }
+        for (view, wanted) in views.iter().zip(&self.wanted) {
+            let n_rows = wanted.count(view.n_rows);
+            let first_row = tails.last().map_or(0, |tail: &attention::Segment<'_>| tail.first_row + tail.n_rows);
+            if n_rows > 0 {
+                tails.push(attention::Segment { first_row, n_rows, pos: view.n_kv - n_rows, ..*view });
+            }
+        }
+        let n_wanted = tails.last().map_or(0, |tail| tail.first_row + tail.n_rows);
         let (tokens, rows, wanted) = (&self.tokens, &self.rows, &self.wanted);
         let (adapted, micros) = (&self.adapted, &self.micros);
-        let batch = Batch { tokens, rows, wanted, segments: &views, adapted, micros };
+        let tail = (!keeps_all && n_wanted < tokens.len()).then_some(&tails[..]);
+        let batch = Batch { tokens, rows, wanted, segments: &views, adapted, micros, tails: tail };
         let n = self.state.run(&self.model, &self.compute, pool, &batch, logits_at);
         self.views = recycle(views);
+        self.tails = recycle(tails);
         for rows in &self.rows {
             self.kv.advance(SeqId(rows.state_idx), &self.tokens[rows.first..rows.first + rows.n]);
         }
@@ -249,7 +262,7 @@ impl NativeBackend {
             let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.hparams.n_embd));
             while next.0 < segment.len() {
                 self.fill_batch(&segment, &mut next);
-                self.run_batch(0);
+                self.run_batch(0, true);
                 let n = self.tokens.len();
                 pool.add(self.state.normed_hidden(&self.model, &self.compute, n));
             }
@@ -422,7 +435,7 @@ impl LlmBackend for NativeBackend {
         let (mut next, mut n_logit_rows) = ((0, 0), 0);
         while next.0 < segments.len() {
             self.fill_batch(segments, &mut next);
-            n_logit_rows += self.run_batch(n_logit_rows);
+            n_logit_rows += self.run_batch(n_logit_rows, false);
             if next.0 < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
                 self.kv.age(kernels(&self.compute), seqs, self.tokens.len());

@@ -8,7 +8,7 @@ use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::MicroLora;
 
-use super::blocks::{Adapted, Angles, Buffers, KvAccess, Operand, Rows};
+use super::blocks::{Adapted, Angles, Buffers, KvAccess, Operand, Rows, Tail};
 use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
 use crate::kernels::Compute;
 
@@ -79,6 +79,8 @@ pub(crate) struct Batch<'a> {
     pub adapted: &'a AdaptedRows,
     /// What changes the final states of each segment's rows.
     pub micros: &'a [Option<Arc<MicroLora>>],
+    /// The rows that want logits as segments of their own, if the last layer may leave the others out.
+    pub tails: Option<&'a [Segment<'a>]>,
 }
 
 impl ForwardState {
@@ -139,11 +141,31 @@ impl ForwardState {
         self.embed(model, compute, batch);
         self.turn_angles(model, batch.rows);
         let mut kv = KvAccess { pool, segments: batch.segments };
-        for layer in &model.layers {
-            let mut pass = Pass { model, compute, batch, kv: &mut kv };
+        let rows = self.wanted_rows(batch);
+        let tail = batch.tails.map(|segments| Tail { rows: &rows, segments });
+        let tail = tail.filter(|_| model.layers.last().is_some_and(drops_rows));
+        for (i, layer) in model.layers.iter().enumerate() {
+            let tail = tail.filter(|_| i + 1 == model.layers.len());
+            let mut pass = Pass { model, compute, batch, kv: &mut kv, tail };
             self.layer(layer, &mut pass, n * n_embd);
         }
-        self.head(model, compute, batch, logits_at)
+        if tail.is_none() {
+            Tail { rows: &rows, segments: &[] }.gather(&mut self.x[..n * n_embd], n_embd);
+        }
+        let n_wanted = self.head(model, compute, batch, &rows, logits_at);
+        self.logit_rows = rows;
+        n_wanted
+    }
+
+    /// Lists the rows that want logits.
+    fn wanted_rows(&mut self, batch: &Batch<'_>) -> Vec<u32> {
+        let mut wanted = std::mem::take(&mut self.logit_rows);
+        wanted.clear();
+        for (segment, rows) in batch.rows.iter().zip(batch.wanted) {
+            let end = segment.first + segment.n;
+            wanted.extend((end - rows.count(segment.n)..end).map(|row| row as u32));
+        }
+        wanted
     }
 
     fn embed(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>) {
@@ -193,7 +215,16 @@ impl ForwardState {
         match layer.wiring {
             Wiring::Sequential => {
                 let source = normed(compute, layer.mixer_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
-                mix(layer, pass, source, &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..len]);
+                let n_embd = pass.model.hparams.n_embd;
+                let kept = pass.tail.map_or(len, |tail| tail.rows.len() * n_embd);
+                mix(layer, pass, source, &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..kept]);
+                if let Some(tail) = pass.tail {
+                    tail.gather(&mut self.x[..len], n_embd);
+                }
+                let len = kept;
+                if len == 0 {
+                    return;
+                }
                 join(
                     compute,
                     layer.mixer_post_norm.as_ref(),
@@ -242,26 +273,16 @@ impl ForwardState {
         }
     }
 
-    /// Gathers the wanted rows, normalises them and multiplies with the head.
-    fn head(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>, logits_at: usize) -> usize {
-        let n_embd = model.hparams.n_embd;
-        self.logit_rows.clear();
-        for (segment, wanted) in batch.rows.iter().zip(batch.wanted) {
-            let end = segment.first + segment.n;
-            self.logit_rows.extend((end - wanted.count(segment.n)..end).map(|row| row as u32));
-        }
-        let n = self.logit_rows.len();
+    /// Normalises the wanted rows, which lie at the front, and multiplies them with the head.
+    fn head(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>, rows: &[u32], logits_at: usize) -> usize {
+        let (n, n_embd) = (rows.len(), model.hparams.n_embd);
         let Some(head) = model.output.head.as_ref().filter(|_| n > 0) else { return 0 };
-        for (i, &row) in self.logit_rows.iter().enumerate() {
-            let row = row as usize;
-            self.branch[i * n_embd..(i + 1) * n_embd].copy_from_slice(&self.x[row * n_embd..(row + 1) * n_embd]);
-        }
         let len = n * n_embd;
-        normed(compute, model.output.norm.as_ref(), &self.branch[..len], &mut self.normed[..len]);
+        normed(compute, model.output.norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
         rows_at(&mut self.hidden, logits_at, n, n_embd).copy_from_slice(&self.normed[..len]);
         let hidden = change(&mut self.normed[..len], n_embd, batch);
         let logits = rows_at(&mut self.logits, logits_at, n, model.n_vocab);
-        let adapted = Adapted::new(batch.adapted).of_rows(&self.logit_rows);
+        let adapted = Adapted::new(batch.adapted).of_rows(rows);
         Operand::new(hidden, n, &mut self.buffers.acts, adapted).apply(compute, head, logits);
         if model.output.scale != 1.0 {
             logits.iter_mut().for_each(|x| *x *= model.output.scale);
@@ -301,6 +322,14 @@ struct Pass<'a, 'b> {
     compute: &'a Compute,
     batch: &'a Batch<'a>,
     kv: &'a mut KvAccess<'b>,
+    /// In the last layer: the rows whose results are wanted, if not all.
+    tail: Option<Tail<'a>>,
+}
+
+/// Returns whether a layer can leave out rows whose results nobody wants.
+fn drops_rows(layer: &Layer) -> bool {
+    let parts = (layer.wiring, &layer.mixer, &layer.ffn);
+    matches!(parts, (Wiring::Sequential, Mixer::Attention(_), Ffn::Mlp(_)))
 }
 
 /// Returns the normed rows, or the rows themselves where there is no norm (then `out` is a copy, so that callers may
@@ -355,6 +384,7 @@ fn mix(
     let operand = Operand::new(source, pass.batch.tokens.len(), &mut buffers.acts, adapted);
     match &layer.mixer {
         Mixer::Attention(attention) => {
+            let operand = (operand, pass.tail);
             attention.forward(pass.compute, operand, angles, pass.kv, &mut buffers.attention, out);
         }
         Mixer::ShortConv(conv) => {
@@ -368,6 +398,10 @@ fn feed(layer: &Layer, pass: &Pass<'_, '_>, source: &[f32], buffers: &mut Buffer
     match &layer.ffn {
         Ffn::Mlp(mlp) => {
             let operand = Operand::new(source, n, &mut buffers.acts, adapted);
+            let operand = match pass.tail {
+                Some(tail) => operand.of_rows(tail.rows),
+                None => operand,
+            };
             mlp.forward(pass.compute, operand, &mut buffers.mlp, out);
         }
         Ffn::Moe(moe) => moe.forward(pass.compute, (source, n), adapted, buffers, out),

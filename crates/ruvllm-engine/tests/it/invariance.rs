@@ -1,7 +1,7 @@
 //! A row's logits depend on its tokens alone: not on threads, chunks, or what else is in the batch.
 
-use ruvllm_engine::{Engine, LoadOptions, LogitRows, Segment};
-use ruvllm_testkit::real_model;
+use ruvllm_engine::{Engine, LoadOptions, LogitRows, Segment, architectures};
+use ruvllm_testkit::{Golden, GoldenKind, real_model};
 
 fn open(name: &str, n_threads: usize, n_seq_max: usize) -> Engine {
     let options = LoadOptions { n_threads, n_seq_max, n_ctx: Some(1024), ..LoadOptions::default() };
@@ -54,6 +54,34 @@ fn gemma3_is_the_same_for_any_threads_and_chunks() {
 #[test]
 fn qwen_is_the_same_for_any_threads_and_chunks() {
     check_threads_and_chunks("qwen2.5-coder:0.5b", 80);
+}
+
+/// Where only some rows want logits, the last layer computes no others.
+#[test]
+fn wanted_rows_do_not_depend_on_those_that_are_not() {
+    let mut n_models = 0;
+    let is_known =
+        |golden: &Golden| architectures().any(|arch| arch == golden.arch) && golden.kind == GoldenKind::Logits;
+    for golden in Golden::all().into_iter().filter(is_known) {
+        let options = LoadOptions { n_threads: 2, n_seq_max: 2, n_ctx: Some(golden.n_ctx), ..LoadOptions::default() };
+        let mut engine = Engine::load(&golden.model("f32"), &options, &mut |_| {}).expect("a golden model loads");
+        let (tokens, n_vocab) = (&golden.tokens[..golden.tokens.len().min(48)], golden.n_vocab);
+        let seqs = [engine.new_sequence().expect("free"), engine.new_sequence().expect("free")];
+        let segment = |i: usize, tokens, logits| Segment { seq: seqs[i], tokens, logits };
+        let all = engine.forward(&[segment(0, tokens, LogitRows::All)]).expect("it fits").to_vec();
+        engine.free_sequence(seqs[0]);
+        let seqs = [engine.new_sequence().expect("free"), seqs[1]];
+        let segment = |i: usize, tokens, logits| Segment { seq: seqs[i], tokens, logits };
+        let (first, rest) = tokens.split_at(13);
+        engine.forward(&[segment(0, first, LogitRows::None)]).expect("it fits");
+        let some = [segment(1, &tokens[..20], LogitRows::Last), segment(0, rest, LogitRows::Tail(3))];
+        let some = engine.forward(&some).expect("it fits").to_vec();
+        let row = |i: usize| all[i * n_vocab..(i + 1) * n_vocab].to_vec();
+        let wanted = [19, tokens.len() - 3, tokens.len() - 2, tokens.len() - 1].map(row).concat();
+        assert!(bits(&some) == bits(&wanted), "{}", golden.name);
+        n_models += 1;
+    }
+    assert!(n_models >= 20, "{n_models} models");
 }
 
 #[test]

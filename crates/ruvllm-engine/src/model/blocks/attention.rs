@@ -21,6 +21,27 @@ pub(crate) struct Rows {
     pub state_idx: usize,
 }
 
+/// The rows of a batch whose results are wanted, where others only leave keys and values.
+#[derive(Clone, Copy)]
+pub(crate) struct Tail<'a> {
+    /// Their places in the batch, ascending.
+    pub rows: &'a [u32],
+    /// The same as segments: row `i` is that of `rows[i]`.
+    pub segments: &'a [Segment<'a>],
+}
+
+impl Tail<'_> {
+    /// Moves its rows of `x` to the front.
+    pub(crate) fn gather(&self, x: &mut [f32], width: usize) {
+        for (i, &row) in self.rows.iter().enumerate() {
+            if row as usize != i {
+                let start = row as usize * width;
+                x.copy_within(start..start + width, i * width);
+            }
+        }
+    }
+}
+
 /// A norm over query or key heads.
 pub(crate) enum HeadNorm {
     /// One norm for every head, or for the whole row, by its width.
@@ -84,11 +105,11 @@ impl Attention {
         vec![vec![&mut self.q, &mut self.k, &mut self.v], vec![&mut self.o]]
     }
 
-    /// Writes the block's output for the operand's rows to `out`: `[n, n_embd]`.
+    /// Writes the block's output for the operand's rows to `out`: `[n, n_embd]`; of a `tail`, for its rows only.
     pub(crate) fn forward(
         &self,
         compute: &Compute,
-        mut operand: Operand<'_>,
+        (mut operand, tail): (Operand<'_>, Option<Tail<'_>>),
         angles: &[Angles],
         kv: &mut KvAccess<'_>,
         buffers: &mut AttentionBuffers,
@@ -117,11 +138,19 @@ impl Attention {
             sinks: self.sinks.as_deref(),
             alibi: None,
         };
-        let mixed = &mut buffers.mixed[..n * o_width];
+        let (n_kept, segments) = tail.map_or((n, kv.segments), |tail| (tail.rows.len(), tail.segments));
+        if n_kept == 0 {
+            return;
+        }
+        tail.iter().for_each(|tail| tail.gather(q, q_width));
+        let mixed = &mut buffers.mixed[..n_kept * o_width];
         let layer = kv.pool.layer(self.kv_layer);
-        let inputs = attention::Inputs { options: &options, kv: layer, segments: kv.segments, q };
+        let inputs = attention::Inputs { options: &options, kv: layer, segments, q: &q[..n_kept * q_width] };
         attention::attend(compute.kernels.attention, &compute.team, &mut buffers.scratch, &inputs, mixed);
-        operand.replaced_by(mixed).apply(compute, &self.o, out);
+        match tail {
+            None => operand.replaced_by(mixed).apply(compute, &self.o, out),
+            Some(tail) => operand.replaced_by(mixed).of_rows(tail.rows).apply(compute, &self.o, out),
+        }
     }
 
     /// Normalises and rotates the heads of every row in place; `x`: `[n, width]`.

@@ -91,6 +91,14 @@ impl<'a> Operand<'a> {
         Operand::new(x, self.n, self.acts, self.adapted)
     }
 
+    /// Makes an operand of as many rows as are `picked` out of the batch.
+    pub(crate) fn of_rows<'b>(self, picked: &'b [u32]) -> Operand<'b>
+    where
+        'a: 'b,
+    {
+        Operand { n: picked.len(), adapted: self.adapted.of_rows(picked), ..self }
+    }
+
     pub(crate) fn n_rows(&self) -> usize {
         self.n
     }

@@ -9,7 +9,7 @@ mod moe;
 mod norm;
 mod short_conv;
 
-pub(crate) use attention::{Attention, HeadNorm, KvAccess, Rows};
+pub(crate) use attention::{Attention, HeadNorm, KvAccess, Rows, Tail};
 pub(crate) use buffers::{Angles, Buffers, Sizes};
 pub(crate) use linear::{Adapted, Linear, Operand};
 pub(crate) use mlp::Mlp;
