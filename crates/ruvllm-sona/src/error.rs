@@ -55,3 +55,9 @@ impl std::error::Error for SonaError {
         self.source.as_ref().map(|source| source.as_ref() as _)
     }
 }
+
+impl From<ruvllm_lora::LoraError> for SonaError {
+    fn from(error: ruvllm_lora::LoraError) -> SonaError {
+        SonaError::new(SonaErrorKind::Invalid, error.to_string()).with_source(error)
+    }
+}
