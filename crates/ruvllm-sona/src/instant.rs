@@ -19,13 +19,13 @@ use crate::calibration::Calibration;
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::gate::{Confidence, Gate, Sample, Trail};
-use crate::memory::{Hit, Memory, MemoryOptions, Scratch};
+use crate::memory::{Context, Hit, Memory, MemoryOptions, Scratch};
 use crate::recall::Recall;
 use crate::top::Top;
 use crate::whiten::Key;
 
 /// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvlear1";
+const MAGIC: [u8; 8] = *b"ruvlear2";
 /// Below this share a row of logits stays untouched.
 const SHARE_MIN: f32 = 1e-4;
 /// The largest share: what the model thinks possible never becomes impossible.
@@ -89,6 +89,7 @@ pub struct Learned {
     n_owed: u64,
     cursor: usize,
     trail: Trail,
+    context: Context,
     search: Search,
 }
 
@@ -116,6 +117,7 @@ struct Prediction {
 #[derive(Clone, Debug)]
 struct Note {
     key: Key,
+    context: Context,
     token: u32,
     worth: f32,
 }
@@ -124,6 +126,7 @@ struct Note {
 #[derive(Debug, Default)]
 pub struct Notes {
     trail: Trail,
+    context: Context,
     prediction: Option<Prediction>,
     notes: Vec<Note>,
     samples: Vec<Sample>,
@@ -172,6 +175,7 @@ impl Learned {
             n_owed: 0,
             cursor: 0,
             trail: Trail::default(),
+            context: Context::default(),
             search: Search::default(),
         })
     }
@@ -229,7 +233,10 @@ impl Learned {
         self.n_tokens += notes.notes.len() as u64;
         self.n_owed += notes.notes.len() as u64;
         if self.options.memory.is_some() {
-            notes.notes.iter().for_each(|note| self.memory.push(&note.key, note.token, quality * note.worth));
+            notes
+                .notes
+                .iter()
+                .for_each(|note| self.memory.push(&note.key, note.context, note.token, quality * note.worth));
         }
     }
 
@@ -257,16 +264,17 @@ impl Learned {
         for _ in 0..n {
             let position = &calibration.positions()[self.cursor % calibration.len()];
             if position.starts {
-                self.trail = Trail::default();
+                (self.trail, self.context) = (Trail::default(), Context::default());
             }
             let Search { scratch, hits, recall } = &mut self.search;
-            self.memory.search(&position.key, kernels, scratch, hits);
+            self.memory.search((&position.key, self.context), kernels, scratch, hits);
             recall.read(&self.memory, hits, self.options.temperature);
             let recalled = recall.classes().first().map_or(u32::MAX, |class| class.0);
             let features = self.trail.features(recall, &position.confidence(recalled));
             let (p_model, p_memory) = (position.log_p.exp(), recall.probability(position.token));
             self.gate.learn(&Sample { features, p_model, p_memory }, 1.0);
             self.trail.go_on(recall.nearest(), p_model, p_memory);
+            self.context.push(position.token);
             self.cursor = (self.cursor + 1) % calibration.len();
         }
         self.n_owed -= n as u64 * LEARNED_PER_REHEARSED;
@@ -276,7 +284,7 @@ impl Learned {
     /// Returns everything that was learned as bytes; the calibration, which belongs to the model, is not among them.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Writer::new(MAGIC);
-        for value in [self.n_tokens, self.n_owed, self.cursor as u64] {
+        for value in [self.n_tokens, self.n_owed, self.cursor as u64, self.context.bits()] {
             out.u64(value);
         }
         out.f32s(&self.trail.values());
@@ -300,6 +308,7 @@ impl Learned {
         let mut from = Reader::new(bytes, MAGIC, "learned state")?;
         (learned.n_tokens, learned.n_owed) = (from.u64()?, from.u64()?);
         learned.cursor = from.count(learned.calibration.len())?;
+        learned.context = Context::from_bits(from.u64()?);
         let trail = from.f32s(2)?;
         learned.trail = Trail::from_values([trail[0], trail[1]]);
         let memory = Memory::restore(from.part()?)?;
@@ -353,7 +362,7 @@ impl Notes {
     fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, logits: &mut [f32]) {
         let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
         let Search { scratch, hits, .. } = &mut self.scratch.search;
-        learned.memory.search(&prediction.key, kernels, scratch, hits);
+        learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
         let recall = &mut prediction.recall;
         recall.read(&learned.memory, hits, learned.options.temperature);
         let Some(&(recalled, _)) = recall.classes().first() else { return };
@@ -374,9 +383,9 @@ impl Notes {
     }
 
     /// Hears which token came, and what the model itself had said of it: its log probability in the row before
-    /// [`Notes::adjust`]. Does nothing where nothing was adjusted since the last token.
+    /// [`Notes::adjust`]. Where nothing was adjusted since the last token, it is only read.
     pub fn accept(&mut self, learned: &Learned, token: u32, log_p: f32, head: &dyn HeadRows) {
-        let Some(prediction) = self.prediction.take() else { return };
+        let Some(prediction) = self.prediction.take() else { return self.read(token) };
         let p_model = log_p.exp();
         let p_memory = prediction.recall.probability(token);
         let lambda = prediction.lambda;
@@ -392,9 +401,9 @@ impl Notes {
         }
         if learned.options.memory.is_some() {
             let worth = -mixed.max(f32::MIN_POSITIVE).ln();
-            self.notes.push(Note { key: prediction.key, token, worth: worth.clamp(0.0, WORTH_MAX) });
+            self.note(prediction.key, token, worth.clamp(0.0, WORTH_MAX));
         } else {
-            self.notes.push(Note { key: Key::default(), token, worth: 0.0 });
+            self.note(Key::default(), token, 0.0);
         }
     }
 
@@ -429,8 +438,20 @@ impl Notes {
     pub fn remember(&mut self, learned: &Learned, hidden: &[f32], token: u32) {
         if learned.options.memory.is_some() {
             let key = learned.calibration.whitener().key(hidden, learned.isa);
-            self.notes.push(Note { key, token, worth: WORTH_UNKNOWN });
+            self.note(key, token, WORTH_UNKNOWN);
+        } else {
+            self.read(token);
         }
+    }
+
+    fn note(&mut self, key: Key, token: u32, worth: f32) {
+        self.notes.push(Note { key, context: self.context, token, worth });
+        self.context.push(token);
+    }
+
+    /// Reads a token that nothing is learned from: it is in the context of those that follow.
+    pub fn read(&mut self, token: u32) {
+        self.context.push(token);
     }
 
     /// Returns how many tokens were noted.

@@ -57,8 +57,7 @@ impl Top {
     /// Keeps the `n` largest. One that only equals the threshold stands behind those that set it, and is not among them.
     fn cut(&mut self) {
         if self.hits.len() > self.n {
-            self.hits.select_nth_unstable_by(self.n - 1, Hit::order);
-            self.hits.truncate(self.n);
+            keep(&mut self.hits, self.n);
             self.threshold = self.hits[self.n - 1].value;
         }
     }
@@ -76,6 +75,14 @@ impl Top {
         let hits = self.finish();
         hits.sort_unstable_by(Hit::order);
         hits
+    }
+}
+
+/// Keeps the `n` largest, 1 or more, in no order.
+pub(crate) fn keep(hits: &mut Vec<Hit>, n: usize) {
+    if hits.len() > n {
+        hits.select_nth_unstable_by(n - 1, Hit::order);
+        hits.truncate(n);
     }
 }
 

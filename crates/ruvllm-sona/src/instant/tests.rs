@@ -156,7 +156,7 @@ fn quality_nothing_leaves_nothing_and_undo_is_never_learned() {
 #[test]
 fn a_snapshot_goes_on_to_the_bit() {
     let toy = Toy::new();
-    let memory = MemoryOptions { n_bytes_max: 300 * 76, ..MemoryOptions::default() };
+    let memory = MemoryOptions { n_bytes_max: 300 * 84, ..MemoryOptions::default() };
     let options = LearnOptions { memory: Some(memory), ..LearnOptions::default() };
     let mut learned = toy.learned(options);
     (0..4).for_each(|seed| _ = toy.learn(&mut learned, &text(seed), 0.7));

@@ -4,6 +4,7 @@
 //! entry:   key of a hidden state (bytes), the token that came next
 //! search:  sim[i] = q·k[i];  the k nearest entries                      (exact up to a few thousand entries)
 //!          beyond: the 256 nearest by the keys' first 128 values, then exact among those
+//! context: sim[i] += 0.01 for each of up to eight tokens before that were the same, one after another
 //! recall:  w[i] = softmax(sim[i] / T);   p_memory(token) = Σ w[i] over entries with that token
 //! ```
 //! Khandelwal et al. 2020 (kNN-LM, arXiv:1911.00172) and Grave et al. 2017 (neural cache, arXiv:1612.04426), over keys of
@@ -25,15 +26,45 @@ use crate::error::{SonaError, SonaErrorKind};
 use crate::whiten::{Key, N_EMBD_MAX};
 
 /// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvmemo1";
+const MAGIC: [u8; 8] = *b"ruvmemo2";
 /// The first values of a key, which lie apart: what the coarse scan reads.
 const HEAD: usize = 2 * PADDING;
-/// Bytes of an entry beside its key: token, scale, worth.
-const ENTRY_BYTES: usize = 12;
+/// Bytes of an entry beside its key: token, scale, worth, context.
+const ENTRY_BYTES: usize = 20;
+/// What a token in common before an entry adds to its similarity.
+const CONTEXT_BONUS: f32 = 0.01;
 /// The most entries a snapshot is read of.
 const N_ENTRIES_MAX: usize = 1 << 26;
 /// Of the entries of a full memory, one in this many gives way at once.
 const EVICTED_SHARE: usize = 32;
+
+/// The last eight tokens, a byte of each, the last one lowest. Two contexts that are the same by accident cost nothing but a
+/// small bonus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context(u64);
+
+impl Context {
+    /// Goes on by a token.
+    pub fn push(&mut self, token: u32) {
+        // Fibonacci hashing: the byte depends on all bits of the id.
+        self.0 = self.0 << 8 | u64::from(token.wrapping_mul(0x9e37_79b9) >> 24);
+    }
+
+    /// Returns what a snapshot keeps.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Reads it.
+    pub(crate) fn from_bits(bits: u64) -> Context {
+        Context(bits)
+    }
+
+    /// Returns how many tokens are the same, from the last one back.
+    fn n_common(self, other: Context) -> u32 {
+        (self.0 ^ other.0).trailing_zeros() / 8
+    }
+}
 
 /// How a memory is searched and how large it grows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,6 +97,7 @@ pub struct Memory {
     tokens: Vec<u32>,
     /// What an entry is worth keeping for, in nats.
     worths: Vec<f32>,
+    contexts: Vec<Context>,
     /// Entries that give way next, the least worth last.
     victims: Vec<u32>,
     n_evicted: u64,
@@ -99,6 +131,7 @@ impl Memory {
             scales: Vec::new(),
             tokens: Vec::new(),
             worths: Vec::new(),
+            contexts: Vec::new(),
             victims: Vec::new(),
             n_evicted: 0,
         })
@@ -149,13 +182,13 @@ impl Memory {
         self.n_key.min(HEAD)
     }
 
-    /// Adds an entry. `worth` is what is known of its use, in nats: how badly the model predicted the token, less what
+    /// Adds an entry: what the tokens of `context` and the state of `key` were followed by. `worth` is what is known of its use, in nats: how badly the model predicted the token, less what
     /// entries with the same token already cover. When the memory is full, an entry takes the place of the one that is
     /// worth least (of equals, the one that lies first); use so far counts ([`Memory::credit`]), age does not.
     ///
     /// # Panics
     /// If the key has another width.
-    pub fn push(&mut self, key: &Key, token: u32, worth: f32) {
+    pub fn push(&mut self, key: &Key, context: Context, token: u32, worth: f32) {
         assert_eq!(key.bytes.len(), self.n_key, "a key of {} bytes", key.bytes.len());
         let (head, tail) = key.bytes.split_at(self.n_head());
         let worth = if worth.is_finite() { worth } else { 0.0 };
@@ -165,12 +198,14 @@ impl Memory {
             self.scales.push(key.scale);
             self.tokens.push(token);
             self.worths.push(worth);
+            self.contexts.push(context);
             return;
         }
         let at = self.next_victim();
         self.heads[at * head.len()..][..head.len()].copy_from_slice(head);
         self.tails[at * tail.len()..][..tail.len()].copy_from_slice(tail);
         (self.scales[at], self.tokens[at], self.worths[at]) = (key.scale, token, worth);
+        self.contexts[at] = context;
         self.n_evicted += 1;
     }
 
@@ -212,6 +247,7 @@ impl Memory {
         out.f32s(&self.scales);
         out.u32s(&self.tokens);
         out.f32s(&self.worths);
+        self.contexts.iter().for_each(|context| out.u64(context.bits()));
         out.u32s(&self.victims);
         out.finish()
     }
@@ -238,6 +274,9 @@ impl Memory {
         memory.scales = from.f32s(n)?;
         memory.tokens = from.u32s(n)?;
         memory.worths = from.f32s(n)?;
+        for _ in 0..n {
+            memory.contexts.push(Context::from_bits(from.u64()?));
+        }
         memory.victims = from.u32s(n_victims)?;
         if memory.victims.iter().any(|&at| at as usize >= n) {
             return Err(from.invalid(format_args!("an entry beyond {n}")));
