@@ -32,6 +32,7 @@ pub mod arena;
 pub mod attention;
 pub mod block;
 pub mod dequant;
+pub mod distance;
 pub mod lowrank;
 pub mod matmul;
 pub mod norm;

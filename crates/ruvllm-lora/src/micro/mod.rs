@@ -57,6 +57,23 @@ impl Gradient {
         &self.b
     }
 
+    /// Sets it to zero.
+    pub fn clear(&mut self) {
+        self.a.fill(0.0);
+        self.b.fill(0.0);
+    }
+
+    /// Adds another one, times a factor: a step for many tokens takes their mean.
+    ///
+    /// # Panics
+    /// If it is of another adapter.
+    pub fn add(&mut self, other: &Gradient, factor: f32) {
+        assert_eq!(self.a.len(), other.a.len(), "the gradient is of another adapter");
+        for (own, other) in [(&mut self.a, &other.a), (&mut self.b, &other.b)] {
+            own.iter_mut().zip(other).for_each(|(x, y)| *x += factor * y);
+        }
+    }
+
     /// Returns its Euclidean length.
     pub fn norm(&self) -> f64 {
         self.a.iter().chain(&self.b).map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()

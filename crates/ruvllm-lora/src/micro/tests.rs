@@ -72,6 +72,17 @@ fn gradients_are_finite_differences() {
 }
 
 #[test]
+fn gradients_add_up() {
+    let gradient = |x: f32| Gradient { a: vec![x, 2.0], b: vec![0.5, -x], hidden: vec![9.0], row: vec![9.0] };
+    let mut sum = gradient(1.0);
+    sum.clear();
+    assert_eq!(sum.norm(), 0.0);
+    sum.add(&gradient(1.0), 0.5);
+    sum.add(&gradient(3.0), 0.5);
+    assert_eq!((sum.a(), sum.b()), (&[2.0, 2.0][..], &[0.5, -2.0][..]));
+}
+
+#[test]
 fn nothing_changes_before_something_was_learned() {
     let micro = MicroLora::new(576, 2, 1.0, 3).expect("a rank");
     let hidden = noise(576, 4);

@@ -1,0 +1,63 @@
+//! The one error type of the crate.
+
+use std::fmt;
+
+/// What went wrong, for callers who branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SonaErrorKind {
+    /// A file could not be opened, read or written.
+    Io,
+    /// Bytes that are not what they say they are.
+    Invalid,
+    /// More than is read or kept: a count, a size.
+    Limit,
+    /// Widths or models that do not fit each other.
+    Shape,
+    /// A value is not a finite number, or is out of its range.
+    Value,
+}
+
+/// An error of learning or its store: a kind for code, one line for people, and a cause where there is one.
+#[derive(Debug)]
+pub struct SonaError {
+    kind: SonaErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl SonaError {
+    /// Makes an error from its kind and one line (lower case, no full stop, with the numbers and what to do).
+    pub fn new(kind: SonaErrorKind, message: impl Into<String>) -> SonaError {
+        SonaError { kind, message: message.into(), source: None }
+    }
+
+    /// The same, with the error that caused it.
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> SonaError {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Returns what kind of error this is.
+    pub fn kind(&self) -> SonaErrorKind {
+        self.kind
+    }
+}
+
+impl fmt::Display for SonaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for SonaError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
+
+impl From<ruvllm_lora::LoraError> for SonaError {
+    fn from(error: ruvllm_lora::LoraError) -> SonaError {
+        SonaError::new(SonaErrorKind::Invalid, error.to_string()).with_source(error)
+    }
+}

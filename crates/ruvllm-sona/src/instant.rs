@@ -1,0 +1,483 @@
+//! The instant loop: what a request learns while it is answered, and what is taken in when it ends.
+//!
+//! ```text
+//! a token to come:     h, logits  →  key, the nearest entries, λ      logits += what memory adds        (Notes::adjust)
+//! the token that came: gate sample, credit of entries, gradient through the 128 likeliest tokens       (Notes::accept)
+//! the end:             steps of MicroLoRA (one for 32 tokens), of the gate; the request's keys join the memory
+//!                                                                                               (Learned::take_in)
+//! between requests:    the gate rehearses on calibration text                                  (Learned::rehearse)
+//! ```
+//! While a request runs nothing of [`Learned`] changes, so many may read one; what a request found out is in its [`Notes`].
+//! Everything is a function of the inputs in their order: the same calls give the same bytes.
+
+use std::sync::Arc;
+
+use ruvllm_kernels::{Isa, distance, softmax};
+use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora, Rule, UpdateOptions};
+
+use crate::calibration::Calibration;
+use crate::codec::{Reader, Writer};
+use crate::error::{SonaError, SonaErrorKind};
+use crate::gate::{Confidence, Gate, Sample, Trail};
+use crate::memory::{Context, Hit, Memory, MemoryOptions, Scratch};
+use crate::recall::Recall;
+use crate::top::Top;
+use crate::whiten::Key;
+
+/// What a snapshot begins with.
+const MAGIC: [u8; 8] = *b"ruvlear2";
+/// Below this share a row of logits stays untouched.
+const SHARE_MIN: f32 = 1e-4;
+/// The largest share: what the model thinks possible never becomes impossible.
+const SHARE_MAX: f32 = 0.999;
+/// The most that a badly predicted token makes an entry worth, in nats.
+const WORTH_MAX: f32 = 8.0;
+/// What an entry is worth whose prediction nobody knows.
+const WORTH_UNKNOWN: f32 = 2.0;
+/// Tokens learned for one that is rehearsed.
+const LEARNED_PER_REHEARSED: u64 = 4;
+
+/// What learns and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LearnOptions {
+    /// Retrieval memory; `None` switches it off.
+    pub memory: Option<MemoryOptions>,
+    /// MicroLoRA; `None` switches it off.
+    pub micro: Option<MicroOptions>,
+    /// Shares of entries are `softmax(similarity / temperature)`.
+    pub temperature: f32,
+}
+
+impl Default for LearnOptions {
+    fn default() -> LearnOptions {
+        LearnOptions { memory: Some(MemoryOptions::default()), micro: Some(MicroOptions::default()), temperature: 0.03 }
+    }
+}
+
+/// How the MicroLoRA learns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MicroOptions {
+    /// Its rank.
+    pub rank: usize,
+    /// The learning rate of RMSprop.
+    pub rate: f32,
+    /// Tokens a step is made of.
+    pub n_tokens: usize,
+    /// Likeliest tokens whose rows of the head a gradient reads.
+    pub n_likeliest: usize,
+    /// Draws what it begins with.
+    pub seed: u64,
+}
+
+impl Default for MicroOptions {
+    fn default() -> MicroOptions {
+        MicroOptions { rank: 2, rate: 1e-3, n_tokens: 32, n_likeliest: 128, seed: 1 }
+    }
+}
+
+/// What was learned so far: of one model and one tenant.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    options: LearnOptions,
+    calibration: Arc<Calibration>,
+    memory: Memory,
+    gate: Gate,
+    micro: Option<Arc<MicroLora>>,
+    isa: Isa,
+    n_tokens: u64,
+    /// Positions of the calibration text that are to be rehearsed, and where to go on.
+    n_owed: u64,
+    cursor: usize,
+    trail: Trail,
+    context: Context,
+    search: Search,
+}
+
+/// What a search works in.
+#[derive(Clone, Debug, Default)]
+struct Search {
+    scratch: Scratch,
+    hits: Vec<Hit>,
+    recall: Recall,
+}
+
+/// A token whose successor is not known yet.
+#[derive(Clone, Debug)]
+struct Prediction {
+    key: Key,
+    hidden: Vec<f32>,
+    recall: Recall,
+    features: crate::gate::Features,
+    lambda: f32,
+    /// Likeliest tokens with their probabilities, which add up to 1: what a gradient goes through.
+    likeliest: Vec<(u32, f32)>,
+}
+
+/// A key that will be an entry.
+#[derive(Clone, Debug)]
+struct Note {
+    key: Key,
+    context: Context,
+    token: u32,
+    worth: f32,
+}
+
+/// What one request found out. Nothing of it is known to others before [`Learned::take_in`].
+#[derive(Debug, Default)]
+pub struct Notes {
+    trail: Trail,
+    context: Context,
+    prediction: Option<Prediction>,
+    notes: Vec<Note>,
+    samples: Vec<Sample>,
+    /// Entries, the tokens they had, and what they gained.
+    credits: Vec<(u32, u32, f32)>,
+    gradients: Vec<Gradient>,
+    /// Tokens in the last gradient, which gets more; 0: it is complete.
+    n_in_last: usize,
+    scratch: NotesScratch,
+}
+
+/// What is used again for every token.
+#[derive(Debug, Default)]
+struct NotesScratch {
+    search: Search,
+    top: Top,
+    gradient: Option<Gradient>,
+}
+
+impl Learned {
+    /// Begins to learn.
+    ///
+    /// # Errors
+    /// An option is out of range.
+    pub fn new(calibration: Arc<Calibration>, options: LearnOptions, isa: Isa) -> Result<Learned, SonaError> {
+        if !(options.temperature.is_finite() && options.temperature > 0.0) {
+            let line = format!("a temperature of {}; choose a positive number, 0.03 or so", options.temperature);
+            return Err(SonaError::new(SonaErrorKind::Value, line));
+        }
+        let (n_embd, n_key) = (calibration.whitener().n_embd(), calibration.whitener().n_key());
+        let micro = options.micro.map(|micro| {
+            if micro.n_tokens == 0 || micro.n_likeliest == 0 {
+                let line = "a step of 0 tokens or through 0 of them; choose 32 and 128 or so";
+                return Err(SonaError::new(SonaErrorKind::Value, line));
+            }
+            Ok(Arc::new(MicroLora::new(n_embd, micro.rank, 1.0, micro.seed)?))
+        });
+        Ok(Learned {
+            memory: Memory::new(n_key, options.memory.unwrap_or_default())?,
+            micro: micro.transpose()?,
+            options,
+            calibration,
+            gate: Gate::default(),
+            isa,
+            n_tokens: 0,
+            n_owed: 0,
+            cursor: 0,
+            trail: Trail::default(),
+            context: Context::default(),
+            search: Search::default(),
+        })
+    }
+
+    /// Returns the memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Returns the gate.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Returns what changes final hidden states; `None` if it is switched off.
+    pub fn micro(&self) -> Option<&Arc<MicroLora>> {
+        self.micro.as_ref()
+    }
+
+    /// Returns how many tokens were learned from.
+    pub fn n_tokens(&self) -> u64 {
+        self.n_tokens
+    }
+
+    /// Takes the steps that the notes of a running request are ready for: one of MicroLoRA for each complete piece of
+    /// [`MicroOptions::n_tokens`] tokens, and the gate's. For text whose worth is known beforehand, such as a document that
+    /// is to be learned; answers wait for their quality.
+    pub fn step(&mut self, notes: &mut Notes, quality: f32) {
+        let quality = quality.clamp(0.0, 1.0);
+        let n_complete = notes.gradients.len() - usize::from(notes.n_in_last > 0);
+        self.take_steps(notes.gradients.drain(..n_complete), quality);
+        if quality > 0.0 {
+            notes.samples.drain(..).for_each(|sample| self.gate.learn(&sample, quality));
+        }
+        notes.samples.clear();
+    }
+
+    /// Takes in what an ended request found out. `quality`, 0 to 1, scales the steps and what its entries are worth;
+    /// nothing is learned from an answer of quality 0.
+    ///
+    /// Cost: a copy of the keys and some microseconds a step; a full memory looks for what to let go once in a while.
+    pub fn take_in(&mut self, mut notes: Notes, quality: f32) {
+        let quality = quality.clamp(0.0, 1.0);
+        if quality == 0.0 {
+            return;
+        }
+        notes.n_in_last = 0;
+        self.step(&mut notes, quality);
+        for &(index, token, gain) in &notes.credits {
+            // Another request may have put another entry there.
+            if (index as usize) < self.memory.len() && self.memory.token(index) == token {
+                self.memory.credit(index, quality * gain);
+            }
+        }
+        self.n_tokens += notes.notes.len() as u64;
+        self.n_owed += notes.notes.len() as u64;
+        if self.options.memory.is_some() {
+            notes
+                .notes
+                .iter()
+                .for_each(|note| self.memory.push(&note.key, note.context, note.token, quality * note.worth));
+        }
+    }
+
+    fn take_steps(&mut self, gradients: impl Iterator<Item = Gradient>, quality: f32) {
+        let (Some(micro), Some(options)) = (&mut self.micro, &self.options.micro) else { return };
+        let rule = Rule::RmsProp { decay: 0.95 };
+        let update = UpdateOptions { rule, rate: options.rate * quality, clip: 1.0, decay: 0.0 };
+        for mut gradient in gradients {
+            if quality > 0.0 {
+                Arc::make_mut(micro).update(&mut gradient, &update);
+            }
+        }
+    }
+
+    /// Rehearses the gate on calibration text: for every four tokens learned one that memory should not change. At most
+    /// `n_max` of those that are due; returns how many are left. Each costs a search: this is work for between requests.
+    pub fn rehearse(&mut self, n_max: usize) -> usize {
+        let n_due = (self.n_owed / LEARNED_PER_REHEARSED) as usize;
+        if self.calibration.is_empty() || self.memory.is_empty() {
+            self.n_owed = 0;
+            return 0;
+        }
+        let n = n_due.min(n_max);
+        let (kernels, calibration) = (distance::pick(self.isa), Arc::clone(&self.calibration));
+        for _ in 0..n {
+            let position = &calibration.positions()[self.cursor % calibration.len()];
+            if position.starts {
+                (self.trail, self.context) = (Trail::default(), Context::default());
+            }
+            let Search { scratch, hits, recall } = &mut self.search;
+            self.memory.search((&position.key, self.context), kernels, scratch, hits);
+            recall.read(&self.memory, hits, self.options.temperature);
+            let recalled = recall.classes().first().map_or(u32::MAX, |class| class.0);
+            let features = self.trail.features(recall, &position.confidence(recalled));
+            let (p_model, p_memory) = (position.log_p.exp(), recall.probability(position.token));
+            self.gate.learn(&Sample { features, p_model, p_memory }, 1.0);
+            self.trail.go_on(recall.nearest(), p_model, p_memory);
+            self.context.push(position.token);
+            self.cursor = (self.cursor + 1) % calibration.len();
+        }
+        self.n_owed -= n as u64 * LEARNED_PER_REHEARSED;
+        n_due - n
+    }
+
+    /// Returns everything that was learned as bytes; the calibration, which belongs to the model, is not among them.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = Writer::new(MAGIC);
+        for value in [self.n_tokens, self.n_owed, self.cursor as u64, self.context.bits()] {
+            out.u64(value);
+        }
+        out.f32s(&self.trail.values());
+        out.part(&self.memory.snapshot());
+        out.part(&self.gate.snapshot());
+        out.part(&self.micro.as_ref().map(|micro| micro.snapshot()).unwrap_or_default());
+        out.finish()
+    }
+
+    /// Reads what [`Learned::snapshot`] gave: it goes on to the bit as that would have.
+    ///
+    /// # Errors
+    /// The bytes are damaged, or were learned with another model or other options.
+    pub fn restore(
+        bytes: &[u8],
+        calibration: Arc<Calibration>,
+        options: LearnOptions,
+        isa: Isa,
+    ) -> Result<Learned, SonaError> {
+        let mut learned = Learned::new(calibration, options, isa)?;
+        let mut from = Reader::new(bytes, MAGIC, "learned state")?;
+        (learned.n_tokens, learned.n_owed) = (from.u64()?, from.u64()?);
+        learned.cursor = from.count(learned.calibration.len())?;
+        learned.context = Context::from_bits(from.u64()?);
+        let trail = from.f32s(2)?;
+        learned.trail = Trail::from_values([trail[0], trail[1]]);
+        let memory = Memory::restore(from.part()?)?;
+        let gate = Gate::restore(from.part()?)?;
+        let micro = from.part()?;
+        let micro = if micro.is_empty() { None } else { Some(Arc::new(MicroLora::restore(micro)?)) };
+        from.finish()?;
+        let shape = |micro: &Option<Arc<MicroLora>>| micro.as_ref().map(|micro| (micro.n_embd(), micro.rank()));
+        let fits = memory.n_key() == learned.memory.n_key() && memory.options() == learned.memory.options();
+        if !fits || shape(&micro) != shape(&learned.micro) {
+            let line = "what was learned is of another model or of other options; give those it was learned with";
+            return Err(SonaError::new(SonaErrorKind::Shape, line));
+        }
+        (learned.memory, learned.gate, learned.micro) = (memory, gate, micro);
+        Ok(learned)
+    }
+}
+
+impl Notes {
+    /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, `[n_embd]`, as it was before any
+    /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
+    ///
+    /// Cost: a search, a pass over the row for its sum, and one for the likeliest tokens if there is a MicroLoRA.
+    ///
+    /// # Panics
+    /// If the state has another width.
+    pub fn adjust(&mut self, learned: &Learned, hidden: &[f32], logits: &mut [f32]) -> f32 {
+        let whitener = learned.calibration.whitener();
+        let mut prediction = Prediction {
+            key: Key::default(),
+            hidden: Vec::new(),
+            recall: Recall::default(),
+            features: Default::default(),
+            lambda: 0.0,
+            likeliest: Vec::new(),
+        };
+        if let Some(options) = &learned.options.micro {
+            prediction.hidden = hidden.to_vec();
+            prediction.likeliest = likeliest(&mut self.scratch.top, logits, options.n_likeliest);
+        }
+        if learned.options.memory.is_some() {
+            prediction.key = whitener.key(hidden, learned.isa);
+            self.recall(learned, &mut prediction, logits);
+        }
+        let lambda = prediction.lambda;
+        self.prediction = Some(prediction);
+        lambda
+    }
+
+    /// Searches, decides on a share and mixes.
+    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, logits: &mut [f32]) {
+        let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
+        let Search { scratch, hits, .. } = &mut self.scratch.search;
+        learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
+        let recall = &mut prediction.recall;
+        recall.read(&learned.memory, hits, learned.options.temperature);
+        let Some(&(recalled, _)) = recall.classes().first() else { return };
+        let log_sum = softmax.log_sum_exp(logits) as f32;
+        let likeliest = softmax.argmax(logits);
+        let log_p = |token: usize| logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
+        let model = Confidence {
+            log_p_max: log_p(likeliest),
+            likeliest: likeliest as u32,
+            log_p_recalled: log_p(recalled as usize),
+        };
+        prediction.features = self.trail.features(recall, &model);
+        let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
+        if lambda >= SHARE_MIN && log_sum.is_finite() {
+            prediction.lambda = lambda;
+            recall.mix(lambda, log_sum, logits);
+        }
+    }
+
+    /// Hears which token came, and what the model itself had said of it: its log probability in the row before
+    /// [`Notes::adjust`]. Where nothing was adjusted since the last token, it is only read.
+    pub fn accept(&mut self, learned: &Learned, token: u32, log_p: f32, head: &dyn HeadRows) {
+        let Some(prediction) = self.prediction.take() else { return self.read(token) };
+        let p_model = log_p.exp();
+        let p_memory = prediction.recall.probability(token);
+        let lambda = prediction.lambda;
+        let mixed = (1.0 - lambda) * p_model + lambda * p_memory;
+        let has_recall = !prediction.recall.hits.is_empty();
+        if has_recall {
+            self.samples.push(Sample { features: prediction.features, p_model, p_memory });
+            self.trail.go_on(prediction.recall.nearest(), p_model, p_memory);
+            self.credit(&prediction.recall, token, (p_memory, (mixed / p_model.max(f32::MIN_POSITIVE)).ln()));
+        }
+        if learned.options.micro.is_some() {
+            self.learn_micro(learned, &prediction, token, head);
+        }
+        if learned.options.memory.is_some() {
+            let worth = -mixed.max(f32::MIN_POSITIVE).ln();
+            self.note(prediction.key, token, worth.clamp(0.0, WORTH_MAX));
+        } else {
+            self.note(Key::default(), token, 0.0);
+        }
+    }
+
+    /// Shares what the mixture gained among the entries that said the token, or what it lost among the others.
+    fn credit(&mut self, recall: &Recall, token: u32, (p_memory, gain): (f32, f32)) {
+        let whose = |entry: u32| (entry == token) == (gain > 0.0);
+        let all = if gain > 0.0 { p_memory } else { 1.0 - p_memory };
+        if gain == 0.0 || all <= 0.0 {
+            return;
+        }
+        let hits = recall.hits.iter().filter(|&&(.., entry)| whose(entry));
+        self.credits.extend(hits.map(|&(index, share, entry)| (index, entry, gain * share / all)));
+    }
+
+    fn learn_micro(&mut self, learned: &Learned, prediction: &Prediction, token: u32, head: &dyn HeadRows) {
+        let (Some(micro), Some(options)) = (&learned.micro, &learned.options.micro) else { return };
+        let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
+        micro.gradient(&prediction.hidden, &prediction.likeliest, token, head, one);
+        if self.n_in_last == 0 {
+            self.gradients.push(micro.gradient_buffer());
+        }
+        if let Some(last) = self.gradients.last_mut() {
+            last.add(one, 1.0 / options.n_tokens as f32);
+        }
+        self.n_in_last = (self.n_in_last + 1) % options.n_tokens;
+    }
+
+    /// Notes a token of a prompt, whose logits nobody computed: memory learns from those for the price of a key.
+    ///
+    /// # Panics
+    /// If the state has another width.
+    pub fn remember(&mut self, learned: &Learned, hidden: &[f32], token: u32) {
+        if learned.options.memory.is_some() {
+            let key = learned.calibration.whitener().key(hidden, learned.isa);
+            self.note(key, token, WORTH_UNKNOWN);
+        } else {
+            self.read(token);
+        }
+    }
+
+    fn note(&mut self, key: Key, token: u32, worth: f32) {
+        self.notes.push(Note { key, context: self.context, token, worth });
+        self.context.push(token);
+    }
+
+    /// Reads a token that nothing is learned from: it is in the context of those that follow.
+    pub fn read(&mut self, token: u32) {
+        self.context.push(token);
+    }
+
+    /// Returns how many tokens were noted.
+    pub fn len(&self) -> usize {
+        self.notes.len()
+    }
+
+    /// Returns whether nothing was noted.
+    pub fn is_empty(&self) -> bool {
+        self.notes.is_empty()
+    }
+
+    /// Returns for how many tokens more [`Learned::step`] would find no complete piece.
+    pub fn n_until_step(&self, learned: &Learned) -> usize {
+        learned.options.micro.as_ref().map_or(usize::MAX, |options| options.n_tokens - self.n_in_last)
+    }
+}
+
+/// Returns the likeliest tokens with probabilities that add up to 1: without that, a sparse gradient pulls every hidden
+/// state towards the same rows.
+fn likeliest(top: &mut Top, logits: &[f32], n: usize) -> Vec<(u32, f32)> {
+    let hits = top.of(logits, n);
+    let max = hits.first().map_or(0.0, |hit| hit.value);
+    let sum: f32 = hits.iter().map(|hit| (hit.value - max).exp()).sum();
+    hits.iter().map(|hit| (hit.index, (hit.value - max).exp() / sum)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! A model that reads one token at a time and knows nothing: what it learns, forgets and keeps to itself.
+
+use super::*;
+use crate::calibration::CalibrationBuilder;
+
+const N_EMBD: usize = 64;
+const N_VOCAB: usize = 40;
+
+/// The head in memory, and states that say which token was read.
+struct Toy {
+    head: Vec<f32>,
+    calibration: Arc<Calibration>,
+}
+
+impl HeadRows for Toy {
+    fn row(&self, token: u32, out: &mut [f32]) {
+        out.copy_from_slice(&self.head[token as usize * N_EMBD..][..N_EMBD]);
+    }
+}
+
+fn state(token: u32) -> Vec<f32> {
+    (0..N_EMBD).map(|i| 2.0 + ((i * 13 + 7) as f32 * (token + 3) as f32 * 0.37).sin()).collect()
+}
+
+impl Toy {
+    fn new() -> Toy {
+        let head: Vec<f32> = (0..N_VOCAB * N_EMBD).map(|i| (i as f32 * 1.37).sin() * 0.2).collect();
+        let mut builder = CalibrationBuilder::new(N_EMBD, Isa::best()).expect("a width");
+        for i in 0..400u32 {
+            let hidden = state(i * 7 % N_VOCAB as u32);
+            let logits = logits(&head, &hidden);
+            builder.push(&hidden, &logits, i * 11 % N_VOCAB as u32, i % 100 == 0);
+        }
+        Toy { head, calibration: Arc::new(builder.finish(N_EMBD).expect("states")) }
+    }
+
+    fn learned(&self, options: LearnOptions) -> Learned {
+        Learned::new(Arc::clone(&self.calibration), options, Isa::best()).expect("options")
+    }
+
+    /// Reads a text and returns the mean of -ln p, and the bits of all adjusted rows.
+    fn read(&self, learned: &Learned, notes: &mut Notes, text: &[u32]) -> (f64, Vec<u32>) {
+        let (mut nll, mut bits) = (0.0, Vec::new());
+        for pair in text.windows(2) {
+            let hidden = state(pair[0]);
+            let mut changed = hidden.clone();
+            learned.micro().inspect(|micro| micro.forward(&mut changed));
+            let mut row = logits(&self.head, &changed);
+            let log_p = log_p(&row, pair[1]);
+            notes.adjust(learned, &hidden, &mut row);
+            nll -= f64::from(self::log_p(&row, pair[1]));
+            bits.extend(row.iter().map(|x| x.to_bits()));
+            notes.accept(learned, pair[1], log_p, self);
+        }
+        (nll / (text.len() - 1) as f64, bits)
+    }
+
+    fn learn(&self, learned: &mut Learned, text: &[u32], quality: f32) -> f64 {
+        let mut notes = Notes::default();
+        let (nll, _) = self.read(learned, &mut notes, text);
+        learned.take_in(notes, quality);
+        learned.rehearse(usize::MAX);
+        nll
+    }
+}
+
+fn logits(head: &[f32], hidden: &[f32]) -> Vec<f32> {
+    head.chunks_exact(N_EMBD).map(|row| row.iter().zip(hidden).map(|(w, h)| w * h).sum()).collect()
+}
+
+fn log_p(row: &[f32], token: u32) -> f32 {
+    row[token as usize] - softmax::pick(Isa::best()).log_sum_exp(row) as f32
+}
+
+fn text(seed: u32) -> Vec<u32> {
+    (0..120).map(|i: u32| (i % 17 * (seed + 5) + i % 3) % N_VOCAB as u32).collect()
+}
+
+fn without(memory: bool, micro: bool) -> LearnOptions {
+    let all = LearnOptions::default();
+    LearnOptions { memory: all.memory.filter(|_| memory), micro: all.micro.filter(|_| micro), ..all }
+}
+
+#[test]
+fn what_is_off_or_empty_changes_no_bit() {
+    let toy = Toy::new();
+    let base: Vec<u32> =
+        text(1).windows(2).flat_map(|pair| logits(&toy.head, &state(pair[0]))).map(|x| x.to_bits()).collect();
+    for options in [without(false, false), LearnOptions::default()] {
+        assert!(toy.read(&toy.learned(options), &mut Notes::default(), &text(1)).1 == base);
+    }
+    let mut off = toy.learned(without(false, false));
+    toy.learn(&mut off, &text(1), 1.0);
+    assert!(toy.read(&off, &mut Notes::default(), &text(1)).1 == base);
+    assert!(off.memory().is_empty() && off.micro().is_none());
+}
+
+#[test]
+fn each_mechanism_learns_a_text_and_the_others_stay_as_they_were() {
+    let toy = Toy::new();
+    for options in [without(true, false), without(false, true), LearnOptions::default()] {
+        let mut learned = toy.learned(options);
+        let before = toy.read(&learned, &mut Notes::default(), &text(1)).0;
+        let other = toy.read(&learned, &mut Notes::default(), &text(6)).0;
+        for _ in 0..12 {
+            toy.learn(&mut learned, &text(1), 1.0);
+        }
+        let after = toy.read(&learned, &mut Notes::default(), &text(1)).0;
+        let least = if options.memory.is_some() { 0.5 } else { 0.99 };
+        assert!(after < least * before, "{options:?}: {after} after {before}");
+        if options.memory.is_some() {
+            assert!(toy.read(&learned, &mut Notes::default(), &text(6)).0 < 1.15 * other);
+        }
+        assert_eq!(learned.n_tokens(), 12 * 119);
+    }
+}
+
+#[test]
+fn a_mixture_is_the_mixture_of_probabilities() {
+    let toy = Toy::new();
+    let mut learned = toy.learned(without(true, false));
+    (0..4).for_each(|_| _ = toy.learn(&mut learned, &text(1), 1.0));
+    let hidden = state(text(1)[5]);
+    let mut row = logits(&toy.head, &hidden);
+    // A token that a grammar ruled out stays ruled out.
+    row[3] = f32::NEG_INFINITY;
+    let (before, mut notes) = (row.clone(), Notes::default());
+    let lambda = notes.adjust(&learned, &hidden, &mut row);
+    assert!(lambda > 0.05 && row[3] == f32::NEG_INFINITY);
+    let prediction = notes.prediction.as_ref().expect("adjusted");
+    let ruled_out = lambda * prediction.recall.probability(3);
+    for token in (0..N_VOCAB as u32).filter(|&token| token != 3) {
+        let p = (1.0 - lambda) * log_p(&before, token).exp() + lambda * prediction.recall.probability(token);
+        let mixed = log_p(&row, token).exp();
+        assert!((mixed - p / (1.0 - ruled_out)).abs() < 1e-5, "token {token}: {mixed} for {p}");
+    }
+}
+
+#[test]
+fn quality_nothing_leaves_nothing_and_undo_is_never_learned() {
+    let toy = Toy::new();
+    let mut learned = toy.learned(LearnOptions::default());
+    toy.learn(&mut learned, &text(1), 1.0);
+    let bytes = learned.snapshot();
+    toy.learn(&mut learned, &text(2), 0.0);
+    assert!(learned.snapshot() == bytes, "an answer of quality 0 was learned");
+    // The log without an item, played again, gives what was there without it.
+    let play = |log: &[u32]| {
+        let mut learned = toy.learned(LearnOptions::default());
+        log.iter().for_each(|&seed| _ = toy.learn(&mut learned, &text(seed), 0.8));
+        learned.snapshot()
+    };
+    assert!(play(&[1, 3]) == play(&[1, 3]) && play(&[1, 2, 3]) != play(&[1, 3]));
+}
+
+#[test]
+fn a_snapshot_goes_on_to_the_bit() {
+    let toy = Toy::new();
+    let memory = MemoryOptions { n_bytes_max: 300 * 84, ..MemoryOptions::default() };
+    let options = LearnOptions { memory: Some(memory), ..LearnOptions::default() };
+    let mut learned = toy.learned(options);
+    (0..4).for_each(|seed| _ = toy.learn(&mut learned, &text(seed), 0.7));
+    let bytes = learned.snapshot();
+    let restore = |bytes: &[u8], options| {
+        let calibration = Arc::new(Calibration::restore(&toy.calibration.snapshot()).expect("a calibration"));
+        Learned::restore(bytes, calibration, options, Isa::best())
+    };
+    let mut again = restore(&bytes, options).expect("a snapshot");
+    for seed in 2..6 {
+        let (a, b) = (toy.learn(&mut learned, &text(seed), 1.0), toy.learn(&mut again, &text(seed), 1.0));
+        assert_eq!(a.to_bits(), b.to_bits());
+    }
+    assert!(learned.snapshot() == again.snapshot() && learned.memory().n_evicted() > 0);
+    for cut in [0, 8, 30, 40, 100, bytes.len() / 2, bytes.len() - 1] {
+        assert!(restore(&bytes[..cut], options).is_err(), "{cut} bytes");
+    }
+    assert!(restore(&bytes, without(true, false)).is_err() && restore(&bytes, LearnOptions::default()).is_err());
+}
+
+#[test]
+fn steps_come_when_a_piece_is_complete() {
+    let toy = Toy::new();
+    let mut learned = toy.learned(without(false, true));
+    let mut notes = Notes::default();
+    assert_eq!(notes.n_until_step(&learned), 32);
+    toy.read(&learned, &mut notes, &text(1)[..41]);
+    assert_eq!((notes.n_until_step(&learned), notes.len()), (24, 40));
+    learned.step(&mut notes, 1.0);
+    assert_eq!(learned.micro().map(|micro| micro.n_updates()), Some(1));
+    toy.read(&learned, &mut notes, &text(1)[40..60]);
+    learned.step(&mut notes, 1.0);
+    assert_eq!(learned.micro().map(|micro| micro.n_updates()), Some(1));
+    learned.take_in(notes, 1.0);
+    assert_eq!(learned.micro().map(|micro| micro.n_updates()), Some(2));
+    assert!(
+        Learned::new(
+            Arc::clone(&toy.calibration),
+            LearnOptions { temperature: 0.0, ..without(true, true) },
+            Isa::best()
+        )
+        .is_err()
+    );
+}

@@ -1,0 +1,61 @@
+//! Learning of RuvLLM: what a model is taught by the tokens it serves, remembered, bounded and undone.
+//!
+//! [`Calibration`] is made once for a model. [`Learned`] is what one tenant's requests taught it: a retrieval [`memory`], the
+//! [`gate`] that decides how much it is believed, and a MicroLoRA of `ruvllm-lora`. Each request has [`Notes`] of its own,
+//! which change its logits by what is known and gather what is new; [`Learned::take_in`] makes it known to others.
+//!
+//! This crate knows no text and no generation: it sees hidden states, logits and token ids, and gives back changed logits.
+//! Nothing here runs unless a caller asks for it; what is switched off leaves every row of logits untouched, bit for bit.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use ruvllm_kernels::Isa;
+//! use ruvllm_lora::micro::HeadRows;
+//! use ruvllm_sona::{CalibrationBuilder, LearnOptions, Learned, Notes};
+//!
+//! // A "model" of 8 tokens: the hidden state says which token it has just read, the logits know nothing.
+//! let state = |token: u32| -> Vec<f32> { (0..64).map(|i| ((i + 1) as f32 * (token + 1) as f32).sin()).collect() };
+//! let mut builder = CalibrationBuilder::new(64, Isa::best())?;
+//! (0..64).for_each(|i| builder.push(&state(i * 5 % 8), &[0.0; 8], i % 8, i == 0));
+//! let calibration = Arc::new(builder.finish(64)?);
+//!
+//! let options = LearnOptions { micro: None, ..LearnOptions::default() };
+//! let mut learned = Learned::new(calibration, options, Isa::best())?;
+//! /// Rows of the output head, of which only a MicroLoRA's gradient asks.
+//! struct Head;
+//! impl HeadRows for Head {
+//!     fn row(&self, _: u32, _: &mut [f32]) {}
+//! }
+//! let text = [3, 1, 4, 1, 5, 2, 6, 5, 3];
+//! for _ in 0..30 {
+//!     let mut notes = Notes::default();
+//!     for pair in text.windows(2) {
+//!         let mut logits = [0.0; 8];
+//!         notes.adjust(&learned, &state(pair[0]), &mut logits);
+//!         notes.accept(&learned, pair[1], (1.0f32 / 8.0).ln(), &Head);
+//!     }
+//!     learned.take_in(notes, 1.0);
+//! }
+//! // What follows a 4 was always a 1.
+//! let mut logits = [0.0; 8];
+//! Notes::default().adjust(&learned, &state(4), &mut logits);
+//! assert!(logits[1] > logits[2] + 1.0);
+//! # Ok::<(), ruvllm_sona::SonaError>(())
+//! ```
+
+mod calibration;
+mod codec;
+mod eigen;
+mod error;
+pub mod gate;
+mod instant;
+pub mod memory;
+mod recall;
+mod top;
+mod whiten;
+
+pub use calibration::{Calibration, CalibrationBuilder};
+pub use error::{SonaError, SonaErrorKind};
+pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
+pub use recall::Recall;
+pub use whiten::{Key, Whitener};

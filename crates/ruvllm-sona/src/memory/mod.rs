@@ -1,0 +1,287 @@
+//! Retrieval memory: what followed hidden states like this one.
+//!
+//! ```text
+//! entry:   key of a hidden state (bytes), the token that came next
+//! search:  sim[i] = q·k[i];  the k nearest entries                      (exact up to a few thousand entries)
+//!          beyond: the 256 nearest by the keys' first 128 values, then exact among those
+//! context: sim[i] += 0.01 for each of up to eight tokens before that were the same, one after another
+//! recall:  w[i] = softmax(sim[i] / T);   p_memory(token) = Σ w[i] over entries with that token
+//! ```
+//! Khandelwal et al. 2020 (kNN-LM, arXiv:1911.00172) and Grave et al. 2017 (neural cache, arXiv:1612.04426), over keys of
+//! [`Whitener`](crate::Whitener). A memory has a limit of bytes. When it is full, entries give way by what they were worth,
+//! never by age: see [`Memory::push`].
+
+mod search;
+#[cfg(test)]
+mod tests;
+
+pub use search::Scratch;
+
+pub use crate::top::Hit;
+
+use ruvllm_kernels::distance::PADDING;
+
+use crate::codec::{Reader, Writer};
+use crate::error::{SonaError, SonaErrorKind};
+use crate::whiten::{Key, N_EMBD_MAX};
+
+/// What a snapshot begins with.
+const MAGIC: [u8; 8] = *b"ruvmemo2";
+/// The first values of a key, which lie apart: what the coarse scan reads.
+const HEAD: usize = 2 * PADDING;
+/// Bytes of an entry beside its key: token, scale, worth, context.
+const ENTRY_BYTES: usize = 20;
+/// What a token in common before an entry adds to its similarity.
+const CONTEXT_BONUS: f32 = 0.01;
+/// The most entries a snapshot is read of.
+const N_ENTRIES_MAX: usize = 1 << 26;
+/// Of the entries of a full memory, one in this many gives way at once.
+const EVICTED_SHARE: usize = 32;
+
+/// The last eight tokens, a byte of each, the last one lowest. Two contexts that are the same by accident cost nothing but a
+/// small bonus.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context(u64);
+
+impl Context {
+    /// Goes on by a token.
+    pub fn push(&mut self, token: u32) {
+        // Fibonacci hashing: the byte depends on all bits of the id.
+        self.0 = self.0 << 8 | u64::from(token.wrapping_mul(0x9e37_79b9) >> 24);
+    }
+
+    /// Returns what a snapshot keeps.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Reads it.
+    pub(crate) fn from_bits(bits: u64) -> Context {
+        Context(bits)
+    }
+
+    /// Returns how many tokens are the same, from the last one back.
+    fn n_common(self, other: Context) -> u32 {
+        (self.0 ^ other.0).trailing_zeros() / 8
+    }
+}
+
+/// How a memory is searched and how large it grows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryOptions {
+    /// Bytes of all entries.
+    pub n_bytes_max: usize,
+    /// Entries that are found.
+    pub n_nearest: usize,
+    /// Entries up to which every key is compared in full.
+    pub n_exact_max: usize,
+    /// Entries that the coarse scan leaves for the exact comparison.
+    pub n_candidates: usize,
+}
+
+impl Default for MemoryOptions {
+    fn default() -> MemoryOptions {
+        MemoryOptions { n_bytes_max: 256 << 20, n_nearest: 32, n_exact_max: 4096, n_candidates: 256 }
+    }
+}
+
+/// Keys of hidden states with the tokens that followed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memory {
+    options: MemoryOptions,
+    n_key: usize,
+    /// `[n, n_head]` and `[n, n_key - n_head]`.
+    heads: Vec<i8>,
+    tails: Vec<i8>,
+    scales: Vec<f32>,
+    tokens: Vec<u32>,
+    /// What an entry is worth keeping for, in nats.
+    worths: Vec<f32>,
+    contexts: Vec<Context>,
+    /// Entries that give way next, the least worth last.
+    victims: Vec<u32>,
+    n_evicted: u64,
+}
+
+impl Memory {
+    /// Makes an empty memory of keys of `n_key` bytes.
+    ///
+    /// # Errors
+    /// The width is no multiple of [`PADDING`], or an option is out of range.
+    pub fn new(n_key: usize, options: MemoryOptions) -> Result<Memory, SonaError> {
+        let error = |kind, line| Err(SonaError::new(kind, line));
+        if n_key == 0 || !n_key.is_multiple_of(PADDING) || n_key > N_EMBD_MAX + PADDING {
+            return error(SonaErrorKind::Shape, format!("keys of {n_key} bytes, no multiple of {PADDING}"));
+        }
+        let MemoryOptions { n_bytes_max, n_nearest, n_candidates, .. } = options;
+        if n_nearest == 0 || n_nearest > 256 || n_candidates < n_nearest {
+            let line = format!("{n_nearest} nearest of {n_candidates} candidates; choose 1 to 256 of at least as many");
+            return error(SonaErrorKind::Value, line);
+        }
+        let least = EVICTED_SHARE * (n_key + ENTRY_BYTES);
+        if n_bytes_max < least {
+            let line = format!("a memory of {n_bytes_max} bytes; {least} is the least for keys of {n_key}");
+            return error(SonaErrorKind::Limit, line);
+        }
+        Ok(Memory {
+            options,
+            n_key,
+            heads: Vec::new(),
+            tails: Vec::new(),
+            scales: Vec::new(),
+            tokens: Vec::new(),
+            worths: Vec::new(),
+            contexts: Vec::new(),
+            victims: Vec::new(),
+            n_evicted: 0,
+        })
+    }
+
+    /// Returns how many entries there are.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Returns whether nothing is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Returns the bytes of all entries.
+    pub fn n_bytes(&self) -> usize {
+        self.len() * (self.n_key + ENTRY_BYTES)
+    }
+
+    /// Returns how many entries gave way so far.
+    pub fn n_evicted(&self) -> u64 {
+        self.n_evicted
+    }
+
+    /// Returns how many entries fit.
+    pub fn capacity(&self) -> usize {
+        self.options.n_bytes_max / (self.n_key + ENTRY_BYTES)
+    }
+
+    /// Returns the options.
+    pub fn options(&self) -> &MemoryOptions {
+        &self.options
+    }
+
+    /// Returns the bytes of a key.
+    pub fn n_key(&self) -> usize {
+        self.n_key
+    }
+
+    /// Returns the token of an entry.
+    pub fn token(&self, index: u32) -> u32 {
+        self.tokens[index as usize]
+    }
+
+    /// Returns the bytes of a key that the coarse scan reads.
+    fn n_head(&self) -> usize {
+        self.n_key.min(HEAD)
+    }
+
+    /// Adds an entry: what the tokens of `context` and the state of `key` were followed by. `worth` is what is known of its use, in nats: how badly the model predicted the token, less what
+    /// entries with the same token already cover. When the memory is full, an entry takes the place of the one that is
+    /// worth least (of equals, the one that lies first); use so far counts ([`Memory::credit`]), age does not.
+    ///
+    /// # Panics
+    /// If the key has another width.
+    pub fn push(&mut self, key: &Key, context: Context, token: u32, worth: f32) {
+        assert_eq!(key.bytes.len(), self.n_key, "a key of {} bytes", key.bytes.len());
+        let (head, tail) = key.bytes.split_at(self.n_head());
+        let worth = if worth.is_finite() { worth } else { 0.0 };
+        if self.len() < self.capacity() {
+            self.heads.extend_from_slice(head);
+            self.tails.extend_from_slice(tail);
+            self.scales.push(key.scale);
+            self.tokens.push(token);
+            self.worths.push(worth);
+            self.contexts.push(context);
+            return;
+        }
+        let at = self.next_victim();
+        self.heads[at * head.len()..][..head.len()].copy_from_slice(head);
+        self.tails[at * tail.len()..][..tail.len()].copy_from_slice(tail);
+        (self.scales[at], self.tokens[at], self.worths[at]) = (key.scale, token, worth);
+        self.contexts[at] = context;
+        self.n_evicted += 1;
+    }
+
+    /// Returns the entry that gives way. Many are chosen at once: looking at all of them takes a fraction of a
+    /// millisecond.
+    fn next_victim(&mut self) -> usize {
+        if self.victims.is_empty() {
+            let mut order: Vec<u32> = (0..self.len() as u32).collect();
+            let n = (self.len() / EVICTED_SHARE).max(1);
+            let by_worth =
+                |&i: &u32, &j: &u32| self.worths[i as usize].total_cmp(&self.worths[j as usize]).then(i.cmp(&j));
+            if n < order.len() {
+                order.select_nth_unstable_by(n, by_worth);
+            }
+            order.truncate(n);
+            order.sort_unstable_by(|i, j| by_worth(j, i));
+            self.victims = order;
+        }
+        self.victims.pop().map_or(0, |at| at as usize)
+    }
+
+    /// Adds to an entry's worth what it gained, in nats; a loss is negative.
+    pub fn credit(&mut self, index: u32, gain: f32) {
+        if let Some(worth) = self.worths.get_mut(index as usize).filter(|_| gain.is_finite()) {
+            *worth += gain;
+        }
+    }
+
+    /// Returns everything as bytes.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = Writer::new(MAGIC);
+        let MemoryOptions { n_bytes_max, n_nearest, n_exact_max, n_candidates } = self.options;
+        for value in [n_bytes_max, n_nearest, n_exact_max, n_candidates, self.n_key, self.len(), self.victims.len()] {
+            out.u64(value as u64);
+        }
+        out.u64(self.n_evicted);
+        out.i8s(&self.heads);
+        out.i8s(&self.tails);
+        out.f32s(&self.scales);
+        out.u32s(&self.tokens);
+        out.f32s(&self.worths);
+        self.contexts.iter().for_each(|context| out.u64(context.bits()));
+        out.u32s(&self.victims);
+        out.finish()
+    }
+
+    /// Reads what [`Memory::snapshot`] gave: the same to the bit.
+    ///
+    /// # Errors
+    /// The bytes are damaged, of another version, or hold more than their limit.
+    pub fn restore(bytes: &[u8]) -> Result<Memory, SonaError> {
+        let mut from = Reader::new(bytes, MAGIC, "memory")?;
+        let options = MemoryOptions {
+            n_bytes_max: from.count(usize::MAX)?,
+            n_nearest: from.count(N_ENTRIES_MAX)?,
+            n_exact_max: from.count(usize::MAX)?,
+            n_candidates: from.count(N_ENTRIES_MAX)?,
+        };
+        let mut memory = Memory::new(from.count(N_EMBD_MAX + PADDING)?, options)?;
+        let n = from.count(memory.capacity().min(N_ENTRIES_MAX))?;
+        let n_victims = from.count(n)?;
+        memory.n_evicted = from.u64()?;
+        let n_head = memory.n_head();
+        memory.heads = from.i8s(n * n_head)?;
+        memory.tails = from.i8s(n * (memory.n_key - n_head))?;
+        memory.scales = from.f32s(n)?;
+        memory.tokens = from.u32s(n)?;
+        memory.worths = from.f32s(n)?;
+        for _ in 0..n {
+            memory.contexts.push(Context::from_bits(from.u64()?));
+        }
+        memory.victims = from.u32s(n_victims)?;
+        if memory.victims.iter().any(|&at| at as usize >= n) {
+            return Err(from.invalid(format_args!("an entry beyond {n}")));
+        }
+        from.finish()?;
+        Ok(memory)
+    }
+}

@@ -1,0 +1,137 @@
+//! Searches against plain sorting, a full memory, and what survives a snapshot.
+
+use super::*;
+use ruvllm_kernels::{Isa, distance};
+
+fn key(n_key: usize, seed: usize) -> Key {
+    let bytes =
+        (0..n_key).map(|i| (((i * 37 + seed * 101 + 7) as f32 * 0.61).sin() * 127.0 / (1.0 + i as f32 / 90.0)) as i8);
+    let bytes: Vec<i8> = bytes.collect();
+    let length = bytes.iter().map(|&x| f32::from(x) * f32::from(x)).sum::<f32>().sqrt();
+    Key { bytes, scale: 1.0 / length }
+}
+
+/// A context that ends with these tokens.
+fn context(tokens: &[u32]) -> Context {
+    let mut context = Context(u64::MAX);
+    tokens.iter().for_each(|&token| context.push(token));
+    context
+}
+
+fn filled(n_key: usize, n: usize, options: MemoryOptions) -> Memory {
+    let mut memory = Memory::new(n_key, options).expect("options");
+    (0..n).for_each(|i| memory.push(&key(n_key, i), Context::default(), i as u32 % 50, 1.0));
+    memory
+}
+
+#[test]
+fn the_nearest_are_those_that_sorting_finds() {
+    let mut scratch = Scratch::default();
+    for (n_key, n) in [(64, 1), (128, 63), (192, 1000), (576, 700)] {
+        let options = MemoryOptions { n_nearest: 16, ..MemoryOptions::default() };
+        let mut memory = filled(n_key, n, options);
+        // Equal keys: the one that lies first comes first.
+        (0..3).for_each(|_| memory.push(&key(n_key, 5), Context::default(), 7, 1.0));
+        let query = key(n_key, 5);
+        let similarity = |i: usize| {
+            let row = memory.heads[i * memory.n_head()..][..memory.n_head()].iter();
+            let n_tail = n_key - memory.n_head();
+            let row = row.chain(&memory.tails[i * n_tail..][..n_tail]);
+            let dot: i32 = row.zip(&query.bytes).map(|(&x, &y)| i32::from(x) * i32::from(y)).sum();
+            dot as f32 * (memory.scales[i] * query.scale)
+        };
+        let mut expected: Vec<Hit> = (0..memory.len()).map(|i| Hit { index: i as u32, value: similarity(i) }).collect();
+        expected.sort_by(|a, b| b.value.total_cmp(&a.value).then(a.index.cmp(&b.index)));
+        expected.truncate(16);
+        for kernels in distance::available() {
+            let mut hits = Vec::new();
+            memory.search_exact((&query, context(&[1])), kernels, &mut scratch, &mut hits);
+            assert_eq!(hits, expected, "{n_key} bytes, {n} entries, {}", kernels.isa());
+        }
+    }
+    let empty = Memory::new(64, MemoryOptions::default()).expect("options");
+    let mut hits = vec![Hit { index: 0, value: 0.0 }];
+    empty.search((&key(64, 0), context(&[])), distance::pick(Isa::best()), &mut scratch, &mut hits);
+    assert!(hits.is_empty() && empty.is_empty());
+}
+
+#[test]
+fn what_was_read_before_brings_nearer() {
+    let mut memory = Memory::new(64, MemoryOptions { n_nearest: 3, ..MemoryOptions::default() }).expect("options");
+    for (token, before) in [(0, vec![1, 2, 3]), (1, vec![9, 2, 3]), (2, vec![8, 7, 6, 5, 4, 1, 2, 3]), (3, vec![3, 9])]
+    {
+        memory.push(&key(64, 1), context(&before), token, 1.0);
+    }
+    let (mut scratch, mut hits) = (Scratch::default(), Vec::new());
+    let before = context(&[8, 7, 6, 5, 4, 1, 2, 3]);
+    memory.search((&key(64, 1), before), distance::pick(Isa::best()), &mut scratch, &mut hits);
+    assert_eq!(hits.iter().map(|hit| memory.token(hit.index)).collect::<Vec<_>>(), [2, 0, 1]);
+    let gains: Vec<f32> = hits.iter().map(|hit| hit.value - 1.0).collect();
+    for (gain, expected) in gains.iter().zip([0.08, 0.03, 0.02]) {
+        assert!((gain - expected).abs() < 1e-3, "{gains:?}");
+    }
+}
+
+#[test]
+fn a_coarse_scan_finds_nearly_the_same() {
+    let options = MemoryOptions { n_exact_max: 100, n_nearest: 32, ..MemoryOptions::default() };
+    let memory = filled(576, 3000, options);
+    let (mut scratch, mut coarse, mut exact) = (Scratch::default(), Vec::new(), Vec::new());
+    let kernels = distance::pick(Isa::best());
+    let mut n_found = 0;
+    for seed in 0..20 {
+        let query = key(576, 5000 + seed * 13);
+        memory.search((&query, context(&[1])), kernels, &mut scratch, &mut coarse);
+        memory.search_exact((&query, context(&[1])), kernels, &mut scratch, &mut exact);
+        n_found += exact.iter().filter(|hit| coarse.contains(hit)).count();
+    }
+    assert!(n_found * 100 >= 95 * 20 * 32, "{n_found} of {}", 20 * 32);
+}
+
+#[test]
+fn a_full_memory_lets_go_of_what_is_worth_least() {
+    let n_bytes_max = 320 * (64 + ENTRY_BYTES);
+    let options = MemoryOptions { n_bytes_max, ..MemoryOptions::default() };
+    let mut memory = filled(64, 320, options);
+    assert_eq!((memory.len(), memory.capacity(), memory.n_bytes()), (320, 320, n_bytes_max));
+    (0..320).for_each(|i| memory.credit(i, if i % 32 == 3 { -2.0 } else { i as f32 * 0.01 }));
+    memory.credit(900, 1.0);
+    memory.credit(0, f32::NAN);
+    // The first ten are those with a loss, the oldest entry stays.
+    for i in 0..10 {
+        memory.push(&key(64, 1000 + i), Context::default(), 77, 5.0);
+    }
+    assert_eq!((memory.len(), memory.n_evicted()), (320, 10));
+    let replaced: Vec<usize> = (0..320).filter(|&i| memory.token(i as u32) == 77).collect();
+    assert_eq!(replaced, (0..10).map(|i| 32 * i + 3).collect::<Vec<_>>());
+    memory.push(&key(64, 1), Context::default(), 78, 0.0);
+    assert_eq!(memory.token(0), 78);
+    assert!(Memory::new(64, MemoryOptions { n_bytes_max: 100, ..options }).is_err());
+    assert!(Memory::new(60, options).is_err());
+    assert!(Memory::new(64, MemoryOptions { n_nearest: 0, ..options }).is_err());
+}
+
+#[test]
+fn snapshots_are_the_same_and_damage_is_told() {
+    let options = MemoryOptions { n_bytes_max: 200 * (192 + ENTRY_BYTES), ..MemoryOptions::default() };
+    let mut memory = filled(192, 210, options);
+    memory.credit(3, 0.5);
+    let bytes = memory.snapshot();
+    let mut again = Memory::restore(&bytes).expect("a snapshot");
+    assert_eq!(again, memory);
+    for memory in [&mut memory, &mut again] {
+        (0..20).for_each(|i| memory.push(&key(192, 900 + i), context(&[i as u32]), 5, 1.0));
+    }
+    assert_eq!(again.snapshot(), memory.snapshot());
+    for cut in [0, 7, 8, 40, 63, 72, 1000, bytes.len() - 1] {
+        assert!(Memory::restore(&bytes[..cut]).is_err(), "{cut} bytes");
+    }
+    assert!(Memory::restore(&[&bytes[..], &[0]].concat()).is_err());
+    for at in (8..72).step_by(8) {
+        let mut wrong = bytes.clone();
+        wrong[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        // Only the limits that may be any number are read as they stand.
+        let free = [8, 24, 64].contains(&at);
+        assert_eq!(Memory::restore(&wrong).is_ok(), free, "at byte {at}");
+    }
+}

@@ -1,0 +1,223 @@
+//! Hidden states as keys: centred, half-whitened, of unit length, in bytes.
+//!
+//! ```text
+//! fit:   μ = mean(h)      Σ = cov(h) = U·Λ·Uᵀ
+//! key:   x = Λ^(-1/4)·Uᵀ·(h - μ)      k = x / |x|      q = round(127·k / max |k|)
+//! ```
+//! Final hidden states share a mean that is three quarters of their length and a few directions with most of the variance;
+//! neighbours by raw distance are neighbours in those. `Σ^(-1/4)` halves the exponents. It is applied in the basis of `U`,
+//! which changes no dot product and puts the directions that tell most first: a prefix of a key is its own coarse version.
+
+use half::f16;
+use ruvllm_kernels::Isa;
+use ruvllm_kernels::distance::PADDING;
+use ruvllm_kernels::lowrank::{self, Factor};
+
+use crate::codec::{Reader, Writer};
+use crate::eigen;
+use crate::error::{SonaError, SonaErrorKind};
+
+/// What a snapshot begins with.
+const MAGIC: [u8; 8] = *b"ruvwhit1";
+/// The widest hidden state that is read.
+pub(crate) const N_EMBD_MAX: usize = 1 << 16;
+/// Every variance counts at least this share of the mean one.
+const FLOOR: f64 = 1e-4;
+
+/// A key as it is kept: bytes and what they are times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Key {
+    /// `[n_key]`, none of them -128.
+    pub bytes: Vec<i8>,
+    /// A byte stands for itself times this; the key's length is 1.
+    pub scale: f32,
+}
+
+/// Makes keys of hidden states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Whitener {
+    n_embd: usize,
+    n_key: usize,
+    /// `[n_embd]`
+    mean: Vec<f32>,
+    /// `[n_key, stride(n_embd)]`: `Λ^(-1/4)·Uᵀ`.
+    rows: Vec<f16>,
+}
+
+impl Whitener {
+    /// Fits mean and covariance to hidden states: `[n, n_embd]`. Keys have the `n_key` directions of most variance, rounded
+    /// up to a multiple of [`PADDING`]; `power` is the exponent of the covariance, 0.25 for half-whitening.
+    ///
+    /// Cost: `n·n_embd²` operations and some tens of `n_embd³`; a second for 10,000 states of 576.
+    ///
+    /// # Errors
+    /// Fewer than two states, a width of 0, a power outside 0 to 0.5, what is no finite number.
+    pub fn fit(hidden: &[f32], n_embd: usize, n_key: usize, power: f64) -> Result<Whitener, SonaError> {
+        if n_embd == 0 || n_embd > N_EMBD_MAX || !hidden.len().is_multiple_of(n_embd) || hidden.len() < 2 * n_embd {
+            let line = format!("{} values are no two or more hidden states of {n_embd}", hidden.len());
+            return Err(SonaError::new(SonaErrorKind::Shape, line));
+        }
+        if !(0.0..=0.5).contains(&power) {
+            return Err(SonaError::new(SonaErrorKind::Value, format!("a whitening power of {power}; choose 0 to 0.5")));
+        }
+        let n = (hidden.len() / n_embd) as f64;
+        let mut mean = vec![0.0; n_embd];
+        for h in hidden.chunks_exact(n_embd) {
+            mean.iter_mut().zip(h).for_each(|(m, &h)| *m += f64::from(h));
+        }
+        mean.iter_mut().for_each(|m| *m /= n);
+        let (mut covariance, mut x) = (vec![0.0; n_embd * n_embd], vec![0.0; n_embd]);
+        for h in hidden.chunks_exact(n_embd) {
+            x.iter_mut().zip(h).zip(&mean).for_each(|((x, &h), m)| *x = f64::from(h) - m);
+            for (i, row) in covariance.chunks_exact_mut(n_embd).enumerate() {
+                let factor = x[i] / n;
+                row[i..].iter_mut().zip(&x[i..]).for_each(|(c, x)| *c += factor * x);
+            }
+        }
+        for i in 0..n_embd {
+            (0..i).for_each(|j| covariance[i * n_embd + j] = covariance[j * n_embd + i]);
+        }
+        let trace: f64 = (0..n_embd).map(|i| covariance[i * n_embd + i]).sum();
+        if !trace.is_finite() || trace <= 0.0 {
+            let line = format!("hidden states with a variance of {trace}; calibrate on more and other text");
+            return Err(SonaError::new(SonaErrorKind::Value, line));
+        }
+        let (values, vectors) = eigen::symmetric(covariance, n_embd);
+        let floor = FLOOR * trace / n_embd as f64;
+        let n_key = n_key.clamp(1, n_embd).next_multiple_of(PADDING);
+        let stride = lowrank::stride(n_embd);
+        let mut rows = vec![f16::ZERO; n_key * stride];
+        for (i, row) in rows.chunks_exact_mut(stride).take(n_embd).enumerate() {
+            let scale = (values[i].max(floor) * n_embd as f64 / trace).powf(-power);
+            row.iter_mut().zip(&vectors[i * n_embd..][..n_embd]).for_each(|(r, v)| *r = f16::from_f64(scale * v));
+        }
+        Ok(Whitener { n_embd, n_key, mean: mean.iter().map(|&m| m as f32).collect(), rows })
+    }
+
+    /// Returns the width of the hidden state.
+    pub fn n_embd(&self) -> usize {
+        self.n_embd
+    }
+
+    /// Returns the bytes of a key.
+    pub fn n_key(&self) -> usize {
+        self.n_key
+    }
+
+    /// Makes the key of a hidden state: `[n_embd]`. A state that is the mean itself has a key of zeros.
+    ///
+    /// # Panics
+    /// If the state has another width.
+    pub fn key(&self, hidden: &[f32], isa: Isa) -> Key {
+        assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
+        let centred: Vec<f32> = hidden.iter().zip(&self.mean).map(|(h, m)| h - m).collect();
+        let mut x = vec![0.0; self.n_key];
+        lowrank::pick(isa).shrink(Factor::F16(&self.rows), self.n_key, &centred, self.n_embd, &mut x);
+        quantize(&x)
+    }
+
+    /// Returns everything as bytes.
+    pub fn snapshot(&self) -> Vec<u8> {
+        let mut out = Writer::new(MAGIC);
+        out.u64(self.n_embd as u64);
+        out.u64(self.n_key as u64);
+        out.f32s(&self.mean);
+        out.part(bytemuck::cast_slice(&self.rows));
+        out.finish()
+    }
+
+    /// Reads what [`Whitener::snapshot`] gave.
+    ///
+    /// # Errors
+    /// The bytes are damaged, or of another version.
+    pub fn restore(bytes: &[u8]) -> Result<Whitener, SonaError> {
+        let mut from = Reader::new(bytes, MAGIC, "whitening of keys")?;
+        let (n_embd, n_key) = (from.count(N_EMBD_MAX)?, from.count(N_EMBD_MAX + PADDING)?);
+        let mean = from.f32s(n_embd)?;
+        let part = from.part()?;
+        let stride = lowrank::stride(n_embd);
+        if n_embd == 0 || n_key == 0 || !n_key.is_multiple_of(PADDING) || part.len() != 2 * n_key * stride {
+            return Err(from.invalid(format_args!("{} bytes for {n_key} rows of {n_embd}", part.len())));
+        }
+        let rows: Vec<f16> = part.as_chunks::<2>().0.iter().map(|x| f16::from_le_bytes(*x)).collect();
+        if rows.iter().any(|x| !x.is_finite()) {
+            return Err(from.invalid("a row with what is no finite number"));
+        }
+        from.finish()?;
+        Ok(Whitener { n_embd, n_key, mean, rows })
+    }
+}
+
+/// Brings a vector to length 1 and to bytes.
+fn quantize(x: &[f32]) -> Key {
+    let length = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
+    let max = x.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    if !(length > 0.0 && length.is_finite() && max > 0.0) {
+        return Key { bytes: vec![0; x.len()], scale: 0.0 };
+    }
+    let inverse = 127.0 / max;
+    let bytes = x.iter().map(|x| (x * inverse).round().clamp(-127.0, 127.0) as i8).collect();
+    Key { bytes, scale: (f64::from(max) / 127.0 / length) as f32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// States around a common mean with one loud direction, and one quiet one that tells them apart.
+    fn states(n: usize) -> Vec<f32> {
+        (0..n)
+            .flat_map(|i| {
+                let loud = ((i * 7) as f32 * 0.37).sin() * 30.0;
+                let quiet = if i % 2 == 0 { 1.0 } else { -1.0 };
+                (0..70).map(move |k| {
+                    5.0 + if k < 35 { loud } else { 0.0 }
+                        + if k % 7 == 0 { quiet } else { 0.0 }
+                        + ((i * 31 + k * 17) as f32).sin() * 0.1
+                })
+            })
+            .collect()
+    }
+
+    fn similarity(a: &Key, b: &Key) -> f32 {
+        a.bytes.iter().zip(&b.bytes).map(|(&x, &y)| f32::from(x) * f32::from(y)).sum::<f32>() * a.scale * b.scale
+    }
+
+    #[test]
+    fn quiet_directions_count_when_whitened() {
+        let states = states(200);
+        let state = |i: usize| &states[i * 70..][..70];
+        let keys = |power| {
+            let whitener = Whitener::fit(&states, 70, 70, power).expect("states");
+            assert_eq!(whitener.n_key(), 128);
+            move |i: usize| whitener.key(state(i), Isa::best())
+        };
+        let (raw, half) = (keys(0.0), keys(0.25));
+        for i in [3, 50] {
+            assert!((similarity(&half(i), &half(i)) - 1.0).abs() < 0.01);
+        }
+        // The mean gap between the same side and the other one grows.
+        let gap = |key: &dyn Fn(usize) -> Key| {
+            let mean = |odd: usize| (1..40).map(|i| similarity(&key(0), &key(2 * i + odd))).sum::<f32>() / 39.0;
+            mean(0) - mean(1)
+        };
+        assert!(gap(&half) > 2.0 * gap(&raw) && gap(&half) > 0.1, "{} {}", gap(&half), gap(&raw));
+    }
+
+    #[test]
+    fn snapshots_are_the_same_and_damage_is_told() {
+        let states = states(80);
+        let whitener = Whitener::fit(&states, 70, 64, 0.25).expect("states");
+        let bytes = whitener.snapshot();
+        assert_eq!(Whitener::restore(&bytes).expect("a snapshot"), whitener);
+        for cut in [0, 8, 24, 100, bytes.len() - 1] {
+            assert!(Whitener::restore(&bytes[..cut]).is_err(), "{cut} bytes");
+        }
+        assert!(Whitener::restore(&[&bytes[..], &[0]].concat()).is_err());
+        assert!(Whitener::fit(&states[..70], 70, 64, 0.25).is_err());
+        assert!(Whitener::fit(&states, 70, 64, 0.75).is_err());
+        assert!(Whitener::fit(&[1.0; 140], 70, 64, 0.25).is_err());
+        let zeros = quantize(&[0.0; 64]);
+        assert_eq!((zeros.scale, zeros.bytes), (0.0, vec![0; 64]));
+    }
+}
