@@ -16,6 +16,10 @@ pub enum SonaErrorKind {
     Shape,
     /// A value is not a finite number, or is out of its range.
     Value,
+    /// A key that does not open or sign what it should.
+    Key,
+    /// Written by a newer program.
+    Version,
 }
 
 /// An error of learning or its store: a kind for code, one line for people, and a cause where there is one.
@@ -38,10 +42,26 @@ impl SonaError {
         self
     }
 
+    /// Puts `what: ` before the message.
+    pub(crate) fn within(mut self, what: impl fmt::Display) -> SonaError {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
     /// Returns what kind of error this is.
     pub fn kind(&self) -> SonaErrorKind {
         self.kind
     }
+}
+
+/// Makes an error of bytes that are not what they say they are.
+pub(crate) fn invalid(message: impl Into<String>) -> SonaError {
+    SonaError::new(SonaErrorKind::Invalid, message)
+}
+
+/// Makes an error of what is more than is kept or read.
+pub(crate) fn limit(message: impl Into<String>) -> SonaError {
+    SonaError::new(SonaErrorKind::Limit, message)
 }
 
 impl fmt::Display for SonaError {

@@ -43,19 +43,25 @@
 //! # Ok::<(), ruvllm_sona::SonaError>(())
 //! ```
 
+pub mod bank;
+mod bytes;
 mod calibration;
 mod codec;
 mod eigen;
 mod error;
 pub mod gate;
+pub mod index;
 mod instant;
 pub mod memory;
 mod recall;
+pub mod store;
 mod top;
+mod trajectory;
 mod whiten;
 
 pub use calibration::{Calibration, CalibrationBuilder};
 pub use error::{SonaError, SonaErrorKind};
 pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
 pub use recall::Recall;
+pub use trajectory::{HiddenSummary, KvUse, Latency, RingStats, Trajectory, TrajectoryRing};
 pub use whiten::{Key, Whitener};

@@ -1,0 +1,333 @@
+//! The store in one file: redb, a copy-on-write B-tree.
+
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError};
+
+use super::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
+use crate::error::{SonaError, SonaErrorKind, invalid, limit};
+
+/// Sizes that are not exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one value.
+    pub value_bytes_max: usize,
+    /// Bytes of all keys and values. The file has overhead on top, and space that was freed and is used again.
+    pub store_bytes_max: u64,
+    /// Memory for pages of the file.
+    pub cache_bytes: usize,
+}
+
+impl Default for Limits {
+    /// 16 MiB, 8 GiB and 64 MiB.
+    fn default() -> Limits {
+        Limits { value_bytes_max: 16 << 20, store_bytes_max: 8 << 30, cache_bytes: 64 << 20 }
+    }
+}
+
+/// A store in one file. A durable commit survives `kill -9` and a loss of power; what a process that died left half done
+/// is taken back when the file is opened next.
+pub struct EmbeddedStore {
+    db: redb::Database,
+    limits: Limits,
+    n_bytes: AtomicU64,
+}
+
+type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+/// Where the store's size stands, so that opening need not count.
+const SIZE: TableDefinition<'static, (), u64> = TableDefinition::new("size");
+
+/// Below this share of live bytes, opening makes the file smaller.
+const COMPACT_BELOW: f64 = 0.5;
+
+/// No file is made smaller below this size.
+const COMPACT_BYTES_MIN: u64 = 16 << 20;
+
+impl EmbeddedStore {
+    /// Opens the file, or makes it. A file that is mostly free space is compacted.
+    ///
+    /// # Errors
+    /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store.
+    pub fn open(path: &Path, limits: Limits) -> Result<EmbeddedStore, SonaError> {
+        let within = |error: SonaError| error.within(path.display());
+        let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+        let mut db =
+            redb::Builder::new().set_cache_size(limits.cache_bytes).create(path).map_err(|e| within(db_error(e)))?;
+        let read = || -> Result<u64, redb::Error> {
+            match db.begin_read()?.open_table(SIZE) {
+                Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
+                Err(TableError::TableDoesNotExist(_)) => Ok(0),
+                Err(error) => Err(error.into()),
+            }
+        };
+        let n_bytes = read().map_err(|e| within(db_error(e)))?;
+        if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
+            db.compact().map_err(|e| within(db_error(e)))?;
+        }
+        Ok(EmbeddedStore { db, limits, n_bytes: AtomicU64::new(n_bytes) })
+    }
+}
+
+/// The line for what redb says.
+fn db_error(error: impl Into<redb::Error>) -> SonaError {
+    let error = error.into();
+    let (kind, message) = match &error {
+        redb::Error::DatabaseAlreadyOpen => {
+            (SonaErrorKind::Io, "another process has the store open: stop it first".to_owned())
+        }
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
+            (SonaErrorKind::Invalid, format!("this is no store: {io}"))
+        }
+        redb::Error::Io(io) => (SonaErrorKind::Io, io.to_string()),
+        redb::Error::Corrupted(why) => (SonaErrorKind::Invalid, format!("the store is damaged: {why}")),
+        redb::Error::UpgradeRequired(version) => {
+            (SonaErrorKind::Version, format!("the store's file has format {version}, which is too old"))
+        }
+        other => (SonaErrorKind::Io, other.to_string()),
+    };
+    SonaError::new(kind, message).with_source(error)
+}
+
+fn definition(table: Table) -> Definition {
+    TableDefinition::new(table.name())
+}
+
+/// A record's key in the file: the scope with its length before it, then the key.
+fn file_key(scope: &[u8], key: &[u8]) -> Vec<u8> {
+    [&[scope.len() as u8], scope, key].concat()
+}
+
+/// The smallest key in the file behind everything that begins with `prefix`; `None` if there is nothing behind it.
+fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
+    let n = prefix.iter().rposition(|&byte| byte != u8::MAX)? + 1;
+    let mut next = prefix[..n].to_vec();
+    next[n - 1] += 1;
+    Some(next)
+}
+
+/// The scope and the key of a key in the file.
+fn split(file_key: &[u8]) -> Result<(&[u8], &[u8]), SonaError> {
+    let parts = file_key.split_first().and_then(|(n, rest)| rest.split_at_checked(usize::from(*n)));
+    parts.ok_or_else(|| invalid("a key is cut short"))
+}
+
+type Bytes = &'static [u8];
+
+fn get(rows: &impl ReadableTable<Bytes, Bytes>, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
+    let found = rows.get(file_key(scope, key).as_slice()).map_err(db_error)?;
+    Ok(found.map(|value| value.value().to_vec()))
+}
+
+fn scan(rows: &impl ReadableTable<Bytes, Bytes>, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
+    let from = file_key(scan.scope, scan.from);
+    let to = match scan.to {
+        Some(to) => Some(file_key(scan.scope, to)),
+        None => behind(&file_key(scan.scope, b"")),
+    };
+    if to.as_ref().is_some_and(|to| *to <= from) {
+        return Ok(());
+    }
+    let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut range = rows.range::<&[u8]>((Bound::Included(from.as_slice()), end)).map_err(db_error)?;
+    loop {
+        let next = if scan.newest_first { range.next_back() } else { range.next() };
+        let Some(record) = next else { return Ok(()) };
+        let (key, value) = record.map_err(db_error)?;
+        if !visit(split(key.value())?.1, value.value())? {
+            return Ok(());
+        }
+    }
+}
+
+fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, SonaError> {
+    let (mut scopes, mut from) = (vec![], vec![]);
+    loop {
+        let mut range = rows.range::<&[u8]>(from.as_slice()..).map_err(db_error)?;
+        let Some(record) = range.next() else { break };
+        let (key, _) = record.map_err(db_error)?;
+        let scope = split(key.value())?.0.to_vec();
+        let next = behind(&file_key(&scope, b""));
+        scopes.push(scope);
+        match next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    scopes.sort();
+    Ok(scopes)
+}
+
+impl Store for EmbeddedStore {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, SonaError> {
+        Ok(Box::new(Read(self.db.begin_read().map_err(db_error)?)))
+    }
+
+    fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, SonaError> {
+        Ok(Box::new(self.change(durability)?))
+    }
+
+    fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError> {
+        let mut change = self.change(Durability::Durable)?;
+        let mut removed = Removed::default();
+        {
+            let mut rows = change.txn.open_table(definition(table)).map_err(db_error)?;
+            // Times, sizes and keys of the whole table; values stay where they are.
+            let mut records = vec![];
+            for record in rows.range::<&[u8]>(..).map_err(db_error)? {
+                let (key, value) = record.map_err(db_error)?;
+                let (time, n) = time_of(split(key.value())?.1);
+                let n_bytes = (key.value().len() + value.value().len()) as u64;
+                records.push((time, n, n_bytes, key.value().to_vec()));
+            }
+            records.sort();
+            let sizes: Vec<_> = records.iter().map(|record| (record.0, record.2)).collect();
+            removed.n_records = rules.n_surplus(&sizes, now_ms);
+            for (_, _, n_bytes, key) in &records[..removed.n_records] {
+                rows.remove(key.as_slice()).map_err(db_error)?;
+                removed.n_bytes += n_bytes;
+            }
+        }
+        if removed.n_records > 0 {
+            change.n_removed += removed.n_bytes;
+            Box::new(change).commit()?;
+        }
+        Ok(removed)
+    }
+
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes.load(Relaxed)
+    }
+}
+
+impl EmbeddedStore {
+    fn change(&self, durability: Durability) -> Result<Change<'_>, SonaError> {
+        let mut txn = self.db.begin_write().map_err(db_error)?;
+        let durability = match durability {
+            Durability::Durable => redb::Durability::Immediate,
+            Durability::Relaxed => redb::Durability::None,
+        };
+        txn.set_durability(durability).map_err(|e| SonaError::new(SonaErrorKind::Io, e.to_string()))?;
+        Ok(Change { txn, store: self, n_added: 0, n_removed: 0 })
+    }
+}
+
+struct Read(redb::ReadTransaction);
+
+impl Read {
+    /// Returns the table, `None` before its first record.
+    fn rows(&self, table: Table) -> Result<Option<redb::ReadOnlyTable<Bytes, Bytes>>, SonaError> {
+        match self.0.open_table(definition(table)) {
+            Ok(rows) => Ok(Some(rows)),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(db_error(error)),
+        }
+    }
+}
+
+impl Snapshot for Read {
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
+        self.rows(table)?.map_or(Ok(None), |rows| get(&rows, scope, key))
+    }
+
+    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
+        self.rows(table)?.map_or(Ok(()), |rows| scan(&rows, s, visit))
+    }
+
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
+        self.rows(table)?.map_or(Ok(vec![]), |rows| scopes(&rows))
+    }
+}
+
+struct Change<'a> {
+    txn: redb::WriteTransaction,
+    store: &'a EmbeddedStore,
+    n_added: u64,
+    n_removed: u64,
+}
+
+impl Change<'_> {
+    fn rows(&self, table: Table) -> Result<redb::Table<'_, Bytes, Bytes>, SonaError> {
+        self.txn.open_table(definition(table)).map_err(db_error)
+    }
+}
+
+impl Snapshot for Change<'_> {
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
+        get(&self.rows(table)?, scope, key)
+    }
+
+    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
+        scan(&self.rows(table)?, s, visit)
+    }
+
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
+        scopes(&self.rows(table)?)
+    }
+}
+
+impl Transaction for Change<'_> {
+    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), SonaError> {
+        super::check_names(table, scope, key)?;
+        let Limits { value_bytes_max, store_bytes_max, .. } = self.store.limits;
+        let (name, n) = (table.name(), value.len());
+        if n > value_bytes_max {
+            return Err(limit(format!("{name}: a record of {n} bytes; at most {value_bytes_max}")));
+        }
+        let key = file_key(scope, key);
+        let n_bytes = (key.len() + n) as u64;
+        let total = self.store.n_bytes() + self.n_added + n_bytes - self.n_removed;
+        if total > store_bytes_max {
+            let advice = "shorten what is kept or raise the limit";
+            return Err(limit(format!("the store is full: {total} of {store_bytes_max} bytes: {advice}")));
+        }
+        let replaced = {
+            let mut rows = self.rows(table)?;
+            let old = rows.insert(key.as_slice(), value).map_err(db_error)?;
+            old.map(|old| (key.len() + old.value().len()) as u64)
+        };
+        self.n_added += n_bytes;
+        self.n_removed += replaced.unwrap_or(0);
+        Ok(())
+    }
+
+    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, SonaError> {
+        let key = file_key(scope, key);
+        let removed = {
+            let mut rows = self.rows(table)?;
+            let old = rows.remove(key.as_slice()).map_err(db_error)?;
+            old.map(|old| (key.len() + old.value().len()) as u64)
+        };
+        self.n_removed += removed.unwrap_or(0);
+        Ok(removed.is_some())
+    }
+
+    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, SonaError> {
+        let (mut n, mut n_bytes) = (0, 0);
+        {
+            let from = file_key(scope, b"");
+            let to = behind(&from);
+            let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let mut rows = self.rows(table)?;
+            rows.retain_in::<&[u8], _>((Bound::Included(from.as_slice()), end), |key, value| {
+                n += 1;
+                n_bytes += (key.len() + value.len()) as u64;
+                false
+            })
+            .map_err(db_error)?;
+        }
+        self.n_removed += n_bytes;
+        Ok(n)
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), SonaError> {
+        // Only one transaction is open at a time, so nobody else has changed the number meanwhile.
+        let n_bytes = self.store.n_bytes() + self.n_added - self.n_removed;
+        self.txn.open_table(SIZE).map_err(db_error)?.insert((), n_bytes).map_err(db_error)?;
+        self.txn.commit().map_err(db_error)?;
+        self.store.n_bytes.store(n_bytes, Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! A hundred processes that are killed while they write: what they were told is durable is there afterwards.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+
+use super::*;
+
+/// Says to a process that it is one of those.
+const CHILD: &str = "RUVLLM_SONA_STORE_TEST_CHILD";
+
+/// Records of a transaction.
+const BATCH: u64 = 8;
+
+/// The process that writes: batches of records, each acknowledged on standard output when it is durable.
+#[test]
+fn writes_until_it_is_killed() {
+    let Some(path) = std::env::var_os(CHILD) else { return };
+    let key = key(5);
+    let store = open(path.as_ref(), &with(Some(&key))).expect("a store");
+    let newest = all(store.as_ref(), A, Scan::all(b"s").newest_first()).first().map(|(key, _)| time_of(key).0);
+    let mut batch = newest.map_or(0, |n| n / BATCH + 1);
+    loop {
+        let mut change = store.begin(Durability::Durable).expect("a transaction");
+        for i in batch * BATCH..(batch + 1) * BATCH {
+            change.put(A, b"s", &time_key(i, 0), &i.to_le_bytes().repeat(1 + i as usize % 40)).expect("room");
+        }
+        change.commit().expect("a commit");
+        // By itself in a line, whatever the test runner writes around it.
+        println!("\nacknowledged {batch}");
+        batch += 1;
+    }
+}
+
+#[test]
+fn a_hundred_kills_lose_nothing_acknowledged() {
+    let (_folder, path) = file();
+    let key = key(5);
+    let mut rng = ChaCha8Rng::seed_from_u64(17);
+    let mut acknowledged: Option<u64> = None;
+    for _ in 0..100 {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "store::tests::kill::writes_until_it_is_killed", "--nocapture", "--test-threads", "1"])
+            .env(CHILD, &path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a process");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok);
+        let read = |lines: &mut dyn Iterator<Item = String>| {
+            lines.find_map(|line| line.strip_prefix("acknowledged ")?.parse::<u64>().ok())
+        };
+        // It is killed somewhere in its first batches, wherever that is: opening, writing, syncing.
+        let first = rng.next_u32() % 3;
+        for _ in 0..first {
+            acknowledged = read(&mut lines).or(acknowledged);
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(rng.next_u32() % 6000)));
+        child.kill().expect("to be killed");
+        child.wait().expect("its end");
+        while let Some(batch) = read(&mut lines) {
+            acknowledged = Some(batch);
+        }
+    }
+    let acknowledged = acknowledged.expect("some of a hundred came to write");
+    let store = open(&path, &with(Some(&key))).expect("a store");
+    let records = all(store.as_ref(), A, Scan::all(b"s"));
+    let n = records.len() as u64;
+    assert!(n >= (acknowledged + 1) * BATCH, "{n} records, batch {acknowledged} was acknowledged");
+    assert_eq!(n % BATCH, 0, "a batch is there as a whole or not at all");
+    for (i, (key, value)) in records.iter().enumerate() {
+        let i = i as u64;
+        assert_eq!((time_of(key).0, value), (i, &i.to_le_bytes().repeat(1 + i as usize % 40)));
+    }
+    assert!(acknowledged > 50, "only {acknowledged} batches in a hundred processes: this test tests nothing");
+}
