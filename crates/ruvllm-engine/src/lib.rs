@@ -43,6 +43,8 @@ pub mod template;
 mod text;
 pub mod tokenizer;
 pub mod tools;
+#[cfg(feature = "train")]
+mod train;
 
 pub use adapters::AdapterLoader;
 pub use backend::{
