@@ -61,6 +61,12 @@ impl AdapterLoader {
         Ok(Arc::new(self.targets.bind(adapter, format, &self.weights())?))
     }
 
+    /// Returns what reads the base's weights.
+    #[cfg(feature = "train")]
+    pub(crate) fn base_weights(&self) -> Box<dyn BaseWeights + Send + Sync> {
+        Box::new(self.weights())
+    }
+
     fn weights(&self) -> FileWeights {
         FileWeights { file: Arc::clone(&self.file), last: Mutex::default() }
     }

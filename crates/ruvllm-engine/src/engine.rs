@@ -51,6 +51,12 @@ impl Engine {
         Ok(Engine { backend: NativeBackend::load(path, options, progress)?, grammars: OnceLock::new() })
     }
 
+    /// Returns what training reads the model of.
+    #[cfg(feature = "train")]
+    pub(crate) fn native(&self) -> &NativeBackend {
+        &self.backend
+    }
+
     /// Returns the backend, for callers who drive sequences themselves.
     pub fn backend(&mut self) -> &mut dyn LlmBackend {
         &mut self.backend

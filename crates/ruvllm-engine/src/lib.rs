@@ -44,6 +44,8 @@ pub mod template;
 mod text;
 pub mod tokenizer;
 pub mod tools;
+#[cfg(feature = "train")]
+mod train;
 
 pub use adapters::{AdapterLoader, HeadWeights};
 pub use backend::{

@@ -98,6 +98,14 @@ impl From<GgufError> for LoraError {
     }
 }
 
+/// Of training: shapes that a model's file got wrong, or memory that is not there.
+#[cfg(feature = "train")]
+impl From<candle_core::Error> for LoraError {
+    fn from(error: candle_core::Error) -> LoraError {
+        LoraError::new(LoraErrorKind::Shape, format!("training: {error}")).with_source(error)
+    }
+}
+
 impl From<KvError> for LoraError {
     fn from(error: KvError) -> LoraError {
         LoraError::new(LoraErrorKind::Budget, error.to_string()).with_source(error)

@@ -3,7 +3,8 @@
 //! An [`Adapter`] is what the files say (PEFT folders and GGUF adapters, see [`mod@format`]); [`Targets`] knows a model's
 //! linear layers and makes a [`BoundAdapter`] of it; an [`AdapterSet`] is what one sequence has of those, and
 //! [`AdaptedRows`] applies the sets of a batch behind each product of the base, any row its own. [`manager`] keeps many
-//! adapters within a budget, [`merge`] makes one of several, [`micro`] learns small ones.
+//! adapters within a budget, [`merge`] makes one of several, [`micro`] learns small ones; with the feature `train`, `train` learns
+//! any by back-propagation.
 //!
 //! This crate knows no requests, no scheduling and no HTTP. Files are untrusted: sizes are bounded before they are
 //! believed, and an adapter that does not fit is one line.
@@ -41,6 +42,8 @@ pub mod format;
 pub mod manager;
 pub mod merge;
 pub mod micro;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use adapter::{Adapter, Delta, N_TARGETS_MAX, RANK_MAX, RowOrder, SCALE_MAX, Values};
 pub use apply::{AdaptedRows, AdapterSet, Product, SET_MAX};

@@ -93,6 +93,12 @@ impl NativeBackend {
         &self.compute
     }
 
+    /// Returns the model's blocks.
+    #[cfg(feature = "train")]
+    pub(crate) fn model(&self) -> &Model {
+        &self.model
+    }
+
     pub(super) fn set_load_ms(&mut self, load_ms: f64) {
         self.info.load_ms = load_ms;
     }

@@ -6,6 +6,8 @@ mod builder;
 mod forward;
 mod hparams;
 mod loader;
+#[cfg(feature = "train")]
+mod spec;
 
 pub use arch::architectures;
 pub(crate) use arch::load;
@@ -14,6 +16,8 @@ pub use forward::LogitRows;
 pub(crate) use forward::{Batch, ForwardState};
 pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
+#[cfg(feature = "train")]
+pub(crate) use spec::spec;
 
 use ruvllm_kernels::matmul::{self, Matrix};
 use ruvllm_kernels::rope::Rope;

@@ -18,3 +18,5 @@ mod speculation;
 mod teacher_forced;
 mod template;
 mod tokenizer;
+#[cfg(feature = "train")]
+mod train;

@@ -67,5 +67,14 @@ fn name_of(path: &Path) -> String {
     path.file_stem().map_or_else(|| "adapter".to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
+/// Writes a file that appears when it is complete.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LoraError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".part");
+    let written = std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path));
+    written
+        .map_err(|error| LoraError::new(LoraErrorKind::Io, error.to_string()).with_source(error).within(path.display()))
+}
+
 #[cfg(test)]
 mod tests;

@@ -340,10 +340,6 @@ fn save(folder: &Path, tensors: &[(String, Vec<usize>, Vec<u8>)], config: &Value
     let bytes = safetensors::serialize(views, Some(about))
         .map_err(|error| invalid(format!("cannot be written: {error}")).with_source(error))?;
     let text = serde_json::to_vec_pretty(config).expect("a value is JSON");
-    for (name, bytes) in [(WEIGHTS, bytes), (CONFIG, text)] {
-        let partial = folder.join(format!("{name}.part"));
-        let written = std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, folder.join(name)));
-        written.map_err(|error| io(error).within(folder.join(name).display()))?;
-    }
-    Ok(())
+    super::replace(&folder.join(WEIGHTS), &bytes)?;
+    super::replace(&folder.join(CONFIG), &text)
 }

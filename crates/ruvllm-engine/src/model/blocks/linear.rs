@@ -37,6 +37,12 @@ impl Linear {
         &self.matrix
     }
 
+    /// Returns its number among those that adapters can change, and its bias.
+    #[cfg(feature = "train")]
+    pub(crate) fn parts(&self) -> (usize, Option<&[f32]>) {
+        (self.id, self.bias.as_deref())
+    }
+
     fn add_bias(&self, out: &mut [f32]) {
         if let Some(bias) = &self.bias {
             for row in out.chunks_exact_mut(bias.len()) {

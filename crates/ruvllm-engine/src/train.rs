@@ -1,0 +1,52 @@
+//! What training adapters needs of a loaded model: its weights in f32, and its tokens for texts and conversations.
+
+use std::sync::Arc;
+
+use ruvllm_lora::train::{Encoder, ReadProgress, TrainModel};
+use ruvllm_lora::{LoraError, LoraErrorKind};
+use serde_json::Value;
+
+use crate::EngineError;
+use crate::engine::Engine;
+use crate::model::spec;
+use crate::template::ChatInput;
+use crate::text::ModelText;
+use crate::tokenizer::EncodeOptions;
+
+impl Engine {
+    /// Reads the model's weights in f32 for training, where the products of factors are multiplied with `scale`. The engine
+    /// itself stays as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the model has experts, convolutions or attention sinks; or a weight cannot be read.
+    pub fn train_model(&self, scale: f32, progress: &mut dyn FnMut(ReadProgress)) -> Result<TrainModel, EngineError> {
+        let loader = self.adapter_loader();
+        let targets = Arc::clone(loader.targets());
+        Ok(TrainModel::read(spec(self.native().model())?, targets, loader.base_weights(), scale, progress)?)
+    }
+}
+
+/// Makes an error of a text that the model cannot read.
+fn refused(error: EngineError) -> LoraError {
+    LoraError::new(LoraErrorKind::Invalid, error.to_string())
+}
+
+impl Encoder for ModelText {
+    fn text(&self, text: &str) -> Result<Vec<u32>, LoraError> {
+        let options = EncodeOptions { add_special: true, parse_special: false };
+        self.tokenizer().encode(text, options).map_err(refused)
+    }
+
+    fn chat(&self, messages: &[Value], open: bool) -> Result<Vec<u32>, LoraError> {
+        let input = ChatInput { messages: messages.to_vec(), add_generation_prompt: open, ..ChatInput::default() };
+        self.encode_chat(&input).map_err(refused)
+    }
+
+    fn end(&self) -> Option<u32> {
+        self.tokenizer().eos()
+    }
+
+    fn is_end(&self, token: u32) -> bool {
+        self.tokenizer().is_end_of_generation(token)
+    }
+}

@@ -1,0 +1,388 @@
+//! A frozen transformer in f32, through which gradients flow to the factors beside its linear layers.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use ruvllm_kernels::rope::Rope;
+
+use super::loss::With;
+use super::ops::{Activate, Apply, Attend, Gate, Geometry, Head, Linear, LogProbs, Norm, Rotate, tensor};
+use super::spec::{AttentionSpec, Joining, LayerSpec, LinearSpec, MlpSpec, NormSpec, Pooled, Spec};
+use crate::bound::{BaseWeights, Targets};
+use crate::error::{LoraError, invalid};
+
+/// Sequences that are computed together, each seeing only itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Packed {
+    /// Token ids, sequence after sequence.
+    pub tokens: Vec<u32>,
+    /// Tokens of each sequence.
+    pub lengths: Vec<usize>,
+}
+
+impl Packed {
+    pub(super) fn push(&mut self, tokens: &[u32]) {
+        self.tokens.extend_from_slice(tokens);
+        self.lengths.push(tokens.len());
+    }
+
+    /// Iterates over first row and number of rows of each sequence.
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.lengths.iter().scan(0, |end, &n| {
+            *end += n;
+            Some((*end - n, n))
+        })
+    }
+}
+
+/// A linear layer and its number.
+struct Layered {
+    target: usize,
+    linear: Arc<Linear>,
+}
+
+struct Attention {
+    q: Layered,
+    k: Layered,
+    v: Layered,
+    o: Layered,
+    q_norm: Option<Arc<NormSpec>>,
+    k_norm: Option<Arc<NormSpec>>,
+    geometry: Geometry,
+    rope: Option<usize>,
+}
+
+struct Mlp {
+    gate: Option<Layered>,
+    up: Layered,
+    down: Layered,
+    activation: ruvllm_kernels::activation::Activation,
+}
+
+struct Layer {
+    attention_norm: Option<Arc<NormSpec>>,
+    attention: Attention,
+    attention_post_norm: Option<Arc<NormSpec>>,
+    mlp_norm: Option<Arc<NormSpec>>,
+    mlp: Mlp,
+    mlp_post_norm: Option<Arc<NormSpec>>,
+    joining: Joining,
+}
+
+/// How far reading the weights is.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadProgress {
+    /// Values read.
+    pub n_done: u64,
+    /// Values in all.
+    pub n_total: u64,
+}
+
+/// A frozen model whose linear layers may be adapted.
+///
+/// Its weights are f32 in memory: four bytes a parameter, but for the embeddings where no head shares them.
+pub struct TrainModel {
+    spec: Spec,
+    targets: Arc<Targets>,
+    weights: Box<dyn BaseWeights + Send + Sync>,
+    layers: Vec<Layer>,
+    input_norm: Option<Arc<NormSpec>>,
+    output_norm: Option<Arc<NormSpec>>,
+    head: Option<Arc<Head>>,
+}
+
+impl std::fmt::Debug for TrainModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TrainModel({} layers of {})", self.layers.len(), self.spec.n_embd)
+    }
+}
+
+/// Reads weights and tells how far that is.
+struct Reader<'a> {
+    targets: &'a Targets,
+    weights: &'a dyn BaseWeights,
+    /// What the factors' products are multiplied with.
+    scale: f32,
+    n_done: u64,
+    n_total: u64,
+    progress: &'a mut dyn FnMut(ReadProgress),
+}
+
+impl Reader<'_> {
+    fn matrix(&mut self, target: usize) -> Result<(Vec<f32>, (usize, usize)), LoraError> {
+        let target = &self.targets.all()[target];
+        let (n_out, n_in) = (target.rows.len(), target.n_in);
+        let mut values = vec![0.0; n_out * n_in];
+        for (row, out) in target.rows.clone().zip(values.chunks_exact_mut(n_in)) {
+            self.weights.row(&target.tensor, row, out)?;
+        }
+        if values.iter().any(|x| !x.is_finite()) {
+            return Err(invalid(format!("tensor '{}' holds what is no finite number", target.tensor)));
+        }
+        self.n_done += values.len() as u64;
+        (self.progress)(ReadProgress { n_done: self.n_done, n_total: self.n_total });
+        Ok((values, (n_out, n_in)))
+    }
+
+    fn linear(&mut self, spec: &LinearSpec) -> Result<Layered, LoraError> {
+        let (values, shape) = self.matrix(spec.target)?;
+        let linear = Arc::new(Linear::new(values, shape, spec.bias.clone(), self.scale)?);
+        Ok(Layered { target: spec.target, linear })
+    }
+
+    fn attention(&mut self, spec: &AttentionSpec) -> Result<Attention, LoraError> {
+        Ok(Attention {
+            q: self.linear(&spec.q)?,
+            k: self.linear(&spec.k)?,
+            v: self.linear(&spec.v)?,
+            o: self.linear(&spec.o)?,
+            q_norm: shared(&spec.q_norm),
+            k_norm: shared(&spec.k_norm),
+            geometry: Geometry {
+                n_heads: spec.n_heads,
+                n_kv_heads: spec.n_kv_heads,
+                k_dim: spec.k_dim,
+                v_dim: spec.v_dim,
+                scale: spec.scale,
+                softcap: spec.softcap,
+                window: spec.window,
+                is_causal: spec.is_causal,
+            },
+            rope: spec.rope,
+        })
+    }
+
+    fn mlp(&mut self, spec: &MlpSpec) -> Result<Mlp, LoraError> {
+        Ok(Mlp {
+            gate: spec.gate.as_ref().map(|gate| self.linear(gate)).transpose()?,
+            up: self.linear(&spec.up)?,
+            down: self.linear(&spec.down)?,
+            activation: spec.activation,
+        })
+    }
+
+    fn layer(&mut self, spec: &LayerSpec) -> Result<Layer, LoraError> {
+        Ok(Layer {
+            attention_norm: shared(&spec.attention_norm),
+            attention: self.attention(&spec.attention)?,
+            attention_post_norm: shared(&spec.attention_post_norm),
+            mlp_norm: shared(&spec.mlp_norm),
+            mlp: self.mlp(&spec.mlp)?,
+            mlp_post_norm: shared(&spec.mlp_post_norm),
+            joining: spec.joining,
+        })
+    }
+}
+
+fn shared(norm: &Option<NormSpec>) -> Option<Arc<NormSpec>> {
+    norm.as_ref().map(|norm| Arc::new(norm.clone()))
+}
+
+/// What stays the same over the layers of one pass.
+struct Pass<'a> {
+    lengths: Arc<[usize]>,
+    rotations: Vec<Rotate>,
+    with: With<'a>,
+}
+
+impl TrainModel {
+    /// Reads a model's weights. The products of factors will be multiplied with `scale`.
+    ///
+    /// # Errors
+    /// A tensor cannot be read or holds what is no number.
+    pub fn read(
+        spec: Spec,
+        targets: Arc<Targets>,
+        weights: Box<dyn BaseWeights + Send + Sync>,
+        scale: f32,
+        progress: &mut dyn FnMut(ReadProgress),
+    ) -> Result<TrainModel, LoraError> {
+        let size = |target: usize| (targets.all()[target].rows.len() * targets.all()[target].n_in) as u64;
+        let all = (0..spec.layers.len()).flat_map(|layer| spec.linears(layer)).map(|(_, linear)| size(linear.target));
+        let n_total = all.sum::<u64>() + spec.head.as_ref().map_or(0, |head| size(head.linear.target));
+        let mut reader = Reader { targets: &targets, weights: &*weights, scale, n_done: 0, n_total, progress };
+        let layers = spec.layers.iter().map(|layer| reader.layer(layer)).collect::<Result<_, _>>()?;
+        let head = match &spec.head {
+            None => None,
+            Some(head) => {
+                let (values, shape) = reader.matrix(head.linear.target)?;
+                Some(Arc::new(Head::new(values, shape, head.linear.bias.clone(), (head.scale, head.softcap))?))
+            }
+        };
+        let (input_norm, output_norm) = (shared(&spec.input_norm), shared(&spec.output_norm));
+        Ok(TrainModel { spec, targets, weights, layers, input_norm, output_norm, head })
+    }
+
+    /// Returns what the model is made of.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Returns its linear layers.
+    pub fn targets(&self) -> &Targets {
+        &self.targets
+    }
+
+    /// Returns the logits of every position of a sequence without adapters: `[n_tokens, n_vocab]`.
+    ///
+    /// # Errors
+    /// The model has no head, or a token is beyond its vocabulary.
+    pub fn logits(&self, tokens: &[u32]) -> Result<Vec<f32>, LoraError> {
+        let mut packed = Packed::default();
+        packed.push(tokens);
+        Ok(self.head()?.logits(&self.hidden(&packed, With::Base)?)?)
+    }
+
+    pub(super) fn head(&self) -> Result<&Arc<Head>, LoraError> {
+        self.head.as_ref().ok_or_else(|| invalid("the model has no head for tokens; use --loss infonce or triplet"))
+    }
+
+    /// Computes the final states of all rows, behind the last norm: `[n, n_embd]`.
+    pub(super) fn hidden(&self, packed: &Packed, with: With<'_>) -> Result<Tensor, LoraError> {
+        let rotations = self.spec.ropes.iter().map(|rope| rotation(rope, packed)).collect();
+        let pass = Pass { lengths: packed.lengths.clone().into(), rotations, with };
+        let mut x = normed(&self.input_norm, self.embed(packed)?)?;
+        for layer in &self.layers {
+            x = self.layer(layer, &pass, x)?;
+        }
+        Ok(normed(&self.output_norm, x)?)
+    }
+
+    fn embed(&self, packed: &Packed) -> Result<Tensor, LoraError> {
+        let (spec, n) = (&self.spec, packed.tokens.len());
+        let mut x = vec![0.0; n * spec.n_embd];
+        for (&token, row) in packed.tokens.iter().zip(x.chunks_exact_mut(spec.n_embd)) {
+            if token as usize >= spec.n_vocab {
+                return Err(invalid(format!("token {token} of a vocabulary of {}", spec.n_vocab)));
+            }
+            self.weights.row(&spec.embeddings, token as usize, row)?;
+            row.iter_mut().for_each(|x| *x *= spec.embedding_scale);
+            if let Some(segment) = &spec.segment {
+                row.iter_mut().zip(segment).for_each(|(x, s)| *x += s);
+            }
+        }
+        if let Some((positions, n_positions)) = &spec.positions {
+            let mut added = vec![0.0; spec.n_embd];
+            for (first, n) in packed.places() {
+                if n > *n_positions {
+                    return Err(invalid(format!("a text of {n} tokens; the model has {n_positions} positions")));
+                }
+                for i in 0..n {
+                    self.weights.row(positions, i, &mut added)?;
+                    let row = &mut x[(first + i) * spec.n_embd..][..spec.n_embd];
+                    row.iter_mut().zip(&added).for_each(|(x, p)| *x += p);
+                }
+            }
+        }
+        Ok(tensor(x, (n, spec.n_embd))?)
+    }
+
+    fn layer(&self, layer: &Layer, pass: &Pass<'_>, x: Tensor) -> Result<Tensor, LoraError> {
+        let scale = f64::from(self.spec.residual_scale);
+        let join = |x: &Tensor, branch: Tensor| {
+            if scale == 1.0 { x + branch } else { x + branch.affine(scale, 0.0)? }
+        };
+        let source = normed(&layer.attention_norm, x.clone())?;
+        let mixed = self.attend(&layer.attention, pass, &source)?;
+        Ok(match layer.joining {
+            Joining::Sequential => {
+                let x = join(&x, normed(&layer.attention_post_norm, mixed)?)?;
+                let fed = feed(&layer.mlp, pass, &normed(&layer.mlp_norm, x.clone())?)?;
+                join(&x, normed(&layer.mlp_post_norm, fed)?)?
+            }
+            Joining::Parallel => {
+                let source = if layer.mlp_norm.is_some() { normed(&layer.mlp_norm, x.clone())? } else { source };
+                (x + mixed)?.add(&feed(&layer.mlp, pass, &source)?)?
+            }
+            Joining::PostNorm => {
+                let x = normed(&layer.attention_post_norm, (x + mixed)?)?;
+                let fed = feed(&layer.mlp, pass, &x)?;
+                normed(&layer.mlp_post_norm, (x + fed)?)?
+            }
+        })
+    }
+
+    fn attend(&self, attention: &Attention, pass: &Pass<'_>, x: &Tensor) -> candle_core::Result<Tensor> {
+        let place = |x: Tensor, norm: &Option<Arc<NormSpec>>| {
+            let x = normed(norm, x)?;
+            attention.rope.map_or(Ok(x.clone()), |rope| {
+                let head_dim = attention.geometry.k_dim;
+                x.apply_op1(Rotate { head_dim, ..pass.rotations[rope].clone() })
+            })
+        };
+        let q = place(pass.linear(&attention.q, x)?, &attention.q_norm)?;
+        let k = place(pass.linear(&attention.k, x)?, &attention.k_norm)?;
+        let v = pass.linear(&attention.v, x)?;
+        let op = Attend { geometry: attention.geometry, lengths: Arc::clone(&pass.lengths) };
+        pass.linear(&attention.o, &q.apply_op3(&k, &v, op)?)
+    }
+
+    /// Computes the log-probability of `tokens[i]` behind row `rows[i]` of the final states: `[n]`.
+    pub(super) fn log_probs(&self, hidden: &Tensor, rows: &[u32], tokens: Vec<u32>) -> Result<Tensor, LoraError> {
+        let rows = Tensor::from_slice(rows, rows.len(), hidden.device())?;
+        let picked = hidden.index_select(&rows, 0)?;
+        let op = LogProbs::new(self.head()?, tokens, picked.track_op());
+        Ok(picked.apply_op1(op)?)
+    }
+
+    /// Computes one vector for each sequence, of length 1: `[n_sequences, n_embd]`.
+    pub(super) fn pooled(&self, hidden: &Tensor, packed: &Packed) -> Result<Tensor, LoraError> {
+        let (n_seq, n) = (packed.lengths.len(), packed.tokens.len());
+        let mut shares = vec![0.0; n_seq * n];
+        for (row, (first, len)) in shares.chunks_exact_mut(n).zip(packed.places()) {
+            match self.spec.pooled {
+                Pooled::Mean => row[first..first + len].fill(1.0 / len as f32),
+                Pooled::First => row[first] = 1.0,
+                Pooled::Last => row[first + len - 1] = 1.0,
+            }
+        }
+        let vectors = tensor(shares, (n_seq, n))?.matmul(hidden)?;
+        let lengths = (vectors.sqr()?.sum_keepdim(1)? + 1e-12)?.sqrt()?;
+        Ok(vectors.broadcast_div(&lengths)?)
+    }
+}
+
+impl Pass<'_> {
+    fn linear(&self, layer: &Layered, x: &Tensor) -> candle_core::Result<Tensor> {
+        let op = Apply(Arc::clone(&layer.linear));
+        let pair = match self.with {
+            With::Base => None,
+            With::Fixed(factors) => factors.pair(layer.target).map(|(a, b)| (a.detach(), b.detach())),
+            With::Trained(factors) => factors.pair(layer.target).map(|(a, b)| (a.clone(), b.clone())),
+        };
+        match pair {
+            Some((a, b)) => x.apply_op3(&a, &b, op),
+            None => x.apply_op1(op),
+        }
+    }
+}
+
+fn feed(mlp: &Mlp, pass: &Pass<'_>, x: &Tensor) -> candle_core::Result<Tensor> {
+    let up = pass.linear(&mlp.up, x)?;
+    let inner = match &mlp.gate {
+        Some(gate) => pass.linear(gate, x)?.apply_op2(&up, Gate(mlp.activation))?,
+        None => up.apply_op1(Activate(mlp.activation))?,
+    };
+    pass.linear(&mlp.down, &inner)
+}
+
+fn normed(norm: &Option<Arc<NormSpec>>, x: Tensor) -> candle_core::Result<Tensor> {
+    match norm {
+        Some(norm) => x.apply_op1(Norm(Arc::clone(norm))),
+        None => Ok(x),
+    }
+}
+
+/// Makes the angles of all rows; the length of a head is filled in by the layer.
+fn rotation(rope: &Rope, packed: &Packed) -> Rotate {
+    let n_half = rope.n_rot() / 2;
+    let mut cos = vec![0.0; packed.tokens.len() * n_half];
+    let mut sin = cos.clone();
+    for (first, n) in packed.places() {
+        for pos in 0..n {
+            let part = (first + pos) * n_half..(first + pos + 1) * n_half;
+            rope.angles(pos as u32, &mut cos[part.clone()], &mut sin[part]);
+        }
+    }
+    Rotate { style: rope.style(), head_dim: 0, cos: cos.into(), sin: sin.into() }
+}

@@ -1,0 +1,436 @@
+//! A toy model that learns, to the same bits twice and over an interruption; MicroLoRA's gradient against candle's; and data that are
+//! not what they should be.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{Tensor, Var};
+use ruvllm_kernels::activation::Activation;
+use ruvllm_kernels::rope::{Rope, RopeConfig, RopeScaling, RopeStyle};
+use serde_json::{Value, json};
+
+use super::ops::{tensor, to_vec};
+use super::*;
+use crate::format::ModelFacts;
+use crate::micro::{HeadRows, MicroLora};
+use crate::{BaseWeights, LoraError, Target, Targets};
+
+fn noise(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 53 + seed * 17) as f32 * 0.371).sin() * 0.3).collect()
+}
+
+const N_EMBD: usize = 16;
+const N_VOCAB: usize = 40;
+
+/// Matrices by name: `[n_out, n_in]`.
+struct Weights(HashMap<String, (usize, Vec<f32>)>);
+
+impl BaseWeights for Weights {
+    fn row(&self, tensor: &str, row: usize, out: &mut [f32]) -> Result<(), LoraError> {
+        let (n_in, values) = &self.0[tensor];
+        out.copy_from_slice(&values[row * n_in..(row + 1) * n_in]);
+        Ok(())
+    }
+}
+
+/// Two layers with a fused gate and up, as Phi-3 has them, and a head.
+fn toy() -> TrainModel {
+    let (mut all, mut weights) = (Vec::new(), HashMap::new());
+    let mut add = |tensor: &str, rows: std::ops::Range<usize>, n_in: usize, alias: Option<&str>| {
+        all.push(Target { tensor: tensor.to_owned(), rows, alias: alias.map(str::to_owned), n_in });
+        let n_out = all.iter().filter(|t| t.tensor == tensor).map(|t| t.rows.end).max().expect("one");
+        weights.insert(tensor.to_owned(), (n_in, noise(n_out * n_in, all.len())));
+        LinearSpec { target: all.len() - 1, bias: None }
+    };
+    let norm = || Some(NormSpec { is_layer: false, width: N_EMBD, weight: vec![1.0; N_EMBD], bias: None, eps: 1e-5 });
+    let layers = (0..2).map(|i| {
+        let name = |part: &str| format!("blk.{i}.{part}");
+        let (up, gate) = (name("ffn_up"), name("ffn_gate"));
+        LayerSpec {
+            attention_norm: norm(),
+            attention: AttentionSpec {
+                q: add(&name("attn_q"), 0..16, 16, None),
+                k: add(&name("attn_k"), 0..8, 16, None),
+                v: add(&name("attn_v"), 0..8, 16, None),
+                o: add(&name("attn_output"), 0..16, 16, None),
+                q_norm: None,
+                k_norm: None,
+                n_heads: 2,
+                n_kv_heads: 1,
+                k_dim: 8,
+                v_dim: 8,
+                rope: Some(0),
+                scale: 0.35,
+                softcap: None,
+                window: None,
+                is_causal: true,
+            },
+            attention_post_norm: None,
+            mlp_norm: norm(),
+            mlp: MlpSpec {
+                gate: Some(add(&up, 0..24, 16, Some(&gate))),
+                up: add(&up, 24..48, 16, None),
+                down: add(&name("ffn_down"), 0..16, 24, None),
+                activation: Activation::Silu,
+            },
+            mlp_post_norm: None,
+            joining: Joining::Sequential,
+        }
+    });
+    let layers: Vec<LayerSpec> = layers.collect();
+    let head = HeadSpec { linear: add("output", 0..N_VOCAB, N_EMBD, None), scale: 1.0, softcap: None };
+    weights.insert("token_embd".to_owned(), (N_EMBD, noise(N_VOCAB * N_EMBD, 77).iter().map(|x| 3.0 * x).collect()));
+    let rope = RopeConfig {
+        style: RopeStyle::Neox,
+        n_rot: 8,
+        base: 1e4,
+        scaling: RopeScaling::None,
+        attn_factor: 1.0,
+        freq_factors: None,
+    };
+    let spec = Spec {
+        n_embd: N_EMBD,
+        n_vocab: N_VOCAB,
+        embeddings: "token_embd".to_owned(),
+        embedding_scale: 1.0,
+        positions: None,
+        segment: None,
+        input_norm: None,
+        layers,
+        residual_scale: 1.0,
+        output_norm: norm(),
+        head: Some(head),
+        ropes: vec![Rope::new(&rope)],
+        pooled: Pooled::Mean,
+    };
+    let facts = ModelFacts { arch: "phi3".into(), n_heads: vec![2; 2], n_kv_heads: vec![1; 2], n_experts: 0 };
+    let targets = Arc::new(Targets::new(facts, all));
+    TrainModel::read(spec, targets, Box::new(Weights(weights)), 2.0, &mut |_| {}).expect("a model")
+}
+
+fn sequence(tokens: &[u32], from: usize) -> Sequence {
+    Sequence { is_scored: (0..tokens.len()).map(|i| i >= from).collect(), tokens: tokens.to_vec() }
+}
+
+/// Each token is followed by the next but one.
+fn lessons(n: usize) -> Vec<Example> {
+    let lesson = |i: usize| {
+        let tokens: Vec<u32> = (0..4 + i % 5).map(|j| ((i * 7 + 2 * j) % N_VOCAB) as u32).collect();
+        Example { sequences: vec![sequence(&tokens, 1)], scores: Vec::new() }
+    };
+    (0..n).map(lesson).collect()
+}
+
+fn options() -> TrainOptions {
+    TrainOptions { rank: 4, alpha: 8.0, n_steps: 40, n_batch: 4, rate: 2e-2, seed: 3, ..TrainOptions::default() }
+}
+
+fn trainer(examples: Vec<Example>, options: TrainOptions) -> Trainer {
+    Trainer::new(toy(), examples, options, &[7; 32]).expect("a training")
+}
+
+fn run(trainer: &mut Trainer, n: usize) -> Vec<StepReport> {
+    (0..n).map(|_| trainer.step(None).expect("a step")).collect()
+}
+
+fn loss(trainer: &Trainer, examples: &[Example], with_factors: bool) -> f64 {
+    trainer.evaluate(examples, with_factors, &mut |_| true).expect("a loss").expect("of some")
+}
+
+#[test]
+fn the_loss_falls_and_the_adapter_has_every_layer() {
+    let all = lessons(40);
+    let mut trainer = trainer(all.clone(), options());
+    let before = loss(&trainer, &all, true);
+    assert_eq!(before, loss(&trainer, &all, false), "an adapter that learned nothing changes nothing");
+    run(&mut trainer, 40);
+    let behind = loss(&trainer, &all, true);
+    assert!(behind < 0.7 * before, "{before} to {behind}");
+    assert_eq!(before, loss(&trainer, &all, false), "the base is frozen");
+    let adapter = trainer.adapter("toy").expect("an adapter");
+    assert_eq!(adapter.deltas().len(), 12);
+    let fused = adapter.delta("blk.1.ffn_up").expect("gate and up");
+    assert_eq!((fused.rank(), fused.n_out(), fused.scale), (8, 48, 2.0));
+    let b = fused.b().expect("finite");
+    // Each half has its own ranks.
+    assert!(
+        (0..48).all(|row| b[row * 8..][..8].iter().enumerate().all(|(i, &x)| (x != 0.0) == ((row < 24) == (i < 4))))
+    );
+    for (set, n) in [(TargetSet::QueriesAndValues, 4), (TargetSet::Attention, 8)] {
+        let trainer = Trainer::new(toy(), all.clone(), TrainOptions { targets: set, ..options() }, &[7; 32]);
+        assert_eq!(trainer.expect("a training").adapter("toy").expect("an adapter").deltas().len(), n);
+    }
+}
+
+#[test]
+fn runs_are_equal_and_interrupted_ones_too() {
+    let (folder, options) = (tempfile::tempdir().expect("a folder"), TrainOptions { n_accumulate: 2, ..options() });
+    let path = folder.path().join("checkpoint");
+    let bytes = |trainer: &Trainer| {
+        trainer.save(&path).expect("written");
+        // What a checkpoint says of time is its own.
+        let adapter = trainer.adapter("toy").expect("an adapter");
+        (adapter.content(), trainer.losses().to_vec())
+    };
+    let mut whole = trainer(lessons(13), options);
+    run(&mut whole, 9);
+    let mut first = trainer(lessons(13), options);
+    run(&mut first, 4);
+    first.save(&path).expect("written");
+    drop(first);
+    let mut second = trainer(lessons(13), options);
+    second.resume(&path).expect("a checkpoint");
+    assert_eq!(second.n_steps(), 4);
+    run(&mut second, 5);
+    assert_eq!(bytes(&second), bytes(&whole));
+    assert_ne!(
+        bytes(&trainer(lessons(13), TrainOptions { seed: 4, ..options })),
+        bytes(&trainer(lessons(13), options))
+    );
+
+    // Another training does not go on from it, nor does a damaged file.
+    let line = |mut other: Trainer| other.resume(&path).expect_err("another training").to_string();
+    let other = TrainOptions { rate: 0.5, ..options };
+    assert!(line(trainer(lessons(13), other)).contains("the training that was interrupted has lr 0.02 instead of 0.5"));
+    let other = Trainer::new(toy(), lessons(13), options, &[8; 32]).expect("a training");
+    assert!(line(other).contains("other data or another model"));
+    let whole = std::fs::read(&path).expect("it is there");
+    for cut in [0, 7, 40, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..cut]).expect("written");
+        assert!(line(trainer(lessons(13), options)).contains("no sound checkpoint"), "{cut} bytes");
+    }
+    let mut wrong = whole.clone();
+    let at = wrong.len() - 4;
+    wrong[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, &wrong).expect("written");
+    assert!(line(trainer(lessons(13), options)).contains("no finite number"));
+}
+
+#[test]
+fn batches_and_accumulation_are_the_same_gradient() {
+    let step = |n_batch, n_accumulate| {
+        let mut trainer = trainer(lessons(8), TrainOptions { n_batch, n_accumulate, ..options() });
+        let report = run(&mut trainer, 1)[0];
+        (report.loss, report.norm)
+    };
+    let (loss, norm) = step(8, 1);
+    for (n_batch, n_accumulate) in [(4, 2), (1, 8)] {
+        let other = step(n_batch, n_accumulate);
+        assert!((other.0 - loss).abs() < 1e-5 && (other.1 - norm).abs() < 1e-4 * norm, "{other:?} for {loss} {norm}");
+    }
+}
+
+#[test]
+fn preferences_and_neighbours_are_learned() {
+    let tokens = |i: usize, by: usize| (0..6).map(|j| ((i * 7 + by * j) % N_VOCAB) as u32).collect::<Vec<u32>>();
+    let pairs: Vec<Example> = (0..12)
+        .map(|i| Example {
+            sequences: vec![sequence(&tokens(i, 2), 1), sequence(&tokens(i, 3), 1)],
+            scores: vec![1.0, 0.0],
+        })
+        .collect();
+    let likelier = |trainer: &Trainer| {
+        let one = |i: usize| -> Vec<Example> {
+            let only = |pair: &Example| Example { sequences: vec![pair.sequences[i].clone()], scores: Vec::new() };
+            pairs.iter().map(only).collect()
+        };
+        let nll = |i| {
+            let all = one(i);
+            let all: Vec<&Example> = all.iter().collect();
+            let with = super::loss::With::Fixed(trainer.factors());
+            let sum = super::loss::sum(trainer.model(), with, Loss::NextToken, &all).expect("a loss");
+            super::loss::value(&sum).expect("a number")
+        };
+        nll(1) - nll(0)
+    };
+    for loss_kind in [Loss::Dpo { beta: 0.5 }, Loss::Grpo { clip: 0.2, beta: 0.04 }] {
+        let mut trainer = trainer(pairs.clone(), TrainOptions { loss: loss_kind, ..options() });
+        let before = (likelier(&trainer), loss(&trainer, &pairs, true));
+        run(&mut trainer, 40);
+        let behind = (likelier(&trainer), loss(&trainer, &pairs, true));
+        assert!(behind.0 > before.0 + 1.0 && behind.1 < before.1, "{loss_kind:?}: {before:?} to {behind:?}");
+    }
+    let similar: Vec<Example> = (0..12)
+        .map(|i| {
+            let of = |at: usize, by| sequence(&tokens(at, by), 6);
+            Example { sequences: vec![of(i, 2), of(i + 5, 2), of(i, 3)], scores: Vec::new() }
+        })
+        .collect();
+    for loss_kind in [Loss::Triplet { margin: 0.4 }, Loss::InfoNce { temperature: 0.1 }] {
+        let mut trainer = trainer(similar.clone(), TrainOptions { loss: loss_kind, rate: 5e-3, ..options() });
+        let before = loss(&trainer, &similar, true);
+        run(&mut trainer, 40);
+        let behind = loss(&trainer, &similar, true);
+        assert!(behind < 0.7 * before, "{loss_kind:?}: {before} to {behind}");
+    }
+    // An example of another kind is told so.
+    let error = Trainer::new(toy(), pairs, options(), &[0; 32]).expect_err("no texts").to_string();
+    assert_eq!(error, "the loss next-token needs records with 'messages', 'text', or 'prompt' and 'completion'");
+}
+
+#[test]
+fn micro_has_the_gradient_of_autograd() {
+    struct Head(Vec<f32>, usize);
+    impl HeadRows for Head {
+        fn row(&self, token: u32, out: &mut [f32]) {
+            out.copy_from_slice(&self.0[token as usize * self.1..][..self.1]);
+        }
+    }
+    let (n, n_vocab, rank, target) = (32, 50, 3, 11usize);
+    let (hidden, head) = (noise(n, 1), Head(noise(n_vocab * n, 2), n));
+    let mut micro = MicroLora::new(n, rank, 0.8, 5).expect("a rank");
+    let run = |micro: &MicroLora| -> candle_core::Result<(Vec<f32>, Vec<f32>, Vec<f32>)> {
+        let (a, b) = micro.factors();
+        let (a, b) = (tensor(a.to_vec(), (rank, n))?, tensor(b.to_vec(), (rank, n))?);
+        let (a, b) = (Var::from_tensor(&a)?, Var::from_tensor(&b)?);
+        let (h, w) = (tensor(hidden.clone(), (1, n))?, tensor(head.0.clone(), (n_vocab, n))?);
+        let changed = (&h + h.matmul(&a.t()?)?.matmul(&b)?.affine(0.8, 0.0)?)?;
+        let logits = changed.matmul(&w.t()?)?;
+        let p = logits.exp()?.broadcast_div(&logits.exp()?.sum_keepdim(1)?)?;
+        let token = Tensor::from_slice(&[target as u32], (1, 1), p.device())?;
+        let grads = p.log()?.gather(&token, 1)?.neg()?.sum_all()?.backward()?;
+        let of = |var: &Var| to_vec(grads.get(var).expect("it is used"));
+        Ok((to_vec(&p)?, of(&a)?, of(&b)?))
+    };
+    let mut gradient = micro.gradient_buffer();
+    for step in 0..3 {
+        let (p, da, db) = run(&micro).expect("a gradient");
+        let all: Vec<(u32, f32)> = p.iter().enumerate().map(|(token, &p)| (token as u32, p)).collect();
+        micro.gradient(&hidden, &all, target as u32, &head, &mut gradient);
+        for (found, expected) in [(gradient.a(), &da), (gradient.b(), &db)] {
+            let size = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            for (x, y) in found.iter().zip(expected) {
+                assert!((x - y).abs() <= 1e-5 * size.max(1e-2), "step {step}: {x} for {y}");
+            }
+        }
+        micro.update(&mut gradient, &crate::micro::UpdateOptions::sgd(0.5));
+    }
+}
+
+/// Bytes are tokens from 10 on; roles and ends are below.
+struct Bytes;
+
+impl Encoder for Bytes {
+    fn text(&self, text: &str) -> Result<Vec<u32>, LoraError> {
+        Ok([1].into_iter().chain(text.bytes().map(|byte| u32::from(byte) + 10)).collect())
+    }
+
+    fn chat(&self, messages: &[Value], open: bool) -> Result<Vec<u32>, LoraError> {
+        let mut tokens = vec![1];
+        for message in messages {
+            tokens.push(if message["role"] == "assistant" { 3 } else { 2 });
+            tokens.extend(message["content"].as_str().expect("checked").bytes().map(|byte| u32::from(byte) + 10));
+            tokens.extend([4, 5]);
+        }
+        tokens.extend(open.then_some(3));
+        Ok(tokens)
+    }
+
+    fn end(&self) -> Option<u32> {
+        Some(4)
+    }
+
+    fn is_end(&self, token: u32) -> bool {
+        token == 4
+    }
+}
+
+fn read(lines: &str, filter: &Filter) -> Result<Vec<Example>, LoraError> {
+    Dataset::read(lines.as_bytes(), filter)?.encode(&Bytes, filter)
+}
+
+/// The learned tokens of a sequence as text, the end as '$'.
+fn learned(sequence: &Sequence) -> String {
+    let tokens = sequence.tokens.iter().zip(&sequence.is_scored).filter(|(_, is_scored)| **is_scored);
+    tokens.map(|(&token, _)| if token < 10 { '$' } else { (token - 10) as u8 as char }).collect()
+}
+
+#[test]
+fn answers_are_learned_and_nothing_else() {
+    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+    let turns = [message("user", "hi"), message("assistant", "yes"), message("user", "so"), message("assistant", "no")];
+    let rows = [
+        (json!({ "messages": turns }), vec!["yes$no$"]),
+        (json!({ "messages": turns[..3] }), vec!["yes$"]),
+        (json!({ "text": "abc" }), vec!["abc$"]),
+        (json!({ "prompt": "ab", "completion": "cd" }), vec!["cd$"]),
+        (json!({ "prompt": [turns[0]], "completion": "cd" }), vec!["cd$"]),
+        (json!({ "prompt": [turns[0]], "completion": [turns[1]] }), vec!["yes$"]),
+        (json!({ "prompt": "a", "chosen": "b", "rejected": "c" }), vec!["b$", "c$"]),
+        (
+            json!({ "prompt": "a", "completions": [{ "text": "b", "score": 2 }, { "text": "c", "score": 0.5 }] }),
+            vec!["b$", "c$"],
+        ),
+        (json!({ "anchor": "a", "positive": "b" }), vec!["", ""]),
+    ];
+    for (row, expected) in rows {
+        let examples = read(&row.to_string(), &Filter::default()).unwrap_or_else(|error| panic!("{row}: {error}"));
+        assert_eq!(examples[0].sequences.iter().map(learned).collect::<Vec<_>>(), expected, "{row}");
+    }
+}
+
+#[test]
+fn filters_drop_and_count() {
+    let lines = concat!(
+        "{\"text\":\"one\",\"quality\":0.9}\n\n{\"text\":\"two\",\"quality\":0.1}\n{\"text\":\"one\"}\n",
+        "{\"text\":\"x\"}\n{\"text\":\"a long one\"}\n"
+    );
+    let filter = Filter { n_chars_min: 2, n_tokens_max: 8, quality_min: 0.5 };
+    let mut data = Dataset::read(lines.as_bytes(), &filter).expect("records");
+    assert_eq!(data.encode(&Bytes, &filter).expect("examples").len(), 1);
+    assert_eq!(data.dropped, Dropped { n_short: 1, n_long: 1, n_duplicate: 1, n_poor: 1 });
+    assert_eq!(data.records[0].0, 1);
+    let error = read("{\"text\":\"x\"}", &filter).expect_err("nothing is left").to_string();
+    assert_eq!(error, "no record is left of the data (1 too short, 0 too long, 0 said before, 0 of low quality)");
+}
+
+#[test]
+fn splits_are_by_seed_and_whole() {
+    let deal = |seed| Split::new((0..100).collect::<Vec<u32>>(), seed, (0.1, 0.05)).expect("a split");
+    let split = deal(1);
+    assert_eq!((split.train.len(), split.val.len(), split.test.len()), (85, 10, 5));
+    let mut all = [&split.train[..], &split.val, &split.test].concat();
+    all.sort_unstable();
+    assert_eq!(all, (0..100).collect::<Vec<u32>>());
+    assert_eq!(split, deal(1));
+    assert_ne!(split, deal(2));
+    assert!(Split::new(vec![1, 2], 0, (0.5, 0.5)).is_err());
+    let few = Split::new(vec![1, 2, 3], 0, (0.05, 0.05)).expect("too few to hold back");
+    assert_eq!((few.train.len(), few.val.len()), (3, 0));
+}
+
+#[test]
+fn hostile_lines_are_named() {
+    let deep = format!("{{\"text\":{}1{}}}", "[".repeat(5000), "]".repeat(5000));
+    let rows = [
+        ("{\"text\":\"x\"}\nnonsense", "line 2: no JSON"),
+        ("[1]", "line 1: no JSON object"),
+        ("{\"txt\":\"x\\u001b[2J\"}", "line 1: fields 'txt'; a record has"),
+        ("{\"text\":7}", "line 1: 'text' is no text"),
+        ("{\"messages\":[]}", "line 1: 'messages' is no list of messages"),
+        ("{\"messages\":[{\"role\":\"assistant\"}]}", "line 1: message 1 of 'messages' has no 'role' and 'content'"),
+        ("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "line 1: no message of the assistant"),
+        ("{\"prompt\":\"x\"}", "line 1: 'completion' is missing"),
+        ("{\"prompt\":\"x\",\"chosen\":\"y\"}", "line 1: 'rejected' is missing"),
+        ("{\"prompt\":\"x\",\"completions\":[]}", "line 1: 0 completions; 2 to 64"),
+        (
+            "{\"prompt\":\"x\",\"completions\":[{\"text\":\"y\",\"score\":1e300},3]}",
+            "line 1: the 'score' of a completion",
+        ),
+        ("{\"text\":\"x\",\"quality\":\"good\"}", "line 1: 'quality' is no number"),
+        ("{\"anchor\":\"x\"}", "line 1: 'positive' is missing"),
+        ("\u{0}\u{1}\u{2}", "line 1: no JSON"),
+        (deep.as_str(), "line 1: no JSON"),
+    ];
+    for (lines, expected) in rows {
+        let error = read(lines, &Filter::default()).expect_err(lines).to_string();
+        assert!(
+            error.contains(expected) && !error.contains('\n') && !error.contains('\u{1b}'),
+            "{error} for {expected}"
+        );
+    }
+    let long = format!("{{\"text\":\"{}\"}}", "x".repeat(5 << 20));
+    let error = read(&long, &Filter::default()).expect_err("too long").to_string();
+    assert!(error.starts_with("line 1: more than 4194304 bytes"), "{error}");
+    assert!(Dataset::read(&b"{\"text\":\"\xff\xfe\"}"[..], &Filter::default()).is_err());
+}
