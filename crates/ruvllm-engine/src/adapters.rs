@@ -7,6 +7,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::dequant;
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_lora::manager::AdapterManager;
+use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::HeadRows;
 use ruvllm_lora::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
 
@@ -68,6 +69,21 @@ impl AdapterLoader {
     /// Makes a manager of adapters for this model, whose loaded ones take no more than `budget`.
     pub fn manager(&self, format: FactorFormat, budget: MemoryBudget) -> AdapterManager {
         AdapterManager::new(Arc::clone(&self.targets), Box::new(self.weights()), format, budget, N_WARM_MAX)
+    }
+
+    /// Writes the model's file with adapters in it, each with its scale: what they change as `merged` says, all else as it
+    /// is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter): one does not fit the model or changes what cannot be changed in
+    /// place (a head that is tied to the embeddings), or the file cannot be written.
+    pub fn merge_into_model(
+        &self,
+        adapters: &[(&Adapter, f32)],
+        merged: Merged,
+        path: &Path,
+    ) -> Result<(), EngineError> {
+        Ok(ruvllm_lora::merge::merge_into_model(&self.file, &self.targets, adapters, merged, path)?)
     }
 
     /// Reads an adapter and brings it into the form that is multiplied with.

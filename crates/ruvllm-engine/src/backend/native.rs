@@ -1,10 +1,11 @@
 //! The native backend: packed weights, paged KV cache, SIMD kernels on the CPU.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
-use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
+use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
+use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
@@ -234,6 +235,8 @@ impl NativeBackend {
         let batch = Batch { tokens, rows, wanted, segments: &views, adapted, micros };
         let n = self.state.run(&self.model, &self.compute, pool, &batch, logits_at);
         self.views = recycle(views);
+        // Adapters of requests that end with this pass can give way then, not with the next one.
+        self.adapted.clear();
         for rows in &self.rows {
             self.kv.advance(SeqId(rows.state_idx), &self.tokens[rows.first..rows.first + rows.n]);
         }
@@ -241,8 +244,8 @@ impl NativeBackend {
     }
 
     /// Computes a sequence of its own and returns its vector by `pooling`: `[n_embd]`, of any length.
-    fn pooled(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
-        let seq = self.new_sequence()?;
+    fn pooled(&mut self, tokens: &[u32], pooling: Pooling, adapters: &AdapterSet) -> Result<Vec<f32>, EngineError> {
+        let seq = self.new_adapted_sequence(adapters)?;
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
             self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
@@ -408,6 +411,14 @@ impl LlmBackend for NativeBackend {
         self.kv.clear_cache();
     }
 
+    fn share_with(&mut self, adapters: Weak<AdapterManager>) -> Option<(PageLender, usize)> {
+        Some(self.kv.share_with(adapters))
+    }
+
+    fn lend(&mut self, n_pages: usize, keep_bytes: usize) -> bool {
+        self.kv.lend(n_pages, keep_bytes)
+    }
+
     fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError> {
         self.check(segments)?;
         if self.model.output.head.is_none() {
@@ -434,10 +445,10 @@ impl LlmBackend for NativeBackend {
         })
     }
 
-    fn embed(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError> {
+    fn embed(&mut self, tokens: &[u32], readout: Readout, adapters: &AdapterSet) -> Result<Vec<f32>, EngineError> {
         match readout {
             Readout::Embedding(pooling) => {
-                let vector = self.pooled(tokens, pooling.unwrap_or(self.model.pooling))?;
+                let vector = self.pooled(tokens, pooling.unwrap_or(self.model.pooling), adapters)?;
                 Ok(embedding::unit(vector))
             }
             Readout::Score { .. } if self.model.ranker.is_none() => {
@@ -446,7 +457,7 @@ impl LlmBackend for NativeBackend {
             }
             Readout::Score { n_first } => {
                 self.state.second_from = n_first;
-                let vector = self.pooled(tokens, Pooling::Cls);
+                let vector = self.pooled(tokens, Pooling::Cls, adapters);
                 self.state.second_from = usize::MAX;
                 let vector = vector?;
                 Ok(self.model.ranker.iter().map(|ranker| ranker.score(&vector)).collect())

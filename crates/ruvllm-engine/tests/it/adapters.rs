@@ -232,3 +232,89 @@ fn what_does_not_fit_is_refused_in_a_line() {
     let error = engine.new_adapted_sequence(&foreign).expect_err("another engine");
     assert_eq!(error.to_string(), "the adapters were loaded for another model");
 }
+
+/// An adapter of `rank` on every layer but the head.
+fn large(engine: &Engine, rank: usize, seed: usize) -> ruvllm_lora::Adapter {
+    let noise = |n: usize| (0..n).map(|i| ((i * 31 + seed * 977) as f32 * 0.37).sin() * 0.05).collect::<Vec<f32>>();
+    let loader = engine.adapter_loader();
+    let delta = |target: &ruvllm_lora::Target| {
+        let n_out = target.rows.len();
+        let a = ruvllm_lora::Values::from_f32(rank, target.n_in, &noise(rank * target.n_in));
+        let b = ruvllm_lora::Values::from_f32(n_out, rank, &noise(n_out * rank));
+        ruvllm_lora::Delta::new(&target.tensor, 1.0, (a, b), None, ruvllm_lora::RowOrder::Same).expect("a pair")
+    };
+    let layers = loader.targets().all().iter().filter(|target| target.tensor.starts_with("blk."));
+    ruvllm_lora::Adapter::new("large", layers.map(delta).collect()).expect("an adapter")
+}
+
+#[test]
+fn adapters_and_keys_and_values_share_one_memory() {
+    const TOTAL: usize = 6 << 20;
+    let folder = tempfile::tempdir().expect("a folder");
+    let golden = Golden::load("llama-a");
+    let options =
+        LoadOptions { n_ctx: Some(1024), n_threads: 2, n_seq_max: 4, kv_bytes: Some(TOTAL), ..LoadOptions::default() };
+    let engine = Engine::load(&golden.model("f32"), &options, &mut |_| {}).expect("a golden model loads");
+    let facts = engine.adapter_loader().targets().facts().clone();
+    let manager = Arc::new(engine.adapter_manager(FactorFormat::F16, 64 << 20));
+    for (i, rank) in [450, 450, 900].into_iter().enumerate() {
+        let path = folder.path().join(format!("a{i}.gguf"));
+        gguf::write(&large(&engine, rank, i), &facts, &path).expect("it can be written");
+        manager.register(&format!("a{i}"), &path, 0).expect("a name");
+    }
+    let (service, thread) = ruvllm_engine::Service::start(engine, Default::default()).expect("it starts");
+    service.share_memory(&manager).expect("it runs");
+    // A context fits beside them.
+    assert_eq!(manager.stats().total_bytes, 4 << 20);
+    let ask = |i: u32, adapters: AdapterSet| {
+        let prompt = (0..900).map(|k| (k * (i + 3) + i * 7) % 240 + 5).collect();
+        let (sender, events) = std::sync::mpsc::channel();
+        let sampling = SamplingParams::greedy();
+        let request = GenerateRequest { prompt, adapters, sampling, max_tokens: Some(2), ..Default::default() };
+        let _ticket =
+            service.submit(request, Box::new(move |event| sender.send(event).is_ok())).expect("there is room");
+        events.iter().for_each(|event| {
+            if let ruvllm_engine::ServiceEvent::Done(result) = event {
+                result.expect("no request fails");
+            }
+        });
+    };
+    // Of what the owner published last, at most a quarter of a second ago.
+    let sum = || {
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        let (kv, adapters) = (service.stats().kv.committed_bytes, manager.stats());
+        assert!(
+            kv + adapters.shared_bytes <= TOTAL && adapters.held_bytes <= adapters.shared_bytes,
+            "{kv} {adapters:?}"
+        );
+        (kv, adapters)
+    };
+    (0..30).for_each(|i| ask(i, AdapterSet::default()));
+    assert!(sum().0 > 4 << 20, "the cache does not fill the memory");
+    // Cached prefixes give way to an adapter.
+    let held = manager.get("a0", 0).expect("cached prefixes give way");
+    let (kv, adapters) = sum();
+    assert!(kv <= 2 << 20 && adapters.shared_bytes == 4 << 20, "{kv} {adapters:?}");
+    // Requests go on beside it, with and without it.
+    (30..36).for_each(|i| ask(i, AdapterSet::default()));
+    ask(36, AdapterSet::new(vec![(Arc::clone(&held), 1.0)]).expect("a set"));
+    assert_eq!((sum().1.n_hot, manager.idle_pages()), (1, 0));
+    let error = manager.get("a1", 0).expect_err("what is left is a context's");
+    assert_eq!(error.kind(), ruvllm_lora::LoraErrorKind::Budget);
+    assert_eq!(manager.get("a2", 0).expect_err("it never fits").kind(), ruvllm_lora::LoraErrorKind::Limit);
+    // Nobody uses it: it gives way to another one, and that to keys and values.
+    drop(held);
+    drop(manager.get("a1", 0).expect("idle ones give way"));
+    assert_eq!(sum().1.n_evictions, 1);
+    (40..70).for_each(|i| ask(i, AdapterSet::default()));
+    let (kv, adapters) = sum();
+    assert!(kv > 4 << 20 && adapters.n_hot == 0 && adapters.shared_bytes == 0, "{kv} {adapters:?}");
+    drop(manager.get("a0", 0).expect("and comes back"));
+    service.drain(std::time::Duration::ZERO);
+    thread.join().expect("no panic");
+    assert_eq!(
+        manager.get("a1", 0).map(drop).map_err(|error| error.kind()),
+        Ok(()),
+        "idle ones give way without an owner"
+    );
+}
