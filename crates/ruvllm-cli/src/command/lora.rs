@@ -194,7 +194,7 @@ fn folder(app: &App) -> PathBuf {
 }
 
 /// Returns where an adapter is: what was added under the name, else the path.
-fn locate(app: &App, adapter: &str) -> PathBuf {
+pub(super) fn locate(app: &App, adapter: &str) -> PathBuf {
     let is_name = check_name(adapter).is_ok();
     let named = [folder(app).join(format!("{adapter}.gguf")), folder(app).join(adapter)];
     named.into_iter().find(|path| is_name && path.exists()).unwrap_or_else(|| PathBuf::from(adapter))
