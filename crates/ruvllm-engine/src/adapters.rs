@@ -1,6 +1,6 @@
 //! Adapters for a loaded model: read, checked against its layers, and brought into the form that is multiplied with.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ruvllm_gguf::GgufFile;
@@ -9,7 +9,10 @@ use ruvllm_kvcache::MemoryBudget;
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::HeadRows;
-use ruvllm_lora::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
+use ruvllm_lora::mixture::Mixture;
+use ruvllm_lora::{
+    Adapter, AdapterSet, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format,
+};
 
 use crate::{EngineError, ErrorKind};
 
@@ -64,6 +67,17 @@ impl AdapterLoader {
 
     fn weights(&self) -> FileWeights {
         FileWeights { file: Arc::clone(&self.file), last: Mutex::default() }
+    }
+
+    /// Reads a folder of adapters and the gate that weighs them ([`Mixture`]).
+    ///
+    /// # Errors
+    /// As [`AdapterLoader::load`]; the folder is no mixture.
+    pub fn load_mixture(&self, folder: &Path, format: FactorFormat) -> Result<AdapterSet, EngineError> {
+        let Mixture { gate, adapters } = Mixture::read(folder)?;
+        let load = |(path, scale): (PathBuf, f32)| Ok((self.load(&path, format)?, scale));
+        let adapters = adapters.into_iter().map(load).collect::<Result<_, EngineError>>()?;
+        Ok(AdapterSet::gated(adapters, Arc::new(gate))?)
     }
 
     /// Makes a manager of adapters for this model, whose loaded ones take no more than `budget`.

@@ -42,6 +42,7 @@ pub mod gate;
 pub mod manager;
 pub mod merge;
 pub mod micro;
+pub mod mixture;
 
 pub use adapter::{Adapter, Delta, N_TARGETS_MAX, RANK_MAX, RowOrder, SCALE_MAX, Values};
 pub use apply::{AdaptedRows, AdapterSet, Product, SET_MAX};

@@ -358,10 +358,17 @@ impl KvStore {
         }
     }
 
+    /// Tells the budget what is held, without telling cached blocks from those of sequences.
+    pub(super) fn note_held(&mut self) {
+        // Pages are lent on this thread alone: what comes back between the two looks does no harm.
+        let lent = self.lender.n_lent() * PAGE_BYTES;
+        let blocks = self.pool.held_bytes();
+        self.budget.set_held(&[(Owner::Sequences, blocks), (Owner::Cache, 0), (Owner::Adapters, lent)]);
+    }
+
     /// Returns how full the memory is. Evicting and quantising happen by themselves.
     pub(super) fn pressure(&mut self) -> Pressure {
-        let lent = (Owner::Adapters, self.lender.n_lent() * PAGE_BYTES);
-        self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0), lent]);
+        self.note_held();
         // Telling who holds what takes a look at every cached block, and matters only when memory runs short.
         if let (Some(prefixes), true) = (&self.prefixes, self.budget.pressure().level > Level::Low) {
             let usage = prefixes.usage(&self.pool);

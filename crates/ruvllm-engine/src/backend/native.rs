@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
+use ruvllm_lora::gate::{Gate, GateScratch};
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
@@ -48,6 +49,7 @@ pub struct NativeBackend {
     /// Kept for its allocation: the attention kernel's view of the batch.
     views: Vec<attention::Segment<'static>>,
     adapted: AdaptedRows,
+    gating: Gating,
     micros: Vec<Option<Arc<MicroLora>>>,
     targets: Arc<Targets>,
 }
@@ -77,6 +79,7 @@ impl NativeBackend {
             tokens: Vec::with_capacity(n_rows),
             views: Vec::with_capacity(n_seq_max),
             adapted: AdaptedRows::new(n_rows, n_seq_max),
+            gating: Gating::default(),
             micros: Vec::with_capacity(n_seq_max),
             targets: Arc::new(targets),
         };
@@ -158,9 +161,16 @@ impl NativeBackend {
     }
 
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {
-        match adapters.fits(&self.targets) {
-            true => Ok(()),
-            false => Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model")),
+        if !adapters.fits(&self.targets) {
+            return Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model"));
+        }
+        let n_embd = self.model.hparams.n_embd;
+        match adapters.gate().map(|gate| gate.shape().n_embd).filter(|&other| other != n_embd) {
+            None => Ok(()),
+            Some(other) => {
+                let line = format!("the gate is for embeddings of {other} values; this model's have {n_embd}");
+                Err(EngineError::new(ErrorKind::Adapter, line))
+            }
         }
     }
 
@@ -227,7 +237,15 @@ impl NativeBackend {
         self.micros.clear();
         for rows in &self.rows {
             let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
-            self.adapted.push(rows.n, &open.scope.adapters);
+            let set = &open.scope.adapters;
+            match set.gate() {
+                None => self.adapted.push(rows.n, set),
+                Some(gate) => {
+                    let new = &self.tokens[rows.first..rows.first + rows.n];
+                    let weights = self.gating.weigh(gate, (&open.tokens, new), &self.model, &self.compute);
+                    self.adapted.push_gated(rows.n, set, weights);
+                }
+            }
             self.micros.push(open.micro.clone());
         }
         let (tokens, rows, wanted) = (&self.tokens, &self.rows, &self.wanted);
@@ -467,6 +485,27 @@ impl LlmBackend for NativeBackend {
 
     fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
         Generation::start(self, request)
+    }
+}
+
+/// Has gates weigh adapters. What it keeps is for the next pass to find its memory.
+#[derive(Default)]
+struct Gating {
+    scratch: GateScratch,
+    tokens: Vec<u32>,
+    weights: Vec<f32>,
+}
+
+impl Gating {
+    /// Returns what a gate says to the rows of `new` tokens behind those that are `known`: `[new, n_adapters]`.
+    fn weigh(&mut self, gate: &Gate, (known, new): (&[u32], &[u32]), model: &Model, compute: &Compute) -> &[f32] {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(&known[known.len().saturating_sub(gate.shape().window - 1)..]);
+        self.tokens.extend_from_slice(new);
+        self.weights.clear();
+        let mut embed = |token: u32, out: &mut [f32]| model.input.tokens.row(&compute.kernels, token as usize, out);
+        gate.weigh(&self.tokens, new.len(), &mut embed, &mut self.scratch, &mut self.weights);
+        &self.weights
     }
 }
 

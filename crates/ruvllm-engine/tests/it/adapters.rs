@@ -233,6 +233,70 @@ fn what_does_not_fit_is_refused_in_a_line() {
     assert_eq!(error.to_string(), "the adapters were loaded for another model");
 }
 
+#[test]
+fn gates_weigh_adapters_by_what_was_said_and_keep_every_law() {
+    use ruvllm_lora::gate::{Gate, GateShape};
+    let golden = Golden::load("llama-a");
+    let mut engine = open(&golden, KvPolicy::F16, 2);
+    let n_embd = engine.info().n_embd;
+    let adapters: Vec<_> = ["llama-qv", "llama-all", "llama-dora"]
+        .map(|name| load(&engine, &testdata().join(name), FactorFormat::F16))
+        .to_vec();
+    let noise = |n: usize, seed: f32| (0..n).map(|i| (i as f32 * 1.7 + seed).sin()).collect::<Vec<f32>>();
+    let gate = |n: usize, seed: f32| {
+        let sizes = GateShape { n_embd, n_hidden: 6, n_adapters: n, window: 12, temperature: 0.3 };
+        let (first, second) = ((noise(6 * n_embd, seed), noise(6, 1.0)), (noise(n * 6, seed), noise(n, 2.0)));
+        Arc::new(Gate::new(sizes, first, second).expect("a gate"))
+    };
+    let gated = |n: usize, seed: f32| {
+        AdapterSet::gated(adapters[..n].iter().map(|a| (Arc::clone(a), 1.0)).collect(), gate(n, seed)).expect("a set")
+    };
+    let tokens = &golden.tokens[..golden.tokens.len().min(60)];
+    // One adapter alone has all the weight: the same bits as without a gate.
+    let alone = logits(&mut engine, tokens, &set(&[(&adapters[1], 1.0)]), usize::MAX);
+    let one = AdapterSet::gated(vec![(Arc::clone(&adapters[1]), 1.0)], gate(1, 0.0)).expect("a set");
+    assert!(bits(&logits(&mut engine, tokens, &one, usize::MAX)) == bits(&alone));
+    let three = gated(3, 0.5);
+    let whole = bits(&logits(&mut engine, tokens, &three, usize::MAX));
+    assert!(whole != bits(&alone) && whole != bits(&logits(&mut engine, tokens, &gated(3, 0.6), usize::MAX)));
+    for chunk in [1, 7] {
+        assert!(bits(&logits(&mut engine, tokens, &three, chunk)) == whole, "chunks of {chunk}");
+    }
+    let sets = [three.clone(), AdapterSet::default(), gated(2, 0.1), set(&[(&adapters[0], 1.0)]), three.clone()];
+    let all = together(&mut engine, tokens, &sets);
+    assert!(bits(&all[0]) == whole && bits(&all[4]) == whole);
+    // Alone, in company, with guesses, and from cached prefixes of its own.
+    let request = |i: usize| {
+        let prompt = (0..40 + 3 * i as u32).map(|k| (k * k * 31) % 11 + 7).collect();
+        let (adapters, sampling) = (sets[i % 5].clone(), SamplingParams::greedy());
+        GenerateRequest { prompt, adapters, sampling, max_tokens: Some(24), ignore_eos: true, ..Default::default() }
+    };
+    let mut answers = Vec::new();
+    for i in 0..10 {
+        let mut answer = |speculation, is_warm: bool| {
+            if !is_warm {
+                engine.clear_cache();
+            }
+            let run = engine.generate(&GenerateRequest { speculation, ..request(i) }).expect("a valid request");
+            facts(&run.for_each_token(|_| {}).expect("it runs"))
+        };
+        let off = answer(Speculation::Off, false);
+        assert_eq!(answer(Speculation::Off, true), off, "request {i} again");
+        assert_eq!(answer(Speculation::Ngram, false), off, "request {i} with guesses");
+        answers.push(off);
+    }
+    let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
+    (0..10).for_each(|i| drop(scheduler.submit(request(i)).expect("a valid request")));
+    for ((_, answer), alone) in scheduler.run().iter().zip(&answers) {
+        assert_eq!(&facts(answer.as_ref().expect("it ran")), alone);
+    }
+    let sizes = GateShape { n_embd: n_embd + 1, n_hidden: 2, n_adapters: 1, window: 4, temperature: 1.0 };
+    let wrong =
+        AdapterSet::gated(vec![(Arc::clone(&adapters[0]), 1.0)], Arc::new(Gate::seeded(sizes, 1).expect("a gate")));
+    let error = engine.new_adapted_sequence(&wrong.expect("a set")).expect_err("another width");
+    assert!(error.to_string().starts_with("the gate is for embeddings of"), "{error}");
+}
+
 /// An adapter of `rank` on every layer but the head.
 fn large(engine: &Engine, rank: usize, seed: usize) -> ruvllm_lora::Adapter {
     let noise = |n: usize| (0..n).map(|i| ((i * 31 + seed * 977) as f32 * 0.37).sin() * 0.05).collect::<Vec<f32>>();
