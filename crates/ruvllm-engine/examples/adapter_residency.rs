@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let draw = f64::from(rng.next_u32()) / f64::from(u32::MAX) * sums[n_adapters - 1];
         let name = format!("a{}", sums.partition_point(|&sum| sum < draw).min(n_adapters - 1));
         let (n_loads, start) = (manager.stats().n_loads, Instant::now());
-        drop(manager.get(&name)?);
+        drop(manager.get(&name, 0)?);
         let ms = start.elapsed().as_secs_f64() * 1e3;
         let stats = manager.stats();
         if stats.n_loads > n_loads { &mut loads } else { &mut hits }.push(ms);

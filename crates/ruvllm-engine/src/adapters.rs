@@ -1,14 +1,18 @@
 //! Adapters for a loaded model: read, checked against its layers, and brought into the form that is multiplied with.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::dequant;
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_lora::manager::AdapterManager;
+use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::HeadRows;
-use ruvllm_lora::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
+use ruvllm_lora::mixture::Mixture;
+use ruvllm_lora::{
+    Adapter, AdapterSet, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format,
+};
 
 use crate::{EngineError, ErrorKind};
 
@@ -71,9 +75,35 @@ impl AdapterLoader {
         FileWeights { file: Arc::clone(&self.file), last: Mutex::default() }
     }
 
+    /// Reads a folder of adapters and the gate that weighs them ([`Mixture`]).
+    ///
+    /// # Errors
+    /// As [`AdapterLoader::load`]; the folder is no mixture.
+    pub fn load_mixture(&self, folder: &Path, format: FactorFormat) -> Result<AdapterSet, EngineError> {
+        let Mixture { gate, adapters } = Mixture::read(folder)?;
+        let load = |(path, scale): (PathBuf, f32)| Ok((self.load(&path, format)?, scale));
+        let adapters = adapters.into_iter().map(load).collect::<Result<_, EngineError>>()?;
+        Ok(AdapterSet::gated(adapters, Arc::new(gate))?)
+    }
+
     /// Makes a manager of adapters for this model, whose loaded ones take no more than `budget`.
     pub fn manager(&self, format: FactorFormat, budget: MemoryBudget) -> AdapterManager {
         AdapterManager::new(Arc::clone(&self.targets), Box::new(self.weights()), format, budget, N_WARM_MAX)
+    }
+
+    /// Writes the model's file with adapters in it, each with its scale: what they change as `merged` says, all else as it
+    /// is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter): one does not fit the model or changes what cannot be changed in
+    /// place (a head that is tied to the embeddings), or the file cannot be written.
+    pub fn merge_into_model(
+        &self,
+        adapters: &[(&Adapter, f32)],
+        merged: Merged,
+        path: &Path,
+    ) -> Result<(), EngineError> {
+        Ok(ruvllm_lora::merge::merge_into_model(&self.file, &self.targets, adapters, merged, path)?)
     }
 
     /// Reads an adapter and brings it into the form that is multiplied with.

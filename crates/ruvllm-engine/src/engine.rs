@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use ruvllm_kvcache::disk::DiskStats;
-use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
+use ruvllm_kvcache::{CacheStats, KvPolicy, MemoryBudget, Pressure, Usage};
+use ruvllm_lora::FactorFormat;
+use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 use serde_json::Value;
 
@@ -169,6 +171,12 @@ impl Engine {
         self.backend.head_weights()
     }
 
+    /// Makes a manager of adapters for this model, whose loaded ones take up to `bytes_max` bytes, in whole pages of
+    /// 2 MiB.
+    pub fn adapter_manager(&self, format: FactorFormat, bytes_max: usize) -> AdapterManager {
+        self.adapter_loader().manager(format, MemoryBudget::new(bytes_max, &[]))
+    }
+
     /// Opens a sequence that starts with what is cached of `tokens`, at most all but the last, and returns how many
     /// tokens those are: the rest is to be computed with [`Engine::forward`]. When it is freed, what it holds is cached.
     ///
@@ -326,7 +334,7 @@ impl Engine {
     /// # Errors
     /// The tokens do not fit the model.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
-        self.backend.embed(tokens, Readout::Embedding(None))
+        self.read_out(tokens, Readout::Embedding(None))
     }
 
     /// Returns what is read from the vectors of a text's tokens: an embedding pooled in this way, or a score.
@@ -334,7 +342,20 @@ impl Engine {
     /// # Errors
     /// The tokens do not fit the model, or it cannot give this.
     pub fn read_out(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError> {
-        self.backend.embed(tokens, readout)
+        self.backend.embed(tokens, readout, &AdapterSet::default())
+    }
+
+    /// The same with adapters.
+    ///
+    /// # Errors
+    /// As [`Engine::read_out`]; [`ErrorKind::Adapter`] if they were loaded for another model.
+    pub fn read_out_adapted(
+        &mut self,
+        tokens: &[u32],
+        readout: Readout,
+        adapters: &AdapterSet,
+    ) -> Result<Vec<f32>, EngineError> {
+        self.backend.embed(tokens, readout, adapters)
     }
 
     /// Returns the read bandwidth of the engine's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).

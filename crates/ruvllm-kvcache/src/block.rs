@@ -12,7 +12,7 @@ pub(crate) const LEFT_TO_EACH: usize = 2;
 /// How a pool's blocks are used: `free + in_use == total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
-    /// All blocks. Without quantised formats it never changes; with them, fewer bits a block make more of them.
+    /// All blocks. With quantised formats, fewer bits a block make more of them; pages that are lent make fewer.
     pub total: usize,
     /// Blocks that can be taken to write rows to.
     pub free: usize,
@@ -40,7 +40,9 @@ struct State {
     exact: KvFormat,
     /// Committed pages of all formats.
     n_pages: usize,
+    /// Pages that may be committed: all but those that are lent.
     n_pages_max: usize,
+    n_lent: usize,
 }
 
 /// The units of one format.
@@ -116,7 +118,7 @@ impl Allocator {
             }
         };
         let exact = sizes[0].format;
-        let state = State { spaces: KvFormat::ALL.map(space), exact, n_pages: 0, n_pages_max };
+        let state = State { spaces: KvFormat::ALL.map(space), exact, n_pages: 0, n_pages_max, n_lent: 0 };
         Allocator { state: Mutex::new(state) }
     }
 
@@ -221,6 +223,31 @@ impl Allocator {
                 }
             }
         }
+    }
+
+    /// Lends pages that are not committed: fewer may be until they are back. Returns whether there were as many.
+    pub(crate) fn lend(&self, n: usize) -> bool {
+        let mut state = self.lock();
+        let is_room = n <= state.n_pages_max - state.n_pages;
+        if is_room {
+            (state.n_pages_max, state.n_lent) = (state.n_pages_max - n, state.n_lent + n);
+        }
+        is_room
+    }
+
+    /// Takes pages back.
+    ///
+    /// # Panics
+    /// If fewer are lent.
+    pub(crate) fn take_back(&self, n: usize) {
+        let mut state = self.lock();
+        assert!(n <= state.n_lent, "{n} pages come back, {} are lent", state.n_lent);
+        (state.n_pages_max, state.n_lent) = (state.n_pages_max + n, state.n_lent - n);
+    }
+
+    /// Returns the pages that are lent.
+    pub(crate) fn n_lent(&self) -> usize {
+        self.lock().n_lent
     }
 
     /// Returns the committed pages: what of all ranges may be memory.

@@ -60,7 +60,7 @@ pub use budget::{Level, MemoryBudget, Owner, PAGE_BYTES, Pressure, Relief};
 pub use error::{DiskFault, KvError, KvErrorKind};
 pub use key::{Namespace, NamespaceBuilder};
 pub use policy::{Ageing, KvPolicy, Move};
-pub use pool::{BlockPool, KvLayout};
+pub use pool::{BlockPool, KvLayout, PageLender};
 pub use prefix::{CachedPrefix, Piece, PrefixCache};
 pub use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, KvShape as LayerKv};
 pub use stats::{CacheStats, Usage};

@@ -201,6 +201,18 @@ impl BlockPool {
         self.allocator.n_pages() * PAGE_BYTES
     }
 
+    /// Returns the bytes of memory that `n_blocks` blocks as they are written need: see [`KvLayout::memory_for`].
+    pub fn memory_for(&self, n_blocks: usize) -> usize {
+        let formats: Vec<KvFormat> = KvFormat::ALL.into_iter().filter(|&format| self.has(format)).collect();
+        let exact = formats.iter().position(|&format| format == self.exact).unwrap_or(0);
+        self.layout.memory_for(&formats[exact..], n_blocks)
+    }
+
+    /// Returns what lends the pool's pages to others, from any thread.
+    pub fn lender(&self) -> PageLender {
+        PageLender(Arc::clone(&self.allocator))
+    }
+
     /// Returns the bytes of one block of a format over all layers.
     pub fn block_bytes(&self, format: KvFormat) -> usize {
         self.layout.block_bytes(format)
@@ -506,6 +518,32 @@ impl BlockPool {
 
     fn assert_owns(&self, sequence: &Sequence) {
         assert!(Arc::ptr_eq(&self.allocator, &sequence.allocator), "the sequence belongs to another pool");
+    }
+}
+
+/// Lends pages of a pool to somebody else: its blocks have as many fewer until they are back, so both together never take
+/// more than the pool was made with. Clones lend from the same pool.
+#[derive(Clone, Debug)]
+pub struct PageLender(Arc<Allocator>);
+
+impl PageLender {
+    /// Lends pages of [`PAGE_BYTES`](crate::PAGE_BYTES) that the pool has no memory in, and returns whether it had as many:
+    /// [`BlockPool::reclaim`] makes idle ones such.
+    pub fn lend(&self, n_pages: usize) -> bool {
+        self.0.lend(n_pages)
+    }
+
+    /// Takes pages back.
+    ///
+    /// # Panics
+    /// If fewer are lent.
+    pub fn take_back(&self, n_pages: usize) {
+        self.0.take_back(n_pages);
+    }
+
+    /// Returns how many are lent.
+    pub fn n_lent(&self) -> usize {
+        self.0.n_lent()
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! for each layer of a product and each run of rows with the same adapters, in parallel:
 //!     y[row] *= 1 + Σ scale·gain                       DoRA only
-//!     for each adapter of the row:  t = A·x[row];  y[row] += B·(scale·multiplier ⊙ t)
+//!     for each adapter of the row:  t = A·x[row];  y[row] += B·(scale·weight·multiplier ⊙ t)
 //! ```
 //! A run and a layer are one piece of work: both steps of it are done by one worker, so there is one region behind that
 //! of the base's product and none where no row is changed. Every row is computed in an order of its own.
@@ -18,6 +18,7 @@ use ruvllm_kvcache::NamespaceBuilder;
 use crate::adapter::SCALE_MAX;
 use crate::bound::{BoundAdapter, Part, Targets};
 use crate::error::{LoraError, LoraErrorKind, invalid};
+use crate::gate::Gate;
 
 /// Most adapters of one sequence.
 pub const SET_MAX: usize = 8;
@@ -36,6 +37,7 @@ pub struct AdapterSet(Option<Arc<Members>>);
 #[derive(Debug)]
 struct Members {
     all: Vec<(Arc<BoundAdapter>, f32)>,
+    gate: Option<Arc<Gate>>,
     identity: [u8; 32],
 }
 
@@ -45,26 +47,40 @@ impl AdapterSet {
     /// # Errors
     /// There are more than [`SET_MAX`], they are for different models, or a scale is no sensible number.
     pub fn new(adapters: Vec<(Arc<BoundAdapter>, f32)>) -> Result<AdapterSet, LoraError> {
-        if adapters.len() > SET_MAX {
-            let line = format!("{} adapters at once, at most {SET_MAX} can be", adapters.len());
-            return Err(LoraError::new(LoraErrorKind::Limit, line));
-        }
-        if let Some((_, scale)) = adapters.iter().find(|(_, scale)| !scale.is_finite() || scale.abs() > SCALE_MAX) {
-            return Err(invalid(format!("an adapter's scale is {scale}; choose a number up to {SCALE_MAX}")));
-        }
-        if adapters.windows(2).any(|pair| !Arc::ptr_eq(pair[0].0.targets(), pair[1].0.targets())) {
-            return Err(invalid("the adapters are for different models"));
-        }
+        check(&adapters)?;
         let all: Vec<_> = adapters.into_iter().filter(|(_, scale)| *scale != 0.0).collect();
-        if all.is_empty() {
-            return Ok(AdapterSet::default());
+        match all.is_empty() {
+            true => Ok(AdapterSet::default()),
+            false => Ok(AdapterSet::of(all, None)),
         }
+    }
+
+    /// Makes a set of adapters whose scales are multiplied, token by token, with the weights of a gate.
+    ///
+    /// # Errors
+    /// As [`AdapterSet::new`]; the gate weighs another number of adapters.
+    pub fn gated(adapters: Vec<(Arc<BoundAdapter>, f32)>, gate: Arc<Gate>) -> Result<AdapterSet, LoraError> {
+        check(&adapters)?;
+        let n = gate.shape().n_adapters;
+        match adapters.len() == n {
+            true => Ok(AdapterSet::of(adapters, Some(gate))),
+            false => Err(invalid(format!("the gate weighs {n} adapters, there are {}", adapters.len()))),
+        }
+    }
+
+    fn of(all: Vec<(Arc<BoundAdapter>, f32)>, gate: Option<Arc<Gate>>) -> AdapterSet {
         let describe = |builder: NamespaceBuilder, (adapter, scale): &(Arc<BoundAdapter>, f32)| {
             let format = format!("{:?}", adapter.format());
             builder.part(&format, &adapter.content()).part("scale", &scale.to_le_bytes())
         };
-        let identity = all.iter().fold(NamespaceBuilder::new("adapters 1"), describe).identity();
-        Ok(AdapterSet(Some(Arc::new(Members { all, identity }))))
+        let builder = all.iter().fold(NamespaceBuilder::new("adapters 1"), describe);
+        let builder = gate.iter().fold(builder, |builder, gate| builder.part("gate", &gate.content()));
+        AdapterSet(Some(Arc::new(Members { all, gate, identity: builder.identity() })))
+    }
+
+    /// Returns what weighs its adapters, if something does.
+    pub fn gate(&self) -> Option<&Arc<Gate>> {
+        self.0.as_ref()?.gate.as_ref()
     }
 
     /// Returns whether it changes nothing.
@@ -77,7 +93,7 @@ impl AdapterSet {
         self.0.iter().flat_map(|members| members.all.iter().map(|(adapter, scale)| (adapter, *scale)))
     }
 
-    /// Returns a hash of what it does: contents, formats and scales in order; `None` if that is nothing.
+    /// Returns a hash of what it does: contents, formats and scales in order, and the gate; `None` if that is nothing.
     pub fn identity(&self) -> Option<[u8; 32]> {
         self.0.as_ref().map(|members| members.identity)
     }
@@ -87,10 +103,25 @@ impl AdapterSet {
         self.iter().all(|(adapter, _)| Arc::ptr_eq(adapter.targets(), targets))
     }
 
-    /// Iterates over what its adapters do to a layer.
-    fn parts(&self, target: usize) -> impl Iterator<Item = (&Part, f32)> {
-        self.iter().filter_map(move |(adapter, scale)| Some((adapter.part(target)?, scale)))
+    /// Iterates over what its adapters do to a layer: which one, what, and how strong.
+    fn parts(&self, target: usize) -> impl Iterator<Item = (usize, &Part, f32)> {
+        self.iter().enumerate().filter_map(move |(i, (adapter, scale))| Some((i, adapter.part(target)?, scale)))
     }
+}
+
+/// Checks that adapters can be one set.
+fn check(adapters: &[(Arc<BoundAdapter>, f32)]) -> Result<(), LoraError> {
+    if adapters.len() > SET_MAX {
+        let line = format!("{} adapters at once, at most {SET_MAX} can be", adapters.len());
+        return Err(LoraError::new(LoraErrorKind::Limit, line));
+    }
+    if let Some((_, scale)) = adapters.iter().find(|(_, scale)| !scale.is_finite() || scale.abs() > SCALE_MAX) {
+        return Err(invalid(format!("an adapter's scale is {scale}; choose a number up to {SCALE_MAX}")));
+    }
+    if adapters.windows(2).any(|pair| !Arc::ptr_eq(pair[0].0.targets(), pair[1].0.targets())) {
+        return Err(invalid("the adapters are for different models"));
+    }
+    Ok(())
 }
 
 impl PartialEq for AdapterSet {
@@ -109,6 +140,10 @@ pub struct AdaptedRows {
     runs: Vec<(Range<usize>, usize)>,
     /// The set of each row; `u32::MAX` for none.
     of_row: Vec<u32>,
+    /// Where each row's weights begin in `weights`; empty where no row has a gate.
+    weights_at: Vec<u32>,
+    /// What gates say, a weight an adapter.
+    weights: Vec<f32>,
 }
 
 /// A linear layer's number and its results: `[n, n_out]`.
@@ -121,6 +156,8 @@ impl AdaptedRows {
             sets: Vec::with_capacity(n_seqs),
             runs: Vec::with_capacity(n_rows / RUN_ROWS + n_seqs),
             of_row: Vec::with_capacity(n_rows),
+            weights_at: Vec::new(),
+            weights: Vec::new(),
         }
     }
 
@@ -129,9 +166,36 @@ impl AdaptedRows {
         self.sets.clear();
         self.runs.clear();
         self.of_row.clear();
+        self.weights_at.clear();
+        self.weights.clear();
     }
 
-    /// Appends `n` rows that have `set`.
+    /// Appends `n` rows that have `set`, whose gate said `weights`: `[n, n_adapters]`, row by row.
+    ///
+    /// # Panics
+    /// If the set has no gate, or the weights are not as many.
+    pub fn push_gated(&mut self, n: usize, set: &AdapterSet, weights: &[f32]) {
+        let n_adapters = set.gate().expect("a set with a gate").shape().n_adapters;
+        assert_eq!(weights.len(), n * n_adapters, "{} weights of {n} rows", weights.len());
+        let (first, at) = (self.of_row.len(), self.weights.len());
+        self.push(n, set);
+        self.weights_at.resize(first, 0);
+        self.weights_at.extend((0..n).map(|row| (at + row * n_adapters) as u32));
+        self.weights.extend_from_slice(weights);
+    }
+
+    /// Returns what the gates of some rows that have the same set say: `[rows, n_adapters]`, nothing without a gate.
+    fn weights(&self, rows: Range<usize>, set: &AdapterSet) -> &[f32] {
+        match set.gate() {
+            None => &[],
+            Some(gate) => {
+                let at = self.weights_at[rows.start] as usize;
+                &self.weights[at..at + rows.len() * gate.shape().n_adapters]
+            }
+        }
+    }
+
+    /// Appends `n` rows that have `set`; where it has a gate, see [`AdaptedRows::push_gated`].
     pub fn push(&mut self, n: usize, set: &AdapterSet) {
         let first = self.of_row.len();
         if set.is_empty() {
@@ -177,26 +241,31 @@ impl AdaptedRows {
         team.for_each(n_units * n_layers, 1, &|units, _| {
             for unit in units {
                 let (target, n_out, out) = layers().nth(unit / n_units).expect("a unit is of a touched layer");
-                let (rows, set) = match picked {
-                    None => self.runs[unit % n_units].clone(),
+                let (rows, set, first) = match picked {
+                    None => {
+                        let (rows, set) = self.runs[unit % n_units].clone();
+                        (rows.clone(), set, rows.start)
+                    }
                     Some(rows) => {
                         let row = unit % n_units;
                         match self.of_row[rows[row] as usize] {
                             u32::MAX => continue,
-                            set => (row..row + 1, set as usize),
+                            set => (row..row + 1, set as usize, rows[row] as usize),
                         }
                     }
                 };
+                let set = &self.sets[set];
+                let weights = self.weights(first..first + rows.len(), set);
                 // The next piece is most often this worker's as well.
                 if let (None, next) = (picked, unit + 1)
                     && let Some((target, ..)) = layers().nth(next / n_units)
                 {
                     let (_, set) = &self.runs[next % n_units];
-                    self.sets[*set].parts(*target).for_each(|(part, _)| prefetch(part.a(0..part.rank.min(RANKS))));
+                    self.sets[*set].parts(*target).for_each(|(_, part, _)| prefetch(part.a(0..part.rank.min(RANKS))));
                 }
                 // SAFETY: a unit is some rows of one layer, which no other unit has.
                 let y = unsafe { out.slice(rows.start * n_out..rows.end * n_out) };
-                change(table, &self.sets[set], *target, &x[rows.start * k..rows.end * k], k, y);
+                change(table, (set, weights), *target, (&x[rows.start * k..rows.end * k], k), y);
             }
         });
     }
@@ -207,28 +276,36 @@ impl AdaptedRows {
     }
 }
 
-/// Changes the results `y`: `[n, n_out]` of a layer for rows `x`: `[n, k]`.
-fn change(table: &Table, set: &AdapterSet, target: usize, x: &[f32], k: usize, y: &mut [f32]) {
+/// Changes the results `y`: `[n, n_out]` of a layer for rows `x`: `[n, k]`, whose gate said `weights`.
+fn change(table: &Table, (set, weights): (&AdapterSet, &[f32]), target: usize, (x, k): (&[f32], usize), y: &mut [f32]) {
     let n = x.len() / k;
-    if set.parts(target).any(|(part, _)| part.gain.is_some()) {
+    let n_weights = weights.len() / n;
+    // Without a gate a row's strength is the scale, untouched.
+    let strength = |row: usize, i: usize, scale: f32| match n_weights {
+        0 => scale,
+        _ => scale * weights[row * n_weights + i],
+    };
+    if set.parts(target).any(|(_, part, _)| part.gain.is_some()) {
         let n_out = y.len() / n;
-        for row in y.chunks_exact_mut(n_out) {
-            for (j, y) in row.iter_mut().enumerate() {
-                let gains = set.parts(target).filter_map(|(part, scale)| Some(scale * part.gain.as_ref()?[j]));
+        for (row, y) in y.chunks_exact_mut(n_out).enumerate() {
+            for (j, y) in y.iter_mut().enumerate() {
+                let gains = set.parts(target);
+                let gains = gains.filter_map(|(i, part, scale)| Some(strength(row, i, scale) * part.gain.as_ref()?[j]));
                 *y *= 1.0 + gains.sum::<f32>();
             }
         }
     }
     let mut buffer = [0.0; RUN_ROWS * RANKS];
-    for (part, scale) in set.parts(target) {
+    for (i, part, scale) in set.parts(target) {
         let mut first = 0;
         while first < part.rank {
             let ranks = first..part.rank.min(first + RANKS);
             prefetch(part.b(ranks.clone()));
             let t = &mut buffer[..n * ranks.len()];
             table.shrink(part.a(ranks.clone()), ranks.len(), x, k, t);
-            for t in t.chunks_exact_mut(ranks.len()) {
-                t.iter_mut().zip(&part.multipliers[ranks.clone()]).for_each(|(t, m)| *t *= scale * m);
+            for (row, t) in t.chunks_exact_mut(ranks.len()).enumerate() {
+                let strength = strength(row, i, scale);
+                t.iter_mut().zip(&part.multipliers[ranks.clone()]).for_each(|(t, m)| *t *= strength * m);
             }
             table.expand(part.b(ranks.clone()), ranks.len(), t, y, part.n_out);
             first = ranks.end;

@@ -23,6 +23,8 @@ pub enum LoraErrorKind {
     Value,
     /// There is no adapter of this name, or the name cannot be.
     Name,
+    /// The adapter is somebody else's.
+    Denied,
     /// The memory for adapters, or a tenant's share of it, is full.
     Budget,
 }
@@ -48,7 +50,8 @@ impl LoraError {
     }
 
     /// Puts `what: ` before the message.
-    pub(crate) fn within(mut self, what: impl fmt::Display) -> LoraError {
+    #[must_use]
+    pub fn within(mut self, what: impl fmt::Display) -> LoraError {
         self.message = format!("{what}: {}", self.message);
         self
     }

@@ -2,9 +2,9 @@
 //!
 //! An [`Adapter`] is what the files say (PEFT folders and GGUF adapters, see [`mod@format`]); [`Targets`] knows a model's
 //! linear layers and makes a [`BoundAdapter`] of it; an [`AdapterSet`] is what one sequence has of those, and
-//! [`AdaptedRows`] applies the sets of a batch behind each product of the base, any row its own. [`manager`] keeps many
-//! adapters within a budget, [`merge`] makes one of several, [`micro`] learns small ones; with the feature `train`, `train` learns
-//! any by back-propagation.
+//! [`AdaptedRows`] applies the sets of a batch behind each product of the base, any row its own, where a [`gate`] may weigh
+//! them token by token. [`manager`] keeps many adapters within a budget, [`merge`] makes one of several, [`micro`] learns
+//! small ones; with the feature `train`, `train` learns any by back-propagation.
 //!
 //! This crate knows no requests, no scheduling and no HTTP. Files are untrusted: sizes are bounded before they are
 //! believed, and an adapter that does not fit is one line.
@@ -39,9 +39,11 @@ mod apply;
 mod bound;
 mod error;
 pub mod format;
+pub mod gate;
 pub mod manager;
 pub mod merge;
 pub mod micro;
+pub mod mixture;
 #[cfg(feature = "train")]
 pub mod train;
 

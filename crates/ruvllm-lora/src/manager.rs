@@ -9,12 +9,15 @@
 //! What was not used for longest gives way: first to 85 % of the budget, then, once that is reached, down to 70 %, so that
 //! a full memory is not emptied one by one. Nothing that a sequence uses can go; an adapter that is replaced or removed
 //! while it is used lives until its last sequence ends, counts until then, and no request fails by it.
+//!
+//! Each belongs to a tenant, or to everybody (tenant 0). A tenant finds its own by their names and then everybody's, and
+//! nobody else's: two may use the same name for different adapters.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ruvllm_kvcache::{Level, MemoryBudget, Owner};
+use ruvllm_kvcache::{Level, MemoryBudget, Owner, PAGE_BYTES};
 
 use crate::adapter::Adapter;
 use crate::bound::{BaseWeights, BoundAdapter, FactorFormat, Targets};
@@ -23,6 +26,15 @@ use crate::format;
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 128;
+
+/// The most adapters that are known at once.
+pub const N_KNOWN_MAX: usize = 1 << 16;
+
+/// Names beside those that are known whose generations are remembered.
+const FORGOTTEN_MAX: usize = 4096;
+
+/// Whose an adapter is, and its name.
+type Key = (u64, String);
 
 /// Where an adapter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +69,8 @@ pub struct AdapterInfo {
     pub tenant: u64,
     /// How many adapters had the name before it, plus one.
     pub generation: u64,
+    /// Its largest rank, once its files were read.
+    pub rank: Option<usize>,
     /// Where it is.
     pub residency: Residency,
     /// Whether it stays hot.
@@ -78,6 +92,26 @@ pub struct ManagerStats {
     pub n_loads: u64,
     /// Adapters that gave way.
     pub n_evictions: u64,
+    /// Bytes that adapters may have.
+    pub total_bytes: usize,
+    /// Bytes that are taken of memory that is shared, in whole pages.
+    pub shared_bytes: usize,
+    /// Adapters that are hot now.
+    pub n_hot: usize,
+    /// Those that are warm.
+    pub n_warm: usize,
+    /// Those that are cold.
+    pub n_cold: usize,
+}
+
+/// Memory that adapters share with somebody else, in pages of [`PAGE_BYTES`].
+pub trait SharedMemory: Send + Sync {
+    /// Takes pages, for which the other may have to give up something, and returns whether it got them. It may wait for
+    /// the other, which may ask the manager meanwhile: see [`AdapterManager::give_way`].
+    fn take(&self, n_pages: usize) -> bool;
+
+    /// Gives pages back.
+    fn give(&self, n_pages: usize);
 }
 
 /// Keeps adapters of one model within a budget. Every method may be called from any thread; loading stops nobody but
@@ -90,27 +124,31 @@ pub struct AdapterManager {
     state: Mutex<State>,
     /// Rung when a load is over.
     loaded: Condvar,
+    /// Where pages come from; without it the budget is the manager's alone.
+    shared: OnceLock<Box<dyn SharedMemory>>,
 }
 
 struct State {
     budget: MemoryBudget,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<Key, Entry>,
     /// Replaced or removed, and still used.
     retired: Vec<Arc<BoundAdapter>>,
     /// What is being loaded, and the bytes that are kept for it.
-    loading: HashSet<String>,
+    loading: HashSet<Key>,
     reserved_bytes: usize,
+    /// Pages that are taken of the shared memory.
+    n_pages: usize,
     quotas: HashMap<u64, usize>,
     /// Counts uses; an entry's is that of its last.
     clock: u64,
-    generations: HashMap<String, u64>,
+    generations: HashMap<Key, u64>,
     stats: ManagerStats,
 }
 
 struct Entry {
     path: PathBuf,
-    tenant: u64,
     generation: u64,
+    rank: Option<usize>,
     is_pinned: bool,
     warm: Option<Arc<Adapter>>,
     hot: Option<Arc<BoundAdapter>>,
@@ -124,6 +162,20 @@ impl Entry {
             (Some(_), _) => Residency::Hot,
             (None, Some(_)) => Residency::Warm,
             (None, None) => Residency::Cold,
+        }
+    }
+
+    fn info(&self, (tenant, name): &Key) -> AdapterInfo {
+        AdapterInfo {
+            name: name.clone(),
+            path: self.path.clone(),
+            tenant: *tenant,
+            generation: self.generation,
+            rank: self.rank,
+            residency: self.residency(),
+            is_pinned: self.is_pinned,
+            n_bytes: self.hot_bytes(),
+            n_uses: self.n_uses,
         }
     }
 
@@ -153,12 +205,49 @@ impl AdapterManager {
             retired: Vec::new(),
             loading: HashSet::new(),
             reserved_bytes: 0,
+            n_pages: 0,
             quotas: HashMap::new(),
             clock: 0,
             generations: HashMap::new(),
             stats: ManagerStats::default(),
         };
-        AdapterManager { targets, base, format, n_warm_max, state: Mutex::new(state), loaded: Condvar::new() }
+        let (state, loaded, shared) = (Mutex::new(state), Condvar::new(), OnceLock::new());
+        AdapterManager { targets, base, format, n_warm_max, state, loaded, shared }
+    }
+
+    /// Takes memory from `memory` from now on, up to `n_pages_max` pages and within the budget. To be called once, before
+    /// anything is loaded.
+    pub fn share(&self, memory: Box<dyn SharedMemory>, n_pages_max: usize) {
+        let mut state = self.lock();
+        let n_bytes = state.budget.total_bytes().min(n_pages_max.saturating_mul(PAGE_BYTES));
+        state.budget = MemoryBudget::new(n_bytes, &[]);
+        // Who calls it again keeps what was first.
+        let _ = self.shared.set(memory);
+    }
+
+    /// Gives back `n_pages` of the shared memory, or as many as adapters that nobody uses have, and returns how many.
+    pub fn give_way(&self, n_pages: usize) -> usize {
+        let mut state = self.lock();
+        let n_kept = state.n_pages.saturating_sub(n_pages);
+        while state.held_pages() > n_kept && state.evict_one(None) {}
+        self.give_surplus(&mut state)
+    }
+
+    /// Returns how many pages of the shared memory [`AdapterManager::give_way`] could give back.
+    pub fn idle_pages(&self) -> usize {
+        let mut state = self.lock();
+        let idle: usize = state.entries.values().filter(|entry| entry.can_go()).map(Entry::hot_bytes).sum();
+        let n_used = (state.held_bytes() - idle).div_ceil(PAGE_BYTES);
+        state.n_pages.saturating_sub(n_used)
+    }
+
+    /// Gives back the pages that nothing lies in, and returns how many.
+    fn give_surplus(&self, state: &mut State) -> usize {
+        let Some(shared) = self.shared.get() else { return 0 };
+        let n = state.n_pages.saturating_sub(state.held_pages());
+        state.n_pages -= n;
+        shared.give(n);
+        n
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -169,24 +258,40 @@ impl AdapterManager {
     /// Makes the adapter at `path` known under a name, in place of what had it; it is read when it is first used.
     ///
     /// # Errors
-    /// [`LoraErrorKind::Name`]: the name cannot be.
+    /// [`LoraErrorKind::Name`]: the name cannot be. [`LoraErrorKind::Limit`]: [`N_KNOWN_MAX`] are known.
     pub fn register(&self, name: &str, path: &Path, tenant: u64) -> Result<u64, LoraError> {
         check_name(name)?;
-        Ok(self.lock().enter(name, path, tenant, None))
+        self.lock().enter((tenant, name.to_owned()), path, None)
     }
 
     /// The same, after all of it was read and checked: a damaged one, or one for another model, changes nothing.
     ///
     /// # Errors
-    /// The name cannot be, or the adapter cannot be read, does not fit the model or holds what is no number.
+    /// As [`AdapterManager::register`]; the adapter cannot be read, does not fit the model or all memory for adapters, or
+    /// holds what is no number.
     pub fn add(&self, name: &str, path: &Path, tenant: u64) -> Result<u64, LoraError> {
         check_name(name)?;
         let adapter = self.read(path)?;
         adapter.check_values()?;
         let mut state = self.lock();
-        let generation = state.enter(name, path, tenant, Some(Arc::new(adapter)));
+        state.check_size(name, Targets::bound_bytes(&adapter, self.format))?;
+        let generation = state.enter((tenant, name.to_owned()), path, Some(Arc::new(adapter)))?;
         state.cool(self.n_warm_max);
         Ok(generation)
+    }
+
+    /// Makes known what another manager of the same model knew, with its generations and pins.
+    pub fn adopt(&self, known: &[AdapterInfo]) {
+        let mut state = self.lock();
+        for info in known {
+            let key = (info.tenant, info.name.clone());
+            state.generations.insert(key.clone(), info.generation.saturating_sub(1));
+            if state.enter(key.clone(), &info.path, None).is_ok()
+                && let Some(entry) = state.entries.get_mut(&key)
+            {
+                (entry.is_pinned, entry.n_uses, entry.rank) = (info.is_pinned, info.n_uses, info.rank);
+            }
+        }
     }
 
     fn read(&self, path: &Path) -> Result<Adapter, LoraError> {
@@ -195,24 +300,26 @@ impl AdapterManager {
         Ok(adapter)
     }
 
-    /// Forgets an adapter. Sequences that use it go on.
+    /// Forgets an adapter of a tenant. Sequences that use it go on.
     ///
     /// # Errors
-    /// [`LoraErrorKind::Name`]: there is none of this name.
-    pub fn remove(&self, name: &str) -> Result<(), LoraError> {
+    /// [`LoraErrorKind::Name`]: there is none of this name. [`LoraErrorKind::Denied`]: it is everybody's.
+    pub fn remove(&self, name: &str, tenant: u64) -> Result<(), LoraError> {
         let mut state = self.lock();
-        let entry = state.entries.remove(name).ok_or_else(|| unknown(name))?;
+        let key = state.own(name, tenant)?;
+        let entry = state.entries.remove(&key).ok_or_else(|| unknown(name))?;
         state.retire(entry.hot);
         Ok(())
     }
 
-    /// Keeps an adapter hot from its next use on, or no longer.
+    /// Keeps an adapter of a tenant hot from its next use on, or no longer.
     ///
     /// # Errors
-    /// [`LoraErrorKind::Name`]: there is none of this name.
-    pub fn pin(&self, name: &str, is_pinned: bool) -> Result<(), LoraError> {
+    /// As [`AdapterManager::remove`].
+    pub fn pin(&self, name: &str, tenant: u64, is_pinned: bool) -> Result<(), LoraError> {
         let mut state = self.lock();
-        state.entries.get_mut(name).ok_or_else(|| unknown(name))?.is_pinned = is_pinned;
+        let key = state.own(name, tenant)?;
+        state.entries.get_mut(&key).ok_or_else(|| unknown(name))?.is_pinned = is_pinned;
         Ok(())
     }
 
@@ -228,56 +335,71 @@ impl AdapterManager {
     /// Returns what is known of every adapter, by name.
     pub fn list(&self) -> Vec<AdapterInfo> {
         let state = self.lock();
-        let info = |(name, entry): (&String, &Entry)| AdapterInfo {
-            name: name.clone(),
-            path: entry.path.clone(),
-            tenant: entry.tenant,
-            generation: entry.generation,
-            residency: entry.residency(),
-            is_pinned: entry.is_pinned,
-            n_bytes: entry.hot_bytes(),
-            n_uses: entry.n_uses,
-        };
-        let mut all: Vec<AdapterInfo> = state.entries.iter().map(info).collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut all: Vec<AdapterInfo> = state.entries.iter().map(|(key, entry)| entry.info(key)).collect();
+        all.sort_by(|a, b| (&a.name, a.tenant).cmp(&(&b.name, b.tenant)));
         all
+    }
+
+    /// Returns what is known of the adapter that a tenant means by a name.
+    pub fn find(&self, name: &str, tenant: u64) -> Option<AdapterInfo> {
+        let state = self.lock();
+        let key = state.resolve(name, tenant)?;
+        state.entries.get(&key).map(|entry| entry.info(&key))
     }
 
     /// Returns what it did, and what it holds.
     pub fn stats(&self) -> ManagerStats {
         let mut state = self.lock();
-        ManagerStats { held_bytes: state.held_bytes(), ..state.stats }
+        // What ended since the last look is known now.
+        self.give_surplus(&mut state);
+        let n_pages = state.n_pages;
+        let mut stats = ManagerStats {
+            shared_bytes: n_pages * PAGE_BYTES,
+            held_bytes: state.held_bytes(),
+            total_bytes: state.budget.total_bytes(),
+            ..state.stats
+        };
+        for entry in state.entries.values() {
+            match entry.residency() {
+                Residency::Hot => stats.n_hot += 1,
+                Residency::Warm => stats.n_warm += 1,
+                Residency::Cold => stats.n_cold += 1,
+            }
+        }
+        stats
     }
 
-    /// Returns an adapter ready for use; it is loaded if it is not hot. It stays what it is for whoever has it.
+    /// Returns the adapter that a tenant means by a name, ready for use; it is loaded if it is not hot. It stays what it
+    /// is for whoever has it.
     ///
     /// # Errors
-    /// There is none of this name; it cannot be read or does not fit the model; [`LoraErrorKind::Budget`]: what is hot is
-    /// in use, and there is no room beside it.
-    pub fn get(&self, name: &str) -> Result<Arc<BoundAdapter>, LoraError> {
-        let (path, generation, warm) = {
+    /// There is none of this name; it cannot be read or does not fit the model; [`LoraErrorKind::Limit`]: it is larger
+    /// than all the memory for adapters; [`LoraErrorKind::Budget`]: what is hot is in use, and there is no room beside it.
+    pub fn get(&self, name: &str, tenant: u64) -> Result<Arc<BoundAdapter>, LoraError> {
+        let (key, path, generation, warm) = {
             let mut state = self.lock();
             state.clock += 1;
             let clock = state.clock;
-            if let Some(entry) = state.entries.get_mut(name) {
+            let key = state.resolve(name, tenant).ok_or_else(|| unknown(name))?;
+            if let Some(entry) = state.entries.get_mut(&key) {
                 (entry.last_use, entry.n_uses) = (clock, entry.n_uses + 1);
             }
             loop {
-                let entry = state.entries.get(name).ok_or_else(|| unknown(name))?;
+                let entry = state.entries.get(&key).ok_or_else(|| unknown(name))?;
                 if let Some(hot) = entry.hot.clone() {
                     state.stats.n_hits += 1;
                     return Ok(hot);
                 }
                 let known = (entry.path.clone(), entry.generation, entry.warm.clone());
-                if state.loading.insert(name.to_owned()) {
+                if state.loading.insert(key.clone()) {
                     state.stats.n_loads += 1;
-                    break known;
+                    break (key, known.0, known.1, known.2);
                 }
                 state = self.loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         };
-        let result = self.load(name, &path, generation, warm);
-        self.lock().loading.remove(name);
+        let result = self.load(&key, &path, generation, warm);
+        self.lock().loading.remove(&key);
         self.loaded.notify_all();
         result
     }
@@ -285,51 +407,113 @@ impl AdapterManager {
     /// Loads an adapter that nobody else is loading.
     fn load(
         &self,
-        name: &str,
+        key: &Key,
         path: &Path,
         generation: u64,
         warm: Option<Arc<Adapter>>,
     ) -> Result<Arc<BoundAdapter>, LoraError> {
+        let name = &key.1;
         let adapter = match warm {
             Some(adapter) => adapter,
             None => Arc::new(self.read(path).map_err(|error| error.within(format_args!("adapter '{name}'")))?),
         };
         let need = Targets::bound_bytes(&adapter, self.format);
-        self.lock().reserve(name, need)?;
+        self.reserve(key, need)?;
         let bound = self.targets.bind(&adapter, self.format, &*self.base);
         let mut state = self.lock();
         state.reserved_bytes -= need;
         let bound = Arc::new(bound.map_err(|error| error.within(format_args!("adapter '{name}'")))?);
-        match state.entries.get_mut(name).filter(|entry| entry.generation == generation) {
-            Some(entry) => (entry.hot, entry.warm) = (Some(Arc::clone(&bound)), Some(adapter)),
+        match state.entries.get_mut(key).filter(|entry| entry.generation == generation) {
+            Some(entry) => {
+                entry.rank = Some(adapter.rank_max());
+                (entry.hot, entry.warm) = (Some(Arc::clone(&bound)), Some(adapter));
+            }
             // Replaced meanwhile: this request began before that.
             None => state.retire(Some(Arc::clone(&bound))),
         }
         state.cool(self.n_warm_max);
         Ok(bound)
     }
+
+    /// Makes room for `need` bytes and keeps them.
+    fn reserve(&self, key: &Key, need: usize) -> Result<(), LoraError> {
+        let Some(shared) = self.shared.get() else { return self.lock().reserve(key, need) };
+        loop {
+            let n_more = {
+                let mut state = self.lock();
+                state.make_room(key, need)?;
+                let n_pages = (state.held_bytes() + need).div_ceil(PAGE_BYTES);
+                let n_more = n_pages.saturating_sub(state.n_pages);
+                if n_more == 0 {
+                    state.reserve(key, need)?;
+                    self.give_surplus(&mut state);
+                    return Ok(());
+                }
+                n_more
+            };
+            // Not under the lock: whoever has the memory may ask for what is idle here meanwhile.
+            let is_taken = shared.take(n_more);
+            let mut state = self.lock();
+            if is_taken {
+                state.n_pages += n_more;
+            } else if !state.evict_one(None) {
+                let (name, held) = (&key.1, state.held_bytes());
+                let line = format!(
+                    "adapter '{name}' needs {need} bytes beside {held}, requests have the rest of the memory; end one or allow more"
+                );
+                return Err(LoraError::new(LoraErrorKind::Budget, line));
+            }
+        }
+    }
 }
 
 impl State {
-    fn enter(&mut self, name: &str, path: &Path, tenant: u64, warm: Option<Arc<Adapter>>) -> u64 {
-        let generation = self.generations.entry(name.to_owned()).or_insert(0);
+    /// Returns the adapter that a tenant means by a name: its own, else everybody's.
+    fn resolve(&self, name: &str, tenant: u64) -> Option<Key> {
+        [tenant, 0].into_iter().map(|tenant| (tenant, name.to_owned())).find(|key| self.entries.contains_key(key))
+    }
+
+    /// Returns the adapter of a tenant's own.
+    fn own(&self, name: &str, tenant: u64) -> Result<Key, LoraError> {
+        match self.resolve(name, tenant) {
+            Some(key) if key.0 == tenant => Ok(key),
+            Some(_) => {
+                let line = format!("adapter '{}' is everybody's; only who runs the server changes it", shown(name));
+                Err(LoraError::new(LoraErrorKind::Denied, line))
+            }
+            None => Err(unknown(name)),
+        }
+    }
+
+    fn enter(&mut self, key: Key, path: &Path, warm: Option<Arc<Adapter>>) -> Result<u64, LoraError> {
+        if self.entries.len() >= N_KNOWN_MAX && !self.entries.contains_key(&key) {
+            let line = format!("{N_KNOWN_MAX} adapters are known, which is the most; remove one");
+            return Err(LoraError::new(LoraErrorKind::Limit, line));
+        }
+        // Names that come and go for ever are not remembered for ever.
+        if self.generations.len() > 2 * self.entries.len() + FORGOTTEN_MAX {
+            let entries = &self.entries;
+            self.generations.retain(|key, _| entries.contains_key(key));
+        }
+        let generation = self.generations.entry(key.clone()).or_insert(0);
         *generation += 1;
         let generation = *generation;
         self.clock += 1;
+        let old = self.entries.get(&key);
         let entry = Entry {
             path: path.to_owned(),
-            tenant,
             generation,
-            is_pinned: false,
+            rank: warm.as_ref().map(|adapter| adapter.rank_max()),
+            is_pinned: old.is_some_and(|old| old.is_pinned),
             warm,
             hot: None,
             last_use: self.clock,
             n_uses: 0,
         };
-        if let Some(old) = self.entries.insert(name.to_owned(), entry) {
+        if let Some(old) = self.entries.insert(key, entry) {
             self.retire(old.hot);
         }
-        generation
+        Ok(generation)
     }
 
     /// Counts an adapter that is known no longer as long as somebody uses it.
@@ -343,12 +527,28 @@ impl State {
         retired + self.reserved_bytes + self.entries.values().map(Entry::hot_bytes).sum::<usize>()
     }
 
-    /// Makes room for `need` bytes and keeps them.
-    fn reserve(&mut self, name: &str, need: usize) -> Result<(), LoraError> {
-        let tenant = self.entries.get(name).map_or(0, |entry| entry.tenant);
+    /// Checks that an adapter of `need` bytes would fit if there were no others.
+    fn check_size(&self, name: &str, need: usize) -> Result<(), LoraError> {
+        let total = self.budget.total_bytes();
+        if need <= total {
+            return Ok(());
+        }
+        let line = format!("adapter '{name}' needs {need} bytes, adapters may have {total}; allow them more");
+        Err(LoraError::new(LoraErrorKind::Limit, line))
+    }
+
+    fn held_pages(&mut self) -> usize {
+        self.held_bytes().div_ceil(PAGE_BYTES)
+    }
+
+    /// Makes room for `need` bytes within quota and budget.
+    fn make_room(&mut self, (tenant, name): &Key, need: usize) -> Result<(), LoraError> {
+        let (tenant, total) = (*tenant, self.budget.total_bytes());
+        self.check_size(name, need)?;
         if let Some(&quota) = self.quotas.get(&tenant) {
             let own = |state: &State| -> usize {
-                state.entries.values().filter(|entry| entry.tenant == tenant).map(Entry::hot_bytes).sum()
+                let own = state.entries.iter().filter(|(key, _)| key.0 == tenant);
+                own.map(|(_, entry)| entry.hot_bytes()).sum()
             };
             while own(self) + need > quota {
                 if !self.evict_one(Some(tenant)) {
@@ -360,7 +560,6 @@ impl State {
                 }
             }
         }
-        let total = self.budget.total_bytes();
         while self.held_bytes() + need > total && self.evict_one(None) {}
         let held = self.held_bytes();
         if held + need > total {
@@ -369,6 +568,13 @@ impl State {
             );
             return Err(LoraError::new(LoraErrorKind::Budget, line));
         }
+        Ok(())
+    }
+
+    /// Makes room for `need` bytes and keeps them.
+    fn reserve(&mut self, key: &Key, need: usize) -> Result<(), LoraError> {
+        self.make_room(key, need)?;
+        let held = self.held_bytes();
         self.reserved_bytes += need;
         self.budget.set_held(&[(Owner::Adapters, held + need)]);
         // Relief goes on to the lower mark, so that the next load finds room at once.
@@ -381,10 +587,9 @@ impl State {
 
     /// Lets the least recently used adapter go that can, of one tenant or of all; it stays warm.
     fn evict_one(&mut self, tenant: Option<u64>) -> bool {
-        let is_ours = |entry: &&mut Entry| tenant.is_none_or(|tenant| entry.tenant == tenant) && entry.can_go();
-        let Some(entry) = self.entries.values_mut().filter(is_ours).min_by_key(|entry| entry.last_use) else {
-            return false;
-        };
+        let is_ours = |key: &Key| tenant.is_none_or(|tenant| key.0 == tenant);
+        let idle = self.entries.iter_mut().filter(|(key, entry)| is_ours(key) && entry.can_go());
+        let Some((_, entry)) = idle.min_by_key(|(_, entry)| entry.last_use) else { return false };
         entry.hot = None;
         self.stats.n_evictions += 1;
         true

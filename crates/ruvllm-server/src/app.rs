@@ -11,12 +11,13 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, 
 use axum::routing::{MethodFilter, on};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
-use ruvllm_engine::Engine;
+use ruvllm_engine::{AdapterSet, Engine};
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use tracing::Instrument as _;
 
+use crate::adapters::{self, ADAPTER};
 use crate::auth::{Keys, Tenant};
 use crate::error::{ApiError, Shape};
 use crate::fields::{Field, Given, Refused};
@@ -57,6 +58,11 @@ pub(crate) enum Run {
 }
 
 impl Endpoint {
+    /// Returns whether its requests may name adapters.
+    pub(crate) fn takes_adapters(&self) -> bool {
+        self.fields.iter().any(|group| group.iter().any(|field| field.name == ADAPTER.name))
+    }
+
     /// Returns all fields of the body.
     pub(crate) fn all_fields(&self) -> Vec<Field> {
         self.fields.iter().flat_map(|group| group.iter().copied()).collect()
@@ -66,14 +72,29 @@ impl Endpoint {
 /// A request on its way through a handler that needs no model.
 pub(crate) struct Plain {
     pub server: Arc<Server>,
+    pub tenant: Tenant,
+    pub given: Given,
     /// The path as it was asked for.
     pub uri: Uri,
+    /// When its time is over.
+    pub deadline: Option<Instant>,
+}
+
+impl Plain {
+    /// Returns what stands behind `prefix` in the path.
+    pub(crate) fn path_behind(&self, prefix: &str) -> String {
+        self.uri.path().trim_start_matches(prefix).replace("%3A", ":").replace("%2F", "/")
+    }
 }
 
 /// A request on its way through a handler.
 pub(crate) struct Call {
     pub server: Arc<Server>,
     pub model: Arc<Model>,
+    /// What the request calls the model, with the adapter that it names there.
+    pub model_name: Arc<str>,
+    /// The adapters that change the model for this request.
+    pub adapters: AdapterSet,
     pub tenant: Tenant,
     pub given: Given,
     /// Names the request in the log and in the header `x-request-id`.
@@ -168,6 +189,7 @@ impl Server {
         for endpoint in endpoints() {
             let filter = match endpoint.method {
                 Method::GET => MethodFilter::GET,
+                Method::DELETE => MethodFilter::DELETE,
                 _ => MethodFilter::POST,
             };
             let server = Arc::clone(self);
@@ -194,7 +216,7 @@ impl Server {
         Some(
             CorsLayer::new()
                 .allow_origin(origins)
-                .allow_methods([Method::GET, Method::POST])
+                .allow_methods([Method::GET, Method::POST, Method::DELETE])
                 .allow_headers(headers.collect::<Vec<_>>())
                 .expose_headers([REQUEST_ID, header::RETRY_AFTER])
                 .max_age(Duration::from_secs(3600)),
@@ -222,7 +244,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Every endpoint.
 pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
-    crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(crate::native::ENDPOINTS)
+    let own = crate::native::ENDPOINTS.iter().chain(adapters::ENDPOINTS);
+    crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(own)
 }
 
 /// Answers a request, counts it and writes a line to the log.
@@ -281,7 +304,7 @@ async fn handle(
     };
     span.record("tenant", &*caller.name);
     let given = match endpoint.method {
-        Method::GET => Given::default(),
+        Method::GET | Method::DELETE => Given::default(),
         _ => {
             check_content_type(&parts.headers)?;
             let bytes = read(body, &server.options).await?;
@@ -292,16 +315,52 @@ async fn handle(
     if user.is_some() || metadata.is_some() {
         tracing::info!(user, metadata, "labels");
     }
+    let timeout = given.int("timeout_ms").map(|ms| Duration::from_millis(ms as u64));
+    let deadline = server.deadline(timeout);
     match endpoint.run {
-        Run::Server(run) => run(Plain { server: Arc::clone(server), uri: parts.uri }).await,
-        Run::Model(run) => {
-            let timeout = given.int("timeout_ms").map(|ms| Duration::from_millis(ms as u64));
-            let deadline = server.deadline(timeout);
-            let model = server.model(given.text("model"), deadline).await?;
-            span.record("model", &*model.name);
-            let (server, id, span) = (Arc::clone(server), id.to_owned(), span.clone());
-            run(Call { server, model, tenant: caller, given, id, deadline, span }).await
+        Run::Server(run) => {
+            run(Plain { server: Arc::clone(server), tenant: caller, given, uri: parts.uri, deadline }).await
         }
+        Run::Model(run) => {
+            let call = Call::new(server, caller, given, deadline, (id, span)).await?;
+            run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await
+        }
+    }
+}
+
+impl Call {
+    /// Finds the model that a request names.
+    ///
+    /// # Errors
+    /// As [`Server::model`]; 404 for an adapter that the model does not have.
+    pub(crate) async fn new(
+        server: &Arc<Server>,
+        tenant: Tenant,
+        given: Given,
+        deadline: Option<Instant>,
+        (id, span): (&str, &tracing::Span),
+    ) -> Result<Call, ApiError> {
+        let (name, adapter) = server.models.split(given.text("model"));
+        let model = server.model(name, deadline).await?;
+        let model_name = match adapter {
+            None => Arc::clone(&model.name),
+            Some(adapter) => {
+                model.adapters.check(adapter, &tenant)?;
+                format!("{}:{adapter}", model.name).into()
+            }
+        };
+        span.record("model", &*model_name);
+        let (server, id, span, adapters) = (Arc::clone(server), id.to_owned(), span.clone(), AdapterSet::default());
+        Ok(Call { server, model, model_name, adapters, tenant, given, id, deadline, span })
+    }
+
+    /// Brings the adapters that the request names.
+    ///
+    /// # Errors
+    /// One is not there, cannot be used, or finds no room in time.
+    pub(crate) async fn with_adapters(self) -> Result<Call, ApiError> {
+        let adapters = adapters::of_request(&self).await?;
+        Ok(Call { adapters, ..self })
     }
 }
 

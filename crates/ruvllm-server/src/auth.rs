@@ -1,6 +1,6 @@
 //! Who asks: API keys, and the tenant that belongs to each.
 //!
-//! A key file has a line per key: `name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]`; `#` begins a comment.
+//! A key file has a line per key: `name key [concurrent=N] [priority=P] [kv_mib=N] [adapter_mib=N] [salt=WORD]`; `#` begins a comment.
 //! The name is the tenant: keys of one name share cached prompts, others see neither those nor how long they took. The
 //! file is read again when it changes, so a key can be revoked while the server runs: what runs by it ends.
 
@@ -48,6 +48,8 @@ pub(crate) struct Tenant {
     concurrent_max: Option<usize>,
     /// The most bytes of keys and values that its requests hold together, in each model.
     kv_bytes_max: Option<usize>,
+    /// The most bytes that its loaded adapters take together, in each model.
+    pub adapter_bytes_max: Option<usize>,
     /// Its requests that wait or run.
     n_inside: Arc<AtomicUsize>,
     /// Whether its key was taken out of the file.
@@ -59,6 +61,15 @@ pub(crate) struct Tenant {
 struct Revoked {
     is: AtomicBool,
     told: Notify,
+}
+
+/// What a tenant may hold of each model's memory; `None` for as much as there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Quota {
+    /// Keys and values of its requests.
+    pub kv_bytes: Option<usize>,
+    /// Its loaded adapters.
+    pub adapter_bytes: Option<usize>,
 }
 
 /// A request of a tenant counts from here until this is dropped.
@@ -95,6 +106,7 @@ impl Tenant {
             priority: 0,
             concurrent_max: None,
             kv_bytes_max: None,
+            adapter_bytes_max: None,
             n_inside: Arc::default(),
             revoked: Arc::default(),
         }
@@ -215,15 +227,19 @@ impl Keys {
         }
     }
 
-    /// Returns what each tenant's requests may hold: bytes, or none for those that had a limit once.
-    pub(crate) fn quotas(&self) -> Vec<(u64, Option<usize>)> {
+    /// Returns what tenants may hold, also of those that had a limit once.
+    pub(crate) fn quotas(&self) -> Vec<(u64, Quota)> {
         let mut state = self.lock();
         let keys = Arc::clone(&state.keys);
-        let limits = keys.iter().filter_map(|(_, tenant)| Some((tenant.id, tenant.kv_bytes_max?)));
-        let mut quotas: HashMap<u64, Option<usize>> = state.limited.iter().map(|id| (*id, None)).collect();
-        for (id, bytes) in limits {
-            let quota = quotas.entry(id).or_default();
-            *quota = Some(quota.map_or(bytes, |other| other.min(bytes)));
+        let mut quotas: HashMap<u64, Quota> = state.limited.iter().map(|id| (*id, Quota::default())).collect();
+        let least = |a: Option<usize>, b: Option<usize>| a.into_iter().chain(b).min();
+        for (_, tenant) in keys.iter() {
+            let Tenant { id, kv_bytes_max, adapter_bytes_max, .. } = *tenant;
+            if kv_bytes_max.is_some() || adapter_bytes_max.is_some() {
+                let quota = quotas.entry(id).or_default();
+                quota.kv_bytes = least(quota.kv_bytes, kv_bytes_max);
+                quota.adapter_bytes = least(quota.adapter_bytes, adapter_bytes_max);
+            }
         }
         state.limited = quotas.keys().copied().collect();
         quotas.into_iter().collect()
@@ -278,12 +294,15 @@ fn read(options: &KeyOptions, before: &[([u8; 32], Tenant)]) -> Result<Vec<([u8;
 fn parse(line: &str, counts: &mut HashMap<Arc<str>, Arc<AtomicUsize>>) -> Result<([u8; 32], Tenant), String> {
     let mut words = line.split_whitespace();
     let (Some(name), Some(key)) = (words.next(), words.next()) else {
-        return Err("a line is 'name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]'".to_owned());
+        return Err(
+            "a line is 'name key [concurrent=N] [priority=P] [kv_mib=N] [adapter_mib=N] [salt=WORD]'".to_owned()
+        );
     };
     if key.len() < 8 {
         return Err(format!("the key of '{name}' has {} characters; use at least 8", key.len()));
     }
-    let (mut concurrent_max, mut priority, mut kv_bytes_max, mut salt) = (None, 0, None, "");
+    let (mut concurrent_max, mut priority, mut salt) = (None, 0, "");
+    let (mut kv_bytes_max, mut adapter_bytes_max) = (None, None);
     for word in words {
         let number = |range: &str| format!("'{word}' of '{name}' is no {range}");
         match word.split_once('=') {
@@ -295,14 +314,15 @@ fn parse(line: &str, counts: &mut HashMap<Arc<str>, Arc<AtomicUsize>>) -> Result
                 let n = n.parse().ok().filter(|n| (-10..=10).contains(n));
                 priority = n.ok_or_else(|| number("number from -10 to 10"))?;
             }
-            Some(("kv_mib", n)) => {
+            Some((kind @ ("kv_mib" | "adapter_mib"), n)) => {
                 let n: Option<usize> = n.parse().ok().filter(|n| (1..=1 << 24).contains(n));
-                kv_bytes_max = Some(n.ok_or_else(|| number("number from 1 up"))? << 20);
+                let bytes = Some(n.ok_or_else(|| number("number from 1 up"))? << 20);
+                *(if kind == "kv_mib" { &mut kv_bytes_max } else { &mut adapter_bytes_max }) = bytes;
             }
             Some(("salt", word)) => salt = word,
             _ => {
                 return Err(format!(
-                    "'{name}' has an option that is none of concurrent=N, priority=P, kv_mib=N and salt=WORD"
+                    "'{name}' has an option that is none of concurrent=N, priority=P, kv_mib=N, adapter_mib=N and salt=WORD"
                 ));
             }
         }
@@ -311,7 +331,7 @@ fn parse(line: &str, counts: &mut HashMap<Arc<str>, Arc<AtomicUsize>>) -> Result
     let n_inside = Arc::clone(counts.entry(Arc::clone(&name)).or_default());
     let id = tenant_id(&name, salt);
     let revoked = Arc::default();
-    let tenant = Tenant { name, id, priority, concurrent_max, kv_bytes_max, n_inside, revoked };
+    let tenant = Tenant { name, id, priority, concurrent_max, kv_bytes_max, adapter_bytes_max, n_inside, revoked };
     Ok((Sha256::digest(key.as_bytes()).into(), tenant))
 }
 
@@ -365,15 +385,15 @@ mod tests {
         // Revoked while it is used.
         let place = ann.enter().expect("there is room");
         std::thread::sleep(LOOK_INTERVAL);
-        std::fs::write(&file, "bob key-of-bob kv_mib=3\n").expect("written");
+        std::fs::write(&file, "bob key-of-bob kv_mib=3 adapter_mib=5\n").expect("written");
         assert_eq!(name("key-of-ann"), Err(StatusCode::UNAUTHORIZED));
         assert_eq!(name("key-of-bob"), Ok("bob".to_owned()));
         assert!(place.revoked.is.load(Ordering::Acquire) && !bob.revoked.is.load(Ordering::Acquire));
-        assert_eq!(keys.quotas(), [(bob.id, Some(3 << 20))]);
+        assert_eq!(keys.quotas(), [(bob.id, Quota { kv_bytes: Some(3 << 20), adapter_bytes: Some(5 << 20) })]);
         std::thread::sleep(LOOK_INTERVAL);
         std::fs::write(&file, "bob key-of-bob salt=other\n").expect("written");
         assert_ne!(keys.tenant(&bearer("key-of-bob")).expect("known").id, bob.id);
-        assert_eq!(keys.quotas(), [(bob.id, None)]);
+        assert_eq!(keys.quotas(), [(bob.id, Quota::default())]);
     }
 
     #[test]
@@ -383,13 +403,13 @@ mod tests {
         };
         assert_eq!(
             error("secret-key"),
-            "key 1: a line is 'name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]'"
+            "key 1: a line is 'name key [concurrent=N] [priority=P] [kv_mib=N] [adapter_mib=N] [salt=WORD]'"
         );
         assert_eq!(error("ann short"), "key 1: the key of 'ann' has 5 characters; use at least 8");
         assert_eq!(error("ann long-enough concurrent=0"), "key 1: 'concurrent=0' of 'ann' is no number from 1 up");
         assert_eq!(
             error("ann long-enough x"),
-            "key 1: 'ann' has an option that is none of concurrent=N, priority=P, kv_mib=N and salt=WORD"
+            "key 1: 'ann' has an option that is none of concurrent=N, priority=P, kv_mib=N, adapter_mib=N and salt=WORD"
         );
         assert!(error(" # nothing").starts_with("the key file has no keys"));
     }

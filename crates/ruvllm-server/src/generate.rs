@@ -7,6 +7,7 @@ use ruvllm_engine::{
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::Call;
 use crate::auth::Place;
 use crate::error::ApiError;
@@ -71,8 +72,11 @@ pub(crate) const SAMPLING: &[Field] = &[
 const SAMPLER: Kind =
     Kind::Word(&["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]);
 
-pub(crate) const MODEL: Field =
-    optional("model", Kind::Text, "the served model, by the name that /v1/models lists; it may be left out");
+pub(crate) const MODEL: Field = optional(
+    "model",
+    Kind::Text,
+    "the served model, by the name that /v1/models lists, or model:adapter; it may be left out",
+);
 pub(crate) const STREAM: Field = optional("stream", Kind::Bool, "send the answer in pieces, as server-sent events");
 pub(crate) const TRUNCATION: Field = optional(
     "truncation",
@@ -89,6 +93,8 @@ pub(crate) const USER: Field =
 /// What most requests for text may say.
 pub(crate) const GENERATION: &[Field] = &[
     MODEL,
+    ADAPTER,
+    ADAPTERS,
     optional(
         "max_tokens",
         Kind::Int(0, 1 << 24),
@@ -212,6 +218,7 @@ impl Asked {
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
                 tenant: call.tenant.id,
+                adapters: call.adapters.clone(),
                 speculation: options.speculation,
                 priority,
                 deadline: call.deadline,

@@ -13,6 +13,7 @@
 //! A request is checked against a table of fields (`fields`); what is not in the table is answered with 400. The model
 //! runs on a thread of its own (`ruvllm_engine::Service`); here is what speaks HTTP, and nothing that computes.
 
+mod adapters;
 mod anthropic;
 mod app;
 mod auth;
@@ -32,6 +33,7 @@ mod structure;
 mod tls;
 mod tools;
 
+pub use adapters::AdapterOptions;
 pub use app::Server;
 pub use auth::KeyOptions;
 pub use models::{Loader, ModelSource};

@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use ruvllm_engine::{EngineError, GenerationSummary, Observer, ServiceStats, Step};
+use ruvllm_lora::manager::ManagerStats;
 
 /// Bounds of the histograms of times, in seconds.
 const SECONDS: [f64; 18] =
@@ -31,6 +32,16 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Counter, "ruvllm_cache_evictions_total", "cached blocks given up for others"),
     (Type::Counter, "ruvllm_model_loads_total", "how often a model was loaded"),
     (Type::Gauge, "ruvllm_model_loaded", "1 while a model is loaded"),
+    (
+        Type::Counter,
+        "ruvllm_adapter_requests_total",
+        "adapters asked for, by whether they were hot or had to be loaded",
+    ),
+    (Type::Counter, "ruvllm_adapter_evictions_total", "adapters that gave way for others"),
+    (Type::Gauge, "ruvllm_adapters", "adapters that are known, by tier: hot, warm (files mapped) or cold"),
+    (Type::Gauge, "ruvllm_adapter_bytes", "bytes of hot adapters, those in use that were replaced among them"),
+    (Type::Gauge, "ruvllm_adapter_committed_bytes", "bytes of the memory for keys and values that adapters have"),
+    (Type::Gauge, "ruvllm_adapter_bytes_max", "bytes that hot adapters may take"),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -133,6 +144,7 @@ impl Metrics {
         let kv_bytes = last.kv_bytes.iter().map(|&(format, _)| (format, 0)).collect();
         let nothing = ServiceStats { kv_bytes, ..ServiceStats::default() };
         self.tell(model, &nothing, &nothing);
+        self.tell_adapters(model, &ManagerStats::default(), &ManagerStats::default());
     }
 
     /// Returns what observes the engine of a model.
@@ -184,6 +196,23 @@ impl Metrics {
             }
             count("ruvllm_cache_evictions_total", &[label], new.evictions, old.evictions);
         }
+    }
+
+    /// Tells what a model's adapters do `now`; `before` it was told the last time.
+    pub(crate) fn tell_adapters(&self, model: &str, now: &ManagerStats, before: &ManagerStats) {
+        let label = ("model", model);
+        for (tier, n) in [("hot", now.n_hot), ("warm", now.n_warm), ("cold", now.n_cold)] {
+            self.gauge("ruvllm_adapters", &[label, ("tier", tier)]).set(n as f64);
+        }
+        self.gauge("ruvllm_adapter_bytes", &[label]).set(now.held_bytes as f64);
+        self.gauge("ruvllm_adapter_committed_bytes", &[label]).set(now.shared_bytes as f64);
+        self.gauge("ruvllm_adapter_bytes_max", &[label]).set(now.total_bytes as f64);
+        let count = |name, labels: &[(&'static str, &str)], now: u64, before: u64| {
+            self.counter(name, labels).increment(now.saturating_sub(before));
+        };
+        count("ruvllm_adapter_requests_total", &[label, ("found", "hot")], now.n_hits, before.n_hits);
+        count("ruvllm_adapter_requests_total", &[label, ("found", "loaded")], now.n_loads, before.n_loads);
+        count("ruvllm_adapter_evictions_total", &[label], now.n_evictions, before.n_evictions);
     }
 
     /// Returns the text of `/metrics`.

@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
+use ruvllm_lora::manager::ManagerStats;
 use tokio::sync::Notify;
 
-use crate::auth::Keys;
+use crate::adapters::{AdapterOptions, Adapters};
+use crate::auth::{Keys, Quota};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::options::{ServerError, ServerOptions};
@@ -28,23 +30,29 @@ pub struct ModelSource {
     name: String,
     engine: Option<Engine>,
     load: Option<Loader>,
+    adapters: AdapterOptions,
 }
 
 impl ModelSource {
     /// A model that `load` loads whenever it is asked for and not there.
     pub fn new(name: impl Into<String>, load: Loader) -> ModelSource {
-        ModelSource { name: name.into(), engine: None, load: Some(load) }
+        ModelSource { name: name.into(), engine: None, load: Some(load), adapters: AdapterOptions::default() }
     }
 
     /// A model that is loaded already. It is never dropped, unless [`ModelSource::with_engine`] gave it to one that can be
     /// loaded again.
     pub fn loaded(name: impl Into<String>, engine: Engine) -> ModelSource {
-        ModelSource { name: name.into(), engine: Some(engine), load: None }
+        ModelSource { name: name.into(), engine: Some(engine), load: None, adapters: AdapterOptions::default() }
     }
 
     /// Begins with an engine that is loaded already.
     pub fn with_engine(self, engine: Engine) -> ModelSource {
         ModelSource { engine: Some(engine), ..self }
+    }
+
+    /// Gives it adapters, and memory for them.
+    pub fn with_adapters(self, adapters: AdapterOptions) -> ModelSource {
+        ModelSource { adapters, ..self }
     }
 }
 
@@ -60,6 +68,8 @@ pub(crate) struct Model {
     pub name: Arc<str>,
     pub service: Service,
     pub grammars: Grammars,
+    /// What changes it, by name.
+    pub adapters: Arc<Adapters>,
 }
 
 /// How a slot stands, for those who ask.
@@ -69,11 +79,13 @@ pub(crate) struct Standing {
     pub state: &'static str,
     /// As it was when it was last loaded.
     pub info: Option<ModelInfo>,
+    pub adapters: Arc<Adapters>,
 }
 
 struct Slot {
     name: Arc<str>,
     load: Option<Arc<Loader>>,
+    adapters: Arc<Adapters>,
     inner: Mutex<Inner>,
     /// The state has changed.
     changed: Notify,
@@ -83,8 +95,21 @@ struct Inner {
     state: State,
     info: Option<ModelInfo>,
     used_at: Instant,
-    /// What the metrics know of the engine that is loaded.
+    /// What the metrics know of the engine that is loaded, and of its adapters.
     told: ServiceStats,
+    told_adapters: ManagerStats,
+}
+
+impl Inner {
+    fn new() -> Inner {
+        Inner {
+            state: State::Unloaded,
+            info: None,
+            used_at: Instant::now(),
+            told: ServiceStats::default(),
+            told_adapters: ManagerStats::default(),
+        }
+    }
 }
 
 enum State {
@@ -157,14 +182,13 @@ impl Models {
             keys: Arc::clone(keys),
             memory: tokio::sync::Mutex::new(()),
         };
-        for ModelSource { name, engine, load } in sources {
+        for ModelSource { name, engine, load, adapters } in sources {
             if models.slots.iter().any(|slot| *slot.name == *name) {
                 return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
             }
             let name: Arc<str> = name.into();
-            let inner =
-                Inner { state: State::Unloaded, info: None, used_at: Instant::now(), told: ServiceStats::default() };
-            let slot = Slot { name, load: load.map(Arc::new), inner: Mutex::new(inner), changed: Notify::new() };
+            let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
+            let slot = Slot { name, load, adapters, inner: Mutex::new(Inner::new()), changed: Notify::new() };
             if let Some(engine) = engine {
                 models.put(&slot, engine)?;
             }
@@ -182,14 +206,19 @@ impl Models {
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer };
+        let quotas = self.keys.quotas();
+        let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
         let (service, thread) = Service::start(engine, options)?;
-        for (tenant, bytes) in self.keys.quotas() {
-            service.set_tenant_quota(tenant, bytes);
+        service.share_memory(&adapters)?;
+        for (tenant, quota) in quotas {
+            service.set_tenant_quota(tenant, quota.kv_bytes);
         }
         self.metrics.loaded(&slot.name);
-        let model = Model { name: Arc::clone(&slot.name), service, grammars: Grammars::default() };
+        let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
+        let model = Model { name, service, grammars: Grammars::default(), adapters };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
+        inner.told_adapters = ManagerStats::default();
         drop(inner);
         slot.set(State::Loaded(Arc::new(model), thread));
         Ok(())
@@ -205,9 +234,25 @@ impl Models {
                 State::Loaded(..) => "loaded",
                 State::Failed(..) => "failed",
             };
-            Standing { name: Arc::clone(&slot.name), state, info: inner.info.clone() }
+            let adapters = Arc::clone(&slot.adapters);
+            Standing { name: Arc::clone(&slot.name), state, info: inner.info.clone(), adapters }
         };
         self.slots.iter().map(standing).collect()
+    }
+
+    /// Returns the adapters of all models.
+    pub(crate) fn adapters(&self) -> Vec<(Arc<str>, Arc<Adapters>)> {
+        self.slots.iter().map(|slot| (Arc::clone(&slot.name), Arc::clone(&slot.adapters))).collect()
+    }
+
+    /// Splits what a request calls a model into its name and that of an adapter: `model:adapter`, where no model is
+    /// called so as a whole.
+    pub(crate) fn split<'a>(&self, name: Option<&'a str>) -> (Option<&'a str>, Option<&'a str>) {
+        let is_model = |name: &str| self.slots.iter().any(|slot| *slot.name == *name);
+        match name.and_then(|name| name.rsplit_once(':')) {
+            Some((model, adapter)) if !name.is_some_and(is_model) && is_model(model) => (Some(model), Some(adapter)),
+            _ => (name, None),
+        }
     }
 
     /// Returns the model of this name, or the first, loading it if it is not there.
@@ -309,6 +354,7 @@ impl Models {
         }
         let last = model.service.stats();
         self.tell(slot, &last);
+        slot.adapters.detach();
         drop(model);
         self.metrics.unloaded(&slot.name, &last);
         slot.set(State::Unloaded);
@@ -339,6 +385,7 @@ impl Models {
                     return Err(ServerError::new("the engine's thread ended by an internal error"));
                 }
                 let last = slot.lock().told.clone();
+                slot.adapters.detach();
                 self.metrics.unloaded(&slot.name, &last);
                 slot.set(State::Unloaded);
             } else if is_due {
@@ -365,13 +412,18 @@ impl Models {
         let mut inner = slot.lock();
         self.metrics.tell(&slot.name, stats, &inner.told);
         inner.told = stats.clone();
+        if let Some(stats) = slot.adapters.stats() {
+            self.metrics.tell_adapters(&slot.name, &stats, &inner.told_adapters);
+            inner.told_adapters = stats;
+        }
     }
 
     /// Limits what a tenant's requests hold, in all models.
     pub(crate) fn set_quotas(&self) {
         let quotas = self.keys.quotas();
         for model in self.loaded() {
-            quotas.iter().for_each(|&(tenant, bytes)| model.service.set_tenant_quota(tenant, bytes));
+            quotas.iter().for_each(|&(tenant, quota)| model.service.set_tenant_quota(tenant, quota.kv_bytes));
+            model.adapters.set_quotas(&of_adapters(&quotas));
         }
     }
 
@@ -400,6 +452,11 @@ impl Models {
         }
         Ok(engines)
     }
+}
+
+/// Returns what of quotas limits adapters.
+fn of_adapters(quotas: &[(u64, Quota)]) -> Vec<(u64, Option<usize>)> {
+    quotas.iter().map(|&(tenant, quota)| (tenant, quota.adapter_bytes)).collect()
 }
 
 fn not_loaded(line: &str) -> ApiError {

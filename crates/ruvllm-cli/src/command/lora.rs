@@ -5,12 +5,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use ruvllm_engine::{AdapterSet, Engine, FactorFormat};
+use ruvllm_engine::{AdapterSet, Engine, FactorFormat, LoadOptions};
 use ruvllm_gguf::GgufFile;
 use ruvllm_lora::format::{self, ModelFacts, gguf, peft};
 use ruvllm_lora::manager::check_name;
-use ruvllm_lora::merge::{Method, merge};
-use ruvllm_lora::{Adapter, LoraError};
+use ruvllm_lora::merge::{Merged, Method, merge};
+use ruvllm_lora::{Adapter, LoraError, mixture};
 use serde_json::json;
 
 use super::App;
@@ -23,6 +23,7 @@ Examples:
   ruvllm lora info ./adapter
   ruvllm lora add poet ./adapter && ruvllm run --lora poet --prompt \"A line about rain.\"
   ruvllm lora merge ./a:0.7 ./b:0.3 --rank 8 --out merged.gguf
+  ruvllm lora merge poet --into-model --out poet-model.gguf
   ruvllm lora export poet --out ./peft-folder
 
 An adapter is a PEFT folder (adapter_config.json, adapter_model.safetensors), a GGUF file, or a name
@@ -111,10 +112,26 @@ struct MergeArgs {
     /// Where to write: a GGUF file, or a PEFT folder if the name has another ending
     #[arg(long, value_name = "PATH")]
     out: PathBuf,
+    /// Write the model with the adapters in it instead of an adapter: each is added with its weight
+    #[arg(long, conflicts_with_all = ["method", "rank", "density", "t", "seed"])]
+    into_model: bool,
+    /// How the changed tensors of the model are written
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = MergedArg::F16, requires = "into_model")]
+    tensors: MergedArg,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MergedArg {
+    /// 32-bit floats
+    F32,
+    /// 16-bit floats
+    F16,
+    /// 8 bits with a scale per 32
+    Q8,
 }
 
 #[derive(Args, Debug)]
@@ -180,9 +197,18 @@ impl LoraArgs {
     /// One cannot be read or does not fit the model, or they are too many.
     pub fn load(&self, app: &App, engine: &Engine) -> Result<AdapterSet> {
         let loader = engine.adapter_loader();
+        let paths = self.lora.iter().map(|arg| locate(app, &arg.adapter));
+        if let Some(folder) = paths.clone().find(|path| mixture::is_mixture(path)) {
+            if self.lora.len() > 1 || self.lora[0].scale != 1.0 {
+                let line =
+                    format!("{} is several adapters with a gate; it stands alone and has no scale", folder.display());
+                return Err(Error::usage(line));
+            }
+            return Ok(loader.load_mixture(&folder, FactorFormat::default())?);
+        }
         let mut adapters = Vec::with_capacity(self.lora.len());
-        for LoraArg { adapter, scale } in &self.lora {
-            adapters.push((loader.load(&locate(app, adapter), FactorFormat::default())?, *scale));
+        for (path, arg) in paths.zip(&self.lora) {
+            adapters.push((loader.load(&path, FactorFormat::default())?, arg.scale));
         }
         Ok(AdapterSet::new(adapters)?)
     }
@@ -194,7 +220,7 @@ fn folder(app: &App) -> PathBuf {
 }
 
 /// Returns where an adapter is: what was added under the name, else the path.
-fn locate(app: &App, adapter: &str) -> PathBuf {
+pub(super) fn locate(app: &App, adapter: &str) -> PathBuf {
     let is_name = check_name(adapter).is_ok();
     let named = [folder(app).join(format!("{adapter}.gguf")), folder(app).join(adapter)];
     named.into_iter().find(|path| is_name && path.exists()).unwrap_or_else(|| PathBuf::from(adapter))
@@ -356,7 +382,34 @@ impl InfoArgs {
 }
 
 impl MergeArgs {
+    /// Writes the model with the adapters in it.
+    fn into_model(&self, app: &App) -> Result<()> {
+        let path = app.store().locate(&self.model.model, true)?;
+        if self.out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
+            return Err(Error::usage("--out is the model itself; name another file"));
+        }
+        let load = LoadOptions { n_ctx: Some(16), prefix_cache: false, ..LoadOptions::default() };
+        let loader = app.load(&path, &load)?.adapter_loader();
+        let read = |arg: &LoraArg| Ok((loader.read(&locate(app, &arg.adapter))?, arg.scale));
+        let adapters = self.adapters.iter().map(read).collect::<Result<Vec<(Adapter, f32)>>>()?;
+        let borrowed: Vec<(&Adapter, f32)> = adapters.iter().map(|(adapter, scale)| (adapter, *scale)).collect();
+        let merged = match self.tensors {
+            MergedArg::F32 => Merged::F32,
+            MergedArg::F16 => Merged::F16,
+            MergedArg::Q8 => Merged::Q8,
+        };
+        loader.merge_into_model(&borrowed, merged, &self.out)?;
+        let n_bytes = std::fs::metadata(&self.out).map_err(|error| Error::io("read", &self.out, &error))?.len();
+        if self.output.json {
+            return print_json(&json!({ "path": self.out, "bytes": n_bytes, "adapters": borrowed.len() }));
+        }
+        print_line(&format!("wrote {}: {}", self.out.display(), bytes(n_bytes)))
+    }
+
     fn run(&self, app: &App) -> Result<()> {
+        if self.into_model {
+            return self.into_model(app);
+        }
         let facts = facts(app, &self.model)?;
         let read = |arg: &LoraArg| Ok((Arc::new(read(app, &arg.adapter, &facts)?), f64::from(arg.scale)));
         let adapters = self.adapters.iter().map(read).collect::<Result<Vec<_>>>()?;

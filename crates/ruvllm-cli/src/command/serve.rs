@@ -1,14 +1,16 @@
 //! `ruvllm serve`: models behind the APIs of OpenAI and Anthropic.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
 use ruvllm_engine::{Engine, LoadOptions};
-use ruvllm_server::{KeyOptions, ModelSource, ServerOptions, TlsOptions};
+use ruvllm_lora::manager::check_name;
+use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions};
 
-use super::App;
+use super::{App, lora};
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
 use crate::error::{Error, Result};
 use crate::log::{self, LogFormat};
@@ -20,6 +22,7 @@ Examples:
   ruvllm serve                                            SmolLM2 on http://127.0.0.1:8080
   ruvllm serve --model qwen2.5-coder:0.5b --ctx 16384 --parallel 8
   ruvllm serve --model smollm2:135m --model qwen2.5-coder:0.5b --idle-timeout 600
+  ruvllm serve --adapter poet=./poet --adapter facts=facts.gguf --adapters ./more
   ruvllm serve --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem
   curl http://127.0.0.1:8080/v1/chat/completions -H 'content-type: application/json' \\
        -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'
@@ -60,8 +63,8 @@ pub struct ServeArgs {
     /// Seconds that requests may go on after the server was asked to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = count::<0, MAX_SECONDS>, help_heading = "Server")]
     drain: usize,
-    /// File with a line 'name key [concurrent=N] [priority=P] [kv_mib=N] [salt=WORD]' for each API key; read again when
-    /// it changes
+    /// File with a line 'name key [concurrent=N] [priority=P] [kv_mib=N] [adapter_mib=N] [salt=WORD]' for each API key;
+    /// read again when it changes
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
     /// Certificate in PEM, with those that vouch for it: connections are encrypted; read again when it changes
@@ -87,7 +90,7 @@ pub struct ServeArgs {
     context: ContextArgs,
     #[command(flatten)]
     load: LoadArgs,
-    /// Most MiB for keys and values of each model [default: enough for all requests at once]
+    /// Most MiB for keys and values of each model, and its adapters [default: enough for all requests at once]
     #[arg(long, value_name = "MIB", value_parser = count::<2, { 1 << 24 }>, help_heading = "Model")]
     kv_mib: Option<usize>,
     /// Folder that keeps computed prompts for the next start [default: they are kept in memory only]
@@ -96,6 +99,16 @@ pub struct ServeArgs {
     /// Compute every prompt from its first token on, also what is known from before
     #[arg(long, help_heading = "Cache")]
     no_prefix_cache: bool,
+    /// LoRA adapter that requests may name: a PEFT folder, a GGUF file, or without PATH what 'ruvllm lora add' keeps by the
+    /// name; MODEL: stands before it if it is not for the first one; may be given several times
+    #[arg(long, value_name = "[MODEL:]NAME[=PATH]", help_heading = "Adapters")]
+    adapter: Vec<AdapterArg>,
+    /// Folder of adapters that requests may name and load while the server runs; of several models each has its own in it
+    #[arg(long, value_name = "DIR", help_heading = "Adapters")]
+    adapters: Option<PathBuf>,
+    /// Most MiB of that for adapters that are ready for use; those that nobody uses give way to keys and values
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = count::<2, { 1 << 24 }>, help_heading = "Adapters")]
+    adapter_memory: usize,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -110,6 +123,30 @@ pub struct ServeArgs {
     /// Write the log and where the server listens as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// An adapter, what to call it, and which model it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct AdapterArg {
+    /// The first one, if none is named.
+    model: Option<String>,
+    name: String,
+    path: String,
+}
+
+impl FromStr for AdapterArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<AdapterArg, String> {
+        let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
+        // Names of models may hold colons, those of adapters none.
+        let (model, name) = name.rsplit_once(':').map_or((None, name), |(model, name)| (Some(model.to_owned()), name));
+        check_name(name).map_err(|error| error.to_string())?;
+        if path == Some("") {
+            return Err("use NAME=PATH, or NAME alone for one that 'ruvllm lora add' keeps".to_owned());
+        }
+        Ok(AdapterArg { model, name: name.to_owned(), path: path.unwrap_or(name).to_owned() })
+    }
 }
 
 impl ServeArgs {
@@ -161,6 +198,7 @@ impl ServeArgs {
             let load = LoadOptions {
                 n_seq_max: self.parallel,
                 kv_bytes: self.kv_mib.map(|mib| mib << 20),
+                adapter_bytes: self.adapter_memory << 20,
                 prefix_cache: !self.no_prefix_cache,
                 cache_dir: self.cache_dir(&name),
                 draft: if i == 0 { self.speculation.draft(app)? } else { None },
@@ -168,21 +206,52 @@ impl ServeArgs {
             };
             let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
             let source = ModelSource::new(&name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
+            let source = source.with_adapters(self.adapters(app, &name, i == 0)?);
             models.push(match engine {
                 Some(engine) => source.with_engine(engine),
                 None => source,
             });
             names.push(name);
         }
+        self.check_adapters(&names)?;
         Ok((names, models))
+    }
+
+    /// Returns the adapters of a model.
+    fn adapters(&self, app: &App, model: &str, is_first: bool) -> Result<AdapterOptions> {
+        let folder = self.adapters.as_ref().map(|folder| self.own_folder(folder, model));
+        if let Some(folder) = folder.as_ref().filter(|folder| !folder.is_dir()) {
+            let line = format!("--adapters: there is no folder {}; make it", folder.display());
+            return Err(Error::failure(line));
+        }
+        let is_its_own = |arg: &&AdapterArg| arg.model.as_deref().map_or(is_first, |named| named == model);
+        let named = self.adapter.iter().filter(is_its_own);
+        let named = named.map(|arg| (arg.name.clone(), lora::locate(app, &arg.path))).collect();
+        Ok(AdapterOptions { folder, named, bytes_max: self.adapter_memory << 20 })
+    }
+
+    /// Checks that adapters are for models that are served.
+    fn check_adapters(&self, names: &[String]) -> Result<()> {
+        let unknown = self.adapter.iter().find_map(|arg| arg.model.as_ref().filter(|model| !names.contains(model)));
+        match unknown {
+            None => Ok(()),
+            Some(model) => {
+                let line = format!("--adapter: the model '{model}' is not served; {} are", names.join(", "));
+                Err(Error::usage(line))
+            }
+        }
     }
 
     /// Returns the cache folder of a model: of several each has its own within.
     fn cache_dir(&self, name: &str) -> Option<PathBuf> {
-        let folder = self.cache_dir.clone()?;
+        self.cache_dir.as_ref().map(|folder| self.own_folder(folder, name))
+    }
+
+    /// Returns what a model has of a folder: of several each has its own within.
+    fn own_folder(&self, folder: &Path, name: &str) -> PathBuf {
         let own: String =
             name.chars().map(|c| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '_' }).collect();
-        Some(if self.model.len() > 1 { folder.join(own) } else { folder })
+        if self.model.len() > 1 { folder.join(own) } else { folder.to_owned() }
     }
 
     fn options(&self, app: &App) -> Result<ServerOptions> {
@@ -223,4 +292,22 @@ fn model_name(name: &str) -> String {
     let is_path = name.ends_with(".gguf") && !name.starts_with("hf:") && !name.starts_with("pypi:");
     let stem = std::path::Path::new(name).file_stem().filter(|_| is_path);
     stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_have_a_name_a_path_and_perhaps_a_model() {
+        let of = |text: &str| {
+            let arg = text.parse::<AdapterArg>().ok()?;
+            Some((arg.model.unwrap_or_default(), arg.name, arg.path))
+        };
+        let some = |model: &str, name: &str, path: &str| Some((model.to_owned(), name.to_owned(), path.to_owned()));
+        assert_eq!(of("poet=./a=b/c"), some("", "poet", "./a=b/c"));
+        assert_eq!(of("poet"), some("", "poet", "poet"));
+        assert_eq!(of("smollm2:135m:poet=p.gguf"), some("smollm2:135m", "poet", "p.gguf"));
+        assert!(of("=x").is_none() && of("a/b=x").is_none() && of("a=").is_none() && of("").is_none());
+    }
 }

@@ -120,6 +120,44 @@ fn prompts_are_known_after_a_restart() {
 }
 
 #[test]
+fn adapters_are_served_by_their_names() {
+    let bench = Bench::new();
+    let testdata = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../ruvllm-lora/testdata");
+    let qv = testdata.join("llama-qv");
+    let folder = testdata.to_string_lossy().into_owned();
+    assert!(
+        bench
+            .run(["lora", "add", "kept", &qv.to_string_lossy(), "--model", &tiny().to_string_lossy()])
+            .status
+            .success()
+    );
+    let named = format!("poet={}", qv.display());
+    let args = ["--alias", "tiny", "--adapter", &named, "--adapter", "tiny:kept", "--adapters", &folder];
+    let server = Server::start(&bench, &args);
+    let list = server.ask("GET /v1/adapters", &Value::Null);
+    for name in ["\"poet\"", "\"kept\"", "\"llama-all\"", "\"gpt2\""] {
+        assert!(list.contains(name), "{list}");
+    }
+    let said = |model: &str| {
+        let answer = server.ask("POST /v1/completions", &json!({ "prompt": "Once", "max_tokens": 8, "model": model }));
+        let text = answer.split("\"text\":").nth(1).and_then(|rest| rest.split("}],").next());
+        text.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    };
+    assert!(said("tiny:poet") == said("tiny:kept") && said("tiny:poet") == said("tiny:llama-qv"));
+    assert_ne!(said("tiny"), said("tiny:poet"));
+    let metrics = server.ask("GET /metrics", &Value::Null);
+    assert!(metrics.contains("ruvllm_adapter_bytes_max{model=\"tiny\"} 268435456"), "{metrics}");
+    server.end("-TERM");
+
+    let model = tiny().to_string_lossy().into_owned();
+    let run = |args: &[&str]| error_line(&bench.run([&["serve", "--port", "0", "--model", &model], args].concat()), 1);
+    let gpt2 = format!("poet={}", testdata.join("gpt2").display());
+    assert!(run(&["--adapter", &gpt2]).contains("adapter 'poet': "), "{}", run(&["--adapter", &gpt2]));
+    assert!(run(&["--adapters", "/nowhere/at/all"]).contains("there is no folder /nowhere/at/all"));
+    assert!(run(&["--adapter", "x=/nowhere"]).contains("/nowhere"));
+}
+
+#[test]
 fn keys_are_asked_for() {
     let bench = Bench::new();
     let keys = bench.file("keys.txt", "ann key-of-ann\n").to_string_lossy().into_owned();

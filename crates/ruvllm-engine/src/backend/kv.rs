@@ -1,11 +1,12 @@
 //! The cache of a backend: block pool, open sequences, prefix cache and the memory they share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ruvllm_kvcache::{
     Ageing, BlockPool, CacheStats, KvError, KvErrorKind, KvLayout, KvPolicy, Level, MemoryBudget, Namespace,
-    NamespaceBuilder, Owner, PrefixCache, Pressure, Sequence, Usage,
+    NamespaceBuilder, Owner, PAGE_BYTES, PageLender, PrefixCache, Pressure, Sequence, Usage,
 };
+use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 
 use super::persist::Persist;
@@ -47,6 +48,9 @@ pub(super) struct KvStore {
     pub(super) budget: MemoryBudget,
     n_ctx: usize,
     pub(super) policy: KvPolicy,
+    /// Have some of the memory, and give it back while nobody uses them.
+    adapters: Weak<AdapterManager>,
+    lender: PageLender,
 }
 
 impl KvStore {
@@ -62,7 +66,53 @@ impl KvStore {
     ) -> KvStore {
         let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
         let sequences = (0..n_seq_max).map(|_| None).collect();
-        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx, policy }
+        let (adapters, lender) = (Weak::new(), pool.lender());
+        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx, policy, adapters, lender }
+    }
+
+    /// Shares the memory with adapters, and returns the most pages that they may have: they leave room for one whole
+    /// context, or half of the memory where that is less, so that one sequence can always go on.
+    pub(super) fn share_with(&mut self, adapters: Weak<AdapterManager>) -> (PageLender, usize) {
+        self.adapters = adapters;
+        let total = self.budget.total_bytes();
+        let n_blocks = KvLayout::blocks_for(self.n_ctx);
+        let context = self.pool.memory_for(n_blocks);
+        (self.lender.clone(), (total.saturating_sub(context)).max(total / 2) / PAGE_BYTES)
+    }
+
+    /// Lends pages beside `keep_bytes` that sequences may come to need; cached prefixes give way.
+    pub(super) fn lend(&mut self, n_pages: usize, keep_bytes: usize) -> bool {
+        let usage = self.usage();
+        let room = usage.free * self.block_bytes() + usage.cached_only_bytes;
+        let wanted = n_pages * PAGE_BYTES;
+        // What idle blocks lie in is room as well, which free ones are counted in.
+        if room < keep_bytes.saturating_add(wanted) {
+            return false;
+        }
+        loop {
+            self.pool.reclaim(0);
+            if self.lender.lend(n_pages) {
+                return true;
+            }
+            let n_blocks = wanted.div_ceil(self.block_bytes().max(1));
+            if self.prefixes.as_mut().is_none_or(|prefixes| prefixes.evict(n_blocks) == 0) {
+                return false;
+            }
+        }
+    }
+
+    /// Returns the bytes that adapters would give back.
+    fn idle_adapter_bytes(&self) -> usize {
+        match self.lender.n_lent() {
+            0 => 0,
+            _ => self.adapters.upgrade().map_or(0, |adapters| adapters.idle_pages() * PAGE_BYTES),
+        }
+    }
+
+    /// Has idle adapters give back memory for `n_blocks` blocks, and returns whether they gave any.
+    fn take_from_adapters(&self, n_blocks: usize) -> bool {
+        let n_pages = (n_blocks * self.block_bytes()).div_ceil(PAGE_BYTES) + 1;
+        self.lender.n_lent() > 0 && self.adapters.upgrade().is_some_and(|adapters| adapters.give_way(n_pages) > 0)
     }
 
     pub(super) fn get(&self, seq: SeqId) -> Option<&Open> {
@@ -132,7 +182,7 @@ impl KvStore {
     pub(super) fn room(&self) -> KvRoom {
         let usage = self.usage();
         KvRoom {
-            free_bytes: usage.free * self.block_bytes() + usage.cached_only_bytes,
+            free_bytes: usage.free * self.block_bytes() + usage.cached_only_bytes + self.idle_adapter_bytes(),
             committed_bytes: usage.committed_bytes,
             free_seqs: self.sequences.iter().filter(|open| open.is_none()).count(),
         }
@@ -265,7 +315,13 @@ impl KvStore {
         loop {
             let sequence = &mut self.sequences[seq.0].as_mut().expect("checked to be open").sequence;
             let result = self.pool.reserve(sequence, n);
-            let Err(KvErrorKind::PoolFull { .. }) = result.as_ref().map_err(KvError::kind) else { return result };
+            let Err(KvErrorKind::PoolFull { needed, free, .. }) = result.as_ref().map_err(KvError::kind) else {
+                return result;
+            };
+            // Who comes first when memory runs short: sequences, then cached prefixes, then adapters.
+            if self.take_from_adapters(needed.saturating_sub(free).max(1)) {
+                continue;
+            }
             // Fewer bits first; what only the cache holds gives way if that is not enough.
             if self.shrink(kernels, SHRUNK_AT_ONCE) == 0 {
                 break;
@@ -302,9 +358,17 @@ impl KvStore {
         }
     }
 
+    /// Tells the budget what is held, without telling cached blocks from those of sequences.
+    pub(super) fn note_held(&mut self) {
+        // Pages are lent on this thread alone: what comes back between the two looks does no harm.
+        let lent = self.lender.n_lent() * PAGE_BYTES;
+        let blocks = self.pool.held_bytes();
+        self.budget.set_held(&[(Owner::Sequences, blocks), (Owner::Cache, 0), (Owner::Adapters, lent)]);
+    }
+
     /// Returns how full the memory is. Evicting and quantising happen by themselves.
     pub(super) fn pressure(&mut self) -> Pressure {
-        self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0)]);
+        self.note_held();
         // Telling who holds what takes a look at every cached block, and matters only when memory runs short.
         if let (Some(prefixes), true) = (&self.prefixes, self.budget.pressure().level > Level::Low) {
             let usage = prefixes.usage(&self.pool);

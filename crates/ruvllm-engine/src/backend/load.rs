@@ -45,6 +45,10 @@ pub struct LoadOptions {
     /// enough for every sequence's whole context, and with `prefix_cache` at least an eighth of the available memory,
     /// up to 1 GiB.
     pub kv_bytes: Option<usize>,
+    /// Bytes of the memory for keys and values that are meant for adapters which share it
+    /// ([`Service::share_memory`](crate::Service::share_memory)): where `kv_bytes` does not say how much there is, there is
+    /// so much more.
+    pub adapter_bytes: usize,
     /// Keep what was computed for prompts that start alike. Models with recurrent state and encoders never do.
     pub prefix_cache: bool,
     /// Folder where the prefix cache keeps whole blocks, and where sessions are, over restarts; `None` for neither. One
@@ -69,6 +73,7 @@ impl Default for LoadOptions {
             kv: KvPolicy::F16,
             n_seq_max: 1,
             kv_bytes: None,
+            adapter_bytes: 0,
             prefix_cache: true,
             cache_dir: None,
             cache_bytes: None,
@@ -179,8 +184,15 @@ impl NativeBackend {
         }
         // What it computes is not kept on disk: it is cheap, and other files are other models.
         let n_ctx = Some(self.info().n_ctx);
-        let own =
-            LoadOptions { n_ctx, kv: KvPolicy::F16, kv_bytes: None, cache_dir: None, draft: None, ..options.clone() };
+        let own = LoadOptions {
+            n_ctx,
+            kv: KvPolicy::F16,
+            kv_bytes: None,
+            adapter_bytes: 0,
+            cache_dir: None,
+            draft: None,
+            ..options.clone()
+        };
         let backend = NativeBackend::open(&draft.path, &own, self.compute().clone(), progress)?;
         for (what, backend) in [("the model", &*self), ("the draft model", &backend)] {
             let name = &backend.info().name;
@@ -232,6 +244,7 @@ fn budget(
         let contexts = model.kv_layout.memory_for(options.kv.formats(), n_blocks);
         let share = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
         let least = if with_prefixes { contexts.max(share) } else { contexts };
+        let least = least.saturating_add(options.adapter_bytes);
         least.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX)
     });
     let reliefs = [Relief::Quantise, Relief::Evict, Relief::Reject];

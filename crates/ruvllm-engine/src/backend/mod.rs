@@ -14,10 +14,12 @@ pub use native::NativeBackend;
 pub(crate) use native::context_line;
 pub(crate) use persist::Persist;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ruvllm_kernels::Isa;
-use ruvllm_kvcache::{CacheStats, Usage};
+use ruvllm_kvcache::{CacheStats, PageLender, Usage};
+use ruvllm_lora::AdapterSet;
+use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 
 use crate::generate::Generation;
@@ -115,7 +117,7 @@ pub struct KnownPrefix {
 /// What new and growing sequences can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvRoom {
-    /// Bytes for keys and values that nobody holds, or the prefix cache alone, which gives them up.
+    /// Bytes for keys and values that nobody holds, or the prefix cache or idle adapters alone, which give them up.
     pub free_bytes: usize,
     /// Sequences that can be opened.
     pub free_seqs: usize,
@@ -255,11 +257,26 @@ pub trait LlmBackend: Send {
     /// Forgets all cached prefixes.
     fn clear_cache(&mut self);
 
-    /// Returns what is read from the vectors of a text's tokens.
+    /// Has adapters share the memory for keys and values: idle ones give way when it runs short. Returns what lends it to
+    /// them, and how many pages at most; `None` if they have memory of their own.
+    fn share_with(&mut self, adapters: Weak<AdapterManager>) -> Option<(PageLender, usize)> {
+        drop(adapters);
+        None
+    }
+
+    /// Lends pages of the memory for keys and values, beside `keep_bytes` that sequences may come to need; cached prefixes
+    /// give way. Returns whether they were lent.
+    fn lend(&mut self, n_pages: usize, keep_bytes: usize) -> bool {
+        let _ = (n_pages, keep_bytes);
+        false
+    }
+
+    /// Returns what is read from the vectors of a text's tokens, with adapters.
     ///
     /// # Errors
-    /// The tokens do not fit the model, or it cannot give this.
-    fn embed(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError>;
+    /// The tokens do not fit the model, or it cannot give this; [`ErrorKind::Adapter`](crate::ErrorKind::Adapter) if the
+    /// adapters were loaded for another model.
+    fn embed(&mut self, tokens: &[u32], readout: Readout, adapters: &AdapterSet) -> Result<Vec<f32>, EngineError>;
 
     /// Starts a request and returns the stream of its tokens.
     ///

@@ -1,10 +1,12 @@
 //! The native backend: packed weights, paged KV cache, SIMD kernels on the CPU.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
-use ruvllm_kvcache::{CacheStats, KvPolicy, Pressure, Usage};
+use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
+use ruvllm_lora::gate::{Gate, GateScratch};
+use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
@@ -48,6 +50,7 @@ pub struct NativeBackend {
     views: Vec<attention::Segment<'static>>,
     tails: Vec<attention::Segment<'static>>,
     adapted: AdaptedRows,
+    gating: Gating,
     micros: Vec<Option<Arc<MicroLora>>>,
     targets: Arc<Targets>,
 }
@@ -78,6 +81,7 @@ impl NativeBackend {
             views: Vec::with_capacity(n_seq_max),
             tails: Vec::with_capacity(n_seq_max),
             adapted: AdaptedRows::new(n_rows, n_seq_max),
+            gating: Gating::default(),
             micros: Vec::with_capacity(n_seq_max),
             targets: Arc::new(targets),
         };
@@ -165,9 +169,16 @@ impl NativeBackend {
     }
 
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {
-        match adapters.fits(&self.targets) {
-            true => Ok(()),
-            false => Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model")),
+        if !adapters.fits(&self.targets) {
+            return Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model"));
+        }
+        let n_embd = self.model.hparams.n_embd;
+        match adapters.gate().map(|gate| gate.shape().n_embd).filter(|&other| other != n_embd) {
+            None => Ok(()),
+            Some(other) => {
+                let line = format!("the gate is for embeddings of {other} values; this model's have {n_embd}");
+                Err(EngineError::new(ErrorKind::Adapter, line))
+            }
         }
     }
 
@@ -235,7 +246,15 @@ impl NativeBackend {
         self.micros.clear();
         for rows in &self.rows {
             let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
-            self.adapted.push(rows.n, &open.scope.adapters);
+            let set = &open.scope.adapters;
+            match set.gate() {
+                None => self.adapted.push(rows.n, set),
+                Some(gate) => {
+                    let new = &self.tokens[rows.first..rows.first + rows.n];
+                    let weights = self.gating.weigh(gate, (&open.tokens, new), &self.model, &self.compute);
+                    self.adapted.push_gated(rows.n, set, weights);
+                }
+            }
             self.micros.push(open.micro.clone());
         }
         for (view, wanted) in views.iter().zip(&self.wanted) {
@@ -253,6 +272,8 @@ impl NativeBackend {
         let n = self.state.run(&self.model, &self.compute, pool, &batch, logits_at);
         self.views = recycle(views);
         self.tails = recycle(tails);
+        // Adapters of requests that end with this pass can give way then, not with the next one.
+        self.adapted.clear();
         for rows in &self.rows {
             self.kv.advance(SeqId(rows.state_idx), &self.tokens[rows.first..rows.first + rows.n]);
         }
@@ -260,8 +281,8 @@ impl NativeBackend {
     }
 
     /// Computes a sequence of its own and returns its vector by `pooling`: `[n_embd]`, of any length.
-    fn pooled(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
-        let seq = self.new_sequence()?;
+    fn pooled(&mut self, tokens: &[u32], pooling: Pooling, adapters: &AdapterSet) -> Result<Vec<f32>, EngineError> {
+        let seq = self.new_adapted_sequence(adapters)?;
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
             self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
@@ -427,6 +448,14 @@ impl LlmBackend for NativeBackend {
         self.kv.clear_cache();
     }
 
+    fn share_with(&mut self, adapters: Weak<AdapterManager>) -> Option<(PageLender, usize)> {
+        Some(self.kv.share_with(adapters))
+    }
+
+    fn lend(&mut self, n_pages: usize, keep_bytes: usize) -> bool {
+        self.kv.lend(n_pages, keep_bytes)
+    }
+
     fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError> {
         self.check(segments)?;
         if self.model.output.head.is_none() {
@@ -453,10 +482,10 @@ impl LlmBackend for NativeBackend {
         })
     }
 
-    fn embed(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError> {
+    fn embed(&mut self, tokens: &[u32], readout: Readout, adapters: &AdapterSet) -> Result<Vec<f32>, EngineError> {
         match readout {
             Readout::Embedding(pooling) => {
-                let vector = self.pooled(tokens, pooling.unwrap_or(self.model.pooling))?;
+                let vector = self.pooled(tokens, pooling.unwrap_or(self.model.pooling), adapters)?;
                 Ok(embedding::unit(vector))
             }
             Readout::Score { .. } if self.model.ranker.is_none() => {
@@ -465,7 +494,7 @@ impl LlmBackend for NativeBackend {
             }
             Readout::Score { n_first } => {
                 self.state.second_from = n_first;
-                let vector = self.pooled(tokens, Pooling::Cls);
+                let vector = self.pooled(tokens, Pooling::Cls, adapters);
                 self.state.second_from = usize::MAX;
                 let vector = vector?;
                 Ok(self.model.ranker.iter().map(|ranker| ranker.score(&vector)).collect())
@@ -475,6 +504,27 @@ impl LlmBackend for NativeBackend {
 
     fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
         Generation::start(self, request)
+    }
+}
+
+/// Has gates weigh adapters. What it keeps is for the next pass to find its memory.
+#[derive(Default)]
+struct Gating {
+    scratch: GateScratch,
+    tokens: Vec<u32>,
+    weights: Vec<f32>,
+}
+
+impl Gating {
+    /// Returns what a gate says to the rows of `new` tokens behind those that are `known`: `[new, n_adapters]`.
+    fn weigh(&mut self, gate: &Gate, (known, new): (&[u32], &[u32]), model: &Model, compute: &Compute) -> &[f32] {
+        self.tokens.clear();
+        self.tokens.extend_from_slice(&known[known.len().saturating_sub(gate.shape().window - 1)..]);
+        self.tokens.extend_from_slice(new);
+        self.weights.clear();
+        let mut embed = |token: u32, out: &mut [f32]| model.input.tokens.row(&compute.kernels, token as usize, out);
+        gate.weigh(&self.tokens, new.len(), &mut embed, &mut self.scratch, &mut self.weights);
+        &self.weights
     }
 }
 

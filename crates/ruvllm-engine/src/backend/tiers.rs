@@ -2,7 +2,7 @@
 
 use ruvllm_kernels::attention::Table;
 use ruvllm_kernels::team::Team;
-use ruvllm_kvcache::{KvPolicy, Level, Owner, Relief};
+use ruvllm_kvcache::{KvPolicy, Level, Relief};
 
 use super::SeqId;
 use super::kv::{IDLE_BYTES, KvStore};
@@ -59,7 +59,7 @@ impl KvStore {
 
     /// Returns how full the memory is, without telling who holds it.
     fn level(&mut self) -> Level {
-        self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0)]);
+        self.note_held();
         self.budget.pressure().level
     }
 

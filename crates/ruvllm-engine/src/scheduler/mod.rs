@@ -322,6 +322,14 @@ impl<'a> Scheduler<'a> {
         self.running.iter_mut().for_each(|task| task.prepare(self.backend));
     }
 
+    /// Lends pages of the memory for keys and values beside what those that run may come to need, and returns whether they
+    /// were lent.
+    pub(crate) fn lend(&mut self, n_pages: usize) -> bool {
+        let growth = |task: &Task| task.as_running(self.backend, 0).growth_bytes;
+        let keep_bytes = self.running.iter().map(growth).sum();
+        self.backend.lend(n_pages, keep_bytes)
+    }
+
     /// Sends a running request back to wait.
     fn preempt(&mut self, i: usize, by_quota: bool) {
         let mut task = self.running.remove(i);

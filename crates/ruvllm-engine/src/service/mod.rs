@@ -28,6 +28,7 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+mod memory;
 mod owner;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ruvllm_kvcache::{CacheStats, Usage};
+use ruvllm_lora::AdapterSet;
+use ruvllm_lora::manager::AdapterManager;
 
 use crate::answer;
 use crate::backend::{LlmBackend, ModelInfo, Readout};
@@ -48,7 +51,7 @@ use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::text::ModelText;
 use crate::{EngineError, ErrorKind};
-use owner::{Command, Owner};
+use owner::{Command, EmbedJob, Owner};
 
 /// How a service runs.
 pub struct ServiceOptions {
@@ -293,17 +296,24 @@ impl Service {
     /// # Errors
     /// As [`Service::submit`].
     pub fn embed(&self, tokens: Vec<u32>, sink: EmbedSink) -> Result<Ticket, EngineError> {
-        self.read_out(tokens, Readout::Embedding(None), sink)
+        self.read_out(tokens, Readout::Embedding(None), AdapterSet::default(), sink)
     }
 
-    /// Computes what is read from the vectors of a text's tokens, as [`Service::embed`] does.
+    /// Computes what is read from the vectors of a text's tokens with adapters, as [`Service::embed`] does.
     ///
     /// # Errors
     /// As [`Service::submit`].
-    pub fn read_out(&self, tokens: Vec<u32>, readout: Readout, sink: EmbedSink) -> Result<Ticket, EngineError> {
+    pub fn read_out(
+        &self,
+        tokens: Vec<u32>,
+        readout: Readout,
+        adapters: AdapterSet,
+        sink: EmbedSink,
+    ) -> Result<Ticket, EngineError> {
         self.enter()?;
         let cancel = CancelToken::default();
-        self.send(Command::Embed { tokens, readout, cancel: cancel.clone(), sink })?;
+        let job = EmbedJob { tokens, readout, adapters, cancel: cancel.clone(), sink };
+        self.send(Command::Embed(job))?;
         Ok(Ticket(cancel))
     }
 
@@ -311,6 +321,21 @@ impl Service {
     pub fn set_tenant_quota(&self, tenant: u64, bytes: Option<usize>) {
         // An owner that has ended limits nobody.
         let _ = self.commands.send(Command::Quota(tenant, bytes));
+    }
+
+    /// Has adapters share the memory for keys and values instead of having their own: both together take no more than
+    /// that. Adapters that nobody uses give way to keys and values; to adapters give way cached prefixes, but not what
+    /// requests that run may come to need. To be called once, before any is loaded.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stopped`] if the owner's thread has ended.
+    pub fn share_memory(&self, adapters: &Arc<AdapterManager>) -> Result<(), EngineError> {
+        let (reply, lent) = mpsc::sync_channel(1);
+        self.commands.send(Command::Share(Arc::downgrade(adapters), reply)).map_err(|_| ended())?;
+        if let Some((lender, n_pages_max)) = lent.recv().map_err(|_| ended())? {
+            adapters.share(Box::new(memory::OfKeysAndValues::new(lender, self.commands.clone())), n_pages_max);
+        }
+        Ok(())
     }
 
     /// Counts somebody in.

@@ -1,10 +1,14 @@
 //! The thread that owns the model: takes commands between steps, steps, and hands out what came of it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+use ruvllm_kvcache::PageLender;
+use ruvllm_lora::AdapterSet;
+use ruvllm_lora::manager::AdapterManager;
 
 use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step};
 use crate::backend::{LlmBackend, Readout};
@@ -18,12 +22,11 @@ const STATS_INTERVAL: Duration = Duration::from_millis(250);
 /// What handles ask of the owner.
 pub(super) enum Command {
     Generate(Box<GenerateRequest>, Sink),
-    Embed {
-        tokens: Vec<u32>,
-        readout: Readout,
-        cancel: CancelToken,
-        sink: EmbedSink,
-    },
+    Embed(EmbedJob),
+    /// Share the memory for keys and values with adapters; what lends it goes back.
+    Share(Weak<AdapterManager>, SyncSender<Option<(PageLender, usize)>>),
+    /// Lend so many pages of it; whether they were lent goes back.
+    Lend(usize, SyncSender<bool>),
     /// Limit what a tenant's requests hold.
     Quota(u64, Option<usize>),
     /// End when all is over, at this time at the latest.
@@ -38,11 +41,12 @@ struct Client {
 }
 
 /// An embedding that is to be computed.
-struct EmbedJob {
-    tokens: Vec<u32>,
-    readout: Readout,
-    cancel: CancelToken,
-    sink: EmbedSink,
+pub(super) struct EmbedJob {
+    pub tokens: Vec<u32>,
+    pub readout: Readout,
+    pub adapters: AdapterSet,
+    pub cancel: CancelToken,
+    pub sink: EmbedSink,
 }
 
 /// The state of the owner's thread.
@@ -140,9 +144,10 @@ impl<'a> Owner<'a> {
                     }
                 }
             }
-            Command::Embed { tokens, readout, cancel, sink } => {
-                self.embeds.push_back(EmbedJob { tokens, readout, cancel, sink });
-            }
+            // Who asked may be gone, with what was asked for.
+            Command::Share(adapters, reply) => drop(reply.send(self.scheduler.backend_mut().share_with(adapters))),
+            Command::Lend(n_pages, reply) => drop(reply.send(self.scheduler.lend(n_pages))),
+            Command::Embed(job) => self.embeds.push_back(job),
             Command::Quota(tenant, bytes) => self.scheduler.backend_mut().set_tenant_quota(tenant, bytes),
             Command::Drain(at) => self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at))),
         }
@@ -161,10 +166,10 @@ impl<'a> Owner<'a> {
             if !is_cancelled && self.scheduler.backend().kv_room().free_seqs == 0 {
                 return;
             }
-            let EmbedJob { tokens, readout, sink, .. } = self.embeds.pop_front().expect("it is there");
+            let EmbedJob { tokens, readout, adapters, sink, .. } = self.embeds.pop_front().expect("it is there");
             let result = match is_cancelled {
                 true => Err(EngineError::new(ErrorKind::Cancelled, "the request was cancelled")),
-                false => self.scheduler.backend_mut().embed(&tokens, readout),
+                false => self.scheduler.backend_mut().embed(&tokens, readout, &adapters),
             };
             self.leave();
             sink(result);

@@ -136,7 +136,7 @@ impl LlmBackend for Counting {
 
     fn clear_cache(&mut self) {}
 
-    fn embed(&mut self, tokens: &[u32], _: Readout) -> Result<Vec<f32>, EngineError> {
+    fn embed(&mut self, tokens: &[u32], _: Readout, _: &AdapterSet) -> Result<Vec<f32>, EngineError> {
         assert_ne!(tokens, [13], "a bug in the model");
         Ok(vec![tokens.len() as f32])
     }

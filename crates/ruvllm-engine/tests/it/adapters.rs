@@ -232,3 +232,153 @@ fn what_does_not_fit_is_refused_in_a_line() {
     let error = engine.new_adapted_sequence(&foreign).expect_err("another engine");
     assert_eq!(error.to_string(), "the adapters were loaded for another model");
 }
+
+#[test]
+fn gates_weigh_adapters_by_what_was_said_and_keep_every_law() {
+    use ruvllm_lora::gate::{Gate, GateShape};
+    let golden = Golden::load("llama-a");
+    let mut engine = open(&golden, KvPolicy::F16, 2);
+    let n_embd = engine.info().n_embd;
+    let adapters: Vec<_> = ["llama-qv", "llama-all", "llama-dora"]
+        .map(|name| load(&engine, &testdata().join(name), FactorFormat::F16))
+        .to_vec();
+    let noise = |n: usize, seed: f32| (0..n).map(|i| (i as f32 * 1.7 + seed).sin()).collect::<Vec<f32>>();
+    let gate = |n: usize, seed: f32| {
+        let sizes = GateShape { n_embd, n_hidden: 6, n_adapters: n, window: 12, temperature: 0.3 };
+        let (first, second) = ((noise(6 * n_embd, seed), noise(6, 1.0)), (noise(n * 6, seed), noise(n, 2.0)));
+        Arc::new(Gate::new(sizes, first, second).expect("a gate"))
+    };
+    let gated = |n: usize, seed: f32| {
+        AdapterSet::gated(adapters[..n].iter().map(|a| (Arc::clone(a), 1.0)).collect(), gate(n, seed)).expect("a set")
+    };
+    let tokens = &golden.tokens[..golden.tokens.len().min(60)];
+    // One adapter alone has all the weight: the same bits as without a gate.
+    let alone = logits(&mut engine, tokens, &set(&[(&adapters[1], 1.0)]), usize::MAX);
+    let one = AdapterSet::gated(vec![(Arc::clone(&adapters[1]), 1.0)], gate(1, 0.0)).expect("a set");
+    assert!(bits(&logits(&mut engine, tokens, &one, usize::MAX)) == bits(&alone));
+    let three = gated(3, 0.5);
+    let whole = bits(&logits(&mut engine, tokens, &three, usize::MAX));
+    assert!(whole != bits(&alone) && whole != bits(&logits(&mut engine, tokens, &gated(3, 0.6), usize::MAX)));
+    for chunk in [1, 7] {
+        assert!(bits(&logits(&mut engine, tokens, &three, chunk)) == whole, "chunks of {chunk}");
+    }
+    let sets = [three.clone(), AdapterSet::default(), gated(2, 0.1), set(&[(&adapters[0], 1.0)]), three.clone()];
+    let all = together(&mut engine, tokens, &sets);
+    assert!(bits(&all[0]) == whole && bits(&all[4]) == whole);
+    // Alone, in company, with guesses, and from cached prefixes of its own.
+    let request = |i: usize| {
+        let prompt = (0..40 + 3 * i as u32).map(|k| (k * k * 31) % 11 + 7).collect();
+        let (adapters, sampling) = (sets[i % 5].clone(), SamplingParams::greedy());
+        GenerateRequest { prompt, adapters, sampling, max_tokens: Some(24), ignore_eos: true, ..Default::default() }
+    };
+    let mut answers = Vec::new();
+    for i in 0..10 {
+        let mut answer = |speculation, is_warm: bool| {
+            if !is_warm {
+                engine.clear_cache();
+            }
+            let run = engine.generate(&GenerateRequest { speculation, ..request(i) }).expect("a valid request");
+            facts(&run.for_each_token(|_| {}).expect("it runs"))
+        };
+        let off = answer(Speculation::Off, false);
+        assert_eq!(answer(Speculation::Off, true), off, "request {i} again");
+        assert_eq!(answer(Speculation::Ngram, false), off, "request {i} with guesses");
+        answers.push(off);
+    }
+    let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
+    (0..10).for_each(|i| drop(scheduler.submit(request(i)).expect("a valid request")));
+    for ((_, answer), alone) in scheduler.run().iter().zip(&answers) {
+        assert_eq!(&facts(answer.as_ref().expect("it ran")), alone);
+    }
+    let sizes = GateShape { n_embd: n_embd + 1, n_hidden: 2, n_adapters: 1, window: 4, temperature: 1.0 };
+    let wrong =
+        AdapterSet::gated(vec![(Arc::clone(&adapters[0]), 1.0)], Arc::new(Gate::seeded(sizes, 1).expect("a gate")));
+    let error = engine.new_adapted_sequence(&wrong.expect("a set")).expect_err("another width");
+    assert!(error.to_string().starts_with("the gate is for embeddings of"), "{error}");
+}
+
+/// An adapter of `rank` on every layer but the head.
+fn large(engine: &Engine, rank: usize, seed: usize) -> ruvllm_lora::Adapter {
+    let noise = |n: usize| (0..n).map(|i| ((i * 31 + seed * 977) as f32 * 0.37).sin() * 0.05).collect::<Vec<f32>>();
+    let loader = engine.adapter_loader();
+    let delta = |target: &ruvllm_lora::Target| {
+        let n_out = target.rows.len();
+        let a = ruvllm_lora::Values::from_f32(rank, target.n_in, &noise(rank * target.n_in));
+        let b = ruvllm_lora::Values::from_f32(n_out, rank, &noise(n_out * rank));
+        ruvllm_lora::Delta::new(&target.tensor, 1.0, (a, b), None, ruvllm_lora::RowOrder::Same).expect("a pair")
+    };
+    let layers = loader.targets().all().iter().filter(|target| target.tensor.starts_with("blk."));
+    ruvllm_lora::Adapter::new("large", layers.map(delta).collect()).expect("an adapter")
+}
+
+#[test]
+fn adapters_and_keys_and_values_share_one_memory() {
+    const TOTAL: usize = 6 << 20;
+    let folder = tempfile::tempdir().expect("a folder");
+    let golden = Golden::load("llama-a");
+    let options =
+        LoadOptions { n_ctx: Some(1024), n_threads: 2, n_seq_max: 4, kv_bytes: Some(TOTAL), ..LoadOptions::default() };
+    let engine = Engine::load(&golden.model("f32"), &options, &mut |_| {}).expect("a golden model loads");
+    let facts = engine.adapter_loader().targets().facts().clone();
+    let manager = Arc::new(engine.adapter_manager(FactorFormat::F16, 64 << 20));
+    for (i, rank) in [450, 450, 900].into_iter().enumerate() {
+        let path = folder.path().join(format!("a{i}.gguf"));
+        gguf::write(&large(&engine, rank, i), &facts, &path).expect("it can be written");
+        manager.register(&format!("a{i}"), &path, 0).expect("a name");
+    }
+    let (service, thread) = ruvllm_engine::Service::start(engine, Default::default()).expect("it starts");
+    service.share_memory(&manager).expect("it runs");
+    // A context fits beside them.
+    assert_eq!(manager.stats().total_bytes, 4 << 20);
+    let ask = |i: u32, adapters: AdapterSet| {
+        let prompt = (0..900).map(|k| (k * (i + 3) + i * 7) % 240 + 5).collect();
+        let (sender, events) = std::sync::mpsc::channel();
+        let sampling = SamplingParams::greedy();
+        let request = GenerateRequest { prompt, adapters, sampling, max_tokens: Some(2), ..Default::default() };
+        let _ticket =
+            service.submit(request, Box::new(move |event| sender.send(event).is_ok())).expect("there is room");
+        events.iter().for_each(|event| {
+            if let ruvllm_engine::ServiceEvent::Done(result) = event {
+                result.expect("no request fails");
+            }
+        });
+    };
+    // Of what the owner published last, at most a quarter of a second ago.
+    let sum = || {
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        let (kv, adapters) = (service.stats().kv.committed_bytes, manager.stats());
+        assert!(
+            kv + adapters.shared_bytes <= TOTAL && adapters.held_bytes <= adapters.shared_bytes,
+            "{kv} {adapters:?}"
+        );
+        (kv, adapters)
+    };
+    (0..30).for_each(|i| ask(i, AdapterSet::default()));
+    assert!(sum().0 > 4 << 20, "the cache does not fill the memory");
+    // Cached prefixes give way to an adapter.
+    let held = manager.get("a0", 0).expect("cached prefixes give way");
+    let (kv, adapters) = sum();
+    assert!(kv <= 2 << 20 && adapters.shared_bytes == 4 << 20, "{kv} {adapters:?}");
+    // Requests go on beside it, with and without it.
+    (30..36).for_each(|i| ask(i, AdapterSet::default()));
+    ask(36, AdapterSet::new(vec![(Arc::clone(&held), 1.0)]).expect("a set"));
+    assert_eq!((sum().1.n_hot, manager.idle_pages()), (1, 0));
+    let error = manager.get("a1", 0).expect_err("what is left is a context's");
+    assert_eq!(error.kind(), ruvllm_lora::LoraErrorKind::Budget);
+    assert_eq!(manager.get("a2", 0).expect_err("it never fits").kind(), ruvllm_lora::LoraErrorKind::Limit);
+    // Nobody uses it: it gives way to another one, and that to keys and values.
+    drop(held);
+    drop(manager.get("a1", 0).expect("idle ones give way"));
+    assert_eq!(sum().1.n_evictions, 1);
+    (40..70).for_each(|i| ask(i, AdapterSet::default()));
+    let (kv, adapters) = sum();
+    assert!(kv > 4 << 20 && adapters.n_hot == 0 && adapters.shared_bytes == 0, "{kv} {adapters:?}");
+    drop(manager.get("a0", 0).expect("and comes back"));
+    service.drain(std::time::Duration::ZERO);
+    thread.join().expect("no panic");
+    assert_eq!(
+        manager.get("a1", 0).map(drop).map_err(|error| error.kind()),
+        Ok(()),
+        "idle ones give way without an owner"
+    );
+}

@@ -36,18 +36,19 @@ fn check(allocator: &Allocator, owned: &[KvBlock], n_pages_max: usize) {
         n_pages += space.committed.len();
     }
     assert_eq!(n_pages, state.n_pages);
-    assert!(n_pages <= n_pages_max);
+    assert_eq!(state.n_pages_max + state.n_lent, n_pages_max);
+    assert!(n_pages + state.n_lent <= n_pages_max);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Owners, free units and pages stay in step, no more pages are committed than allowed, and as many blocks can be
-    /// taken as are told to be free.
+    /// Owners, free units and pages stay in step, no more pages are committed and lent than allowed, and as many blocks can
+    /// be taken as are told to be free.
     #[test]
     fn blocks_units_and_pages_stay_in_step(
         n_pages_max in 1usize..40,
-        ops in proptest::collection::vec((0usize..6, 0usize..100), 1..80),
+        ops in proptest::collection::vec((0usize..8, 0usize..100), 1..80),
     ) {
         let allocator = Allocator::new(&sizes(), PAGE, n_pages_max);
         let mut owned: Vec<KvBlock> = Vec::new();
@@ -71,6 +72,12 @@ proptest! {
                         allocator.release(&[block]);
                     }
                 }
+                5 => {
+                    let (before, n) = (allocator.n_lent(), n % 4);
+                    let is_lent = allocator.lend(n);
+                    assert_eq!(allocator.n_lent(), before + if is_lent { n } else { 0 });
+                }
+                6 => allocator.take_back((n % 4).min(allocator.n_lent())),
                 _ => {
                     let mut given = Vec::new();
                     let before = allocator.n_pages();

@@ -179,3 +179,53 @@ fn sets_differ_by_what_they_do() {
     assert!(set(&[(&a, 1.0), (&c, 1.0)]).is_err() && set(&[(&a, f32::NAN)]).is_err());
     assert_eq!(set(&[(&a, 1.0); 9]).expect_err("too many").to_string(), "9 adapters at once, at most 8 can be");
 }
+
+#[test]
+fn a_gated_row_is_one_whose_scales_are_what_its_gate_says() {
+    use crate::gate::{Gate, GateShape};
+    let targets = targets();
+    let adapters = [adapter(1, 4, &[0, 2], false), adapter(2, 33, &[0, 1, 2], false), adapter(3, 8, &[1, 2], true)];
+    let bound = adapters.each_ref().map(|a| Arc::new(targets.bind(a, FactorFormat::F16, &Base).expect("it fits")));
+    let scales = [1.0f32, -0.5, 0.75];
+    let members = |weights: &[f32]| -> Vec<(Arc<BoundAdapter>, f32)> {
+        bound.iter().zip(scales).zip(weights).map(|((a, s), w)| (Arc::clone(a), s * w)).collect()
+    };
+    let sizes = GateShape { n_embd: 4, n_hidden: 2, n_adapters: 3, window: 4, temperature: 1.0 };
+    let gate = |seed| Arc::new(Gate::seeded(sizes, seed).expect("a gate"));
+    let set = AdapterSet::gated(members(&[1.0; 3]), gate(1)).expect("a set");
+    // 30 rows: the base's, gated ones, one with an adapter without a gate, gated ones again.
+    let plain = AdapterSet::new(members(&[1.0, 0.0, 0.0])).expect("a set");
+    let weights: Vec<f32> = noise(27 * 3, 11).iter().map(|x| x.abs()).collect();
+    let x = noise(30 * K, 5);
+    let mut rows = AdaptedRows::new(30, 4);
+    rows.push(2, &AdapterSet::default());
+    rows.push_gated(17, &set, &weights[..17 * 3]);
+    rows.push(1, &plain);
+    rows.push_gated(10, &set, &weights[17 * 3..]);
+    let mut alone = vec![AdapterSet::default(); 2];
+    let of_row = |weights: &[f32]| AdapterSet::new(members(weights)).expect("a set");
+    alone.extend(weights[..17 * 3].chunks(3).map(of_row));
+    alone.push(plain);
+    alone.extend(weights[17 * 3..].chunks(3).map(of_row));
+    for isa in Isa::available() {
+        let mut outs = run(isa, 2, &vec![AdapterSet::default(); 30], &x);
+        let base = outs.clone();
+        let [q, k, v] = &mut outs;
+        let how = (lowrank::pick(isa), &Team::new(2));
+        rows.apply(how, (&x, 30), None, [(0, &mut q[..]), (1, &mut k[..]), (2, &mut v[..])]);
+        assert_eq!(outs, run(isa, 1, &alone, &x), "{isa}");
+        let picked = [25u32, 1, 3, 19];
+        let px: Vec<f32> = picked.iter().flat_map(|&r| x[r as usize * K..][..K].to_vec()).collect();
+        let mut y: Vec<f32> = picked.iter().flat_map(|&r| base[1][r as usize * 8..][..8].to_vec()).collect();
+        rows.apply(how, (&px, 4), Some(&picked), [(1, &mut y[..])]);
+        for (i, &row) in picked.iter().enumerate() {
+            assert_eq!(y[i * 8..(i + 1) * 8], outs[1][row as usize * 8..(row as usize + 1) * 8], "{isa} row {row}");
+        }
+    }
+    // What a set does depends on its gate as well.
+    let zero = AdapterSet::gated(members(&[1.0; 3]), gate(2)).expect("a set");
+    let ungated = AdapterSet::new(members(&[1.0; 3])).expect("a set");
+    assert!(zero != set && set != ungated && zero != ungated);
+    let error = AdapterSet::gated(members(&[1.0; 3])[..2].to_vec(), gate(1)).expect_err("two of three");
+    assert_eq!(error.to_string(), "the gate weighs 3 adapters, there are 2");
+}

@@ -8,6 +8,7 @@ use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
+use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -77,6 +78,8 @@ pub(super) const ANSWER: &[Field] = &[
     optional("top_k", Kind::Int(0, 1 << 20), "keeps the k likeliest tokens; 0 keeps all"),
     optional("seed", Kind::Int(i64::MIN, i64::MAX), "the same seed gives the same answer"),
     optional("stop_sequences", Kind::List(&Kind::Text, 0, 16), "texts that end the answer and are no part of it"),
+    ADAPTER,
+    ADAPTERS,
     STREAM,
     optional("metadata", Kind::Object(METADATA), "labels for the server's log; the answer does not depend on them"),
     optional("service_tier", Kind::Word(&["auto", "standard_only"]), "there is one tier"),
@@ -205,7 +208,7 @@ fn head(call: &Call) -> Value {
         "id": format!("msg_{}", call.id),
         "type": "message",
         "role": "assistant",
-        "model": &*call.model.name,
+        "model": &*call.model_name,
         "content": [],
         "stop_reason": null,
         "stop_sequence": null,

@@ -136,10 +136,8 @@ impl Api {
             let tenant = server.keys.tenant(&headers)?;
             span.record("tenant", &*tenant.name);
             let (given, deadline) = (given?, server.deadline(timeout(&headers)?));
-            let model = server.model(given.text("model"), deadline).await?;
-            span.record("model", &*model.name);
-            let server = Arc::clone(server);
-            answer(Call { server, model, tenant, given, id: id.clone(), deadline, span: span.clone() }).await
+            let call = Call::new(server, tenant, given, deadline, (&id, &span)).await?;
+            answer(if method == "Tokenize" { call } else { call.with_adapters().await? }).await
         };
         let result = handle.instrument(span.clone()).await;
         let (took, error) = (start.elapsed(), result.as_ref().err());

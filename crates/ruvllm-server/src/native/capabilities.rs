@@ -13,7 +13,8 @@ use crate::models::Standing;
 const STATUSES: &[(u16, &str)] = &[
     (400, "the request cannot be honoured; the message names the field"),
     (401, "no API key, or one that is not known"),
-    (404, "the model is not served here"),
+    (403, "the key may not do this"),
+    (404, "the model or the adapter is not known here"),
     (408, "the body took too long"),
     (413, "the body is too large"),
     (415, "the body is not application/json"),

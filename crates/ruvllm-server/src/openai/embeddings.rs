@@ -8,6 +8,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::completions::{INPUT, read_input};
+use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -31,6 +32,8 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     optional("dimensions", Kind::Int(1, 1 << 20), "the model's own number of them; it has no other"),
     POOLING,
+    ADAPTER,
+    ADAPTERS,
     USER,
 ];
 
@@ -59,7 +62,7 @@ pub(super) fn answer(call: Call) -> Answer {
             data.push(json!({ "object": "embedding", "index": i, "embedding": embedding }));
         }
         let usage = json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens });
-        let model = &*call.model.name;
+        let model = &*call.model_name;
         let answer = json!({ "object": "list", "data": data, "model": model, "usage": usage });
         Ok(json_response(StatusCode::OK, &answer))
     })
@@ -82,7 +85,7 @@ pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) ->
     let (sender, receiver) = oneshot::channel();
     // One that nobody waits for any more is computed for nobody.
     let sink = Box::new(move |result| drop(sender.send(result)));
-    let ticket = call.model.service.read_out(tokens, readout, sink);
+    let ticket = call.model.service.read_out(tokens, readout, call.adapters.clone(), sink);
     let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
     let ended = |_| {
         let line = "the engine has ended by an internal error; the server's log tells more";

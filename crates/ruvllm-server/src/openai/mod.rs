@@ -149,7 +149,7 @@ fn head(call: &Call, prefix: &str, object: &str) -> Value {
         "id": format!("{prefix}-{}", call.id),
         "object": object,
         "created": now_s(),
-        "model": &*call.model.name,
+        "model": &*call.model_name,
         "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), call.model.service.info().isa),
     })
 }

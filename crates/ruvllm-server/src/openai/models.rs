@@ -10,8 +10,13 @@ use crate::models::Standing;
 /// Lists what is served.
 pub(super) fn list(call: Plain) -> Answer {
     Box::pin(async move {
-        let data: Vec<Value> =
-            call.server.models.standings().iter().map(|model| describe(&call.server, model)).collect();
+        let standings = call.server.models.standings();
+        let of_adapters = |model: &Standing| {
+            let adapters = model.adapters.visible(&call.tenant);
+            adapters.iter().map(|info| adapted(&call.server, model, &info.name)).collect::<Vec<_>>()
+        };
+        let models = standings.iter().map(|model| describe(&call.server, model));
+        let data: Vec<Value> = models.chain(standings.iter().flat_map(of_adapters)).collect();
         Ok(json_response(StatusCode::OK, &json!({ "object": "list", "data": data })))
     })
 }
@@ -19,13 +24,31 @@ pub(super) fn list(call: Plain) -> Answer {
 /// Describes one model.
 pub(super) fn one(call: Plain) -> Answer {
     Box::pin(async move {
-        let asked = call.uri.path().trim_start_matches("/v1/models/").replace("%3A", ":").replace("%2F", "/");
+        let asked = call.path_behind("/v1/models/");
         let models = &call.server.models;
+        let (name, adapter) = models.split(Some(&asked));
         let standings = models.standings();
-        let found = standings.iter().find(|model| *model.name == *asked);
-        let found = found.ok_or_else(|| ApiError { param: None, ..models.unknown(&asked) })?;
-        Ok(json_response(StatusCode::OK, &describe(&call.server, found)))
+        let found = standings.iter().find(|model| Some(&*model.name) == name);
+        let unknown = || ApiError { param: None, ..models.unknown(&asked) };
+        let found = found.ok_or_else(unknown)?;
+        let answer = match adapter {
+            None => describe(&call.server, found),
+            Some(adapter) => {
+                let visible = found.adapters.visible(&call.tenant);
+                visible.iter().find(|info| info.name == adapter).ok_or_else(unknown)?;
+                adapted(&call.server, found, adapter)
+            }
+        };
+        Ok(json_response(StatusCode::OK, &answer))
     })
+}
+
+/// Describes a model with an adapter.
+fn adapted(server: &Server, model: &Standing, adapter: &str) -> Value {
+    let mut answer = describe(server, model);
+    answer["id"] = json!(format!("{}:{adapter}", model.name));
+    answer["parent"] = json!(&*model.name);
+    answer
 }
 
 fn describe(server: &Server, model: &Standing) -> Value {

@@ -9,6 +9,7 @@ use ruvllm_engine::tokenizer::EncodeOptions;
 use serde_json::{Value, json};
 
 use super::embeddings::{POOLING, pooling, read_out};
+use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -25,6 +26,8 @@ pub(super) const FIELDS: &[Field] = &[
     optional("top_n", Kind::Int(1, 1000), "tell only so many of them, the best"),
     optional("return_documents", Kind::Bool, "tell each document's text as well"),
     POOLING,
+    ADAPTER,
+    ADAPTERS,
     USER,
 ];
 
@@ -55,7 +58,7 @@ pub(super) fn answer(call: Call) -> Answer {
             &json!({
                 "id": format!("rerank-{}", call.id),
                 "object": "list",
-                "model": &*call.model.name,
+                "model": &*call.model_name,
                 "results": order.into_iter().map(result).collect::<Vec<_>>(),
                 "usage": { "prompt_tokens": n_tokens, "total_tokens": n_tokens },
             }),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::chat::prompt_max;
 use super::messages::{PARSED, PARSED_ARGUMENTS, encode, joined};
 use super::now_s;
+use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -94,6 +95,8 @@ pub(super) const FIELDS: &[Field] = &[
     optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
     MODEL,
+    ADAPTER,
+    ADAPTERS,
     STREAM,
     TRUNCATION,
     TIMEOUT,
@@ -186,7 +189,7 @@ fn object(call: &Call, asked: &Asked, end: Option<(&GenerationSummary, Vec<Value
         "incomplete_details": is_cut.then(|| json!({ "reason": "max_output_tokens" })),
         "instructions": given.get("instructions"),
         "max_output_tokens": given.get("max_output_tokens"),
-        "model": &*call.model.name,
+        "model": &*call.model_name,
         "output": output,
         "parallel_tool_calls": or("parallel_tool_calls", json!(true)),
         "previous_response_id": null,

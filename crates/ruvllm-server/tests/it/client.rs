@@ -107,7 +107,12 @@ impl Bench {
     }
 
     pub fn get(&self, path: &str) -> Reply {
-        Reply::read(self.write(&head("GET", path, 0, &[])))
+        self.ask("GET", path, &[])
+    }
+
+    /// Sends a request without a body.
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+        Reply::read(self.write(&head(method, path, 0, headers)))
     }
 
     /// Sends a request and leaves the answer to be read.

@@ -2,6 +2,7 @@
 
 #![expect(unreachable_pub, reason = "a test binary has no outside; `pub` marks what other modules use")]
 
+mod adapters;
 mod answers;
 mod client;
 mod clients;

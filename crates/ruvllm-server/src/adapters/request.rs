@@ -1,0 +1,114 @@
+//! What a request says to have adapters.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use ruvllm_engine::{AdapterSet, BoundAdapter};
+use ruvllm_lora::{LoraError, LoraErrorKind, SCALE_MAX, SET_MAX};
+use serde_json::Value;
+
+use crate::app::Call;
+use crate::error::ApiError;
+use crate::fields::{Field, Kind, optional, required};
+use crate::generate::offload;
+
+/// How long a request waits for room beside adapters that others use.
+const ROOM_WAIT: Duration = Duration::from_secs(30);
+/// How often it looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// One adapter.
+pub(crate) const ADAPTER: Field = optional(
+    "adapter",
+    Kind::Text,
+    "the adapter that changes the model for this request, by the name that /v1/adapters lists",
+);
+
+/// Several of them.
+pub(crate) const ADAPTERS: Field = optional(
+    "adapters",
+    Kind::List(&Kind::Object(MEMBER), 0, SET_MAX),
+    "several adapters at once; what they change is added up",
+);
+
+const MEMBER: &[Field] = &[
+    required("name", Kind::Text, "the adapter's name"),
+    optional("scale", Kind::Number(-(SCALE_MAX as f64), SCALE_MAX as f64), "how strong it is; 1 by default"),
+];
+
+/// Returns the adapters that a request names, ready for use: it waits until they are loaded, and for room.
+///
+/// # Errors
+/// 400 for more than one way of naming them, 404 for a name that is not known; they cannot be used; 503 if those that
+/// others use left no room; 504 if the request's time was over.
+pub(crate) async fn of_request(call: &Call) -> Result<AdapterSet, ApiError> {
+    let members = members(call)?;
+    if members.is_empty() {
+        return Ok(AdapterSet::default());
+    }
+    let manager = call.model.adapters.manager()?;
+    let (tenant, give_up) = (call.tenant.id, Instant::now() + ROOM_WAIT);
+    loop {
+        let (manager, wanted) = (Arc::clone(&manager), members.clone());
+        // None are held while others are waited for.
+        let get = move || {
+            let all = wanted.iter().map(|(name, scale)| Ok((manager.get(name, tenant)?, *scale)));
+            Ok(all.collect::<Result<Vec<(Arc<BoundAdapter>, f32)>, LoraError>>())
+        };
+        let error = match within(call.deadline, offload(get)).await?? {
+            Ok(all) => return AdapterSet::new(all).map_err(|error| call.model.adapters.refused(&error, "adapters")),
+            Err(error) => error,
+        };
+        if error.kind() != LoraErrorKind::Budget || Instant::now() >= give_up {
+            return Err(failed(call, &members, &error));
+        }
+        within(call.deadline, tokio::time::sleep(LOOK_INTERVAL)).await?;
+    }
+}
+
+/// Waits no longer than a request's time.
+async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, ApiError> {
+    let Some(deadline) = deadline else { return Ok(future.await) };
+    tokio::time::timeout_at(deadline.into(), future).await.map_err(|_| {
+        let line = "the request's time was over before its adapters were loaded; allow more of it";
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout")
+    })
+}
+
+/// Reads the names, and how strong each is.
+fn members(call: &Call) -> Result<Vec<(String, f32)>, ApiError> {
+    let given = &call.given;
+    let of_model = call.model_name.strip_prefix(&*call.model.name).and_then(|rest| rest.strip_prefix(':'));
+    let ways = [of_model.is_some(), given.get(ADAPTER.name).is_some(), given.get(ADAPTERS.name).is_some()];
+    if ways.iter().filter(|is_used| **is_used).count() > 1 {
+        let line = "adapters are named by 'model', 'adapter' and 'adapters'; use one of them";
+        return Err(ApiError::bad(ADAPTERS.name, line));
+    }
+    if let Some(name) = of_model.or_else(|| given.text(ADAPTER.name)) {
+        return Ok(vec![(name.to_owned(), 1.0)]);
+    }
+    let member = |member: &Value| {
+        let name = member["name"].as_str().unwrap_or_default().to_owned();
+        (name, member["scale"].as_f64().map_or(1.0, |scale| scale as f32))
+    };
+    Ok(given.list(ADAPTERS.name).into_iter().flatten().map(member).collect())
+}
+
+/// Says why an adapter cannot be used.
+fn failed(call: &Call, members: &[(String, f32)], error: &LoraError) -> ApiError {
+    let adapters = &call.model.adapters;
+    match error.kind() {
+        LoraErrorKind::Name => {
+            let known = |name: &str| adapters.check(name, &call.tenant).err();
+            let missing = members.iter().find_map(|(name, _)| known(name));
+            missing.unwrap_or_else(|| adapters.refused(error, ADAPTER.name))
+        }
+        LoraErrorKind::Budget => adapters.refused(error, ADAPTER.name),
+        // What was made known without being read turns out to be damaged, or to be for another model.
+        _ => {
+            let error = adapters.refused(error, ADAPTER.name);
+            ApiError { status: StatusCode::INTERNAL_SERVER_ERROR, ..error.code("adapter_unusable") }
+        }
+    }
+}
