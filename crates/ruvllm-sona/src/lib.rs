@@ -54,10 +54,12 @@ pub mod index;
 mod instant;
 pub mod memory;
 mod recall;
+pub mod session;
 pub mod store;
 mod top;
 mod trajectory;
 mod whiten;
+pub mod witness;
 
 pub use calibration::{Calibration, CalibrationBuilder};
 pub use error::{SonaError, SonaErrorKind};

@@ -133,7 +133,7 @@ fn refuses_patterns_that_do_not_fit() {
         change(&mut pattern);
         refused(bank.add(&pattern)).0
     };
-    assert_eq!(bad(&|p| drop(p.embedding.pop())), SonaErrorKind::Shape);
+    assert_eq!(bad(&|p| p.embedding.truncate(DIM - 1)), SonaErrorKind::Shape);
     assert_eq!(bad(&|p| p.embedding[1] = f32::NAN), SonaErrorKind::Value);
     assert_eq!(bad(&|p| p.embedding.fill(0.0)), SonaErrorKind::Value);
     assert_eq!(bad(&|p| p.quality = 1.1), SonaErrorKind::Value);

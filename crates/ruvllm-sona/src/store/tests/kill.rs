@@ -35,6 +35,11 @@ fn writes_until_it_is_killed() {
     }
 }
 
+/// The next batch that was acknowledged.
+fn read(lines: &mut impl Iterator<Item = String>) -> Option<u64> {
+    lines.find_map(|line| line.strip_prefix("acknowledged ")?.parse().ok())
+}
+
 #[test]
 fn a_hundred_kills_lose_nothing_acknowledged() {
     let (_folder, path) = file();
@@ -50,9 +55,6 @@ fn a_hundred_kills_lose_nothing_acknowledged() {
             .spawn()
             .expect("a process");
         let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok);
-        let read = |lines: &mut dyn Iterator<Item = String>| {
-            lines.find_map(|line| line.strip_prefix("acknowledged ")?.parse::<u64>().ok())
-        };
         // It is killed somewhere in its first batches, wherever that is: opening, writing, syncing.
         let first = rng.next_u32() % 3;
         for _ in 0..first {

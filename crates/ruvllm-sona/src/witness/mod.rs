@@ -1,0 +1,319 @@
+//! The witness log: what was done, in a chain that shows when somebody has touched it.
+//!
+//! Each record has a *link*: its number, its time, a digest of its contents, and a BLAKE3 hash over those and the link
+//! before. Contents lie apart, by tenant, so that they can be erased while the chain over them stands; an erasure is a
+//! record itself, and contents that are missing without one are a fault. [`verify`] finds edits, deletions and swaps; what
+//! was cut off at the end shows against an [`Anchor`] that was kept elsewhere, and so does a chain that was computed anew.
+//!
+//! [`WitnessLog::record`] puts a record into a queue and returns; a thread writes them in batches. What finds the queue full
+//! is counted, and the count goes into the chain.
+//!
+//! ```
+//! use ruvllm_sona::store::{self, OpenOptions};
+//! use ruvllm_sona::witness::{self, Event, LogOptions, Query, WitnessLog};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default())?;
+//! let log = WitnessLog::start(store.clone(), LogOptions::default())?;
+//! log.record("alice", Event::Learning { what: "generation 4 was published".into() });
+//! log.record("alice", Event::Feedback { request: 17, quality: 0.2 });
+//! let anchor = log.flush()?;
+//!
+//! let verified = witness::verify(store.as_ref(), Some(&anchor))?;
+//! assert!(verified.faults.is_empty() && verified.n_records == 2);
+//! assert_eq!(witness::search(store.as_ref(), "alice", &Query::default())?.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::error::{SonaError, SonaErrorKind};
+use crate::store::{Durability, Removed, Retention, Store};
+
+mod chain;
+mod query;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Anchor, Fault, FaultKind, Verified, verify};
+use chain::{Chain, Entry};
+pub use query::{Query, Recorded, search};
+pub use record::{Content, Event, Served};
+
+/// How a log writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Records that may wait.
+    pub n_queued_max: usize,
+    /// Records that are written as soon as they are together.
+    pub n_batch: usize,
+    /// How long fewer wait for more.
+    pub wait_ms_max: u64,
+    /// Whether a batch is on disk when it is written. Otherwise each tenth is, and a process that dies takes those since
+    /// along; the chain is whole all the same.
+    pub syncs_each_batch: bool,
+    /// Where the newest anchor is put after each batch that is on disk: a file that is best elsewhere than the store.
+    pub anchor: Option<PathBuf>,
+}
+
+impl Default for LogOptions {
+    /// 10,000 in the queue, batches of 100 or one second, each on disk, no anchor file.
+    fn default() -> LogOptions {
+        LogOptions { n_queued_max: 10_000, n_batch: 100, wait_ms_max: 1000, syncs_each_batch: true, anchor: None }
+    }
+}
+
+/// Batches that are not synced between two that are.
+const N_UNSYNCED: u32 = 9;
+
+/// What a log has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Records that wait.
+    pub n_queued: usize,
+    /// Records that were written.
+    pub n_written: u64,
+    /// Records that found the queue full.
+    pub n_lost: u64,
+    /// Batches that could not be written; their records wait.
+    pub n_failed_batches: u64,
+    /// Why the last of those could not.
+    pub last_error: Option<String>,
+}
+
+struct Queue {
+    entries: VecDeque<Entry>,
+    /// When the oldest came.
+    since: Option<Instant>,
+    /// Lost since the last record of it.
+    n_lost: u64,
+    stats: LogStats,
+    /// How often somebody asked for all to be written, and how often it was.
+    n_asked: u64,
+    n_answered: u64,
+    /// The error of the last answer.
+    answer: Option<(SonaErrorKind, String)>,
+    is_ending: bool,
+}
+
+struct Shared {
+    chain: Chain,
+    options: LogOptions,
+    queue: Mutex<Queue>,
+    work: Condvar,
+    done: Condvar,
+}
+
+/// A log that is being written. Dropped, it writes what waits.
+pub struct WitnessLog {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WitnessLog {
+    /// Goes on with the chain in `store`. A store has one log at a time.
+    ///
+    /// # Errors
+    /// If the store cannot be read, or no thread can be started.
+    pub fn start(store: Arc<dyn Store>, options: LogOptions) -> Result<WitnessLog, SonaError> {
+        let chain = Chain::open(store)?;
+        let queue = Mutex::new(Queue {
+            entries: VecDeque::with_capacity(options.n_queued_max),
+            since: None,
+            n_lost: 0,
+            stats: LogStats::default(),
+            n_asked: 0,
+            n_answered: 0,
+            answer: None,
+            is_ending: false,
+        });
+        let (work, done) = (Condvar::new(), Condvar::new());
+        let shared = Arc::new(Shared { chain, options, queue, work, done });
+        let run = {
+            let shared = shared.clone();
+            move || shared.run()
+        };
+        let thread = std::thread::Builder::new().name("witness".into()).spawn(run);
+        let thread = thread
+            .map_err(|error| SonaError::new(SonaErrorKind::Io, "no thread for the witness log").with_source(error))?;
+        Ok(WitnessLog { shared, thread: Some(thread) })
+    }
+
+    /// Puts a record of `tenant` into the queue, with the time of now; returns `false` if there is no room. Never waits for
+    /// the disk.
+    pub fn record(&self, tenant: &str, event: Event) -> bool {
+        let entry = Entry { tenant: tenant.into(), unix_ms: now_ms(), event };
+        let Shared { options, work, .. } = &*self.shared;
+        let mut queue = self.shared.queue();
+        if queue.entries.len() >= options.n_queued_max {
+            queue.n_lost += 1;
+            queue.stats.n_lost += 1;
+            return false;
+        }
+        queue.entries.push_back(entry);
+        let n = queue.entries.len();
+        queue.since.get_or_insert_with(Instant::now);
+        drop(queue);
+        // The first starts the clock, a full batch ends the waiting.
+        if n == 1 || n == options.n_batch {
+            work.notify_one();
+        }
+        true
+    }
+
+    /// Waits until all that was recorded before is on disk; returns the chain's end.
+    ///
+    /// # Errors
+    /// If it could not be written; it goes on waiting in the queue.
+    pub fn flush(&self) -> Result<Anchor, SonaError> {
+        let mut queue = self.shared.queue();
+        queue.n_asked += 1;
+        let mine = queue.n_asked;
+        self.shared.work.notify_one();
+        while queue.n_answered < mine {
+            queue = self.shared.done.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        match &queue.answer {
+            Some((kind, message)) => Err(SonaError::new(*kind, message.clone())),
+            None => Ok(self.shared.chain.head()),
+        }
+    }
+
+    /// Erases the contents of all records of a tenant; returns how many. The chain over them stands, and says that they
+    /// were erased, not whose they were.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub fn erase_tenant(&self, tenant: &str) -> Result<usize, SonaError> {
+        self.flush()?;
+        self.shared.chain.erase_tenant(tenant, now_ms())
+    }
+
+    /// Erases the contents of records that `rules` no longer allow, oldest first, whosever they are.
+    ///
+    /// # Errors
+    /// If the store cannot be written.
+    pub fn retain(&self, rules: &Retention) -> Result<Removed, SonaError> {
+        self.flush()?;
+        self.shared.chain.retain(rules, now_ms())
+    }
+
+    /// Returns what was done so far.
+    pub fn stats(&self) -> LogStats {
+        let queue = self.shared.queue();
+        LogStats { n_queued: queue.entries.len(), ..queue.stats.clone() }
+    }
+}
+
+impl Drop for WitnessLog {
+    fn drop(&mut self) {
+        self.shared.queue().is_ending = true;
+        self.shared.work.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of it has been reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Numbers and a queue are whole at each step, so a poisoned lock is as good as another.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the thread does: waits for a batch, writes it.
+    fn run(&self) {
+        let wait = Duration::from_millis(self.options.wait_ms_max);
+        let mut n_unsynced = 0;
+        loop {
+            let mut queue = self.queue();
+            loop {
+                let is_asked = queue.n_answered < queue.n_asked || queue.is_ending;
+                let waited = queue.since.map(|since| since.elapsed());
+                let is_due = waited.is_some_and(|waited| waited >= wait);
+                if is_asked || is_due || queue.entries.len() >= self.options.n_batch {
+                    break;
+                }
+                let left = waited.map_or(Duration::MAX, |waited| wait - waited);
+                queue = match left {
+                    Duration::MAX => self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                    left => self.work.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
+                };
+            }
+            let (n_asked, is_ending) = (queue.n_asked, queue.is_ending);
+            let mut entries = Vec::from(std::mem::take(&mut queue.entries));
+            queue.entries.reserve(self.options.n_queued_max);
+            let n_lost = std::mem::take(&mut queue.n_lost);
+            queue.since = None;
+            let is_asked = queue.n_answered < n_asked || is_ending;
+            drop(queue);
+            let n_entries = entries.len() as u64;
+            if n_lost > 0 {
+                entries.push(Entry { tenant: String::new(), unix_ms: now_ms(), event: Event::Lost { n: n_lost } });
+            }
+            let syncs = self.options.syncs_each_batch || is_asked || n_unsynced >= N_UNSYNCED;
+            let written = self.write(&entries, if syncs { Durability::Durable } else { Durability::Relaxed });
+            n_unsynced = if syncs { 0 } else { n_unsynced + 1 };
+
+            let mut queue = self.queue();
+            let has_failed = written.is_err();
+            queue.answer = match written {
+                Ok(()) => {
+                    queue.stats.n_written += n_entries;
+                    None
+                }
+                Err(error) => {
+                    self.put_back(&mut queue, entries, n_lost);
+                    queue.stats.n_failed_batches += 1;
+                    queue.stats.last_error = Some(error.to_string());
+                    Some((error.kind(), error.to_string()))
+                }
+            };
+            queue.n_answered = n_asked;
+            self.done.notify_all();
+            if is_ending {
+                return;
+            }
+            if has_failed {
+                // A full disk is not better for being asked at once again.
+                drop(self.work.wait_timeout(queue, wait));
+            }
+        }
+    }
+
+    /// Returns entries that could not be written to the head of the queue; the clock starts anew before the next try.
+    fn put_back(&self, queue: &mut Queue, mut entries: Vec<Entry>, n_lost: u64) {
+        if n_lost > 0 {
+            entries.pop();
+            queue.n_lost += n_lost;
+        }
+        for entry in entries.into_iter().rev() {
+            queue.entries.push_front(entry);
+        }
+        // What came meanwhile and finds no room any more is lost, and counted.
+        let n_over = queue.entries.len().saturating_sub(self.options.n_queued_max);
+        queue.entries.truncate(self.options.n_queued_max);
+        queue.n_lost += n_over as u64;
+        queue.stats.n_lost += n_over as u64;
+        queue.since = (!queue.entries.is_empty()).then(Instant::now);
+    }
+
+    fn write(&self, entries: &[Entry], durability: Durability) -> Result<(), SonaError> {
+        // Asked to sync without anything new: an empty durable commit takes earlier ones along.
+        self.chain.append(entries, durability)?;
+        match (&self.options.anchor, durability) {
+            (Some(path), Durability::Durable) => self.chain.head().save(path),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
