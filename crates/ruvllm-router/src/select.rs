@@ -101,3 +101,40 @@ pub fn choose_by(
     }
     choose(models, &prediction.qualities, weighing)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn models(costs: &[f32]) -> Vec<Model> {
+        costs.iter().enumerate().map(|(i, &cost)| Model { name: format!("m{i}"), cost }).collect()
+    }
+
+    #[test]
+    fn choices_by_quality_and_cost() {
+        let check = |costs: &[f32], qualities: &[f32], weighing, expected| {
+            let found = choose(&models(costs), qualities, weighing).unwrap();
+            assert_eq!(found.model, expected, "{costs:?} {qualities:?} {weighing:?}: {}", found.reason);
+        };
+        check(&[1.0, 2.0, 9.0], &[0.5, 0.88, 0.9], Weighing::Within(0.05), 1);
+        check(&[1.0, 2.0, 9.0], &[0.5, 0.88, 0.9], Weighing::Within(0.0), 2);
+        check(&[1.0, 2.0, 9.0], &[0.5, 0.88, 0.9], Weighing::Within(1.0), 0);
+        check(&[1.0, 2.0, 9.0], &[0.5, 0.88, 0.9], Weighing::Price(0.0), 2);
+        check(&[1.0, 2.0, 9.0], &[0.5, 0.88, 0.9], Weighing::Price(1.0), 0);
+        // The dearest need not be the best; equal ones: the better, then the first.
+        check(&[9.0, 1.0], &[0.3, 0.6], Weighing::Within(0.02), 1);
+        check(&[2.0, 2.0], &[0.5, 0.51], Weighing::Within(0.02), 1);
+        check(&[2.0, 2.0], &[0.5, 0.5], Weighing::Price(0.1), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_weighed_is_refused() {
+        let check = |costs: &[f32], qualities: &[f32], weighing, kind| {
+            assert_eq!(choose(&models(costs), qualities, weighing).unwrap_err().kind(), kind);
+        };
+        check(&[], &[], Weighing::Within(0.1), RouterErrorKind::Shape);
+        check(&[1.0], &[0.1, 0.2], Weighing::Within(0.1), RouterErrorKind::Shape);
+        check(&[-1.0], &[0.1], Weighing::Within(0.1), RouterErrorKind::Value);
+        check(&[1.0], &[0.1], Weighing::Price(f32::NAN), RouterErrorKind::Value);
+    }
+}

@@ -20,7 +20,9 @@ fn number(random: &mut ChaCha8Rng) -> f32 {
 fn mixed_outcomes(n: usize, width: usize, random: &mut ChaCha8Rng) -> Vec<Outcome> {
     let outcome = |i: usize| {
         let query = (0..width).map(|_| number(random)).collect();
-        let quality = |random: &mut ChaCha8Rng| (i % 3 > 0 || random.next_u32() & 1 == 0).then(|| number(random).abs());
+        let quality = |random: &mut ChaCha8Rng| {
+            (!i.is_multiple_of(3) || random.next_u32() & 1 == 0).then(|| number(random).abs())
+        };
         let qualities = (0..3).map(|_| quality(random)).collect();
         let settings = Settings {
             n_context_tokens: random.next_u32() % 9000,
@@ -120,6 +122,22 @@ fn what_is_not_linear_is_learned_with_half_the_weights() {
     assert!(right >= 190 && buckets >= 190, "{right} and {buckets} of 200");
     let (all, not_zero) = selector.n_parameters();
     assert!(not_zero < all, "{not_zero} of {all}");
+}
+
+/// Thirty queries that say nothing: what is expected is the mean, though there are few steps to learn it in.
+#[test]
+fn without_evidence_the_mean_is_expected() {
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let outcome = |i: usize| Outcome {
+        query: (0..8).map(|_| number(&mut random)).collect(),
+        group: i as u64,
+        qualities: vec![Some(f32::from(!i.is_multiple_of(10))), Some(0.2)],
+        settings: None,
+    };
+    let outcomes: Vec<Outcome> = (0..30).map(outcome).collect();
+    let options = TrainOptions { n_epochs: 3, ..TrainOptions::default() };
+    let qualities = train(&outcomes, &options).predict(&[0.0; 8]).unwrap().qualities;
+    assert!((qualities[0] - 0.9).abs() < 0.1 && (qualities[1] - 0.2).abs() < 0.1, "{qualities:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use super::network::{Network, Pass};
+use super::network::{Network, Pass, TEMPERATURE_MAX, context_bucket};
 use crate::error::{RouterError, RouterErrorKind, data, shape, value};
 use crate::math::dot;
 
@@ -124,7 +124,7 @@ pub(super) fn check(outcomes: &[Outcome], n_models: usize, options: &TrainOption
             return Err(shape(format!("outcome {i} knows {n} models; there are {n_models}")));
         }
         let settings = outcome.settings.is_none_or(|settings| {
-            let temperature = (0.0..=super::TEMPERATURE_MAX).contains(&settings.temperature);
+            let temperature = (0.0..=TEMPERATURE_MAX).contains(&settings.temperature);
             unit(settings.quality) && unit(settings.top_p) && temperature
         });
         if !settings || !outcome.qualities.iter().flatten().all(|&quality| unit(quality)) {
@@ -153,6 +153,35 @@ pub(super) fn first_parameters(network: &Network, random: &mut ChaCha8Rng) -> Ve
     parameters
 }
 
+/// Starts the heads' biases at what is right on average: small sets of outcomes have too few steps to get there.
+fn start_biases(network: &Network, parameters: &mut [f32], outcomes: &[&Outcome]) {
+    let (mut sums, mut counts) = (vec![0.0f32; network.n_out()], vec![0.0f32; network.n_out()]);
+    let mut add = |at: usize, value: f32, weight: f32| {
+        sums[at] += weight * value;
+        counts[at] += weight;
+    };
+    for outcome in outcomes {
+        for (model, quality) in outcome.qualities.iter().enumerate() {
+            quality.iter().for_each(|&quality| add(model, quality, 1.0));
+        }
+        if let Some(settings) = &outcome.settings {
+            let own = network.n_models + context_bucket(settings.n_context_tokens);
+            network.buckets().for_each(|bucket| add(bucket, f32::from(bucket == own), settings.quality));
+            add(network.buckets().end, settings.temperature / TEMPERATURE_MAX, settings.quality);
+            add(network.buckets().end + 1, settings.top_p, settings.quality);
+        }
+    }
+    let [.., biases] = network.heads();
+    for (at, bias) in parameters[biases].iter_mut().enumerate() {
+        // As if half a right and half a wrong case had been seen before: finite, whatever was seen.
+        let mean = (sums[at] + 0.5) / (counts[at] + 1.0);
+        *bias = match network.buckets().contains(&at) {
+            true => mean.ln(),
+            false => (mean / (1.0 - mean)).ln(),
+        };
+    }
+}
+
 /// A number from 0 to 1, 1 left out.
 fn unit(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 24) as f32
@@ -175,6 +204,8 @@ pub(super) fn fit(
 ) -> Result<Vec<f32>, RouterError> {
     let mut random = ChaCha8Rng::seed_from_u64(options.seed.wrapping_add(member as u64));
     let mut parameters = first_parameters(network, &mut random);
+    let learned: Vec<&Outcome> = fold.learned.iter().map(|&i| &fold.outcomes[i]).collect();
+    start_biases(network, &mut parameters, &learned);
     let mut adam = Adam::new(network, options);
     let mut sparsity = Sparsity::new(network, options);
     let mut order = fold.learned.clone();
