@@ -383,7 +383,7 @@ impl InfoArgs {
 
 impl MergeArgs {
     /// Writes the model with the adapters in it.
-    fn into_model(&self, app: &App) -> Result<()> {
+    fn write_model(&self, app: &App) -> Result<()> {
         let path = app.store().locate(&self.model.model, true)?;
         if self.out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
             return Err(Error::usage("--out is the model itself; name another file"));
@@ -408,7 +408,7 @@ impl MergeArgs {
 
     fn run(&self, app: &App) -> Result<()> {
         if self.into_model {
-            return self.into_model(app);
+            return self.write_model(app);
         }
         let facts = facts(app, &self.model)?;
         let read = |arg: &LoraArg| Ok((Arc::new(read(app, &arg.adapter, &facts)?), f64::from(arg.scale)));

@@ -1,0 +1,110 @@
+//! Curves, calibration, bounds and folds against what is known otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn curves_of_known_scores() {
+    let (weak, strong) = ([0.0, 0.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.0]);
+    // Strong is better by 1/4 in all. The best order gains 1/4, 1/2, 1/2, 1/4.
+    let best = cost_quality(&[3.0, 3.0, 2.0, 1.0], &weak, &strong);
+    assert_eq!(best.points, [(0.0, 0.5), (0.5, 1.0), (0.75, 1.0), (1.0, 0.75)]);
+    assert_eq!((best.quality_at(0.25), best.quality_at(1.0)), (0.75, 0.75));
+    assert_eq!(best.cpt(0.5), Some(0.125));
+    assert_eq!(best.cpt(3.0), None);
+    // Trapezoids: 0.375 + 0.25 + 0.21875 = 0.84375, of 0.5 to 0.75.
+    assert!((best.apgr() - (0.84375 - 0.5) / 0.25).abs() < 1e-12);
+    let worst = cost_quality(&[0.0, 0.0, 1.0, 2.0], &weak, &strong);
+    assert!(worst.apgr() < 0.0);
+}
+
+#[test]
+fn calibration_of_known_pairs() {
+    // Ten at 0.75 of which 6 happened, ten at 0.15 of which 2 happened.
+    let pairs: Vec<(f32, f32)> = (0..10).flat_map(|i| [(0.75, f32::from(i < 6)), (0.15, f32::from(i < 2))]).collect();
+    assert!((calibration_error(&pairs) - (0.15 + 0.05) / 2.0).abs() < 1e-6);
+    let bins = calibration_bins(&pairs, 10);
+    assert_eq!((bins[7].n, bins[1].n, bins[0].n), (10, 10, 0));
+    assert_eq!(calibration_error(&[]), 0.0);
+    assert_eq!(calibration_bins(&[(1.0, 1.0)], 4)[3].n, 1);
+}
+
+/// Logits three times too large are divided by three.
+#[test]
+fn temperatures_are_found() {
+    let mut pairs = Vec::new();
+    for i in 0..1000u32 {
+        let z = (i % 21) as f32 / 5.0 - 2.0;
+        pairs.push((3.0 * z, crate::math::sigmoid(z)));
+    }
+    assert!((temperature_of(&pairs) - 3.0).abs() < 0.02, "{}", temperature_of(&pairs));
+}
+
+#[test]
+fn bounds_of_shares() {
+    // Values of R's binom::binom.wilson.
+    let (low, high) = wilson(8, 10);
+    assert!((low - 0.490_162_5).abs() < 1e-6 && (high - 0.943_317_8).abs() < 1e-6, "{low} {high}");
+    assert_eq!(wilson(0, 0), (0.0, 1.0));
+    assert!(wilson(0, 20).0 == 0.0 && wilson(20, 20).1 == 1.0);
+}
+
+#[test]
+fn classes_are_counted() {
+    let mut confusion = Confusion::new(3);
+    for (actual, predicted) in [(0, 0), (0, 0), (0, 1), (1, 1), (2, 1)] {
+        confusion.add(actual, predicted);
+    }
+    assert_eq!((confusion.right(), confusion.row(0)), ((3, 5), &[2, 1, 0][..]));
+    assert_eq!((confusion.f1(0), confusion.f1(1), confusion.f1(2)), (0.8, 0.5, 0.0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Groups stay together, every fold of equal groups is about equally large, and the seed decides.
+    #[test]
+    fn folds_keep_groups_whole(groups in prop::collection::vec(0u64..20, 30..200), k in 1usize..8, seed in 0u64..9) {
+        let folds = grouped_folds(&groups, k, seed);
+        let mut of_group = BTreeMap::new();
+        if groups.iter().collect::<BTreeSet<_>>().len() >= k {
+            for (group, fold) in groups.iter().zip(&folds) {
+                prop_assert_eq!(of_group.entry(group).or_insert(fold), &fold);
+            }
+        }
+        prop_assert!(folds.iter().all(|&fold| fold < k));
+        prop_assert_eq!(folds.iter().collect::<BTreeSet<_>>().len(), k);
+        prop_assert_eq!(folds, grouped_folds(&groups, k, seed));
+    }
+
+    /// Any scores: the curve ends at both models' means, and turning the scores around mirrors the gain of chance.
+    #[test]
+    fn curves_end_at_the_models(rows in prop::collection::vec((0u8..5, any::<bool>(), any::<bool>()), 1..60)) {
+        let scores: Vec<f32> = rows.iter().map(|row| f32::from(row.0)).collect();
+        let (weak, strong): (Vec<f32>, Vec<f32>) = rows.iter().map(|row| (f32::from(row.1), f32::from(row.2))).unzip();
+        let mean = |of: &[f32]| of.iter().map(|&x| f64::from(x)).sum::<f64>() / of.len() as f64;
+        let curve = cost_quality(&scores, &weak, &strong);
+        prop_assert!((curve.quality_at(0.0) - mean(&weak)).abs() < 1e-9);
+        prop_assert!((curve.quality_at(1.0) - mean(&strong)).abs() < 1e-9);
+        if mean(&weak) != mean(&strong) {
+            let turned = cost_quality(&scores.iter().map(|x| -x).collect::<Vec<_>>(), &weak, &strong);
+            prop_assert!((curve.apgr() + turned.apgr() - 1.0).abs() < 1e-9, "{} {}", curve.apgr(), turned.apgr());
+        }
+    }
+}
+
+/// The bounds of a mean hold it, and grow when rows are bound into groups.
+#[test]
+fn groups_widen_bounds() {
+    let values: Vec<f64> = (0..200).map(|i| f64::from(u8::from(i / 20 % 2 == 0))).collect();
+    let width = |groups: Vec<u64>| {
+        let (low, high) =
+            bootstrap(&groups, 300, 3, |rows| rows.iter().map(|&i| values[i]).sum::<f64>() / rows.len() as f64);
+        assert!(low < 0.5 && high > 0.5, "{low} {high}");
+        high - low
+    };
+    assert!(width((0..200).map(|i| i / 20).collect()) > 2.0 * width((0..200).collect()));
+}
