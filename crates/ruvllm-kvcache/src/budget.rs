@@ -64,6 +64,8 @@ pub struct MemoryBudget {
     total_bytes: usize,
     /// By [`Owner`].
     held: [usize; 3],
+    /// What somebody else has of it.
+    lent_bytes: usize,
     level: Level,
     /// What the caller can do, the mildest first.
     reliefs: Vec<Relief>,
@@ -80,6 +82,7 @@ impl MemoryBudget {
         MemoryBudget {
             total_bytes,
             held: [0; 3],
+            lent_bytes: 0,
             level: Level::Low,
             reliefs,
             is_quantisable: true,
@@ -97,13 +100,24 @@ impl MemoryBudget {
         self.held.iter().sum()
     }
 
+    /// Tells how much somebody else has of it now: levels are shares of the rest. To be followed by
+    /// [`MemoryBudget::set_held`].
+    pub fn set_lent(&mut self, bytes: usize) {
+        self.lent_bytes = bytes;
+    }
+
+    /// Returns the bytes that are not lent.
+    fn own_bytes(&self) -> usize {
+        self.total_bytes.saturating_sub(self.lent_bytes)
+    }
+
     /// Tells how much each owner holds now; those not named hold what they held.
     ///
     /// # Panics
     /// If that is more than there is: the owners size what they hand out by [`MemoryBudget::total_bytes`].
     pub fn set_held(&mut self, owners: &[(Owner, usize)]) {
         owners.iter().for_each(|&(owner, bytes)| self.held[owner as usize] = bytes);
-        let (held, total) = (self.held_bytes(), self.total_bytes);
+        let (held, total) = (self.held_bytes(), self.own_bytes());
         assert!(held <= total, "{held} bytes held of a budget of {total}");
         let share = held as f64 / total.max(1) as f64;
         self.level = match self.level {
@@ -122,7 +136,7 @@ impl MemoryBudget {
     /// Returns how full it is and what to do about it: the mildest the caller can do. Only quantising does not wait for
     /// [`Level::High`]; evicting helps while the cache holds something.
     pub fn pressure(&self) -> Pressure {
-        let excess_bytes = self.held_bytes().saturating_sub((self.total_bytes as f64 * ELEVATED) as usize);
+        let excess_bytes = self.held_bytes().saturating_sub((self.own_bytes() as f64 * ELEVATED) as usize);
         let fits = |relief: &Relief| match relief {
             Relief::Evict => self.level == Level::High && self.held[Owner::Cache as usize] > 0,
             Relief::Quantise => self.level >= Level::Elevated && self.is_quantisable,
@@ -189,6 +203,17 @@ mod tests {
         let mut budget = MemoryBudget::new(100 * PAGE_BYTES, &[Relief::Spill, Relief::Reject]);
         assert_eq!(at(&mut budget, [71, 0]), (Level::Elevated, None));
         assert_eq!(at(&mut budget, [86, 0]), (Level::High, Some(Relief::Spill)));
+    }
+
+    #[test]
+    fn levels_are_shares_of_what_is_not_lent() {
+        let mut budget = MemoryBudget::new(100 * PAGE_BYTES, &[Relief::Evict]);
+        assert_eq!(at(&mut budget, [10, 30]), (Level::Low, None));
+        budget.set_lent(60 * PAGE_BYTES);
+        assert_eq!(at(&mut budget, [10, 30]), (Level::High, Some(Relief::Evict)));
+        assert_eq!(budget.pressure().excess_bytes, 12 * PAGE_BYTES);
+        budget.set_lent(0);
+        assert_eq!(at(&mut budget, [10, 30]), (Level::Low, None));
     }
 
     #[test]

@@ -361,9 +361,8 @@ impl KvStore {
     /// Tells the budget what is held, without telling cached blocks from those of sequences.
     pub(super) fn note_held(&mut self) {
         // Pages are lent on this thread alone: what comes back between the two looks does no harm.
-        let lent = self.lender.n_lent() * PAGE_BYTES;
-        let blocks = self.pool.held_bytes();
-        self.budget.set_held(&[(Owner::Sequences, blocks), (Owner::Cache, 0), (Owner::Adapters, lent)]);
+        self.budget.set_lent(self.lender.n_lent() * PAGE_BYTES);
+        self.budget.set_held(&[(Owner::Sequences, self.pool.held_bytes()), (Owner::Cache, 0)]);
     }
 
     /// Returns how full the memory is. Evicting and quantising happen by themselves.

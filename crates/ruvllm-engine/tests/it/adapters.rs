@@ -317,7 +317,7 @@ fn adapters_and_keys_and_values_share_one_memory() {
     let folder = tempfile::tempdir().expect("a folder");
     let golden = Golden::load("llama-a");
     let options =
-        LoadOptions { n_ctx: Some(1024), n_threads: 2, n_seq_max: 4, kv_bytes: Some(TOTAL), ..LoadOptions::default() };
+        LoadOptions { n_ctx: Some(1024), n_threads: 2, n_seq_max: 16, kv_bytes: Some(TOTAL), ..LoadOptions::default() };
     let engine = Engine::load(&golden.model("f32"), &options, &mut |_| {}).expect("a golden model loads");
     let facts = engine.adapter_loader().targets().facts().clone();
     let manager = Arc::new(engine.adapter_manager(FactorFormat::F16, 64 << 20));
@@ -330,19 +330,23 @@ fn adapters_and_keys_and_values_share_one_memory() {
     service.share_memory(&manager).expect("it runs");
     // A context fits beside them.
     assert_eq!(manager.stats().total_bytes, 4 << 20);
-    let ask = |i: u32, adapters: AdapterSet| {
+    let begin = |i: u32, n: usize, adapters: AdapterSet| {
         let prompt = (0..900).map(|k| (k * (i + 3) + i * 7) % 240 + 5).collect();
         let (sender, events) = std::sync::mpsc::channel();
-        let sampling = SamplingParams::greedy();
-        let request = GenerateRequest { prompt, adapters, sampling, max_tokens: Some(2), ..Default::default() };
-        let _ticket =
-            service.submit(request, Box::new(move |event| sender.send(event).is_ok())).expect("there is room");
+        let (sampling, max_tokens) = (SamplingParams::greedy(), Some(n));
+        let request =
+            GenerateRequest { prompt, adapters, sampling, max_tokens, ignore_eos: true, ..Default::default() };
+        let ticket = service.submit(request, Box::new(move |event| sender.send(event).is_ok())).expect("there is room");
+        (ticket, events)
+    };
+    let end = |(_ticket, events): (ruvllm_engine::Ticket, std::sync::mpsc::Receiver<ruvllm_engine::ServiceEvent>)| {
         events.iter().for_each(|event| {
             if let ruvllm_engine::ServiceEvent::Done(result) = event {
                 result.expect("no request fails");
             }
         });
     };
+    let ask = |i: u32, adapters: AdapterSet| end(begin(i, 2, adapters));
     // Of what the owner published last, at most a quarter of a second ago.
     let sum = || {
         std::thread::sleep(std::time::Duration::from_millis(600));
@@ -370,7 +374,8 @@ fn adapters_and_keys_and_values_share_one_memory() {
     drop(held);
     drop(manager.get("a1", 0).expect("idle ones give way"));
     assert_eq!(sum().1.n_evictions, 1);
-    (40..70).for_each(|i| ask(i, AdapterSet::default()));
+    let many: Vec<_> = (40..54).map(|i| begin(i, 60, AdapterSet::default())).collect();
+    many.into_iter().for_each(end);
     let (kv, adapters) = sum();
     assert!(kv > 4 << 20 && adapters.n_hot == 0 && adapters.shared_bytes == 0, "{kv} {adapters:?}");
     drop(manager.get("a0", 0).expect("and comes back"));
