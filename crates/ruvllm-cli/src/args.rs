@@ -65,7 +65,7 @@ pub enum Command {
     Rm(rm::RmArgs),
     /// Show or remove what is kept of prompts and sessions
     Cache(cache::CacheCommand),
-    /// Name, show, merge and convert LoRA adapters
+    /// Name, show, merge, convert and train LoRA adapters
     Lora(lora::LoraCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),

@@ -1,5 +1,8 @@
 //! `ruvllm lora`: adapters under names, what is in them, and merging.
 
+#[cfg(feature = "train")]
+mod train;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -51,6 +54,9 @@ enum LoraSubcommand {
     Merge(MergeArgs),
     /// Write an adapter as a GGUF file or a PEFT folder
     Export(ExportArgs),
+    /// Train an adapter on examples
+    #[cfg(feature = "train")]
+    Train(Box<train::TrainArgs>),
 }
 
 #[derive(Args, Debug)]
@@ -239,6 +245,8 @@ impl LoraCommand {
             LoraSubcommand::Info(args) => args.run(app),
             LoraSubcommand::Merge(args) => args.run(app),
             LoraSubcommand::Export(args) => args.run(app),
+            #[cfg(feature = "train")]
+            LoraSubcommand::Train(args) => args.run(app),
         }
     }
 }

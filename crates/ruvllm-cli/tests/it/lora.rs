@@ -173,3 +173,86 @@ fn hostile_adapters_are_refused_in_a_line_each() {
     }
     assert!(text(&bench.run(["lora", "list"]).stdout).starts_with("no adapters"));
 }
+
+/// Records that a tiny model can learn: what follows each letter.
+#[cfg(feature = "train")]
+fn lessons() -> String {
+    let line = |i: usize| {
+        let text: String = (0..8).map(|j| char::from(b'a' + ((i * 5 + j * 2) % 26) as u8)).collect();
+        format!("{{\"text\":\"{text}\"}}\n")
+    };
+    (0..24).map(line).collect()
+}
+
+#[cfg(feature = "train")]
+#[test]
+fn training_writes_an_adapter_and_goes_on_after_ctrl_c() {
+    use std::io::Read;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    let bench = Bench::new();
+    let data = bench.file("data.jsonl", lessons());
+    let args = |out: &str| {
+        let line = format!(
+            "lora train --steps 300 --batch 4 --lr 1e-2 --rank 2 --targets qv --val 0.2 --max-tokens 32 --out {out}"
+        );
+        let mut args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        args.extend(["--data".to_owned(), data.to_str().expect("a path of UTF-8").to_owned()]);
+        args
+    };
+    let train = |out: &str| run(&bench, &args(out).iter().map(String::as_str).collect::<Vec<_>>());
+    let report = train("whole");
+    assert_eq!((&report["options"]["steps"], &report["records"]["val"]), (&Value::from(300), &Value::from(5)));
+    let losses: Vec<f64> = report["losses"].as_array().expect("all").iter().filter_map(Value::as_f64).collect();
+    assert!(losses.len() == 300 && losses[290..].iter().sum::<f64>() < 0.8 * losses[..10].iter().sum::<f64>());
+    let weights = |out: &str| std::fs::read(bench.path(out).join("adapter_model.safetensors")).expect("it is written");
+    let answer = |lora: &[&str]| {
+        let args = ["run", "--raw", "--prompt", "ace", "--temp", "0", "--max-tokens", "6", "--ignore-eos"];
+        run(&bench, &[&args, lora].concat())["tokens"].clone()
+    };
+    assert_ne!(answer(&[]), answer(&["--lora", bench.path("whole").to_str().expect("a path of UTF-8")]));
+
+    let model = Golden::load("llama-a").model("f32");
+    let mut command = Command::new(bench.ruvllm().get_program());
+    command.args(args("part")).arg("--model").arg(&model).current_dir(bench.path(""));
+    command.env("RUVLLM_HOME", bench.path("home")).env("RUVLLM_THREADS", "1");
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
+    // Some steps in; should it be over by then, there is nothing to go on with and the bytes are equal all the same.
+    while !bench.path("part").join("checkpoint.safetensors").exists() && child.try_wait().expect("a child").is_none() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    let (status, mut stderr) = (child.wait().expect("it ends"), String::new());
+    child.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("text");
+    if status.code() == Some(130) {
+        assert!(killed.is_ok() && stderr.contains("--resume goes on from there"), "{stderr}");
+        let args = args("part");
+        run(&bench, &args.iter().map(String::as_str).chain(["--resume"]).collect::<Vec<_>>());
+    }
+    assert_eq!(weights("part"), weights("whole"));
+    assert!(!bench.path("part").join("checkpoint.safetensors").exists());
+}
+
+#[cfg(feature = "train")]
+#[test]
+fn data_that_cannot_be_learned_are_one_line() {
+    let bench = Bench::new();
+    let model = Golden::load("llama-a").model("f32");
+    let model = model.to_str().expect("a path of UTF-8");
+    let data = bench.file("data.jsonl", "{\"text\":\"abc\"}\n{\"txt\":\"abc\"}\n");
+    let pairs = bench.file("pairs.jsonl", "{\"prompt\":\"a\",\"chosen\":\"b\",\"rejected\":\"c\"}\n");
+    let (data, pairs) = (data.to_str().expect("a path of UTF-8"), pairs.to_str().expect("a path of UTF-8"));
+    for (args, part) in [
+        (vec!["--data", "nowhere.jsonl"], "cannot read nowhere.jsonl: no such file or directory"),
+        (vec!["--data", data], "data.jsonl: line 2: fields 'txt'; a record has"),
+        (vec!["--data", pairs], "pairs.jsonl: line 1: the loss next-token needs records with 'messages'"),
+        (vec!["--data", pairs, "--loss", "dpo", "--rank", "5000"], "factors of rank 5000"),
+        (vec!["--data", pairs, "--loss", "dpo", "--lr", "7"], "a rate of 7; use one from 1e-5 to 1e-2"),
+        (vec!["--data", pairs, "--loss", "dpo", "--resume"], "checkpoint.safetensors: no such file"),
+    ] {
+        let output = bench.run([&["lora", "train", "--out", "out", "--model", model], &args[..]].concat());
+        let stderr = text(&output.stderr).to_lowercase();
+        assert!(!output.status.success() && stderr.contains(part) && stderr.trim().lines().count() == 1, "{stderr}");
+    }
+}
