@@ -290,6 +290,7 @@ fn gates_weigh_adapters_by_what_was_said_and_keep_every_law() {
     for ((_, answer), alone) in scheduler.run().iter().zip(&answers) {
         assert_eq!(&facts(answer.as_ref().expect("it ran")), alone);
     }
+    drop(scheduler);
     let sizes = GateShape { n_embd: n_embd + 1, n_hidden: 2, n_adapters: 1, window: 4, temperature: 1.0 };
     let wrong =
         AdapterSet::gated(vec![(Arc::clone(&adapters[0]), 1.0)], Arc::new(Gate::seeded(sizes, 1).expect("a gate")));
