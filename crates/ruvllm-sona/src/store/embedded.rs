@@ -278,18 +278,18 @@ impl Transaction for Change<'_> {
         }
         let key = file_key(scope, key);
         let n_bytes = (key.len() + n) as u64;
-        let total = self.store.n_bytes() + self.n_added + n_bytes - self.n_removed;
+        let mut rows = self.rows(table)?;
+        let old = rows.get(key.as_slice()).map_err(db_error)?.map(|old| old.value().len());
+        let replaced = old.map_or(0, |old| (key.len() + old) as u64);
+        let total = self.store.n_bytes() + self.n_added + n_bytes - self.n_removed - replaced;
         if total > store_bytes_max {
             let advice = "shorten what is kept or raise the limit";
             return Err(limit(format!("the store is full: {total} of {store_bytes_max} bytes: {advice}")));
         }
-        let replaced = {
-            let mut rows = self.rows(table)?;
-            let old = rows.insert(key.as_slice(), value).map_err(db_error)?;
-            old.map(|old| (key.len() + old.value().len()) as u64)
-        };
+        rows.insert(key.as_slice(), value).map_err(db_error)?;
+        drop(rows);
         self.n_added += n_bytes;
-        self.n_removed += replaced.unwrap_or(0);
+        self.n_removed += replaced;
         Ok(())
     }
 
