@@ -59,8 +59,8 @@ pub trait VectorIndex {
     /// The search failed.
     fn search(&self, query: &[f32], k: usize) -> Result<Vec<Hit>, RouterError>;
 
-    /// Calls `visit` with every vector, in the order of their numbers.
-    fn for_each(&self, visit: &mut dyn FnMut(u64, &[f32]));
+    /// Returns the vector of a number: `[dim]`.
+    fn vector(&self, id: u64) -> Option<&[f32]>;
 }
 
 /// Compares with every vector: exact, and fast enough for some thousands.
@@ -117,8 +117,9 @@ impl VectorIndex for ExactIndex {
         Ok(hits)
     }
 
-    fn for_each(&self, visit: &mut dyn FnMut(u64, &[f32])) {
-        self.ids.iter().zip(self.vectors.chunks_exact(self.dim)).for_each(|(&id, row)| visit(id, row));
+    fn vector(&self, id: u64) -> Option<&[f32]> {
+        let at = self.ids.binary_search(&id).ok()?;
+        Some(&self.vectors[at * self.dim..][..self.dim])
     }
 }
 
@@ -186,10 +187,14 @@ impl<I: VectorIndex> SemanticRoutes<I> {
     /// Adds an example of a route and returns its number. The vector is brought to length 1.
     ///
     /// # Errors
-    /// There is no such route (kind `Name`), the vector does not fit (kinds `Shape`, `Value`) or cannot be stored.
+    /// There is no such route (kind `Name`), the vector does not fit or is all zeros (kinds `Shape`, `Value`), or it
+    /// cannot be stored.
     pub fn add_example(&mut self, name: &str, vector: &[f32]) -> Result<u64, RouterError> {
         check_vector(vector, self.index.dim())?;
         let route = self.routes.get_mut(name).ok_or_else(|| unknown(name))?;
+        if vector.iter().all(|&x| x == 0.0) {
+            return Err(value(format!("an example of '{name}' is all zeros; it has no direction")));
+        }
         let mut vector = vector.to_vec();
         normalise(&mut vector);
         let id = self.next_id;
@@ -235,7 +240,8 @@ impl<I: VectorIndex> SemanticRoutes<I> {
         self.routes.iter().map(|(name, route)| (name.as_str(), route.threshold, route.n_examples))
     }
 
-    /// Returns the route of a query (of any length but 0), or `None` where every one is below its threshold.
+    /// Returns the route of a query's nearest example among the routes that are not below their threshold, or `None`
+    /// where all of them are, or the query is all zeros.
     ///
     /// # Errors
     /// The vector does not fit, or the search failed.
@@ -246,9 +252,17 @@ impl<I: VectorIndex> SemanticRoutes<I> {
         Ok(best.map(|(name, similarity)| RouteMatch { name, similarity, runner_up: taken.next() }))
     }
 
+    /// Every example in the order of their numbers.
+    fn examples(&self) -> impl Iterator<Item = (u64, &[f32])> {
+        self.owners.keys().map(|&id| (id, self.index.vector(id).expect("the index holds every example")))
+    }
+
     /// Returns the routes by their nearest example, nearest first, without the example `but`.
     fn ranked(&self, query: &[f32], but: Option<u64>) -> Result<Vec<(String, f32)>, RouterError> {
         check_vector(query, self.index.dim())?;
+        if query.iter().all(|&x| x == 0.0) {
+            return Ok(Vec::new());
+        }
         let mut query = query.to_vec();
         normalise(&mut query);
         // Enough that a second route shows, as long as none has more examples near the query than this.
@@ -270,8 +284,7 @@ impl<I: VectorIndex> SemanticRoutes<I> {
     /// # Errors
     /// A vector does not fit, or a search failed.
     pub fn fit_thresholds(&mut self, others: &Rows) -> Result<(), RouterError> {
-        let mut examples = Vec::new();
-        self.index.for_each(&mut |id, vector| examples.push((Some(id), vector.to_vec())));
+        let mut examples: Vec<_> = self.examples().map(|(id, vector)| (Some(id), vector.to_vec())).collect();
         examples.extend(others.iter().map(|vector| (None, vector.to_vec())));
         // By route: similarity to its nearest example, and whether that was right.
         let mut seen: BTreeMap<String, Vec<(f32, bool)>> = BTreeMap::new();
@@ -294,10 +307,10 @@ impl<I: VectorIndex> SemanticRoutes<I> {
     /// Returns routes and examples as bytes in the safetensors format.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (mut ids, mut values) = (Vec::new(), Vec::new());
-        self.index.for_each(&mut |id, vector| {
+        for (id, vector) in self.examples() {
             ids.push(id);
             values.extend_from_slice(vector);
-        });
+        }
         let names: Vec<&String> = self.routes.keys().collect();
         let thresholds: Vec<f32> = self.routes.values().map(|route| route.threshold).collect();
         let owner = |id: &u64| names.binary_search(&&self.owners[id]).expect("an example's route exists");

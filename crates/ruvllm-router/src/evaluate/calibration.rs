@@ -40,9 +40,12 @@ pub fn calibration_error(pairs: &[(f32, f32)]) -> f64 {
     calibration_bins(pairs, 10).iter().map(error).sum::<f64>() / pairs.len().max(1) as f64
 }
 
-/// Returns the temperature that makes `sigmoid(logit / temperature)` truest for pairs of a logit and a target.
-pub(crate) fn temperature_of(pairs: &[(f32, f32)]) -> f32 {
-    best_temperature(|temperature| pairs.iter().map(|&(z, y)| f64::from(cross_entropy(z / temperature, y))).sum())
+/// Returns the temperature that makes `sigmoid(base + (logit - base) / temperature)` truest for pairs of a logit and a
+/// target. What says nothing so becomes the base, where plain temperature scaling would make one half of it.
+pub(crate) fn temperature_of(pairs: &[(f32, f32)], base: f32) -> f32 {
+    best_temperature(|temperature| {
+        pairs.iter().map(|&(z, y)| f64::from(cross_entropy(base + (z - base) / temperature, y))).sum()
+    })
 }
 
 /// Returns the temperature that makes `softmax(logits / temperature)` truest for pairs of logits and the right class.

@@ -2,9 +2,10 @@
 //!
 //! [`cost_quality`] gives the curve of quality over the share of queries that go to the strong model, with its mean
 //! ([`Curve::apgr`]) and the share that recovers half of the difference ([`Curve::cpt`]); both as in RouteLLM (Ong et
-//! al. 2024, arXiv:2406.18665). [`spent`] does it for any number of models and their costs. [`calibration_error`] compares probabilities with what happened, [`wilson`] bounds a
-//! share, [`Confusion`] counts classes. [`grouped_folds`] divides rows so that no group is on both sides, and
-//! [`bootstrap`] draws groups, since rows of one group are not independent.
+//! al. 2024, arXiv:2406.18665). [`spent`] does it for any number of models and their costs. [`calibration_error`]
+//! compares probabilities with what happened, [`wilson`] bounds a share, [`Confusion`] counts classes.
+//! [`grouped_folds`] divides rows so that no group is on both sides, and [`bootstrap`] draws groups, since rows of one
+//! group are not independent.
 //!
 //! ```
 //! use ruvllm_router::evaluate::cost_quality;

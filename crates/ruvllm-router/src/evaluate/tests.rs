@@ -32,15 +32,16 @@ fn calibration_of_known_pairs() {
     assert_eq!(calibration_bins(&[(1.0, 1.0)], 4)[3].n, 1);
 }
 
-/// Logits three times too large are divided by three.
+/// Logits three times too far from their base are divided by three; where they say nothing, hardly anything is left.
 #[test]
 fn temperatures_are_found() {
-    let mut pairs = Vec::new();
-    for i in 0..1000u32 {
-        let z = (i % 21) as f32 / 5.0 - 2.0;
-        pairs.push((3.0 * z, crate::math::sigmoid(z)));
+    for base in [0.0, 1.5] {
+        let logits = (0..1000u32).map(|i| (i % 21) as f32 / 5.0 - 2.0);
+        let told: Vec<(f32, f32)> = logits.map(|z| (base + 3.0 * z, crate::math::sigmoid(base + z))).collect();
+        assert!((temperature_of(&told, base) - 3.0).abs() < 0.02, "{}", temperature_of(&told, base));
+        let untold: Vec<(f32, f32)> = told.iter().map(|&(z, _)| (z, crate::math::sigmoid(base))).collect();
+        assert!(temperature_of(&untold, base) > 9.9, "{}", temperature_of(&untold, base));
     }
-    assert!((temperature_of(&pairs) - 3.0).abs() < 0.02, "{}", temperature_of(&pairs));
 }
 
 #[test]

@@ -20,7 +20,8 @@
 //!
 //! **Training** ([`Selector::train`]) is seeded and gives the same bits for the same outcomes. A selector is a
 //! committee: each member leaves out its own part of the groups, stops where that part's loss is least, and all
-//! left-out predictions together give one temperature a model (Guo et al. 2017, arXiv:1706.04599).
+//! left-out predictions together give one temperature a model (Guo et al. 2017, arXiv:1706.04599), by which the distance
+//! of a logit from that of the model's mean quality is divided: a query that tells nothing is expected to be average.
 
 mod cell;
 mod network;

@@ -41,7 +41,9 @@ pub struct Selector {
     models: Vec<String>,
     network: Network,
     scaler: Scaler,
-    /// What the logits of each model's quality are divided by.
+    /// The logit of each model's mean quality.
+    bases: Vec<f32>,
+    /// What the distance of each model's logits from there is divided by.
     temperatures: Vec<f32>,
     /// The parameters of every member.
     members: Vec<Vec<f32>>,
@@ -103,14 +105,16 @@ impl Selector {
             }
             members.push(parameters);
         }
+        let base = |model: usize| train::logit_of_mean(outcomes.iter().filter_map(|outcome| outcome.qualities[model]));
+        let bases: Vec<f32> = (0..models.len()).map(base).collect();
         let temperature = |model: usize| {
             let known = outcomes.iter().enumerate().filter_map(|(i, outcome)| Some((i, outcome.qualities[model]?)));
             let pairs: Vec<(f32, f32)> = known.map(|(i, quality)| (logits.row(i)[model], quality)).collect();
-            temperature_of(&pairs)
+            temperature_of(&pairs, bases[model])
         };
         let temperatures = (0..models.len()).map(temperature).collect();
         let models = models.iter().map(|&name| name.to_owned()).collect();
-        Ok(Selector { models, network, scaler, temperatures, members })
+        Ok(Selector { models, network, scaler, bases, temperatures, members })
     }
 
     /// Returns the names of the models, in the order of the qualities.
@@ -145,8 +149,9 @@ impl Selector {
         for parameters in &self.members {
             self.network.forward(parameters, &x, &mut pass);
             logits.iter_mut().zip(&pass.logits).for_each(|(sum, logit)| *sum += share * logit);
-            for ((quality, logit), temperature) in qualities.iter_mut().zip(&pass.logits).zip(&self.temperatures) {
-                *quality += share * sigmoid(logit / temperature);
+            let scales = self.bases.iter().zip(&self.temperatures);
+            for ((quality, logit), (base, temperature)) in qualities.iter_mut().zip(&pass.logits).zip(scales) {
+                *quality += share * sigmoid(base + (logit - base) / temperature);
             }
         }
         let at = self.network.buckets();
@@ -168,6 +173,7 @@ impl Selector {
         let n_query = self.network.n_query;
         writer.table("means", &[n_query], &self.scaler.means);
         writer.table("gains", &[n_query], &self.scaler.gains);
+        writer.table("bases", &[self.models.len()], &self.bases);
         writer.table("temperatures", &[self.models.len()], &self.temperatures);
         for (member, parameters) in self.members.iter().enumerate() {
             writer.table(&format!("member.{member}"), &[parameters.len()], parameters);
@@ -194,6 +200,7 @@ impl Selector {
         let (n_hidden, rank) = (reader.number("n_hidden", 1, 4096)?, reader.number("rank", 1, 4096)?);
         let network = Network::new(n_query, models.len(), n_hidden, rank);
         let scaler = Scaler { means: reader.table("means", &[n_query])?, gains: reader.table("gains", &[n_query])? };
+        let bases = reader.table("bases", &[models.len()])?;
         let temperatures = reader.table("temperatures", &[models.len()])?;
         if temperatures.iter().any(|&temperature| temperature <= 0.0) {
             return Err(invalid("a saved selector has a temperature that is not above 0"));
@@ -201,6 +208,6 @@ impl Selector {
         let n_members = reader.number("n_members", 1, 1024)?;
         let member = |i: usize| reader.table(&format!("member.{i}"), &[network.n_parameters()]);
         let members = (0..n_members).map(member).collect::<Result<_, _>>()?;
-        Ok(Selector { models, network, scaler, temperatures, members })
+        Ok(Selector { models, network, scaler, bases, temperatures, members })
     }
 }

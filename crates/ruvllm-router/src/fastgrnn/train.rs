@@ -182,6 +182,12 @@ fn start_biases(network: &Network, parameters: &mut [f32], outcomes: &[&Outcome]
     }
 }
 
+/// Returns the logit of the mean of values from 0 to 1, as if half a 1 and half a 0 had been seen before.
+pub(super) fn logit_of_mean(values: impl Iterator<Item = f32>) -> f32 {
+    let (sum, n) = values.fold((0.5f64, 1.0f64), |(sum, n), x| (sum + f64::from(x), n + 1.0));
+    (sum / (n - sum)).ln() as f32
+}
+
 /// A number from 0 to 1, 1 left out.
 fn unit(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 24) as f32

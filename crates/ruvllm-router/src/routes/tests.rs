@@ -1,6 +1,9 @@
 //! Routes: taken, abstained from, removed, saved, and spoiled bytes.
 
 use proptest::prelude::*;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use ruvllm_sona::index::IndexConfig;
 
 use super::*;
 use crate::embed::HashedWords;
@@ -94,7 +97,73 @@ fn vectors_that_do_not_fit_are_refused() {
     let mut routes = sample();
     assert_eq!(routes.add_example("refunds", &[1.0; 8]).unwrap_err().kind(), RouterErrorKind::Shape);
     assert_eq!(routes.add_example("refunds", &[f32::NAN; DIM]).unwrap_err().kind(), RouterErrorKind::Value);
+    assert_eq!(routes.add_example("refunds", &[0.0; DIM]).unwrap_err().kind(), RouterErrorKind::Value);
     assert_eq!(routes.add_route("refunds", 0.1).unwrap_err().kind(), RouterErrorKind::Name);
+}
+
+/// The graph of ruvllm-sona as an index of routes.
+struct Graph(ruvllm_sona::index::VectorIndex);
+
+impl VectorIndex for Graph {
+    fn dim(&self) -> usize {
+        self.0.dim()
+    }
+
+    fn insert(&mut self, id: u64, vector: &[f32]) -> Result<(), RouterError> {
+        self.0.insert(id, vector).map_err(|error| value(error.to_string()).with_source(error))
+    }
+
+    fn remove(&mut self, id: u64) -> Result<bool, RouterError> {
+        Ok(self.0.remove(id))
+    }
+
+    fn search(&self, query: &[f32], k: usize) -> Result<Vec<Hit>, RouterError> {
+        let hits = self.0.search(query, k, None).map_err(|error| value(error.to_string()).with_source(error))?;
+        Ok(hits.into_iter().map(|hit| Hit { id: hit.id, similarity: hit.similarity }).collect())
+    }
+
+    fn vector(&self, id: u64) -> Option<&[f32]> {
+        self.0.vector(id)
+    }
+}
+
+/// Forty routes of fifty examples around their own centre, searched exactly and by a graph: at most 1 of 100 queries
+/// is routed otherwise, also after a route is gone.
+#[test]
+fn a_graph_takes_the_place_of_exact_search() {
+    const DIM: usize = 24;
+    let mut random = ChaCha8Rng::seed_from_u64(4);
+    let mut vector = |about: &[f32], spread: f32| -> Vec<f32> {
+        about.iter().map(|x| x + spread * ((random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0)).collect()
+    };
+    let config = IndexConfig { n_exact_max: 100, ..IndexConfig::default() };
+    let mut exact = SemanticRoutes::new(ExactIndex::new(DIM));
+    let mut graph = SemanticRoutes::new(Graph(ruvllm_sona::index::VectorIndex::new(DIM, config).unwrap()));
+    let centres: Vec<Vec<f32>> = (0..40).map(|_| vector(&[0.0; DIM], 1.0)).collect();
+    for (i, centre) in centres.iter().enumerate() {
+        let name = format!("route {i}");
+        exact.add_route(&name, 0.8).unwrap();
+        graph.add_route(&name, 0.8).unwrap();
+        for _ in 0..50 {
+            let example = vector(centre, 0.7);
+            assert_eq!(exact.add_example(&name, &example).unwrap(), graph.add_example(&name, &example).unwrap());
+        }
+    }
+    let mut compare = |exact: &SemanticRoutes<ExactIndex>, graph: &SemanticRoutes<Graph>| {
+        let (mut same, mut routed) = (0, 0);
+        for i in 0..200 {
+            let query = vector(&centres[i % 40], 0.9);
+            let name = |found: Option<RouteMatch>| found.map(|found| found.name);
+            let (a, b) = (name(exact.route(&query).unwrap()), name(graph.route(&query).unwrap()));
+            routed += usize::from(a.is_some());
+            same += usize::from(a == b);
+        }
+        assert!(same >= 198 && (20..200).contains(&routed), "{same} and {routed} of 200");
+    };
+    compare(&exact, &graph);
+    exact.remove_route("route 7").unwrap();
+    graph.remove_route("route 7").unwrap();
+    compare(&exact, &graph);
 }
 
 proptest! {
