@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ruvllm_kernels::lowrank::{RANKS, Table, prefetch};
+use ruvllm_kernels::lowrank::{Table, prefetch};
 use ruvllm_kernels::team::{Shared, Team};
 use ruvllm_kvcache::NamespaceBuilder;
 
@@ -25,6 +25,8 @@ pub const SET_MAX: usize = 8;
 
 /// Rows that are worked on together: their inputs share what is loaded of the factors.
 const RUN_ROWS: usize = 8;
+/// Ranks that are worked on together, in a buffer on the stack.
+const RANKS: usize = 32;
 /// Most layers of one product.
 const PRODUCTS_MAX: usize = 4;
 
@@ -236,17 +238,16 @@ impl AdaptedRows {
         let outs = products.map(|(target, out)| (target, out.len() / n, Shared::new(out)));
         let layers = || outs.iter().zip(touched).filter(|(_, touched)| *touched).map(|(out, _)| out);
         let n_layers = layers().count();
-        // The layers of an adapter lie one behind the other, and so do their pieces.
         team.for_each(n_units * n_layers, 1, &|units, _| {
             for unit in units {
-                let (target, n_out, out) = layers().nth(unit % n_layers).expect("a unit is of a touched layer");
+                let (target, n_out, out) = layers().nth(unit / n_units).expect("a unit is of a touched layer");
                 let (rows, set, first) = match picked {
                     None => {
-                        let (rows, set) = self.runs[unit / n_layers].clone();
+                        let (rows, set) = self.runs[unit % n_units].clone();
                         (rows.clone(), set, rows.start)
                     }
                     Some(rows) => {
-                        let row = unit / n_layers;
+                        let row = unit % n_units;
                         match self.of_row[rows[row] as usize] {
                             u32::MAX => continue,
                             set => (row..row + 1, set as usize, rows[row] as usize),
@@ -256,9 +257,10 @@ impl AdaptedRows {
                 let set = &self.sets[set];
                 let weights = self.weights(first..first + rows.len(), set);
                 // The next piece is most often this worker's as well.
-                if let (None, Some((_, set))) = (picked, self.runs.get((unit + 1) / n_layers))
-                    && let Some((target, ..)) = layers().nth((unit + 1) % n_layers)
+                if let (None, next) = (picked, unit + 1)
+                    && let Some((target, ..)) = layers().nth(next / n_units)
                 {
+                    let (_, set) = &self.runs[next % n_units];
                     self.sets[*set].parts(*target).for_each(|(_, part, _)| prefetch(part.a(0..part.rank.min(RANKS))));
                 }
                 // SAFETY: a unit is some rows of one layer, which no other unit has.
@@ -298,6 +300,7 @@ fn change(table: &Table, (set, weights): (&AdapterSet, &[f32]), target: usize, (
         let mut first = 0;
         while first < part.rank {
             let ranks = first..part.rank.min(first + RANKS);
+            prefetch(part.b(ranks.clone()));
             let t = &mut buffer[..n * ranks.len()];
             table.shrink(part.a(ranks.clone()), ranks.len(), x, k, t);
             for (row, t) in t.chunks_exact_mut(ranks.len()).enumerate() {

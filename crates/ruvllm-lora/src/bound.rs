@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use half::f16;
 use ruvllm_kernels::arena::{AlignedVec, LargePages};
-use ruvllm_kernels::lowrank::{Factor, Q8_BLOCK, RANKS, arrange, stride};
+use ruvllm_kernels::lowrank::{Factor, Q8_BLOCK, stride};
 use ruvllm_kvcache::PAGE_BYTES;
 
 use crate::adapter::{Adapter, Delta};
@@ -258,8 +258,8 @@ impl Layer<'_> {
             rank,
             n_in,
             n_out,
-            a: Stored::new(&arrange(&a, stride(n_in)), format, memory),
-            b: Stored::new(&arrange(&b, stride(n_out)), format, memory),
+            a: Stored::new(&a, format, memory),
+            b: Stored::new(&b, format, memory),
             multipliers,
             gain: self.gain.take(),
         }
@@ -324,7 +324,7 @@ impl Stored {
         }
     }
 
-    /// Returns some rows of `stride` values; they begin and end with a group of [`RANKS`], or with the last one.
+    /// Returns some rows of `stride` values.
     fn rows(&self, rows: Range<usize>, stride: usize) -> Factor<'_> {
         let range = rows.start * stride..rows.end * stride;
         match self {

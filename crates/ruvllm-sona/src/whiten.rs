@@ -91,7 +91,6 @@ impl Whitener {
             let scale = (values[i].max(floor) * n_embd as f64 / trace).powf(-power);
             row.iter_mut().zip(&vectors[i * n_embd..][..n_embd]).for_each(|(r, v)| *r = f16::from_f64(scale * v));
         }
-        let rows = lowrank::arrange(&rows, stride);
         Ok(Whitener { n_embd, n_key, mean: mean.iter().map(|&m| m as f32).collect(), rows })
     }
 

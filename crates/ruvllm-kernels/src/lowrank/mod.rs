@@ -4,9 +4,7 @@
 //! shrink:  t[m][i] = Σ_k a[i][k]·x[m][k]       k in 16 lanes, ascending; the lanes are added at the end
 //! expand:  y[m][j] = y[m][j] + Σ_i t[m][i]·b[i][j]     i ascending, starting from y
 //! ```
-//! Both factors lie as `[rank / 32, stride / 32, ranks, 32]` ([`arrange`]): of up to 32 ranks the first 32 columns, then the next
-//! ones, so that a factor of few ranks is read from its first byte to its last. One row reads a factor once, and what it
-//! waits for is memory: the hardware runs ahead of one stream, not of eight rows of a kilobyte each.
+//! Both factors lie with the rank outside, `a`: `[rank, k]`, `b`: `[rank, n_out]`, so that either is read as straight rows.
 //! Every result has an accumulator of its own and an order that depends on nothing but the rank and the lengths: its bits
 //! depend neither on the other rows of a batch nor on how tiles are cut. Few rows are bound by reading the factors, so
 //! these are also taken in 16 bits and in 8 with a scale per 32; many rows share what was loaded.
@@ -35,10 +33,7 @@ pub const Q8_BLOCK: usize = 32;
 /// A factor's rows are padded with zeros to a multiple of this.
 pub const PADDING: usize = 32;
 
-/// Ranks that lie together; a factor can be cut between such groups.
-pub const RANKS: usize = 32;
-
-/// One factor of an adapter: `rank` rows of `stride` values, padded with zeros and brought into order by [`arrange`].
+/// One factor of an adapter: `[rank, stride]`, rows padded with zeros.
 #[derive(Clone, Copy, Debug)]
 pub enum Factor<'a> {
     /// 32-bit floats.
@@ -47,9 +42,9 @@ pub enum Factor<'a> {
     F16(&'a [f16]),
     /// Bytes with a sign, times a scale per [`Q8_BLOCK`].
     Q8 {
-        /// `rank · stride` of them, as [`arrange`] orders them.
+        /// `[rank, stride]`
         quants: &'a [i8],
-        /// One for each 32 in that order.
+        /// `[rank, stride / 32]`
         scales: &'a [f32],
     },
 }
@@ -67,35 +62,7 @@ impl Factor<'_> {
     }
 }
 
-/// Where value `at` of row `i` lies in a factor of `rank` rows of `stride` values.
-fn place(rank: usize, stride: usize, i: usize, at: usize) -> usize {
-    let first = i / RANKS * RANKS;
-    let n = RANKS.min(rank - first);
-    first * stride + (at / PADDING * n + i % RANKS) * PADDING + at % PADDING
-}
-
-/// Brings rows, `[rank, stride]`, into the order in which the kernels read them.
-///
-/// # Panics
-/// If there are no whole rows, or `stride` is no multiple of [`PADDING`].
-pub fn arrange<T: Copy>(rows: &[T], stride: usize) -> Vec<T> {
-    let rank = rows.len() / stride;
-    assert!(
-        rank * stride == rows.len() && stride.is_multiple_of(PADDING),
-        "lowrank: {} values of {stride}",
-        rows.len()
-    );
-    let mut arranged = rows.to_vec();
-    for (i, row) in rows.chunks_exact(stride).enumerate() {
-        for (block, values) in row.chunks_exact(PADDING).enumerate() {
-            let to = place(rank, stride, i, block * PADDING);
-            arranged[to..to + PADDING].copy_from_slice(values);
-        }
-    }
-    arranged
-}
-
-/// Asks for the beginning of a factor ahead of its use; the hardware sees the stream from there on.
+/// Asks for a factor's cache lines ahead of its use: rows of a kilobyte are too short for the hardware to see a stream.
 pub fn prefetch(factor: Factor<'_>) {
     match factor {
         Factor::F32(values) => prefetch_bytes(bytemuck::cast_slice(values)),
@@ -107,14 +74,10 @@ pub fn prefetch(factor: Factor<'_>) {
     }
 }
 
-/// Bytes that are asked for ahead.
-#[cfg(target_arch = "x86_64")]
-const AHEAD_BYTES: usize = 2048;
-
 #[cfg(target_arch = "x86_64")]
 fn prefetch_bytes(bytes: &[u8]) {
     use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-    for line in bytes.chunks(64).take(AHEAD_BYTES / 64) {
+    for line in bytes.chunks(64) {
         // SAFETY: a prefetch of any address is allowed.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
     }
@@ -195,7 +158,7 @@ impl Table {
         self.isa
     }
 
-    /// Writes `x·Aᵀ` to `t`. Shapes: `a`: `[rank, stride(k)]`, arranged; `x`: `[n, k]`, `t`: `[n, rank]`.
+    /// Writes `x·Aᵀ` to `t`. Shapes: `a`: `[rank, stride(k)]`, `x`: `[n, k]`, `t`: `[n, rank]`.
     ///
     /// # Panics
     /// If a length does not fit the others.
@@ -208,8 +171,8 @@ impl Table {
         unsafe { (self.shrink)(&mut ShrinkArgs { a, rank, stride: stride(k), x, k, t }) }
     }
 
-    /// Adds `t·Bᵀ` to `y`, with the factor lying as `Bᵀ`. Shapes: `b`: `[rank, stride(n_out)]`, arranged; `t`: `[n, rank]`,
-    /// `y`: `[n, n_out]`.
+    /// Adds `t·Bᵀ` to `y`, with the factor lying as `Bᵀ`. Shapes: `b`: `[rank, stride(n_out)]`, `t`: `[n, rank]`, `y`:
+    /// `[n, n_out]`.
     ///
     /// # Panics
     /// If a length does not fit the others.

@@ -1,6 +1,6 @@
 //! Plain loops over 16 lanes: the truth.
 
-use super::{ExpandArgs, Factor, Q8_BLOCK, ShrinkArgs, place};
+use super::{ExpandArgs, Factor, Q8_BLOCK, ShrinkArgs};
 
 const LANES: usize = 16;
 
@@ -18,7 +18,7 @@ pub(super) fn shrink(args: &mut ShrinkArgs<'_>) {
         for (i, t) in t.iter_mut().enumerate() {
             let mut acc = [0.0; LANES];
             for (at, &x) in x.iter().enumerate() {
-                acc[at % LANES] += value(&args.a, place(args.rank, args.stride, i, at)) * x;
+                acc[at % LANES] += value(&args.a, i * args.stride + at) * x;
             }
             let mut n = LANES;
             while n > 1 {
@@ -34,7 +34,7 @@ pub(super) fn expand(args: &mut ExpandArgs<'_>) {
     for (t, y) in args.t.chunks_exact(args.rank).zip(args.y.chunks_exact_mut(args.n_out)) {
         for (i, t) in t.iter().enumerate() {
             for (j, y) in y.iter_mut().enumerate() {
-                *y += t * value(&args.b, place(args.rank, args.stride, i, j));
+                *y += t * value(&args.b, i * args.stride + j);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The register tiles, written once over groups of 16 floats.
 
-use super::{ExpandArgs, Factor, PADDING, Q8_BLOCK, RANKS, ShrinkArgs};
+use super::{ExpandArgs, Factor, Q8_BLOCK, ShrinkArgs};
 use crate::attention::lanes::Lanes;
 use half::f16;
 
@@ -40,28 +40,6 @@ unsafe impl Elements for Q8 {
     unsafe fn load<L: Lanes>(self, at: usize) -> L::V {
         // SAFETY: the caller's promise; there is a scale for every block.
         unsafe { L::mul(L::load_i8(self.0.add(at).cast()), L::splat(*self.1.add(at / Q8_BLOCK))) }
-    }
-}
-
-/// The ranks of a factor that lie together with rank `i`.
-#[derive(Clone, Copy)]
-struct Group {
-    /// Where they begin.
-    base: usize,
-    /// How many there are.
-    n: usize,
-}
-
-impl Group {
-    fn of(i: usize, rank: usize, stride: usize) -> Group {
-        let first = i / RANKS * RANKS;
-        Group { base: first * stride, n: RANKS.min(rank - first) }
-    }
-
-    /// Returns where value `at` of its rank `r` lies.
-    #[inline(always)]
-    fn place(self, r: usize, at: usize) -> usize {
-        self.base + (at / PADDING * self.n + r) * PADDING + at % PADDING
     }
 }
 
@@ -128,18 +106,16 @@ unsafe fn shrink_tile<L: Lanes, E: Elements, const M: usize, const R: usize>(
     row: usize,
     i: usize,
 ) -> usize {
-    let (k, whole) = (args.k, args.k / 16 * 16);
-    // Tiles of 8, 4 or fewer ranks never reach beyond a group.
-    let (group, i_in_group) = (Group::of(i, args.rank, args.stride), i % RANKS);
+    let (k, stride, whole) = (args.k, args.stride, args.k / 16 * 16);
     // SAFETY: the caller enabled the instruction set. `at + 16 <= whole <= k` within rows of `x`; rows of `a` have
-    // `stride >= k` rounded up to 32 elements, of which a group has all.
+    // `stride >= k` rounded up to 16 elements.
     unsafe {
         let mut acc = [[L::splat(0.0); M]; R];
         let x = args.x.as_ptr().add(row * k);
         for at in (0..whole).step_by(16) {
             let x: [L::V; M] = std::array::from_fn(|m| L::load_f32(x.add(m * k + at)));
             for (r, acc) in acc.iter_mut().enumerate() {
-                let a = a.load::<L>(group.place(i_in_group + r, at));
+                let a = a.load::<L>((i + r) * stride + at);
                 for m in 0..M {
                     acc[m] = L::fma(a, x[m], acc[m]);
                 }
@@ -151,7 +127,7 @@ unsafe fn shrink_tile<L: Lanes, E: Elements, const M: usize, const R: usize>(
                 padded[..k - whole].copy_from_slice(&args.x[(row + m) * k + whole..(row + m + 1) * k]);
             }
             for (r, acc) in acc.iter_mut().enumerate() {
-                let a = a.load::<L>(group.place(i_in_group + r, whole));
+                let a = a.load::<L>((i + r) * stride + whole);
                 for m in 0..M {
                     acc[m] = L::fma(a, L::load_f32(padded[m].as_ptr()), acc[m]);
                 }
@@ -225,8 +201,7 @@ unsafe fn expand_tile<L: Lanes, E: Elements, const M: usize, const C: usize>(
         let mut acc: [[L::V; C]; M] =
             std::array::from_fn(|m| std::array::from_fn(|c| L::load_f32(y.add((row + m) * n_out + j + 16 * c))));
         for i in 0..rank {
-            let group = Group::of(i, rank, args.stride);
-            let b: [L::V; C] = std::array::from_fn(|c| b.load::<L>(group.place(i % RANKS, j + 16 * c)));
+            let b: [L::V; C] = std::array::from_fn(|c| b.load::<L>(i * args.stride + j + 16 * c));
             for (m, acc) in acc.iter_mut().enumerate() {
                 let t = L::splat(*args.t.get_unchecked((row + m) * rank + i));
                 for c in 0..C {
@@ -256,8 +231,7 @@ unsafe fn expand_end<L: Lanes, E: Elements>(args: &mut ExpandArgs<'_>, b: E, row
     unsafe {
         let mut acc = L::load_f32(padded.as_ptr());
         for (i, &t) in args.t[row * args.rank..(row + 1) * args.rank].iter().enumerate() {
-            let at = Group::of(i, args.rank, args.stride).place(i % RANKS, j);
-            acc = L::fma(L::splat(t), b.load::<L>(at), acc);
+            acc = L::fma(L::splat(t), b.load::<L>(i * args.stride + j), acc);
         }
         L::store(padded.as_mut_ptr(), acc);
     }
