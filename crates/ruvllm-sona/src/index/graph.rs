@@ -38,9 +38,9 @@ pub(super) struct Graph {
     dim: usize,
 }
 
-/// A graph's room: its number of nodes is set when it is made.
+/// A graph's room: its number of nodes is set when it is made, at some 200 bytes each.
 fn room(n: usize) -> usize {
-    (2 * n).next_power_of_two().max(1 << 14)
+    (4 * n).next_power_of_two().max(1 << 14)
 }
 
 /// The cosine, for two vectors of length one.
@@ -49,7 +49,7 @@ pub(super) fn similarity(a: &[f32], b: &[f32]) -> f32 {
 }
 
 impl Graph {
-    /// An empty graph with room for at least twice `n` vectors.
+    /// An empty graph with room for at least four times `n` vectors.
     pub(super) fn new(dim: usize, n: usize, config: &IndexConfig) -> Graph {
         let hnsw = HnswConfig::new(dim, room(n)).m(config.n_links).ef_construction(config.n_insert);
         let hnsw = hnsw.ef_search(config.n_search).seed(config.seed);

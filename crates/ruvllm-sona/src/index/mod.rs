@@ -141,7 +141,8 @@ impl VectorIndex {
     }
 
     /// Adds a vector, or puts it in the place of the one with this id. About a millisecond; but the first one that is too
-    /// many for exact search, and each that finds the graph full (at powers of two), makes the graph anew.
+    /// many for exact search, and each that finds the graph full (at four times what it was made for), makes
+    /// the graph anew.
     ///
     /// # Errors
     /// With kind `Shape` or `Value` if the vector has another width, no length, or values that are not finite.
@@ -159,7 +160,7 @@ impl VectorIndex {
     }
 
     /// Adds many vectors at once to an empty index and makes the graph behind; `progress` hears how many of how many
-    /// are in it. A minute for 100,000 of 384.
+    /// are in it. Half a minute for 100,000 of 384.
     ///
     /// # Errors
     /// As [`VectorIndex::insert`].

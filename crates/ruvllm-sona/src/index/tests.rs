@@ -93,13 +93,13 @@ fn the_graph_finds_nineteen_of_twenty() {
         assert!(index.remove(id) && model.remove(&id).is_some());
     }
     let graph = index.graph.as_ref().expect("there are enough for one");
-    let passes = |slot: usize| index.is_alive[slot] && index.ids[slot] % 3 > 0;
+    let passes = |slot: usize| index.is_alive[slot] && !index.ids[slot].is_multiple_of(3);
     let (mut plain, mut filtered) = (0, 0);
     for query in clustered(100, 24, 2) {
         let expected = truth(&model, &query, 10, &|_| true);
         let hits = index.search(&query, 10, None).expect("a sound query");
         plain += hits.iter().filter(|hit| expected.contains(&hit.id)).count();
-        let expected = truth(&model, &query, 10, &|id| id % 3 > 0);
+        let expected = truth(&model, &query, 10, &|id| !id.is_multiple_of(3));
         let query = unit(24, &query).expect("a sound query");
         let hits = graph.search(&index.rows, &query, 10, &passes);
         filtered += hits.iter().filter(|(slot, _)| expected.contains(&index.ids[*slot])).count();

@@ -30,8 +30,8 @@ fn served(request: u64) -> Served {
         n_cached_tokens: 2,
         routing: "small: simple question".into(),
         latency: Latency { queue_us: 1, prefill_us: 20, decode_us: 300 },
-        quality: (request % 3 == 0).then_some(request as f32 / 100.0),
-        error: (request % 5 == 0).then(|| format!("out of blocks at {request}")),
+        quality: request.is_multiple_of(3).then_some(request as f32 / 100.0),
+        error: request.is_multiple_of(5).then(|| format!("out of blocks at {request}")),
     }
 }
 
