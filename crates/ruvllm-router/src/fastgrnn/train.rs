@@ -71,7 +71,7 @@ impl Default for TrainOptions {
             n_epochs: 24,
             batch: 32,
             rate: 2e-3,
-            l2: 0.03,
+            l2: 0.3,
             l2_recurrent: 0.003,
             seed: 1,
         }
