@@ -263,7 +263,7 @@ pub(super) fn order(n: usize, seed: u64, stream: u64) -> Vec<usize> {
     let mut all: Vec<usize> = (0..n).collect();
     for i in (1..n).rev() {
         // The high half of a product is a fair draw to within n / 2^64.
-        let j = (u128::from(rng.next_u64()) * (i as u128 + 1) >> 64) as usize;
+        let j = ((u128::from(rng.next_u64()) * (i as u128 + 1)) >> 64) as usize;
         all.swap(i, j);
     }
     all

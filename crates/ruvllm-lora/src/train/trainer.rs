@@ -101,7 +101,10 @@ impl TrainOptions {
         if !(self.rate.is_finite() && self.rate > 0.0 && self.rate <= 1.0) {
             return fail(format!("a rate of {}; use one from 1e-5 to 1e-2", self.rate));
         }
-        if !(0.0..1.0).contains(&self.warm_up) || !(self.adam.clip > 0.0) || !(0.0..=1.0).contains(&self.adam.decay) {
+        if !(0.0..1.0).contains(&self.warm_up)
+            || (self.adam.clip.is_nan() || self.adam.clip <= 0.0)
+            || !(0.0..=1.0).contains(&self.adam.decay)
+        {
             let AdamOptions { clip, decay, .. } = self.adam;
             return fail(format!("a warm-up of {}, a clip of {clip} and a decay of {decay}", self.warm_up));
         }
