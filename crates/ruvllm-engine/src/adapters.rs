@@ -28,7 +28,8 @@ const N_WARM_MAX: usize = 256;
 /// let adapter = engine.adapter_loader().load("adapter".as_ref(), FactorFormat::F16)?;
 /// let adapters = AdapterSet::new(vec![(adapter, 1.0)])?;
 /// let prompt = engine.encode_prompt("Why is the sky blue?", false)?;
-/// let answer = engine.generate(&GenerateRequest { prompt, adapters, ..Default::default() })?.finish();
+/// let request = GenerateRequest { prompt, adapters, ..Default::default() };
+/// let answer = engine.generate(&request)?.for_each_token(|_| {})?;
 /// # Ok::<(), ruvllm_engine::EngineError>(())
 /// ```
 #[derive(Clone, Debug)]
