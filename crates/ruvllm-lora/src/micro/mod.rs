@@ -1,7 +1,7 @@
 //! MicroLoRA: an adapter of rank 1 to 4 on the final hidden state, learned one token at a time.
 //!
 //! ```text
-//! forward:    h' = h + s·B·(A·h)                  logits = W·h'
+//! forward:    h' = h + s·B·(A·h)                  logits = W·h'         (or A·(h - c), see MicroLora::centred)
 //! gradient:   g = Wᵀ·(p - y)      of the loss -log p[target]; p the softmax of the logits, y the target's one-hot
 //!             ∂/∂B = s·g·(A·h)ᵀ   ∂/∂A = s·(Bᵀ·g)·hᵀ
 //! sparse:     g ≈ Σ over the likeliest tokens and the target of (p - y)·W[token]
@@ -26,7 +26,7 @@ pub const MICRO_RANK_MAX: usize = 4;
 /// The widest hidden state that a snapshot is read of.
 const N_EMBD_MAX: usize = 1 << 20;
 /// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvmicr1";
+const MAGIC: [u8; 8] = *b"ruvmicr2";
 
 /// Gives rows of the output head.
 pub trait HeadRows {
@@ -122,6 +122,8 @@ pub struct MicroLora {
     b: Vec<f32>,
     moments: Moments,
     n_updates: u64,
+    /// `[n_embd]`, or nothing.
+    centre: Vec<f32>,
 }
 
 impl MicroLora {
@@ -137,7 +139,21 @@ impl MicroLora {
         let mut draw = || (rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0;
         let a = (0..rank * n_embd).map(|_| bound * draw()).collect();
         let b = vec![0.0; rank * n_embd];
-        Ok(MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates: 0 })
+        Ok(MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates: 0, centre: Vec::new() })
+    }
+
+    /// Makes it see hidden states less a centre, `[n_embd]`: their mean on ordinary text. Three quarters of a final hidden
+    /// state's length are that mean; seen whole, much of what is learned changes every text alike.
+    ///
+    /// # Errors
+    /// The centre has another width, or holds what is no finite number.
+    pub fn centred(mut self, centre: &[f32]) -> Result<MicroLora, LoraError> {
+        if centre.len() != self.n_embd || centre.iter().any(|x| !x.is_finite()) {
+            let line = format!("a centre of {} values, or not of numbers, for states of {}", centre.len(), self.n_embd);
+            return Err(invalid(line));
+        }
+        self.centre = centre.to_vec();
+        Ok(self)
     }
 
     /// Returns the width of the hidden state.
@@ -166,11 +182,14 @@ impl MicroLora {
         Gradient { a: zeros(self.rank), b: zeros(self.rank), hidden: zeros(1), row: zeros(1) }
     }
 
-    /// Returns `A·h`.
+    /// Returns `A·h`, or `A·(h - centre)`.
     fn shrink(&self, hidden: &[f32]) -> [f32; MICRO_RANK_MAX] {
         let mut t = [0.0; MICRO_RANK_MAX];
         for (t, a) in t.iter_mut().zip(self.a.chunks_exact(self.n_embd)) {
             *t = dot(a, hidden);
+            if !self.centre.is_empty() {
+                *t -= dot(a, &self.centre);
+            }
         }
         t
     }
@@ -224,6 +243,7 @@ impl MicroLora {
             let from_b = self.scale * dot(&self.b[range.clone()], g);
             let (da, db) = (&mut a[range.clone()], &mut b[range]);
             da.iter_mut().zip(hidden).for_each(|(d, h)| *d = from_b * h);
+            da.iter_mut().zip(&self.centre).for_each(|(d, c)| *d -= from_b * c);
             db.iter_mut().zip(&*g).for_each(|(d, g)| *d = self.scale * t * g);
         }
     }
@@ -249,7 +269,7 @@ impl MicroLora {
     /// # Errors
     /// The other one has another shape.
     pub fn blend(&mut self, other: &MicroLora, share: f32) -> Result<(), LoraError> {
-        if (other.n_embd, other.rank) != (self.n_embd, self.rank) {
+        if (other.n_embd, other.rank, &other.centre) != (self.n_embd, self.rank, &self.centre) {
             let line =
                 format!("{} x {} cannot be blended with {} x {}", other.rank, other.n_embd, self.rank, self.n_embd);
             return Err(invalid(line));
@@ -265,7 +285,7 @@ impl MicroLora {
         let mut bytes = MAGIC.to_vec();
         let numbers = [self.n_embd as u64, self.rank as u64, self.n_updates, u64::from(self.scale.to_bits())];
         numbers.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
-        for values in [&self.a, &self.b, &self.moments.a, &self.moments.b] {
+        for values in [&self.a, &self.b, &self.moments.a, &self.moments.b, &self.centre] {
             bytes.extend((values.len() as u64).to_le_bytes());
             values.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
         }
@@ -287,10 +307,11 @@ impl MicroLora {
         let (n_embd, rank) = (number(&mut rest)? as usize, number(&mut rest)? as usize);
         let (n_updates, scale) = (number(&mut rest)?, f32::from_bits(number(&mut rest)? as u32));
         check(n_embd, rank, scale)?;
-        let mut all = [const { Vec::new() }; 4];
+        let mut all = [const { Vec::new() }; 5];
         for (i, values) in all.iter_mut().enumerate() {
             let n = number(&mut rest)? as usize;
-            if n != rank * n_embd && !(n == 0 && i >= 2) || rest.len() < 4 * n {
+            let whole = if i == 4 { n_embd } else { rank * n_embd };
+            if n != whole && !(n == 0 && i >= 2) || rest.len() < 4 * n {
                 return Err(damaged());
             }
             let (own, tail) = rest.split_at(4 * n);
@@ -303,16 +324,19 @@ impl MicroLora {
         if !rest.is_empty() {
             return Err(damaged());
         }
-        let [a, b, moments_a, moments_b] = all;
+        let [a, b, moments_a, moments_b, centre] = all;
         let moments = Moments { a: moments_a, b: moments_b };
-        Ok(MicroLora { n_embd, rank, scale, a, b, moments, n_updates })
+        Ok(MicroLora { n_embd, rank, scale, a, b, moments, n_updates, centre })
     }
 
     /// Returns it as an ordinary adapter of the output head: `W·(h + s·B·A·h) = W·h + s·(W·B)·(A·h)`.
     ///
     /// # Errors
-    /// The head's rows and it give what is no number.
+    /// The head's rows and it give what is no number, or it is centred: an adapter has no constant part.
     pub fn export(&self, name: &str, n_vocab: usize, head: &dyn HeadRows) -> Result<Adapter, LoraError> {
+        if !self.centre.is_empty() {
+            return Err(invalid("a centred MicroLoRA is no ordinary adapter, which has no constant part"));
+        }
         let mut row = vec![0.0; self.n_embd];
         let mut b = Vec::with_capacity(n_vocab * self.rank);
         for token in 0..n_vocab {

@@ -72,6 +72,31 @@ fn gradients_are_finite_differences() {
 }
 
 #[test]
+fn a_centred_one_is_one_of_the_difference() {
+    let (n, n_vocab) = (40, 60);
+    let (hidden, centre, head) = (noise(n, 1), noise(n, 6), Head(noise(n_vocab * n, 2), n));
+    let less: Vec<f32> = hidden.iter().zip(&centre).map(|(h, c)| h - c).collect();
+    let mut plain = MicroLora::new(n, 2, 0.8, 5).expect("a rank");
+    plain.b = noise(2 * n, 9);
+    let centred = plain.clone().centred(&centre).expect("a centre");
+    let (mut a, mut b) = (hidden.clone(), less.clone());
+    centred.forward(&mut a);
+    plain.forward(&mut b);
+    let (mut of_a, mut of_b) = (plain.gradient_buffer(), plain.gradient_buffer());
+    centred.gradient(&hidden, &[(1, 0.5), (2, 0.25)], 9, &head, &mut of_a);
+    plain.gradient(&less, &[(1, 0.5), (2, 0.25)], 9, &head, &mut of_b);
+    let changes = a.iter().zip(&hidden).zip(b.iter().zip(&less)).map(|((a, h), (b, l))| (a - h, b - l));
+    let gradients = of_a.a.iter().chain(&of_a.b).zip(of_b.a.iter().chain(&of_b.b)).map(|(&a, &b)| (a, b));
+    for (x, y) in changes.chain(gradients) {
+        assert!((x - y).abs() < 1e-4 * (1.0 + y.abs()), "{x} for {y}");
+    }
+    assert_eq!(MicroLora::restore(&centred.snapshot()).expect("a snapshot"), centred);
+    assert!(centred.export("micro", n_vocab, &head).is_err());
+    assert!(plain.clone().blend(&centred, 0.5).is_err());
+    assert!(plain.clone().centred(&centre[1..]).is_err() && plain.centred(&[f32::NAN; 40]).is_err());
+}
+
+#[test]
 fn gradients_add_up() {
     let gradient = |x: f32| Gradient { a: vec![x, 2.0], b: vec![0.5, -x], hidden: vec![9.0], row: vec![9.0] };
     let mut sum = gradient(1.0);
