@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let n: usize = args.next().map_or(Ok(2000), |n| n.parse())?;
     let mut rng = ChaCha8Rng::seed_from_u64(args.next().map_or(Ok(7), |seed| seed.parse())?);
-    let mut below = |n: usize| (u64::from(rng.next_u32()) * n as u64 >> 32) as usize;
+    let mut below = |n: usize| ((u64::from(rng.next_u32()) * n as u64) >> 32) as usize;
     let mut out = BufWriter::new(stdout().lock());
     for _ in 0..n {
         let (year, month, day) = (1900 + below(200), below(12), 1 + below(28));

@@ -15,6 +15,9 @@ use tempfile::TempDir;
 
 use crate::client::{Bench, Reply, load_options, options, tiny_chat};
 
+/// Takes the text out of an answer.
+type Pick = fn(&Value) -> &Value;
+
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../ruvllm-lora/testdata").join(name)
 }
@@ -116,7 +119,7 @@ fn every_api_has_adapters_by_every_way_of_naming_them() {
         body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         body
     };
-    let answers: [(&str, fn(&Value) -> &Value); 3] = [
+    let answers: [(&str, Pick); 3] = [
         ("/v1/chat/completions", |answer| &answer["choices"][0]["message"]["content"]),
         ("/v1/messages", |answer| &answer["content"][0]["text"]),
         ("/v1/responses", |answer| &answer["output"][0]["content"][0]["text"]),
