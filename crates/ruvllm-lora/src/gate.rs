@@ -315,7 +315,7 @@ mod tests {
         let (gate, tokens) = (gate(21), [3u32, 9, 4, 4, 1, 7, 2]);
         let all = weigh(&gate, &tokens, tokens.len());
         for (row, weights) in all.chunks_exact(3).enumerate() {
-            let mut x = vec![0.0f64; 21];
+            let mut x = [0.0f64; 21];
             for &token in &tokens[(row + 1).saturating_sub(4)..=row] {
                 let mut e = vec![0.0; 21];
                 embed(token, &mut e);
