@@ -2,8 +2,8 @@
 //! insertions, of making, saving and loading the graph.
 //!
 //! `cargo run --release -p ruvllm-sona --example index -- [N] [DIM] [FILE]`: `N` vectors (100,000) of `DIM` values (384), from
-//! a file of little-endian f32 or drawn around middles; the last thousand of them are the queries. Times of searches
-//! are those of the thread's processor where Linux tells it, so a busy machine shows less.
+//! a file of little-endian f32 or drawn around middles; the last thousand of them are the queries. Times are the clock's:
+//! measure on a quiet machine.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -30,9 +30,9 @@ fn main() {
     println!("{n} vectors of {dim}, {config:?}");
 
     let vectors = (0u64..).zip(rows.chunks_exact(dim));
-    let start = now();
+    let start = Instant::now();
     let mut index = VectorIndex::build(dim, config, vectors.clone(), &mut |_, _| {}).expect("sound vectors");
-    println!("graph made in {:.1} s", (now() - start) / 1e3);
+    println!("graph made in {:.1} s", start.elapsed().as_secs_f64());
     measure("all", &index, &rows, &queries, &|_| true, None);
     for percent in [50, 20, 10, 5, 1] {
         let passes = |id: u64| id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (percent << 32) / 100;
@@ -49,9 +49,9 @@ fn main() {
 
     let mut times = vec![];
     for (i, query) in queries.chunks_exact(dim).enumerate() {
-        let start = now();
+        let start = Instant::now();
         index.insert((n + i) as u64, query).expect("a sound vector");
-        times.push(now() - start);
+        times.push(start.elapsed().as_secs_f64() * 1e3);
     }
     report("insert", &mut times, "");
     for i in 0..N_QUERIES {
@@ -62,15 +62,6 @@ fn main() {
         index.remove(id);
     }
     measure("a fifth deleted", &index, &rows, &queries, &is_left, None);
-}
-
-/// Milliseconds of this thread's processor, or of the clock where nobody tells.
-fn now() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    match text.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()) {
-        Some(nanos) => nanos / 1e6,
-        None => std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0.0, |since| since.as_secs_f64() * 1e3),
-    }
 }
 
 fn measure(
@@ -85,9 +76,9 @@ fn measure(
     let (mut times, mut n_found, mut n_true) = (vec![], 0, 0);
     // Comparing all is slow; a part of the queries tells recall to a tenth of a percent.
     for (i, query) in queries.chunks_exact(dim).enumerate() {
-        let start = now();
+        let start = Instant::now();
         let hits = index.search(query, 10, filter).expect("a sound query");
-        times.push(now() - start);
+        times.push(start.elapsed().as_secs_f64() * 1e3);
         if i % 5 == 0 {
             let product = |row: &[f32]| row.iter().zip(query).map(|(a, b)| a * b).sum::<f32>();
             let rows = (0u64..).zip(rows.chunks_exact(dim)).filter(|(id, _)| passes(*id));

@@ -156,7 +156,7 @@ pub struct ReasoningBank {
 }
 
 impl ReasoningBank {
-    /// Opens a tenant's bank in `store`. `progress` hears of the graph, if it has to be made anew (half a minute for 100,000).
+    /// Opens a tenant's bank in `store`. `progress` hears of the graph, if it has to be made anew (a minute for 100,000).
     ///
     /// # Errors
     /// If the store cannot be read, or its patterns have another width.

@@ -160,7 +160,7 @@ impl VectorIndex {
     }
 
     /// Adds many vectors at once to an empty index and makes the graph behind; `progress` hears how many of how many
-    /// are in it. Half a minute for 100,000 of 384.
+    /// are in it. A minute for 100,000 of 384.
     ///
     /// # Errors
     /// As [`VectorIndex::insert`].
