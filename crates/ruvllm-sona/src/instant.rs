@@ -17,15 +17,17 @@ use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora, Rule, UpdateOptions};
 
 use crate::calibration::Calibration;
 use crate::codec::{Reader, Writer};
+use crate::episodes::{Episodes, Opened, Verdict};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::gate::{Confidence, Gate, Sample, Trail};
 use crate::memory::{Context, Hit, Memory, MemoryOptions, Scratch};
+use crate::names::Names;
 use crate::recall::Recall;
 use crate::top::Top;
 use crate::whiten::Key;
 
 /// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvlear2";
+const MAGIC: [u8; 8] = *b"ruvlear3";
 /// Below this share a row of logits stays untouched.
 const SHARE_MIN: f32 = 1e-4;
 /// The largest share: what the model thinks possible never becomes impossible.
@@ -65,13 +67,15 @@ pub struct MicroOptions {
     pub n_tokens: usize,
     /// Likeliest tokens whose rows of the head a gradient reads.
     pub n_likeliest: usize,
+    /// Whether it sees hidden states less their mean on calibration text.
+    pub is_centred: bool,
     /// Draws what it begins with.
     pub seed: u64,
 }
 
 impl Default for MicroOptions {
     fn default() -> MicroOptions {
-        MicroOptions { rank: 2, rate: 1e-3, n_tokens: 32, n_likeliest: 128, seed: 1 }
+        MicroOptions { rank: 2, rate: 5e-4, n_tokens: 32, n_likeliest: 128, is_centred: true, seed: 1 }
     }
 }
 
@@ -81,6 +85,7 @@ pub struct Learned {
     options: LearnOptions,
     calibration: Arc<Calibration>,
     memory: Memory,
+    episodes: Episodes,
     gate: Gate,
     micro: Option<Arc<MicroLora>>,
     isa: Isa,
@@ -125,6 +130,9 @@ struct Note {
 /// What one request found out. Nothing of it is known to others before [`Learned::take_in`].
 #[derive(Debug, Default)]
 pub struct Notes {
+    /// What was asked, until the first token of the answer; then what was told of it.
+    asked: Option<Names>,
+    opened: Opened,
     trail: Trail,
     context: Context,
     prediction: Option<Prediction>,
@@ -162,10 +170,12 @@ impl Learned {
                 let line = "a step of 0 tokens or through 0 of them; choose 32 and 128 or so";
                 return Err(SonaError::new(SonaErrorKind::Value, line));
             }
-            Ok(Arc::new(MicroLora::new(n_embd, micro.rank, 1.0, micro.seed)?))
+            let plain = MicroLora::new(n_embd, micro.rank, 1.0, micro.seed)?;
+            Ok(Arc::new(if micro.is_centred { plain.centred(calibration.whitener().mean())? } else { plain }))
         });
         Ok(Learned {
             memory: Memory::new(n_key, options.memory.unwrap_or_default())?,
+            episodes: Episodes::new(n_key),
             micro: micro.transpose()?,
             options,
             calibration,
@@ -183,6 +193,28 @@ impl Learned {
     /// Returns the memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// Returns the corrections that were told.
+    pub fn episodes(&self) -> &Episodes {
+        &self.episodes
+    }
+
+    /// Remembers a correction: the names of the question, and for each token of the answer the final hidden state that it
+    /// follows, `[n, n_embd]`; the first of them is that of the prompt's last token.
+    ///
+    /// # Errors
+    /// As [`Episodes::tell`].
+    ///
+    /// # Panics
+    /// If the states are of another width.
+    pub fn tell(&mut self, names: &Names, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<(), SonaError> {
+        let whitener = self.calibration.whitener();
+        let (n, n_embd) = (hidden.len(), whitener.n_embd());
+        assert_eq!(n, answer.len() * n_embd, "{n} values for {} states of {n_embd}", answer.len());
+        let keys = hidden.chunks_exact(n_embd).map(|hidden| whitener.key(hidden, self.isa));
+        let answer: Vec<(Key, u32)> = keys.zip(answer.iter().copied()).collect();
+        self.episodes.tell(names, &answer, verdict, distance::pick(self.isa))
     }
 
     /// Returns the gate.
@@ -289,6 +321,7 @@ impl Learned {
         }
         out.f32s(&self.trail.values());
         out.part(&self.memory.snapshot());
+        out.part(&self.episodes.snapshot());
         out.part(&self.gate.snapshot());
         out.part(&self.micro.as_ref().map(|micro| micro.snapshot()).unwrap_or_default());
         out.finish()
@@ -312,22 +345,30 @@ impl Learned {
         let trail = from.f32s(2)?;
         learned.trail = Trail::from_values([trail[0], trail[1]]);
         let memory = Memory::restore(from.part()?)?;
+        let episodes = Episodes::restore(from.part()?)?;
         let gate = Gate::restore(from.part()?)?;
         let micro = from.part()?;
         let micro = if micro.is_empty() { None } else { Some(Arc::new(MicroLora::restore(micro)?)) };
         from.finish()?;
         let shape = |micro: &Option<Arc<MicroLora>>| micro.as_ref().map(|micro| (micro.n_embd(), micro.rank()));
         let fits = memory.n_key() == learned.memory.n_key() && memory.options() == learned.memory.options();
+        let fits = fits && episodes.n_key() == memory.n_key();
         if !fits || shape(&micro) != shape(&learned.micro) {
             let line = "what was learned is of another model or of other options; give those it was learned with";
             return Err(SonaError::new(SonaErrorKind::Shape, line));
         }
-        (learned.memory, learned.gate, learned.micro) = (memory, gate, micro);
+        (learned.memory, learned.episodes, learned.gate, learned.micro) = (memory, episodes, gate, micro);
         Ok(learned)
     }
 }
 
 impl Notes {
+    /// Hears what is asked: the state of the next [`Notes::adjust`] is that of the prompt's last token, and what was told of
+    /// this question is said again.
+    pub fn ask(&mut self, names: Names) {
+        self.asked = Some(names);
+    }
+
     /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, `[n_embd]`, as it was before any
     /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
     ///
@@ -349,9 +390,21 @@ impl Notes {
             prediction.hidden = hidden.to_vec();
             prediction.likeliest = likeliest(&mut self.scratch.top, logits, options.n_likeliest);
         }
-        if learned.options.memory.is_some() {
+        let asked = self.asked.take();
+        let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
+        if learned.options.memory.is_some() || is_told {
             prediction.key = whitener.key(hidden, learned.isa);
+        }
+        if learned.options.memory.is_some() {
             self.recall(learned, &mut prediction, logits);
+        }
+        if is_told {
+            let kernels = distance::pick(learned.isa);
+            if let Some(names) = asked {
+                self.opened = learned.episodes.open(&prediction.key, &names, kernels);
+            }
+            let at = (&prediction.key, self.context);
+            learned.episodes.adjust(self.opened, at, kernels, softmax::pick(learned.isa), logits);
         }
         let lambda = prediction.lambda;
         self.prediction = Some(prediction);

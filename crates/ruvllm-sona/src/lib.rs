@@ -1,11 +1,12 @@
 //! Learning of RuvLLM: what a model is taught by the tokens it serves, remembered, bounded and undone.
 //!
 //! [`Calibration`] is made once for a model. [`Learned`] is what one tenant's requests taught it: a retrieval [`memory`], the
-//! [`gate`] that decides how much it is believed, and a MicroLoRA of `ruvllm-lora`. Each request has [`Notes`] of its own,
-//! which change its logits by what is known and gather what is new; [`Learned::take_in`] makes it known to others.
+//! [`gate`] that decides how much it is believed, the [`episodes`] it was corrected by, and a MicroLoRA of `ruvllm-lora`.
+//! Each request has [`Notes`] of its own, which change its logits by what is known and gather what is new;
+//! [`Learned::take_in`] makes it known to others.
 //!
-//! This crate knows no text and no generation: it sees hidden states, logits and token ids, and gives back changed logits.
-//! Nothing here runs unless a caller asks for it; what is switched off leaves every row of logits untouched, bit for bit.
+//! This crate knows no generation, and of text only the names in a question: it sees hidden states, logits and token ids, and
+//! gives back changed logits. Nothing here runs unless a caller asks for it; what is switched off leaves every row of logits untouched, bit for bit.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -48,11 +49,13 @@ mod bytes;
 mod calibration;
 mod codec;
 mod eigen;
+pub mod episodes;
 mod error;
 pub mod gate;
 pub mod index;
 mod instant;
 pub mod memory;
+mod names;
 mod recall;
 pub mod session;
 pub mod store;
@@ -64,6 +67,7 @@ pub mod witness;
 pub use calibration::{Calibration, CalibrationBuilder};
 pub use error::{SonaError, SonaErrorKind};
 pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
+pub use names::Names;
 pub use recall::Recall;
 pub use trajectory::{HiddenSummary, KvUse, Latency, RingStats, Trajectory, TrajectoryRing};
 pub use whiten::{Key, Whitener};

@@ -19,17 +19,33 @@ impl Recall {
         self.hits.clear();
         self.classes.clear();
         self.nearest = hits.first().map_or(0.0, |hit| hit.value);
-        let weight = |hit: &Hit| ((hit.value - self.nearest) / temperature).exp();
+        let nearest = self.nearest;
+        let weight = |hit: &Hit| ((hit.value - nearest) / temperature).exp();
         let sum: f32 = hits.iter().map(weight).sum();
         for hit in hits {
             let (token, share) = (memory.token(hit.index), weight(hit) / sum);
             self.hits.push((hit.index, share, token));
-            match self.classes.iter_mut().find(|(other, _)| *other == token) {
-                Some((_, all)) => *all += share,
-                None => self.classes.push((token, share)),
-            }
+            self.add(token, share);
         }
         self.classes.sort_by(|a, b| b.1.total_cmp(&a.1));
+    }
+
+    /// Makes a distribution of similarities and tokens: shares are `softmax(similarity / temperature)`.
+    pub(crate) fn of_steps(steps: &[(f32, u32)], temperature: f32) -> Recall {
+        let nearest = steps.iter().fold(f32::NEG_INFINITY, |max, step| max.max(step.0));
+        let weight = |similarity: f32| ((similarity - nearest) / temperature).exp();
+        let sum: f32 = steps.iter().map(|step| weight(step.0)).sum();
+        let mut recall = Recall { nearest, ..Recall::default() };
+        steps.iter().for_each(|&(similarity, token)| recall.add(token, weight(similarity) / sum));
+        recall.classes.sort_by(|a, b| b.1.total_cmp(&a.1));
+        recall
+    }
+
+    fn add(&mut self, token: u32, share: f32) {
+        match self.classes.iter_mut().find(|(other, _)| *other == token) {
+            Some((_, all)) => *all += share,
+            None => self.classes.push((token, share)),
+        }
     }
 
     /// Returns the share of a token: its probability by the memory.

@@ -99,6 +99,11 @@ impl Whitener {
         self.n_embd
     }
 
+    /// Returns the mean of the states it was fitted to: `[n_embd]`.
+    pub fn mean(&self) -> &[f32] {
+        &self.mean
+    }
+
     /// Returns the bytes of a key.
     pub fn n_key(&self) -> usize {
         self.n_key

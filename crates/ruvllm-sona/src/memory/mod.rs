@@ -47,7 +47,7 @@ impl Context {
     /// Goes on by a token.
     pub fn push(&mut self, token: u32) {
         // Fibonacci hashing: the byte depends on all bits of the id.
-        self.0 = self.0 << 8 | u64::from(token.wrapping_mul(0x9e37_79b9) >> 24);
+        self.0 = (self.0 << 8) | u64::from(token.wrapping_mul(0x9e37_79b9) >> 24);
     }
 
     /// Returns what a snapshot keeps.
@@ -61,7 +61,7 @@ impl Context {
     }
 
     /// Returns how many tokens are the same, from the last one back.
-    fn n_common(self, other: Context) -> u32 {
+    pub(crate) fn n_common(self, other: Context) -> u32 {
         (self.0 ^ other.0).trailing_zeros() / 8
     }
 }

@@ -1,0 +1,153 @@
+//! What learning costs: added time for a decoded token by entries of the memory, the step at the end of a request, and how
+//! many of the 32 nearest entries the coarse scan finds.
+//!
+//! `cargo run --release -p ruvllm-sona --example costs -- [n_embd] [n_vocab] [FILE of f32 states]`
+//!
+//! States come from the file, `[n, n_embd]`, or are drawn around a thousand places. The head is one of floats in memory, so the
+//! gradient's rows are not dequantised here.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ruvllm_kernels::{Isa, distance};
+use ruvllm_lora::micro::HeadRows;
+use ruvllm_sona::memory::{Context, Memory, MemoryOptions, Scratch};
+use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, Notes};
+
+/// Sizes of the memory that are measured.
+const SIZES: [usize; 3] = [4_096, 16_384, 100_000];
+/// Tokens that are timed, and tokens of a request.
+const N_TIMED: usize = 400;
+const N_REQUEST: usize = 512;
+/// States that calibration is made of.
+const N_CALIBRATION: usize = 4_000;
+
+/// A head in memory: `[n_vocab, n_embd]`.
+struct Head(Vec<f32>, usize);
+
+impl HeadRows for Head {
+    fn row(&self, token: u32, out: &mut [f32]) {
+        out.copy_from_slice(&self.0[token as usize * self.1..][..self.1]);
+    }
+}
+
+/// Numbers that look random and are the same each time.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |arg| arg.parse());
+    let (n_embd, n_vocab) = (number(0, 576)?, number(1, 49_152)?);
+    let states = match args.get(2) {
+        Some(path) => std::fs::read(path)?.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
+        None => drawn(SIZES[2] + N_CALIBRATION, n_embd),
+    };
+    let state = |i: usize| &states[i % (states.len() / n_embd) * n_embd..][..n_embd];
+    let mut noise = Noise(7);
+    let logits: Vec<f32> = (0..n_vocab).map(|_| 6.0 * noise.next()).collect();
+    let head = Head((0..n_vocab * n_embd).map(|_| 0.1 * noise.next()).collect(), n_embd);
+    let mut builder = CalibrationBuilder::new(n_embd, Isa::best())?;
+    let n_places = states.len() / n_embd;
+    (0..N_CALIBRATION)
+        .for_each(|i| builder.push(state(i * n_places / N_CALIBRATION), &logits[..256], i as u32 % 256, i == 0));
+    let calibration = Arc::new(builder.finish(n_embd)?);
+    recall(&calibration, &state);
+    let options = LearnOptions::default();
+    let mut learned = Learned::new(Arc::clone(&calibration), options, Isa::best())?;
+    let mut filled = 0;
+    for size in SIZES {
+        while learned.memory().len() < size {
+            let mut notes = Notes::default();
+            let n = N_REQUEST.min(size - learned.memory().len());
+            (0..n).for_each(|i| notes.remember(&learned, state(filled + i), (filled + i) as u32 % n_vocab as u32));
+            filled += n;
+            learned.take_in(notes, 1.0);
+        }
+        measure(&mut learned, &state, &logits, &head);
+    }
+    Ok(())
+}
+
+/// Prints the times of a token and of the end of a request.
+fn measure<'a>(learned: &mut Learned, state: &impl Fn(usize) -> &'a [f32], logits: &[f32], head: &Head) {
+    let (mut adjust, mut accept, mut end) = (Vec::new(), Vec::new(), Vec::new());
+    let size = learned.memory().len();
+    let mut row = logits.to_vec();
+    let mut notes = Notes::default();
+    for i in 0..N_TIMED {
+        row.copy_from_slice(logits);
+        let start = Instant::now();
+        notes.adjust(learned, state(i * 7919), &mut row);
+        adjust.push(start.elapsed().as_secs_f64() * 1e3);
+        let start = Instant::now();
+        notes.accept(learned, i as u32 % 1000, -2.0, head);
+        accept.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let mut copy = learned.clone();
+    for _ in 0..20 {
+        let mut notes = Notes::default();
+        (0..N_REQUEST).for_each(|i| notes.remember(learned, state(i * 31), i as u32));
+        let start = Instant::now();
+        copy.take_in(notes, 1.0);
+        end.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let start = Instant::now();
+    copy.take_in(notes, 1.0);
+    let learned_end = start.elapsed().as_secs_f64() * 1e3;
+    let quantile = |times: &mut Vec<f64>, q: f64| {
+        times.sort_by(f64::total_cmp);
+        times[((times.len() - 1) as f64 * q) as usize]
+    };
+    println!(
+        "{size} entries: before the token {:.3} ms (p99 {:.3}), behind it {:.3} ms (p99 {:.3}); end of a request of {N_REQUEST} noted tokens {:.3} ms (longest {:.3}), of {N_TIMED} learned ones {learned_end:.3} ms",
+        quantile(&mut adjust, 0.5),
+        quantile(&mut adjust, 0.99),
+        quantile(&mut accept, 0.5),
+        quantile(&mut accept, 0.99),
+        quantile(&mut end, 0.5),
+        quantile(&mut end, 1.0),
+    );
+}
+
+/// Prints how many of the nearest entries the coarse scan finds, by candidates.
+fn recall<'a>(calibration: &Calibration, state: &impl Fn(usize) -> &'a [f32]) {
+    let (kernels, isa) = (distance::pick(Isa::best()), Isa::best());
+    let whitener = calibration.whitener();
+    for n_candidates in [128, 256, 512, 1024] {
+        let options = MemoryOptions { n_candidates, ..MemoryOptions::default() };
+        let Ok(mut memory) = Memory::new(whitener.n_key(), options) else { continue };
+        // Every second state is an entry, some of the others are asked for.
+        let n = SIZES[2] / 2;
+        (0..n).for_each(|i| memory.push(&whitener.key(state(2 * i), isa), Context::default(), 0, 1.0));
+        let (mut scratch, mut coarse, mut exact) = (Scratch::default(), Vec::new(), Vec::new());
+        let (mut n_found, mut n_all) = (0, 0);
+        for i in 0..200 {
+            let key = whitener.key(state(2 * (i * 211 % n) + 1), isa);
+            memory.search((&key, Context::default()), kernels, &mut scratch, &mut coarse);
+            memory.search_exact((&key, Context::default()), kernels, &mut scratch, &mut exact);
+            n_found += exact.iter().filter(|hit| coarse.contains(hit)).count();
+            n_all += exact.len();
+        }
+        println!("{n_candidates} candidates of {n}: recall@32 {:.4}", n_found as f64 / n_all as f64);
+    }
+}
+
+/// States around a thousand places, with a common mean and directions of falling variance.
+fn drawn(n: usize, n_embd: usize) -> Vec<f32> {
+    let mut noise = Noise(3);
+    let weight: Vec<f32> = (0..n_embd).map(|i| 30.0 / (1.0 + i as f32)).collect();
+    let places: Vec<f32> = (0..1000 * n_embd).map(|i| 2.0 + weight[i % n_embd] * noise.next()).collect();
+    let state = |i: usize| i * 7919 % 1000 * n_embd;
+    (0..n)
+        .flat_map(|i| state(i)..state(i) + n_embd)
+        .map(|at| places[at] + 0.3 * weight[at % n_embd] * noise.next())
+        .collect()
+}
