@@ -104,7 +104,8 @@ fn a_model_is_written_with_adapters_in_it() {
 fn several_adapters_are_weighed_by_a_gate() {
     use ruvllm_lora::gate::{Gate, GateShape};
     let (bench, folder) = (Bench::new(), tempfile::tempdir().expect("a folder"));
-    let n_embd = Golden::load("llama-a").hidden().len() / Golden::load("llama-a").tokens.len();
+    let file = ruvllm_gguf::GgufFile::open(&Golden::load("llama-a").model("f32")).expect("a golden model opens");
+    let n_embd = file.metadata().u32("llama.embedding_length").expect("a number").expect("it is there") as usize;
     let sizes = GateShape { n_embd, n_hidden: 4, n_adapters: 2, window: 8, temperature: 1.0 };
     Gate::seeded(sizes, 1).expect("a gate").write(&folder.path().join("gate.safetensors")).expect("written");
     for name in ["llama-qv", "llama-dora"] {
