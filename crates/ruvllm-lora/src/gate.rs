@@ -22,6 +22,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::apply::SET_MAX;
+use crate::dot::dot;
 use crate::error::{LoraError, LoraErrorKind, invalid, shape};
 
 /// The largest file that is read, in bytes.
@@ -271,16 +272,6 @@ fn io(path: &Path, error: std::io::Error) -> LoraError {
 
 fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
-}
-
-/// A sum of sixteen partial sums: an order of its own, that the compiler can make wide.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
-    let mut sums = [0.0f32; 16];
-    for (a, b) in a.iter().zip(b) {
-        sums.iter_mut().zip(a.iter().zip(b)).for_each(|(sum, (a, b))| *sum += a * b);
-    }
-    sums.iter().sum::<f32>() + a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum::<f32>()
 }
 
 fn softmax(scores: &mut [f32]) {

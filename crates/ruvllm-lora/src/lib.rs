@@ -37,6 +37,7 @@
 mod adapter;
 mod apply;
 mod bound;
+mod dot;
 mod error;
 pub mod format;
 pub mod gate;

@@ -18,6 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::adapter::{Adapter, Delta, RowOrder, Values};
+use crate::dot::dot;
 use crate::error::{LoraError, LoraErrorKind, invalid};
 use optimizer::Moments;
 
@@ -360,16 +361,6 @@ fn check(n_embd: usize, rank: usize, scale: f32) -> Result<(), LoraError> {
         true => Ok(()),
         false => Err(invalid(format!("a scale of {scale}; choose a positive number"))),
     }
-}
-
-/// The sum of products, in 16 partial sums that the compiler keeps in vectors.
-fn dot(x: &[f32], y: &[f32]) -> f32 {
-    let ((x16, x_tail), (y16, y_tail)) = (x.as_chunks::<16>(), y.as_chunks::<16>());
-    let mut acc = [0.0; 16];
-    for (x, y) in x16.iter().zip(y16) {
-        (0..16).for_each(|lane| acc[lane] += x[lane] * y[lane]);
-    }
-    acc.iter().sum::<f32>() + x_tail.iter().zip(y_tail).map(|(x, y)| x * y).sum::<f32>()
 }
 
 #[cfg(test)]
