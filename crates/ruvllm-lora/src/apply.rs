@@ -6,19 +6,22 @@
 //!     for each adapter of the row:  t = A·x[row];  y[row] += B·(scale·weight·multiplier ⊙ t)
 //! ```
 //! A run and a layer are one piece of work: both steps of it are done by one worker, so there is one region behind that
-//! of the base's product and none where no row is changed. Every row is computed in an order of its own.
+//! of the base's product and none where no row is changed. Every row is computed in an order of its own. What a few rows with
+//! different adapters cost is reading the factors, so these are asked for while the base multiplies ([`AdaptedRows::beside`]).
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use ruvllm_kernels::lowrank::{Table, prefetch};
+use ruvllm_kernels::lowrank::Table;
+use ruvllm_kernels::matmul::Beside;
 use ruvllm_kernels::team::{Shared, Team};
 use ruvllm_kvcache::NamespaceBuilder;
 
 use crate::adapter::SCALE_MAX;
-use crate::bound::{BoundAdapter, Part, Targets};
+use crate::bound::{BoundAdapter, Targets};
 use crate::error::{LoraError, LoraErrorKind, invalid};
 use crate::gate::Gate;
+use crate::packed::Part;
 
 /// Most adapters of one sequence.
 pub const SET_MAX: usize = 8;
@@ -104,7 +107,7 @@ impl AdapterSet {
     }
 
     /// Iterates over what its adapters do to a layer: which one, what, and how strong.
-    fn parts(&self, target: usize) -> impl Iterator<Item = (usize, &Part, f32)> {
+    fn parts(&self, target: usize) -> impl Iterator<Item = (usize, Part<'_>, f32)> {
         self.iter().enumerate().filter_map(move |(i, (adapter, scale))| Some((i, adapter.part(target)?, scale)))
     }
 }
@@ -240,34 +243,39 @@ impl AdaptedRows {
         let n_layers = layers().count();
         team.for_each(n_units * n_layers, 1, &|units, _| {
             for unit in units {
-                let (target, n_out, out) = layers().nth(unit / n_units).expect("a unit is of a touched layer");
+                // A run's layers lie behind each other in its adapter.
+                let (unit, layer) = (unit / n_layers, unit % n_layers);
+                let (target, n_out, out) = layers().nth(layer).expect("a unit is of a touched layer");
                 let (rows, set, first) = match picked {
                     None => {
-                        let (rows, set) = self.runs[unit % n_units].clone();
+                        let (rows, set) = self.runs[unit].clone();
                         (rows.clone(), set, rows.start)
                     }
-                    Some(rows) => {
-                        let row = unit % n_units;
-                        match self.of_row[rows[row] as usize] {
-                            u32::MAX => continue,
-                            set => (row..row + 1, set as usize, rows[row] as usize),
-                        }
-                    }
+                    Some(rows) => match self.of_row[rows[unit] as usize] {
+                        u32::MAX => continue,
+                        set => (unit..unit + 1, set as usize, rows[unit] as usize),
+                    },
                 };
                 let set = &self.sets[set];
                 let weights = self.weights(first..first + rows.len(), set);
-                // The next piece is most often this worker's as well.
-                if let (None, next) = (picked, unit + 1)
-                    && let Some((target, ..)) = layers().nth(next / n_units)
-                {
-                    let (_, set) = &self.runs[next % n_units];
-                    self.sets[*set].parts(*target).for_each(|(_, part, _)| prefetch(part.a(0..part.rank.min(RANKS))));
-                }
                 // SAFETY: a unit is some rows of one layer, which no other unit has.
                 let y = unsafe { out.slice(rows.start * n_out..rows.end * n_out) };
                 change(table, (set, weights), *target, (&x[rows.start * k..rows.end * k], k), y);
             }
         });
+    }
+
+    /// Returns what [`AdaptedRows::apply`] will read of adapters for some layers, in its order, for workers to bring near while
+    /// they multiply.
+    pub fn beside(&self, targets: &[usize]) -> Beside {
+        let mut beside = Beside::default();
+        for set in &self.sets {
+            for (adapter, _) in set.iter() {
+                let parts = targets.iter().filter_map(|&target| adapter.part(target));
+                parts.for_each(|part| beside.push(part.addresses()));
+            }
+        }
+        beside
     }
 
     /// Returns whether any row has an adapter that changes a layer.
@@ -279,18 +287,18 @@ impl AdaptedRows {
 /// Changes the results `y`: `[n, n_out]` of a layer for rows `x`: `[n, k]`, whose gate said `weights`.
 fn change(table: &Table, (set, weights): (&AdapterSet, &[f32]), target: usize, (x, k): (&[f32], usize), y: &mut [f32]) {
     let n = x.len() / k;
+    let n_out = y.len() / n;
     let n_weights = weights.len() / n;
     // Without a gate a row's strength is the scale, untouched.
     let strength = |row: usize, i: usize, scale: f32| match n_weights {
         0 => scale,
         _ => scale * weights[row * n_weights + i],
     };
-    if set.parts(target).any(|(_, part, _)| part.gain.is_some()) {
-        let n_out = y.len() / n;
+    if set.parts(target).any(|(_, part, _)| part.gain().is_some()) {
         for (row, y) in y.chunks_exact_mut(n_out).enumerate() {
             for (j, y) in y.iter_mut().enumerate() {
                 let gains = set.parts(target);
-                let gains = gains.filter_map(|(i, part, scale)| Some(strength(row, i, scale) * part.gain.as_ref()?[j]));
+                let gains = gains.filter_map(|(i, part, scale)| Some(strength(row, i, scale) * part.gain()?[j]));
                 *y *= 1.0 + gains.sum::<f32>();
             }
         }
@@ -300,14 +308,13 @@ fn change(table: &Table, (set, weights): (&AdapterSet, &[f32]), target: usize, (
         let mut first = 0;
         while first < part.rank {
             let ranks = first..part.rank.min(first + RANKS);
-            prefetch(part.b(ranks.clone()));
             let t = &mut buffer[..n * ranks.len()];
             table.shrink(part.a(ranks.clone()), ranks.len(), x, k, t);
             for (row, t) in t.chunks_exact_mut(ranks.len()).enumerate() {
                 let strength = strength(row, i, scale);
-                t.iter_mut().zip(&part.multipliers[ranks.clone()]).for_each(|(t, m)| *t *= strength * m);
+                t.iter_mut().zip(&part.multipliers()[ranks.clone()]).for_each(|(t, m)| *t *= strength * m);
             }
-            table.expand(part.b(ranks.clone()), ranks.len(), t, y, part.n_out);
+            table.expand(part.b(ranks.clone()), ranks.len(), t, y, n_out);
             first = ranks.end;
         }
     }

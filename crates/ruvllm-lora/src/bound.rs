@@ -4,15 +4,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytemuck::Pod;
-use half::f16;
-use ruvllm_kernels::arena::{AlignedVec, LargePages};
-use ruvllm_kernels::lowrank::{Factor, Q8_BLOCK, stride};
-use ruvllm_kvcache::PAGE_BYTES;
+use ruvllm_kernels::lowrank::stride;
 
 use crate::adapter::{Adapter, Delta};
 use crate::error::{LoraError, shape, shown};
 use crate::format::ModelFacts;
+use crate::packed::{self, Packed, Part, Shape};
 
 /// How factors are kept to be multiplied with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -169,9 +166,9 @@ impl Targets {
         base: &dyn BaseWeights,
     ) -> Result<BoundAdapter, LoraError> {
         self.check(adapter)?;
-        let mut by_target = vec![None; self.all.len()];
-        let n_bytes = Targets::bound_bytes(adapter, format);
-        let (mut parts, mut memory) = (Vec::new(), Memory::for_about(n_bytes));
+        let shapes = self.shapes(adapter)?;
+        let n_bytes = packed::n_bytes(format, shapes.iter().flatten().copied());
+        let mut packed = Packed::new(format, &shapes);
         for delta in adapter.deltas() {
             let (a, b, magnitude) = (delta.a()?, delta.b()?, delta.magnitude()?);
             for place in self.places(delta)? {
@@ -181,26 +178,32 @@ impl Targets {
                 if let Some(magnitude) = &magnitude {
                     layer.take_magnitude(&magnitude[place.rows.clone()], &self.all[place.target], base)?;
                 }
-                let part = layer.pack(delta.n_in(), format, &mut memory);
-                by_target[place.target] = Some(parts.len() as u32);
-                parts.push(part);
+                layer.pack(delta.n_in(), place.target, &mut packed);
             }
         }
         let (name, content) = (adapter.name().to_owned(), adapter.content());
-        Ok(BoundAdapter { targets: Arc::clone(self), name, content, format, parts, by_target, n_bytes })
+        Ok(BoundAdapter { targets: Arc::clone(self), name, content, packed, n_bytes })
+    }
+
+    /// Returns the shapes of what an adapter changes, by the layer's number.
+    fn shapes(&self, adapter: &Adapter) -> Result<Vec<Option<Shape>>, LoraError> {
+        let mut shapes = vec![None; self.all.len()];
+        for delta in adapter.deltas() {
+            let (rank, is_dora) = (delta.rank(), delta.is_dora());
+            for place in self.places(delta)? {
+                let shape = Shape { rank, n_in: delta.n_in(), n_out: place.rows.len(), is_dora };
+                shapes[place.target] = Some(shape);
+            }
+        }
+        Ok(shapes)
     }
 
     /// Returns how many bytes an adapter takes when bound; of a large one these are whole pages.
-    pub fn bound_bytes(adapter: &Adapter, format: FactorFormat) -> usize {
-        let per_value = |n: usize| match format {
-            FactorFormat::F32 => 4 * n,
-            FactorFormat::F16 => 2 * n,
-            FactorFormat::Q8 => n + n / 8,
-        };
-        let of = |delta: &Delta| per_value(delta.rank() * (stride(delta.n_in()) + stride(delta.n_out())));
-        let more = |delta: &Delta| 4 * delta.rank() + if delta.is_dora() { 4 * delta.n_out() } else { 0 };
-        let n_bytes: usize = adapter.deltas().map(|delta| of(delta) + more(delta)).sum();
-        if n_bytes < LARGE_BYTES { n_bytes } else { n_bytes.next_multiple_of(PAGE_BYTES) }
+    ///
+    /// # Errors
+    /// As [`Targets::check`].
+    pub fn bound_bytes(&self, adapter: &Adapter, format: FactorFormat) -> Result<usize, LoraError> {
+        Ok(packed::n_bytes(format, self.shapes(adapter)?.into_iter().flatten()))
     }
 }
 
@@ -238,7 +241,7 @@ impl Layer<'_> {
 
     /// Brings the factors into the kernels' form: `B` on its side, and each rank of both scaled by a power of two to
     /// magnitudes below 1, which its multiplier takes back.
-    fn pack(mut self, n_in: usize, format: FactorFormat, memory: &mut Memory) -> Part {
+    fn pack(self, n_in: usize, target: usize, packed: &mut Packed) {
         let (rank, n_out) = (self.rank, self.b.len() / self.rank);
         let mut a = vec![0.0; rank * stride(n_in)];
         let mut b = vec![0.0; rank * stride(n_out)];
@@ -254,15 +257,8 @@ impl Layer<'_> {
             b_row.iter_mut().for_each(|x| *x /= by_b);
             multipliers.push((f64::from(self.scale) * f64::from(by_a) * f64::from(by_b)) as f32);
         }
-        Part {
-            rank,
-            n_in,
-            n_out,
-            a: Stored::new(&a, format, memory),
-            b: Stored::new(&b, format, memory),
-            multipliers,
-            gain: self.gain.take(),
-        }
+        let shape = Shape { rank, n_in, n_out, is_dora: self.gain.is_some() };
+        packed.write(target, shape, (&multipliers, &a, &b), self.gain.as_deref());
     }
 }
 
@@ -271,107 +267,12 @@ fn power_of_two(max: f32) -> f32 {
     if max < 1e-30 { 1.0 } else { max.log2().ceil().clamp(-90.0, 90.0).exp2() }
 }
 
-/// From this size on an adapter lies in large pages, one layer behind the other.
-const LARGE_BYTES: usize = 2 * PAGE_BYTES;
-
-/// Where factors go.
-struct Memory(Option<LargePages>);
-
-impl Memory {
-    fn for_about(n_bytes: usize) -> Memory {
-        Memory((n_bytes >= LARGE_BYTES).then(|| LargePages::for_about(n_bytes)))
-    }
-
-    fn take<T: Pod>(&mut self, len: usize) -> AlignedVec<T> {
-        match &mut self.0 {
-            Some(pages) => pages.take(len),
-            None => AlignedVec::new(len),
-        }
-    }
-}
-
-/// Factors in memory.
-enum Stored {
-    F32(AlignedVec<f32>),
-    F16(AlignedVec<f16>),
-    Q8 { quants: AlignedVec<i8>, scales: AlignedVec<f32> },
-}
-
-impl Stored {
-    fn new(values: &[f32], format: FactorFormat, memory: &mut Memory) -> Stored {
-        match format {
-            FactorFormat::F32 => {
-                let mut floats = memory.take::<f32>(values.len());
-                floats.copy_from_slice(values);
-                Stored::F32(floats)
-            }
-            FactorFormat::F16 => {
-                let mut halves = memory.take::<f16>(values.len());
-                halves.iter_mut().zip(values).for_each(|(to, &x)| *to = f16::from_f32(x));
-                Stored::F16(halves)
-            }
-            FactorFormat::Q8 => {
-                let mut quants = memory.take::<i8>(values.len());
-                let mut scales = memory.take::<f32>(values.len() / Q8_BLOCK);
-                let blocks = values.chunks_exact(Q8_BLOCK).zip(quants.chunks_exact_mut(Q8_BLOCK));
-                for ((block, quants), scale) in blocks.zip(scales.iter_mut()) {
-                    *scale = block.iter().fold(0.0f32, |max, x| max.max(x.abs())) / 127.0;
-                    let inverse = if *scale > 0.0 { 1.0 / *scale } else { 0.0 };
-                    quants.iter_mut().zip(block).for_each(|(q, x)| *q = (x * inverse).round() as i8);
-                }
-                Stored::Q8 { quants, scales }
-            }
-        }
-    }
-
-    /// Returns some rows of `stride` values.
-    fn rows(&self, rows: Range<usize>, stride: usize) -> Factor<'_> {
-        let range = rows.start * stride..rows.end * stride;
-        match self {
-            Stored::F32(values) => Factor::F32(&values[range]),
-            Stored::F16(values) => Factor::F16(&values[range]),
-            Stored::Q8 { quants, scales } => {
-                let scales = &scales[range.start / Q8_BLOCK..range.end / Q8_BLOCK];
-                Factor::Q8 { quants: &quants[range], scales }
-            }
-        }
-    }
-}
-
-/// A layer's change in the kernels' form: `y += B·(multiplier ⊙ A·x)`, after `y *= 1 + gain`.
-pub(crate) struct Part {
-    pub rank: usize,
-    pub n_in: usize,
-    pub n_out: usize,
-    a: Stored,
-    b: Stored,
-    /// By rank: the scale, and what the factors were divided by.
-    pub multipliers: Vec<f32>,
-    /// `[n_out]`, of DoRA.
-    pub gain: Option<Vec<f32>>,
-}
-
-impl Part {
-    /// Returns `A` of some ranks: `[ranks, stride(n_in)]`.
-    pub(crate) fn a(&self, ranks: Range<usize>) -> Factor<'_> {
-        self.a.rows(ranks, stride(self.n_in))
-    }
-
-    /// Returns `B` on its side, of some ranks: `[ranks, stride(n_out)]`.
-    pub(crate) fn b(&self, ranks: Range<usize>) -> Factor<'_> {
-        self.b.rows(ranks, stride(self.n_out))
-    }
-}
-
 /// An adapter that can be applied to a model.
 pub struct BoundAdapter {
     targets: Arc<Targets>,
     name: String,
     content: [u8; 32],
-    format: FactorFormat,
-    parts: Vec<Part>,
-    /// Which part changes a layer, by the layer's number.
-    by_target: Vec<Option<u32>>,
+    packed: Packed,
     n_bytes: usize,
 }
 
@@ -388,7 +289,7 @@ impl BoundAdapter {
 
     /// Returns how its factors are kept.
     pub fn format(&self) -> FactorFormat {
-        self.format
+        self.packed.format()
     }
 
     /// Returns the bytes it takes.
@@ -402,14 +303,15 @@ impl BoundAdapter {
     }
 
     /// Returns what it does to a layer.
-    pub(crate) fn part(&self, target: usize) -> Option<&Part> {
-        self.by_target.get(target).copied().flatten().map(|part| &self.parts[part as usize])
+    pub(crate) fn part(&self, target: usize) -> Option<Part<'_>> {
+        let layer = self.targets.all.get(target)?;
+        self.packed.part(target, (layer.n_in, layer.rows.len()))
     }
 }
 
 impl std::fmt::Debug for BoundAdapter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let BoundAdapter { name, format, parts, n_bytes, .. } = self;
-        write!(f, "BoundAdapter({name}, {} layers, {format:?}, {n_bytes} bytes)", parts.len())
+        let BoundAdapter { name, packed, n_bytes, .. } = self;
+        write!(f, "BoundAdapter({name}, {} layers, {:?}, {n_bytes} bytes)", packed.n_parts(), packed.format())
     }
 }

@@ -45,6 +45,7 @@ pub mod manager;
 pub mod merge;
 pub mod micro;
 pub mod mixture;
+mod packed;
 #[cfg(feature = "train")]
 pub mod train;
 

@@ -273,8 +273,9 @@ impl AdapterManager {
         check_name(name)?;
         let adapter = self.read(path)?;
         adapter.check_values()?;
+        let need = self.targets.bound_bytes(&adapter, self.format)?;
         let mut state = self.lock();
-        state.check_size(name, Targets::bound_bytes(&adapter, self.format))?;
+        state.check_size(name, need)?;
         let generation = state.enter((tenant, name.to_owned()), path, Some(Arc::new(adapter)))?;
         state.cool(self.n_warm_max);
         Ok(generation)
@@ -417,7 +418,7 @@ impl AdapterManager {
             Some(adapter) => adapter,
             None => Arc::new(self.read(path).map_err(|error| error.within(format_args!("adapter '{name}'")))?),
         };
-        let need = Targets::bound_bytes(&adapter, self.format);
+        let need = self.targets.bound_bytes(&adapter, self.format)?;
         self.reserve(key, need)?;
         let bound = self.targets.bind(&adapter, self.format, &*self.base);
         let mut state = self.lock();

@@ -62,30 +62,6 @@ impl Factor<'_> {
     }
 }
 
-/// Asks for a factor's cache lines ahead of its use: rows of a kilobyte are too short for the hardware to see a stream.
-pub fn prefetch(factor: Factor<'_>) {
-    match factor {
-        Factor::F32(values) => prefetch_bytes(bytemuck::cast_slice(values)),
-        Factor::F16(values) => prefetch_bytes(bytemuck::cast_slice(values)),
-        Factor::Q8 { quants, scales } => {
-            prefetch_bytes(bytemuck::cast_slice(quants));
-            prefetch_bytes(bytemuck::cast_slice(scales));
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn prefetch_bytes(bytes: &[u8]) {
-    use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-    for line in bytes.chunks(64) {
-        // SAFETY: a prefetch of any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch_bytes(_: &[u8]) {}
-
 /// Rows to shrink; lengths were checked.
 struct ShrinkArgs<'a> {
     a: Factor<'a>,

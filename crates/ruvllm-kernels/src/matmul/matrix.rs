@@ -121,7 +121,14 @@ impl Matrix {
     ///
     /// # Safety
     /// [`Matrix::check`] passed with `out`'s slice, and no other thread touches the results of `w_rows`.
-    pub(super) unsafe fn multiply(&self, w_rows: Range<usize>, x: &Acts, rows: &[u32], out: *mut f32, stream: Stream) {
+    pub(super) unsafe fn multiply(
+        &self,
+        w_rows: Range<usize>,
+        x: &Acts,
+        rows: &[u32],
+        out: *mut f32,
+        stream: Stream<'_>,
+    ) {
         match &self.weights {
             // SAFETY: the caller's promise.
             Weights::Panels(panels) => unsafe { int::multiply(panels, w_rows, x.blocks(), rows, out, stream) },

@@ -51,7 +51,7 @@ use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 use int::amx::Hardware;
 use std::ops::Range;
 use stream::Stream;
-pub use stream::upcoming;
+pub use stream::{Beside, upcoming};
 
 /// One instruction set's kernels.
 #[derive(Debug)]
@@ -206,7 +206,7 @@ impl Table {
 /// # Panics
 /// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
 pub fn matmul(team: &Team, w: &Matrix, x: &Acts, out: &mut [f32]) {
-    multiply(team, x, x.all_rows(), &mut [(w, out)]);
+    multiply(team, x, x.all_rows(), &mut [(w, out)], &Beside::default());
 }
 
 /// Several products of the same activations (Q, K and V; gate and up) as one parallel region.
@@ -214,7 +214,15 @@ pub fn matmul(team: &Team, w: &Matrix, x: &Acts, out: &mut [f32]) {
 /// # Panics
 /// As [`matmul`] does, and with more than eight matrices.
 pub fn matmul_many(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
-    multiply(team, x, x.all_rows(), products);
+    multiply(team, x, x.all_rows(), products, &Beside::default());
+}
+
+/// [`matmul_many`] whose workers ask for other memory on the way: what is read right after.
+///
+/// # Panics
+/// As [`matmul_many`] does.
+pub fn matmul_many_beside(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
+    multiply(team, x, x.all_rows(), products, beside);
 }
 
 /// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
@@ -222,7 +230,7 @@ pub fn matmul_many(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])]
 /// # Panics
 /// As [`matmul`] does, and if a row does not exist.
 pub fn matmul_rows(team: &Team, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
-    multiply(team, x, rows, &mut [(w, out)]);
+    multiply(team, x, rows, &mut [(w, out)], &Beside::default());
 }
 
 /// Where workers write the columns of the rows they claimed.
@@ -283,14 +291,14 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns where a worker that has claimed some units reads on after its share, or after what it took of another's.
-    fn stream(&self, claim: &Range<usize>, worker: usize, next: Option<usize>) -> Stream {
+    fn stream(&self, claim: &Range<usize>, worker: usize, next: Option<usize>) -> Stream<'static> {
         let own = self.share(worker);
         let end = if own.contains(&claim.start) { own.end } else { claim.end };
         next.map_or(Stream::straight(), |next| Stream::turning(self.address(end), next))
     }
 }
 
-fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut [f32])]) {
+fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
     assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
     assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
     if rows.is_empty() {
@@ -303,7 +311,9 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
     }
     let plan = Plan::new(team.n_threads(), rows.len(), products.iter().map(|(w, _)| *w));
     let work = |claim: Range<usize>, worker: usize| {
-        let stream = plan.stream(&claim, worker, team.expected(worker));
+        let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);
+        let fetch = beside.fetch(&claim, plan.n_units, n_steps);
+        let stream = plan.stream(&claim, worker, team.expected(worker)).with(fetch.as_ref());
         for ((w, units), out) in plan.parts.iter().flatten().zip(outs) {
             let (start, end) = (claim.start.max(units.start), claim.end.min(units.end));
             if start < end {

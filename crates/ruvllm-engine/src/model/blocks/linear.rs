@@ -132,9 +132,13 @@ impl<'a> Operand<'a> {
         if let Some((linear, _)) = pairs.first() {
             compute.team.expect(&linear.next);
         }
+        let ids = pairs.each_ref().map(|(linear, _)| linear.id);
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
-        matmul::matmul_many(&compute.team, self.acts, &mut work);
+        match self.adapted.rows {
+            None => matmul::matmul_many(&compute.team, self.acts, &mut work),
+            Some(rows) => matmul::matmul_many_beside(&compute.team, self.acts, &mut work, &rows.beside(&ids)),
+        }
         if let Some(rows) = self.adapted.rows {
             let how = (compute.kernels.lowrank, &*compute.team);
             let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));

@@ -60,7 +60,7 @@ pub(super) struct Job<'a> {
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "these rows leave reading ahead to the hardware")
     )]
-    pub(super) stream: Stream,
+    pub(super) stream: Stream<'a>,
 }
 
 impl Job<'_> {
@@ -121,7 +121,7 @@ pub(super) unsafe fn multiply(
     acts: &[ActBlock],
     rows: &[u32],
     out: *mut f32,
-    stream: Stream,
+    stream: Stream<'_>,
 ) {
     assert!(w_rows.start.is_multiple_of(PANEL_ROWS) && w_rows.end <= w.n_rows, "rows are claimed in whole panels");
     let full = w_rows.start / PANEL_ROWS..w_rows.end / PANEL_ROWS;
