@@ -34,6 +34,7 @@
 //! ```
 
 mod acts;
+mod beside;
 mod float;
 mod format;
 mod int;
@@ -42,6 +43,7 @@ mod pack;
 mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts};
+pub use beside::Beside;
 pub use matrix::{Matrix, Packing};
 
 use crate::isa::{self, Isa, Row};
@@ -51,7 +53,7 @@ use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 use int::amx::Hardware;
 use std::ops::Range;
 use stream::Stream;
-pub use stream::{Beside, upcoming};
+pub use stream::upcoming;
 
 /// One instruction set's kernels.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
 //! The order in which workers read weights, so that they are asked for before they are needed.
 
+use super::beside::Fetch;
+#[cfg(target_arch = "x86_64")]
+use super::beside::LINE_BYTES;
 #[cfg(target_arch = "x86_64")]
 use super::format::Format;
 use super::{Matrix, Plan};
 use crate::team::Upcoming;
-use std::cell::Cell;
-use std::ops::Range;
 
 /// How far ahead of use weights are asked for, in bytes: about a memory latency of work.
 #[cfg(target_arch = "x86_64")]
@@ -38,119 +39,6 @@ impl<'a> Stream<'a> {
     /// The same while other memory is asked for.
     pub(super) fn with<'b>(self, beside: Option<&'b Fetch<'b>>) -> Stream<'b> {
         Stream { end: self.end, next: self.next, beside }
-    }
-}
-
-/// Ranges that [`Beside`] has room for at most.
-const RANGES_MAX: usize = 64;
-
-/// Memory that is read right after a product, in this order and shared out as the product is: workers ask for it little by
-/// little while they multiply, which leaves most of the memory's time unused where several rows share the weights.
-///
-/// It holds addresses and borrows nothing: asking for memory that is gone does nothing.
-#[derive(Clone, Debug)]
-pub struct Beside {
-    ranges: [Range<usize>; RANGES_MAX],
-    n_ranges: usize,
-    n_bytes: usize,
-}
-
-impl Default for Beside {
-    fn default() -> Beside {
-        Beside { ranges: [const { 0..0 }; RANGES_MAX], n_ranges: 0, n_bytes: 0 }
-    }
-}
-
-impl Beside {
-    /// Appends the addresses of some memory. What there is no room for is left out.
-    pub fn push(&mut self, range: Range<usize>) {
-        let n_bytes = range.len();
-        match self.n_ranges.checked_sub(1) {
-            Some(last) if self.ranges[last].end == range.start => self.ranges[last].end = range.end,
-            _ if self.n_ranges < RANGES_MAX => {
-                self.ranges[self.n_ranges] = range;
-                self.n_ranges += 1;
-            }
-            _ => return,
-        }
-        self.n_bytes += n_bytes;
-    }
-
-    /// Returns how a worker that has claimed some of `n` units asks for its part of it, in `n_steps` steps.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "reading ahead is left to the hardware"))]
-    pub(super) fn fetch(&self, claim: &Range<usize>, n: usize, n_steps: usize) -> Option<Fetch<'_>> {
-        if self.n_bytes == 0 || n_steps == 0 {
-            return None;
-        }
-        let at = |unit: usize| self.n_bytes * unit / n;
-        let (mut skip, n_lines) = (at(claim.start), (at(claim.end) - at(claim.start)).div_ceil(LINE_BYTES));
-        let mut ranges = &self.ranges[..self.n_ranges];
-        while let [first, rest @ ..] = ranges
-            && skip >= first.len()
-            && !rest.is_empty()
-        {
-            skip -= first.len();
-            ranges = rest;
-        }
-        let (first, rest) = ranges.split_first()?;
-        Some(Fetch {
-            at: Cell::new(first.start + skip),
-            end: Cell::new(first.end),
-            rest,
-            n_turns: Cell::new(0),
-            n_lines: Cell::new(n_lines),
-            n_at_once: n_lines.div_ceil(n_steps),
-        })
-    }
-}
-
-const LINE_BYTES: usize = 64;
-
-/// Where a worker is in what it asks for beside its product.
-#[derive(Debug)]
-pub(super) struct Fetch<'a> {
-    at: Cell<usize>,
-    /// Where the range ends.
-    end: Cell<usize>,
-    /// The ranges that follow the first, and how many of them were begun.
-    rest: &'a [Range<usize>],
-    n_turns: Cell<usize>,
-    /// Lines that are left.
-    n_lines: Cell<usize>,
-    n_at_once: usize,
-}
-
-impl Fetch<'_> {
-    /// Asks for the next few lines.
-    #[cfg(target_arch = "x86_64")]
-    #[inline(always)]
-    fn step(&self) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        let n = self.n_at_once.min(self.n_lines.get());
-        let at = self.at.get();
-        for line in 0..n {
-            // SAFETY: a prefetch of any address is allowed; every x86-64 has it.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(LINE_BYTES * line) as *const i8) };
-        }
-        self.n_lines.set(self.n_lines.get() - n);
-        self.at.set(at.wrapping_add(LINE_BYTES * n));
-        if self.at.get() >= self.end.get() {
-            self.turn();
-        }
-    }
-
-    /// Goes on to the next range.
-    #[cfg(target_arch = "x86_64")]
-    fn turn(&self) {
-        let n_turns = self.n_turns.get();
-        match self.rest.get(n_turns) {
-            Some(range) => {
-                self.at.set(range.start);
-                self.end.set(range.end);
-                self.n_turns.set(n_turns + 1);
-            }
-            None => self.n_lines.set(0),
-        }
     }
 }
 

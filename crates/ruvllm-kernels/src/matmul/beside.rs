@@ -1,0 +1,180 @@
+//! Memory that is read right after a product, asked for while it is computed.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+pub(super) const LINE_BYTES: usize = 64;
+
+/// Ranges that there is room for at most: more rows with different adapters keep the cores busy anyway.
+const RANGES_MAX: usize = 64;
+
+/// Memory that is read right after a product, in this order and shared out as the product is. Workers ask for it little by
+/// little while they multiply: products of several rows leave most of the memory's time unused.
+///
+/// It holds addresses and borrows nothing: asking for memory that is gone does nothing.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    ranges: [Range<usize>; RANGES_MAX],
+    n_ranges: usize,
+    n_bytes: usize,
+}
+
+impl Default for Beside {
+    fn default() -> Beside {
+        Beside { ranges: [const { 0..0 }; RANGES_MAX], n_ranges: 0, n_bytes: 0 }
+    }
+}
+
+impl Beside {
+    /// Appends the addresses of some memory. What there is no room for is left out.
+    pub fn push(&mut self, range: Range<usize>) {
+        let n_bytes = range.len();
+        match self.n_ranges.checked_sub(1) {
+            Some(last) if self.ranges[last].end == range.start => self.ranges[last].end = range.end,
+            _ if self.n_ranges < RANGES_MAX => {
+                self.ranges[self.n_ranges] = range;
+                self.n_ranges += 1;
+            }
+            _ => return,
+        }
+        self.n_bytes += n_bytes;
+    }
+
+    /// Returns how a worker that has claimed some of `n` units asks for its part of it, in `n_steps` steps.
+    pub(super) fn fetch(&self, claim: &Range<usize>, n: usize, n_steps: usize) -> Option<Fetch<'_>> {
+        if self.n_bytes == 0 || n_steps == 0 {
+            return None;
+        }
+        let at = |unit: usize| self.n_bytes * unit / n;
+        let (mut skip, n_lines) = (at(claim.start), (at(claim.end) - at(claim.start)).div_ceil(LINE_BYTES));
+        let mut ranges = &self.ranges[..self.n_ranges];
+        while let [first, rest @ ..] = ranges
+            && skip >= first.len()
+            && !rest.is_empty()
+        {
+            skip -= first.len();
+            ranges = rest;
+        }
+        let (first, rest) = ranges.split_first()?;
+        Some(Fetch {
+            at: Cell::new(first.start + skip),
+            end: Cell::new(first.end),
+            rest,
+            n_turns: Cell::new(0),
+            n_lines: Cell::new(n_lines),
+            n_at_once: n_lines.div_ceil(n_steps),
+        })
+    }
+}
+
+/// Where a worker is in what it asks for beside its product.
+#[derive(Debug)]
+pub(super) struct Fetch<'a> {
+    at: Cell<usize>,
+    /// Where the range ends.
+    end: Cell<usize>,
+    /// The ranges that follow the first, and how many of them were begun.
+    rest: &'a [Range<usize>],
+    n_turns: Cell<usize>,
+    /// Lines that are left.
+    n_lines: Cell<usize>,
+    n_at_once: usize,
+}
+
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "these rows leave reading ahead to the hardware"))]
+impl Fetch<'_> {
+    /// Asks for the next few lines.
+    #[inline(always)]
+    pub(super) fn step(&self) {
+        let (at, n) = self.advance();
+        for line in 0..n {
+            prefetch(at.wrapping_add(LINE_BYTES * line));
+        }
+    }
+
+    /// Returns the address and number of the next lines, and goes on behind them.
+    #[inline(always)]
+    fn advance(&self) -> (usize, usize) {
+        let (at, n) = (self.at.get(), self.n_at_once.min(self.n_lines.get()));
+        self.n_lines.set(self.n_lines.get() - n);
+        self.at.set(at.wrapping_add(LINE_BYTES * n));
+        if self.at.get() >= self.end.get() {
+            self.turn();
+        }
+        (at, n)
+    }
+
+    /// Goes on to the next range.
+    fn turn(&self) {
+        let n_turns = self.n_turns.get();
+        match self.rest.get(n_turns) {
+            Some(range) => {
+                self.at.set(range.start);
+                self.end.set(range.end);
+                self.n_turns.set(n_turns + 1);
+            }
+            None => self.n_lines.set(0),
+        }
+    }
+}
+
+/// Asks for the line at `address`, which may lead anywhere, into the second-level cache.
+#[inline(always)]
+fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is allowed; every x86-64 has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(address as *const i8);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All lines that the claims of a product ask for, in order.
+    fn asked(beside: &Beside, n_units: usize, grain: usize, n_steps: usize) -> Vec<usize> {
+        let mut lines = Vec::new();
+        for start in (0..n_units).step_by(grain) {
+            let claim = start..n_units.min(start + grain);
+            let Some(fetch) = beside.fetch(&claim, n_units, n_steps) else { continue };
+            for _ in 0..n_steps {
+                let (at, n) = fetch.advance();
+                lines.extend((0..n).map(|line| at + LINE_BYTES * line));
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn the_claims_ask_for_nearly_all_lines_once() {
+        let mut beside = Beside::default();
+        // The second follows the first; a range of each length.
+        for (start, len) in [(0x1000, 0x400), (0x1400, 0x400), (0x8000, 0x1000), (0x20000, 0x240), (0x30000, 0x800)] {
+            beside.push(start..start + len);
+        }
+        assert_eq!(beside.n_ranges, 4);
+        let all: Vec<usize> = beside.ranges[..4].iter().flat_map(|range| range.clone().step_by(LINE_BYTES)).collect();
+        for (n_units, grain, n_steps) in [(1, 1, 200), (16, 1, 40), (16, 4, 100), (30, 7, 64)] {
+            let mut lines = asked(&beside, n_units, grain, n_steps);
+            lines.iter_mut().for_each(|line| *line = *line / LINE_BYTES * LINE_BYTES);
+            lines.dedup();
+            let n_found = all.iter().filter(|line| lines.contains(line)).count();
+            assert!(n_found * 10 >= all.len() * 9, "{n_units} units by {grain}: {n_found} of {}", all.len());
+            assert!(lines.len() <= all.len() + n_units, "{} lines for {}", lines.len(), all.len());
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_beyond_the_end_or_the_room() {
+        assert!(Beside::default().fetch(&(0..1), 1, 8).is_none());
+        let mut beside = Beside::default();
+        (0..RANGES_MAX + 3).for_each(|i| beside.push(i * 0x1000..i * 0x1000 + 0x40));
+        assert_eq!((beside.n_ranges, beside.n_bytes), (RANGES_MAX, RANGES_MAX * 0x40));
+        let lines = asked(&beside, 1, 1, 1000);
+        assert_eq!(lines, (0..RANGES_MAX).map(|i| i * 0x1000).collect::<Vec<_>>());
+    }
+}
