@@ -72,18 +72,18 @@ impl Calibration {
 
     /// Returns everything as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = Writer::new(MAGIC);
+        let mut out = Writer::of(MAGIC);
         out.part(&self.whitener.snapshot());
         out.u64(self.positions.len() as u64);
         for position in &self.positions {
             let n = position.likeliest.len();
-            out.u32s(&[u32::from(position.starts), position.token, n as u32]);
+            out.plain_u32s(&[u32::from(position.starts), position.token, n as u32]);
             out.i8s(&position.key.bytes);
-            out.f32s(&[position.key.scale, position.log_p]);
-            position.likeliest.iter().for_each(|&(token, _)| out.u32s(&[token]));
-            position.likeliest.iter().for_each(|&(_, log_p)| out.f32s(&[log_p]));
+            out.plain_f32s(&[position.key.scale, position.log_p]);
+            position.likeliest.iter().for_each(|&(token, _)| _ = out.plain_u32s(&[token]));
+            position.likeliest.iter().for_each(|&(_, log_p)| _ = out.plain_f32s(&[log_p]));
         }
-        out.finish()
+        out.take()
     }
 
     /// Reads what [`Calibration::snapshot`] gave.
@@ -91,12 +91,12 @@ impl Calibration {
     /// # Errors
     /// The bytes are damaged, or of another version.
     pub fn restore(bytes: &[u8]) -> Result<Calibration, SonaError> {
-        let mut from = Reader::new(bytes, MAGIC, "calibration")?;
+        let mut from = Reader::of(bytes, MAGIC, "calibration")?;
         let whitener = Whitener::restore(from.part()?)?;
-        let n = from.count(N_POSITIONS_MAX)?;
+        let n = from.number(N_POSITIONS_MAX)?;
         let mut positions = Vec::new();
         for _ in 0..n {
-            let head = from.u32s(3)?;
+            let head = from.plain_u32s(3)?;
             let (starts, token, n_likeliest) = (head[0] != 0, head[1], head[2] as usize);
             if n_likeliest > N_LIKELIEST {
                 return Err(from.invalid(format_args!("{n_likeliest} likeliest tokens")));
@@ -104,11 +104,11 @@ impl Calibration {
             let bytes = from.i8s(whitener.n_key())?;
             let key = Key { bytes, scale: from.f32()? };
             let log_p = from.f32()?;
-            let tokens = from.u32s(n_likeliest)?;
-            let likeliest = tokens.into_iter().zip(from.f32s(n_likeliest)?).collect();
+            let tokens = from.plain_u32s(n_likeliest)?;
+            let likeliest = tokens.into_iter().zip(from.plain_f32s(n_likeliest)?).collect();
             positions.push(Position { key, starts, token, log_p, likeliest });
         }
-        from.finish()?;
+        from.end()?;
         Ok(Calibration { whitener, positions })
     }
 }

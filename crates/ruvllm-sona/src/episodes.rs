@@ -203,7 +203,7 @@ impl Episodes {
 
     /// Returns everything as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = Writer::new(MAGIC);
+        let mut out = Writer::of(MAGIC);
         out.u64(self.n_key as u64);
         out.u64(self.all.len() as u64);
         for episode in &self.all {
@@ -215,10 +215,10 @@ impl Episodes {
             });
             out.u64(episode.tokens.len() as u64);
             out.i8s(&episode.keys);
-            out.f32s(&episode.scales);
-            out.u32s(&episode.tokens);
+            out.plain_f32s(&episode.scales);
+            out.plain_u32s(&episode.tokens);
         }
-        out.finish()
+        out.take()
     }
 
     /// Reads what [`Episodes::snapshot`] gave.
@@ -226,24 +226,24 @@ impl Episodes {
     /// # Errors
     /// The bytes are damaged, or of another version.
     pub fn restore(bytes: &[u8]) -> Result<Episodes, SonaError> {
-        let mut from = Reader::new(bytes, MAGIC, "list of corrections")?;
-        let mut episodes = Episodes::new(from.count(crate::whiten::N_EMBD_MAX * 2)?);
-        for _ in 0..from.count(N_EPISODES_MAX)? {
-            let verdict = if from.count(1)? == 1 { Verdict::Wrong } else { Verdict::Right };
+        let mut from = Reader::of(bytes, MAGIC, "list of corrections")?;
+        let mut episodes = Episodes::new(from.number(crate::whiten::N_EMBD_MAX * 2)?);
+        for _ in 0..from.number(N_EPISODES_MAX)? {
+            let verdict = if from.number(1)? == 1 { Verdict::Wrong } else { Verdict::Right };
             let mut words = Vec::new();
-            for _ in 0..from.count(Names::N_MAX)? {
-                words.push((from.u64()?, from.count(1)? == 1));
+            for _ in 0..from.number(Names::N_MAX)? {
+                words.push((from.u64()?, from.number(1)? == 1));
             }
             let names = Names::from_values(words).ok_or_else(|| from.invalid("words in no order"))?;
-            let n = from.count(N_TOKENS_MAX)?;
-            let (keys, scales, tokens) = (from.i8s(n * episodes.n_key)?, from.f32s(n)?, from.u32s(n)?);
+            let n = from.number(N_TOKENS_MAX)?;
+            let (keys, scales, tokens) = (from.i8s(n * episodes.n_key)?, from.plain_f32s(n)?, from.plain_u32s(n)?);
             let (Some(bytes), Some(&scale)) = (keys.get(..episodes.n_key), scales.first()) else {
                 return Err(from.invalid("an answer of 0 tokens"));
             };
             let question = Key { bytes: bytes.to_vec(), scale };
             episodes.all.push(Episode { verdict, question, names, keys, scales, tokens });
         }
-        from.finish()?;
+        from.end()?;
         Ok(episodes)
     }
 

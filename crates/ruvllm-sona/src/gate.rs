@@ -145,10 +145,10 @@ impl Gate {
 
     /// Returns everything as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = Writer::new(MAGIC);
-        out.f32s(&self.weights);
-        out.f32s(&self.squares);
-        out.finish()
+        let mut out = Writer::of(MAGIC);
+        out.plain_f32s(&self.weights);
+        out.plain_f32s(&self.squares);
+        out.take()
     }
 
     /// Reads what [`Gate::snapshot`] gave.
@@ -156,15 +156,15 @@ impl Gate {
     /// # Errors
     /// The bytes are damaged, or of another version.
     pub fn restore(bytes: &[u8]) -> Result<Gate, SonaError> {
-        let mut from = Reader::new(bytes, MAGIC, "gate")?;
+        let mut from = Reader::of(bytes, MAGIC, "gate")?;
         let mut gate = Gate::default();
         for values in [&mut gate.weights, &mut gate.squares] {
-            values.copy_from_slice(&from.f32s(N_FEATURES)?);
+            values.copy_from_slice(&from.plain_f32s(N_FEATURES)?);
         }
         if gate.squares.iter().any(|&x| x < 0.0) {
             return Err(from.invalid("a negative sum of squares"));
         }
-        from.finish()?;
+        from.end()?;
         Ok(gate)
     }
 }

@@ -90,6 +90,8 @@ pub struct Learned {
     micro: Option<Arc<MicroLora>>,
     isa: Isa,
     n_tokens: u64,
+    /// Which state this is, for notes to say what they read; no part of what was learned.
+    version: u64,
     /// Positions of the calibration text that are to be rehearsed, and where to go on.
     n_owed: u64,
     cursor: usize,
@@ -127,9 +129,24 @@ struct Note {
     worth: f32,
 }
 
+/// From a token on, a request read this version of what was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// Tokens heard before.
+    pub n_heard: usize,
+    /// The version.
+    pub version: u64,
+}
+
 /// What one request found out. Nothing of it is known to others before [`Learned::take_in`].
 #[derive(Debug, Default)]
 pub struct Notes {
+    /// What changes the final hidden states of this request, once it has begun.
+    micro: Option<Arc<MicroLora>>,
+    /// From which token on it read which version of what was learned.
+    stamps: Vec<Stamp>,
+    /// Tokens heard so far.
+    n_heard: usize,
     /// What was asked, until the first token of the answer; then what was told of it.
     asked: Option<Names>,
     opened: Opened,
@@ -182,6 +199,7 @@ impl Learned {
             gate: Gate::default(),
             isa,
             n_tokens: 0,
+            version: 0,
             n_owed: 0,
             cursor: 0,
             trail: Trail::default(),
@@ -209,12 +227,27 @@ impl Learned {
     /// # Panics
     /// If the states are of another width.
     pub fn tell(&mut self, names: &Names, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<(), SonaError> {
+        let answer = self.answer_keys(hidden, answer);
+        self.tell_keys(names, &answer, verdict)
+    }
+
+    /// Returns an answer's tokens, each with the key of the state that it follows.
+    pub(crate) fn answer_keys(&self, hidden: &[f32], answer: &[u32]) -> Vec<(Key, u32)> {
         let whitener = self.calibration.whitener();
         let (n, n_embd) = (hidden.len(), whitener.n_embd());
         assert_eq!(n, answer.len() * n_embd, "{n} values for {} states of {n_embd}", answer.len());
         let keys = hidden.chunks_exact(n_embd).map(|hidden| whitener.key(hidden, self.isa));
-        let answer: Vec<(Key, u32)> = keys.zip(answer.iter().copied()).collect();
-        self.episodes.tell(names, &answer, verdict, distance::pick(self.isa))
+        keys.zip(answer.iter().copied()).collect()
+    }
+
+    /// As [`Learned::tell`], with the keys.
+    pub(crate) fn tell_keys(
+        &mut self,
+        names: &Names,
+        answer: &[(Key, u32)],
+        verdict: Verdict,
+    ) -> Result<(), SonaError> {
+        self.episodes.tell(names, answer, verdict, distance::pick(self.isa))
     }
 
     /// Returns the gate.
@@ -232,6 +265,36 @@ impl Learned {
         self.n_tokens
     }
 
+    /// Returns which state this is: whoever keeps a history gives each a number, and notes say which they read.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Gives this state a number.
+    pub(crate) fn set_version(&mut self, version: u64) {
+        self.version = version;
+    }
+
+    /// Returns the options.
+    pub fn options(&self) -> &LearnOptions {
+        &self.options
+    }
+
+    /// Goes on with other options. What was learned stays where it fits them; a MicroLoRA of another shape begins anew.
+    ///
+    /// # Errors
+    /// An option is out of range, or the memory holds more than it may from now on.
+    pub fn configure(&mut self, options: LearnOptions) -> Result<(), SonaError> {
+        let fresh = Learned::new(Arc::clone(&self.calibration), options, self.isa)?;
+        self.memory.configure(*fresh.memory.options())?;
+        let shape = |micro: &MicroOptions| (micro.rank, micro.is_centred, micro.seed);
+        if self.options.micro.as_ref().map(shape) != options.micro.as_ref().map(shape) {
+            self.micro = fresh.micro;
+        }
+        self.options = options;
+        Ok(())
+    }
+
     /// Takes the steps that the notes of a running request are ready for: one of MicroLoRA for each complete piece of
     /// [`MicroOptions::n_tokens`] tokens, and the gate's. For text whose worth is known beforehand, such as a document that
     /// is to be learned; answers wait for their quality.
@@ -243,6 +306,9 @@ impl Learned {
             notes.samples.drain(..).for_each(|sample| self.gate.learn(&sample, quality));
         }
         notes.samples.clear();
+        if !notes.stamps.is_empty() {
+            notes.micro = self.micro.clone();
+        }
     }
 
     /// Takes in what an ended request found out. `quality`, 0 to 1, scales the steps and what its entries are worth;
@@ -283,10 +349,15 @@ impl Learned {
         }
     }
 
+    /// Returns how many positions of calibration text are due, see [`Learned::rehearse`].
+    pub fn n_due(&self) -> usize {
+        (self.n_owed / LEARNED_PER_REHEARSED) as usize
+    }
+
     /// Rehearses the gate on calibration text: for every four tokens learned one that memory should not change. At most
     /// `n_max` of those that are due; returns how many are left. Each costs a search: this is work for between requests.
     pub fn rehearse(&mut self, n_max: usize) -> usize {
-        let n_due = (self.n_owed / LEARNED_PER_REHEARSED) as usize;
+        let n_due = self.n_due();
         if self.calibration.is_empty() || self.memory.is_empty() {
             self.n_owed = 0;
             return 0;
@@ -315,16 +386,16 @@ impl Learned {
 
     /// Returns everything that was learned as bytes; the calibration, which belongs to the model, is not among them.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = Writer::new(MAGIC);
+        let mut out = Writer::of(MAGIC);
         for value in [self.n_tokens, self.n_owed, self.cursor as u64, self.context.bits()] {
             out.u64(value);
         }
-        out.f32s(&self.trail.values());
+        out.plain_f32s(&self.trail.values());
         out.part(&self.memory.snapshot());
         out.part(&self.episodes.snapshot());
         out.part(&self.gate.snapshot());
         out.part(&self.micro.as_ref().map(|micro| micro.snapshot()).unwrap_or_default());
-        out.finish()
+        out.take()
     }
 
     /// Reads what [`Learned::snapshot`] gave: it goes on to the bit as that would have.
@@ -338,18 +409,18 @@ impl Learned {
         isa: Isa,
     ) -> Result<Learned, SonaError> {
         let mut learned = Learned::new(calibration, options, isa)?;
-        let mut from = Reader::new(bytes, MAGIC, "learned state")?;
+        let mut from = Reader::of(bytes, MAGIC, "learned state")?;
         (learned.n_tokens, learned.n_owed) = (from.u64()?, from.u64()?);
-        learned.cursor = from.count(learned.calibration.len())?;
+        learned.cursor = from.number(learned.calibration.len())?;
         learned.context = Context::from_bits(from.u64()?);
-        let trail = from.f32s(2)?;
+        let trail = from.plain_f32s(2)?;
         learned.trail = Trail::from_values([trail[0], trail[1]]);
         let memory = Memory::restore(from.part()?)?;
         let episodes = Episodes::restore(from.part()?)?;
         let gate = Gate::restore(from.part()?)?;
         let micro = from.part()?;
         let micro = if micro.is_empty() { None } else { Some(Arc::new(MicroLora::restore(micro)?)) };
-        from.finish()?;
+        from.end()?;
         let shape = |micro: &Option<Arc<MicroLora>>| micro.as_ref().map(|micro| (micro.n_embd(), micro.rank()));
         let fits = memory.n_key() == learned.memory.n_key() && memory.options() == learned.memory.options();
         let fits = fits && episodes.n_key() == memory.n_key();
@@ -363,6 +434,32 @@ impl Learned {
 }
 
 impl Notes {
+    /// Begins to read, if that has not happened: from here on the request has one MicroLoRA, whatever others learn, and its
+    /// gradients are of that one. [`Notes::adjust`] and [`Notes::remember`] begin by themselves.
+    pub fn begin(&mut self, learned: &Learned) {
+        if self.stamps.is_empty() {
+            self.micro.clone_from(&learned.micro);
+        }
+        if self.stamps.last().is_none_or(|stamp| stamp.version != learned.version) {
+            self.stamps.push(Stamp { n_heard: self.n_heard, version: learned.version });
+        }
+    }
+
+    /// Returns what changes final hidden states of this request; `None` before it has begun, or without one.
+    pub fn micro(&self) -> Option<&Arc<MicroLora>> {
+        self.micro.as_ref()
+    }
+
+    /// Returns which versions were read, from which tokens on.
+    pub(crate) fn stamps(&self) -> &[Stamp] {
+        &self.stamps
+    }
+
+    /// Returns how many tokens were heard: read, remembered or accepted.
+    pub fn n_heard(&self) -> usize {
+        self.n_heard
+    }
+
     /// Hears what is asked: the state of the next [`Notes::adjust`] is that of the prompt's last token, and what was told of
     /// this question is said again.
     pub fn ask(&mut self, names: Names) {
@@ -377,6 +474,7 @@ impl Notes {
     /// # Panics
     /// If the state has another width.
     pub fn adjust(&mut self, learned: &Learned, hidden: &[f32], logits: &mut [f32]) -> f32 {
+        self.begin(learned);
         let whitener = learned.calibration.whitener();
         let mut prediction = Prediction {
             key: Key::default(),
@@ -472,7 +570,7 @@ impl Notes {
     }
 
     fn learn_micro(&mut self, learned: &Learned, prediction: &Prediction, token: u32, head: &dyn HeadRows) {
-        let (Some(micro), Some(options)) = (&learned.micro, &learned.options.micro) else { return };
+        let (Some(micro), Some(options)) = (&self.micro, &learned.options.micro) else { return };
         let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
         micro.gradient(&prediction.hidden, &prediction.likeliest, token, head, one);
         if self.n_in_last == 0 {
@@ -489,6 +587,7 @@ impl Notes {
     /// # Panics
     /// If the state has another width.
     pub fn remember(&mut self, learned: &Learned, hidden: &[f32], token: u32) {
+        self.begin(learned);
         if learned.options.memory.is_some() {
             let key = learned.calibration.whitener().key(hidden, learned.isa);
             self.note(key, token, WORTH_UNKNOWN);
@@ -499,11 +598,12 @@ impl Notes {
 
     fn note(&mut self, key: Key, token: u32, worth: f32) {
         self.notes.push(Note { key, context: self.context, token, worth });
-        self.context.push(token);
+        self.read(token);
     }
 
     /// Reads a token that nothing is learned from: it is in the context of those that follow.
     pub fn read(&mut self, token: u32) {
+        self.n_heard += 1;
         self.context.push(token);
     }
 

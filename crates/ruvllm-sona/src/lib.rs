@@ -45,21 +45,26 @@
 //! ```
 
 pub mod bank;
-mod bytes;
 mod calibration;
 mod codec;
+pub mod deep;
 mod eigen;
 pub mod episodes;
 mod error;
+pub mod ewc;
 pub mod gate;
+pub mod history;
 pub mod index;
 mod instant;
 pub mod memory;
 mod names;
+pub mod publish;
 mod recall;
 pub mod session;
 pub mod store;
 mod top;
+#[cfg(test)]
+mod toy;
 mod trajectory;
 mod whiten;
 pub mod witness;

@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::bytes::{Reader, Writer};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, invalid, limit};
 use crate::index::{IndexConfig, VectorIndex};
 use crate::store::{Durability, SCOPE_BYTES_MAX, Scan, Store, Table};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::bytes::{Reader, Writer};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind};
 
 /// How long the parts of a request took, in microseconds.

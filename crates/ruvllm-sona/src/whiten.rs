@@ -123,12 +123,12 @@ impl Whitener {
 
     /// Returns everything as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = Writer::new(MAGIC);
+        let mut out = Writer::of(MAGIC);
         out.u64(self.n_embd as u64);
         out.u64(self.n_key as u64);
-        out.f32s(&self.mean);
+        out.plain_f32s(&self.mean);
         out.part(bytemuck::cast_slice(&self.rows));
-        out.finish()
+        out.take()
     }
 
     /// Reads what [`Whitener::snapshot`] gave.
@@ -136,9 +136,9 @@ impl Whitener {
     /// # Errors
     /// The bytes are damaged, or of another version.
     pub fn restore(bytes: &[u8]) -> Result<Whitener, SonaError> {
-        let mut from = Reader::new(bytes, MAGIC, "whitening of keys")?;
-        let (n_embd, n_key) = (from.count(N_EMBD_MAX)?, from.count(N_EMBD_MAX + PADDING)?);
-        let mean = from.f32s(n_embd)?;
+        let mut from = Reader::of(bytes, MAGIC, "whitening of keys")?;
+        let (n_embd, n_key) = (from.number(N_EMBD_MAX)?, from.number(N_EMBD_MAX + PADDING)?);
+        let mean = from.plain_f32s(n_embd)?;
         let part = from.part()?;
         let stride = lowrank::stride(n_embd);
         if n_embd == 0 || n_key == 0 || !n_key.is_multiple_of(PADDING) || part.len() != 2 * n_key * stride {
@@ -148,7 +148,7 @@ impl Whitener {
         if rows.iter().any(|x| !x.is_finite()) {
             return Err(from.invalid("a row with what is no finite number"));
         }
-        from.finish()?;
+        from.end()?;
         Ok(Whitener { n_embd, n_key, mean, rows })
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::{Pattern, ReasoningBank, Select, check_dim, sorted_ids};
-use crate::bytes::{Reader, Writer};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, invalid, limit};
 
 const MAGIC: &[u8; 8] = b"RUVBANK1";

@@ -1,6 +1,6 @@
 //! One pattern, and what it is worth.
 
-use crate::bytes::{Reader, Writer};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, limit};
 
 /// How a task ended.

@@ -25,7 +25,7 @@
 
 use std::collections::HashMap;
 
-use crate::bytes::{Reader, Writer};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, invalid};
 
 mod graph;

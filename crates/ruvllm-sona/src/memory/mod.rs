@@ -167,6 +167,20 @@ impl Memory {
         &self.options
     }
 
+    /// Goes on with other options.
+    ///
+    /// # Errors
+    /// An option is out of range, or there is more than may be from now on.
+    pub(crate) fn configure(&mut self, options: MemoryOptions) -> Result<(), SonaError> {
+        let n_max = Memory::new(self.n_key, options)?.capacity();
+        if self.len() > n_max {
+            let line = format!("a memory of {} entries, of which {n_max} fit; give it more room", self.len());
+            return Err(SonaError::new(SonaErrorKind::Limit, line));
+        }
+        self.options = options;
+        Ok(())
+    }
+
     /// Returns the bytes of a key.
     pub fn n_key(&self) -> usize {
         self.n_key
@@ -236,7 +250,7 @@ impl Memory {
 
     /// Returns everything as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut out = Writer::new(MAGIC);
+        let mut out = Writer::of(MAGIC);
         let MemoryOptions { n_bytes_max, n_nearest, n_exact_max, n_candidates } = self.options;
         for value in [n_bytes_max, n_nearest, n_exact_max, n_candidates, self.n_key, self.len(), self.victims.len()] {
             out.u64(value as u64);
@@ -244,12 +258,12 @@ impl Memory {
         out.u64(self.n_evicted);
         out.i8s(&self.heads);
         out.i8s(&self.tails);
-        out.f32s(&self.scales);
-        out.u32s(&self.tokens);
-        out.f32s(&self.worths);
-        self.contexts.iter().for_each(|context| out.u64(context.bits()));
-        out.u32s(&self.victims);
-        out.finish()
+        out.plain_f32s(&self.scales);
+        out.plain_u32s(&self.tokens);
+        out.plain_f32s(&self.worths);
+        self.contexts.iter().for_each(|context| _ = out.u64(context.bits()));
+        out.plain_u32s(&self.victims);
+        out.take()
     }
 
     /// Reads what [`Memory::snapshot`] gave: the same to the bit.
@@ -257,31 +271,31 @@ impl Memory {
     /// # Errors
     /// The bytes are damaged, of another version, or hold more than their limit.
     pub fn restore(bytes: &[u8]) -> Result<Memory, SonaError> {
-        let mut from = Reader::new(bytes, MAGIC, "memory")?;
+        let mut from = Reader::of(bytes, MAGIC, "memory")?;
         let options = MemoryOptions {
-            n_bytes_max: from.count(usize::MAX)?,
-            n_nearest: from.count(N_ENTRIES_MAX)?,
-            n_exact_max: from.count(usize::MAX)?,
-            n_candidates: from.count(N_ENTRIES_MAX)?,
+            n_bytes_max: from.number(usize::MAX)?,
+            n_nearest: from.number(N_ENTRIES_MAX)?,
+            n_exact_max: from.number(usize::MAX)?,
+            n_candidates: from.number(N_ENTRIES_MAX)?,
         };
-        let mut memory = Memory::new(from.count(N_EMBD_MAX + PADDING)?, options)?;
-        let n = from.count(memory.capacity().min(N_ENTRIES_MAX))?;
-        let n_victims = from.count(n)?;
+        let mut memory = Memory::new(from.number(N_EMBD_MAX + PADDING)?, options)?;
+        let n = from.number(memory.capacity().min(N_ENTRIES_MAX))?;
+        let n_victims = from.number(n)?;
         memory.n_evicted = from.u64()?;
         let n_head = memory.n_head();
         memory.heads = from.i8s(n * n_head)?;
         memory.tails = from.i8s(n * (memory.n_key - n_head))?;
-        memory.scales = from.f32s(n)?;
-        memory.tokens = from.u32s(n)?;
-        memory.worths = from.f32s(n)?;
+        memory.scales = from.plain_f32s(n)?;
+        memory.tokens = from.plain_u32s(n)?;
+        memory.worths = from.plain_f32s(n)?;
         for _ in 0..n {
             memory.contexts.push(Context::from_bits(from.u64()?));
         }
-        memory.victims = from.u32s(n_victims)?;
+        memory.victims = from.plain_u32s(n_victims)?;
         if memory.victims.iter().any(|&at| at as usize >= n) {
             return Err(from.invalid(format_args!("an entry beyond {n}")));
         }
-        from.finish()?;
+        from.end()?;
         Ok(memory)
     }
 }

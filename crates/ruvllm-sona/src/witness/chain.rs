@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::record::Event;
-use crate::bytes::{Reader, Writer};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, invalid};
 use crate::store::{
     Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, random, time_key, time_of,

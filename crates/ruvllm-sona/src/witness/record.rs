@@ -1,6 +1,6 @@
 //! What a witness record says.
 
-use crate::bytes::{Reader, Writer};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::trajectory::Latency;
 

@@ -1,0 +1,254 @@
+//! Items of the log: what was taken in, as bytes.
+
+use crate::codec::{Reader, Writer};
+use crate::episodes::Verdict;
+use crate::error::{SonaError, SonaErrorKind};
+use crate::instant::{LearnOptions, MicroOptions, Stamp};
+use crate::memory::MemoryOptions;
+use crate::names::Names;
+use crate::whiten::Key;
+
+/// First byte of an item's record.
+const FORMAT: u8 = 1;
+
+/// A text that was learned from: everything that its [`Notes`](crate::Notes) heard, in order.
+///
+/// ```text
+/// tokens   0 .. n_read          n_read .. n_remembered     n_remembered ..
+/// notes    Notes::read          Notes::remember            Notes::adjust, Notes::accept
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Passage {
+    /// All tokens.
+    pub tokens: Vec<u32>,
+    /// The first of them were only read; at least one, which no state is before.
+    pub n_read: usize,
+    /// Those from there to here were remembered: a prompt whose logits nobody computed.
+    pub n_remembered: usize,
+    /// What was asked, if the request was for an answer.
+    pub asked: Option<Names>,
+    /// Tokens after which steps were taken while it was read, again and again; 0: only at its end. For documents, which nobody
+    /// else learns beside.
+    pub n_step: usize,
+}
+
+impl Passage {
+    pub(super) fn check(&self) -> Result<(), SonaError> {
+        let n = self.tokens.len();
+        match 0 < self.n_read && self.n_read <= self.n_remembered && self.n_remembered <= n {
+            true => Ok(()),
+            false => {
+                let (read, remembered) = (self.n_read, self.n_remembered);
+                let line = format!("a passage of {n} tokens, of which {read} were read and {remembered} remembered");
+                Err(SonaError::new(SonaErrorKind::Shape, line))
+            }
+        }
+    }
+}
+
+/// What an item was.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Item {
+    /// A request's notes, or a document's.
+    Read {
+        /// What was read.
+        passage: Passage,
+        /// How much it counts, above 0, up to 1.
+        quality: f32,
+    },
+    /// A correction.
+    Told {
+        /// Names in the question.
+        names: Names,
+        /// Tokens of the answer.
+        answer: Vec<u32>,
+        /// Right or wrong.
+        verdict: Verdict,
+    },
+    /// The gate rehearsed.
+    Rehearsed {
+        /// Positions, at most.
+        n_max: usize,
+    },
+    /// Other options from here on.
+    Configured(LearnOptions),
+    /// A change was looked at and not published.
+    Discarded {
+        /// Why, and the figures.
+        why: String,
+        /// Names and values.
+        figures: Vec<(String, f64)>,
+    },
+    /// The state went back to that of a generation.
+    RolledBack {
+        /// Its number.
+        generation: u64,
+    },
+    /// An item was taken back.
+    TookBack {
+        /// Its id.
+        item: u64,
+    },
+    /// What stood here was taken back: nothing of it is left.
+    Undone,
+}
+
+impl Item {
+    /// Whether it changed what is known, so that it can be undone.
+    pub fn has_effect(&self) -> bool {
+        use Item::{Configured, Read, Rehearsed, Told};
+        matches!(self, Read { .. } | Told { .. } | Rehearsed { .. } | Configured(_))
+    }
+}
+
+/// An item as the log keeps it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Record {
+    pub unix_ms: u64,
+    pub item: Item,
+    /// What a passage read of the versions before, and from which token on.
+    pub stamps: Vec<Stamp>,
+    /// The keys of a correction.
+    pub keys: Vec<Key>,
+}
+
+impl Record {
+    pub(super) fn new(unix_ms: u64, item: Item) -> Record {
+        Record { unix_ms, item, stamps: Vec::new(), keys: Vec::new() }
+    }
+
+    /// The oldest version that it was made from; none if it depends on none.
+    pub(super) fn first_version(&self) -> Option<u64> {
+        self.stamps.first().map(|stamp| stamp.version)
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut to = Writer::new();
+        to.u8(FORMAT).u64(self.unix_ms);
+        match &self.item {
+            Item::Read { passage, quality } => {
+                to.u8(0).f32(*quality).u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
+                to.count(passage.n_step).u8(u8::from(passage.asked.is_some()));
+                passage.asked.iter().for_each(|names| write_names(&mut to, names));
+                to.count(self.stamps.len());
+                self.stamps.iter().for_each(|stamp| _ = to.count(stamp.n_heard).u64(stamp.version));
+            }
+            Item::Told { names, answer, verdict } => {
+                to.u8(1).u8(u8::from(*verdict == Verdict::Wrong));
+                write_names(&mut to, names);
+                to.u32s(answer).count(self.keys.first().map_or(0, |key| key.bytes.len()));
+                self.keys.iter().for_each(|key| _ = to.i8s(&key.bytes).f32(key.scale));
+            }
+            Item::Rehearsed { n_max } => _ = to.u8(2).u64(*n_max as u64),
+            Item::Configured(options) => write_options(to.u8(3), options),
+            Item::Discarded { why, figures } => {
+                to.u8(4).text(why);
+                write_figures(&mut to, figures);
+            }
+            Item::Undone => _ = to.u8(5),
+            Item::RolledBack { generation } => _ = to.u8(6).u64(*generation),
+            Item::TookBack { item } => _ = to.u8(7).u64(*item),
+        }
+        to.take()
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Record, SonaError> {
+        let mut from = Reader::new(bytes, "learning log");
+        let format = from.u8()?;
+        if format != FORMAT {
+            let message = format!("learning log: format {format}, this program reads {FORMAT}");
+            return Err(SonaError::new(SonaErrorKind::Version, message));
+        }
+        let mut record = Record::new(from.u64()?, Item::Undone);
+        record.item = match from.u8()? {
+            0 => {
+                let (quality, tokens) = (from.f32()?, from.u32s()?);
+                let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
+                let n_step = from.u32()? as usize;
+                let asked = if from.u8()? == 0 { None } else { Some(read_names(&mut from)?) };
+                for _ in 0..from.count(12)? {
+                    record.stamps.push(Stamp { n_heard: from.u32()? as usize, version: from.u64()? });
+                }
+                let passage = Passage { tokens, n_read, n_remembered, asked, n_step };
+                passage.check()?;
+                Item::Read { passage, quality }
+            }
+            1 => {
+                let verdict = if from.u8()? == 0 { Verdict::Right } else { Verdict::Wrong };
+                let (names, answer) = (read_names(&mut from)?, from.u32s()?);
+                let n_key = from.u32()? as usize;
+                for _ in 0..answer.len() {
+                    record.keys.push(Key { bytes: from.i8s(n_key)?, scale: from.f32()? });
+                }
+                Item::Told { names, answer, verdict }
+            }
+            2 => Item::Rehearsed { n_max: from.number(usize::MAX)? },
+            3 => Item::Configured(read_options(&mut from)?),
+            4 => Item::Discarded { why: from.text()?, figures: read_figures(&mut from)? },
+            5 => Item::Undone,
+            6 => Item::RolledBack { generation: from.u64()? },
+            7 => Item::TookBack { item: from.u64()? },
+            kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
+        };
+        from.end()?;
+        Ok(record)
+    }
+}
+
+fn write_names(to: &mut Writer, names: &Names) {
+    to.count(names.values().len());
+    names.values().for_each(|(word, is_name)| _ = to.u64(word).u8(u8::from(is_name)));
+}
+
+fn read_names(from: &mut Reader<'_>) -> Result<Names, SonaError> {
+    let n = from.count(9)?;
+    let words = (0..n).map(|_| Ok((from.u64()?, from.u8()? == 1))).collect::<Result<_, SonaError>>()?;
+    Names::from_values(words).ok_or_else(|| from.invalid("words in no order"))
+}
+
+pub(super) fn write_figures(to: &mut Writer, figures: &[(String, f64)]) {
+    to.count(figures.len());
+    figures.iter().for_each(|(name, value)| _ = to.text(name).f64(*value));
+}
+
+pub(super) fn read_figures(from: &mut Reader<'_>) -> Result<Vec<(String, f64)>, SonaError> {
+    (0..from.count(12)?).map(|_| Ok((from.text()?, from.f64()?))).collect()
+}
+
+pub(super) fn write_options(to: &mut Writer, options: &LearnOptions) {
+    to.f32(options.temperature).u8(u8::from(options.memory.is_some()));
+    let number = |to: &mut Writer, n: usize| _ = to.u64(n as u64);
+    if let Some(MemoryOptions { n_bytes_max, n_nearest, n_exact_max, n_candidates }) = options.memory {
+        [n_bytes_max, n_nearest, n_exact_max, n_candidates].into_iter().for_each(|n| number(to, n));
+    }
+    to.u8(u8::from(options.micro.is_some()));
+    if let Some(MicroOptions { rank, rate, n_tokens, n_likeliest, is_centred, seed }) = options.micro {
+        [rank, n_tokens, n_likeliest].into_iter().for_each(|n| number(to, n));
+        to.f32(rate).u8(u8::from(is_centred)).u64(seed);
+    }
+}
+
+pub(super) fn read_options(from: &mut Reader<'_>) -> Result<LearnOptions, SonaError> {
+    let temperature = from.f32()?;
+    let number = |from: &mut Reader<'_>| from.number(usize::MAX);
+    let memory = match from.u8()? {
+        0 => None,
+        // The order of the fields is the order of the bytes.
+        _ => Some(MemoryOptions {
+            n_bytes_max: number(from)?,
+            n_nearest: number(from)?,
+            n_exact_max: number(from)?,
+            n_candidates: number(from)?,
+        }),
+    };
+    let micro = match from.u8()? {
+        0 => None,
+        _ => {
+            let (rank, n_tokens, n_likeliest) = (number(from)?, number(from)?, number(from)?);
+            let (rate, is_centred, seed) = (from.f32()?, from.u8()? == 1, from.u64()?);
+            Some(MicroOptions { rank, rate, n_tokens, n_likeliest, is_centred, seed })
+        }
+    };
+    Ok(LearnOptions { memory, micro, temperature })
+}

@@ -1,0 +1,706 @@
+//! The history of what a tenant taught: a log, generations to go back to, and items taken back as if they had never been.
+//!
+//! ```text
+//! log           item 1, 2, 3 …       what was taken in; each is in the store before it counts
+//! generations   1 ← 2 ← 3            states that were published; 2 ← 4 after going back to 2
+//! state now     = generation + the items since, always
+//! ```
+//! What is learned is a function of the items in their order. [`History::undo`] takes one out and plays the others again from
+//! the generation before it, so what is known then is byte for byte what would be known without it: a passage is not kept as
+//! what it once taught, but as its tokens, which the model reads again ([`Reading`]), against what is known without the item.
+//! [`History::rollback`] goes back to a generation.
+//!
+//! Limits let old items and generations go ([`HistoryLimits`]); then what was let go is part of what is known for good, and undoing it
+//! is refused. [`forget`] removes all of a tenant.
+
+mod generation;
+mod item;
+mod rebuild;
+#[cfg(test)]
+mod tests;
+
+pub use generation::Generation;
+pub use item::{Item, Passage};
+pub use rebuild::{Each, Reading};
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ruvllm_kernels::Isa;
+
+use crate::calibration::Calibration;
+use crate::codec::{Reader, Writer};
+use crate::episodes::Verdict;
+use crate::error::{SonaError, SonaErrorKind, invalid};
+use crate::instant::{LearnOptions, Learned, Notes};
+use crate::names::Names;
+use crate::store::{Durability, Scan, Snapshot, Store, Table};
+use generation::{GENERATIONS, STATES};
+use item::{Record, read_options, write_options};
+
+/// The log of each tenant, by id.
+const ITEMS: Table = Table::new("learning log");
+
+/// Where each tenant stands.
+const HEADS: Table = Table::new("learning heads");
+
+/// The only key of a tenant's head.
+const HEAD: &[u8] = b"head";
+
+/// What a state begins with.
+const MAGIC: [u8; 8] = *b"ruvstat1";
+
+/// What a history keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryLimits {
+    /// Generations, at most; at least 2 stay.
+    pub n_generations_max: usize,
+    /// Bytes of the log, at most; what came since the last generation stays in any case.
+    pub items_bytes_max: u64,
+}
+
+impl Default for HistoryLimits {
+    /// 8 generations and 64 MiB.
+    fn default() -> HistoryLimits {
+        HistoryLimits { n_generations_max: 8, items_bytes_max: 64 << 20 }
+    }
+}
+
+/// What a history is of: a model, and how it learns.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The model's calibration; another one refuses what was learned with this.
+    pub calibration: Arc<Calibration>,
+    /// What learns from here on.
+    pub options: LearnOptions,
+    /// The instruction set.
+    pub isa: Isa,
+    /// What is kept.
+    pub limits: HistoryLimits,
+}
+
+/// Where a tenant stands.
+#[derive(Clone, Debug, PartialEq)]
+struct Head {
+    /// The generation that the state now came from.
+    parent: u64,
+    /// The items since then have ids from here.
+    first: u64,
+    /// What was learned with at first.
+    options: LearnOptions,
+    /// Digest of the calibration.
+    calibration: [u8; 32],
+}
+
+impl Head {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut to = Writer::new();
+        write_options(to.u8(1).u64(self.parent).u64(self.first).raw(&self.calibration), &self.options);
+        to.take()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<Head, SonaError> {
+        let mut from = Reader::new(bytes, "learning head");
+        let format = from.u8()?;
+        if format != 1 {
+            let message = format!("learning head: format {format}, this program reads 1");
+            return Err(SonaError::new(SonaErrorKind::Version, message));
+        }
+        let (parent, first, calibration) = (from.u64()?, from.u64()?, from.array()?);
+        let options = read_options(&mut from)?;
+        from.end()?;
+        Ok(Head { parent, first, options, calibration })
+    }
+}
+
+/// What one tenant taught one model, with the way there. Changes come one after another; while requests read
+/// [`History::learned`], it must not change under one token.
+pub struct History {
+    store: Arc<dyn Store>,
+    tenant: Vec<u8>,
+    setup: Setup,
+    head: Head,
+    generations: Vec<Generation>,
+    learned: Learned,
+    next_item: u64,
+    /// Versions that no longer are part of what is known: notes that read them are not taken in.
+    gone: Vec<Range<u64>>,
+    /// Whether memory and log say the same.
+    is_sound: bool,
+}
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "History(generation {}, next item {})", self.head.parent, self.next_item)
+    }
+}
+
+impl History {
+    /// Opens a tenant's history in `store`, or begins one. What came since the last generation is read again.
+    ///
+    /// # Errors
+    /// If the store cannot be read, what was learned is of another calibration, or the model cannot read it again.
+    pub fn open(
+        store: Arc<dyn Store>,
+        tenant: &str,
+        setup: Setup,
+        reading: &mut dyn Reading,
+    ) -> Result<History, SonaError> {
+        let tenant = tenant.as_bytes().to_vec();
+        let calibration = *blake3::hash(&setup.calibration.snapshot()).as_bytes();
+        let learned = Learned::new(Arc::clone(&setup.calibration), setup.options, setup.isa)?;
+        let (head, generations, last) = {
+            let snapshot = store.snapshot()?;
+            let head = snapshot.get(HEADS, &tenant, HEAD)?.map(|bytes| Head::from_bytes(&bytes)).transpose()?;
+            (head, generations_of(&*snapshot, &tenant)?, last_item(&*snapshot, &tenant)?)
+        };
+        if head.as_ref().is_some_and(|head| head.calibration != calibration) {
+            let line = "what was learned is of another model or calibration; give that one, or forget the tenant";
+            return Err(SonaError::new(SonaErrorKind::Shape, line));
+        }
+        let is_new = head.is_none();
+        let head = head.unwrap_or(Head { parent: 0, first: 1, options: setup.options, calibration });
+        let next_item = (last + 1).max(head.first);
+        let (options, gone) = (setup.options, Vec::new());
+        let is_sound = true;
+        let mut history = History { store, tenant, setup, head, generations, learned, next_item, gone, is_sound };
+        if is_new {
+            let mut change = history.store.begin(Durability::Durable)?;
+            change.put(HEADS, &history.tenant, HEAD, &history.head.to_bytes())?;
+            change.commit()?;
+        } else {
+            history.learned = history.state_of(history.head.parent, Some(next_item), None, reading)?;
+            if *history.learned.options() != options {
+                history.log_and(Record::new(now_ms(), Item::Configured(options)), |l| l.configure(options))?;
+            }
+        }
+        Ok(history)
+    }
+
+    /// Returns what is known.
+    pub fn learned(&self) -> &Learned {
+        &self.learned
+    }
+
+    /// Returns the number of the generation that what is known came from; 0 is the model alone.
+    pub fn generation(&self) -> u64 {
+        self.head.parent
+    }
+
+    /// Returns the generations that are kept, by number.
+    pub fn generations(&self) -> &[Generation] {
+        &self.generations
+    }
+
+    /// Returns the state as bytes: all that is known, and nothing of the way there.
+    pub fn state(&self) -> Vec<u8> {
+        state_bytes(&self.learned)
+    }
+
+    /// Takes in what a request found out, and returns the item's id; it is on disk then. `passage` is what the notes heard.
+    /// Nothing is taken in, and `None` returned, at quality 0, or when the request read what was undone or rolled back since: what
+    /// it found out may come from there.
+    ///
+    /// # Errors
+    /// The notes heard something else than the passage, the quality is no number of 0 to 1, or it cannot be written.
+    pub fn take_in(&mut self, notes: Notes, passage: Passage, quality: f32) -> Result<Option<u64>, SonaError> {
+        check_quality(quality)?;
+        passage.check()?;
+        if notes.n_heard() != passage.tokens.len() || passage.n_step > 0 {
+            let line = format!("notes of {} tokens for a passage of {}", notes.n_heard(), passage.tokens.len());
+            return Err(SonaError::new(SonaErrorKind::Shape, line));
+        }
+        let stamps = notes.stamps().to_vec();
+        let is_gone = |version: u64| self.gone.iter().any(|range| range.contains(&version));
+        if quality == 0.0 || stamps.is_empty() || stamps.iter().any(|stamp| is_gone(stamp.version)) {
+            return Ok(None);
+        }
+        let record = Record { stamps, ..Record::new(now_ms(), Item::Read { passage, quality }) };
+        let take_in = |learned: &mut Learned| {
+            learned.take_in(notes, quality);
+            Ok(())
+        };
+        self.log_and(record, take_in).map(Some)
+    }
+
+    /// Reads a document and learns it, with steps on the way if [`Passage::n_step`] says so; returns the item's id.
+    ///
+    /// # Errors
+    /// The model cannot read it, the quality is not above 0, up to 1, or it cannot be written.
+    pub fn study(&mut self, passage: Passage, quality: f32, reading: &mut dyn Reading) -> Result<u64, SonaError> {
+        check_quality(quality)?;
+        passage.check()?;
+        let passage = Passage { n_step: passage.n_step.max(1), ..passage };
+        let record = Record::new(now_ms(), Item::Read { passage: passage.clone(), quality });
+        self.log_and(record, |learned| rebuild::study(&passage, quality, learned, reading))
+    }
+
+    /// Remembers a correction as [`Learned::tell`]; returns the item's id.
+    ///
+    /// # Errors
+    /// As [`Learned::tell`], and if it cannot be written.
+    ///
+    /// # Panics
+    /// If the states are of another width.
+    pub fn tell(&mut self, names: &Names, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<u64, SonaError> {
+        let answer_keys = self.learned.answer_keys(hidden, answer);
+        let item = Item::Told { names: names.clone(), answer: answer.to_vec(), verdict };
+        let keys = answer_keys.iter().map(|(key, _)| key.clone()).collect();
+        let record = Record { keys, ..Record::new(now_ms(), item) };
+        self.log_and(record, |learned| learned.tell_keys(names, &answer_keys, verdict))
+    }
+
+    /// Rehearses as [`Learned::rehearse`]; returns how many positions are left.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn rehearse(&mut self, n_max: usize) -> Result<usize, SonaError> {
+        if self.learned.n_due() == 0 {
+            return Ok(0);
+        }
+        let mut n_left = 0;
+        self.log_and(Record::new(now_ms(), Item::Rehearsed { n_max }), |learned| {
+            n_left = learned.rehearse(n_max);
+            Ok(())
+        })?;
+        Ok(n_left)
+    }
+
+    /// Goes on with other options, see [`Learned::configure`]; returns the item's id.
+    ///
+    /// # Errors
+    /// As [`Learned::configure`], and if it cannot be written.
+    pub fn configure(&mut self, options: LearnOptions) -> Result<u64, SonaError> {
+        self.log_and(Record::new(now_ms(), Item::Configured(options)), |learned| learned.configure(options))
+    }
+
+    /// Notes that a change was looked at and not published; returns the item's id.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn discard(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
+        let item = Item::Discarded { why: why.to_owned(), figures: figures.to_vec() };
+        self.log_and(Record::new(now_ms(), item), |_| Ok(()))
+    }
+
+    /// Does what an item says and writes it. Where that fails halfway, what is in memory is no longer what the log says, and
+    /// nothing is done any more before the history is opened again.
+    fn log_and(
+        &mut self,
+        record: Record,
+        apply: impl FnOnce(&mut Learned) -> Result<(), SonaError>,
+    ) -> Result<u64, SonaError> {
+        self.check_sound()?;
+        let id = self.next_item;
+        // Corrections and options are refused before they change anything; a document may fail on the way.
+        self.is_sound = !matches!(&record.item, Item::Read { .. });
+        apply(&mut self.learned)?;
+        self.is_sound = false;
+        let mut change = self.store.begin(Durability::Durable)?;
+        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
+        change.commit()?;
+        self.is_sound = true;
+        self.next_item = id + 1;
+        self.learned.set_version(id);
+        Ok(id)
+    }
+
+    fn check_sound(&self) -> Result<(), SonaError> {
+        match self.is_sound {
+            true => Ok(()),
+            false => Err(SonaError::new(SonaErrorKind::Io, "an item could not be written; open the history again")),
+        }
+    }
+
+    /// Publishes what is known now as a generation, and returns its number; lets the oldest go if there are too many.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn publish(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
+        self.check_sound()?;
+        let number = self.generations.last().map_or(0, |last| last.number) + 1;
+        let generation = Generation {
+            number,
+            parent: self.head.parent,
+            unix_ms: now_ms(),
+            why: why.to_owned(),
+            figures: figures.to_vec(),
+            first: self.head.first,
+            end: self.next_item,
+            is_oldest: false,
+            has_state: true,
+        };
+        let head = Head { parent: number, first: self.next_item, ..self.head.clone() };
+        let mut change = self.store.begin(Durability::Durable)?;
+        generation.put(&mut *change, &self.tenant)?;
+        generation::put_state(&mut *change, &self.tenant, number, &self.state())?;
+        change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
+        change.commit()?;
+        self.head = head;
+        self.generations.push(generation);
+        self.let_go()?;
+        Ok(number)
+    }
+
+    /// Goes back to a generation, or to the model alone with 0; what is known then is what was known there, to the byte. What
+    /// came since the last generation is published first, so that nothing is lost by going back.
+    ///
+    /// # Errors
+    /// The generation is not kept, the model cannot read again what it needs, or it cannot be written.
+    pub fn rollback(&mut self, number: u64, reading: &mut dyn Reading) -> Result<(), SonaError> {
+        self.check_sound()?;
+        if number > 0 {
+            self.generation_of(number)?;
+        } else if let Some(oldest) = self.generations.iter().find(|generation| generation.is_oldest) {
+            let line = format!("the log before generation {} was let go; forget the tenant instead", oldest.number);
+            return Err(SonaError::new(SonaErrorKind::Limit, line));
+        }
+        if self.has_effect_since()? {
+            self.publish(&format!("before going back to {number}"), &[])?;
+            // A place may have been made for it.
+            if number > 0 {
+                self.generation_of(number)?;
+            }
+        }
+        let learned = self.state_of(number, None, None, reading)?;
+        let id = self.next_item;
+        let head = Head { parent: number, first: id, ..self.head.clone() };
+        let mut change = self.store.begin(Durability::Durable)?;
+        let record = Record::new(now_ms(), Item::RolledBack { generation: number });
+        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
+        change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
+        change.commit()?;
+        let last = self.generations.iter().find(|generation| generation.number == number);
+        self.gone.push(last.map_or(1, |generation| generation.end)..id);
+        (self.head, self.learned, self.next_item) = (head, learned, id + 1);
+        self.learned.set_version(id);
+        Ok(())
+    }
+
+    /// Takes one item back: what is known then, now and in every generation that had it, is what would be known if it had
+    /// never been.
+    ///
+    /// # Errors
+    /// There is no such item, it was let go or taught nothing, the model cannot read the others again, or it cannot be written.
+    pub fn undo(&mut self, item: u64, reading: &mut dyn Reading) -> Result<(), SonaError> {
+        self.check_sound()?;
+        let record = self.store.snapshot()?.get(ITEMS, &self.tenant, &item.to_be_bytes())?;
+        let record = record.map(|bytes| Record::from_bytes(&bytes)).transpose()?;
+        match &record {
+            Some(record) if record.item.has_effect() => {}
+            Some(_) => {
+                return Err(SonaError::new(SonaErrorKind::Value, format!("item {item} taught nothing that is left")));
+            }
+            None => return Err(self.missing(item)),
+        }
+        let holder = self.generations.iter().find(|g| (g.first..g.end).contains(&item)).map(|g| g.number);
+        let has_it = |number: u64| holder.is_some_and(|holder| self.chain(number).any(|g| g.number == holder));
+        let affected: Vec<u64> = self.generations.iter().map(|g| g.number).filter(|&n| has_it(n)).collect();
+        let is_known = item >= self.head.first || has_it(self.head.parent);
+        let learned = match is_known {
+            true => Some(self.state_of(self.head.parent, Some(self.next_item), Some((item, &affected)), reading)?),
+            false => None,
+        };
+        let id = self.next_item;
+        let unix_ms = record.map_or(0, |record| record.unix_ms);
+        let mut change = self.store.begin(Durability::Durable)?;
+        change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &Record::new(unix_ms, Item::Undone).to_bytes())?;
+        let event = Record::new(now_ms(), Item::TookBack { item });
+        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &event.to_bytes())?;
+        for &number in &affected {
+            generation::remove_state(&mut *change, &self.tenant, number)?;
+            let generation = Generation { has_state: false, ..self.generation_of(number)?.clone() };
+            generation.put(&mut *change, &self.tenant)?;
+        }
+        change.commit()?;
+        self.generations.iter_mut().filter(|g| affected.contains(&g.number)).for_each(|g| g.has_state = false);
+        self.gone.push(item..id);
+        self.next_item = id + 1;
+        if let Some(learned) = learned {
+            self.learned = learned;
+        }
+        self.learned.set_version(id);
+        Ok(())
+    }
+
+    /// Returns the newest `n` items with ids below `before`, newest first, each with its time in Unix milliseconds.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn items(&self, before: u64, n: usize) -> Result<Vec<(u64, u64, Item)>, SonaError> {
+        items(self.store.as_ref(), &self.tenant, before, n)
+    }
+
+    fn missing(&self, item: u64) -> SonaError {
+        let oldest = self.generations.iter().find(|generation| generation.is_oldest);
+        match oldest.filter(|oldest| item < oldest.end && item > 0) {
+            Some(oldest) => {
+                let line = format!(
+                    "item {item} was let go with the log up to {}, so it cannot be undone; go back to an older \
+                     generation, or forget the tenant",
+                    oldest.end - 1
+                );
+                SonaError::new(SonaErrorKind::Limit, line)
+            }
+            None => SonaError::new(SonaErrorKind::Value, format!("there is no item {item}")),
+        }
+    }
+
+    fn generation_of(&self, number: u64) -> Result<&Generation, SonaError> {
+        self.generations.iter().find(|generation| generation.number == number).ok_or_else(|| {
+            let kept: Vec<String> = self.generations.iter().map(|g| g.number.to_string()).collect();
+            let line = format!("generation {number} is not kept; there are: {}", kept.join(", "));
+            SonaError::new(SonaErrorKind::Value, line)
+        })
+    }
+
+    /// A generation and those before it, newest first.
+    fn chain(&self, number: u64) -> impl Iterator<Item = &Generation> {
+        let find = |number: u64| self.generations.iter().find(move |generation| generation.number == number);
+        std::iter::successors(find(number), move |generation| match generation.is_oldest {
+            true => None,
+            false => find(generation.parent),
+        })
+    }
+
+    /// Whether something was taught since the last generation.
+    fn has_effect_since(&self) -> Result<bool, SonaError> {
+        let mut has_effect = false;
+        let first = self.head.first.to_be_bytes();
+        self.store.snapshot()?.scan(ITEMS, &Scan::all(&self.tenant).between(&first, None), &mut |_, bytes| {
+            has_effect = Record::from_bytes(bytes)?.item.has_effect();
+            Ok(!has_effect)
+        })?;
+        Ok(has_effect)
+    }
+
+    /// Makes the state of a generation, with `tail` also of the items since then up to there: of the nearest generation before
+    /// whose state is kept and which no later item reaches back over, by playing the items behind it. `without` is an item that
+    /// is left out, and the generations that had it.
+    fn state_of(
+        &self,
+        number: u64,
+        tail: Option<u64>,
+        without: Option<(u64, &[u64])>,
+        reading: &mut dyn Reading,
+    ) -> Result<Learned, SonaError> {
+        let snapshot = self.store.snapshot()?;
+        let (left_out, affected) = without.map_or((0, &[][..]), |(item, affected)| (item, affected));
+        let mut items: Vec<(u64, Record)> = Vec::new();
+        if let Some(end) = tail {
+            items.extend(self.records(&*snapshot, self.head.first..end)?);
+        }
+        let mut start = None;
+        for generation in self.chain(number) {
+            let reaches_back =
+                |(_, record): &(u64, Record)| record.first_version().is_some_and(|v| v < generation.last());
+            let is_kept = generation.has_state && !affected.contains(&generation.number);
+            if generation.is_oldest || is_kept && !items.iter().any(reaches_back) {
+                start = Some(generation);
+                break;
+            }
+            let mut before = self.records(&*snapshot, generation.first..generation.end)?;
+            before.append(&mut items);
+            items = before;
+        }
+        items.retain(|(id, _)| *id != left_out);
+        let mut learned = match start {
+            Some(generation) => {
+                let bytes = generation::state(&*snapshot, &self.tenant, generation.number)?;
+                let mut learned = state_from(&bytes, &self.setup)
+                    .map_err(|error| error.within(format_args!("generation {}", generation.number)))?;
+                learned.set_version(generation.last());
+                learned
+            }
+            None if self.chain(number).last().is_some_and(|first| first.parent != 0) => {
+                return Err(invalid(format!("the generations before {number} are missing")));
+            }
+            None => Learned::new(Arc::clone(&self.setup.calibration), self.head.options, self.setup.isa)?,
+        };
+        drop(snapshot);
+        rebuild::play(&mut learned, &items, reading)?;
+        learned.set_version(tail.map_or_else(|| learned.version(), |end| end - 1));
+        Ok(learned)
+    }
+
+    fn records(&self, snapshot: &dyn Snapshot, ids: Range<u64>) -> Result<Vec<(u64, Record)>, SonaError> {
+        let (from, to) = (ids.start.to_be_bytes(), ids.end.to_be_bytes());
+        let mut records = Vec::new();
+        snapshot.scan(ITEMS, &Scan::all(&self.tenant).between(&from, Some(&to)), &mut |key, bytes| {
+            records.push((id_of(key)?, Record::from_bytes(bytes)?));
+            Ok(true)
+        })?;
+        Ok(records)
+    }
+
+    /// Lets the oldest generations and items go if there are too many: one on the way to what is known now becomes the oldest,
+    /// and what does not come from it goes.
+    fn let_go(&mut self) -> Result<(), SonaError> {
+        let limits = self.setup.limits;
+        let n_max = limits.n_generations_max.max(2);
+        let sizes = self.sizes()?;
+        let bytes_from =
+            |first: u64| sizes.iter().filter(|size| size.id >= first).map(|size| size.n_bytes).sum::<u64>();
+        if self.generations.len() <= n_max && bytes_from(0) <= limits.items_bytes_max {
+            return Ok(());
+        }
+        // Its state is kept, and no later item reaches back over it.
+        let may_be = |g: &&Generation| {
+            g.has_state && !g.is_oldest && sizes.iter().all(|size| size.id < g.end || size.first_version >= g.last())
+        };
+        let fits = |g: &&&Generation| {
+            let n_kept = self.generations.iter().filter(|other| other.number >= g.number).count();
+            n_kept <= n_max && bytes_from(g.end) <= limits.items_bytes_max
+        };
+        let candidates: Vec<&Generation> = self.chain(self.head.parent).filter(may_be).collect();
+        let Some(&oldest) = candidates.iter().rev().find(fits).or(candidates.first()) else { return Ok(()) };
+        let oldest = Generation { is_oldest: true, ..oldest.clone() };
+        let stays = |g: &Generation| self.chain(g.number).any(|g| g.number == oldest.number);
+        let (mut kept, gone): (Vec<_>, Vec<_>) = self.generations.iter().cloned().partition(stays);
+        let is_held = |id: u64| {
+            let holds = |g: &Generation| g.number != oldest.number && (g.first..g.end).contains(&id);
+            id >= self.head.first || kept.iter().any(holds)
+        };
+        let mut change = self.store.begin(Durability::Durable)?;
+        for generation in &gone {
+            generation.remove(&mut *change, &self.tenant)?;
+        }
+        for size in sizes.iter().filter(|size| !is_held(size.id)) {
+            change.remove(ITEMS, &self.tenant, &size.id.to_be_bytes())?;
+        }
+        oldest.put(&mut *change, &self.tenant)?;
+        change.commit()?;
+        kept.iter_mut().filter(|g| g.number == oldest.number).for_each(|g| g.is_oldest = true);
+        self.generations = kept;
+        Ok(())
+    }
+
+    fn sizes(&self) -> Result<Vec<Size>, SonaError> {
+        let mut sizes = Vec::new();
+        self.store.snapshot()?.scan(ITEMS, &Scan::all(&self.tenant), &mut |key, bytes| {
+            let (id, record) = (id_of(key)?, Record::from_bytes(bytes)?);
+            let first_version = record.first_version().unwrap_or(id);
+            sizes.push(Size { id, n_bytes: bytes.len() as u64, first_version });
+            Ok(true)
+        })?;
+        Ok(sizes)
+    }
+}
+
+/// How large an item is, and how far back it reaches.
+struct Size {
+    id: u64,
+    n_bytes: u64,
+    first_version: u64,
+}
+
+/// Forgets everything that a tenant taught, the way there with it; returns how many records that were.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn forget(store: &dyn Store, tenant: &str) -> Result<usize, SonaError> {
+    let mut change = store.begin(Durability::Durable)?;
+    let mut n = 0;
+    for table in [ITEMS, HEADS, GENERATIONS, STATES] {
+        n += change.remove_scope(table, tenant.as_bytes())?;
+    }
+    change.commit()?;
+    Ok(n)
+}
+
+/// Returns the tenants that have a history, sorted.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn tenants(store: &dyn Store) -> Result<Vec<String>, SonaError> {
+    let scopes = store.snapshot()?.scopes(HEADS)?;
+    scopes.into_iter().map(|name| String::from_utf8(name).map_err(|_| invalid("a tenant is not utf-8"))).collect()
+}
+
+/// What can be said of a tenant without its model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overview {
+    /// The generation that what is known came from.
+    pub generation: u64,
+    /// All generations that are kept.
+    pub generations: Vec<Generation>,
+    /// The newest items, newest first: id, Unix milliseconds, item.
+    pub items: Vec<(u64, u64, Item)>,
+}
+
+/// Looks at a tenant without its model: where it stands, its generations and its newest `n` items; `None` if it has no history.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn look(store: &dyn Store, tenant: &str, n: usize) -> Result<Option<Overview>, SonaError> {
+    let snapshot = store.snapshot()?;
+    let Some(head) = snapshot.get(HEADS, tenant.as_bytes(), HEAD)? else { return Ok(None) };
+    let generations = generations_of(&*snapshot, tenant.as_bytes())?;
+    let items = items(store, tenant.as_bytes(), u64::MAX, n)?;
+    Ok(Some(Overview { generation: Head::from_bytes(&head)?.parent, generations, items }))
+}
+
+fn items(store: &dyn Store, tenant: &[u8], before: u64, n: usize) -> Result<Vec<(u64, u64, Item)>, SonaError> {
+    let mut items = Vec::new();
+    if n == 0 {
+        return Ok(items);
+    }
+    let before = before.to_be_bytes();
+    let scan = Scan::all(tenant).between(&[], Some(&before)).newest_first();
+    store.snapshot()?.scan(ITEMS, &scan, &mut |key, bytes| {
+        let record = Record::from_bytes(bytes)?;
+        items.push((id_of(key)?, record.unix_ms, record.item));
+        Ok(items.len() < n)
+    })?;
+    Ok(items)
+}
+
+fn generations_of(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<Vec<Generation>, SonaError> {
+    let mut generations = Vec::new();
+    snapshot.scan(GENERATIONS, &Scan::all(tenant), &mut |_, bytes| {
+        generations.push(Generation::from_bytes(bytes)?);
+        Ok(true)
+    })?;
+    Ok(generations)
+}
+
+fn last_item(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<u64, SonaError> {
+    let mut last = 0;
+    snapshot.scan(ITEMS, &Scan::all(tenant).newest_first(), &mut |key, _| {
+        last = id_of(key)?;
+        Ok(false)
+    })?;
+    Ok(last)
+}
+
+fn id_of(key: &[u8]) -> Result<u64, SonaError> {
+    let bytes = key.try_into().map_err(|_| invalid(format!("learning log: a key of {} bytes", key.len())))?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn state_bytes(learned: &Learned) -> Vec<u8> {
+    let mut to = Writer::of(MAGIC);
+    write_options(&mut to, learned.options());
+    to.part(&learned.snapshot());
+    to.take()
+}
+
+fn state_from(bytes: &[u8], setup: &Setup) -> Result<Learned, SonaError> {
+    let mut from = Reader::of(bytes, MAGIC, "state of a tenant")?;
+    let options = read_options(&mut from)?;
+    let learned = Learned::restore(from.part()?, Arc::clone(&setup.calibration), options, setup.isa)?;
+    from.end()?;
+    Ok(learned)
+}
+
+fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+fn check_quality(quality: f32) -> Result<(), SonaError> {
+    match (0.0..=1.0).contains(&quality) {
+        true => Ok(()),
+        false => Err(SonaError::new(SonaErrorKind::Value, format!("a quality of {quality}; it is from 0 to 1"))),
+    }
+}

@@ -1,0 +1,169 @@
+//! Items played again: the state that they make, whoever ran beside whom.
+//!
+//! ```text
+//! version k:   the state behind item k                      a request notes which versions it read, from which token on
+//! play:        before item k is taken in, every piece that was read of versions below k is read again of this state
+//! ```
+
+use std::ops::Range;
+
+use ruvllm_kernels::{Isa, softmax};
+use ruvllm_lora::micro::{HeadRows, MicroLora};
+
+use super::item::{Item, Passage, Record};
+use crate::error::{SonaError, SonaErrorKind};
+use crate::instant::{Learned, Notes};
+
+/// Hears of a token: its place, the final hidden state before it, `[n_embd]`, before any MicroLoRA, and the logits made of that
+/// state behind the MicroLoRA, `[n_vocab]`; no logits where the token was only remembered.
+pub type Each<'a> = dyn FnMut(usize, &[f32], &mut [f32]) + 'a;
+
+/// The model, which reads passages again. It must give the bits that it gave when they were served.
+pub trait Reading {
+    /// Reads `passage.tokens` and calls `each` for every place in `range` from [`Passage::n_read`] on, in order.
+    ///
+    /// # Errors
+    /// The model cannot read it.
+    fn read(
+        &mut self,
+        passage: &Passage,
+        range: Range<usize>,
+        micro: Option<&MicroLora>,
+        each: &mut Each<'_>,
+    ) -> Result<(), SonaError>;
+
+    /// Returns what gives rows of the output head.
+    fn head(&self) -> &dyn HeadRows;
+}
+
+/// Reads a piece of a passage into its notes, as it was read when it was served.
+pub(super) fn read(
+    passage: &Passage,
+    range: Range<usize>,
+    learned: &Learned,
+    notes: &mut Notes,
+    reading: &mut dyn Reading,
+) -> Result<(), SonaError> {
+    let softmax = softmax::pick(Isa::best());
+    let only_read = range.start..range.end.min(passage.n_read);
+    only_read.for_each(|at| notes.read(passage.tokens[at]));
+    notes.begin(learned);
+    let micro = notes.micro().cloned();
+    // The head is borrowed between two tokens only.
+    let mut rest = range.start.max(passage.n_read)..range.end;
+    let mut rows: Vec<Row> = Vec::new();
+    while !rest.is_empty() {
+        let piece = rest.start..rest.end.min(rest.start + PIECE);
+        rows.clear();
+        reading.read(passage, piece.clone(), micro.as_deref(), &mut |_, hidden, logits| {
+            rows.push(Row { hidden: hidden.to_vec(), logits: logits.to_vec() });
+        })?;
+        if rows.len() != piece.len() {
+            let line = format!("{} of {} tokens were read again; is it the same model", rows.len(), piece.len());
+            return Err(SonaError::new(SonaErrorKind::Shape, line));
+        }
+        for (at, row) in piece.clone().zip(&mut rows) {
+            let token = passage.tokens[at];
+            if at < passage.n_remembered {
+                notes.remember(learned, &row.hidden, token);
+                continue;
+            }
+            if at == passage.n_remembered {
+                passage.asked.iter().for_each(|names| notes.ask(names.clone()));
+            }
+            let Some(&logit) = row.logits.get(token as usize) else {
+                let line = format!("token {token} of a model with {}; is it the same model", row.logits.len());
+                return Err(SonaError::new(SonaErrorKind::Shape, line));
+            };
+            let log_p = logit - softmax.log_sum_exp(&row.logits) as f32;
+            notes.adjust(learned, &row.hidden, &mut row.logits);
+            notes.accept(learned, token, log_p, reading.head());
+        }
+        rest.start = piece.end;
+    }
+    Ok(())
+}
+
+/// Tokens whose rows are held at once.
+const PIECE: usize = 32;
+
+struct Row {
+    hidden: Vec<f32>,
+    logits: Vec<f32>,
+}
+
+/// Reads a document and takes its steps; at its end it is taken in.
+pub(super) fn study(
+    passage: &Passage,
+    quality: f32,
+    learned: &mut Learned,
+    reading: &mut dyn Reading,
+) -> Result<(), SonaError> {
+    let mut notes = Notes::default();
+    let mut at = 0;
+    while at < passage.tokens.len() {
+        // A step comes after so many predicted tokens.
+        let end = at.max(passage.n_remembered).saturating_add(passage.n_step).min(passage.tokens.len());
+        read(passage, at..end, learned, &mut notes, reading)?;
+        learned.step(&mut notes, quality);
+        at = end;
+    }
+    learned.take_in(notes, quality);
+    Ok(())
+}
+
+/// A piece of a passage that was read of one version.
+struct Piece {
+    version: u64,
+    /// Whose it is: the item's place in the list.
+    item: usize,
+    range: Range<usize>,
+}
+
+/// Plays items, in the order of their ids.
+pub(super) fn play(learned: &mut Learned, items: &[(u64, Record)], reading: &mut dyn Reading) -> Result<(), SonaError> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (i, (_, record)) in items.iter().enumerate() {
+        let Item::Read { passage, .. } = &record.item else { continue };
+        for (j, stamp) in record.stamps.iter().enumerate() {
+            let start = if j == 0 { 0 } else { stamp.n_heard };
+            let end = record.stamps.get(j + 1).map_or(passage.tokens.len(), |next| next.n_heard);
+            pieces.push(Piece { version: stamp.version, item: i, range: start..end });
+        }
+    }
+    pieces.sort_by_key(|piece| (piece.version, piece.item));
+    let mut pieces = pieces.into_iter().peekable();
+    let mut open: Vec<Option<Notes>> = items.iter().map(|_| None).collect();
+    for (i, (id, record)) in items.iter().enumerate() {
+        while let Some(piece) = pieces.next_if(|piece| piece.version < *id) {
+            if let Item::Read { passage, .. } = &items[piece.item].1.item {
+                let notes = open[piece.item].get_or_insert_default();
+                read(passage, piece.range, learned, notes, reading)?;
+            }
+        }
+        apply(learned, record, open[i].take(), reading)?;
+        learned.set_version(*id);
+    }
+    Ok(())
+}
+
+/// Takes in one item.
+fn apply(
+    learned: &mut Learned,
+    record: &Record,
+    notes: Option<Notes>,
+    reading: &mut dyn Reading,
+) -> Result<(), SonaError> {
+    match &record.item {
+        Item::Read { passage, quality } if passage.n_step > 0 => study(passage, *quality, learned, reading)?,
+        Item::Read { quality, .. } => learned.take_in(notes.unwrap_or_default(), *quality),
+        Item::Told { names, answer, verdict } => {
+            let answer: Vec<_> = record.keys.iter().cloned().zip(answer.iter().copied()).collect();
+            learned.tell_keys(names, &answer, *verdict)?;
+        }
+        Item::Rehearsed { n_max } => _ = learned.rehearse(*n_max),
+        Item::Configured(options) => learned.configure(*options)?,
+        Item::Discarded { .. } | Item::RolledBack { .. } | Item::TookBack { .. } | Item::Undone => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,394 @@
+//! Histories of a toy model: undo is never having learned, whoever ran beside whom; going back; what is let go; kills.
+
+use proptest::prelude::*;
+use ruvllm_lora::micro::{HeadRows, MicroLora};
+use tempfile::TempDir;
+
+use super::*;
+use crate::store::{self, OpenOptions};
+use crate::toy::{N_VOCAB, Toy, log_p, logits, state, text};
+
+mod kill;
+
+impl Reading for Toy {
+    fn read(
+        &mut self,
+        passage: &Passage,
+        range: Range<usize>,
+        micro: Option<&MicroLora>,
+        each: &mut Each<'_>,
+    ) -> Result<(), SonaError> {
+        for at in range {
+            let hidden = state(passage.tokens[at - 1]);
+            let mut changed = hidden.clone();
+            micro.iter().for_each(|micro| micro.forward(&mut changed));
+            each(at, &hidden, &mut logits(&self.head, &changed));
+        }
+        Ok(())
+    }
+
+    fn head(&self) -> &dyn HeadRows {
+        self
+    }
+}
+
+/// A request that is being served.
+struct Request {
+    notes: Notes,
+    passage: Passage,
+    at: usize,
+}
+
+impl Request {
+    fn new(seed: u32) -> Request {
+        let asked = seed.is_multiple_of(2).then(|| Names::of(&format!("What is the capital of Place{seed}?")));
+        let tokens = text(seed)[..30].to_vec();
+        let passage = Passage { tokens, n_read: 1 + seed as usize % 3, n_remembered: 5, asked, n_step: 0 };
+        Request { notes: Notes::default(), passage, at: 0 }
+    }
+
+    /// Serves some tokens more, as an engine would.
+    fn go_on(&mut self, toy: &Toy, learned: &Learned, n: usize) {
+        for at in self.at..(self.at + n).min(self.passage.tokens.len()) {
+            let token = self.passage.tokens[at];
+            self.at = at + 1;
+            if at < self.passage.n_read {
+                self.notes.read(token);
+                continue;
+            }
+            self.notes.begin(learned);
+            let hidden = state(self.passage.tokens[at - 1]);
+            if at < self.passage.n_remembered {
+                self.notes.remember(learned, &hidden, token);
+                continue;
+            }
+            if at == self.passage.n_remembered {
+                self.passage.asked.iter().for_each(|names| self.notes.ask(names.clone()));
+            }
+            let mut changed = hidden.clone();
+            self.notes.micro().inspect(|micro| micro.forward(&mut changed));
+            let mut row = logits(&toy.head, &changed);
+            let log_p = log_p(&row, token);
+            self.notes.adjust(learned, &hidden, &mut row);
+            self.notes.accept(learned, token, log_p, toy);
+        }
+    }
+
+    fn end(mut self, toy: &Toy, history: &mut History) -> Option<u64> {
+        self.go_on(toy, history.learned(), usize::MAX / 2);
+        history.take_in(self.notes, self.passage, 0.9).expect("a store")
+    }
+}
+
+struct Place {
+    toy: Toy,
+    _folder: TempDir,
+    store: Arc<dyn Store>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
+        Place { toy: Toy::new(), _folder: folder, store }
+    }
+
+    fn setup(&self, limits: HistoryLimits) -> Setup {
+        setup(&self.toy, limits)
+    }
+
+    fn open(&mut self, tenant: &str) -> History {
+        self.open_with(tenant, HistoryLimits::default())
+    }
+
+    fn open_with(&mut self, tenant: &str, limits: HistoryLimits) -> History {
+        let setup = self.setup(limits);
+        History::open(Arc::clone(&self.store), tenant, setup, &mut self.toy).expect("a history")
+    }
+}
+
+fn setup(toy: &Toy, limits: HistoryLimits) -> Setup {
+    let memory = crate::memory::MemoryOptions { n_bytes_max: 200 * 84, ..Default::default() };
+    let options = LearnOptions { memory: Some(memory), ..LearnOptions::default() };
+    Setup { calibration: Arc::clone(&toy.calibration), options, isa: Isa::best(), limits }
+}
+
+/// What happens to a history. Numbers choose among what is there.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    /// A request begins and is served a little, while others go on.
+    Begin(u32),
+    /// All that run are served a little.
+    Serve(usize),
+    /// One ends.
+    End(usize),
+    Study(u32),
+    Tell(u32),
+    Rehearse,
+    Configure(u32),
+    Publish,
+    Rollback(usize),
+    Reopen,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (0u32..12).prop_map(Op::Begin),
+        4 => (1usize..12).prop_map(Op::Serve),
+        6 => (0usize..8).prop_map(Op::End),
+        1 => (0u32..12).prop_map(Op::Study),
+        2 => (0u32..12).prop_map(Op::Tell),
+        2 => Just(Op::Rehearse),
+        1 => (0u32..4).prop_map(Op::Configure),
+        2 => Just(Op::Publish),
+        1 => (0usize..8).prop_map(Op::Rollback),
+        1 => Just(Op::Reopen),
+    ]
+}
+
+/// Runs operations on two histories: one that has everything, and one that never has what operation `without` takes in. The
+/// first then takes it back.
+struct Run {
+    history: History,
+    running: Vec<(usize, Request)>,
+}
+
+/// Does an operation; returns the item of it, if it is one. `skip` does everything but take in: the requests that run are
+/// the same.
+fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(usize) -> bool) -> Option<(usize, u64)> {
+    let toy = &mut place.toy;
+    let Run { history, running } = run;
+    match op {
+        Op::Begin(seed) => {
+            let mut request = Request::new(seed);
+            request.go_on(toy, history.learned(), 8);
+            running.push((at, request));
+            None
+        }
+        Op::Serve(n) => {
+            running.iter_mut().for_each(|(_, request)| request.go_on(toy, history.learned(), n));
+            None
+        }
+        Op::End(i) => {
+            let (begun, mut request) = (!running.is_empty()).then(|| running.remove(i % running.len()))?;
+            request.go_on(toy, history.learned(), usize::MAX / 2);
+            if skip(begun) { None } else { Some((begun, request.end(toy, history)?)) }
+        }
+        _ if skip(at) => None,
+        Op::Study(seed) => {
+            let passage = Passage { tokens: text(seed), n_read: 1, n_remembered: 9, asked: None, n_step: 32 };
+            Some((at, history.study(passage, 0.5, toy).expect("a passage")))
+        }
+        Op::Tell(seed) => {
+            let names = Names::of(&format!("What is the capital of Place{seed}?"));
+            let hidden: Vec<f32> = (0..3).flat_map(|i| state(seed + i)).collect();
+            let verdict = if seed % 3 == 0 { Verdict::Wrong } else { Verdict::Right };
+            Some((at, history.tell(&names, &hidden, &[seed, 1, 2], verdict).expect("an answer")))
+        }
+        Op::Rehearse => {
+            // At a limit that is not always reached, and also when nothing is due in one of the two.
+            let before = history.next_item;
+            history.rehearse(5).expect("a store");
+            (history.next_item > before).then_some((at, before))
+        }
+        Op::Configure(n) => {
+            let options = LearnOptions { temperature: 0.03 + 0.01 * n as f32, ..*history.learned().options() };
+            Some((at, history.configure(options).expect("options")))
+        }
+        Op::Publish => {
+            history.publish("a test", &[("n".into(), at as f64)]).expect("a store");
+            None
+        }
+        Op::Rollback(i) => {
+            let numbers: Vec<u64> = history.generations().iter().map(|g| g.number).chain([0]).collect();
+            history.rollback(numbers[i % numbers.len()], toy).expect("a generation");
+            None
+        }
+        Op::Reopen => {
+            // Requests that run survive no restart.
+            running.clear();
+            let (store, tenant) =
+                (Arc::clone(&history.store), String::from_utf8(history.tenant.clone()).expect("a name"));
+            let options = *history.learned().options();
+            let setup = Setup { options, ..history.setup.clone() };
+            *history = History::open(store, &tenant, setup, toy).expect("a history");
+            None
+        }
+    }
+}
+
+/// Plays operations for a tenant; returns the history and the items.
+fn play(place: &mut Place, tenant: &str, ops: &[Op], without: Option<usize>) -> (Run, Vec<(usize, u64)>) {
+    let limits = HistoryLimits { n_generations_max: 1000, ..HistoryLimits::default() };
+    let mut run = Run { history: place.open_with(tenant, limits), running: Vec::new() };
+    let mut items = Vec::new();
+    for (at, &op) in ops.iter().enumerate() {
+        items.extend(step(place, &mut run, (at, op), &|at| without == Some(at)));
+    }
+    (run, items)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// What is known after an undo is what would be known if the item had never been: now, in every generation, and when
+    /// the history is opened again.
+    #[test]
+    fn undone_is_never_learned(ops in prop::collection::vec(op(), 1..40), which: prop::sample::Index) {
+        let mut place = Place::new();
+        let (mut run, items) = play(&mut place, "a", &ops, None);
+        prop_assume!(!items.is_empty());
+        let (at, item) = items[which.index(items.len())];
+        run.history.undo(item, &mut place.toy).expect("an item");
+        let (mut never, _) = play(&mut place, "b", &ops, Some(at));
+        prop_assert!(run.history.state() == never.history.state(), "undone {item} of {ops:?}");
+        prop_assert!(run.history.undo(item, &mut place.toy).is_err());
+        let setup = Setup { options: *run.history.learned().options(), ..run.history.setup.clone() };
+        let again = History::open(Arc::clone(&place.store), "a", setup, &mut place.toy).expect("a history");
+        prop_assert!(again.state() == run.history.state());
+        // Going back publishes what came since, so numbers are the same only where there was something to publish in both.
+        let numbers = |history: &History| history.generations().iter().map(|g| g.number).collect::<Vec<_>>();
+        if numbers(&run.history) == numbers(&never.history) {
+            for number in numbers(&run.history) {
+                run.history.rollback(number, &mut place.toy).expect("a generation");
+                never.history.rollback(number, &mut place.toy).expect("a generation");
+                prop_assert!(run.history.state() == never.history.state(), "generation {number}, undone {item} of {ops:?}");
+            }
+        }
+    }
+
+    /// Opening again is what it was before, and records come back from bytes.
+    #[test]
+    fn opened_again_is_the_same(ops in prop::collection::vec(op(), 1..40)) {
+        let mut place = Place::new();
+        let (run, _) = play(&mut place, "a", &ops, None);
+        let setup = Setup { options: *run.history.learned().options(), ..run.history.setup.clone() };
+        let again = History::open(Arc::clone(&place.store), "a", setup, &mut place.toy).expect("a history");
+        prop_assert!(again.state() == run.history.state());
+        let all = look(place.store.as_ref(), "a", usize::MAX).expect("a store").expect("a tenant");
+        prop_assert_eq!(all.items, again.items(u64::MAX, usize::MAX).expect("a store"));
+        prop_assert_eq!(&all.generations[..], again.generations());
+    }
+}
+
+#[test]
+fn rolled_back_is_what_it_was_and_nothing_is_lost() {
+    let mut place = Place::new();
+    let mut history = place.open("a");
+    let empty = history.state();
+    Request::new(1).end(&place.toy, &mut history).expect("learned");
+    let first = history.publish("first", &[("target".into(), -0.1)]).expect("a store");
+    let known = history.state();
+    let mut begun = Request::new(3);
+    begun.go_on(&place.toy, history.learned(), 10);
+    Request::new(2).end(&place.toy, &mut history).expect("learned");
+    let later = history.state();
+    begun.go_on(&place.toy, history.learned(), 5);
+    history.rollback(first, &mut place.toy).expect("kept");
+    assert!(history.state() == known && history.generation() == first);
+    assert_eq!(begun.end(&place.toy, &mut history), None, "it read what was rolled back");
+    assert!(history.state() == known);
+    // What was left is a generation too.
+    assert_eq!(history.generations().iter().map(|g| (g.number, g.parent)).collect::<Vec<_>>(), [(1, 0), (2, 1)]);
+    history.rollback(2, &mut place.toy).expect("kept");
+    assert!(history.state() == later);
+    history.rollback(0, &mut place.toy).expect("nothing was let go");
+    assert!(history.state() == empty);
+    assert!(history.rollback(9, &mut place.toy).expect_err("not there").to_string().contains("there are: 1, 2"));
+    Request::new(5).end(&place.toy, &mut history).expect("learned");
+    assert_eq!(history.publish("on its own", &[]).expect("a store"), 3);
+    assert_eq!(history.generations()[2].parent, 0);
+}
+
+#[test]
+fn a_request_that_read_what_was_undone_is_not_taken_in() {
+    let mut place = Place::new();
+    let mut history = place.open("a");
+    let mut before = Request::new(3);
+    before.go_on(&place.toy, history.learned(), 10);
+    let item = Request::new(1).end(&place.toy, &mut history).expect("learned");
+    let mut behind = Request::new(4);
+    behind.go_on(&place.toy, history.learned(), 10);
+    history.undo(item, &mut place.toy).expect("an item");
+    let undone = history.state();
+    assert_eq!(behind.end(&place.toy, &mut history), None);
+    assert!(history.state() == undone);
+    assert!(before.end(&place.toy, &mut history).is_some(), "it read only what was there without the item");
+    let line = history.undo(item, &mut place.toy).expect_err("twice").to_string();
+    assert_eq!(line, "item 1 taught nothing that is left");
+    assert_eq!(history.undo(99, &mut place.toy).expect_err("none").to_string(), "there is no item 99");
+}
+
+#[test]
+fn what_was_let_go_is_refused_and_the_rest_stays() {
+    let mut place = Place::new();
+    let limits = HistoryLimits { n_generations_max: 3, items_bytes_max: 1 << 20 };
+    let mut history = place.open_with("a", limits);
+    let mut items = Vec::new();
+    for seed in 0..8 {
+        items.push(Request::new(seed).end(&place.toy, &mut history).expect("learned"));
+        if seed == 5 {
+            history.discard("the controls rose", &[("control".into(), 0.02)]).expect("a store");
+        }
+        history.publish("another one", &[]).expect("a store");
+        assert!(history.generations().len() <= 3);
+    }
+    assert_eq!(history.generations().iter().map(|g| g.number).collect::<Vec<_>>(), [6, 7, 8]);
+    assert!(history.items(u64::MAX, 100).expect("a store").iter().all(|(id, ..)| *id > items[5]));
+    let known = history.state();
+    let error = history.undo(items[0], &mut place.toy).expect_err("let go");
+    assert_eq!(error.kind(), SonaErrorKind::Limit);
+    assert!(error.to_string().contains("cannot be undone"), "{error}");
+    assert!(history.rollback(0, &mut place.toy).is_err() && history.rollback(2, &mut place.toy).is_err());
+    assert!(history.state() == known && place.open_with("a", limits).state() == known);
+    history.undo(items[6], &mut place.toy).expect("kept");
+    assert!(history.state() != known);
+    // A log of few bytes keeps what came since the last generation.
+    let tight = HistoryLimits { n_generations_max: 100, items_bytes_max: 400 };
+    let mut history = place.open_with("b", tight);
+    for seed in 0..6 {
+        Request::new(seed).end(&place.toy, &mut history).expect("learned");
+        history.publish("another one", &[]).expect("a store");
+    }
+    assert!(history.items(u64::MAX, 100).expect("a store").len() <= 3);
+}
+
+#[test]
+fn tenants_are_apart_and_are_forgotten() {
+    let mut place = Place::new();
+    let (mut one, mut two) = (place.open("one"), place.open("two"));
+    let alone = two.state();
+    Request::new(1).end(&place.toy, &mut one).expect("learned");
+    one.publish("a test", &[]).expect("a store");
+    assert!(two.state() == alone && place.open("two").state() == alone);
+    Request::new(2).end(&place.toy, &mut two).expect("learned");
+    assert_eq!(tenants(place.store.as_ref()).expect("a store"), ["one", "two"]);
+    assert!(forget(place.store.as_ref(), "one").expect("a store") >= 4);
+    assert!(look(place.store.as_ref(), "one", 9).expect("a store").is_none());
+    assert!(place.open("one").state() == alone);
+    assert_eq!(look(place.store.as_ref(), "two", 9).expect("a store").expect("a tenant").items.len(), 1);
+}
+
+#[test]
+fn notes_and_passages_must_fit() {
+    let mut place = Place::new();
+    let mut history = place.open("a");
+    let mut request = Request::new(1);
+    request.go_on(&place.toy, history.learned(), 9);
+    assert!(history.take_in(request.notes, request.passage, 1.0).is_err(), "notes of 9 tokens of 30");
+    let mut request = Request::new(1);
+    request.go_on(&place.toy, history.learned(), 99);
+    assert!(matches!(history.take_in(request.notes, request.passage, 0.0), Ok(None)));
+    let beyond = Passage { tokens: vec![1, N_VOCAB as u32 + 7], n_read: 1, n_remembered: 1, asked: None, n_step: 8 };
+    assert!(history.study(beyond, 1.0, &mut place.toy).expect_err("no such token").to_string().contains("same model"));
+    // Half of it may have been learned: only opening again tells.
+    assert!(history.publish("a test", &[]).is_err());
+    let history = place.open("a");
+    assert!(history.items(u64::MAX, 9).expect("a store").is_empty());
+    // Another calibration.
+    let mut builder = crate::CalibrationBuilder::new(crate::toy::N_EMBD, Isa::best()).expect("a width");
+    (0..400u32).for_each(|i| builder.push(&state(i % 7), &[0.0; N_VOCAB], i % 3, i == 0));
+    let calibration = Arc::new(builder.finish(crate::toy::N_EMBD).expect("states"));
+    let other = Setup { calibration, ..place.setup(HistoryLimits::default()) };
+    assert!(History::open(Arc::clone(&place.store), "a", other, &mut place.toy).is_err());
+}

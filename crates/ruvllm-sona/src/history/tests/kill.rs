@@ -1,0 +1,89 @@
+//! Processes that are killed while they learn: what they were told is taken in is there afterwards, and is what they knew.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+
+use super::*;
+use crate::store::MasterKey;
+
+/// Says to a process that it is one of those.
+const CHILD: &str = "RUVLLM_SONA_HISTORY_TEST_CHILD";
+
+fn open(path: &std::path::Path, toy: &mut Toy) -> History {
+    let key = MasterKey::new([5; 32]);
+    let store = store::open(path, &OpenOptions { key: Some(&key), ..OpenOptions::default() }).expect("a store");
+    History::open(store, "t", setup(toy, HistoryLimits::default()), toy).expect("a history")
+}
+
+/// The process that learns, takes back, publishes and goes back; each is acknowledged on standard output with a digest of what it
+/// knows then.
+#[test]
+fn learns_until_it_is_killed() {
+    let Some(path) = std::env::var_os(CHILD) else { return };
+    let mut toy = Toy::new();
+    let mut history = open(path.as_ref(), &mut toy);
+    loop {
+        let id = history.next_item;
+        match id % 7 {
+            3 if history.undo(id - 2, &mut toy).is_ok() => {}
+            5 => drop(history.publish("a test", &[]).expect("a store")),
+            6 if id % 4 == 0 => history.rollback(history.generation(), &mut toy).expect("kept"),
+            _ => {}
+        }
+        Request::new(id as u32 % 9).end(&toy, &mut history).expect("learned");
+        // By itself in a line, whatever the test runner writes around it.
+        println!("\nacknowledged {} {}", history.next_item, digest(&history));
+    }
+}
+
+fn digest(history: &History) -> String {
+    blake3::hash(&history.state()).to_hex().to_string()
+}
+
+/// The next item and digest that were acknowledged.
+fn read(lines: &mut impl Iterator<Item = String>) -> Option<(u64, String)> {
+    lines.find_map(|line| {
+        let (next, digest) = line.strip_prefix("acknowledged ")?.split_once(' ')?;
+        Some((next.parse().ok()?, digest.to_owned()))
+    })
+}
+
+#[test]
+fn a_hundred_kills_lose_nothing_that_was_taken_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("sona.redb");
+    let mut rng = ChaCha8Rng::seed_from_u64(29);
+    let (mut n_acknowledged, mut toy) = (0, Toy::new());
+    for _ in 0..100 {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "history::tests::kill::learns_until_it_is_killed", "--nocapture", "--test-threads", "1"])
+            .env(CHILD, &path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a process");
+        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok);
+        let mut last = None;
+        for _ in 0..rng.next_u32() % 3 {
+            last = read(&mut lines).or(last);
+        }
+        std::thread::sleep(Duration::from_micros(u64::from(rng.next_u32() % 6000)));
+        child.kill().expect("to be killed");
+        child.wait().expect("its end");
+        while let Some(line) = read(&mut lines) {
+            last = Some(line);
+        }
+        let Some((next, known)) = last else { continue };
+        n_acknowledged += 1;
+        let history = open(&path, &mut toy);
+        assert!(history.next_item >= next, "{} items, {next} were acknowledged", history.next_item);
+        if history.next_item == next && history.head.first <= next {
+            assert_eq!(digest(&history), known, "what was known before it was killed");
+        }
+    }
+    assert!(n_acknowledged > 50, "only {n_acknowledged} of a hundred processes learned: this test tests nothing");
+}

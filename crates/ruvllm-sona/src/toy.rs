@@ -1,0 +1,84 @@
+//! A model for tests that reads one token at a time and knows nothing.
+
+use std::sync::Arc;
+
+use ruvllm_kernels::{Isa, softmax};
+use ruvllm_lora::micro::HeadRows;
+
+use crate::calibration::{Calibration, CalibrationBuilder};
+use crate::instant::{LearnOptions, Learned, Notes};
+
+/// Width of a state.
+pub(crate) const N_EMBD: usize = 64;
+/// Tokens.
+pub(crate) const N_VOCAB: usize = 40;
+
+/// The head in memory, and states that say which token was read.
+pub(crate) struct Toy {
+    pub(crate) head: Vec<f32>,
+    pub(crate) calibration: Arc<Calibration>,
+}
+
+impl HeadRows for Toy {
+    fn row(&self, token: u32, out: &mut [f32]) {
+        out.copy_from_slice(&self.head[token as usize * N_EMBD..][..N_EMBD]);
+    }
+}
+
+pub(crate) fn state(token: u32) -> Vec<f32> {
+    (0..N_EMBD).map(|i| 2.0 + ((i * 13 + 7) as f32 * (token + 3) as f32 * 0.37).sin()).collect()
+}
+
+impl Toy {
+    pub(crate) fn new() -> Toy {
+        let head: Vec<f32> = (0..N_VOCAB * N_EMBD).map(|i| (i as f32 * 1.37).sin() * 0.2).collect();
+        let mut builder = CalibrationBuilder::new(N_EMBD, Isa::best()).expect("a width");
+        for i in 0..400u32 {
+            let hidden = state(i * 7 % N_VOCAB as u32);
+            let logits = logits(&head, &hidden);
+            builder.push(&hidden, &logits, i * 11 % N_VOCAB as u32, i % 100 == 0);
+        }
+        Toy { head, calibration: Arc::new(builder.finish(N_EMBD).expect("states")) }
+    }
+
+    pub(crate) fn learned(&self, options: LearnOptions) -> Learned {
+        Learned::new(Arc::clone(&self.calibration), options, Isa::best()).expect("options")
+    }
+
+    /// Reads a text and returns the mean of -ln p, and the bits of all adjusted rows.
+    pub(crate) fn read(&self, learned: &Learned, notes: &mut Notes, text: &[u32]) -> (f64, Vec<u32>) {
+        let (mut nll, mut bits) = (0.0, Vec::new());
+        for pair in text.windows(2) {
+            let hidden = state(pair[0]);
+            let mut changed = hidden.clone();
+            learned.micro().inspect(|micro| micro.forward(&mut changed));
+            let mut row = logits(&self.head, &changed);
+            let log_p = log_p(&row, pair[1]);
+            notes.adjust(learned, &hidden, &mut row);
+            nll -= f64::from(self::log_p(&row, pair[1]));
+            bits.extend(row.iter().map(|x| x.to_bits()));
+            notes.accept(learned, pair[1], log_p, self);
+        }
+        (nll / (text.len() - 1) as f64, bits)
+    }
+
+    pub(crate) fn learn(&self, learned: &mut Learned, text: &[u32], quality: f32) -> f64 {
+        let mut notes = Notes::default();
+        let (nll, _) = self.read(learned, &mut notes, text);
+        learned.take_in(notes, quality);
+        learned.rehearse(usize::MAX);
+        nll
+    }
+}
+
+pub(crate) fn logits(head: &[f32], hidden: &[f32]) -> Vec<f32> {
+    head.chunks_exact(N_EMBD).map(|row| row.iter().zip(hidden).map(|(w, h)| w * h).sum()).collect()
+}
+
+pub(crate) fn log_p(row: &[f32], token: u32) -> f32 {
+    row[token as usize] - softmax::pick(Isa::best()).log_sum_exp(row) as f32
+}
+
+pub(crate) fn text(seed: u32) -> Vec<u32> {
+    (0..120).map(|i: u32| (i % 17 * (seed + 5) + i % 3) % N_VOCAB as u32).collect()
+}
