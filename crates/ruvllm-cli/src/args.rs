@@ -10,8 +10,8 @@ use ruvllm_engine::{
 use ruvllm_kvcache::disk;
 
 use crate::command::{
-    App, bench, cache, chat, detect, embed, list, logits, lora, perplexity, pull, read_text, rm, run, serve, show,
-    tokenize,
+    App, bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, pull, read_text, rm, run,
+    serve, show, tokenize,
 };
 use crate::env::Settings;
 use crate::error::{Error, Result};
@@ -67,6 +67,10 @@ pub enum Command {
     Cache(cache::CacheCommand),
     /// Name, show, merge, convert and train LoRA adapters
     Lora(lora::LoraCommand),
+    /// Teach a model texts and corrections
+    Learn(learn::LearnArgs),
+    /// Measure what learning gains and costs
+    Eval(eval::EvalCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),
     /// Turn texts into vectors

@@ -17,7 +17,7 @@ struct Variable {
 const VARIABLES: &[Variable] = &[
     Variable {
         name: "RUVLLM_HOME",
-        help: "where models, the cache and the chat history live [default: $XDG_CACHE_HOME/ruvllm or ~/.cache/ruvllm]",
+        help: "where models, the cache, what was learned and the chat history live [default: $XDG_CACHE_HOME/ruvllm or ~/.cache/ruvllm]",
     },
     Variable {
         name: "RUVLLM_SOURCES",
@@ -80,6 +80,11 @@ impl Settings {
     /// Returns the folder that keeps computed prompts and sessions.
     pub fn cache_dir(&self) -> PathBuf {
         self.home.join("kv")
+    }
+
+    /// Returns the folder of what models were taught.
+    pub fn learned_dir(&self) -> PathBuf {
+        self.home.join("learned")
     }
 
     /// Returns the number of worker threads: the option, else `RUVLLM_THREADS`, else what the machine grants.

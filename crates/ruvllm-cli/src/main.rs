@@ -65,6 +65,8 @@ fn start() -> Result<ExitCode> {
         Command::Rm(args) => args.run(&app),
         Command::Cache(args) => args.run(&app),
         Command::Lora(args) => args.run(&app),
+        Command::Learn(args) => args.run(&app),
+        Command::Eval(args) => args.run(&app),
         Command::Tokenize(args) => args.run(&app),
         Command::Embed(args) => args.run(&app),
         Command::Logits(args) => args.run(&app),

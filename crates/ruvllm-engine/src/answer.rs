@@ -9,6 +9,7 @@ use ruvllm_lora::micro::MicroLora;
 use crate::backend::{LlmBackend, ModelInfo, Segment, SeqId, States, context_line};
 use crate::grammar::{Constraint, Grammar};
 use crate::learner::Lesson;
+use crate::model::LogitRows;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::{Chosen, Sampler, TokenLogprobs};
 use crate::speculate::tree::{self, Branch, Forks, Kept};
@@ -36,6 +37,8 @@ pub(crate) struct Answer {
     constraint: Option<Constraint>,
     speculator: Option<Speculator>,
     lesson: Option<Box<dyn Lesson>>,
+    /// Tokens of the prompt whose states the lesson has seen, or never will.
+    n_read: usize,
     /// What its sequence was told to change final hidden states by.
     micro: Option<Arc<MicroLora>>,
     /// Of all guesses so far: how many, and how many were right.
@@ -111,6 +114,10 @@ impl Answer {
             max_tokens,
             n_vocab: info.n_vocab,
             n_embd: info.n_embd,
+            n_read: match lesson.as_ref().is_some_and(|lesson| lesson.reads_prompt()) {
+                true => 0,
+                false => n_prompt,
+            },
             lesson,
             micro: None,
             sampler,
@@ -320,6 +327,26 @@ impl Answer {
             backend.set_micro(seq, self.micro.clone())?;
         }
         Ok(())
+    }
+
+    /// Returns what is wanted of a segment of its context from position `first` on, whose last `n_tail` rows choose tokens.
+    pub(crate) fn wanted(&self, first: usize, n_tail: usize) -> LogitRows {
+        match n_tail {
+            _ if first.max(self.n_read) + 1 < self.n_prompt => LogitRows::TailOfStates(n_tail),
+            0 => LogitRows::None,
+            n_tail => LogitRows::Tail(n_tail),
+        }
+    }
+
+    /// Lets its lesson see final hidden states of its prompt: `[n, n_embd]`, of the context's tokens from position `first`
+    /// on. What it has seen before, and what is no prompt, is left out.
+    pub(crate) fn read(&mut self, first: usize, hidden: &[f32]) {
+        let last = (first + hidden.len() / self.n_embd).min(self.n_prompt - 1);
+        let from = first.max(self.n_read);
+        if let (Some(lesson), true) = (&mut self.lesson, from < last) {
+            lesson.read(from, &hidden[(from - first) * self.n_embd..(last - first) * self.n_embd]);
+            self.n_read = last;
+        }
     }
 
     /// Takes note of what its sequence's keys and values take, which is about to be closed, and leaves the draft model.

@@ -171,6 +171,22 @@ impl Engine {
         self.backend.head_weights()
     }
 
+    /// Returns what tells this model's file from others, by hyper-parameters, tensors and samples of their bytes: what is
+    /// learned belongs to it.
+    pub fn identity(&self) -> [u8; 32] {
+        self.backend.identity()
+    }
+
+    /// Multiplies final hidden states with the output head alone: `[n, n_embd]` gives `[n, n_vocab]`, bit for bit as a pass
+    /// would have that came to them.
+    ///
+    /// # Panics
+    /// If the states are no whole number of rows.
+    pub fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) {
+        assert!(hidden.len().is_multiple_of(self.info().n_embd), "{} values are no whole rows", hidden.len());
+        self.backend.logits_of(hidden, logits);
+    }
+
     /// Makes a manager of adapters for this model, whose loaded ones take up to `bytes_max` bytes, in whole pages of
     /// 2 MiB.
     pub fn adapter_manager(&self, format: FactorFormat, bytes_max: usize) -> AdapterManager {

@@ -24,6 +24,8 @@ pub enum ErrorKind {
     Adapter,
     /// The folder of the cache or a session in it cannot be used.
     Cache,
+    /// What was learned cannot be read, kept, or does not fit the model.
+    Learning,
     /// The request was cancelled by its owner.
     Cancelled,
     /// As many requests wait as may; one that comes later may be taken.
@@ -94,6 +96,12 @@ impl From<ruvllm_gguf::GgufError> for EngineError {
 impl From<ruvllm_lora::LoraError> for EngineError {
     fn from(error: ruvllm_lora::LoraError) -> EngineError {
         EngineError::new(ErrorKind::Adapter, error.to_string()).with_source(error)
+    }
+}
+
+impl From<ruvllm_sona::SonaError> for EngineError {
+    fn from(error: ruvllm_sona::SonaError) -> EngineError {
+        EngineError::new(ErrorKind::Learning, error.to_string()).with_source(error)
     }
 }
 

@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use crate::EngineError;
 use crate::answer::Answer;
-use crate::backend::{LlmBackend, Segment, SeqId};
-use crate::model::LogitRows;
+use crate::backend::{LlmBackend, Segment, SeqId, States};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::draft;
 
@@ -40,26 +39,35 @@ impl<'a> Generation<'a> {
     /// Computes what is due and chooses tokens; none if the request was cancelled meanwhile.
     fn step(&mut self) -> Result<(), EngineError> {
         let seq = self.seq;
-        let rest = &self.answer.context()[self.backend.sequence_len(seq)..];
-        let (head, tail) = rest.split_at((rest.len() - 1) / PREFILL_CHUNK * PREFILL_CHUNK);
-        for tokens in head.chunks(PREFILL_CHUNK) {
-            self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::None }])?;
+        let mut at = self.backend.sequence_len(seq);
+        while self.answer.context().len() - at > PREFILL_CHUNK {
+            let (tokens, logits) = (&self.answer.context()[at..at + PREFILL_CHUNK], self.answer.wanted(at, 0));
+            let states = self.backend.forward_states(&[Segment { seq, tokens, logits }])?;
+            self.answer.read(at, states.hidden);
+            at += PREFILL_CHUNK;
             if self.answer.is_over() {
                 return Ok(());
             }
         }
-        let n_tail = tail.len();
+        let n_tail = self.answer.context().len() - at;
         draft::guess(self.backend, &mut [(&mut self.answer, GUESSES_MAX)]);
         let mut forks = self.answer.fork(self.backend, seq, n_tail);
         self.answer.begin_choice();
         let (n_guessed, all) = (self.answer.n_guessed(), self.answer.context_and_guesses());
         let tokens = &all[all.len() - n_guessed - n_tail..];
-        let chain = Segment { seq, tokens, logits: LogitRows::Tail(1 + n_guessed) };
+        let logits = self.answer.wanted(at, 1 + n_guessed);
+        let chain = Segment { seq, tokens, logits };
+        let shown = (logits.n_states(tokens.len()) - (1 + n_guessed)) * self.backend.info().n_embd;
         let states = match forks.is_empty() {
             true => self.backend.forward_states(&[chain]),
             false => self.backend.forward_states(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
         };
-        match states.and_then(|states| self.answer.choose(states, &mut |event| self.events.push_back(event))) {
+        let choose = |States { logits, hidden }: States<'_>| {
+            let (shown, hidden) = hidden.split_at(shown);
+            self.answer.read(at, shown);
+            self.answer.choose(States { logits, hidden }, &mut |event| self.events.push_back(event))
+        };
+        match states.and_then(choose) {
             Ok(kept) => {
                 forks.settle(self.backend, &mut self.seq, kept)?;
                 self.answer.pass_on(self.backend, self.seq)

@@ -18,6 +18,18 @@ pub trait Learner: Debug + Send + Sync {
 /// What a [`Learner`] does with one request. Whatever it keeps for others it gives to its learner when it is dropped, or as
 /// soon as it likes.
 pub trait Lesson: Send {
+    /// Returns whether it wants to [`Lesson::read`]. That costs a prompt the rows of its last layer, which are left out
+    /// otherwise.
+    fn reads_prompt(&self) -> bool {
+        false
+    }
+
+    /// Sees final hidden states of the prompt, `[n, n_embd]`: those of its tokens from position `first` on. What was cached
+    /// is not computed again and not shown; nor is the last token, whose state comes to [`Lesson::adjust`].
+    fn read(&mut self, first: usize, hidden: &[f32]) {
+        let _ = (first, hidden);
+    }
+
     /// Returns what changes the final hidden states, as it is now.
     fn micro(&self) -> Option<&Arc<MicroLora>>;
 

@@ -30,6 +30,7 @@ mod generate;
 mod grammar;
 mod kernels;
 mod learner;
+pub mod learning;
 mod model;
 mod perplexity;
 mod request;

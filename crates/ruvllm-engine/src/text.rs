@@ -94,6 +94,28 @@ impl ModelText {
         self.encode_rendered(&self.render_chat(input)?)
     }
 
+    /// Returns the tokens of an answer as the chat template writes it, with the one that ends it; where there is no template,
+    /// those of the text, with the one that ends texts.
+    ///
+    /// # Errors
+    /// A template that refuses messages, or a text that cannot be encoded.
+    pub fn encode_answer(&self, answer: &str) -> Result<Vec<u32>, EngineError> {
+        if self.template()?.is_some() {
+            let question = json!({ "role": "user", "content": "?" });
+            let asked = self.encode_chat(&chat(std::slice::from_ref(&question), true))?;
+            let messages = [question, json!({ "role": "assistant", "content": answer })];
+            let answered = self.encode_chat(&chat(&messages, false))?;
+            // What a template writes behind the end is no answer.
+            let rest = answered.strip_prefix(&asked[..]).unwrap_or_default();
+            if let Some(end) = rest.iter().position(|&token| self.tokenizer.is_end_of_generation(token)) {
+                return Ok(rest[..=end].to_vec());
+            }
+        }
+        let mut tokens = self.tokenizer.encode(answer, EncodeOptions::default())?;
+        tokens.extend(self.tokenizer.eos());
+        Ok(tokens)
+    }
+
     /// Returns the tokens of a text that a chat template wrote: special tokens are read as such.
     ///
     /// # Errors

@@ -250,6 +250,19 @@ impl Learned {
         self.episodes.tell(names, answer, verdict, distance::pick(self.isa))
     }
 
+    /// Remembers the answer that these notes were taken of as wrong: it is taken away where the same is asked again. `names`
+    /// are those of the question. Without a memory no keys were noted, and nothing is remembered.
+    ///
+    /// # Errors
+    /// As [`Episodes::tell`].
+    pub fn reject(&mut self, names: &Names, notes: &Notes) -> Result<(), SonaError> {
+        let answer: Vec<(Key, u32)> = notes.notes.iter().map(|note| (note.key.clone(), note.token)).collect();
+        match self.options.memory.is_some() && !answer.is_empty() {
+            true => self.episodes.tell(names, &answer, Verdict::Wrong, distance::pick(self.isa)),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the gate.
     pub fn gate(&self) -> &Gate {
         &self.gate

@@ -5,6 +5,8 @@ pub mod cache;
 pub mod chat;
 pub mod detect;
 pub mod embed;
+pub mod eval;
+pub mod learn;
 pub mod list;
 pub mod logits;
 pub mod lora;

@@ -7,6 +7,7 @@ use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, Lo
 use serde_json::json;
 
 use super::App;
+use super::learn::LearningArgs;
 use super::lora::LoraArgs;
 use super::resume::Resume;
 use crate::args::{
@@ -60,6 +61,8 @@ pub struct RunArgs {
     #[command(flatten)]
     lora: LoraArgs,
     #[command(flatten)]
+    learning: LearningArgs,
+    #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -77,14 +80,16 @@ impl RunArgs {
     /// # Errors
     /// A usage error without a prompt, a failure if the model cannot be had or the prompt does not fit.
     pub fn run(&self, app: &App) -> Result<()> {
-        let prompt = self.read_prompt()?;
+        let question = self.read_prompt()?;
         let grammar = self.grammar.source()?;
+        self.learning.check(&self.lora)?;
         let path = app.store().locate(&self.model.model, true)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
         let mut engine = app.load_cached(&path, load, &self.cache)?;
         let mut resume = Resume::load(&mut engine, &self.cache)?;
-        let prompt = self.encode(&engine, resume.as_mut(), &prompt)?;
+        let learning = self.learning.open(app, &mut engine)?;
+        let prompt = self.encode(&engine, resume.as_mut(), &question)?;
         let grammar = grammar.map(|source| engine.grammar_compiler()?.compile(&source)).transpose()?;
         let mut sampling = self.sampling.params();
         if let Some(resume) = &mut resume {
@@ -96,6 +101,7 @@ impl RunArgs {
         let request = GenerateRequest {
             prompt,
             adapters,
+            learner: learning.as_ref().map(|(_, tenant)| tenant.learner(Some(&question), None)),
             max_tokens: Some(self.max_tokens),
             sampling,
             logprobs: self.logprobs,
@@ -109,6 +115,9 @@ impl RunArgs {
         let summary = answer(&mut engine, &request, &mut |text| if json { Ok(()) } else { print(text) })?;
         if let Some(resume) = &mut resume {
             resume.finish(&engine, &summary)?;
+        }
+        if let Some((learning, _)) = &learning {
+            learning.save()?;
         }
         if json {
             print_json(&summary_json(&summary, resume.as_ref()))?;

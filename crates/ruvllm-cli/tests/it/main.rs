@@ -6,6 +6,7 @@ mod answers;
 mod cache;
 mod common;
 mod help;
+mod learn;
 mod lora;
 mod serve;
 mod sources;

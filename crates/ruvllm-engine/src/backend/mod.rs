@@ -88,6 +88,7 @@ pub struct States<'a> {
     /// The wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
     pub logits: &'a mut [f32],
     /// The final hidden states of the same rows, behind the norm and before any [`MicroLora`]: `[n_wanted_rows, n_embd]`.
+    /// A segment of [`LogitRows::TailOfStates`] has those of all its rows here.
     pub hidden: &'a [f32],
 }
 

@@ -18,7 +18,7 @@ use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId,
 use crate::adapters::{AdapterLoader, HeadWeights};
 use crate::generate::Generation;
 use crate::kernels::Compute;
-use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, Rows};
+use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, RowCounts, Rows};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
@@ -168,6 +168,22 @@ impl NativeBackend {
         HeadWeights::new(&self.file, self.model.output.scale)
     }
 
+    /// Returns what tells this model's file from others: hyper-parameters, tensors and samples of their bytes.
+    pub(crate) fn identity(&self) -> [u8; 32] {
+        super::identity::of_file(&self.file, None).identity()
+    }
+
+    /// Multiplies final hidden states with the output head alone: `[n, n_embd]` gives `[n, n_vocab]`, bit for bit as a pass
+    /// would have that came to them.
+    pub(crate) fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) {
+        let (n_embd, n_vocab) = (self.model.hparams.n_embd, self.model.n_vocab);
+        logits.resize(hidden.len() / n_embd * n_vocab, 0.0);
+        let n_rows = self.state.n_rows_max();
+        for (hidden, logits) in hidden.chunks(n_rows * n_embd).zip(logits.chunks_mut(n_rows * n_vocab)) {
+            self.state.logits_of(&self.model, &self.compute, hidden, logits);
+        }
+    }
+
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {
         if !adapters.fits(&self.targets) {
             return Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model"));
@@ -232,9 +248,9 @@ impl NativeBackend {
         }
     }
 
-    /// Computes the batch in the lists, for which blocks are reserved, and appends its logits at row `logits_at`. Returns
-    /// how many rows it gave. `keeps_all`: the final states of rows without logits are wanted as well.
-    fn run_batch(&mut self, logits_at: usize, keeps_all: bool) -> usize {
+    /// Computes the batch in the lists, for which blocks are reserved, and appends what its rows want behind what is
+    /// `known`. Returns how many rows that is. `keeps_all`: the residual stream of all rows is wanted as well.
+    fn run_batch(&mut self, known: RowCounts, keeps_all: bool) -> RowCounts {
         let (pool, sequences) = self.kv.parts();
         let mut views = recycle(std::mem::take(&mut self.views));
         let mut tails = recycle(std::mem::take(&mut self.tails));
@@ -258,7 +274,7 @@ impl NativeBackend {
             self.micros.push(open.micro.clone());
         }
         for (view, wanted) in views.iter().zip(&self.wanted) {
-            let n_rows = wanted.count(view.n_rows);
+            let n_rows = wanted.n_states(view.n_rows);
             let first_row = tails.last().map_or(0, |tail: &attention::Segment<'_>| tail.first_row + tail.n_rows);
             if n_rows > 0 {
                 tails.push(attention::Segment { first_row, n_rows, pos: view.n_kv - n_rows, ..*view });
@@ -269,7 +285,7 @@ impl NativeBackend {
         let (adapted, micros) = (&self.adapted, &self.micros);
         let tail = (!keeps_all && n_wanted < tokens.len()).then_some(&tails[..]);
         let batch = Batch { tokens, rows, wanted, segments: &views, adapted, micros, tails: tail };
-        let n = self.state.run(&self.model, &self.compute, pool, &batch, logits_at);
+        let counts = self.state.run(&self.model, &self.compute, pool, &batch, known);
         self.views = recycle(views);
         self.tails = recycle(tails);
         // Adapters of requests that end with this pass can give way then, not with the next one.
@@ -277,7 +293,7 @@ impl NativeBackend {
         for rows in &self.rows {
             self.kv.advance(SeqId(rows.state_idx), &self.tokens[rows.first..rows.first + rows.n]);
         }
-        n
+        counts
     }
 
     /// Computes a sequence of its own and returns its vector by `pooling`: `[n_embd]`, of any length.
@@ -289,7 +305,7 @@ impl NativeBackend {
             let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.hparams.n_embd));
             while next.0 < segment.len() {
                 self.fill_batch(&segment, &mut next);
-                self.run_batch(0, true);
+                self.run_batch(RowCounts::default(), true);
                 let n = self.tokens.len();
                 pool.add(self.state.normed_hidden(&self.model, &self.compute, n));
             }
@@ -467,18 +483,20 @@ impl LlmBackend for NativeBackend {
         self.kv.age(kernels(&self.compute), segments.iter().map(|segment| segment.seq), n_rows);
         let wanted = segments.iter().map(|segment| (segment.seq, segment.tokens.len()));
         self.kv.reserve(kernels(&self.compute), wanted)?;
-        let (mut next, mut n_logit_rows) = ((0, 0), 0);
+        let (mut next, mut known) = ((0, 0), RowCounts::default());
         while next.0 < segments.len() {
             self.fill_batch(segments, &mut next);
-            n_logit_rows += self.run_batch(n_logit_rows, false);
+            let counts = self.run_batch(known, false);
+            known =
+                RowCounts { n_logits: known.n_logits + counts.n_logits, n_states: known.n_states + counts.n_states };
             if next.0 < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
                 self.kv.age(kernels(&self.compute), seqs, self.tokens.len());
             }
         }
         Ok(States {
-            logits: &mut self.state.logits[..n_logit_rows * self.model.n_vocab],
-            hidden: &self.state.hidden[..n_logit_rows * self.model.hparams.n_embd],
+            logits: &mut self.state.logits[..known.n_logits * self.model.n_vocab],
+            hidden: &self.state.hidden[..known.n_states * self.model.hparams.n_embd],
         })
     }
 

@@ -23,6 +23,9 @@ pub enum LogitRows {
     Tail(usize),
     /// Every one.
     All,
+    /// This many at the end; of every row the final hidden state is wanted
+    /// ([`States::hidden`](crate::States::hidden)).
+    TailOfStates(usize),
 }
 
 impl LogitRows {
@@ -31,8 +34,16 @@ impl LogitRows {
         match self {
             LogitRows::None => 0,
             LogitRows::Last => n.min(1),
-            LogitRows::Tail(n_tail) => n.min(n_tail),
+            LogitRows::Tail(n_tail) | LogitRows::TailOfStates(n_tail) => n.min(n_tail),
             LogitRows::All => n,
+        }
+    }
+
+    /// Returns of how many of `n` rows the final hidden state is wanted: those at the end that want logits, or all.
+    pub(crate) fn n_states(self, n: usize) -> usize {
+        match self {
+            LogitRows::TailOfStates(_) => n,
+            wanted => wanted.count(n),
         }
     }
 
@@ -41,6 +52,7 @@ impl LogitRows {
         match self {
             LogitRows::Last if n_left > 0 => LogitRows::None,
             LogitRows::Tail(n_tail) => LogitRows::Tail(n_tail.saturating_sub(n_left)),
+            LogitRows::TailOfStates(n_tail) => LogitRows::TailOfStates(n_tail.saturating_sub(n_left)),
             wanted => wanted,
         }
     }
@@ -58,13 +70,22 @@ pub(crate) struct ForwardState {
     second: Vec<f32>,
     angles: Vec<Angles>,
     buffers: Buffers,
-    /// Rows that want logits, then their logits: `[n_logit_rows, n_vocab]`.
-    logit_rows: Vec<u32>,
+    /// Rows whose final states are wanted, then the logits of those that want them: `[n_logit_rows, n_vocab]`.
+    state_rows: Vec<u32>,
     pub logits: Vec<f32>,
-    /// The states that those were made of, as the final norm left them: `[n_logit_rows, n_embd]`.
+    /// The states, as the final norm left them: `[n_state_rows, n_embd]`.
     pub hidden: Vec<f32>,
     /// Recurrent state, one vector a sequence slot.
     pub states: Vec<Vec<f32>>,
+}
+
+/// Rows of a pass that came before, or came out of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowCounts {
+    /// Those with logits.
+    pub n_logits: usize,
+    /// Those with final hidden states.
+    pub n_states: usize,
 }
 
 /// A batch as the forward pass sees it.
@@ -79,7 +100,7 @@ pub(crate) struct Batch<'a> {
     pub adapted: &'a AdaptedRows,
     /// What changes the final states of each segment's rows.
     pub micros: &'a [Option<Arc<MicroLora>>],
-    /// The rows that want logits as segments of their own, if the last layer may leave the others out.
+    /// The rows whose states are wanted as segments of their own, if the last layer may leave the others out.
     pub tails: Option<&'a [Segment<'a>]>,
 }
 
@@ -107,7 +128,7 @@ impl ForwardState {
             second: rows(),
             angles: angles.collect(),
             buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
-            logit_rows: Vec::with_capacity(n_rows),
+            state_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.n_vocab],
             hidden: vec![0.0; n_seq * model.hparams.n_embd],
             states: vec![vec![0.0; model.state_len]; n_seq],
@@ -124,8 +145,8 @@ impl ForwardState {
         normed(compute, model.output.norm.as_ref(), &self.x[..len], &mut self.normed[..len])
     }
 
-    /// Runs the batch and leaves the logits of its wanted rows in `logits` from row `logits_at` on, in batch order.
-    /// Returns how many there are.
+    /// Runs the batch and leaves what its rows want in `logits` and `hidden` behind the rows that are `known`, in batch
+    /// order. Returns how many there are.
     ///
     /// The blocks for the batch's positions must have been reserved; token ids must be below `n_vocab`.
     pub(crate) fn run(
@@ -134,14 +155,14 @@ impl ForwardState {
         compute: &Compute,
         pool: &mut BlockPool,
         batch: &Batch<'_>,
-        logits_at: usize,
-    ) -> usize {
+        known: RowCounts,
+    ) -> RowCounts {
         let (n, n_embd) = (batch.tokens.len(), model.hparams.n_embd);
         assert!(n <= self.n_rows_max, "batch of {n} rows, buffers for {}", self.n_rows_max);
         self.embed(model, compute, batch);
         self.turn_angles(model, batch.rows);
         let mut kv = KvAccess { pool, segments: batch.segments };
-        let rows = self.wanted_rows(batch);
+        let mut rows = self.wanted_rows(batch);
         let tail = batch.tails.map(|segments| Tail { rows: &rows, segments });
         let tail = tail.filter(|_| model.layers.last().is_some_and(drops_rows));
         for (i, layer) in model.layers.iter().enumerate() {
@@ -152,18 +173,18 @@ impl ForwardState {
         if tail.is_none() {
             Tail { rows: &rows, segments: &[] }.gather(&mut self.x[..n * n_embd], n_embd);
         }
-        let n_wanted = self.head(model, compute, batch, &rows, logits_at);
-        self.logit_rows = rows;
-        n_wanted
+        let counts = self.head(model, compute, batch, &mut rows, known);
+        self.state_rows = rows;
+        counts
     }
 
-    /// Lists the rows that want logits.
+    /// Lists the rows whose final states are wanted.
     fn wanted_rows(&mut self, batch: &Batch<'_>) -> Vec<u32> {
-        let mut wanted = std::mem::take(&mut self.logit_rows);
+        let mut wanted = std::mem::take(&mut self.state_rows);
         wanted.clear();
         for (segment, rows) in batch.rows.iter().zip(batch.wanted) {
             let end = segment.first + segment.n;
-            wanted.extend((end - rows.count(segment.n)..end).map(|row| row as u32));
+            wanted.extend((end - rows.n_states(segment.n)..end).map(|row| row as u32));
         }
         wanted
     }
@@ -273,25 +294,68 @@ impl ForwardState {
         }
     }
 
-    /// Normalises the wanted rows, which lie at the front, and multiplies them with the head.
-    fn head(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>, rows: &[u32], logits_at: usize) -> usize {
+    /// Normalises the wanted rows, which lie at the front, and multiplies those that want logits with the head: `rows` are
+    /// only those afterwards.
+    fn head(
+        &mut self,
+        model: &Model,
+        compute: &Compute,
+        batch: &Batch<'_>,
+        rows: &mut Vec<u32>,
+        known: RowCounts,
+    ) -> RowCounts {
         let (n, n_embd) = (rows.len(), model.hparams.n_embd);
-        let Some(head) = model.output.head.as_ref().filter(|_| n > 0) else { return 0 };
+        if model.output.head.is_none() || n == 0 {
+            return RowCounts::default();
+        }
         let len = n * n_embd;
         normed(compute, model.output.norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
-        rows_at(&mut self.hidden, logits_at, n, n_embd).copy_from_slice(&self.normed[..len]);
-        let hidden = change(&mut self.normed[..len], n_embd, batch);
-        let logits = rows_at(&mut self.logits, logits_at, n, model.n_vocab);
+        rows_at(&mut self.hidden, known.n_states, n, n_embd).copy_from_slice(&self.normed[..len]);
+        let n_logits = keep_logit_rows(batch, rows, &mut self.normed[..len], n_embd);
+        let hidden = change(&mut self.normed[..n_logits * n_embd], n_embd, batch);
+        let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
-        Operand::new(hidden, n, &mut self.buffers.acts, adapted).apply(compute, head, logits);
-        if model.output.scale != 1.0 {
-            logits.iter_mut().for_each(|x| *x *= model.output.scale);
-        }
-        if let Some(cap) = model.output.softcap {
-            logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
-        }
-        n
+        project(model, compute, Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted), logits);
+        RowCounts { n_logits, n_states: n }
     }
+
+    /// Multiplies final hidden states, `[n, n_embd]`, with the head alone: `[n, n_vocab]`, as a pass would that came to
+    /// them. At most as many rows as a batch has.
+    pub(crate) fn logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
+        let n = hidden.len() / model.hparams.n_embd;
+        assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
+        let operand = Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default());
+        project(model, compute, operand, logits);
+    }
+}
+
+/// Multiplies rows with the head, and bends the logits as the model does.
+fn project(model: &Model, compute: &Compute, operand: Operand<'_>, logits: &mut [f32]) {
+    let Some(head) = model.output.head.as_ref().filter(|_| !logits.is_empty()) else { return };
+    let mut operand = operand;
+    operand.apply(compute, head, logits);
+    if model.output.scale != 1.0 {
+        logits.iter_mut().for_each(|x| *x *= model.output.scale);
+    }
+    if let Some(cap) = model.output.softcap {
+        logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+    }
+}
+
+/// Moves the rows that want logits to the front of those whose states are wanted, and returns how many they are.
+fn keep_logit_rows(batch: &Batch<'_>, rows: &mut Vec<u32>, states: &mut [f32], n_embd: usize) -> usize {
+    let (mut first, mut kept) = (0, 0);
+    for (segment, wanted) in batch.rows.iter().zip(batch.wanted) {
+        let (n_states, n) = (wanted.n_states(segment.n), wanted.count(segment.n));
+        let from = first + n_states - n;
+        if from != kept {
+            states.copy_within(from * n_embd..(from + n) * n_embd, kept * n_embd);
+            rows.copy_within(from..from + n, kept);
+        }
+        (first, kept) = (first + n_states, kept + n);
+    }
+    rows.truncate(kept);
+    kept
 }
 
 /// Returns `n` rows from `first` on, behind which there may be none yet.

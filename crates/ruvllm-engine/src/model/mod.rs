@@ -13,7 +13,7 @@ pub use arch::architectures;
 pub(crate) use arch::load;
 pub(crate) use blocks::Rows;
 pub use forward::LogitRows;
-pub(crate) use forward::{Batch, ForwardState};
+pub(crate) use forward::{Batch, ForwardState, RowCounts};
 pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
 #[cfg(feature = "train")]

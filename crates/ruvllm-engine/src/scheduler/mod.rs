@@ -19,6 +19,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::backend::{LlmBackend, Segment, States};
+use crate::model::LogitRows;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::draft;
 use crate::{EngineError, ErrorKind};
@@ -373,16 +374,22 @@ fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut V
     for task in tasks.iter() {
         let first = segments.len();
         segments.extend(task.segments(backend));
-        wanted.push(segments[first..].iter().map(|segment| segment.logits.count(segment.tokens.len())).sum::<usize>());
+        let counts = |count: fn(LogitRows, usize) -> usize| {
+            segments[first..].iter().map(|segment| count(segment.logits, segment.tokens.len())).sum::<usize>()
+        };
+        wanted.push((counts(LogitRows::count), counts(LogitRows::n_states), backend.sequence_len(segments[first].seq)));
     }
     let prompts: Vec<bool> = tasks.iter().map(|task| task.n_rows > 1 && !task.is_answering()).collect();
     let (n_vocab, n_embd) = (backend.info().n_vocab, backend.info().n_embd);
     let States { mut logits, mut hidden } = backend.forward_states(&segments)?;
     let mut kept = Vec::with_capacity(tasks.len());
-    for (task, n) in tasks.iter_mut().zip(&wanted) {
-        let (rows, states);
+    for (task, &(n, n_states, first)) in tasks.iter_mut().zip(&wanted) {
+        let (rows, shown, states);
         (rows, logits) = logits.split_at_mut(n * n_vocab);
+        // Those without logits come first: they are of a prompt.
+        (shown, hidden) = hidden.split_at((n_states - n) * n_embd);
         (states, hidden) = hidden.split_at(n * n_embd);
+        task.read(first, shown);
         let states = States { logits: rows, hidden: states };
         let id = RequestId(task.id);
         kept.push(match n {

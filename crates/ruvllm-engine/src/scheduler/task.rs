@@ -8,7 +8,6 @@ use super::policy::{Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId, States};
-use crate::model::LogitRows;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::tree::{Forks, Kept};
 
@@ -220,9 +219,14 @@ impl Task {
         let (rest, n_guessed) =
             (&self.answer.context_and_guesses()[self.n_computed(backend)..], self.answer.n_guessed());
         let is_whole = self.n_rows == self.n_left(backend);
-        let logits = if is_whole { LogitRows::Tail(1 + n_guessed) } else { LogitRows::None };
+        let logits = self.answer.wanted(self.n_computed(backend), if is_whole { 1 + n_guessed } else { 0 });
         let chain = Segment { seq, tokens: &rest[..self.n_rows + n_guessed], logits };
         std::iter::once(chain).chain(self.forks.segments())
+    }
+
+    /// Lets what it learns by see states of its prompt: of its tokens from position `first` on.
+    pub(super) fn read(&mut self, first: usize, hidden: &[f32]) {
+        self.answer.read(first, hidden);
     }
 
     /// Chooses its next tokens, and returns what stays of that was computed.

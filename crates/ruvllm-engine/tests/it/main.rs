@@ -11,6 +11,7 @@ mod hostile;
 mod invariance;
 mod kv_policies;
 mod learner;
+mod learning;
 mod merge;
 mod persist;
 mod prefix_cache;

@@ -31,6 +31,12 @@ pub enum Line {
     Set(Option<(String, String)>),
     /// `/stats`
     Stats,
+    /// `/good`
+    Good,
+    /// `/bad`
+    Bad,
+    /// `/correct TEXT`
+    Correct(String),
     /// `/exit`
     Exit,
     /// A command that does not exist or lacks something: what to tell.
@@ -60,6 +66,10 @@ pub fn parse(text: &str) -> Line {
             None => Line::Wrong(format!("/set {pair} needs a value; write /set {pair} VALUE")),
         },
         ("stats", _) => Line::Stats,
+        ("good", _) => Line::Good,
+        ("bad", _) => Line::Bad,
+        ("correct", Some(text)) => Line::Correct(text),
+        ("correct", None) => Line::Wrong("/correct needs the right answer; write /correct TEXT".to_owned()),
         ("exit" | "quit" | "bye", _) => Line::Exit,
         _ => Line::Wrong(format!("unknown command '/{name}'; /help shows the commands")),
     }

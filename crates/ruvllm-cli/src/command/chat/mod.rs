@@ -7,6 +7,7 @@ use clap::Args;
 use ruvllm_engine::LoadOptions;
 
 use super::App;
+use super::learn::LearningArgs;
 use super::resume::Resume;
 use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs};
 use crate::error::{Error, Result};
@@ -41,6 +42,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
+    learning: LearningArgs,
+    #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -58,6 +61,9 @@ const HELP: &str = "\
 /load FILE        go on with a saved conversation
 /set KEY VALUE    an option of sampling as the command line names it, or max-tokens; alone: show them
 /stats            speed of the last answer, how full the context is
+/good             the last answer was right: learn it (with --learn, as the next two)
+/bad              it was wrong: do not say it to that question again
+/correct TEXT     this is what it should have been
 /exit             leave (also Ctrl-D)
 A line that ends in \\ goes on in the next; \"\"\" begins and ends a text of many lines. Ctrl-C stops an answer.";
 
@@ -84,9 +90,11 @@ impl ChatArgs {
         if engine.chat_template()?.is_none() {
             app.ui.note("this model has no chat template: it continues text and may not answer like an assistant");
         }
+        let learning = self.learning.open(app, &mut engine)?;
         let resume = Resume::load(&mut engine, &self.cache)?;
         let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);
         session.set_speculation(self.speculation.speculate);
+        session.set_learning(learning);
         session.begin(self.system.clone(), resume)?;
         while let Some(line) = reader.next_line()? {
             match turn(&mut session, line) {
@@ -101,7 +109,7 @@ impl ChatArgs {
             }
         }
         reader.save_history();
-        Ok(())
+        session.save_learned()
     }
 }
 
@@ -120,6 +128,9 @@ fn turn(session: &mut Session, line: Line) -> Result<bool> {
         Line::Set(None) => print_line(&session.settings())?,
         Line::Set(Some((key, value))) => session.set(&key, &value)?,
         Line::Stats => print_line(&session.stats())?,
+        Line::Good => session.judge(1.0)?,
+        Line::Bad => session.judge(0.0)?,
+        Line::Correct(text) => session.correct(text)?,
         Line::Exit => return Ok(false),
         Line::Wrong(line) => return Err(Error::usage(line)),
     }

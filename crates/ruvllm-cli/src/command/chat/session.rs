@@ -1,7 +1,9 @@
 //! A conversation: its messages, its settings, and answering.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use ruvllm_engine::learning::{Learning, Tenant, Verdict};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams, Speculation};
 use serde_json::{Value, json};
@@ -24,14 +26,78 @@ pub struct Session {
     last: Option<GenerationSummary>,
     /// Where the conversation is saved.
     resume: Option<Resume>,
+    /// Who learns of it, and how many answers there were.
+    learning: Option<(Learning, Arc<Tenant>)>,
+    n_answers: usize,
 }
 
 impl Session {
     /// Begins an empty conversation.
     pub fn new(engine: Engine, ui: Ui, sampling: SamplingParams, max_tokens: Option<usize>, json: bool) -> Session {
         let speculation = Speculation::default();
-        let (system, messages, last, resume) = (None, Vec::new(), None, None);
-        Session { engine, ui, sampling, speculation, max_tokens, json, system, messages, last, resume }
+        let (system, messages, last, resume, learning) = (None, Vec::new(), None, None, None);
+        let n_answers = 0;
+        Session {
+            engine,
+            ui,
+            sampling,
+            speculation,
+            max_tokens,
+            json,
+            system,
+            messages,
+            last,
+            resume,
+            learning,
+            n_answers,
+        }
+    }
+
+    /// Sets who learns of the conversation.
+    pub fn set_learning(&mut self, learning: Option<(Learning, Arc<Tenant>)>) {
+        self.learning = learning;
+    }
+
+    /// Keeps what was learned.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_learned(&self) -> Result<()> {
+        self.learning.as_ref().map_or(Ok(()), |(learning, _)| Ok(learning.save()?))
+    }
+
+    /// Hears what the last answer was worth, 0 to 1.
+    ///
+    /// # Errors
+    /// A usage error if nothing learns, or the answer was judged already.
+    pub fn judge(&mut self, quality: f32) -> Result<()> {
+        self.tenant()?.judge(&self.answer_id(), quality).map_err(|_| judged())?;
+        self.ui.note(if quality > 0.0 { "(learned)" } else { "(not to be said again)" });
+        Ok(())
+    }
+
+    /// Remembers what the last answer should have been, and goes on as if it had been said.
+    ///
+    /// # Errors
+    /// As [`Session::judge`]; the engine's.
+    pub fn correct(&mut self, text: String) -> Result<()> {
+        let tenant = Arc::clone(self.tenant()?);
+        let (prompt, question) = tenant.correct(&self.answer_id()).map_err(|_| judged())?;
+        let answer = self.engine.text()?.encode_answer(&text)?;
+        self.engine.tell(&tenant, (&prompt, &question), &answer, Verdict::Right)?;
+        self.messages.pop();
+        self.messages.push(json!({ "role": "assistant", "content": text }));
+        self.ui.note("(remembered)");
+        self.keep()
+    }
+
+    fn tenant(&self) -> Result<&Arc<Tenant>> {
+        let line = "nothing is learned here; start with --learn";
+        self.learning.as_ref().map(|(_, tenant)| tenant).ok_or_else(|| Error::usage(line))
+    }
+
+    fn answer_id(&self) -> String {
+        format!("answer-{}", self.n_answers)
     }
 
     /// Sets whether tokens are guessed ahead.
@@ -136,8 +202,12 @@ impl Session {
             return Err(self.full(prompt.len()));
         }
         let n_prompt = prompt.len();
+        self.n_answers += 1;
+        let question = self.messages.last().and_then(|message| message["content"].as_str());
+        let learner = self.learning.as_ref().map(|(_, tenant)| tenant.learner(question, Some(&self.answer_id())));
         let request = GenerateRequest {
             prompt,
+            learner,
             max_tokens: self.max_tokens,
             sampling: self.sampling.clone(),
             speculation: self.speculation,
@@ -260,6 +330,11 @@ impl Session {
         let share = 100.0 * cache.hit_rate();
         format!("{speed}\n{context}\ncache: {saved} of {asked} prompt tokens were known ({share:.0} %), {held} held")
     }
+}
+
+/// The error of an answer that does not wait to be judged.
+fn judged() -> Error {
+    Error::usage("there is no answer to judge, or it was judged already; ask something first")
 }
 
 /// Writes a conversation for a model without a template as a dialogue it can continue.

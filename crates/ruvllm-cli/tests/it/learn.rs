@@ -1,0 +1,97 @@
+//! Learning on the command line: texts and corrections are kept for a tenant, used on demand, and forgotten.
+
+use serde_json::Value;
+
+use crate::common::{Bench, error_line, tiny};
+
+fn json(bench: &Bench, args: &[&str]) -> Value {
+    let model = tiny();
+    bench.json([args, &["--json", "--model", model.to_str().expect("a path of UTF-8")]].concat())
+}
+
+/// A text of its own kind, longer than a request.
+fn text(word: &str) -> String {
+    (0..400).map(|i| format!("{word} {} {};\n", i * 37 % 101, i * i % 89)).collect()
+}
+
+#[test]
+fn what_is_learned_is_used_and_forgotten() {
+    let bench = Bench::new();
+    let file = bench.file("manual.txt", text("alpha"));
+    let file = file.to_str().expect("a path of UTF-8");
+    let answer = |args: &[&str]| {
+        let run = ["run", "--raw", "--prompt", "alpha 1", "--temp", "0", "--max-tokens", "16", "--ignore-eos"];
+        json(&bench, &[&run, args].concat())["tokens"].clone()
+    };
+    let base = answer(&[]);
+    assert_eq!(answer(&["--learn", "--tenant", "empty"]), base);
+    let first = json(&bench, &["learn", "--file", file, "--file", file]);
+    assert_eq!(first["files"].as_array().map(Vec::len), Some(2));
+    let nll = |i: usize, name: &str| first["files"][i][name].as_f64().expect("a number");
+    assert!(nll(1, "nll_learning") < 0.7 * nll(0, "nll_learning"), "{first}");
+    assert!(nll(0, "nll_model") == nll(1, "nll_model") && first["change"].as_f64() < Some(0.0));
+    let n = first["tokens"].as_u64().expect("a number");
+    assert_eq!((&first["learned"]["tokens"], &first["tenant"]), (&Value::from(n), &Value::from("local")));
+    assert_ne!(answer(&["--learn"]), base, "what was learned is not used");
+    assert_eq!(answer(&[]), base);
+    assert_eq!(answer(&["--learn", "--tenant", "other"]), base, "a tenant hears of another");
+    // A prompt is learned too.
+    let again = json(&bench, &["learn", "--question", "Who is Ann?", "--answer", "A smith."]);
+    assert!(again["learned"]["tokens"].as_u64() > Some(n) && again["learned"]["corrections"] == 1, "{again}");
+    let forgotten = json(&bench, &["learn", "--forget"]);
+    assert_eq!((&forgotten["learned"]["entries"], &forgotten["learned"]["corrections"]), (&0.into(), &0.into()));
+    assert_eq!(answer(&["--learn"]), base);
+}
+
+#[test]
+fn measurements_of_learning_have_their_controls() {
+    let bench = Bench::new();
+    let stream = format!(
+        "letters={},{}",
+        bench.file("a.txt", text("alpha")).display(),
+        bench.file("b.txt", text("alpha beta")).display()
+    );
+    let control = bench.file("control.txt", text("Omega & Psi?"));
+    let out = bench.path("figures.json");
+    let paths = [control.to_str().expect("a path"), out.to_str().expect("a path")];
+    let figures = json(
+        &bench,
+        &["eval", "learning", "--stream", &stream, "--tokens", "3000", "--control", paths[0], "--out", paths[1]],
+    );
+    let stream = &figures["streams"][0];
+    let change = |from: &Value, variant: &str| from[variant]["change"].as_f64().expect("a number");
+    assert!(change(&stream["second_half"], "all") < -0.1, "{stream}");
+    let all = &stream["second_half"]["all"];
+    assert!(all["low"].as_f64() < all["change"].as_f64() && all["change"].as_f64() < all["high"].as_f64());
+    assert!(change(&stream["again"][0]["changes"], "memory") < change(&stream["second_half"], "memory"));
+    assert_eq!((&stream["documents"], &stream["controls"][0]["name"]), (&2.into(), &"control".into()));
+    assert!(change(&stream["controls"][0]["changes"], "all").is_finite());
+    let written: Value = serde_json::from_slice(&std::fs::read(&out).expect("it was written")).expect("JSON");
+    assert_eq!(written, figures);
+    let plot = std::fs::read_to_string(out.with_extension("svg")).expect("it was written");
+    assert_eq!(plot.matches("<polyline").count(), 6);
+
+    let memory = json(&bench, &["eval", "memory", "--facts", "5", "--unrelated", "4"]);
+    assert_eq!((&memory["facts"]["all"]["exact"]["of"], &memory["unrelated_unchanged"]["of"]), (&5.into(), &4.into()));
+    assert!(memory["negative"]["log_p_change"].as_f64() < Some(0.0), "{memory}");
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let bench = Bench::new();
+    let model = tiny();
+    let model = model.to_str().expect("a path of UTF-8");
+    for (args, part, code) in [
+        (vec!["learn", "--model", model], "--file", 2),
+        (vec!["learn", "--question", "x", "--model", model], "--answer", 2),
+        (vec!["learn", "--file", "nowhere.txt", "--model", model], "nowhere.txt", 1),
+        (vec!["learn", "--forget", "--tenant", "a/b", "--model", model], "a/b", 2),
+        (vec!["run", "--prompt", "x", "--tenant", "a", "--model", model], "--learn", 2),
+        (vec!["run", "--prompt", "x", "--learn", "--lora", "y", "--model", model], "--lora", 2),
+        (vec!["eval", "learning", "--stream", "x", "--control", "y", "--model", model], "NAME=", 2),
+    ] {
+        // The model is calibrated first where what is wrong shows behind that: none of these is.
+        let line = error_line(&bench.run(args.clone()), code);
+        assert!(line.contains(part), "{args:?}: {line}");
+    }
+}

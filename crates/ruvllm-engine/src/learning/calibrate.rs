@@ -1,0 +1,102 @@
+//! A model's calibration: what it says of eight short texts of this project, read once in a model's life.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use ruvllm_sona::{Calibration, CalibrationBuilder};
+
+use super::course::{Shown, WindowOptions};
+use super::file;
+use crate::engine::Engine;
+use crate::tokenizer::EncodeOptions;
+use crate::{EngineError, ErrorKind};
+
+/// Texts that are read: pages and sources of this project and of its licence, as they were once. They never change, for
+/// what is learned is whitened by them.
+const TEXTS: [&str; N_TEXTS] = [
+    include_str!("calibration/license.txt"),
+    include_str!("calibration/architecture.txt"),
+    include_str!("calibration/kv-cache.txt"),
+    include_str!("calibration/server.txt"),
+    include_str!("calibration/isa.txt"),
+    include_str!("calibration/norm.txt"),
+    include_str!("calibration/shell.txt"),
+    include_str!("calibration/adr.txt"),
+];
+/// How many they are.
+pub const N_TEXTS: usize = 8;
+/// The most tokens of a text.
+const N_TOKENS_MAX: usize = 2048;
+
+/// How far a calibration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CalibrationProgress {
+    /// Tokens that were read.
+    pub n_done: usize,
+    /// All of them.
+    pub n_tokens: usize,
+}
+
+/// Reads the calibration from a folder, or makes it and keeps it there.
+pub(super) fn load_or_make(
+    engine: &mut Engine,
+    folder: Option<&Path>,
+    on_progress: &mut dyn FnMut(CalibrationProgress) -> ControlFlow<()>,
+) -> Result<Calibration, EngineError> {
+    let path = folder.map(|folder| folder.join("calibration"));
+    if let Some(bytes) = path.as_deref().map(file::read).transpose()?.flatten() {
+        let n_embd = engine.info().n_embd;
+        // One that is damaged, or of an older program, is made again.
+        if let Some(read) = Calibration::restore(&bytes).ok().filter(|read| read.whitener().n_embd() == n_embd) {
+            return Ok(read);
+        }
+    }
+    let made = engine.calibrate(on_progress)?;
+    if let (Some(folder), Some(path)) = (folder, path) {
+        file::make_folder(folder)?;
+        file::write(&path, &made.snapshot())?;
+    }
+    Ok(made)
+}
+
+impl Engine {
+    /// Reads the texts that a model is calibrated by, about 11,000 tokens, and returns what it says of them: hidden states
+    /// are whitened by that, and gates rehearse on it.
+    ///
+    /// # Errors
+    /// The model makes no text, has no tokenizer, or `on_progress` breaks off.
+    pub fn calibrate(
+        &mut self,
+        on_progress: &mut dyn FnMut(CalibrationProgress) -> ControlFlow<()>,
+    ) -> Result<Calibration, EngineError> {
+        let options = EncodeOptions { add_special: false, parse_special: false };
+        let mut texts = Vec::with_capacity(N_TEXTS);
+        for text in TEXTS {
+            let mut tokens = self.tokenizer()?.encode(text, options)?;
+            tokens.truncate(N_TOKENS_MAX);
+            texts.push(tokens);
+        }
+        let (n_embd, n_vocab) = (self.info().n_embd, self.info().n_vocab);
+        let (mut n_done, n_tokens) = (0, texts.iter().map(Vec::len).sum());
+        let mut builder = CalibrationBuilder::new(n_embd, self.info().isa)?;
+        for tokens in &texts {
+            self.read_text(tokens, &WindowOptions::default(), &mut |_, Shown { first, rows }| {
+                let states = rows.hidden.chunks_exact(n_embd).zip(rows.logits.chunks_exact(n_vocab));
+                for (i, ((hidden, logits), &next)) in states.zip(rows.next).enumerate() {
+                    builder.push(hidden, logits, next, first + i == 0);
+                }
+                n_done += rows.next.len();
+                match on_progress(CalibrationProgress { n_done, n_tokens }) {
+                    ControlFlow::Continue(()) => Ok(()),
+                    ControlFlow::Break(()) => Err(stopped(n_done, n_tokens)),
+                }
+            })?;
+        }
+        Ok(builder.finish(n_embd)?)
+    }
+}
+
+/// The error of who breaks off.
+pub(super) fn stopped(n_done: usize, n_tokens: usize) -> EngineError {
+    EngineError::new(ErrorKind::Cancelled, format!("stopped after {n_done} of {n_tokens} tokens"))
+}

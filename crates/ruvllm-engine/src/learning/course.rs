@@ -1,0 +1,259 @@
+//! Reading texts: a pass in windows, and a state that predicts each token and then learns it.
+//!
+//! One pass of the model serves as many [`Course`]s as there are: they see final hidden states and logits of the base, and
+//! what changes hidden states goes through the head again.
+
+use std::ops::Range;
+
+use ruvllm_kernels::{Isa, softmax};
+use ruvllm_lora::micro::HeadRows;
+use ruvllm_sona::{Learned, Notes};
+
+use crate::backend::Segment;
+use crate::engine::Engine;
+use crate::model::LogitRows;
+use crate::{EngineError, ErrorKind};
+
+/// Rows whose logits are held at once.
+const ROWS: usize = 128;
+
+/// How a long text is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowOptions {
+    /// Tokens of a window, no more than the engine's context.
+    pub n_window: usize,
+    /// Tokens from one window to the next: what is left of a window is the context of what is new in it.
+    pub n_stride: usize,
+}
+
+impl Default for WindowOptions {
+    /// Windows of 1,536 tokens, 1,024 apart.
+    fn default() -> WindowOptions {
+        WindowOptions { n_window: 1536, n_stride: 1024 }
+    }
+}
+
+/// Consecutive positions of a text: of each what the model computed, and what followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// Final hidden states: `[n, n_embd]`.
+    pub hidden: &'a [f32],
+    /// The base's logits: `[n, n_vocab]`.
+    pub logits: &'a [f32],
+    /// The tokens that followed: `[n]`.
+    pub next: &'a [u32],
+}
+
+/// What a pass shows of a text.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// Which token of the text follows the first row.
+    pub first: usize,
+    /// The rows.
+    pub rows: Rows<'a>,
+}
+
+impl Rows<'_> {
+    /// Returns the negative log likelihood of the tokens by the base's logits.
+    pub fn nll(&self, isa: Isa) -> impl Iterator<Item = f32> {
+        let (softmax, n_vocab) = (softmax::pick(isa), self.logits.len() / self.next.len().max(1));
+        self.logits.chunks(n_vocab.max(1)).zip(self.next).map(move |(logits, &next)| nll(softmax, logits, next))
+    }
+}
+
+fn nll(softmax: &softmax::Table, logits: &[f32], token: u32) -> f32 {
+    softmax.log_sum_exp(logits) as f32 - logits[token as usize]
+}
+
+impl Engine {
+    /// Reads a text of its own, the model's first token before it, in windows that overlap, and shows each position once,
+    /// in order: 128 rows or fewer at a time. The engine is free for other passes meanwhile.
+    ///
+    /// # Errors
+    /// A window beyond the context or a stride beyond the window; as [`Engine::forward`]; the sink's own.
+    pub fn read_text(
+        &mut self,
+        tokens: &[u32],
+        windows: &WindowOptions,
+        sink: &mut dyn FnMut(&mut Engine, Shown<'_>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let n_window = windows.n_window.min(self.info().n_ctx);
+        let n_stride = windows.n_stride.min(n_window * 2 / 3);
+        if n_stride == 0 {
+            let line = format!("windows of {n_window} tokens, {n_stride} apart; choose at least 2 and 1");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        let Some(&first) = tokens.first() else { return Ok(()) };
+        // A model without a first token of its own begins with the text's, which nothing predicts then.
+        let start = self.tokenizer()?.bos_to_add().or(self.tokenizer()?.bos()).unwrap_or(first);
+        let all = [&[start], tokens].concat();
+        let (mut from, mut n_shown) = (0, 0);
+        while n_shown + 1 < all.len() {
+            let end = (from + n_window).min(all.len() - 1);
+            let window = [&[start], &all[from + 1..end]].concat();
+            self.read_window(&window, n_shown - from, &all[n_shown + 1..=end], n_shown, sink)?;
+            (n_shown, from) = (end, from + n_stride);
+        }
+        Ok(())
+    }
+
+    /// Computes a window and shows its rows from `n_known` on, which `next` followed.
+    fn read_window(
+        &mut self,
+        window: &[u32],
+        n_known: usize,
+        next: &[u32],
+        first: usize,
+        sink: &mut dyn FnMut(&mut Engine, Shown<'_>) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let seq = self.new_sequence()?;
+        let mut read = || {
+            let (known, new) = window.split_at(n_known);
+            if !known.is_empty() {
+                self.forward(&[Segment { seq, tokens: known, logits: LogitRows::None }])?;
+            }
+            for (i, (tokens, next)) in new.chunks(ROWS).zip(next.chunks(ROWS)).enumerate() {
+                let states = self.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }])?;
+                let (hidden, logits) = (states.hidden.to_vec(), states.logits.to_vec());
+                let rows = Rows { hidden: &hidden, logits: &logits, next };
+                sink(self, Shown { first: first + i * ROWS, rows })?;
+            }
+            Ok(())
+        };
+        let result = read();
+        self.free_sequence(seq);
+        result
+    }
+}
+
+/// How a course goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CourseOptions {
+    /// Tokens that are taken in together, as a request would be: until then memory has none of them.
+    pub n_request: usize,
+    /// Whether it learns; otherwise it only predicts.
+    pub is_learning: bool,
+    /// Whether gate and MicroLoRA wait for the end of a request too; otherwise they take their steps as soon as they can,
+    /// since nobody has to judge what is read.
+    pub is_patient: bool,
+}
+
+impl Default for CourseOptions {
+    /// It learns, 512 tokens at a time.
+    fn default() -> CourseOptions {
+        CourseOptions { n_request: 512, is_learning: true, is_patient: false }
+    }
+}
+
+/// A state that reads texts: it predicts each token, and learns it then.
+#[derive(Debug)]
+pub struct Course {
+    learned: Learned,
+    options: CourseOptions,
+    notes: Notes,
+    n_in_request: usize,
+    /// Nats of each token that was predicted.
+    nll: Vec<f32>,
+}
+
+impl Course {
+    /// Begins.
+    ///
+    /// # Panics
+    /// If a request has no tokens.
+    pub fn new(learned: Learned, options: CourseOptions) -> Course {
+        assert!(options.n_request > 0, "requests of no tokens");
+        Course { learned, options, notes: Notes::default(), n_in_request: 0, nll: Vec::new() }
+    }
+
+    /// Predicts the tokens that follow these rows, and learns each behind its prediction, or what `taught` has in its place
+    /// (a control that is taught nonsense).
+    ///
+    /// # Panics
+    /// If the rows are of another model.
+    pub fn read(&mut self, engine: &mut Engine, rows: Rows<'_>, taught: Option<&[u32]>, head: &dyn HeadRows) {
+        let taught = taught.unwrap_or(rows.next);
+        let mut at = 0;
+        while at < rows.next.len() {
+            // Up to there hidden states change as they do now.
+            let n_steady = self.notes.n_until_step(&self.learned).min(ROWS);
+            let n = n_steady.min(self.options.n_request - self.n_in_request).min(rows.next.len() - at);
+            self.read_steady(engine, rows, at..at + n, taught, head);
+            at += n;
+            self.n_in_request += n;
+            if self.n_in_request == self.options.n_request {
+                self.end_request();
+            }
+        }
+    }
+
+    fn read_steady(
+        &mut self,
+        engine: &mut Engine,
+        rows: Rows<'_>,
+        range: Range<usize>,
+        taught: &[u32],
+        head: &dyn HeadRows,
+    ) {
+        let (n_embd, n_vocab, softmax) =
+            (engine.info().n_embd, engine.info().n_vocab, softmax::pick(engine.info().isa));
+        let hidden = &rows.hidden[range.start * n_embd..range.end * n_embd];
+        let mut logits = Vec::new();
+        match self.learned.micro().filter(|micro| micro.n_updates() > 0) {
+            Some(micro) => {
+                let mut changed = hidden.to_vec();
+                changed.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
+                engine.logits_of(&changed, &mut logits);
+            }
+            None => logits.extend_from_slice(&rows.logits[range.start * n_vocab..range.end * n_vocab]),
+        }
+        for (i, (hidden, logits)) in hidden.chunks_exact(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
+            let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
+            let log_p = -nll(softmax, logits, taught);
+            self.notes.adjust(&self.learned, hidden, logits);
+            self.nll.push(nll(softmax, logits, next));
+            self.notes.accept(&self.learned, taught, log_p, head);
+            if self.options.is_learning && !self.options.is_patient {
+                self.learned.step(&mut self.notes, 1.0);
+            }
+        }
+    }
+
+    /// Ends a request: what was noted joins the memory, and the gate rehearses.
+    fn end_request(&mut self) {
+        let notes = std::mem::take(&mut self.notes);
+        self.n_in_request = 0;
+        if self.options.is_learning {
+            self.learned.take_in(notes, 1.0);
+            self.learned.rehearse(usize::MAX);
+        }
+    }
+
+    /// Ends a document: what comes next is another.
+    pub fn end_text(&mut self) {
+        if self.n_in_request > 0 {
+            self.end_request();
+        }
+    }
+
+    /// Returns the nats of the tokens since the last call.
+    pub fn take_nll(&mut self) -> Vec<f32> {
+        std::mem::take(&mut self.nll)
+    }
+
+    /// Returns what it has learned so far.
+    pub fn learned(&self) -> &Learned {
+        &self.learned
+    }
+
+    /// Ends it and returns what it has learned.
+    pub fn finish(mut self) -> Learned {
+        self.end_text();
+        self.learned
+    }
+
+    /// Returns one that only predicts, with what this one knows.
+    pub fn frozen(&self) -> Course {
+        Course::new(self.learned.clone(), CourseOptions { is_learning: false, ..self.options })
+    }
+}

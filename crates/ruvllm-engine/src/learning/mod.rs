@@ -1,0 +1,216 @@
+//! Learning from what is served: [`ruvllm_sona`] under a loaded model.
+//!
+//! [`Learning`] is what one model can be taught: its [`Calibration`] (made once by [`Engine::calibrate`]), the rows of its
+//! head, and a folder. Each [`Tenant`] has learned something of its own there. A request learns through
+//! [`Tenant::learner`]; a document is read by [`Course`]; [`Tenant::judge`] and [`Engine::tell`] are what people say of
+//! answers.
+//!
+//! ```text
+//! a request begins:  what its tenant knows then is what it sees to its end: an Arc, never a lock held
+//! its prompt:        states become keys (those that are computed; cached ones were seen before)
+//! its answer:        logits changed by what is known; what is new is noted
+//! it ends:           the prompt is learned; the answer waits until somebody judges it
+//! behind it:         a thread of the tenant's takes in what waits, in order, and rehearses the gate
+//! ```
+//! An answer is what the model thinks already: learned unjudged it would only make it surer. So nothing is learned of it
+//! unless somebody says that it was good, or [`LearningOptions::unjudged`] says so for all.
+
+mod calibrate;
+mod course;
+mod file;
+mod lesson;
+mod score;
+mod tenant;
+
+pub use calibrate::{CalibrationProgress, N_TEXTS};
+pub use course::{Course, CourseOptions, Rows, Shown, WindowOptions};
+pub use ruvllm_sona::episodes::Verdict;
+pub use ruvllm_sona::memory::MemoryOptions;
+pub use ruvllm_sona::{Calibration, LearnOptions, Learned, MicroOptions};
+pub use score::AnswerScore;
+pub use tenant::{Tenant, TenantStats};
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ruvllm_kernels::Isa;
+use ruvllm_lora::micro::HeadRows;
+
+use crate::engine::Engine;
+use crate::{EngineError, ErrorKind, HeadWeights};
+
+/// What is learned and kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearningOptions {
+    /// The mechanisms. A model whose logits are bent has no MicroLoRA whatever this says.
+    pub learn: LearnOptions,
+    /// Whether memory learns prompts: for the price of a key a token, and of the last layer's rows.
+    pub prompts: bool,
+    /// Quality, 0 to 1, of an answer that nobody judges; 0 learns nothing of it.
+    pub unjudged: f32,
+    /// Answers of a tenant that wait for a judgement; of more the oldest count as unjudged.
+    pub n_waiting_max: usize,
+    /// Where calibration and tenants are kept, in a folder of the model's identity; `None` keeps nothing.
+    pub folder: Option<PathBuf>,
+}
+
+impl Default for LearningOptions {
+    /// All mechanisms, prompts too; answers wait to be judged, 64 of them; nothing is kept.
+    fn default() -> LearningOptions {
+        LearningOptions {
+            learn: LearnOptions::default(),
+            prompts: true,
+            unjudged: 0.0,
+            n_waiting_max: 64,
+            folder: None,
+        }
+    }
+}
+
+/// What a model was taught, tenant by tenant. Any thread may use it while the engine computes.
+pub struct Learning {
+    shared: Arc<Shared>,
+    tenants: Mutex<HashMap<String, Arc<Tenant>>>,
+}
+
+/// What all tenants of a model have in common: nothing of it is learned.
+pub(crate) struct Shared {
+    pub calibration: Arc<Calibration>,
+    pub options: LearningOptions,
+    /// `None`: a MicroLoRA cannot learn with this model.
+    head: Option<HeadWeights>,
+    pub isa: Isa,
+}
+
+impl HeadRows for Shared {
+    /// # Panics
+    /// If there is no such token.
+    fn row(&self, token: u32, out: &mut [f32]) {
+        if let Some(head) = &self.head {
+            head.row(token, out);
+        }
+    }
+}
+
+impl Shared {
+    /// Returns what a tenant knows that was taught nothing.
+    fn empty(&self) -> Result<Learned, EngineError> {
+        Ok(Learned::new(Arc::clone(&self.calibration), self.options.learn, self.isa)?)
+    }
+
+    /// Returns the folder of this model's tenants.
+    fn folder(&self) -> Option<&Path> {
+        self.options.folder.as_deref()
+    }
+}
+
+impl Learning {
+    /// Makes a model ready to learn: reads its calibration from [`LearningOptions::folder`], or makes it and keeps it there.
+    /// `on_progress` is told how far that is.
+    ///
+    /// # Errors
+    /// An option is out of range, the folder cannot be written, the model makes no text; as [`Engine::calibrate`].
+    pub fn open(
+        engine: &mut Engine,
+        options: LearningOptions,
+        on_progress: &mut dyn FnMut(CalibrationProgress) -> std::ops::ControlFlow<()>,
+    ) -> Result<Learning, EngineError> {
+        let mut options = options;
+        if !(0.0..=1.0).contains(&options.unjudged) {
+            let line = format!("a quality of {} for unjudged answers; choose 0 to 1", options.unjudged);
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        let name = engine.identity()[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        options.folder = options.folder.map(|folder| folder.join(name));
+        let calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;
+        let head = engine.head_weights().ok();
+        if head.is_none() {
+            options.learn.micro = None;
+        }
+        let isa = engine.info().isa;
+        let shared = Shared { calibration: Arc::new(calibration), options, head, isa };
+        // What is wrong with the options shows here, not at the first request.
+        shared.empty()?;
+        Ok(Learning { shared: Arc::new(shared), tenants: Mutex::default() })
+    }
+
+    /// Returns the options in force, the folder with the model's name behind it.
+    pub fn options(&self) -> &LearningOptions {
+        &self.shared.options
+    }
+
+    /// Returns what keys are made with.
+    pub fn calibration(&self) -> &Arc<Calibration> {
+        &self.shared.calibration
+    }
+
+    /// Returns the rows of the model's head, of zeros where no MicroLoRA can learn.
+    pub fn head(&self) -> &dyn HeadRows {
+        &*self.shared
+    }
+
+    /// Returns a tenant and what it has learned, reading it where that is kept. One process at a time has a tenant that is
+    /// kept.
+    ///
+    /// # Errors
+    /// The name is none, what is kept is damaged or was learned with other options, or another process has it.
+    pub fn tenant(&self, name: &str) -> Result<Arc<Tenant>, EngineError> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tenant) = tenants.get(name) {
+            return Ok(Arc::clone(tenant));
+        }
+        let tenant = Arc::new(Tenant::open(name, Arc::clone(&self.shared))?);
+        tenants.insert(name.to_owned(), Arc::clone(&tenant));
+        Ok(tenant)
+    }
+
+    /// Returns a tenant that knows nothing, and that is kept nowhere.
+    ///
+    /// # Errors
+    /// None that [`Learning::open`] did not tell.
+    pub fn transient(&self) -> Result<Arc<Tenant>, EngineError> {
+        Ok(Arc::new(Tenant::transient(Arc::clone(&self.shared))?))
+    }
+
+    /// Returns the tenants that are open, by name.
+    pub fn tenants(&self) -> Vec<Arc<Tenant>> {
+        let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = tenants.values().map(Arc::clone).collect();
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
+    }
+
+    /// Waits until everything is taken in, and keeps it.
+    ///
+    /// # Errors
+    /// A file cannot be written; the others are.
+    pub fn save(&self) -> Result<(), EngineError> {
+        self.tenants().iter().map(|tenant| tenant.save()).fold(Ok(()), Result::and)
+    }
+}
+
+impl std::fmt::Debug for Learning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Learning").field("options", &self.shared.options).field("tenants", &self.tenants()).finish()
+    }
+}
+
+impl Engine {
+    /// Remembers an answer to a prompt, right or wrong: computes the states that its tokens follow, and tells them to the
+    /// tenant. `question` is what was asked, for its names; `answer` the tokens, with the one that ends it. Returns when it
+    /// is taken in.
+    ///
+    /// # Errors
+    /// No tokens, more than 1,024, more than fit the context; as [`Engine::forward`].
+    pub fn tell(
+        &mut self,
+        tenant: &Tenant,
+        (prompt, question): (&[u32], &str),
+        answer: &[u32],
+        verdict: Verdict,
+    ) -> Result<(), EngineError> {
+        let hidden = self.answer_states(prompt, answer)?;
+        tenant.tell(question, &hidden, answer, verdict)
+    }
+}

@@ -1,0 +1,88 @@
+//! How likely an answer is with what was learned, and how far that is from the model alone.
+
+use ruvllm_kernels::softmax;
+use ruvllm_sona::{Names, Notes};
+
+use super::Learning;
+use super::tenant::Tenant;
+use crate::EngineError;
+use crate::backend::Segment;
+use crate::engine::Engine;
+use crate::model::LogitRows;
+
+/// An answer under a model and what was learned.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerScore {
+    /// Log-probability of each of its tokens by the model alone, in nats.
+    pub alone: Vec<f32>,
+    /// The same with what was learned.
+    pub learned: Vec<f32>,
+    /// Kullback-Leibler divergence of the distribution with what was learned from that of the model alone, in nats, where
+    /// each of the tokens is chosen.
+    pub kl: Vec<f64>,
+}
+
+impl Engine {
+    /// Scores an answer to a prompt, as a request of the tenant that asks `question` would find it. Nothing is learned.
+    ///
+    /// # Errors
+    /// A prompt or an answer of no tokens; as [`Engine::forward`].
+    pub fn score_answer(
+        &mut self,
+        (learning, tenant): (&Learning, &Tenant),
+        (prompt, question): (&[u32], Option<&str>),
+        answer: &[u32],
+    ) -> Result<AnswerScore, EngineError> {
+        let (mut logits, hidden) = self.answer_rows(prompt, answer)?;
+        let (n_vocab, n_embd, softmax) = (self.info().n_vocab, self.info().n_embd, softmax::pick(self.info().isa));
+        let base = logits.clone();
+        let (learned, mut notes) = (tenant.learned(), Notes::default());
+        if let Some(micro) = learned.micro().filter(|micro| micro.n_updates() > 0) {
+            let mut changed = hidden.clone();
+            changed.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
+            self.logits_of(&changed, &mut logits);
+        }
+        prompt.iter().for_each(|&token| notes.read(token));
+        if let Some(question) = question {
+            notes.ask(Names::of(question));
+        }
+        let mut score = AnswerScore::default();
+        let rows = base.chunks_exact(n_vocab).zip(logits.chunks_exact_mut(n_vocab)).zip(hidden.chunks_exact(n_embd));
+        for (((base, row), hidden), &token) in rows.zip(answer) {
+            let log_p = row[token as usize] - softmax.log_sum_exp(row) as f32;
+            notes.adjust(&learned, hidden, row);
+            let (sum, sum_alone) = (softmax.log_sum_exp(row), softmax.log_sum_exp(base));
+            let log_ps = base.iter().zip(&*row).map(|(&b, &x)| (f64::from(b) - sum_alone, f64::from(x) - sum));
+            score
+                .kl
+                .push(log_ps.map(|(b, x)| if b.is_finite() { b.exp() * (b - x) } else { 0.0 }).sum::<f64>().max(0.0));
+            score.alone.push((f64::from(base[token as usize]) - sum_alone) as f32);
+            score.learned.push((f64::from(row[token as usize]) - sum) as f32);
+            notes.accept(&learned, token, log_p, learning.head());
+        }
+        Ok(score)
+    }
+
+    /// Returns the logits that an answer's tokens are chosen by, `[n_answer, n_vocab]`, and the final hidden states that they
+    /// are made of, `[n_answer, n_embd]`.
+    fn answer_rows(&mut self, prompt: &[u32], answer: &[u32]) -> Result<(Vec<f32>, Vec<f32>), EngineError> {
+        let Some(rest) = answer.split_last().map(|(_, rest)| rest).filter(|_| !prompt.is_empty()) else {
+            let line = format!("an answer of {} tokens to a prompt of {}", answer.len(), prompt.len());
+            return Err(EngineError::new(crate::ErrorKind::Prompt, line));
+        };
+        let (tokens, seq) = ([prompt, rest].concat(), self.new_sequence()?);
+        let segment = Segment { seq, tokens: &tokens, logits: LogitRows::Tail(answer.len()) };
+        let rows = self.forward_states(&[segment]).map(|states| (states.logits.to_vec(), states.hidden.to_vec()));
+        self.free_sequence(seq);
+        rows
+    }
+
+    /// Returns the final hidden states that an answer's tokens follow: `[n_answer, n_embd]`, the first of them that of the
+    /// prompt's last token.
+    ///
+    /// # Errors
+    /// A prompt or an answer of no tokens; as [`Engine::forward`].
+    pub fn answer_states(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<f32>, EngineError> {
+        self.answer_rows(prompt, answer).map(|(_, hidden)| hidden)
+    }
+}
