@@ -22,6 +22,7 @@ use crate::auth::{Keys, Tenant};
 use crate::error::{ApiError, Shape};
 use crate::fields::{Field, Given, Refused};
 use crate::grpc;
+use crate::learning;
 use crate::metrics::Metrics;
 use crate::models::{Model, ModelSource, Models};
 use crate::options::{ServerError, ServerOptions};
@@ -244,7 +245,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Every endpoint.
 pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
-    let own = crate::native::ENDPOINTS.iter().chain(adapters::ENDPOINTS);
+    let own = crate::native::ENDPOINTS.iter().chain(adapters::ENDPOINTS).chain(learning::ENDPOINTS);
     crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(own)
 }
 

@@ -276,8 +276,10 @@ impl Choices {
         }
         let place = call.tenant.enter()?;
         let (sender, events) = unbounded_channel();
-        let submit = |(i, request)| {
+        let submit = |(i, request): (usize, GenerateRequest)| {
             let sender = sender.clone();
+            let learner = call.model.learning.as_ref().and_then(|learning| learning.learner(call, i));
+            let request = GenerateRequest { learner, ..request };
             service.submit(request, Box::new(move |event| sender.send((i, event)).is_ok()))
         };
         let tickets: Result<Vec<Ticket>, _> = requests.into_iter().enumerate().map(submit).collect();

@@ -21,6 +21,7 @@ mod error;
 mod fields;
 mod generate;
 mod grpc;
+mod learning;
 mod metrics;
 mod models;
 mod native;

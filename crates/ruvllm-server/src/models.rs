@@ -4,10 +4,12 @@
 //! two are never loaded at once. At most [`ServerOptions::models_max`](crate::ServerOptions) lie in memory: the one that
 //! was used the longest ago makes room, if nobody uses it.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use ruvllm_engine::learning::Learning;
 use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_lora::manager::ManagerStats;
 use tokio::sync::Notify;
@@ -15,6 +17,7 @@ use tokio::sync::Notify;
 use crate::adapters::{AdapterOptions, Adapters};
 use crate::auth::{Keys, Quota};
 use crate::error::ApiError;
+use crate::learning::OfModel;
 use crate::metrics::Metrics;
 use crate::options::{ServerError, ServerOptions};
 use crate::structure::Grammars;
@@ -70,6 +73,17 @@ pub(crate) struct Model {
     pub grammars: Grammars,
     /// What changes it, by name.
     pub adapters: Arc<Adapters>,
+    /// What it was taught, if it is to learn.
+    pub learning: Option<OfModel>,
+}
+
+impl Model {
+    /// Keeps what was learned.
+    pub(crate) fn save_learned(&self) {
+        if let Some(learning) = &self.learning {
+            learning.save(&self.name);
+        }
+    }
 }
 
 /// How a slot stands, for those who ask.
@@ -202,7 +216,10 @@ impl Models {
 
     /// Starts an engine in a slot.
     fn put(&self, slot: &Slot, engine: Engine) -> Result<(), EngineError> {
-        let info = engine.info().clone();
+        let (info, mut engine) = (engine.info().clone(), engine);
+        let learning = self.options.learning.clone().filter(|_| !info.is_encoder);
+        let open = |options| Learning::open(&mut engine, options, &mut |_| ControlFlow::Continue(()));
+        let learning = learning.map(open).transpose()?.map(OfModel::new);
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer };
@@ -215,7 +232,7 @@ impl Models {
         }
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
-        let model = Model { name, service, grammars: Grammars::default(), adapters };
+        let model = Model { name, service, grammars: Grammars::default(), adapters, learning };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
@@ -348,7 +365,12 @@ impl Models {
     async fn unload(&self, slot: &Slot) {
         let Some((model, thread)) = slot.take_unused() else { return };
         model.service.drain(Duration::ZERO);
-        let ended = tokio::task::spawn_blocking(move || thread.join().and_then(|engine| engine.flush_cache()));
+        let of_thread = Arc::clone(&model);
+        let ended = tokio::task::spawn_blocking(move || {
+            let engine = thread.join();
+            of_thread.save_learned();
+            engine.and_then(|engine| engine.flush_cache())
+        });
         if let Ok(Err(error)) = ended.await {
             tracing::error!(model = &*slot.name, %error, "not dropped in order");
         }
@@ -446,8 +468,10 @@ impl Models {
             let state = std::mem::replace(&mut slot.lock().state, State::Unloaded);
             if let State::Loaded(model, thread) = state {
                 model.service.drain(Duration::ZERO);
+                let engine = thread.join();
+                model.save_learned();
                 drop(model);
-                engines.push(thread.join()?);
+                engines.push(engine?);
             }
         }
         Ok(engines)

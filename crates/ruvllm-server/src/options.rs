@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use ruvllm_engine::learning::LearningOptions;
 use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
 
 use crate::auth::KeyOptions;
@@ -17,6 +18,8 @@ pub struct ServerOptions {
     pub sampling: SamplingParams,
     /// Whether tokens are guessed ahead; answers are the same.
     pub speculation: Speculation,
+    /// What is learned from requests, each tenant's for itself; `None` learns nothing.
+    pub learning: Option<LearningOptions>,
     /// How steps of the engine are filled.
     pub scheduler: SchedulerOptions,
     /// Requests that may wait beside those that run; more are answered with 429.
@@ -54,6 +57,7 @@ impl Default for ServerOptions {
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080),
             sampling: SamplingParams::default(),
             speculation: Speculation::default(),
+            learning: None,
             scheduler: SchedulerOptions::default(),
             queue_max: 256,
             models_max: usize::MAX,

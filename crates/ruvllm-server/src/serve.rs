@@ -28,6 +28,8 @@ use crate::tls::Tls;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How many looks later metrics put away what they were told.
 const LOOKS_PER_UPKEEP: u64 = 10;
+/// Looks between two times that what was learned is kept, if something was.
+const LOOKS_PER_SAVE: u64 = 120;
 /// Threads that read and write; what computes has its own.
 const N_THREADS: usize = 2;
 /// How long connections may take to close after the last answer.
@@ -137,6 +139,11 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
         }
         if n.is_multiple_of(LOOKS_PER_UPKEEP) {
             server.metrics.upkeep();
+        }
+        if n.is_multiple_of(LOOKS_PER_SAVE) {
+            let models = server.models.loaded();
+            // Files are written where nobody waits for it.
+            tokio::task::spawn_blocking(move || models.iter().for_each(|model| model.save_learned()));
         }
     }
 }

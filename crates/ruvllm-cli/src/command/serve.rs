@@ -6,11 +6,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
+use ruvllm_engine::learning::LearningOptions;
 use ruvllm_engine::{Engine, LoadOptions};
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions};
 
-use super::{App, lora};
+use super::{App, learn, lora};
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
 use crate::error::{Error, Result};
 use crate::log::{self, LogFormat};
@@ -109,6 +110,9 @@ pub struct ServeArgs {
     /// Most MiB of that for adapters that are ready for use; those that nobody uses give way to keys and values
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = count::<2, { 1 << 24 }>, help_heading = "Adapters")]
     adapter_memory: usize,
+    /// Learn from requests, each key's for itself, and answer with what was learned; POST /v1/learning switches it off for a key
+    #[arg(long, help_heading = "Learning")]
+    learn: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -156,7 +160,7 @@ impl ServeArgs {
     /// A failure if the model cannot be had, the keys cannot be read or the address is taken.
     pub fn run(&self, app: &App) -> Result<()> {
         let options = self.options(app)?;
-        let (names, models) = self.models(app)?;
+        let (names, models) = self.models(app, options.learning.as_ref())?;
         let _log = log::start(
             if self.json { LogFormat::Json } else { self.log_format },
             #[cfg(feature = "otlp")]
@@ -186,7 +190,7 @@ impl ServeArgs {
     }
 
     /// Returns the models and their names; the first is loaded. All are there as files then.
-    fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
+    fn models(&self, app: &App, learning: Option<&LearningOptions>) -> Result<(Vec<String>, Vec<ModelSource>)> {
         if self.alias.len() > self.model.len() {
             let (n, n_models) = (self.alias.len(), self.model.len());
             return Err(Error::usage(format_args!("{n} times --alias for {n_models} of --model; give one for each")));
@@ -204,7 +208,11 @@ impl ServeArgs {
                 draft: if i == 0 { self.speculation.draft(app)? } else { None },
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
-            let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            let mut engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            if let (Some(engine), Some(options)) = (&mut engine, learning) {
+                // The first time that takes a while: here under a progress bar. The server finds it made.
+                learn::open_model(app, engine, options.clone())?;
+            }
             let source = ModelSource::new(&name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
             let source = source.with_adapters(self.adapters(app, &name, i == 0)?);
             models.push(match engine {
@@ -266,6 +274,9 @@ impl ServeArgs {
             idle_timeout: self.idle_timeout.map(seconds),
             sampling: self.sampling.params(),
             speculation: self.speculation.speculate,
+            learning: self
+                .learn
+                .then(|| LearningOptions { folder: Some(app.settings.learned_dir()), ..LearningOptions::default() }),
             scheduler,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },

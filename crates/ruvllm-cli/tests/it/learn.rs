@@ -69,7 +69,7 @@ fn measurements_of_learning_have_their_controls() {
     let written: Value = serde_json::from_slice(&std::fs::read(&out).expect("it was written")).expect("JSON");
     assert_eq!(written, figures);
     let plot = std::fs::read_to_string(out.with_extension("svg")).expect("it was written");
-    assert_eq!(plot.matches("<polyline").count(), 6);
+    assert_eq!(plot.matches("<polyline").count(), 7);
 
     let memory = json(&bench, &["eval", "memory", "--facts", "5", "--unrelated", "4"]);
     assert_eq!((&memory["facts"]["all"]["exact"]["of"], &memory["unrelated_unchanged"]["of"]), (&5.into(), &4.into()));

@@ -98,6 +98,12 @@ pub enum Readout {
     /// One vector of unit length, `[n_embd]`: pooled as the model's file says (the mean where it says nothing), or in another
     /// way.
     Embedding(Option<Pooling>),
+    /// The final hidden states of the last tokens: `[n_last, n_embd]`, of a model that writes text. Those that an answer's tokens
+    /// follow are what [`Tenant::tell`](crate::learning::Tenant::tell) asks for.
+    States {
+        /// How many; no more than there are.
+        n_last: usize,
+    },
     /// How well the second text of a pair fits the first, `[1]`: the logit of a cross-encoder. The first text has this many
     /// of the tokens.
     Score {

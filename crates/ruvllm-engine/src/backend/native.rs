@@ -506,6 +506,15 @@ impl LlmBackend for NativeBackend {
                 let vector = self.pooled(tokens, pooling.unwrap_or(self.model.pooling), adapters)?;
                 Ok(embedding::unit(vector))
             }
+            Readout::States { n_last } => {
+                let seq = self.new_adapted_sequence(adapters)?;
+                let segment = Segment { seq, tokens, logits: LogitRows::TailOfStates(0) };
+                let states = self.forward_states(&[segment]).map(|states| states.hidden.to_vec());
+                self.free_sequence(seq);
+                let (mut states, n_embd) = (states?, self.model.hparams.n_embd);
+                states.drain(..states.len() - n_last.min(tokens.len()) * n_embd);
+                Ok(states)
+            }
             Readout::Score { .. } if self.model.ranker.is_none() => {
                 let line = format!("model '{}' scores no pairs of texts; use a cross-encoder", self.info.name);
                 Err(EngineError::new(ErrorKind::Unsupported, line))

@@ -99,7 +99,10 @@ impl Tenant {
         let learned = match bytes {
             Some(bytes) => {
                 let (calibration, learn) = (Arc::clone(&shared.calibration), shared.options.learn);
-                Learned::restore(&bytes, calibration, learn, shared.isa)?
+                Learned::restore(&bytes, calibration, learn, shared.isa).map_err(|error| {
+                    let line = format!("what tenant '{name}' has learned cannot be read: {error}");
+                    EngineError::new(ErrorKind::Learning, line).with_source(error)
+                })?
             }
             None => shared.empty()?,
         };
@@ -269,19 +272,24 @@ impl Tenant {
     fn work(&self) {
         let _working = Working(self);
         loop {
-            let (mut learned, items) = {
+            let (known, items) = {
                 let mut state = self.state();
                 if state.queue.is_empty() {
                     state.is_working = false;
                     return;
                 }
-                (Learned::clone(&state.learned), std::mem::take(&mut state.queue))
+                (Arc::clone(&state.learned), std::mem::take(&mut state.queue))
             };
+            let mut learned = Learned::clone(&known);
             for item in items {
                 take_in(&mut learned, item);
             }
             let mut state = self.state();
-            (state.learned, state.is_changed) = (Arc::new(learned), true);
+            state.is_changed = true;
+            let before = std::mem::replace(&mut state.learned, Arc::new(learned));
+            drop(state);
+            // Giving memory back takes a while too.
+            drop(before);
         }
     }
 

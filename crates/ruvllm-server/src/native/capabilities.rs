@@ -14,7 +14,7 @@ const STATUSES: &[(u16, &str)] = &[
     (400, "the request cannot be honoured; the message names the field"),
     (401, "no API key, or one that is not known"),
     (403, "the key may not do this"),
-    (404, "the model or the adapter is not known here"),
+    (404, "the model, the adapter or the answer is not known here"),
     (408, "the body took too long"),
     (413, "the body is too large"),
     (415, "the body is not application/json"),

@@ -98,14 +98,15 @@ const fn variant(name: &'static str, has_memory: bool, has_micro: bool) -> Varia
     Variant { name, has_memory, has_micro, is_by_document: false, is_shuffled: false }
 }
 
-/// What is compared: each mechanism alone, both, both kept from the document at hand, and both taught nonsense.
-const VARIANTS: [Variant; 6] = [
+/// What is compared: each mechanism alone, both, what is kept from the document at hand, and what is taught nonsense.
+const VARIANTS: [Variant; 7] = [
     variant("all", true, true),
     variant("memory", true, false),
     variant("micro", false, true),
     Variant { is_by_document: true, ..variant("memory, earlier files", true, false) },
     Variant { is_by_document: true, ..variant("all, earlier files", true, true) },
-    Variant { is_shuffled: true, ..variant("shuffled", true, true) },
+    Variant { is_shuffled: true, ..variant("memory, shuffled", true, false) },
+    Variant { is_shuffled: true, ..variant("all, shuffled", true, true) },
 ];
 
 /// A stream or another text as tokens.

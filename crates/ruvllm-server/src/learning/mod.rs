@@ -1,0 +1,107 @@
+//! Learning: who learns from what is asked, and the endpoints by which people judge, correct and look.
+
+mod endpoints;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ruvllm_engine::learning::{self, Learning};
+use ruvllm_engine::{EngineError, Learner};
+use serde_json::Value;
+
+use crate::app::Call;
+use crate::auth::Tenant;
+use crate::fields::Given;
+
+pub(crate) use endpoints::ENDPOINTS;
+
+/// What a model is taught, and by whom.
+pub(crate) struct OfModel {
+    learning: Learning,
+    /// Tenants that have switched it off.
+    off: Mutex<HashSet<u64>>,
+}
+
+impl OfModel {
+    pub(crate) fn new(learning: Learning) -> OfModel {
+        OfModel { learning, off: Mutex::default() }
+    }
+
+    fn off(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.off.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a tenant's requests teach, and see what they taught.
+    pub(crate) fn is_on(&self, tenant: &Tenant) -> bool {
+        !self.off().contains(&tenant.id)
+    }
+
+    fn set(&self, tenant: &Tenant, is_on: bool) {
+        match is_on {
+            true => self.off().remove(&tenant.id),
+            false => self.off().insert(tenant.id),
+        };
+    }
+
+    /// Returns what a tenant has learned.
+    ///
+    /// # Errors
+    /// It cannot be read, or another process has it.
+    fn tenant(&self, tenant: &Tenant) -> Result<Arc<learning::Tenant>, EngineError> {
+        self.learning.tenant(&name_of(tenant))
+    }
+
+    /// Returns what a request learns by, if it does: requests with adapters are of another model.
+    pub(crate) fn learner(&self, call: &Call, choice: usize) -> Option<Arc<dyn Learner>> {
+        if !call.adapters.is_empty() || !self.is_on(&call.tenant) {
+            return None;
+        }
+        match self.tenant(&call.tenant) {
+            Ok(tenant) => Some(tenant.learner(question(&call.given).as_deref(), Some(&answer_id(&call.id, choice)))),
+            Err(error) => {
+                // An answer without what was learned is better than none.
+                tracing::error!(model = &*call.model.name, %error, "nothing is learned");
+                None
+            }
+        }
+    }
+
+    /// Waits until everything is taken in, and keeps it.
+    pub(crate) fn save(&self, model: &str) {
+        if let Err(error) = self.learning.save() {
+            tracing::error!(model, %error, "what was learned is not kept");
+        }
+    }
+}
+
+/// Returns what a tenant is called where it is kept: its name, or a number where that makes no name of a file.
+fn name_of(tenant: &Tenant) -> String {
+    let is_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    match &*tenant.name {
+        "" => "everybody".to_owned(),
+        name if name.len() <= 40 && name.chars().all(is_char) => format!("key.{name}"),
+        _ => format!("id.{:016x}", tenant.id),
+    }
+}
+
+/// Returns what the engine calls an answer of a request.
+fn answer_id(call: &str, choice: usize) -> String {
+    match choice {
+        0 => call.to_owned(),
+        choice => format!("{call}.{choice}"),
+    }
+}
+
+/// Returns what is asked: the last text of the user's, or the prompt.
+fn question(given: &Given) -> Option<String> {
+    let messages = given.list("messages").or(given.list("input"));
+    let of_user = |message: &&Value| message["role"] == "user";
+    let last = messages.and_then(|messages| messages.iter().rev().find(of_user)).map(|message| &message["content"]);
+    match last {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Array(parts)) => {
+            Some(parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"))
+        }
+        _ => given.text("input").or(given.text("prompt")).map(str::to_owned),
+    }
+}
