@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use ruvllm_engine::witness::Recorder;
 use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_lora::manager::ManagerStats;
 use tokio::sync::Notify;
@@ -17,7 +18,9 @@ use crate::auth::{Keys, Quota};
 use crate::error::ApiError;
 use crate::metrics::Metrics;
 use crate::options::{ServerError, ServerOptions};
+use crate::routing::AUTO;
 use crate::structure::Grammars;
+use crate::witness::Witness;
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -70,6 +73,8 @@ pub(crate) struct Model {
     pub grammars: Grammars,
     /// What changes it, by name.
     pub adapters: Arc<Adapters>,
+    /// Puts its answers on record.
+    pub recorder: Option<Recorder>,
 }
 
 /// How a slot stands, for those who ask.
@@ -160,6 +165,7 @@ pub(crate) struct Models {
     options: ServerOptions,
     metrics: Arc<Metrics>,
     keys: Arc<Keys>,
+    witness: Option<Arc<Witness>>,
     /// Held while memory is made room in and filled.
     memory: tokio::sync::Mutex<()>,
 }
@@ -174,12 +180,14 @@ impl Models {
         options: &ServerOptions,
         metrics: &Arc<Metrics>,
         keys: &Arc<Keys>,
+        witness: Option<Arc<Witness>>,
     ) -> Result<Models, ServerError> {
         let mut models = Models {
             slots: Vec::new(),
             options: options.clone(),
             metrics: Arc::clone(metrics),
             keys: Arc::clone(keys),
+            witness,
             memory: tokio::sync::Mutex::new(()),
         };
         for ModelSource { name, engine, load, adapters } in sources {
@@ -208,6 +216,7 @@ impl Models {
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
+        let recorder = self.witness.as_ref().map(|witness| witness.recorder(&engine)).transpose()?;
         let (service, thread) = Service::start(engine, options)?;
         service.share_memory(&adapters)?;
         for (tenant, quota) in quotas {
@@ -215,7 +224,7 @@ impl Models {
         }
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
-        let model = Model { name, service, grammars: Grammars::default(), adapters };
+        let model = Model { name, service, grammars: Grammars::default(), adapters, recorder };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
@@ -253,6 +262,11 @@ impl Models {
             Some((model, adapter)) if !name.is_some_and(is_model) && is_model(model) => (Some(model), Some(adapter)),
             _ => (name, None),
         }
+    }
+
+    /// Returns whether a model is called so.
+    pub(crate) fn is_served(&self, name: &str) -> bool {
+        self.slots.iter().any(|slot| *slot.name == *name)
     }
 
     /// Returns the model of this name, or the first, loading it if it is not there.
@@ -293,7 +307,10 @@ impl Models {
     pub(crate) fn unknown(&self, name: &str) -> ApiError {
         let names: Vec<String> = self.slots.iter().map(|slot| format!("'{}'", slot.name)).collect();
         let verb = if names.len() == 1 { "is" } else { "are" };
-        let line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
+        let mut line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
+        if name == AUTO {
+            line.push_str(", and --router DIR lets the server choose");
+        }
         let error = ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found");
         ApiError { param: Some("model".to_owned()), ..error }
     }

@@ -12,3 +12,4 @@ mod reference;
 mod refusals;
 mod tls;
 mod tools;
+mod witness;
