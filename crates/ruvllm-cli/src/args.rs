@@ -10,8 +10,8 @@ use ruvllm_engine::{
 use ruvllm_kvcache::disk;
 
 use crate::command::{
-    App, bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, pull, read_text, rm, run,
-    serve, show, tokenize,
+    App, bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, pull, read_text, rm, route,
+    run, serve, session, show, tokenize, witness,
 };
 use crate::env::Settings;
 use crate::error::{Error, Result};
@@ -69,8 +69,14 @@ pub enum Command {
     Lora(lora::LoraCommand),
     /// Teach a model texts and corrections
     Learn(learn::LearnArgs),
-    /// Measure what learning gains and costs
+    /// Measure learning, routing, roles and embeddings
     Eval(eval::EvalCommand),
+    /// Say which model should answer a query, and learn that from outcomes
+    Route(route::RouteCommand),
+    /// List and forget the conversations that a server knows
+    Session(session::SessionCommand),
+    /// List, check, run again and export what a server put on record
+    Witness(witness::WitnessCommand),
     /// Turn text into token ids
     Tokenize(tokenize::TokenizeArgs),
     /// Turn texts into vectors
@@ -412,6 +418,11 @@ fn non_negative(text: &str) -> std::result::Result<f32, String> {
 
 fn positive(text: &str) -> std::result::Result<f32, String> {
     float(text, |value| value > 0.0 && value.is_finite(), "a number above 0")
+}
+
+/// Reads a share.
+pub fn fraction(text: &str) -> std::result::Result<f32, String> {
+    probability(text)
 }
 
 fn probability(text: &str) -> std::result::Result<f32, String> {

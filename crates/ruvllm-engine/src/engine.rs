@@ -69,6 +69,15 @@ impl Engine {
         self.backend.info()
     }
 
+    /// Returns a hash of every byte of the model's files: what tells the model from all others. The first time the files
+    /// are read again, a second for some gigabytes.
+    ///
+    /// # Errors
+    /// They cannot be read any more.
+    pub fn content_hash(&self) -> Result<[u8; 32], EngineError> {
+        self.backend.content_hash()
+    }
+
     /// Returns the tokenizer, building it the first time.
     ///
     /// # Errors

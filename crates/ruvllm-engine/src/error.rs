@@ -22,6 +22,8 @@ pub enum ErrorKind {
     Grammar,
     /// An adapter cannot be read, or does not fit the model.
     Adapter,
+    /// A router cannot be read or written, or does not fit the query.
+    Routing,
     /// The folder of the cache or a session in it cannot be used.
     Cache,
     /// What was learned cannot be read, kept, or does not fit the model.

@@ -34,6 +34,7 @@ pub mod learning;
 mod model;
 mod perplexity;
 mod request;
+mod routing;
 mod sampler;
 mod scheduler;
 mod scope;
@@ -47,6 +48,7 @@ pub mod tokenizer;
 pub mod tools;
 #[cfg(feature = "train")]
 mod train;
+pub mod witness;
 
 pub use adapters::{AdapterLoader, HeadWeights};
 pub use backend::{
@@ -61,6 +63,7 @@ pub use learner::{Learner, Lesson};
 pub use model::{LoadProgress, LogitRows, Pooling, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
+pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
 pub use ruvllm_lora::micro::MicroLora;

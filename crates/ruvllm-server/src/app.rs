@@ -1,5 +1,6 @@
 //! The endpoints, and the way of a request through them: key, body, table of fields, handler, answer.
 
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, 
 use axum::routing::{MethodFilter, on};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
-use ruvllm_engine::{AdapterSet, Engine};
+use ruvllm_engine::{AdapterSet, EmbedderName, Engine, ModelRouter};
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
@@ -27,6 +28,9 @@ use crate::metrics::Metrics;
 use crate::models::{Model, ModelSource, Models};
 use crate::options::{ServerError, ServerOptions};
 use crate::page;
+use crate::routing;
+use crate::sessions;
+use crate::witness::{self, Witness};
 
 /// What a handler gives, some time.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send>>;
@@ -84,7 +88,8 @@ pub(crate) struct Plain {
 impl Plain {
     /// Returns what stands behind `prefix` in the path.
     pub(crate) fn path_behind(&self, prefix: &str) -> String {
-        self.uri.path().trim_start_matches(prefix).replace("%3A", ":").replace("%2F", "/")
+        let path = self.uri.path();
+        unescaped(path.strip_prefix(prefix).unwrap_or(path))
     }
 }
 
@@ -98,6 +103,8 @@ pub(crate) struct Call {
     pub adapters: AdapterSet,
     pub tenant: Tenant,
     pub given: Given,
+    /// Which model was chosen and why, if the server chose.
+    pub routing: Option<String>,
     /// Names the request in the log and in the header `x-request-id`.
     pub id: String,
     /// When its time is over.
@@ -114,6 +121,10 @@ pub struct Server {
     /// When it started, in seconds since 1970.
     pub(crate) created_s: u64,
     pub(crate) keys: Arc<Keys>,
+    /// Chooses the model where a request leaves that open.
+    pub(crate) router: Option<Arc<ModelRouter>>,
+    /// Where answers are put on record.
+    pub(crate) witness: Option<Arc<Witness>>,
     is_stopping: AtomicBool,
     n_calls: AtomicU64,
     /// Makes ids of this process differ from those of others.
@@ -131,11 +142,13 @@ impl Server {
             return Err(ServerError::new(format!("'{origin}' is no origin; use one like https://example.org, or *")));
         }
         let metrics = Arc::new(Metrics::new());
-        let models = Arc::new(Models::new(models, &options, &metrics, &keys)?);
+        let witness = options.witness.as_ref().map(Witness::open).transpose()?.map(Arc::new);
+        let models = Arc::new(Models::new(models, &options, &metrics, &keys, witness.clone())?);
+        let router = options.router.as_deref().map(|folder| open_router(folder, &models)).transpose()?.map(Arc::new);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
         let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
-        Ok(Arc::new(Server { models, options, metrics, created_s, keys, is_stopping, n_calls, nonce }))
+        Ok(Arc::new(Server { models, options, metrics, created_s, keys, router, witness, is_stopping, n_calls, nonce }))
     }
 
     /// Takes no requests from now on, and ends after `limit` those that are not over by then.
@@ -157,9 +170,13 @@ impl Server {
     /// Ends the engines, and returns those that are loaded.
     ///
     /// # Errors
-    /// An engine's thread broke.
+    /// An engine's thread broke, or the witness log could not be written.
     pub fn join(&self) -> Result<Vec<Engine>, ServerError> {
-        self.models.join()
+        let engines = self.models.join();
+        if let Some(witness) = &self.witness {
+            witness.log.flush()?;
+        }
+        engines
     }
 
     /// Returns a request's model, once it is loaded.
@@ -219,7 +236,7 @@ impl Server {
                 .allow_origin(origins)
                 .allow_methods([Method::GET, Method::POST, Method::DELETE])
                 .allow_headers(headers.collect::<Vec<_>>())
-                .expose_headers([REQUEST_ID, header::RETRY_AFTER])
+                .expose_headers([REQUEST_ID, header::RETRY_AFTER, routing::CHOSEN, routing::REASON])
                 .max_age(Duration::from_secs(3600)),
         )
     }
@@ -245,7 +262,13 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Every endpoint.
 pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
-    let own = crate::native::ENDPOINTS.iter().chain(adapters::ENDPOINTS).chain(learning::ENDPOINTS);
+    let own = crate::native::ENDPOINTS
+        .iter()
+        .chain(adapters::ENDPOINTS)
+        .chain(witness::ENDPOINTS)
+        .chain(routing::ENDPOINTS)
+        .chain(sessions::ENDPOINTS)
+        .chain(learning::ENDPOINTS);
     crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(own)
 }
 
@@ -324,7 +347,12 @@ async fn handle(
         }
         Run::Model(run) => {
             let call = Call::new(server, caller, given, deadline, (id, span)).await?;
-            run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await
+            let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
+            let mut response = run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await?;
+            if let Some((model, reason)) = chosen {
+                routing::tell(response.headers_mut(), &model, &reason);
+            }
+            Ok(response)
         }
     }
 }
@@ -341,7 +369,14 @@ impl Call {
         deadline: Option<Instant>,
         (id, span): (&str, &tracing::Span),
     ) -> Result<Call, ApiError> {
-        let (name, adapter) = server.models.split(given.text("model"));
+        let decision = match server.is_routed(given.text("model")) {
+            true => Some(server.decide(&given, deadline).await?),
+            false => None,
+        };
+        let (name, adapter) = match &decision {
+            Some(decision) => (Some(decision.model.as_str()), None),
+            None => server.models.split(given.text("model")),
+        };
         let model = server.model(name, deadline).await?;
         let model_name = match adapter {
             None => Arc::clone(&model.name),
@@ -351,8 +386,9 @@ impl Call {
             }
         };
         span.record("model", &*model_name);
+        let routing = decision.map(|decision| decision.choice.reason);
         let (server, id, span, adapters) = (Arc::clone(server), id.to_owned(), span.clone(), AdapterSet::default());
-        Ok(Call { server, model, model_name, adapters, tenant, given, id, deadline, span })
+        Ok(Call { server, model, model_name, adapters, tenant, given, routing, id, deadline, span })
     }
 
     /// Brings the adapters that the request names.
@@ -363,6 +399,38 @@ impl Call {
         let adapters = adapters::of_request(&self).await?;
         Ok(Call { adapters, ..self })
     }
+}
+
+/// Reads a router, and checks that all that it can choose is served.
+fn open_router(folder: &Path, models: &Models) -> Result<ModelRouter, ServerError> {
+    let router = ModelRouter::open(folder)?;
+    let embedder = match &router.embedder {
+        EmbedderName::Hashed(_) => None,
+        EmbedderName::Model(name, _) => Some(name),
+    };
+    let mut needed = router.models.iter().map(|model| &model.name).chain(embedder);
+    match needed.find(|name| !models.is_served(name)) {
+        None => Ok(router),
+        Some(name) => {
+            let line = format!(
+                "the router in {} needs the model '{name}', which is not served; add it by that name",
+                folder.display()
+            );
+            Err(ServerError::new(line))
+        }
+    }
+}
+
+/// Returns a text with its percent escapes resolved (RFC 3986, 2.1); what is no escape stays.
+fn unescaped(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&first, behind)) = rest.split_first() {
+        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits.filter(|_| first == b'%').and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The server takes no requests any more.

@@ -12,7 +12,9 @@ use crate::app::Call;
 use crate::auth::Place;
 use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, optional};
+use crate::sessions::{SESSION, Turn};
 use crate::structure::STRUCTURED_OUTPUTS;
+use crate::witness::Pending;
 
 const STOP: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text, 0, 16)]);
 
@@ -75,7 +77,7 @@ const SAMPLER: Kind =
 pub(crate) const MODEL: Field = optional(
     "model",
     Kind::Text,
-    "the served model, by the name that /v1/models lists, or model:adapter; it may be left out",
+    "the served model, by the name that /v1/models lists, or model:adapter; it may be left out; auto lets a router choose",
 );
 pub(crate) const STREAM: Field = optional("stream", Kind::Bool, "send the answer in pieces, as server-sent events");
 pub(crate) const TRUNCATION: Field = optional(
@@ -109,6 +111,7 @@ pub(crate) const GENERATION: &[Field] = &[
     TIMEOUT,
     PRIORITY,
     STRUCTURED_OUTPUTS,
+    SESSION,
     USER,
 ];
 
@@ -259,6 +262,8 @@ pub(crate) struct Choices {
     _tickets: Vec<Ticket>,
     place: Place,
     span: tracing::Span,
+    /// The conversation that it is a turn of.
+    turn: Option<Turn>,
 }
 
 impl Choices {
@@ -274,13 +279,18 @@ impl Choices {
                 format!("{n} answers in one request are more than the {n_max} that the server holds; ask for fewer");
             return Err(ApiError::new(StatusCode::BAD_REQUEST, line));
         }
-        let place = call.tenant.enter()?;
+        let (place, turn) = (call.tenant.enter()?, Turn::of(call)?);
         let (sender, events) = unbounded_channel();
         let submit = |(i, request): (usize, GenerateRequest)| {
-            let sender = sender.clone();
             let learner = call.model.learning.as_ref().and_then(|learning| learning.learner(call, i));
-            let request = GenerateRequest { learner, ..request };
-            service.submit(request, Box::new(move |event| sender.send((i, event)).is_ok()))
+            let mut request = GenerateRequest { learner, ..request };
+            let (sender, record) = (sender.clone(), Pending::begin(call, i, &mut request));
+            let of_engine = record.clone();
+            let sink = move |event| {
+                of_engine.see(&event);
+                sender.send((i, event)).is_ok()
+            };
+            service.submit(request, Box::new(sink)).map_err(|error| record.refused(error))
         };
         let tickets: Result<Vec<Ticket>, _> = requests.into_iter().enumerate().map(submit).collect();
         let tickets = tickets.map_err(|error| with_retry(call, error.into()))?;
@@ -292,6 +302,7 @@ impl Choices {
             _tickets: tickets,
             place,
             span: call.span.clone(),
+            turn,
         })
     }
 
@@ -334,6 +345,9 @@ impl Choices {
         self.n_written += summary.tokens.len();
         if self.n_open > 0 {
             return;
+        }
+        if let Some(turn) = self.turn.take() {
+            turn.end(summary);
         }
         self.span.record("prompt_tokens", summary.prompt_tokens.len());
         self.span.record("cached_tokens", timings.cached_tokens);

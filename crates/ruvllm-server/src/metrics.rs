@@ -8,6 +8,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use ruvllm_engine::{EngineError, GenerationSummary, Observer, ServiceStats, Step};
 use ruvllm_lora::manager::ManagerStats;
+use ruvllm_sona::witness::LogStats;
 
 /// Bounds of the histograms of times, in seconds.
 const SECONDS: [f64; 18] =
@@ -42,6 +43,10 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Gauge, "ruvllm_adapter_bytes", "bytes of hot adapters, those in use that were replaced among them"),
     (Type::Gauge, "ruvllm_adapter_committed_bytes", "bytes of the memory for keys and values that adapters have"),
     (Type::Gauge, "ruvllm_adapter_bytes_max", "bytes that hot adapters may take"),
+    (Type::Counter, "ruvllm_witness_records_total", "records that the witness log has written"),
+    (Type::Counter, "ruvllm_witness_lost_total", "records that found its queue full; the chain counts them too"),
+    (Type::Counter, "ruvllm_witness_failed_batches_total", "batches that could not be written; their records wait"),
+    (Type::Gauge, "ruvllm_witness_waiting", "records that wait to be written"),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -213,6 +218,14 @@ impl Metrics {
         count("ruvllm_adapter_requests_total", &[label, ("found", "hot")], now.n_hits, before.n_hits);
         count("ruvllm_adapter_requests_total", &[label, ("found", "loaded")], now.n_loads, before.n_loads);
         count("ruvllm_adapter_evictions_total", &[label], now.n_evictions, before.n_evictions);
+    }
+
+    /// Tells what the witness log has done.
+    pub(crate) fn tell_witness(&self, stats: &LogStats) {
+        self.counter("ruvllm_witness_records_total", &[]).absolute(stats.n_written);
+        self.counter("ruvllm_witness_lost_total", &[]).absolute(stats.n_lost);
+        self.counter("ruvllm_witness_failed_batches_total", &[]).absolute(stats.n_failed_batches);
+        self.gauge("ruvllm_witness_waiting", &[]).set(stats.n_queued as f64);
     }
 
     /// Returns the text of `/metrics`.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use ruvllm_engine::learning::Learning;
+use ruvllm_engine::witness::Recorder;
 use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_lora::manager::ManagerStats;
 use tokio::sync::Notify;
@@ -20,7 +21,9 @@ use crate::error::ApiError;
 use crate::learning::OfModel;
 use crate::metrics::Metrics;
 use crate::options::{ServerError, ServerOptions};
+use crate::routing::AUTO;
 use crate::structure::Grammars;
+use crate::witness::Witness;
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -75,6 +78,8 @@ pub(crate) struct Model {
     pub adapters: Arc<Adapters>,
     /// What it was taught, if it is to learn.
     pub learning: Option<OfModel>,
+    /// Puts its answers on record.
+    pub recorder: Option<Recorder>,
 }
 
 impl Model {
@@ -174,6 +179,7 @@ pub(crate) struct Models {
     options: ServerOptions,
     metrics: Arc<Metrics>,
     keys: Arc<Keys>,
+    witness: Option<Arc<Witness>>,
     /// Held while memory is made room in and filled.
     memory: tokio::sync::Mutex<()>,
 }
@@ -188,12 +194,14 @@ impl Models {
         options: &ServerOptions,
         metrics: &Arc<Metrics>,
         keys: &Arc<Keys>,
+        witness: Option<Arc<Witness>>,
     ) -> Result<Models, ServerError> {
         let mut models = Models {
             slots: Vec::new(),
             options: options.clone(),
             metrics: Arc::clone(metrics),
             keys: Arc::clone(keys),
+            witness,
             memory: tokio::sync::Mutex::new(()),
         };
         for ModelSource { name, engine, load, adapters } in sources {
@@ -225,6 +233,7 @@ impl Models {
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
+        let recorder = self.witness.as_ref().map(|witness| witness.recorder(&engine)).transpose()?;
         let (service, thread) = Service::start(engine, options)?;
         service.share_memory(&adapters)?;
         for (tenant, quota) in quotas {
@@ -232,7 +241,7 @@ impl Models {
         }
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
-        let model = Model { name, service, grammars: Grammars::default(), adapters, learning };
+        let model = Model { name, service, grammars: Grammars::default(), adapters, learning, recorder };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
@@ -270,6 +279,11 @@ impl Models {
             Some((model, adapter)) if !name.is_some_and(is_model) && is_model(model) => (Some(model), Some(adapter)),
             _ => (name, None),
         }
+    }
+
+    /// Returns whether a model is called so.
+    pub(crate) fn is_served(&self, name: &str) -> bool {
+        self.slots.iter().any(|slot| *slot.name == *name)
     }
 
     /// Returns the model of this name, or the first, loading it if it is not there.
@@ -310,7 +324,10 @@ impl Models {
     pub(crate) fn unknown(&self, name: &str) -> ApiError {
         let names: Vec<String> = self.slots.iter().map(|slot| format!("'{}'", slot.name)).collect();
         let verb = if names.len() == 1 { "is" } else { "are" };
-        let line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
+        let mut line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
+        if name == AUTO {
+            line.push_str(", and --router DIR lets the server choose");
+        }
         let error = ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found");
         ApiError { param: Some("model".to_owned()), ..error }
     }

@@ -192,6 +192,9 @@ fn version(_: Plain) -> Answer {
 fn metrics(call: Plain) -> Answer {
     Box::pin(async move {
         call.server.models.tell_all();
+        if let Some(witness) = &call.server.witness {
+            call.server.metrics.tell_witness(&witness.stats());
+        }
         let mut response = Response::new(Body::from(call.server.metrics.render()));
         let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, format);

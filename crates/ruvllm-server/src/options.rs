@@ -1,6 +1,7 @@
 //! How a server runs.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ruvllm_engine::learning::LearningOptions;
@@ -8,6 +9,7 @@ use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
 
 use crate::auth::KeyOptions;
 use crate::tls::TlsOptions;
+use crate::witness::WitnessOptions;
 
 /// How a server runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +32,10 @@ pub struct ServerOptions {
     pub idle_timeout: Option<Duration>,
     /// Who may ask.
     pub keys: KeyOptions,
+    /// The folder of a router that chooses among the models for requests of the model `auto`; `None` for none.
+    pub router: Option<PathBuf>,
+    /// Where each answer is put on record; `None` for nowhere.
+    pub witness: Option<WitnessOptions>,
     /// Encrypts connections.
     pub tls: Option<TlsOptions>,
     /// Web pages of these origins may ask, `*` for all; none by default.
@@ -63,6 +69,8 @@ impl Default for ServerOptions {
             models_max: usize::MAX,
             idle_timeout: None,
             keys: KeyOptions::default(),
+            router: None,
+            witness: None,
             tls: None,
             cors_origins: Vec::new(),
             body_bytes_max: 8 << 20,
@@ -98,6 +106,12 @@ impl std::fmt::Display for ServerError {
 impl std::error::Error for ServerError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| &**source as _)
+    }
+}
+
+impl From<ruvllm_sona::SonaError> for ServerError {
+    fn from(error: ruvllm_sona::SonaError) -> ServerError {
+        ServerError { line: format!("the witness log: {error}"), source: Some(Box::new(error)) }
     }
 }
 

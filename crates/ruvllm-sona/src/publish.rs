@@ -90,8 +90,9 @@ impl PublicationGate {
     pub fn judge(&self, target: &Paired, controls: &[Paired]) -> Result<Judgement, SonaError> {
         let PublicationGate { rise_max, confidence, n_blocks_min } = *self;
         if !(confidence > 0.5 && confidence < 1.0 && rise_max >= 0.0) || n_blocks_min < 2 {
-            let line =
-                format!("a gate of {rise_max} at {confidence} of {n_blocks_min} blocks; choose 0.01, 0.975 and 8 or so");
+            let line = format!(
+                "a gate of {rise_max} at {confidence} of {n_blocks_min} blocks; choose 0.01, 0.975 and 8 or so"
+            );
             return Err(SonaError::new(SonaErrorKind::Value, line));
         }
         let target = self.change(target)?;

@@ -12,6 +12,7 @@
 //! sessions.save("acme", "taxes", &Session { context: vec![0.0, 1.0], ..Session::default() }, 2_000)?;
 //!
 //! assert_eq!(sessions.recover("acme", "trip to Oslo")?.expect("it was saved").kv, "kv-17");
+//! assert_eq!(sessions.list("acme"), [("taxes".into(), 2_000), ("trip to Oslo".into(), 1_000)]);
 //! assert_eq!(sessions.of_user("acme", "ada"), ["trip to Oslo"]);
 //! assert_eq!(sessions.nearest("acme", &[0.9, 0.0], 1)?[0].0, "trip to Oslo");
 //! assert_eq!(sessions.expire(1_500)?, 1);
@@ -161,6 +162,24 @@ impl SessionIndex {
         state.map(|bytes| Ok(Session::from_bytes(&bytes)?.0)).transpose()
     }
 
+    /// Returns whose sessions there are, sorted.
+    pub fn tenants(&self) -> Vec<String> {
+        let tenants = self.read();
+        let mut names: Vec<String> =
+            tenants.iter().filter(|(_, tenant)| !tenant.sessions.is_empty()).map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// Returns the names of a tenant's sessions and when each was used last (Unix milliseconds), the latest first.
+    pub fn list(&self, tenant: &str) -> Vec<(String, u64)> {
+        let tenants = self.read();
+        let sessions = tenants.get(tenant).into_iter().flat_map(|tenant| &tenant.sessions);
+        let mut all: Vec<(String, u64)> = sessions.map(|(id, known)| (id.clone(), known.used_ms)).collect();
+        all.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        all
+    }
+
     /// Returns how many sessions a tenant has.
     pub fn len(&self, tenant: &str) -> usize {
         self.read().get(tenant).map_or(0, |tenant| tenant.sessions.len())
@@ -200,13 +219,14 @@ impl SessionIndex {
         self.remove_where(|_, known| known.used_ms < before_ms)
     }
 
-    /// Forgets all sessions of a tenant; returns how many.
+    /// Forgets all sessions of a tenant, on the disk as well; returns how many.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn forget_tenant(&self, tenant: &str) -> Result<usize, SonaError> {
         let n = self.remove_where(|name, _| name == tenant)?;
         self.write().remove(tenant);
+        self.store.scrub()?;
         Ok(n)
     }
 

@@ -275,6 +275,11 @@ fn unix_s(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Returns the time of now in Unix milliseconds.
+pub(super) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
 /// Returns a time to the minute, in UTC.
 fn minute(time: SystemTime) -> String {
     timestamp(unix_s(time)).replace('T', " ").chars().take(16).collect()
@@ -285,7 +290,7 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
 }
 
 /// Reads an age: a number and s, m, h, d or w.
-fn age(text: &str) -> Result<Duration, String> {
+pub(super) fn age(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400), ("w", 604_800)];
     let read = |(unit, seconds): (&str, u64)| text.strip_suffix(unit)?.parse::<u64>().ok()?.checked_mul(seconds);
     let seconds = units.into_iter().find_map(read);

@@ -14,10 +14,13 @@ pub mod perplexity;
 pub mod pull;
 pub mod resume;
 pub mod rm;
+pub mod route;
 pub mod run;
 pub mod serve;
+pub mod session;
 pub mod show;
 pub mod tokenize;
+pub mod witness;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

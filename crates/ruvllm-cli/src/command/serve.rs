@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ruvllm_engine::learning::LearningOptions;
 use ruvllm_engine::{Engine, LoadOptions};
 use ruvllm_lora::manager::check_name;
-use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions};
+use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
 use super::{App, learn, lora};
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
@@ -113,6 +113,24 @@ pub struct ServeArgs {
     /// Learn from requests, each key's for itself, and answer with what was learned; POST /v1/learning switches it off for a key
     #[arg(long, help_heading = "Learning")]
     learn: bool,
+    /// Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto'
+    #[arg(long, value_name = "DIR", help_heading = "Server")]
+    router: Option<PathBuf>,
+    /// Folder where each answer is put on record, in a chain that shows when somebody touched it [default: nowhere]
+    #[arg(long, value_name = "DIR", help_heading = "Witness log")]
+    witness: Option<PathBuf>,
+    /// What of prompts and answers is kept: digests, or their tokens too, which replaying needs
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Kept::Digests, requires = "witness", help_heading = "Witness log")]
+    witness_keep: Kept,
+    /// File for the newest anchor, best on another disk [default: anchor in that folder]
+    #[arg(long, value_name = "FILE", requires = "witness", help_heading = "Witness log")]
+    witness_anchor: Option<PathBuf>,
+    /// File with 32 random bytes or 64 hexadecimal digits: the log is encrypted with them
+    #[arg(long, value_name = "FILE", requires = "witness", help_heading = "Witness log")]
+    witness_key: Option<PathBuf>,
+    /// Let only every tenth batch wait for the disk; what a crash takes along is the last seconds
+    #[arg(long, requires = "witness", help_heading = "Witness log")]
+    witness_relaxed: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -127,6 +145,13 @@ pub struct ServeArgs {
     /// Write the log and where the server listens as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The values of `--witness-keep`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kept {
+    Digests,
+    Tokens,
 }
 
 /// An adapter, what to call it, and which model it is for.
@@ -280,6 +305,8 @@ impl ServeArgs {
             scheduler,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },
+            router: self.router.clone(),
+            witness: self.witness(),
             tls: self.tls_cert.clone().zip(self.tls_key.clone()).map(|(cert, key)| TlsOptions { cert, key }),
             cors_origins: self.cors_origin.clone(),
             body_bytes_max: self.max_body,
@@ -287,6 +314,17 @@ impl ServeArgs {
             drain_timeout: seconds(self.drain),
             ..defaults
         })
+    }
+
+    fn witness(&self) -> Option<WitnessOptions> {
+        let options = |folder: &PathBuf| WitnessOptions {
+            folder: folder.clone(),
+            anchor: self.witness_anchor.clone(),
+            keeps_tokens: self.witness_keep == Kept::Tokens,
+            key: self.witness_key.clone(),
+            syncs_each_batch: !self.witness_relaxed,
+        };
+        self.witness.as_ref().map(options)
     }
 
     fn address(&self) -> Result<SocketAddr> {

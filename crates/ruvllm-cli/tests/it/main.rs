@@ -8,6 +8,8 @@ mod common;
 mod help;
 mod learn;
 mod lora;
+mod route;
 mod serve;
 mod sources;
+mod witness;
 mod wrong;

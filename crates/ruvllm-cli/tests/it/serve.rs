@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,13 +11,15 @@ use serde_json::{Value, json};
 use crate::common::{Bench, error_line, text, tiny};
 
 /// A server that was started, and its address.
-struct Server {
+pub struct Server {
     process: Child,
     address: String,
+    /// Reads what it writes to standard error: a pipe that nobody reads would stop it.
+    log: Option<JoinHandle<Vec<u8>>>,
 }
 
 impl Server {
-    fn start(bench: &Bench, args: &[&str]) -> Server {
+    pub fn start(bench: &Bench, args: &[&str]) -> Server {
         let model = tiny().to_string_lossy().into_owned();
         let all = [&["serve", "--model", &model, "--port", "0", "--ctx", "512", "--temp", "0"], args].concat();
         let mut process = Command::new(assert_cmd::cargo::cargo_bin("ruvllm"))
@@ -32,10 +35,17 @@ impl Server {
         let mut line = String::new();
         let out = process.stdout.as_mut().expect("it is piped");
         BufReader::new(out).read_line(&mut line).expect("it says where it listens");
+        let mut stderr = process.stderr.take().expect("it is piped");
+        let log = std::thread::spawn(move || {
+            let mut log = Vec::new();
+            stderr.read_to_end(&mut log).expect("a log");
+            log
+        });
         let address = line.split("http://").nth(1).unwrap_or_else(|| panic!("{line:?}"));
         Server {
             address: address.trim_end_matches(['\n', '}', '"']).split('"').next().expect("text").to_owned(),
             process,
+            log: Some(log),
         }
     }
 
@@ -48,14 +58,19 @@ impl Server {
         stream
     }
 
-    fn ask(&self, head: &str, body: &Value) -> String {
+    /// Returns the number of its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn ask(&self, head: &str, body: &Value) -> String {
         let mut answer = String::new();
         self.send(head, &body.to_string()).read_to_string(&mut answer).expect("an answer");
         answer
     }
 
     /// Sends a signal, and returns what the process wrote to standard error when it has ended with success.
-    fn end(mut self, signal: &str) -> String {
+    pub fn end(mut self, signal: &str) -> String {
         let sent = Command::new("kill").arg(signal).arg(self.process.id().to_string()).status();
         assert!(sent.is_ok_and(|status| status.success()));
         let start = Instant::now();
@@ -66,8 +81,7 @@ impl Server {
                 None => std::thread::sleep(Duration::from_millis(10)),
             }
         };
-        let mut log = Vec::new();
-        self.process.stderr.take().expect("it is piped").read_to_end(&mut log).expect("a log");
+        let log = self.log.take().expect("it ends once").join().expect("no panic");
         assert!(status.success(), "{status}: {}", text(&log));
         text(&log)
     }

@@ -39,7 +39,7 @@ pub(super) fn identity(file: &GgufFile, folder: &Path, n_threads: usize) -> [u8;
 }
 
 /// Hashes the bytes of every part: BLAKE3 of pieces, which every CPU does fast, and SHA-256 of the pieces' hashes.
-fn hash(file: &GgufFile, n_threads: usize) -> [u8; 32] {
+pub(super) fn hash(file: &GgufFile, n_threads: usize) -> [u8; 32] {
     let pieces: Vec<&[u8]> = file.bytes().flat_map(|bytes| bytes.chunks(PIECE)).collect();
     let (next, hashes) = (AtomicUsize::new(0), Mutex::new(vec![[0; 32]; pieces.len()]));
     let work = || {

@@ -10,6 +10,7 @@ use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
+use super::content;
 use super::embedding::{self, Pool};
 use super::kv::KvStore;
 use super::persist::Persist;
@@ -39,6 +40,8 @@ pub struct NativeBackend {
     /// Guesses for this one, and how many branches of its guesses are tried.
     pub(super) draft: Option<(Box<NativeBackend>, usize)>,
     /// Built when first asked for: computing logits needs none.
+    /// The hash of the file's bytes, once somebody asked.
+    content: OnceLock<[u8; 32]>,
     tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
     /// A template that does not compile is told when it is asked for: raw prompts need none.
     template: Option<Result<Arc<ChatTemplate>, (ErrorKind, String)>>,
@@ -72,6 +75,7 @@ impl NativeBackend {
             kv,
             info,
             file: Arc::new(file),
+            content: OnceLock::new(),
             draft: None,
             tokenizer: OnceLock::new(),
             template: None,
@@ -110,6 +114,24 @@ impl NativeBackend {
     /// Returns the read bandwidth of this backend's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
     pub fn read_bandwidth(&self, n_bytes: usize) -> f64 {
         crate::bandwidth::read_gbps(&self.compute.team, n_bytes)
+    }
+
+    /// Returns a hash of every byte of the model's files.
+    ///
+    /// # Errors
+    /// They cannot be read any more.
+    pub fn content_hash(&self) -> Result<[u8; 32], EngineError> {
+        if let Some(persist) = self.persist() {
+            return Ok(persist.identity);
+        }
+        if let Some(hash) = self.content.get() {
+            return Ok(*hash);
+        }
+        // Another map of the files: the pages of the first are let go, and hashing would bring them back.
+        let path = self.file.paths().next().map(std::path::Path::to_owned);
+        let again = path.map(|path| GgufFile::open(&path)).transpose()?;
+        let hash = content::hash(again.as_ref().unwrap_or(&self.file), self.info.n_threads);
+        Ok(*self.content.get_or_init(|| hash))
     }
 
     /// Returns what survives the process, if there is a cache folder.

@@ -102,7 +102,8 @@ impl GrammarCompiler {
             running.join().unwrap_or_else(|_| Err(refused("its compiler failed")))
         })?;
         let (matcher, tokenizer) = (Arc::new(Mutex::new(matcher)), Arc::clone(&self.tokenizer));
-        Ok(Grammar { matcher, tokenizer, masks: self.masks.clone(), allows_stops: false })
+        let source = Arc::new(source.clone());
+        Ok(Grammar { source, matcher, tokenizer, masks: self.masks.clone(), allows_stops: false })
     }
 }
 
@@ -115,6 +116,7 @@ impl fmt::Debug for GrammarCompiler {
 /// A compiled grammar, for the model it was compiled for. Clones share it; each request goes through it by itself.
 #[derive(Clone)]
 pub struct Grammar {
+    source: Arc<GrammarSource>,
     /// Before the first token.
     matcher: Arc<Mutex<Matcher>>,
     tokenizer: Arc<Tokenizer>,
@@ -124,6 +126,11 @@ pub struct Grammar {
 }
 
 impl Grammar {
+    /// Returns what it was compiled of.
+    pub fn source(&self) -> &GrammarSource {
+        &self.source
+    }
+
     /// Begins an answer.
     pub fn start(&self) -> Constraint {
         Constraint::new(self)

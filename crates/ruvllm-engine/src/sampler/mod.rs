@@ -61,6 +61,11 @@ pub(crate) struct Sampler {
     raw: Vec<f32>,
 }
 
+/// Returns a seed where nobody gave one: the time.
+pub(crate) fn seed_of_clock() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64)
+}
+
 impl Sampler {
     /// Makes the sampler of a request; `logprobs` says of how many of the likeliest tokens log-probabilities are told.
     ///
@@ -90,10 +95,9 @@ impl Sampler {
             let line = format!("log-probabilities of {n} tokens are more than the vocabulary of {n_vocab} has");
             return Err(EngineError::new(ErrorKind::Options, line));
         }
-        let clock = || std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64);
         let mut sampler = Sampler {
             chain: Vec::new(),
-            rng: Rng::new(params.seed.unwrap_or_else(clock)),
+            rng: Rng::new(params.seed.unwrap_or_else(seed_of_clock)),
             penalties: Penalties::new(params, n_vocab),
             dry: Dry::new(params, breakers)?,
             mirostat: Feedback::new(params.mirostat_tau, params.mirostat_eta),

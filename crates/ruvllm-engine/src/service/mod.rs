@@ -398,7 +398,7 @@ impl Service {
     }
 }
 
-fn ended() -> EngineError {
+pub(crate) fn ended() -> EngineError {
     EngineError::new(ErrorKind::Stopped, "the engine's thread has ended and takes no requests")
 }
 

@@ -23,6 +23,10 @@ const SINGLE: &str = concat!(
     r"\x{2B920}-\x{2CEAF}\x{F900}-\x{FAFF}\x{2F800}-\x{2FA1F}"
 );
 
+/// A longer word is one unknown token, as in the tokenizer that made the models (`max_input_chars_per_word`); llama.cpp has no
+/// such limit.
+const WORD_CHARS_MAX: usize = 100;
+
 impl WordPiece {
     /// Prepares for a vocabulary.
     pub(super) fn new(vocab: &Vocab, lowercase: bool, strip_accents: bool) -> WordPiece {
@@ -48,7 +52,8 @@ impl WordPiece {
             word.push('▁');
             word.push_str(found.as_str());
             let n_before = out.len();
-            if !self.cover(vocab, word.as_bytes(), out) {
+            let is_too_long = found.as_str().chars().count() > WORD_CHARS_MAX;
+            if is_too_long || !self.cover(vocab, word.as_bytes(), out) {
                 out.truncate(n_before);
                 out.extend(vocab.special.unk);
             }

@@ -50,6 +50,9 @@ fn minilm_is_what_its_weights_say() {
             3900, 24728, 999, 102
         ]
     );
+    // A word of more than 100 characters is unknown, as sentence-transformers has it.
+    assert_eq!(encode(&engine, &"x".repeat(101)), [101, 100, 102]);
+    assert!(encode(&engine, &"x".repeat(100)).len() > 3);
     let embeddings = TEXTS.map(|text| {
         let tokens = encode(&engine, text);
         engine.embed(&tokens).expect("it fits")

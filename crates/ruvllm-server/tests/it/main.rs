@@ -13,3 +13,4 @@ mod reference;
 mod refusals;
 mod tls;
 mod tools;
+mod witness;

@@ -1,10 +1,11 @@
 //! The store in one file: redb, a copy-on-write B-tree.
 
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError};
+use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError, TableHandle as _};
 
 use super::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
 use crate::error::{SonaError, SonaErrorKind, invalid, limit};
@@ -30,7 +31,11 @@ impl Default for Limits {
 /// A store in one file. A durable commit survives `kill -9` and a loss of power; what a process that died left half done
 /// is taken back when the file is opened next.
 pub struct EmbeddedStore {
-    db: redb::Database,
+    /// Replaced when the file is written anew; what reads goes on with the one it began with.
+    db: RwLock<Arc<redb::Database>>,
+    /// Held by what writes.
+    writing: Mutex<()>,
+    path: PathBuf,
     limits: Limits,
     n_bytes: AtomicU64,
 }
@@ -53,6 +58,8 @@ impl EmbeddedStore {
     /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store.
     pub fn open(path: &Path, limits: Limits) -> Result<EmbeddedStore, SonaError> {
         let within = |error: SonaError| error.within(path.display());
+        // What was left by a process that died while it wrote the file anew.
+        let _ = std::fs::remove_file(beside(path));
         let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
         let mut db =
             redb::Builder::new().set_cache_size(limits.cache_bytes).create(path).map_err(|e| within(db_error(e)))?;
@@ -67,8 +74,46 @@ impl EmbeddedStore {
         if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
             db.compact().map_err(|e| within(db_error(e)))?;
         }
-        Ok(EmbeddedStore { db, limits, n_bytes: AtomicU64::new(n_bytes) })
+        let (db, n_bytes) = (RwLock::new(Arc::new(db)), AtomicU64::new(n_bytes));
+        Ok(EmbeddedStore { db, writing: Mutex::new(()), path: path.to_owned(), limits, n_bytes })
     }
+
+    /// A pointer is whole at each moment, so a poisoned lock is as good as another.
+    fn db(&self) -> Arc<redb::Database> {
+        Arc::clone(&self.db.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until nobody writes.
+    fn writer(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where the file is written anew.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Copies all records of all tables.
+fn copy(from: &redb::Database, to: &redb::Database) -> Result<(), redb::Error> {
+    let (read, write) = (from.begin_read()?, to.begin_write()?);
+    for table in read.list_tables()? {
+        if table.name() == SIZE.name() {
+            if let Some(n_bytes) = read.open_table(SIZE)?.get(())? {
+                write.open_table(SIZE)?.insert((), n_bytes.value())?;
+            }
+            continue;
+        }
+        let definition: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new(table.name());
+        let (old, mut new) = (read.open_table(definition)?, write.open_table(definition)?);
+        for record in old.range::<&[u8]>(..)? {
+            let (key, value) = record?;
+            new.insert(key.value(), value.value())?;
+        }
+    }
+    Ok(write.commit()?)
 }
 
 /// The line for what redb says.
@@ -162,7 +207,8 @@ fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, SonaE
 
 impl Store for EmbeddedStore {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, SonaError> {
-        Ok(Box::new(Read(self.db.begin_read().map_err(db_error)?)))
+        let db = self.db();
+        Ok(Box::new(Read { txn: db.begin_read().map_err(db_error)?, _db: db }))
     }
 
     fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, SonaError> {
@@ -200,26 +246,49 @@ impl Store for EmbeddedStore {
     fn n_bytes(&self) -> u64 {
         self.n_bytes.load(Relaxed)
     }
+
+    fn scrub(&self) -> Result<(), SonaError> {
+        let _writer = self.writer();
+        let (old, path) = (self.db(), beside(&self.path));
+        let within = |error: SonaError| error.within(self.path.display());
+        let _ = std::fs::remove_file(&path);
+        let new = redb::Builder::new().set_cache_size(self.limits.cache_bytes).create(&path);
+        let new = new.map_err(|e| within(db_error(e)))?;
+        copy(&old, &new).map_err(|e| within(db_error(e)))?;
+        let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
+        std::fs::rename(&path, &self.path).map_err(io)?;
+        #[cfg(unix)]
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        }
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        Ok(())
+    }
 }
 
 impl EmbeddedStore {
     fn change(&self, durability: Durability) -> Result<Change<'_>, SonaError> {
-        let mut txn = self.db.begin_write().map_err(db_error)?;
+        let (writer, db) = (self.writer(), self.db());
+        let mut txn = db.begin_write().map_err(db_error)?;
         let durability = match durability {
             Durability::Durable => redb::Durability::Immediate,
             Durability::Relaxed => redb::Durability::None,
         };
         txn.set_durability(durability).map_err(|e| SonaError::new(SonaErrorKind::Io, e.to_string()))?;
-        Ok(Change { txn, store: self, n_added: 0, n_removed: 0 })
+        Ok(Change { txn, _db: db, _writer: writer, store: self, n_added: 0, n_removed: 0 })
     }
 }
 
-struct Read(redb::ReadTransaction);
+struct Read {
+    txn: redb::ReadTransaction,
+    /// Outlives the transaction.
+    _db: Arc<redb::Database>,
+}
 
 impl Read {
     /// Returns the table, `None` before its first record.
     fn rows(&self, table: Table) -> Result<Option<redb::ReadOnlyTable<Bytes, Bytes>>, SonaError> {
-        match self.0.open_table(definition(table)) {
+        match self.txn.open_table(definition(table)) {
             Ok(rows) => Ok(Some(rows)),
             Err(TableError::TableDoesNotExist(_)) => Ok(None),
             Err(error) => Err(db_error(error)),
@@ -243,6 +312,9 @@ impl Snapshot for Read {
 
 struct Change<'a> {
     txn: redb::WriteTransaction,
+    /// These two outlive the transaction, in this order.
+    _db: Arc<redb::Database>,
+    _writer: MutexGuard<'a, ()>,
     store: &'a EmbeddedStore,
     n_added: u64,
     n_removed: u64,

@@ -185,6 +185,13 @@ pub trait Store: Send + Sync {
 
     /// Returns how many bytes keys and values have, without the store's own overhead.
     fn n_bytes(&self) -> u64;
+
+    /// Takes what was removed off the disk as well: a store may leave it in places that are free until it uses them again.
+    /// Takes as long as writing all records anew; nobody writes meanwhile, and readers go on.
+    ///
+    /// # Errors
+    /// If the store cannot be read or written; then it is what it was.
+    fn scrub(&self) -> Result<(), SonaError>;
 }
 
 /// How to open a store.

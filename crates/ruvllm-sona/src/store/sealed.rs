@@ -166,6 +166,10 @@ impl<S: Store> Store for Sealed<S> {
     fn n_bytes(&self) -> u64 {
         self.inner.n_bytes()
     }
+
+    fn scrub(&self) -> Result<(), SonaError> {
+        self.inner.scrub()
+    }
 }
 
 struct SealedSnapshot<'a> {

@@ -332,6 +332,65 @@ fn leaves_no_plain_text_on_disk() {
     assert_eq!(traces(false)[..2], [true; 2]);
 }
 
+/// What was removed is not in the file any more, without encryption too; who reads goes on, and so do later changes.
+#[test]
+fn scrubbing_takes_what_was_removed_off_the_disk() {
+    for encrypted in [false, true] {
+        let (folder, path) = file();
+        let key = key(3);
+        let store = open(&path, &with(encrypted.then_some(&key))).expect("a store");
+        let secret = "a removed secret of hers";
+        for i in 0..300u64 {
+            put(store.as_ref(), A, b"hers", &[(&time_key(i, i), format!("{secret} {i}").as_bytes())]);
+            put(store.as_ref(), B, b"his", &[(&time_key(i, i), format!("what he keeps {i}").as_bytes())]);
+        }
+        let mut change = store.begin(Durability::Durable).expect("a transaction");
+        assert_eq!(change.remove_scope(A, b"hers").expect("readable"), 300);
+        change.commit().expect("a commit");
+        let finds = |text: &str| {
+            let files =
+                std::fs::read_dir(folder.path()).expect("a folder").map(|entry| entry.expect("an entry").path());
+            let raw: Vec<u8> = files.flat_map(|path| std::fs::read(path).expect("a file")).collect();
+            raw.windows(text.len()).any(|window| window == text.as_bytes())
+        };
+        assert_eq!(finds(secret), !encrypted, "it is still in a free page");
+        let (before, n_bytes) = (store.snapshot().expect("a snapshot"), store.n_bytes());
+        store.scrub().expect("writable");
+        assert!(!finds(secret) && finds("what he keeps") != encrypted);
+        assert_eq!(store.n_bytes(), n_bytes);
+        assert!(before.get(B, b"his", &time_key(7, 7)).expect("readable").is_some());
+        put(store.as_ref(), B, b"his", &[(&time_key(300, 300), b"later")]);
+        drop(before);
+        drop(store);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing lies beside it");
+        let store = open(&path, &with(encrypted.then_some(&key))).expect("a store");
+        assert_eq!(all(store.as_ref(), B, Scan::all(b"his")).len(), 301);
+        assert!(all(store.as_ref(), A, Scan::all(b"hers")).is_empty());
+    }
+}
+
+/// Many write while the file is made anew again and again.
+#[test]
+fn scrubbing_loses_nothing_that_is_written_meanwhile() {
+    let (_folder, path) = file();
+    let store = open(&path, &with(None)).expect("a store");
+    std::thread::scope(|scope| {
+        for writer in 0..3u64 {
+            let store = &store;
+            scope.spawn(move || {
+                for i in 0..40 {
+                    put(store.as_ref(), A, &[writer as u8], &[(&time_key(i, i), b"x")]);
+                    assert!(!all(store.as_ref(), A, Scan::all(&[writer as u8])).is_empty());
+                }
+            });
+        }
+        (0..10).for_each(|_| store.scrub().expect("writable"));
+    });
+    drop(store);
+    let store = open(&path, &with(None)).expect("a store");
+    (0..3).for_each(|writer| assert_eq!(all(store.as_ref(), A, Scan::all(&[writer])).len(), 40));
+}
+
 /// A record that was changed, or put in the place of another, is not believed.
 #[test]
 fn notices_changed_and_swapped_records() {

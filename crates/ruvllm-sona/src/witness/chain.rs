@@ -133,6 +133,10 @@ impl Chain {
         Ok(Chain { store, head: Mutex::new(head) })
     }
 
+    pub(super) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
+    }
+
     pub(super) fn head(&self) -> Anchor {
         *self.lock()
     }

@@ -42,7 +42,7 @@ mod tests;
 
 pub use chain::{Anchor, Fault, FaultKind, Verified, verify};
 use chain::{Chain, Entry};
-pub use query::{Query, Recorded, search};
+pub use query::{Query, Recorded, search, tenants};
 pub use record::{Content, Event, Served};
 
 /// How a log writes.
@@ -184,14 +184,16 @@ impl WitnessLog {
         }
     }
 
-    /// Erases the contents of all records of a tenant; returns how many. The chain over them stands, and says that they
-    /// were erased, not whose they were.
+    /// Erases the contents of all records of a tenant, from the disk as well; returns how many. The chain over them
+    /// stands, and says that they were erased, not whose they were.
     ///
     /// # Errors
     /// If the store cannot be written.
     pub fn erase_tenant(&self, tenant: &str) -> Result<usize, SonaError> {
         self.flush()?;
-        self.shared.chain.erase_tenant(tenant, now_ms())
+        let n_erased = self.shared.chain.erase_tenant(tenant, now_ms())?;
+        self.shared.chain.store().scrub()?;
+        Ok(n_erased)
     }
 
     /// Erases the contents of records that `rules` no longer allow, oldest first, whosever they are.

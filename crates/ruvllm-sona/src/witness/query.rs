@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::chain::{CONTENTS, event_of};
 use super::record::Event;
-use crate::error::SonaError;
+use crate::error::{SonaError, invalid};
 use crate::store::{Scan, Store, time_key, time_of};
 
 /// Which records are meant; by default all, the newest thousand.
@@ -78,6 +78,16 @@ pub fn search(store: &dyn Store, tenant: &str, query: &Query) -> Result<Vec<Reco
     })?;
     found.truncate(query.n_max);
     Ok(found)
+}
+
+/// Returns whose records there are, sorted; the empty name stands for what is nobody's.
+///
+/// # Errors
+/// If the store cannot be read, or a name is not UTF-8.
+pub fn tenants(store: &dyn Store) -> Result<Vec<String>, SonaError> {
+    let scopes = store.snapshot()?.scopes(CONTENTS)?;
+    let name = |scope| String::from_utf8(scope).map_err(|_| invalid("witness: a tenant's name is not UTF-8"));
+    scopes.into_iter().map(name).collect()
 }
 
 impl Query {

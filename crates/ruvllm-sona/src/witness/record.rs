@@ -56,16 +56,21 @@ pub struct Served {
     pub adapter_generation: u64,
     /// The chat template's hash.
     pub template: [u8; 32],
-    /// The chain of samplers with its settings.
-    pub sampler: String,
+    /// How the answer was asked for: samplers and their settings, limits, the form of the answer. A text of whoever
+    /// records, who reads it again to replay.
+    pub settings: String,
     /// What it drew its random numbers from.
     pub seed: u64,
     /// The prompt.
     pub prompt: Content,
     /// The answer.
     pub completion: Content,
+    /// Why the answer ended; empty if it did not come to its end.
+    pub finish: String,
     /// Tokens of the prompt that came from the cache.
     pub n_cached_tokens: u32,
+    /// Those of them that came from disk.
+    pub n_disk_tokens: u32,
     /// Which model was chosen and why; empty without a router.
     pub routing: String,
     /// How long it took.
@@ -164,10 +169,10 @@ impl Event {
 impl Served {
     fn write(&self, to: &mut Writer) {
         to.u64(self.request).raw(&self.model).u64(self.adapter_generation).raw(&self.template);
-        to.text(&self.sampler).u64(self.seed);
+        to.text(&self.settings).u64(self.seed);
         self.prompt.write(to);
         self.completion.write(to);
-        to.u32(self.n_cached_tokens).text(&self.routing);
+        to.text(&self.finish).u32(self.n_cached_tokens).u32(self.n_disk_tokens).text(&self.routing);
         to.u64(self.latency.queue_us).u64(self.latency.prefill_us).u64(self.latency.decode_us);
         to.u8(u8::from(self.quality.is_some())).f32(self.quality.unwrap_or(0.0));
         to.u8(u8::from(self.error.is_some())).text(self.error.as_deref().unwrap_or(""));
@@ -179,11 +184,13 @@ impl Served {
             model: from.array()?,
             adapter_generation: from.u64()?,
             template: from.array()?,
-            sampler: from.text()?,
+            settings: from.text()?,
             seed: from.u64()?,
             prompt: Content::read(from)?,
             completion: Content::read(from)?,
+            finish: from.text()?,
             n_cached_tokens: from.u32()?,
+            n_disk_tokens: from.u32()?,
             routing: from.text()?,
             latency: Latency { queue_us: from.u64()?, prefill_us: from.u64()?, decode_us: from.u64()? },
             quality: {

@@ -23,11 +23,13 @@ fn served(request: u64) -> Served {
         model: [request as u8 % 2; 32],
         adapter_generation: 1,
         template: [3; 32],
-        sampler: "top-k 40, temperature 0.8".into(),
+        settings: "top-k 40, temperature 0.8".into(),
         seed: request * 7,
         prompt: Content::new(&[1, 2, 3], request.is_multiple_of(2)),
         completion: Content::new(&[4], true),
+        finish: "stop".into(),
         n_cached_tokens: 2,
+        n_disk_tokens: 1,
         routing: "small: simple question".into(),
         latency: Latency { queue_us: 1, prefill_us: 20, decode_us: 300 },
         quality: request.is_multiple_of(3).then_some(request as f32 / 100.0),
@@ -166,6 +168,32 @@ fn an_anchor_tells_a_chain_that_was_computed_anew() {
     assert!(verify(other.as_ref(), None).expect("readable").faults.is_empty());
     let faults = verify(other.as_ref(), Some(&anchor)).expect("readable").faults;
     assert_eq!(faults, [Fault { seq: 19, kind: FaultKind::AnchorMissed }]);
+}
+
+/// Also from the file of a store without encryption: the tenant's name, tokens and lines stand nowhere.
+#[test]
+fn an_erased_tenant_leaves_no_trace_in_the_file() {
+    let (folder, store) = store();
+    let log = WitnessLog::start(store.clone(), LogOptions::default()).expect("a log");
+    let mark = [0x1234_5678, 0x0BAD_CAFE, 0x7654_3210];
+    for request in 0..50 {
+        let error = Some("her own words".to_owned());
+        let hers = Served { completion: Content::new(&mark, true), error, ..served(request) };
+        log.record("alice@example.org", Event::Served(Box::new(hers)));
+        log.record("bob", Event::Served(Box::new(served(request))));
+    }
+    log.flush().expect("writable");
+    let bytes = mark.iter().flat_map(|token: &u32| token.to_le_bytes()).collect::<Vec<u8>>();
+    let finds = |needle: &[u8]| {
+        let raw = std::fs::read(folder.path().join("sona.redb")).expect("a file");
+        raw.windows(needle.len()).any(|window| window == needle)
+    };
+    let traces = [b"alice@example.org".as_slice(), b"her own words", &bytes];
+    assert!(traces.iter().all(|trace| finds(trace)) && finds(b"bob"));
+    assert_eq!(log.erase_tenant("alice@example.org").expect("writable"), 50);
+    assert_eq!(traces.map(finds), [false; 3]);
+    let verified = verify(store.as_ref(), Some(&log.flush().expect("writable"))).expect("readable");
+    assert!(finds(b"bob") && verified.faults.is_empty() && verified.n_erased == 50);
 }
 
 #[test]

@@ -1,8 +1,12 @@
-//! `ruvllm eval`: what learning gains and costs, on texts of one's own.
+//! `ruvllm eval`: what learning gains and costs, how good routing, roles and embeddings are, on files of one's own.
 
+mod chart;
+mod embedding;
 mod learning;
 mod memory;
 mod plot;
+mod roles;
+mod routing;
 mod statistics;
 
 use clap::{Args, Subcommand};
@@ -24,6 +28,12 @@ enum EvalSubcommand {
     Learning(learning::LearningArgs),
     /// Measure how well corrections are remembered that were told once
     Memory(memory::MemoryArgs),
+    /// Measure routers against baselines on outcomes, by groups that they did not learn from
+    Routing(routing::RoutingArgs),
+    /// Measure how often the role of a task is found, on topics that were not learned from
+    Roles(roles::RolesArgs),
+    /// Measure embeddings: likeness, search and clusters
+    Embedding(embedding::EmbeddingArgs),
 }
 
 impl EvalCommand {
@@ -35,6 +45,9 @@ impl EvalCommand {
         match &self.command {
             EvalSubcommand::Learning(args) => args.run(app),
             EvalSubcommand::Memory(args) => args.run(app),
+            EvalSubcommand::Routing(args) => args.run(app),
+            EvalSubcommand::Roles(args) => args.run(app),
+            EvalSubcommand::Embedding(args) => args.run(app),
         }
     }
 }

@@ -1,0 +1,171 @@
+//! A server that writes a log, and `ruvllm witness` over what it left.
+
+use std::path::Path;
+use std::process::Command;
+
+use ruvllm_server::{STORE_FILE, WitnessOptions, open_store};
+use ruvllm_sona::store::{Durability, Scan, Table};
+use serde_json::{Value, json};
+
+use crate::common::{Bench, error_line, json_of, text, tiny};
+use crate::serve::Server;
+
+/// Serves the small model with a log in the folder `log`, and asks it `n` different things.
+fn served(bench: &Bench, n: usize, more: &[&str]) -> Server {
+    let log = bench.path("log").to_string_lossy().into_owned();
+    let server = Server::start(bench, &[&["--witness", &log], more].concat());
+    for i in 0..n {
+        let answer = server.ask("POST /v1/completions", &request(i));
+        assert!(answer.starts_with("HTTP/1.1 200"), "{i}: {answer}");
+    }
+    server
+}
+
+/// Requests that differ in what their tokens depend on.
+fn request(i: usize) -> Value {
+    let mut body = json!({ "prompt": format!("{} things of kind {i}", i * 7), "max_tokens": 3 + i % 5 });
+    let (name, value) = [
+        ("temperature", json!(0.5 + i as f64 / 50.0)),
+        ("seed", json!(i)),
+        ("top_k", json!(1 + i % 9)),
+        ("repeat_penalty", json!(1.25)),
+        ("mirostat", json!(2)),
+        ("stop", json!(["e", "th"])),
+        ("structured_outputs", json!({ "regex": "[a-f]{1,9}" })),
+        ("min_p", json!(0.2)),
+    ][i % 8]
+        .clone();
+    body[name] = value;
+    if name != "temperature" {
+        body["temperature"] = json!(1.3);
+    }
+    body
+}
+
+#[test]
+fn two_hundred_answers_come_out_again_in_another_process() {
+    let bench = Bench::new();
+    served(&bench, 200, &["--witness-keep", "tokens"]).end("-TERM");
+    let (log, model) = (bench.path("log"), tiny());
+    let verified = bench.json(["witness", "verify", &log.to_string_lossy(), "--json"]);
+    assert_eq!(
+        (&verified["sound"], &verified["records"], &verified["anchored"]),
+        (&json!(true), &json!(200), &json!(200))
+    );
+    let args = |command: &str| {
+        let (log, model) = (log.to_string_lossy().into_owned(), model.to_string_lossy().into_owned());
+        ["witness", command, &log, "--json", "--model", &model].map(str::to_owned).to_vec()
+    };
+    let replayed = bench.json(args("replay"));
+    assert_eq!(
+        (&replayed["same"], &replayed["other"], &replayed["left"]),
+        (&json!(200), &json!(0), &json!(0)),
+        "{replayed}"
+    );
+    // Found by what it is about, without knowing when.
+    let like = bench.json(
+        [args("search"), vec!["--like".into(), "things of kind 17".into(), "--limit".into(), "500".into()]].concat(),
+    );
+    let first = &like["records"][0]["prompt"]["tokens"];
+    let expected =
+        bench.json(["tokenize", "--model", &model.to_string_lossy(), "--text", "119 things of kind 17", "--json"]);
+    assert!(first.as_array().expect("tokens").ends_with(expected["tokens"].as_array().expect("tokens")), "{first}");
+
+    let out = bench.path("all.jsonl");
+    let exported = bench.json(["witness", "export", &log.to_string_lossy(), "--json", "--out", &out.to_string_lossy()]);
+    assert_eq!(exported["records"], 200);
+    let lines = std::fs::read_to_string(&out).expect("it is written");
+    assert_eq!(lines.lines().count(), 200);
+
+    // Another token on record: the chain shows it, and so does running it again.
+    let edited = edit(&log, 120);
+    let output = bench.run(["witness", "verify", &log.to_string_lossy()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(text(&output.stdout), format!("record {edited}: contents changed\n"));
+    let output = bench.run(args("replay"));
+    assert_eq!(output.status.code(), Some(1));
+    let replayed: Value = serde_json::from_str(&text(&output.stdout)).expect("JSON");
+    assert_eq!((&replayed["same"], &replayed["other"]), (&json!(199), &json!(1)));
+}
+
+/// Changes a token of an answer in the store behind the log's back; returns the number of its record.
+fn edit(log: &Path, n: usize) -> u64 {
+    const CONTENTS: Table = Table::new("witness");
+    let store = open_store(&WitnessOptions { folder: log.to_owned(), ..WitnessOptions::default() }).expect("free");
+    let mut found = Vec::new();
+    let visit = &mut |key: &[u8], value: &[u8]| {
+        found.push((key.to_vec(), value.to_vec()));
+        Ok(true)
+    };
+    store.snapshot().and_then(|snapshot| snapshot.scan(CONTENTS, &Scan::all(b"no key"), visit)).expect("readable");
+    let (key, mut value) = found.swap_remove(n);
+    let mut served = match ruvllm_sona::witness::Event::from_bytes(&value[16..]).expect("a record") {
+        ruvllm_sona::witness::Event::Served(served) => served,
+        other => panic!("{other:?}"),
+    };
+    served.completion.tokens.as_mut().expect("they were kept")[0] ^= 1;
+    value.truncate(16);
+    value.extend(ruvllm_sona::witness::Event::Served(served).to_bytes());
+    let mut change = store.begin(Durability::Durable).expect("writable");
+    change.put(CONTENTS, b"no key", &key, &value).expect("it fits");
+    change.commit().expect("writable");
+    u64::from_be_bytes(key[8..].try_into().expect("eight bytes"))
+}
+
+#[test]
+fn a_server_that_is_killed_loses_nothing_that_it_said_was_on_disk() {
+    let bench = Bench::new();
+    let log = bench.path("log").to_string_lossy().into_owned();
+    let mut n_known = 0;
+    for round in 0..4 {
+        let server = served(&bench, 5 + round, &[]);
+        // Listing waits until all is on disk.
+        let listed = server.ask("GET /v1/witness", &Value::Null);
+        assert!(listed.contains("\"seq\""), "{listed}");
+        n_known += 5 + round;
+        // More, of which nothing was said.
+        let _ = server.ask("POST /v1/completions", &request(round));
+        let killed = Command::new("kill").arg("-KILL").arg(server.id().to_string()).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+        drop(server);
+        let verified = bench.json(["witness", "verify", &log, "--json"]);
+        let n = verified["records"].as_u64().expect("a count") as usize;
+        assert_eq!(verified["sound"], true, "{verified}");
+        assert!((n_known..=n_known + round + 1).contains(&n), "{n} of {n_known}");
+        n_known = n;
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_a_line() {
+    let bench = Bench::new();
+    let log = bench.path("log").to_string_lossy().into_owned();
+    let line = error_line(&bench.run(["witness", "list", &log]), 1);
+    assert!(line.contains("there is no witness log in"), "{line}");
+    let key = bench.file("key", "7".repeat(64));
+    let key = key.to_string_lossy().into_owned();
+    let server = served(&bench, 2, &["--witness-key", &key]);
+    let line = error_line(&bench.run(["witness", "list", &log, "--key", &key]), 1);
+    assert!(line.contains("another process has the store open"), "{line}");
+    server.end("-TERM");
+    let line = error_line(&bench.run(["witness", "list", &log]), 1);
+    assert!(line.contains("the store is encrypted"), "{line}");
+    let listed = bench.json(["witness", "list", &log, "--key", &key, "--json"]);
+    assert_eq!(listed["records"].as_array().map(Vec::len), Some(2));
+    let shown = text(&bench.run(["witness", "list", &log, "--key", &key]).stdout);
+    assert!(shown.starts_with("SEQ  TIME (UTC)"), "{shown}");
+    let anchor = ["witness", "verify", &log, "--key", &key, "--anchor", "nothing.txt"];
+    assert!(error_line(&bench.run(anchor), 1).contains("cannot read the anchor"));
+    // Digests alone cannot be run again, and this is said of each.
+    let model = tiny().to_string_lossy().into_owned();
+    let replayed = json_of(&bench.run(["witness", "replay", &log, "--key", &key, "--model", &model, "--json"]));
+    assert_eq!(
+        (&replayed["left"], replayed["records"][0]["why"].as_str().is_some_and(|why| why.contains("not kept"))),
+        (&json!(2), true)
+    );
+    let erased = bench.json(["witness", "erase", &log, "--key", &key, "--tenant", "no key", "--json"]);
+    assert_eq!(erased["erased"], 2);
+    let verified = bench.json(["witness", "verify", &log, "--key", &key, "--json"]);
+    assert_eq!((&verified["sound"], &verified["erased"]), (&json!(true), &json!(2)));
+    assert!(Path::new(&log).join(STORE_FILE).is_file());
+}

@@ -1,0 +1,159 @@
+//! The witness log of a server: one record for each answer that a model writes, in a chain that shows when it was touched.
+
+mod endpoints;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ruvllm_engine::witness::{About, Record, Recorder};
+use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
+use ruvllm_sona::session::SessionIndex;
+use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
+use ruvllm_sona::witness::{LogOptions, LogStats, WitnessLog};
+
+use crate::app::Call;
+use crate::auth::Tenant;
+use crate::options::ServerError;
+use crate::sessions::SESSION_DIM;
+
+pub(crate) use endpoints::ENDPOINTS;
+pub use endpoints::{fault_name, record_json};
+
+/// The file of the store in its folder.
+pub const STORE_FILE: &str = "witness.redb";
+/// The file of the newest anchor beside it.
+pub const ANCHOR_FILE: &str = "anchor";
+/// Whose the records of a server without keys are: no key has such a name.
+pub const NOBODY: &str = "no key";
+
+/// What is put on record, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WitnessOptions {
+    /// The folder with the store and the newest anchor; it is made if it is not there.
+    pub folder: PathBuf,
+    /// Where the newest anchor is put instead of the folder: best on another disk, or another machine's.
+    pub anchor: Option<PathBuf>,
+    /// Keep the tokens of prompts and answers, not only their digests: without them nothing can be replayed.
+    pub keeps_tokens: bool,
+    /// A file with the store's key, 32 bytes or 64 hexadecimal digits: what lies on the disk is encrypted then.
+    pub key: Option<PathBuf>,
+    /// Whether each batch is on disk when it is written, or only each tenth.
+    pub syncs_each_batch: bool,
+}
+
+/// Opens the store of a folder that a server with these options writes to.
+///
+/// # Errors
+/// One line: the folder or the key cannot be read, or another process has the store.
+pub fn open_store(options: &WitnessOptions) -> Result<Arc<dyn Store>, ServerError> {
+    let cannot = |path: &std::path::Path, error: std::io::Error| {
+        ServerError::new(format!("the witness log: {}: {error}", path.display()))
+    };
+    std::fs::create_dir_all(&options.folder).map_err(|error| cannot(&options.folder, error))?;
+    let key = match &options.key {
+        None => None,
+        Some(path) => {
+            let bytes = std::fs::read(path).map_err(|error| cannot(path, error))?;
+            Some(MasterKey::parse(&bytes).map_err(|error| ServerError::new(format!("{}: {error}", path.display())))?)
+        }
+    };
+    let open = OpenOptions { key: key.as_ref(), ..OpenOptions::default() };
+    Ok(store::open(&options.folder.join(STORE_FILE), &open)?)
+}
+
+/// The log of a server, and the store it lies in.
+pub(crate) struct Witness {
+    pub store: Arc<dyn Store>,
+    pub log: Arc<WitnessLog>,
+    /// The conversations, in the same store.
+    pub sessions: Arc<SessionIndex>,
+    /// Held while a turn is added to one of them.
+    pub adding_turns: Arc<Mutex<()>>,
+    pub options: WitnessOptions,
+    /// One verification at a time: it reads everything.
+    pub verifying: tokio::sync::Mutex<()>,
+}
+
+impl Witness {
+    /// Opens the log and goes on with its chain.
+    ///
+    /// # Errors
+    /// As [`open_store`].
+    pub(crate) fn open(options: &WitnessOptions) -> Result<Witness, ServerError> {
+        let store = open_store(options)?;
+        let anchor = options.anchor.clone().unwrap_or_else(|| options.folder.join(ANCHOR_FILE));
+        let syncs_each_batch = options.syncs_each_batch;
+        let log_options = LogOptions { anchor: Some(anchor), syncs_each_batch, ..LogOptions::default() };
+        let log = Arc::new(WitnessLog::start(Arc::clone(&store), log_options)?);
+        let sessions = Arc::new(SessionIndex::open(Arc::clone(&store), SESSION_DIM)?);
+        let (adding_turns, verifying) = (Arc::default(), tokio::sync::Mutex::default());
+        Ok(Witness { store, log, sessions, adding_turns, options: options.clone(), verifying })
+    }
+
+    /// Makes the recorder of a model.
+    ///
+    /// # Errors
+    /// The model's file cannot be read again.
+    pub(crate) fn recorder(&self, engine: &Engine) -> Result<Recorder, EngineError> {
+        Recorder::new(engine, Arc::clone(&self.log), self.options.keeps_tokens)
+    }
+
+    /// Returns what the log has done.
+    pub(crate) fn stats(&self) -> LogStats {
+        self.log.stats()
+    }
+}
+
+/// Returns whose records a caller's are.
+pub(crate) fn tenant_name(tenant: &Tenant) -> &str {
+    if tenant.name.is_empty() { NOBODY } else { &tenant.name }
+}
+
+/// Returns the number by which a request stands on record: the first 16 hexadecimal digits of its id.
+pub fn number_of(id: &str) -> Option<u64> {
+    let digits = id.rsplit(['-', '_']).next().unwrap_or(id);
+    u64::from_str_radix(digits.get(..16)?, 16).ok()
+}
+
+/// The record of an answer, wherever it ends: with the engine's last event, or before the engine takes it.
+#[derive(Clone, Default)]
+pub(crate) struct Pending(Option<Arc<Mutex<Option<Record>>>>);
+
+impl Pending {
+    /// Begins the record of answer `i` to a call, if the server keeps a log.
+    pub(crate) fn begin(call: &Call, i: usize, request: &mut GenerateRequest) -> Pending {
+        let Some(recorder) = &call.model.recorder else { return Pending::default() };
+        let about = About {
+            // The answers of one request count up from it.
+            request: number_of(&call.id).unwrap_or_default().wrapping_add(i as u64),
+            tenant: tenant_name(&call.tenant).to_owned(),
+            routing: call.routing.clone().unwrap_or_default(),
+        };
+        Pending(Some(Arc::new(Mutex::new(Some(recorder.begin(request, about))))))
+    }
+
+    fn take(&self) -> Option<Record> {
+        self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Sees what happens to the request, on the engine's thread.
+    pub(crate) fn see(&self, event: &ServiceEvent) {
+        if let ServiceEvent::Done(result) = event
+            && let Some(record) = self.take()
+        {
+            record.end(result);
+        }
+    }
+
+    /// Records that the engine did not take it.
+    pub(crate) fn refused(&self, error: EngineError) -> EngineError {
+        match self.take() {
+            None => error,
+            Some(record) => {
+                let result = Err(error);
+                record.end(&result);
+                result.expect_err("it is an error")
+            }
+        }
+    }
+}
