@@ -24,6 +24,8 @@ mod adapters;
 mod answer;
 mod backend;
 mod bandwidth;
+#[cfg(feature = "train")]
+mod deep;
 mod engine;
 mod error;
 mod generate;
@@ -55,6 +57,8 @@ pub use backend::{
     DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout,
     Segment, SeqId, States,
 };
+#[cfg(feature = "train")]
+pub use deep::DeepTrainer;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;

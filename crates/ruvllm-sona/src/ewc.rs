@@ -304,12 +304,12 @@ mod tests {
             };
             let penalty = |x: &[f32]| ewc.penalty(x.chunks(2), 3.0);
             prop_assert!((sum(&x) - sum(&y) - (penalty(&x) - penalty(&y))).abs() < 1e-3 * (1.0 + sum(&x) + sum(&y)));
-            let mut gradient = vec![1.0; 3];
+            let mut gradient = [1.0; 3];
             ewc.add_gradient(one(&x), 3.0, gradient.chunks_mut(1));
-            for i in 0..3 {
+            for (i, found) in gradient.into_iter().enumerate() {
                 let at = |by: f32| penalty(&(0..3).map(|j| x[j] + if i == j { by } else { 0.0 }).collect::<Vec<_>>());
                 let slope = (at(0.01) - at(-0.01)) / 0.02;
-                prop_assert!((f64::from(gradient[i]) - 1.0 - slope).abs() < 1e-2 * (1.0 + slope.abs()));
+                prop_assert!((f64::from(found) - 1.0 - slope).abs() < 1e-2 * (1.0 + slope.abs()));
             }
             let mut drawn = x.clone();
             ewc.draw(once(&mut drawn[..]), 1e6);

@@ -15,10 +15,12 @@ use std::sync::Arc;
 use ruvllm_kernels::{Isa, distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora, Rule, UpdateOptions};
 
+use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::codec::{Reader, Writer};
 use crate::episodes::{Episodes, Opened, Verdict};
 use crate::error::{SonaError, SonaErrorKind};
+use crate::ewc::{Consolidation, Ewc};
 use crate::gate::{Confidence, Gate, Sample, Trail};
 use crate::memory::{Context, Hit, Memory, MemoryOptions, Scratch};
 use crate::names::Names;
@@ -27,7 +29,7 @@ use crate::top::Top;
 use crate::whiten::Key;
 
 /// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvlear3";
+const MAGIC: [u8; 8] = *b"ruvlear4";
 /// Below this share a row of logits stays untouched.
 const SHARE_MIN: f32 = 1e-4;
 /// The largest share: what the model thinks possible never becomes impossible.
@@ -90,7 +92,12 @@ pub struct Learned {
     memory: Memory,
     episodes: Episodes,
     gate: Gate,
+    /// What learns.
     micro: Option<Arc<MicroLora>>,
+    /// What it was merged into.
+    base: Option<Base>,
+    /// Both: what changes final hidden states.
+    served: Option<Arc<MicroLora>>,
     isa: Isa,
     n_tokens: u64,
     /// Which state this is, for notes to say what they read; no part of what was learned.
@@ -101,6 +108,13 @@ pub struct Learned {
     trail: Trail,
     context: Context,
     search: Search,
+}
+
+/// What MicroLoRA is merged into, and which of its values mattered.
+#[derive(Clone, Debug)]
+struct Base {
+    lora: MicroLora,
+    ewc: Ewc,
 }
 
 /// What a search works in.
@@ -146,6 +160,8 @@ pub(crate) struct Stamp {
 pub struct Notes {
     /// What changes the final hidden states of this request, once it has begun.
     micro: Option<Arc<MicroLora>>,
+    /// What of it learns.
+    learning: Option<Arc<MicroLora>>,
     /// From which token on it read which version of what was learned.
     stamps: Vec<Stamp>,
     /// Tokens heard so far.
@@ -193,10 +209,13 @@ impl Learned {
             let plain = MicroLora::new(n_embd, micro.rank, 1.0, micro.seed)?;
             Ok(Arc::new(if micro.is_centred { plain.centred(calibration.whitener().mean())? } else { plain }))
         });
+        let micro = micro.transpose()?;
         Ok(Learned {
             memory: Memory::new(n_key, options.memory.unwrap_or_default())?,
             episodes: Episodes::new(n_key),
-            micro: micro.transpose()?,
+            served: micro.clone(),
+            micro,
+            base: None,
             options,
             calibration,
             gate: Gate::default(),
@@ -273,7 +292,46 @@ impl Learned {
 
     /// Returns what changes final hidden states; `None` if it is switched off.
     pub fn micro(&self) -> Option<&Arc<MicroLora>> {
-        self.micro.as_ref()
+        self.served.as_ref()
+    }
+
+    /// Merges MicroLoRA into the base behind it, which begins with the first merge; see [`background`](crate::background).
+    ///
+    /// # Errors
+    /// There is no MicroLoRA, or a number is out of its range; then nothing changes.
+    pub fn consolidate(&mut self, how: &Consolidate) -> Result<(), SonaError> {
+        how.check()?;
+        let Some(micro) = &self.micro else {
+            return Err(SonaError::new(SonaErrorKind::Value, "MicroLoRA is off, so there is nothing to merge"));
+        };
+        let mut micro = MicroLora::clone(micro);
+        let n_values = 2 * micro.rank() * micro.n_embd();
+        let rule = Consolidation::PlusPlus { newest: how.newest };
+        let mut base = match self.base.clone() {
+            Some(base) => base,
+            None => Base { lora: micro.empty_base(how.rank)?, ewc: Ewc::new(n_values, rule)? },
+        };
+        if base.ewc.len() != n_values {
+            base.ewc = Ewc::new(n_values, rule)?;
+        }
+        let (a, b) = micro.factors_mut();
+        base.ewc.draw([a, b].into_iter(), how.strength);
+        base.lora.absorb(how.keep, &micro, how.share)?;
+        micro.fade(1.0 - how.share);
+        let (a, b) = micro.factors();
+        base.ewc.consolidate([a, b].into_iter());
+        let served = Arc::new(micro.beside(&base.lora)?);
+        (self.micro, self.base, self.served) = (Some(Arc::new(micro)), Some(base), Some(served));
+        Ok(())
+    }
+
+    /// Makes what is served of what learns and what it was merged into.
+    fn serve(&mut self) -> Result<(), SonaError> {
+        self.served = match (&self.micro, &self.base) {
+            (Some(micro), Some(base)) => Some(Arc::new(micro.beside(&base.lora)?)),
+            (micro, _) => micro.clone(),
+        };
+        Ok(())
     }
 
     /// Returns how many tokens were learned from.
@@ -305,10 +363,10 @@ impl Learned {
         self.memory.configure(*fresh.memory.options())?;
         let shape = |micro: &MicroOptions| (micro.rank, micro.is_centred, micro.seed);
         if self.options.micro.as_ref().map(shape) != options.micro.as_ref().map(shape) {
-            self.micro = fresh.micro;
+            (self.micro, self.base) = (fresh.micro, None);
         }
         self.options = options;
-        Ok(())
+        self.serve()
     }
 
     /// Takes the steps that the notes of a running request are ready for: one of MicroLoRA for each complete piece of
@@ -323,7 +381,7 @@ impl Learned {
         }
         notes.samples.clear();
         if !notes.stamps.is_empty() {
-            notes.micro = self.micro.clone();
+            (notes.micro, notes.learning) = (self.served.clone(), self.micro.clone());
         }
     }
 
@@ -371,11 +429,13 @@ impl Learned {
         let (Some(micro), Some(options)) = (&mut self.micro, &self.options.micro) else { return };
         let rule = Rule::RmsProp { decay: 0.95 };
         let update = UpdateOptions { rule, rate: options.rate * quality, clip: 1.0, decay: 0.0 };
-        for mut gradient in gradients {
-            if quality > 0.0 {
-                Arc::make_mut(micro).update(&mut gradient, &update);
+        for mut gradient in gradients.filter(|_| quality > 0.0) {
+            if let Some(base) = self.base.as_mut().filter(|base| base.ewc.len() == 2 * gradient.a().len()) {
+                base.ewc.observe([gradient.a(), gradient.b()].into_iter());
             }
+            Arc::make_mut(micro).update(&mut gradient, &update);
         }
+        self.serve().expect("what was merged is of one shape with what learns");
     }
 
     /// Returns how many positions of calibration text are due, see [`Learned::rehearse`].
@@ -424,6 +484,8 @@ impl Learned {
         out.part(&self.episodes.snapshot());
         out.part(&self.gate.snapshot());
         out.part(&self.micro.as_ref().map(|micro| micro.snapshot()).unwrap_or_default());
+        out.part(&self.base.as_ref().map(|base| base.lora.snapshot()).unwrap_or_default());
+        out.part(&self.base.as_ref().map(|base| base.ewc.snapshot()).unwrap_or_default());
         out.take()
     }
 
@@ -449,6 +511,10 @@ impl Learned {
         let gate = Gate::restore(from.part()?)?;
         let micro = from.part()?;
         let micro = if micro.is_empty() { None } else { Some(Arc::new(MicroLora::restore(micro)?)) };
+        let (lora, ewc) = (from.part()?, from.part()?);
+        if !lora.is_empty() {
+            learned.base = Some(Base { lora: MicroLora::restore(lora)?, ewc: Ewc::restore(ewc)? });
+        }
         from.end()?;
         let shape = |micro: &Option<Arc<MicroLora>>| micro.as_ref().map(|micro| (micro.n_embd(), micro.rank()));
         let fits = memory.n_key() == learned.memory.n_key() && memory.options() == learned.memory.options();
@@ -458,6 +524,7 @@ impl Learned {
             return Err(SonaError::new(SonaErrorKind::Shape, line));
         }
         (learned.memory, learned.episodes, learned.gate, learned.micro) = (memory, episodes, gate, micro);
+        learned.serve()?;
         Ok(learned)
     }
 }
@@ -467,7 +534,8 @@ impl Notes {
     /// gradients are of that one. [`Notes::adjust`] and [`Notes::remember`] begin by themselves.
     pub fn begin(&mut self, learned: &Learned) {
         if self.stamps.is_empty() {
-            self.micro.clone_from(&learned.micro);
+            self.micro.clone_from(&learned.served);
+            self.learning.clone_from(&learned.micro);
         }
         if self.stamps.last().is_none_or(|stamp| stamp.version != learned.version) {
             self.stamps.push(Stamp { n_heard: self.n_heard, version: learned.version });
@@ -599,7 +667,7 @@ impl Notes {
     }
 
     fn learn_micro(&mut self, learned: &Learned, prediction: &Prediction, token: u32, head: &dyn HeadRows) {
-        let (Some(micro), Some(options)) = (&self.micro, &learned.options.micro) else { return };
+        let (Some(micro), Some(options)) = (&self.learning, &learned.options.micro) else { return };
         let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
         micro.gradient(&prediction.hidden, &prediction.likeliest, token, head, one);
         if self.n_in_last == 0 {

@@ -44,6 +44,7 @@
 //! # Ok::<(), ruvllm_sona::SonaError>(())
 //! ```
 
+pub mod background;
 pub mod bank;
 mod calibration;
 mod codec;

@@ -17,6 +17,8 @@ pub(crate) const N_VOCAB: usize = 40;
 pub(crate) struct Toy {
     pub(crate) head: Vec<f32>,
     pub(crate) calibration: Arc<Calibration>,
+    /// What a history last told it to go on with.
+    pub(crate) adopted: Option<Vec<u8>>,
 }
 
 impl HeadRows for Toy {
@@ -38,7 +40,7 @@ impl Toy {
             let logits = logits(&head, &hidden);
             builder.push(&hidden, &logits, i * 11 % N_VOCAB as u32, i % 100 == 0);
         }
-        Toy { head, calibration: Arc::new(builder.finish(N_EMBD).expect("states")) }
+        Toy { head, calibration: Arc::new(builder.finish(N_EMBD).expect("states")), adopted: None }
     }
 
     pub(crate) fn learned(&self, options: LearnOptions) -> Learned {

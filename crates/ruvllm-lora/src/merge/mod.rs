@@ -16,6 +16,7 @@ mod model;
 mod svd;
 
 pub use model::{Merged, merge_into_model};
+pub(crate) use svd::of_product;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -222,7 +223,7 @@ fn factored(parts: &[(&Change, f64)], n_in: usize, rank: Option<usize>) -> (Vec<
         first += change.rank;
     }
     let (a, b) = match rank {
-        Some(rank) if rank < n_ranks => svd::of_product(&a, &b, n_ranks, n_in, rank),
+        Some(rank) if rank < n_ranks => of_product(&a, &b, n_ranks, n_in, rank),
         _ => (a, b),
     };
     (narrow(&a), narrow(&b))

@@ -13,7 +13,7 @@ const N_SWEEPS_MAX: usize = 60;
 
 /// Returns factors `a`: `[rank, n_in]` and `b`: `[n_out, rank]` of the product of `b`: `[n_out, n]` and `a`: `[n, n_in]`,
 /// brought down to `rank`.
-pub(super) fn of_product(a: &[f64], b: &[f64], n: usize, n_in: usize, rank: usize) -> (Vec<f64>, Vec<f64>) {
+pub(crate) fn of_product(a: &[f64], b: &[f64], n: usize, n_in: usize, rank: usize) -> (Vec<f64>, Vec<f64>) {
     // Columns of B, and rows of A, in orthonormal directions: B = Q·R, Aᵀ = P·S, so B·A = Q·(R·Sᵀ)·Pᵀ.
     let n_out = b.len() / n;
     let mut q: Vec<Vec<f64>> = (0..n).map(|i| (0..n_out).map(|j| b[j * n + i]).collect()).collect();

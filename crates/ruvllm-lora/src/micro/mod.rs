@@ -24,6 +24,10 @@ use optimizer::Moments;
 
 /// The largest rank: more belongs into an adapter that is trained.
 pub const MICRO_RANK_MAX: usize = 4;
+/// The largest rank of what a MicroLoRA is merged into.
+pub const BASE_RANK_MAX: usize = 8;
+/// Both beside each other.
+const ALL_RANK_MAX: usize = MICRO_RANK_MAX + BASE_RANK_MAX;
 /// The widest hidden state that a snapshot is read of.
 const N_EMBD_MAX: usize = 1 << 20;
 /// What a snapshot begins with.
@@ -133,7 +137,7 @@ impl MicroLora {
     /// # Errors
     /// The rank is not 1 to [`MICRO_RANK_MAX`], the width is 0, or the scale is not a positive number.
     pub fn new(n_embd: usize, rank: usize, scale: f32, seed: u64) -> Result<MicroLora, LoraError> {
-        check(n_embd, rank, scale)?;
+        check(n_embd, (rank, MICRO_RANK_MAX), scale)?;
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // Uniform within ±√(3 / n_embd): A·h is about as long as a component of h.
         let bound = (3.0 / n_embd as f32).sqrt();
@@ -184,8 +188,8 @@ impl MicroLora {
     }
 
     /// Returns `A·h`, or `A·(h - centre)`.
-    fn shrink(&self, hidden: &[f32]) -> [f32; MICRO_RANK_MAX] {
-        let mut t = [0.0; MICRO_RANK_MAX];
+    fn shrink(&self, hidden: &[f32]) -> [f32; ALL_RANK_MAX] {
+        let mut t = [0.0; ALL_RANK_MAX];
         for (t, a) in t.iter_mut().zip(self.a.chunks_exact(self.n_embd)) {
             *t = dot(a, hidden);
             if !self.centre.is_empty() {
@@ -281,6 +285,91 @@ impl MicroLora {
         Ok(())
     }
 
+    /// Returns `A` and `Bᵀ` to be changed: `[rank, n_embd]` each.
+    pub fn factors_mut(&mut self) -> (&mut [f32], &mut [f32]) {
+        (&mut self.a, &mut self.b)
+    }
+
+    /// Makes what this one can be merged into ([`MicroLora::absorb`]), of another rank; it changes nothing yet and does not learn.
+    ///
+    /// # Errors
+    /// The rank is not 1 to [`BASE_RANK_MAX`].
+    pub fn empty_base(&self, rank: usize) -> Result<MicroLora, LoraError> {
+        check(self.n_embd, (rank, BASE_RANK_MAX), self.scale)?;
+        let (a, b) = (vec![0.0; rank * self.n_embd], vec![0.0; rank * self.n_embd]);
+        let (moments, centre) = (Moments::default(), self.centre.clone());
+        Ok(MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates: 0, centre })
+    }
+
+    /// Merges another one into this: the change it makes becomes `keep` of its own and `share` of the other's, the best of this rank
+    /// (by singular values) where the sum has more.
+    ///
+    /// # Errors
+    /// The other one is of another width or centre.
+    pub fn absorb(&mut self, keep: f32, other: &MicroLora, share: f32) -> Result<(), LoraError> {
+        self.check_beside(other)?;
+        let n_embd = self.n_embd;
+        let (mut a, mut b): (Vec<f64>, Vec<&[f32]>) = (Vec::new(), Vec::new());
+        let mut factors = Vec::new();
+        for (one, factor) in [(&*self, keep), (other, share * other.scale / self.scale)] {
+            for (row, column) in one.a.chunks_exact(n_embd).zip(one.b.chunks_exact(n_embd)) {
+                // A rank that changes nothing has no direction.
+                if factor != 0.0 && row.iter().any(|&x| x != 0.0) && column.iter().any(|&x| x != 0.0) {
+                    a.extend(row.iter().copied().map(f64::from));
+                    b.push(column);
+                    factors.push(f64::from(factor));
+                }
+            }
+        }
+        let n = b.len();
+        let at = |i: usize| b.iter().zip(&factors).map(move |(column, factor)| f64::from(column[i]) * factor);
+        let product: Vec<f64> = (0..n_embd).flat_map(at).collect();
+        let (a, b, n) = match n > self.rank {
+            true => {
+                let (a, b) = crate::merge::of_product(&a, &product, n, n_embd, self.rank);
+                (a, b, self.rank)
+            }
+            false => (a, product, n),
+        };
+        self.a.fill(0.0);
+        self.b.fill(0.0);
+        self.a.iter_mut().zip(a).for_each(|(to, x)| *to = x as f32);
+        for (i, row) in b.chunks_exact(n.max(1)).enumerate() {
+            row.iter().enumerate().for_each(|(j, &x)| self.b[j * n_embd + i] = x as f32);
+        }
+        Ok(())
+    }
+
+    /// Makes what it changes smaller.
+    pub fn fade(&mut self, factor: f32) {
+        self.b.iter_mut().for_each(|x| *x *= factor);
+    }
+
+    /// Returns one that makes the changes of both; it does not learn.
+    ///
+    /// # Errors
+    /// The other one is of another width or centre, or the ranks are too many.
+    pub fn beside(&self, other: &MicroLora) -> Result<MicroLora, LoraError> {
+        self.check_beside(other)?;
+        let rank = self.rank + other.rank;
+        check(self.n_embd, (rank, ALL_RANK_MAX), self.scale)?;
+        let ratio = other.scale / self.scale;
+        let a = [&self.a[..], &other.a].concat();
+        let b = self.b.iter().copied().chain(other.b.iter().map(|x| x * ratio)).collect();
+        let (moments, centre) = (Moments::default(), self.centre.clone());
+        Ok(MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates: self.n_updates, centre })
+    }
+
+    fn check_beside(&self, other: &MicroLora) -> Result<(), LoraError> {
+        match (other.n_embd, &other.centre) == (self.n_embd, &self.centre) {
+            true => Ok(()),
+            false => Err(invalid(format!(
+                "one of {} values beside one of {}, or of other centres",
+                other.n_embd, self.n_embd
+            ))),
+        }
+    }
+
     /// Returns everything as bytes, the optimiser's memory with it.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
@@ -307,7 +396,7 @@ impl MicroLora {
         };
         let (n_embd, rank) = (number(&mut rest)? as usize, number(&mut rest)? as usize);
         let (n_updates, scale) = (number(&mut rest)?, f32::from_bits(number(&mut rest)? as u32));
-        check(n_embd, rank, scale)?;
+        check(n_embd, (rank, ALL_RANK_MAX), scale)?;
         let mut all = [const { Vec::new() }; 5];
         for (i, values) in all.iter_mut().enumerate() {
             let n = number(&mut rest)? as usize;
@@ -351,11 +440,9 @@ impl MicroLora {
     }
 }
 
-fn check(n_embd: usize, rank: usize, scale: f32) -> Result<(), LoraError> {
-    if n_embd == 0 || n_embd > N_EMBD_MAX || rank == 0 || rank > MICRO_RANK_MAX {
-        return Err(invalid(format!(
-            "a MicroLoRA of rank {rank} on {n_embd} values; its rank is 1 to {MICRO_RANK_MAX}"
-        )));
+fn check(n_embd: usize, (rank, rank_max): (usize, usize), scale: f32) -> Result<(), LoraError> {
+    if n_embd == 0 || n_embd > N_EMBD_MAX || rank == 0 || rank > rank_max {
+        return Err(invalid(format!("a MicroLoRA of rank {rank} on {n_embd} values; its rank is 1 to {rank_max}")));
     }
     match scale.is_finite() && scale > 0.0 {
         true => Ok(()),

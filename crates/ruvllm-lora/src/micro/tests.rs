@@ -194,3 +194,52 @@ fn a_snapshot_goes_on_to_the_bit_and_an_export_does_the_same() {
     assert_eq!(blended, micro);
     assert!(blended.blend(&MicroLora::new(n, 2, 0.5, 1).expect("a rank"), 0.5).is_err());
 }
+
+/// What a hidden state becomes less itself.
+fn change(micro: &MicroLora, hidden: &[f32]) -> Vec<f32> {
+    let mut changed = hidden.to_vec();
+    micro.forward(&mut changed);
+    changed.iter().zip(hidden).map(|(x, h)| x - h).collect()
+}
+
+#[test]
+fn a_base_absorbs_and_stands_beside() {
+    let n = 24;
+    let learned = |seed: usize, scale: f32| {
+        let micro = MicroLora::new(n, 3, scale, seed as u64).expect("a rank");
+        let mut micro = micro.centred(&noise(n, 3)).expect("a centre");
+        micro.b = noise(3 * n, seed);
+        micro
+    };
+    let (one, two, hidden) = (learned(5, 0.8), learned(6, 0.8), noise(n, 40));
+    let near = |x: &[f32], y: &[f32], bound: f32| x.iter().zip(y).all(|(x, y)| (x - y).abs() < bound);
+    let sum = |x: &[f32], y: &[f32], (a, b): (f32, f32)| -> Vec<f32> {
+        x.iter().zip(y).map(|(x, y)| a * x + b * y).collect()
+    };
+    let mut base = one.empty_base(8).expect("a rank");
+    assert!(change(&base, &hidden).iter().all(|&x| x == 0.0));
+    // Ranks that fit are kept exactly.
+    base.absorb(1.0, &one, 0.5).expect("one width");
+    assert!(near(&change(&base, &hidden), &sum(&change(&one, &hidden), &hidden, (0.5, 0.0)), 1e-5));
+    base.absorb(0.5, &two, 1.0).expect("one width");
+    let both = sum(&change(&one, &hidden), &change(&two, &hidden), (0.25, 1.0));
+    assert!(near(&change(&base, &hidden), &both, 1e-5));
+    // Beyond them the largest stay: nine ranks in eight, then in two.
+    base.absorb(1.0, &learned(7, 0.8), 0.01).expect("one width");
+    assert!(near(&change(&base, &hidden), &sum(&both, &change(&learned(7, 0.8), &hidden), (1.0, 0.01)), 0.05));
+    let mut small = one.empty_base(2).expect("a rank");
+    small.absorb(1.0, &base, 1.0).expect("one width");
+    assert_eq!((small.rank(), small.factors().0.len()), (2, 2 * n));
+    assert!(change(&small, &hidden).iter().any(|&x| x != 0.0));
+    let beside = one.beside(&base).expect("one width");
+    assert_eq!(beside.rank(), 11);
+    assert!(near(&change(&beside, &hidden), &sum(&change(&one, &hidden), &change(&base, &hidden), (1.0, 1.0)), 1e-5));
+    assert_eq!(MicroLora::restore(&beside.snapshot()).expect("its own bytes"), beside);
+    let mut faded = one.clone();
+    faded.fade(0.5);
+    assert!(near(&change(&faded, &hidden), &sum(&change(&one, &hidden), &hidden, (0.5, 0.0)), 1e-5));
+    // What does not fit is refused.
+    let plain = MicroLora::new(n, 3, 0.8, 5).expect("a rank");
+    assert!(base.absorb(1.0, &plain, 1.0).is_err() && one.beside(&plain).is_err());
+    assert!(beside.beside(&base).is_err() && one.empty_base(9).is_err() && one.empty_base(0).is_err());
+}

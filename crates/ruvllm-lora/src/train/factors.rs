@@ -38,14 +38,14 @@ impl std::fmt::Debug for Factors {
 }
 
 impl Factors {
-    /// Makes factors for the layers of `set`: `A` uniform within `±1/√n_in` as peft begins, `B` zero, so that nothing changes yet.
+    /// Makes factors for the layers of `set`, of the block `first_block` and those behind it: `A` uniform within `±1/√n_in` as peft begins, `B` zero, so that nothing changes yet.
     ///
     /// # Errors
     /// The rank or the scale makes no sense.
     pub fn new(
         spec: &Spec,
         targets: &Targets,
-        set: TargetSet,
+        (set, first_block): (TargetSet, usize),
         (rank, scale): (usize, f32),
         seed: u64,
     ) -> Result<Factors, LoraError> {
@@ -54,9 +54,13 @@ impl Factors {
                 "factors of rank {rank} with a scale of {scale}; use a rank of 1 to {RANK_MAX}"
             )));
         }
+        if first_block >= spec.layers.len() {
+            let line = format!("factors from block {first_block} on; the model has {}", spec.layers.len());
+            return Err(invalid(line));
+        }
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (mut pairs, mut by_target) = (Vec::new(), vec![None; targets.all().len()]);
-        for layer in 0..spec.layers.len() {
+        for layer in first_block..spec.layers.len() {
             for (_, linear) in spec.linears(layer).filter(|(role, _)| set.has(*role)) {
                 let target = &targets.all()[linear.target];
                 let bound = 1.0 / (target.n_in as f32).sqrt();

@@ -100,6 +100,17 @@ pub(super) enum With<'a> {
     Trained(&'a Factors),
 }
 
+impl With<'_> {
+    /// Returns `A` and `B` of a layer, if it is adapted.
+    pub(super) fn pair(self, target: usize) -> Option<(Tensor, Tensor)> {
+        match self {
+            With::Base => None,
+            With::Fixed(factors) => factors.pair(target).map(|(a, b)| (a.detach(), b.detach())),
+            With::Trained(factors) => factors.pair(target).map(|(a, b)| (a.clone(), b.clone())),
+        }
+    }
+}
+
 /// Computes the sum of the loss over some examples, which are run together.
 pub(super) fn sum(model: &TrainModel, with: With<'_>, loss: Loss, examples: &[&Example]) -> Result<Tensor, LoraError> {
     match loss {

@@ -1,6 +1,7 @@
 //! A frozen transformer in f32, through which gradients flow to the factors beside its linear layers.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
 use ruvllm_kernels::rope::Rope;
@@ -89,6 +90,17 @@ pub struct TrainModel {
     input_norm: Option<Arc<NormSpec>>,
     output_norm: Option<Arc<NormSpec>>,
     head: Option<Arc<Head>>,
+    held: Held,
+}
+
+/// The stream of sequences behind blocks that no factor changes.
+#[derive(Default)]
+struct Held {
+    /// Blocks before it; 0 holds nothing.
+    n_blocks: usize,
+    n_bytes_max: usize,
+    /// By the tokens: `[n, n_embd]`.
+    streams: Mutex<HashMap<Vec<u32>, Tensor>>,
 }
 
 impl std::fmt::Debug for TrainModel {
@@ -210,7 +222,14 @@ impl TrainModel {
             }
         };
         let (input_norm, output_norm) = (shared(&spec.input_norm), shared(&spec.output_norm));
-        Ok(TrainModel { spec, targets, weights, layers, input_norm, output_norm, head })
+        let held = Held::default();
+        Ok(TrainModel { spec, targets, weights, layers, input_norm, output_norm, head, held })
+    }
+
+    /// Holds what the first blocks make of each sequence, in up to `n_bytes_max` bytes: for trainings that adapt only the blocks from
+    /// `n_blocks` on ([`TrainOptions::first_block`](super::TrainOptions::first_block)) and see the same texts again. No bit changes.
+    pub fn hold_frozen(&mut self, n_blocks: usize, n_bytes_max: usize) {
+        self.held = Held { n_blocks: n_blocks.min(self.layers.len()), n_bytes_max, ..Held::default() };
     }
 
     /// Returns what the model is made of.
@@ -239,13 +258,49 @@ impl TrainModel {
 
     /// Computes the final states of all rows, behind the last norm: `[n, n_embd]`.
     pub(super) fn hidden(&self, packed: &Packed, with: With<'_>) -> Result<Tensor, LoraError> {
-        let rotations = self.spec.ropes.iter().map(|rope| rotation(rope, packed)).collect();
-        let pass = Pass { lengths: packed.lengths.clone().into(), rotations, with };
-        let mut x = normed(&self.input_norm, self.embed(packed)?)?;
-        for layer in &self.layers {
+        // A block that is adapted is not frozen, whoever promised so.
+        let is_free = |linear: &LinearSpec| with.pair(linear.target).is_none();
+        let is_frozen = (0..self.held.n_blocks).all(|i| self.spec.linears(i).all(|(_, linear)| is_free(linear)));
+        let n_held = if is_frozen { self.held.n_blocks } else { 0 };
+        let pass = self.pass(packed, with);
+        let mut x = match n_held {
+            0 => normed(&self.input_norm, self.embed(packed)?)?,
+            _ => {
+                let streams = packed.places().map(|(first, n)| self.held(&packed.tokens[first..first + n]));
+                Tensor::cat(&streams.collect::<Result<Vec<_>, _>>()?, 0)?
+            }
+        };
+        for layer in &self.layers[n_held..] {
             x = self.layer(layer, &pass, x)?;
         }
         Ok(normed(&self.output_norm, x)?)
+    }
+
+    fn pass<'a>(&self, packed: &Packed, with: With<'a>) -> Pass<'a> {
+        let rotations = self.spec.ropes.iter().map(|rope| rotation(rope, packed)).collect();
+        Pass { lengths: packed.lengths.clone().into(), rotations, with }
+    }
+
+    /// Returns the stream of a sequence behind the blocks that are held: `[n, n_embd]`.
+    fn held(&self, tokens: &[u32]) -> Result<Tensor, LoraError> {
+        // Nothing between locking and unlocking leaves it half changed.
+        let streams = || self.held.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = streams().get(tokens) {
+            return Ok(stream.clone());
+        }
+        let mut packed = Packed::default();
+        packed.push(tokens);
+        let pass = self.pass(&packed, With::Base);
+        let mut x = normed(&self.input_norm, self.embed(&packed)?)?;
+        for layer in &self.layers[..self.held.n_blocks] {
+            x = self.layer(layer, &pass, x)?;
+        }
+        let mut streams = streams();
+        let n_bytes: usize = streams.keys().map(|tokens| tokens.len() * self.spec.n_embd * size_of::<f32>()).sum();
+        if n_bytes + tokens.len() * self.spec.n_embd * size_of::<f32>() <= self.held.n_bytes_max {
+            streams.insert(tokens.to_vec(), x.clone());
+        }
+        Ok(x)
     }
 
     fn embed(&self, packed: &Packed) -> Result<Tensor, LoraError> {
@@ -345,12 +400,7 @@ impl TrainModel {
 impl Pass<'_> {
     fn linear(&self, layer: &Layered, x: &Tensor) -> candle_core::Result<Tensor> {
         let op = Apply(Arc::clone(&layer.linear));
-        let pair = match self.with {
-            With::Base => None,
-            With::Fixed(factors) => factors.pair(layer.target).map(|(a, b)| (a.detach(), b.detach())),
-            With::Trained(factors) => factors.pair(layer.target).map(|(a, b)| (a.clone(), b.clone())),
-        };
-        match pair {
+        match self.with.pair(layer.target) {
             Some((a, b)) => x.apply_op3(&a, &b, op),
             None => x.apply_op1(op),
         }

@@ -221,6 +221,59 @@ fn batches_and_accumulation_are_the_same_gradient() {
 }
 
 #[test]
+fn the_last_block_alone_is_trained_the_same_whether_the_others_are_held() {
+    let options = TrainOptions { first_block: 1, ..options() };
+    let mut plain = trainer(lessons(13), options);
+    let mut model = toy();
+    model.hold_frozen(1, 2000);
+    let mut held = Trainer::new(model, lessons(13), options, &[7; 32]).expect("a training");
+    run(&mut plain, 12);
+    run(&mut held, 12);
+    assert_eq!(plain.values().expect("values"), held.values().expect("values"));
+    assert_eq!(plain.adapter("toy").expect("an adapter").deltas().len(), 6);
+    let losses = plain.losses_of(&lessons(5), true).expect("losses");
+    assert_eq!(losses, held.losses_of(&lessons(5), true).expect("losses"));
+    // Promised to be frozen, and adapted all the same.
+    let mut model = toy();
+    model.hold_frozen(2, 1 << 20);
+    let mut wrong = Trainer::new(model, lessons(13), options, &[7; 32]).expect("a training");
+    run(&mut wrong, 12);
+    assert_eq!(plain.values().expect("values"), wrong.values().expect("values"));
+    let beyond = TrainOptions { first_block: 2, ..options };
+    assert!(Trainer::new(toy(), lessons(1), beyond, &[7; 32]).is_err());
+}
+
+#[test]
+fn trainings_go_on_from_values_and_take_penalties() {
+    let mut first = trainer(lessons(13), options());
+    run(&mut first, 10);
+    let values = first.values().expect("values");
+    let before = loss(&first, &lessons(13), true);
+    let again = |strength: f32| {
+        let mut second = trainer(lessons(13), TrainOptions { seed: 9, ..options() });
+        second.start_from(values.clone()).expect("the same shapes");
+        assert_eq!(before, loss(&second, &lessons(13), true));
+        for _ in 0..10 {
+            let mut penalty = |now: &[Vec<f32>], grads: &mut [Vec<f32>]| {
+                let places = now.iter().flatten().zip(values.iter().flatten());
+                grads.iter_mut().flatten().zip(places).for_each(|(g, (x, at))| *g += strength * (x - at));
+            };
+            second.step_with(None, &mut penalty).expect("a step");
+        }
+        let moved = second.values().expect("values").into_iter().flatten().zip(values.iter().flatten());
+        moved.map(|(x, at)| (x - at).powi(2)).sum::<f32>().sqrt()
+    };
+    assert!(again(100.0) < 0.5 * again(0.0), "a penalty holds values");
+    assert!(first.start_from(values.clone()).is_err(), "it has begun");
+    assert!(trainer(lessons(3), options()).start_from(values[1..].to_vec()).is_err());
+    // One example's gradient is that of a step of it.
+    let grads = first.gradient(&lessons(1)[0]).expect("a gradient");
+    let mut one = trainer(lessons(1), TrainOptions { n_batch: 1, ..options() });
+    one.start_from(first.values().expect("values")).expect("the same shapes");
+    one.step_with(None, &mut |_, own| assert_eq!(own, grads)).expect("a step");
+}
+
+#[test]
 fn preferences_and_neighbours_are_learned() {
     let tokens = |i: usize, by: usize| (0..6).map(|j| ((i * 7 + by * j) % N_VOCAB) as u32).collect::<Vec<u32>>();
     let pairs: Vec<Example> = (0..12)

@@ -1,6 +1,7 @@
 //! The loop: which examples a step takes, and what it does with them.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -20,6 +21,8 @@ use crate::error::{LoraError, invalid};
 pub struct TrainOptions {
     /// Which layers are adapted.
     pub targets: TargetSet,
+    /// Blocks before this one are left as they are, see [`TrainModel::hold_frozen`].
+    pub first_block: usize,
     /// Rank of the factors.
     pub rank: usize,
     /// `alpha / rank` multiplies what they add.
@@ -48,6 +51,7 @@ impl Default for TrainOptions {
     fn default() -> TrainOptions {
         TrainOptions {
             targets: TargetSet::All,
+            first_block: 0,
             rank: 8,
             alpha: 16.0,
             loss: Loss::NextToken,
@@ -85,12 +89,16 @@ impl TrainOptions {
             Loss::Grpo { clip, beta } => json!({ "clip": clip, "beta": beta }),
         };
         let AdamOptions { beta1, beta2, epsilon, decay, clip } = self.adam;
-        json!({
+        let mut all = json!({
             "targets": self.targets.name(), "rank": self.rank, "alpha": self.alpha, "loss": self.loss.name(),
             "loss_options": loss, "steps": self.n_steps, "batch": self.n_batch, "accumulate": self.n_accumulate,
             "lr": self.rate, "schedule": self.schedule.name(), "warm_up": self.warm_up,
             "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "decay": decay, "clip": clip, "seed": self.seed,
-        })
+        });
+        if self.first_block > 0 {
+            all["first_block"] = json!(self.first_block);
+        }
+        all
     }
 
     fn check(&self) -> Result<(), LoraError> {
@@ -142,7 +150,7 @@ pub struct StepReport {
 /// A training under way.
 #[derive(Debug)]
 pub struct Trainer {
-    model: TrainModel,
+    model: Arc<TrainModel>,
     factors: Factors,
     adam: Adam,
     examples: Vec<Example>,
@@ -156,23 +164,24 @@ pub struct Trainer {
 }
 
 impl Trainer {
-    /// Begins one. `content` tells data and model apart from others, for checkpoints.
+    /// Begins one, of a frozen model that others may share. `content` tells data and model apart from others, for checkpoints.
     ///
     /// # Errors
     /// An option makes no sense, or an example is of another kind than the loss compares.
     pub fn new(
-        model: TrainModel,
+        model: impl Into<Arc<TrainModel>>,
         examples: Vec<Example>,
         options: TrainOptions,
         content: &[u8; 32],
     ) -> Result<Trainer, LoraError> {
+        let model = model.into();
         options.check()?;
         if examples.is_empty() {
             return Err(invalid("there is nothing to train on"));
         }
         examples.iter().try_for_each(|example| options.loss.check(example))?;
-        let shape = (options.rank, options.scale());
-        let factors = Factors::new(model.spec(), model.targets(), options.targets, shape, options.seed)?;
+        let (shape, set) = ((options.rank, options.scale()), (options.targets, options.first_block));
+        let factors = Factors::new(model.spec(), model.targets(), set, shape, options.seed)?;
         let adam = Adam::new(factors.vars().map(|var| var.elem_count()));
         let content = Value::from(content.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         let pass = (0, order(examples.len(), options.seed, 1));
@@ -197,6 +206,63 @@ impl Trainer {
     /// Returns the factors.
     pub fn factors(&self) -> &Factors {
         &self.factors
+    }
+
+    /// Returns the values of all factors, `A` and `B` of each pair in order.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn values(&self) -> Result<Vec<Vec<f32>>, LoraError> {
+        self.factors.values()
+    }
+
+    /// Begins with these values instead of factors that change nothing: what [`Trainer::values`] gave for the same options.
+    ///
+    /// # Errors
+    /// They have other shapes, or a step was taken already.
+    pub fn start_from(&mut self, values: Vec<Vec<f32>>) -> Result<(), LoraError> {
+        let fits = values.iter().map(Vec::len).eq(self.factors.vars().map(|var| var.elem_count()));
+        if !fits || self.n_steps() > 0 {
+            let n: usize = values.iter().map(Vec::len).sum();
+            let line = format!(
+                "{n} values to begin with, {} are trained, {} steps were taken",
+                self.factors.n_params(),
+                self.n_steps()
+            );
+            return Err(invalid(line));
+        }
+        self.factors.set(values)
+    }
+
+    /// Returns the gradient of an example's mean loss in all factors.
+    ///
+    /// # Errors
+    /// The example is of another kind than the loss compares.
+    pub fn gradient(&self, example: &Example) -> Result<Vec<Vec<f32>>, LoraError> {
+        let loss = self.options.loss;
+        loss.check(example)?;
+        let sum = loss::sum(&self.model, With::Trained(&self.factors), loss, &[example])?;
+        let mut grads = self.zeros();
+        self.factors.add_gradients(&sum.affine(1.0 / loss.units(example) as f64, 0.0)?.backward()?, &mut grads)?;
+        Ok(grads)
+    }
+
+    /// Returns the mean loss of each example, with the factors as they are or with the base alone.
+    ///
+    /// # Errors
+    /// An example is of another kind than the loss compares.
+    pub fn losses_of(&self, examples: &[Example], with_factors: bool) -> Result<Vec<f64>, LoraError> {
+        let with = if with_factors { With::Fixed(&self.factors) } else { With::Base };
+        let one = |example: &Example| {
+            let loss = self.options.loss;
+            loss.check(example)?;
+            Ok(loss::value(&loss::sum(&self.model, with, loss, &[example])?)? / loss.units(example) as f64)
+        };
+        examples.iter().map(one).collect()
+    }
+
+    fn zeros(&self) -> Vec<Vec<f32>> {
+        self.factors.vars().map(|var| vec![0.0; var.elem_count()]).collect()
     }
 
     /// Returns the loss of every step so far.
@@ -225,6 +291,19 @@ impl Trainer {
     /// # Errors
     /// The gradient is no number.
     pub fn step(&mut self, done: Option<f64>) -> Result<StepReport, LoraError> {
+        self.step_with(done, &mut |_, _| {})
+    }
+
+    /// Takes a step as [`Trainer::step`]; `extra` gets the values of all factors and adds to their gradients what else they are to
+    /// make small, such as a penalty.
+    ///
+    /// # Errors
+    /// As [`Trainer::step`].
+    pub fn step_with(
+        &mut self,
+        done: Option<f64>,
+        extra: &mut dyn FnMut(&[Vec<f32>], &mut [Vec<f32>]),
+    ) -> Result<StepReport, LoraError> {
         let start = Instant::now();
         let (options, n_batch) = (self.options, self.options.n_batch);
         let n_step = (n_batch * options.n_accumulate) as u64;
@@ -232,7 +311,7 @@ impl Trainer {
         let picked: Vec<usize> = (first..first + n_step).map(|at| self.example(at)).collect();
         let examples: Vec<&Example> = picked.iter().map(|&i| &self.examples[i]).collect();
         let n_units: usize = examples.iter().map(|example| options.loss.units(example)).sum();
-        let mut grads: Vec<Vec<f32>> = self.factors.vars().map(|var| vec![0.0; var.elem_count()]).collect();
+        let mut grads = self.zeros();
         let mut total = 0.0;
         for part in examples.chunks(n_batch) {
             let sum = loss::sum(&self.model, With::Trained(&self.factors), options.loss, part)?;
@@ -244,6 +323,7 @@ impl Trainer {
         let rate = options.rate * options.schedule.share(done, options.warm_up);
         let n_tokens = examples.iter().map(|example| example.n_tokens()).sum();
         let mut values = self.factors.values()?;
+        extra(&values, &mut grads);
         let norm = self.adam.step(&options.adam, rate, &mut values, &grads);
         if !norm.is_finite() || !total.is_finite() {
             let line = format!("step {}: loss {total}, gradient {norm}; train with a lower rate", self.n_steps() + 1);

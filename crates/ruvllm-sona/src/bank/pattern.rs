@@ -115,7 +115,7 @@ impl Pattern {
         }
         let verdict = usize::from(from.u8()?);
         let verdict =
-            Verdict::ALL.get(verdict).copied().ok_or_else(|| from.invalid(&format!("no verdict {verdict}")))?;
+            Verdict::ALL.get(verdict).copied().ok_or_else(|| from.invalid(format_args!("no verdict {verdict}")))?;
         let (quality, created_ms, n_uses, n_members) = (from.f32()?, from.u64()?, from.u32()?, from.u32()?);
         let model = from.array()?;
         from.end()?;

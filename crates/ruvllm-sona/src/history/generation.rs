@@ -34,6 +34,8 @@ pub struct Generation {
     pub first: u64,
     /// To here, this one not among them.
     pub end: u64,
+    /// Digest of what the deep loop knew, if an adapter of it is part of the state.
+    pub adopted: Option<[u8; 32]>,
     /// Whether items and generations before it were let go: nothing before it can be undone or gone back to.
     pub is_oldest: bool,
     /// Whether its state lies in the store; after an undo it is made anew when somebody asks for it.
@@ -50,6 +52,7 @@ impl Generation {
         let mut to = Writer::new();
         to.u8(FORMAT).u64(self.number).u64(self.parent).u64(self.unix_ms).text(&self.why).u64(self.first).u64(self.end);
         to.u8(u8::from(self.is_oldest)).u8(u8::from(self.has_state));
+        to.u8(u8::from(self.adopted.is_some())).raw(&self.adopted.unwrap_or_default());
         write_figures(&mut to, &self.figures);
         to.take()
     }
@@ -64,12 +67,14 @@ impl Generation {
         let (number, parent, unix_ms, why) = (from.u64()?, from.u64()?, from.u64()?, from.text()?);
         let (first, end) = (from.u64()?, from.u64()?);
         let (is_oldest, has_state) = (from.u8()? == 1, from.u8()? == 1);
+        let (has_adopted, digest) = (from.u8()? == 1, from.array()?);
+        let adopted = has_adopted.then_some(digest);
         let figures = read_figures(&mut from)?;
         if number <= parent || first > end || end == 0 {
             return Err(from.invalid(format_args!("number {number} of {parent}, items {first} to {end}")));
         }
         from.end()?;
-        Ok(Generation { number, parent, unix_ms, why, figures, first, end, is_oldest, has_state })
+        Ok(Generation { number, parent, unix_ms, why, figures, first, end, adopted, is_oldest, has_state })
     }
 
     pub(super) fn put(&self, change: &mut dyn Transaction, tenant: &[u8]) -> Result<(), SonaError> {
@@ -83,28 +88,18 @@ impl Generation {
     }
 }
 
-fn place(number: u64, piece: u32) -> [u8; 12] {
-    let mut key = [0; 12];
-    key[..8].copy_from_slice(&number.to_be_bytes());
-    key[8..].copy_from_slice(&piece.to_be_bytes());
-    key
-}
-
 pub(super) fn put_state(
     change: &mut dyn Transaction,
     tenant: &[u8],
     number: u64,
     state: &[u8],
 ) -> Result<(), SonaError> {
-    for (i, piece) in state.chunks(PIECE_BYTES).enumerate() {
-        change.put(STATES, tenant, &place(number, i as u32), piece)?;
-    }
-    Ok(())
+    put_pieces(change, STATES, tenant, &number.to_be_bytes(), state)
 }
 
 pub(super) fn remove_state(change: &mut dyn Transaction, tenant: &[u8], number: u64) -> Result<(), SonaError> {
     let mut i = 0;
-    while change.remove(STATES, tenant, &place(number, i))? {
+    while change.remove(STATES, tenant, &place(&number.to_be_bytes(), i))? {
         i += 1;
     }
     Ok(())
@@ -112,11 +107,43 @@ pub(super) fn remove_state(change: &mut dyn Transaction, tenant: &[u8], number: 
 
 /// Returns a generation's state.
 pub(super) fn state(snapshot: &dyn Snapshot, tenant: &[u8], number: u64) -> Result<Vec<u8>, SonaError> {
-    let (from, to) = (place(number, 0), place(number + 1, 0));
-    let mut state = Vec::new();
-    snapshot.scan(STATES, &Scan::all(tenant).between(&from, Some(&to)), &mut |_, piece| {
-        state.extend_from_slice(piece);
-        Ok(true)
+    pieces(snapshot, STATES, tenant, &number.to_be_bytes())
+}
+
+/// The key of a piece.
+fn place(prefix: &[u8], piece: u32) -> Vec<u8> {
+    [prefix, &piece.to_be_bytes()].concat()
+}
+
+/// Puts bytes of any length under keys that begin with `prefix`.
+pub(super) fn put_pieces(
+    change: &mut dyn Transaction,
+    table: Table,
+    tenant: &[u8],
+    prefix: &[u8],
+    bytes: &[u8],
+) -> Result<(), SonaError> {
+    for (i, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+        change.put(table, tenant, &place(prefix, i as u32), piece)?;
+    }
+    Ok(())
+}
+
+/// Returns what [`put_pieces`] put.
+pub(super) fn pieces(
+    snapshot: &dyn Snapshot,
+    table: Table,
+    tenant: &[u8],
+    prefix: &[u8],
+) -> Result<Vec<u8>, SonaError> {
+    let from = place(prefix, 0);
+    let mut bytes = Vec::new();
+    snapshot.scan(table, &Scan::all(tenant).between(&from, None), &mut |key, piece| {
+        let is_mine = key.starts_with(prefix);
+        if is_mine {
+            bytes.extend_from_slice(piece);
+        }
+        Ok(is_mine)
     })?;
-    Ok(state)
+    Ok(bytes)
 }

@@ -1,5 +1,6 @@
 //! Items of the log: what was taken in, as bytes.
 
+use crate::background::Consolidate;
 use crate::codec::{Reader, Writer};
 use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind};
@@ -73,6 +74,15 @@ pub enum Item {
     },
     /// Other options from here on.
     Configured(LearnOptions),
+    /// MicroLoRA was merged into the base behind it.
+    Consolidated(Consolidate),
+    /// An adapter of the deep loop was adopted.
+    Adopted {
+        /// Digest of what the deep loop knows, which lies beside the log.
+        digest: [u8; 32],
+        /// Items that it was trained on, and those before it that it comes from: undoing one undoes it.
+        sources: Vec<u64>,
+    },
     /// A change was looked at and not published.
     Discarded {
         /// Why, and the figures.
@@ -97,8 +107,8 @@ pub enum Item {
 impl Item {
     /// Whether it changed what is known, so that it can be undone.
     pub fn has_effect(&self) -> bool {
-        use Item::{Configured, Read, Rehearsed, Told};
-        matches!(self, Read { .. } | Told { .. } | Rehearsed { .. } | Configured(_))
+        use Item::{Adopted, Configured, Consolidated, Read, Rehearsed, Told};
+        matches!(self, Read { .. } | Told { .. } | Rehearsed { .. } | Configured(_) | Consolidated(_) | Adopted { .. })
     }
 }
 
@@ -149,6 +159,14 @@ impl Record {
             Item::Undone => _ = to.u8(5),
             Item::RolledBack { generation } => _ = to.u8(6).u64(*generation),
             Item::TookBack { item } => _ = to.u8(7).u64(*item),
+            Item::Consolidated(Consolidate { rank, share, keep, newest, strength }) => {
+                to.u8(8).count(*rank);
+                [share, keep, newest, strength].into_iter().for_each(|x| _ = to.f32(*x));
+            }
+            Item::Adopted { digest, sources } => {
+                to.u8(9).raw(digest).count(sources.len());
+                sources.iter().for_each(|id| _ = to.u64(*id));
+            }
         }
         to.take()
     }
@@ -189,6 +207,15 @@ impl Record {
             5 => Item::Undone,
             6 => Item::RolledBack { generation: from.u64()? },
             7 => Item::TookBack { item: from.u64()? },
+            8 => {
+                let rank = from.u32()? as usize;
+                let (share, keep, newest, strength) = (from.f32()?, from.f32()?, from.f32()?, from.f32()?);
+                Item::Consolidated(Consolidate { rank, share, keep, newest, strength })
+            }
+            9 => {
+                let digest = from.array()?;
+                Item::Adopted { digest, sources: (0..from.count(8)?).map(|_| from.u64()).collect::<Result<_, _>>()? }
+            }
             kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
         };
         from.end()?;

@@ -13,14 +13,17 @@
 //! Limits let old items and generations go ([`HistoryLimits`]); then what was let go is part of what is known for good, and undoing it
 //! is refused. [`forget`] removes all of a tenant.
 
+mod adopt;
 mod generation;
 mod item;
+mod keep;
 mod rebuild;
 #[cfg(test)]
 mod tests;
 
 pub use generation::Generation;
 pub use item::{Item, Passage};
+pub use keep::{Overview, forget, look, tenants};
 pub use rebuild::{Each, Reading};
 
 use std::ops::Range;
@@ -28,21 +31,26 @@ use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
 
+use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::codec::{Reader, Writer};
 use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind, invalid};
 use crate::instant::{LearnOptions, Learned, Notes};
 use crate::names::Names;
+use crate::publish::Judgement;
 use crate::store::{Durability, Scan, Snapshot, Store, Table};
-use generation::{GENERATIONS, STATES};
 use item::{Record, read_options, write_options};
+use keep::{generations_of, id_of, items, last_item};
 
 /// The log of each tenant, by id.
 const ITEMS: Table = Table::new("learning log");
 
 /// Where each tenant stands.
 const HEADS: Table = Table::new("learning heads");
+
+/// What the deep loop knew when it was adopted, in pieces, by digest and place.
+const ADAPTERS: Table = Table::new("learning adapters");
 
 /// The only key of a tenant's head.
 const HEAD: &[u8] = b"head";
@@ -77,6 +85,33 @@ pub struct Setup {
     pub isa: Isa,
     /// What is kept.
     pub limits: HistoryLimits,
+}
+
+/// All that is known.
+#[derive(Clone, Debug)]
+struct State {
+    learned: Learned,
+    /// Digest of what the deep loop knows, if an adapter of it was adopted.
+    adopted: Option<[u8; 32]>,
+}
+
+impl State {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut to = Writer::of(MAGIC);
+        write_options(&mut to, self.learned.options());
+        to.u8(u8::from(self.adopted.is_some())).raw(&self.adopted.unwrap_or_default());
+        to.part(&self.learned.snapshot());
+        to.take()
+    }
+
+    fn from_bytes(bytes: &[u8], setup: &Setup) -> Result<State, SonaError> {
+        let mut from = Reader::of(bytes, MAGIC, "state of a tenant")?;
+        let options = read_options(&mut from)?;
+        let (has_adopted, digest) = (from.u8()? == 1, from.array()?);
+        let learned = Learned::restore(from.part()?, Arc::clone(&setup.calibration), options, setup.isa)?;
+        from.end()?;
+        Ok(State { learned, adopted: has_adopted.then_some(digest) })
+    }
 }
 
 /// Where a tenant stands.
@@ -121,7 +156,7 @@ pub struct History {
     setup: Setup,
     head: Head,
     generations: Vec<Generation>,
-    learned: Learned,
+    state: State,
     next_item: u64,
     /// Versions that no longer are part of what is known: notes that read them are not taken in.
     gone: Vec<Range<u64>>,
@@ -149,6 +184,7 @@ impl History {
         let tenant = tenant.as_bytes().to_vec();
         let calibration = *blake3::hash(&setup.calibration.snapshot()).as_bytes();
         let learned = Learned::new(Arc::clone(&setup.calibration), setup.options, setup.isa)?;
+        let state = State { learned, adopted: None };
         let (head, generations, last) = {
             let snapshot = store.snapshot()?;
             let head = snapshot.get(HEADS, &tenant, HEAD)?.map(|bytes| Head::from_bytes(&bytes)).transpose()?;
@@ -163,14 +199,14 @@ impl History {
         let next_item = (last + 1).max(head.first);
         let (options, gone) = (setup.options, Vec::new());
         let is_sound = true;
-        let mut history = History { store, tenant, setup, head, generations, learned, next_item, gone, is_sound };
+        let mut history = History { store, tenant, setup, head, generations, state, next_item, gone, is_sound };
         if is_new {
             let mut change = history.store.begin(Durability::Durable)?;
             change.put(HEADS, &history.tenant, HEAD, &history.head.to_bytes())?;
             change.commit()?;
         } else {
-            history.learned = history.state_of(history.head.parent, Some(next_item), None, reading)?;
-            if *history.learned.options() != options {
+            history.state = history.state_of(history.head.parent, Some(next_item), None, reading)?;
+            if *history.state.learned.options() != options {
                 history.log_and(Record::new(now_ms(), Item::Configured(options)), |l| l.configure(options))?;
             }
         }
@@ -179,7 +215,7 @@ impl History {
 
     /// Returns what is known.
     pub fn learned(&self) -> &Learned {
-        &self.learned
+        &self.state.learned
     }
 
     /// Returns the number of the generation that what is known came from; 0 is the model alone.
@@ -194,7 +230,7 @@ impl History {
 
     /// Returns the state as bytes: all that is known, and nothing of the way there.
     pub fn state(&self) -> Vec<u8> {
-        state_bytes(&self.learned)
+        self.state.to_bytes()
     }
 
     /// Takes in what a request found out, and returns the item's id; it is on disk then. `passage` is what the notes heard.
@@ -243,7 +279,7 @@ impl History {
     /// # Panics
     /// If the states are of another width.
     pub fn tell(&mut self, names: &Names, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<u64, SonaError> {
-        let answer_keys = self.learned.answer_keys(hidden, answer);
+        let answer_keys = self.state.learned.answer_keys(hidden, answer);
         let item = Item::Told { names: names.clone(), answer: answer.to_vec(), verdict };
         let keys = answer_keys.iter().map(|(key, _)| key.clone()).collect();
         let record = Record { keys, ..Record::new(now_ms(), item) };
@@ -255,7 +291,7 @@ impl History {
     /// # Errors
     /// If it cannot be written.
     pub fn rehearse(&mut self, n_max: usize) -> Result<usize, SonaError> {
-        if self.learned.n_due() == 0 {
+        if self.state.learned.n_due() == 0 {
             return Ok(0);
         }
         let mut n_left = 0;
@@ -294,14 +330,14 @@ impl History {
         let id = self.next_item;
         // Corrections and options are refused before they change anything; a document may fail on the way.
         self.is_sound = !matches!(&record.item, Item::Read { .. });
-        apply(&mut self.learned)?;
+        apply(&mut self.state.learned)?;
         self.is_sound = false;
         let mut change = self.store.begin(Durability::Durable)?;
         change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
         change.commit()?;
         self.is_sound = true;
         self.next_item = id + 1;
-        self.learned.set_version(id);
+        self.state.learned.set_version(id);
         Ok(id)
     }
 
@@ -327,6 +363,7 @@ impl History {
             figures: figures.to_vec(),
             first: self.head.first,
             end: self.next_item,
+            adopted: self.state.adopted,
             is_oldest: false,
             has_state: true,
         };
@@ -362,7 +399,7 @@ impl History {
                 self.generation_of(number)?;
             }
         }
-        let learned = self.state_of(number, None, None, reading)?;
+        let state = self.state_of(number, None, None, reading)?;
         let id = self.next_item;
         let head = Head { parent: number, first: id, ..self.head.clone() };
         let mut change = self.store.begin(Durability::Durable)?;
@@ -372,9 +409,34 @@ impl History {
         change.commit()?;
         let last = self.generations.iter().find(|generation| generation.number == number);
         self.gone.push(last.map_or(1, |generation| generation.end)..id);
-        (self.head, self.learned, self.next_item) = (head, learned, id + 1);
-        self.learned.set_version(id);
+        (self.head, self.state, self.next_item) = (head, state, id + 1);
+        self.state.learned.set_version(id);
         Ok(())
+    }
+
+    /// Publishes what was learned since the last generation if the gate says so, and returns the generation's number. Otherwise
+    /// what was read since then is taken back, corrections and options stay, and the log says why.
+    ///
+    /// # Errors
+    /// As [`History::publish`] and [`History::undo`].
+    pub fn decide(&mut self, judgement: &Judgement, reading: &mut dyn Reading) -> Result<Option<u64>, SonaError> {
+        if judgement.is_published {
+            return self.publish(&judgement.why, &judgement.figures()).map(Some);
+        }
+        let records = self.records(&*self.store.snapshot()?, self.head.first..self.next_item)?;
+        let goes = |item: &Item| !matches!(item, Item::Told { .. } | Item::Configured(_)) && item.has_effect();
+        let items: Vec<u64> = records.iter().filter(|(_, record)| goes(&record.item)).map(|(id, _)| *id).collect();
+        let event = Item::Discarded { why: judgement.why.clone(), figures: judgement.figures() };
+        self.take_back(&items, event, reading)?;
+        Ok(None)
+    }
+
+    /// Merges MicroLoRA into the base behind it, see [`Learned::consolidate`]; returns the item's id.
+    ///
+    /// # Errors
+    /// As [`Learned::consolidate`], and if it cannot be written.
+    pub fn consolidate(&mut self, how: Consolidate) -> Result<u64, SonaError> {
+        self.log_and(Record::new(now_ms(), Item::Consolidated(how)), |learned| learned.consolidate(&how))
     }
 
     /// Takes one item back: what is known then, now and in every generation that had it, is what would be known if it had
@@ -383,44 +445,59 @@ impl History {
     /// # Errors
     /// There is no such item, it was let go or taught nothing, the model cannot read the others again, or it cannot be written.
     pub fn undo(&mut self, item: u64, reading: &mut dyn Reading) -> Result<(), SonaError> {
-        self.check_sound()?;
         let record = self.store.snapshot()?.get(ITEMS, &self.tenant, &item.to_be_bytes())?;
-        let record = record.map(|bytes| Record::from_bytes(&bytes)).transpose()?;
-        match &record {
+        match record.map(|bytes| Record::from_bytes(&bytes)).transpose()? {
             Some(record) if record.item.has_effect() => {}
             Some(_) => {
                 return Err(SonaError::new(SonaErrorKind::Value, format!("item {item} taught nothing that is left")));
             }
             None => return Err(self.missing(item)),
         }
-        let holder = self.generations.iter().find(|g| (g.first..g.end).contains(&item)).map(|g| g.number);
-        let has_it = |number: u64| holder.is_some_and(|holder| self.chain(number).any(|g| g.number == holder));
-        let affected: Vec<u64> = self.generations.iter().map(|g| g.number).filter(|&n| has_it(n)).collect();
-        let is_known = item >= self.head.first || has_it(self.head.parent);
-        let learned = match is_known {
-            true => Some(self.state_of(self.head.parent, Some(self.next_item), Some((item, &affected)), reading)?),
+        self.take_back(&[item], Item::TookBack { item }, reading)
+    }
+
+    /// Takes items back, with what was adopted of them, and says so in the log.
+    fn take_back(&mut self, items: &[u64], event: Item, reading: &mut dyn Reading) -> Result<(), SonaError> {
+        self.check_sound()?;
+        let mut items = items.to_vec();
+        for (id, record) in self.adoptions()? {
+            if let Item::Adopted { sources, .. } = &record.item
+                && sources.iter().any(|source| items.contains(source))
+                && !items.contains(&id)
+            {
+                items.push(id);
+            }
+        }
+        let holds = |g: &Generation| items.iter().any(|item| (g.first..g.end).contains(item));
+        let affected: Vec<u64> =
+            self.generations.iter().map(|g| g.number).filter(|&n| self.chain(n).any(holds)).collect();
+        let is_known = items.iter().any(|&item| item >= self.head.first) || affected.contains(&self.head.parent);
+        let state = match is_known {
+            true => Some(self.state_of(self.head.parent, Some(self.next_item), Some((&items, &affected)), reading)?),
             false => None,
         };
         let id = self.next_item;
-        let unix_ms = record.map_or(0, |record| record.unix_ms);
+        let undone = Record::new(now_ms(), Item::Undone).to_bytes();
         let mut change = self.store.begin(Durability::Durable)?;
-        change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &Record::new(unix_ms, Item::Undone).to_bytes())?;
-        let event = Record::new(now_ms(), Item::TookBack { item });
-        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &event.to_bytes())?;
+        for item in &items {
+            change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &undone)?;
+        }
+        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &Record::new(now_ms(), event).to_bytes())?;
         for &number in &affected {
             generation::remove_state(&mut *change, &self.tenant, number)?;
-            let generation = Generation { has_state: false, ..self.generation_of(number)?.clone() };
+            let generation = Generation { has_state: false, adopted: None, ..self.generation_of(number)?.clone() };
             generation.put(&mut *change, &self.tenant)?;
         }
         change.commit()?;
-        self.generations.iter_mut().filter(|g| affected.contains(&g.number)).for_each(|g| g.has_state = false);
-        self.gone.push(item..id);
+        let is_affected = |g: &&mut Generation| affected.contains(&g.number);
+        self.generations.iter_mut().filter(is_affected).for_each(|g| (g.has_state, g.adopted) = (false, None));
+        self.gone.extend(items.iter().min().map(|&item| item..id));
         self.next_item = id + 1;
-        if let Some(learned) = learned {
-            self.learned = learned;
+        if let Some(state) = state {
+            self.state = state;
         }
-        self.learned.set_version(id);
-        Ok(())
+        self.state.learned.set_version(id);
+        self.drop_adapters()
     }
 
     /// Returns the newest `n` items with ids below `before`, newest first, each with its time in Unix milliseconds.
@@ -475,17 +552,17 @@ impl History {
     }
 
     /// Makes the state of a generation, with `tail` also of the items since then up to there: of the nearest generation before
-    /// whose state is kept and which no later item reaches back over, by playing the items behind it. `without` is an item that
-    /// is left out, and the generations that had it.
+    /// whose state is kept and which no later item reaches back over, by playing the items behind it. `without` are items that
+    /// are left out, and the generations that had them.
     fn state_of(
         &self,
         number: u64,
         tail: Option<u64>,
-        without: Option<(u64, &[u64])>,
+        without: Option<(&[u64], &[u64])>,
         reading: &mut dyn Reading,
-    ) -> Result<Learned, SonaError> {
+    ) -> Result<State, SonaError> {
         let snapshot = self.store.snapshot()?;
-        let (left_out, affected) = without.map_or((0, &[][..]), |(item, affected)| (item, affected));
+        let (left_out, affected) = without.unwrap_or_default();
         let mut items: Vec<(u64, Record)> = Vec::new();
         if let Some(end) = tail {
             items.extend(self.records(&*snapshot, self.head.first..end)?);
@@ -503,24 +580,28 @@ impl History {
             before.append(&mut items);
             items = before;
         }
-        items.retain(|(id, _)| *id != left_out);
-        let mut learned = match start {
+        items.retain(|(id, _)| !left_out.contains(id));
+        let mut state = match start {
             Some(generation) => {
                 let bytes = generation::state(&*snapshot, &self.tenant, generation.number)?;
-                let mut learned = state_from(&bytes, &self.setup)
+                let mut state = State::from_bytes(&bytes, &self.setup)
                     .map_err(|error| error.within(format_args!("generation {}", generation.number)))?;
-                learned.set_version(generation.last());
-                learned
+                state.learned.set_version(generation.last());
+                state
             }
             None if self.chain(number).last().is_some_and(|first| first.parent != 0) => {
                 return Err(invalid(format!("the generations before {number} are missing")));
             }
-            None => Learned::new(Arc::clone(&self.setup.calibration), self.head.options, self.setup.isa)?,
+            None => {
+                let calibration = Arc::clone(&self.setup.calibration);
+                let learned = Learned::new(calibration, self.head.options, self.setup.isa)?;
+                State { learned, adopted: None }
+            }
         };
         drop(snapshot);
-        rebuild::play(&mut learned, &items, reading)?;
-        learned.set_version(tail.map_or_else(|| learned.version(), |end| end - 1));
-        Ok(learned)
+        rebuild::play(&mut state, &items, &|digest| self.deep_of(digest), reading)?;
+        tail.inspect(|end| state.learned.set_version(end - 1));
+        Ok(state)
     }
 
     fn records(&self, snapshot: &dyn Snapshot, ids: Range<u64>) -> Result<Vec<(u64, Record)>, SonaError> {
@@ -532,165 +613,6 @@ impl History {
         })?;
         Ok(records)
     }
-
-    /// Lets the oldest generations and items go if there are too many: one on the way to what is known now becomes the oldest,
-    /// and what does not come from it goes.
-    fn let_go(&mut self) -> Result<(), SonaError> {
-        let limits = self.setup.limits;
-        let n_max = limits.n_generations_max.max(2);
-        let sizes = self.sizes()?;
-        let bytes_from =
-            |first: u64| sizes.iter().filter(|size| size.id >= first).map(|size| size.n_bytes).sum::<u64>();
-        if self.generations.len() <= n_max && bytes_from(0) <= limits.items_bytes_max {
-            return Ok(());
-        }
-        // Its state is kept, and no later item reaches back over it.
-        let may_be = |g: &&Generation| {
-            g.has_state && !g.is_oldest && sizes.iter().all(|size| size.id < g.end || size.first_version >= g.last())
-        };
-        let fits = |g: &&&Generation| {
-            let n_kept = self.generations.iter().filter(|other| other.number >= g.number).count();
-            n_kept <= n_max && bytes_from(g.end) <= limits.items_bytes_max
-        };
-        let candidates: Vec<&Generation> = self.chain(self.head.parent).filter(may_be).collect();
-        let Some(&oldest) = candidates.iter().rev().find(fits).or(candidates.first()) else { return Ok(()) };
-        let oldest = Generation { is_oldest: true, ..oldest.clone() };
-        let stays = |g: &Generation| self.chain(g.number).any(|g| g.number == oldest.number);
-        let (mut kept, gone): (Vec<_>, Vec<_>) = self.generations.iter().cloned().partition(stays);
-        let is_held = |id: u64| {
-            let holds = |g: &Generation| g.number != oldest.number && (g.first..g.end).contains(&id);
-            id >= self.head.first || kept.iter().any(holds)
-        };
-        let mut change = self.store.begin(Durability::Durable)?;
-        for generation in &gone {
-            generation.remove(&mut *change, &self.tenant)?;
-        }
-        for size in sizes.iter().filter(|size| !is_held(size.id)) {
-            change.remove(ITEMS, &self.tenant, &size.id.to_be_bytes())?;
-        }
-        oldest.put(&mut *change, &self.tenant)?;
-        change.commit()?;
-        kept.iter_mut().filter(|g| g.number == oldest.number).for_each(|g| g.is_oldest = true);
-        self.generations = kept;
-        Ok(())
-    }
-
-    fn sizes(&self) -> Result<Vec<Size>, SonaError> {
-        let mut sizes = Vec::new();
-        self.store.snapshot()?.scan(ITEMS, &Scan::all(&self.tenant), &mut |key, bytes| {
-            let (id, record) = (id_of(key)?, Record::from_bytes(bytes)?);
-            let first_version = record.first_version().unwrap_or(id);
-            sizes.push(Size { id, n_bytes: bytes.len() as u64, first_version });
-            Ok(true)
-        })?;
-        Ok(sizes)
-    }
-}
-
-/// How large an item is, and how far back it reaches.
-struct Size {
-    id: u64,
-    n_bytes: u64,
-    first_version: u64,
-}
-
-/// Forgets everything that a tenant taught, the way there with it; returns how many records that were.
-///
-/// # Errors
-/// If it cannot be written.
-pub fn forget(store: &dyn Store, tenant: &str) -> Result<usize, SonaError> {
-    let mut change = store.begin(Durability::Durable)?;
-    let mut n = 0;
-    for table in [ITEMS, HEADS, GENERATIONS, STATES] {
-        n += change.remove_scope(table, tenant.as_bytes())?;
-    }
-    change.commit()?;
-    Ok(n)
-}
-
-/// Returns the tenants that have a history, sorted.
-///
-/// # Errors
-/// If the store cannot be read.
-pub fn tenants(store: &dyn Store) -> Result<Vec<String>, SonaError> {
-    let scopes = store.snapshot()?.scopes(HEADS)?;
-    scopes.into_iter().map(|name| String::from_utf8(name).map_err(|_| invalid("a tenant is not utf-8"))).collect()
-}
-
-/// What can be said of a tenant without its model.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Overview {
-    /// The generation that what is known came from.
-    pub generation: u64,
-    /// All generations that are kept.
-    pub generations: Vec<Generation>,
-    /// The newest items, newest first: id, Unix milliseconds, item.
-    pub items: Vec<(u64, u64, Item)>,
-}
-
-/// Looks at a tenant without its model: where it stands, its generations and its newest `n` items; `None` if it has no history.
-///
-/// # Errors
-/// If the store cannot be read.
-pub fn look(store: &dyn Store, tenant: &str, n: usize) -> Result<Option<Overview>, SonaError> {
-    let snapshot = store.snapshot()?;
-    let Some(head) = snapshot.get(HEADS, tenant.as_bytes(), HEAD)? else { return Ok(None) };
-    let generations = generations_of(&*snapshot, tenant.as_bytes())?;
-    let items = items(store, tenant.as_bytes(), u64::MAX, n)?;
-    Ok(Some(Overview { generation: Head::from_bytes(&head)?.parent, generations, items }))
-}
-
-fn items(store: &dyn Store, tenant: &[u8], before: u64, n: usize) -> Result<Vec<(u64, u64, Item)>, SonaError> {
-    let mut items = Vec::new();
-    if n == 0 {
-        return Ok(items);
-    }
-    let before = before.to_be_bytes();
-    let scan = Scan::all(tenant).between(&[], Some(&before)).newest_first();
-    store.snapshot()?.scan(ITEMS, &scan, &mut |key, bytes| {
-        let record = Record::from_bytes(bytes)?;
-        items.push((id_of(key)?, record.unix_ms, record.item));
-        Ok(items.len() < n)
-    })?;
-    Ok(items)
-}
-
-fn generations_of(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<Vec<Generation>, SonaError> {
-    let mut generations = Vec::new();
-    snapshot.scan(GENERATIONS, &Scan::all(tenant), &mut |_, bytes| {
-        generations.push(Generation::from_bytes(bytes)?);
-        Ok(true)
-    })?;
-    Ok(generations)
-}
-
-fn last_item(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<u64, SonaError> {
-    let mut last = 0;
-    snapshot.scan(ITEMS, &Scan::all(tenant).newest_first(), &mut |key, _| {
-        last = id_of(key)?;
-        Ok(false)
-    })?;
-    Ok(last)
-}
-
-fn id_of(key: &[u8]) -> Result<u64, SonaError> {
-    let bytes = key.try_into().map_err(|_| invalid(format!("learning log: a key of {} bytes", key.len())))?;
-    Ok(u64::from_be_bytes(bytes))
-}
-
-fn state_bytes(learned: &Learned) -> Vec<u8> {
-    let mut to = Writer::of(MAGIC);
-    write_options(&mut to, learned.options());
-    to.part(&learned.snapshot());
-    to.take()
-}
-
-fn state_from(bytes: &[u8], setup: &Setup) -> Result<Learned, SonaError> {
-    let mut from = Reader::of(bytes, MAGIC, "state of a tenant")?;
-    let options = read_options(&mut from)?;
-    let learned = Learned::restore(from.part()?, Arc::clone(&setup.calibration), options, setup.isa)?;
-    from.end()?;
-    Ok(learned)
 }
 
 fn now_ms() -> u64 {

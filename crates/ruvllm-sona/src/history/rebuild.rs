@@ -10,6 +10,7 @@ use std::ops::Range;
 use ruvllm_kernels::{Isa, softmax};
 use ruvllm_lora::micro::{HeadRows, MicroLora};
 
+use super::State;
 use super::item::{Item, Passage, Record};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::instant::{Learned, Notes};
@@ -31,6 +32,12 @@ pub trait Reading {
         micro: Option<&MicroLora>,
         each: &mut Each<'_>,
     ) -> Result<(), SonaError>;
+
+    /// Goes on with an adapter of the deep loop, [`DeepState`](crate::deep::DeepState) as bytes, or with none; begins with none.
+    ///
+    /// # Errors
+    /// The model cannot take it.
+    fn adopt(&mut self, deep: Option<&[u8]>) -> Result<(), SonaError>;
 
     /// Returns what gives rows of the output head.
     fn head(&self) -> &dyn HeadRows;
@@ -120,8 +127,17 @@ struct Piece {
     range: Range<usize>,
 }
 
+/// Gives what the deep loop knew, by its digest.
+type DeepOf<'a> = dyn Fn(&[u8; 32]) -> Result<Vec<u8>, SonaError> + 'a;
+
 /// Plays items, in the order of their ids.
-pub(super) fn play(learned: &mut Learned, items: &[(u64, Record)], reading: &mut dyn Reading) -> Result<(), SonaError> {
+pub(super) fn play(
+    state: &mut State,
+    items: &[(u64, Record)],
+    deep: &DeepOf<'_>,
+    reading: &mut dyn Reading,
+) -> Result<(), SonaError> {
+    reading.adopt(state.adopted.as_ref().map(deep).transpose()?.as_deref())?;
     let mut pieces: Vec<Piece> = Vec::new();
     for (i, (_, record)) in items.iter().enumerate() {
         let Item::Read { passage, .. } = &record.item else { continue };
@@ -138,11 +154,15 @@ pub(super) fn play(learned: &mut Learned, items: &[(u64, Record)], reading: &mut
         while let Some(piece) = pieces.next_if(|piece| piece.version < *id) {
             if let Item::Read { passage, .. } = &items[piece.item].1.item {
                 let notes = open[piece.item].get_or_insert_default();
-                read(passage, piece.range, learned, notes, reading)?;
+                read(passage, piece.range, &state.learned, notes, reading)?;
             }
         }
-        apply(learned, record, open[i].take(), reading)?;
-        learned.set_version(*id);
+        if let Item::Adopted { digest, .. } = &record.item {
+            reading.adopt(Some(&deep(digest)?))?;
+            state.adopted = Some(*digest);
+        }
+        apply(&mut state.learned, record, open[i].take(), reading)?;
+        state.learned.set_version(*id);
     }
     Ok(())
 }
@@ -163,7 +183,12 @@ fn apply(
         }
         Item::Rehearsed { n_max } => _ = learned.rehearse(*n_max),
         Item::Configured(options) => learned.configure(*options)?,
-        Item::Discarded { .. } | Item::RolledBack { .. } | Item::TookBack { .. } | Item::Undone => {}
+        Item::Consolidated(how) => learned.consolidate(how)?,
+        Item::Adopted { .. }
+        | Item::Discarded { .. }
+        | Item::RolledBack { .. }
+        | Item::TookBack { .. }
+        | Item::Undone => {}
     }
     Ok(())
 }

@@ -159,7 +159,7 @@ impl Event {
                 let n = from.count(8)?;
                 Event::Erased { seqs: (0..n).map(|_| from.u64()).collect::<Result<_, _>>()? }
             }
-            kind => return Err(from.invalid(&format!("there is no kind {kind}"))),
+            kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
         };
         from.end()?;
         Ok(event)

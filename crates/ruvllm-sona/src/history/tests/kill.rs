@@ -31,7 +31,7 @@ fn learns_until_it_is_killed() {
         match id % 7 {
             3 if history.undo(id - 2, &mut toy).is_ok() => {}
             5 => drop(history.publish("a test", &[]).expect("a store")),
-            6 if id % 4 == 0 => history.rollback(history.generation(), &mut toy).expect("kept"),
+            6 if id.is_multiple_of(4) => history.rollback(history.generation(), &mut toy).expect("kept"),
             _ => {}
         }
         Request::new(id as u32 % 9).end(&toy, &mut history).expect("learned");

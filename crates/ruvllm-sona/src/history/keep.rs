@@ -1,0 +1,158 @@
+//! What of a history is kept, what can be seen of it without a model, and how it is forgotten.
+
+use super::generation::{GENERATIONS, STATES};
+use super::item::{Item, Record};
+use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS};
+use crate::error::{SonaError, invalid};
+use crate::store::{Durability, Scan, Snapshot, Store};
+
+impl History {
+    /// Lets the oldest generations and items go if there are too many: one on the way to what is known now becomes the oldest,
+    /// and what does not come from it goes.
+    pub(super) fn let_go(&mut self) -> Result<(), SonaError> {
+        let limits = self.setup.limits;
+        let n_max = limits.n_generations_max.max(2);
+        let sizes = self.sizes()?;
+        let bytes_from =
+            |first: u64| sizes.iter().filter(|size| size.id >= first).map(|size| size.n_bytes).sum::<u64>();
+        if self.generations.len() <= n_max && bytes_from(0) <= limits.items_bytes_max {
+            return Ok(());
+        }
+        // Its state is kept, and no later item reaches back over it.
+        let may_be = |g: &&Generation| {
+            g.has_state && !g.is_oldest && sizes.iter().all(|size| size.id < g.end || size.first_version >= g.last())
+        };
+        let fits = |g: &&&Generation| {
+            let n_kept = self.generations.iter().filter(|other| other.number >= g.number).count();
+            n_kept <= n_max && bytes_from(g.end) <= limits.items_bytes_max
+        };
+        let candidates: Vec<&Generation> = self.chain(self.head.parent).filter(may_be).collect();
+        let Some(&oldest) = candidates.iter().rev().find(fits).or(candidates.first()) else { return Ok(()) };
+        let oldest = Generation { is_oldest: true, ..oldest.clone() };
+        let stays = |g: &Generation| self.chain(g.number).any(|g| g.number == oldest.number);
+        let (mut kept, gone): (Vec<_>, Vec<_>) = self.generations.iter().cloned().partition(stays);
+        let is_held = |id: u64| {
+            let holds = |g: &Generation| g.number != oldest.number && (g.first..g.end).contains(&id);
+            id >= self.head.first || kept.iter().any(holds)
+        };
+        let mut change = self.store.begin(Durability::Durable)?;
+        for generation in &gone {
+            generation.remove(&mut *change, &self.tenant)?;
+        }
+        for size in sizes.iter().filter(|size| !is_held(size.id)) {
+            change.remove(ITEMS, &self.tenant, &size.id.to_be_bytes())?;
+        }
+        oldest.put(&mut *change, &self.tenant)?;
+        change.commit()?;
+        kept.iter_mut().filter(|g| g.number == oldest.number).for_each(|g| g.is_oldest = true);
+        self.generations = kept;
+        self.drop_adapters()
+    }
+
+    fn sizes(&self) -> Result<Vec<Size>, SonaError> {
+        let mut sizes = Vec::new();
+        self.store.snapshot()?.scan(ITEMS, &Scan::all(&self.tenant), &mut |key, bytes| {
+            let (id, record) = (id_of(key)?, Record::from_bytes(bytes)?);
+            let first_version = record.first_version().unwrap_or(id);
+            sizes.push(Size { id, n_bytes: bytes.len() as u64, first_version });
+            Ok(true)
+        })?;
+        Ok(sizes)
+    }
+}
+
+/// How large an item is, and how far back it reaches.
+struct Size {
+    id: u64,
+    n_bytes: u64,
+    first_version: u64,
+}
+
+/// Forgets everything that a tenant taught, the way there with it; returns how many records that were.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn forget(store: &dyn Store, tenant: &str) -> Result<usize, SonaError> {
+    let mut change = store.begin(Durability::Durable)?;
+    let mut n = 0;
+    for table in [ITEMS, HEADS, GENERATIONS, STATES, ADAPTERS] {
+        n += change.remove_scope(table, tenant.as_bytes())?;
+    }
+    change.commit()?;
+    Ok(n)
+}
+
+/// Returns the tenants that have a history, sorted.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn tenants(store: &dyn Store) -> Result<Vec<String>, SonaError> {
+    let scopes = store.snapshot()?.scopes(HEADS)?;
+    scopes.into_iter().map(|name| String::from_utf8(name).map_err(|_| invalid("a tenant is not utf-8"))).collect()
+}
+
+/// What can be said of a tenant without its model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overview {
+    /// The generation that what is known came from.
+    pub generation: u64,
+    /// All generations that are kept.
+    pub generations: Vec<Generation>,
+    /// The newest items, newest first: id, Unix milliseconds, item.
+    pub items: Vec<(u64, u64, Item)>,
+}
+
+/// Looks at a tenant without its model: where it stands, its generations and its newest `n` items; `None` if it has no history.
+///
+/// # Errors
+/// If the store cannot be read.
+pub fn look(store: &dyn Store, tenant: &str, n: usize) -> Result<Option<Overview>, SonaError> {
+    let snapshot = store.snapshot()?;
+    let Some(head) = snapshot.get(HEADS, tenant.as_bytes(), HEAD)? else { return Ok(None) };
+    let generations = generations_of(&*snapshot, tenant.as_bytes())?;
+    let items = items(store, tenant.as_bytes(), u64::MAX, n)?;
+    Ok(Some(Overview { generation: Head::from_bytes(&head)?.parent, generations, items }))
+}
+
+pub(super) fn items(
+    store: &dyn Store,
+    tenant: &[u8],
+    before: u64,
+    n: usize,
+) -> Result<Vec<(u64, u64, Item)>, SonaError> {
+    let mut items = Vec::new();
+    if n == 0 {
+        return Ok(items);
+    }
+    let before = before.to_be_bytes();
+    let scan = Scan::all(tenant).between(&[], Some(&before)).newest_first();
+    store.snapshot()?.scan(ITEMS, &scan, &mut |key, bytes| {
+        let record = Record::from_bytes(bytes)?;
+        items.push((id_of(key)?, record.unix_ms, record.item));
+        Ok(items.len() < n)
+    })?;
+    Ok(items)
+}
+
+pub(super) fn generations_of(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<Vec<Generation>, SonaError> {
+    let mut generations = Vec::new();
+    snapshot.scan(GENERATIONS, &Scan::all(tenant), &mut |_, bytes| {
+        generations.push(Generation::from_bytes(bytes)?);
+        Ok(true)
+    })?;
+    Ok(generations)
+}
+
+pub(super) fn last_item(snapshot: &dyn Snapshot, tenant: &[u8]) -> Result<u64, SonaError> {
+    let mut last = 0;
+    snapshot.scan(ITEMS, &Scan::all(tenant).newest_first(), &mut |key, _| {
+        last = id_of(key)?;
+        Ok(false)
+    })?;
+    Ok(last)
+}
+
+pub(super) fn id_of(key: &[u8]) -> Result<u64, SonaError> {
+    let bytes = key.try_into().map_err(|_| invalid(format!("learning log: a key of {} bytes", key.len())))?;
+    Ok(u64::from_be_bytes(bytes))
+}
