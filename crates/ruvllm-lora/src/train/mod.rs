@@ -29,7 +29,7 @@ pub use optimizer::{AdamOptions, Schedule};
 pub use spec::{
     AttentionSpec, HeadSpec, Joining, LayerSpec, LinearSpec, MlpSpec, NormSpec, Pooled, Role, Spec, TargetSet,
 };
-pub use trainer::{StepReport, TrainOptions, Trainer};
+pub use trainer::{Extra, StepReport, TrainOptions, Trainer};
 
 use crate::error::{LoraError, LoraErrorKind};
 

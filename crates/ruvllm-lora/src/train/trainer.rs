@@ -147,6 +147,9 @@ pub struct StepReport {
     pub seconds: f64,
 }
 
+/// Adds to gradients what else factors are to make small: it gets the values of all factors and the gradients.
+pub type Extra<'a> = dyn FnMut(&[Vec<f32>], &mut [Vec<f32>]) + 'a;
+
 /// A training under way.
 #[derive(Debug)]
 pub struct Trainer {
@@ -299,11 +302,7 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Trainer::step`].
-    pub fn step_with(
-        &mut self,
-        done: Option<f64>,
-        extra: &mut dyn FnMut(&[Vec<f32>], &mut [Vec<f32>]),
-    ) -> Result<StepReport, LoraError> {
+    pub fn step_with(&mut self, done: Option<f64>, extra: &mut Extra<'_>) -> Result<StepReport, LoraError> {
         let start = Instant::now();
         let (options, n_batch) = (self.options, self.options.n_batch);
         let n_step = (n_batch * options.n_accumulate) as u64;
