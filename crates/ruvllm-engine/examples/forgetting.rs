@@ -69,9 +69,14 @@ fn figures(matrix: &[Vec<f64>]) -> Value {
     let fwt = over((1..n).map(|j| (matrix[j][j] - base[j]) / base[j]).collect());
     let mut worst = 0.0f64;
     for j in 0..n {
-        for i in j + 1..=n {
-            let best = (0..=i).map(|k| matrix[k][j]).fold(f64::INFINITY, f64::min);
-            worst = worst.max(matrix[i][j] / best - 1.0);
+        // A domain counts from when it was learned; the best before that counts as well.
+        let column: Vec<f64> = matrix.iter().map(|row| row[j]).collect();
+        let mut best = f64::INFINITY;
+        for (i, &loss) in column.iter().enumerate() {
+            best = best.min(loss);
+            if i > j {
+                worst = worst.max(loss / best - 1.0);
+            }
         }
     }
     json!({ "acc": acc, "bwt": bwt, "fwt": fwt, "worst_above_best": worst })

@@ -22,7 +22,7 @@
 //! let mut request = GenerateRequest { prompt, max_tokens: Some(8), ..Default::default() };
 //! let record = recorder.begin(&mut request, About { request: 1, tenant: "alice".into(), ..Default::default() });
 //! let result = engine.generate(&request)?.for_each_token(|_| {});
-//! record.end(&result);
+//! record.end(result.as_ref());
 //! log.flush()?;
 //!
 //! let found = search(store.as_ref(), "alice", &Query::default())?;
@@ -149,7 +149,7 @@ impl Recorder {
 
 impl Record {
     /// Records what came of it.
-    pub fn end(mut self, result: &Result<GenerationSummary, EngineError>) {
+    pub fn end(mut self, result: Result<&GenerationSummary, &EngineError>) {
         let Some(mut served) = self.served.take() else { return };
         match result {
             Err(error) => served.error = Some(error.to_string()),

@@ -25,7 +25,7 @@ fn recorded(engine: &mut Engine, keeps_tokens: bool, requests: Vec<GenerateReque
     for (i, mut request) in requests.into_iter().enumerate() {
         let record = recorder.begin(&mut request, About { request: i as u64, tenant: "t".into(), ..About::default() });
         let result = engine.generate(&request).and_then(|generation| generation.for_each_token(|_| {}));
-        record.end(&result);
+        record.end(result.as_ref());
     }
     log.flush().expect("it is written");
     let found = search(store.as_ref(), "t", &Query::default()).expect("it is readable");

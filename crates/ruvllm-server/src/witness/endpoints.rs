@@ -186,7 +186,7 @@ fn find(call: Plain) -> Answer {
     with_log(call, |witness, call| {
         let given = &call.given;
         let ms = |name: &str, default: u64| given.int(name).map_or(default, |ms| ms as u64);
-        let request = given.text("request").map(|id| number(id)).transpose()?;
+        let request = given.text("request").map(number).transpose()?;
         let begins = given.text("model").map(str::to_lowercase);
         if begins.as_ref().is_some_and(|begins| begins.len() > 64 || !begins.bytes().all(|b| b.is_ascii_hexdigit())) {
             return Err(ApiError::bad("model", "'model' is no hash; a record shows it, in hexadecimal digits"));

@@ -141,7 +141,7 @@ impl Pending {
         if let ServiceEvent::Done(result) = event
             && let Some(record) = self.take()
         {
-            record.end(result);
+            record.end(result.as_ref());
         }
     }
 
@@ -150,9 +150,8 @@ impl Pending {
         match self.take() {
             None => error,
             Some(record) => {
-                let result = Err(error);
-                record.end(&result);
-                result.expect_err("it is an error")
+                record.end(Err(&error));
+                error
             }
         }
     }
