@@ -295,6 +295,7 @@ impl TrainArgs {
                 TargetsArg::Attn => TargetSet::Attention,
                 TargetsArg::All => TargetSet::All,
             },
+            first_block: 0,
             rank: self.rank,
             alpha: self.alpha.unwrap_or(2.0 * self.rank as f32),
             loss: self.loss(),
