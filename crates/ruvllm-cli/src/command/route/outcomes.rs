@@ -48,7 +48,7 @@ pub fn read(path: &Path) -> Result<Outcomes> {
             return Err(wrong("the models are others than before"));
         }
         if let Some((name, quality, _)) =
-            answered.iter().find(|(_, quality, cost)| !(0.0..=1.0).contains(quality) || !(*cost >= 0.0))
+            answered.iter().find(|(_, quality, cost)| !(0.0..=1.0).contains(quality) || cost.is_nan() || *cost < 0.0)
         {
             return Err(wrong(&format!("the quality {quality} of '{name}' is not from 0 to 1, or its cost below 0")));
         }

@@ -48,7 +48,7 @@ impl ReplayArgs {
         let mut found = self.filter.find(store.as_ref())?;
         found.retain(|found| found.served().is_some());
         found.reverse();
-        let mut outcomes: Vec<Option<Outcome>> = found.iter().map(|found| left_out(found)).collect();
+        let mut outcomes: Vec<Option<Outcome>> = found.iter().map(left_out).collect();
         let bar = app.ui.steps_bar("replaying", found.len() as u64);
         for model in &self.model {
             let path = app.store().locate(model, true)?;
