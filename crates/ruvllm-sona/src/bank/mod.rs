@@ -390,7 +390,7 @@ impl ReasoningBank {
     }
 }
 
-/// Removes everything of a tenant's bank from the store.
+/// Removes everything of a tenant's bank from the store; [`Store::scrub`] takes it off the disk behind the commit.
 ///
 /// # Errors
 /// If it cannot be written.

@@ -68,7 +68,8 @@ struct Size {
     first_version: u64,
 }
 
-/// Forgets everything that a tenant taught, the way there with it; returns how many records that were.
+/// Forgets everything that a tenant taught, the way there with it, on the disk as well; returns how many
+/// records that were.
 ///
 /// # Errors
 /// If it cannot be written.
@@ -79,6 +80,7 @@ pub fn forget(store: &dyn Store, tenant: &str) -> Result<usize, SonaError> {
         n += change.remove_scope(table, tenant.as_bytes())?;
     }
     change.commit()?;
+    store.scrub()?;
     Ok(n)
 }
 

@@ -150,6 +150,18 @@ mod tests {
         check(r#"{"kind":"regex","of":"def f\\(.*\\):"}"#, &["def f(x):"], &["def g(x):"]);
     }
 
+    /// The tasks of decision record 34: each has a rule, and no answer is right by saying nothing.
+    #[test]
+    fn the_tasks_that_come_with_the_program_are_sound() {
+        let tasks = include_str!("../../../testdata/route-tasks.jsonl");
+        for line in tasks.lines() {
+            let task: Value = serde_json::from_str(line).expect("JSON");
+            let check: Check = serde_json::from_value(task["check"].clone()).expect("a rule");
+            assert!(check.fault().is_none() && !check.passes(""), "{line}");
+        }
+        assert_eq!(tasks.lines().count(), 768);
+    }
+
     #[test]
     fn rules_that_cannot_be_are_said() {
         let fault = |rule: &str| serde_json::from_str::<Check>(rule).expect("a rule").fault().is_some();
