@@ -278,11 +278,14 @@ impl Learned {
     /// # Errors
     /// As [`Episodes::tell`].
     pub fn reject(&mut self, names: &Names, notes: &Notes) -> Result<(), SonaError> {
-        let answer: Vec<(Key, u32)> = notes.notes.iter().map(|note| (note.key.clone(), note.token)).collect();
-        match self.options.memory.is_some() && !answer.is_empty() {
-            true => self.episodes.tell(names, &answer, Verdict::Wrong, distance::pick(self.isa)),
-            false => Ok(()),
-        }
+        let answer = self.noted_keys(notes);
+        if answer.is_empty() { Ok(()) } else { self.tell_keys(names, &answer, Verdict::Wrong) }
+    }
+
+    /// Returns the tokens that were noted with their keys; none without a memory.
+    pub(crate) fn noted_keys(&self, notes: &Notes) -> Vec<(Key, u32)> {
+        let noted = notes.notes.iter().filter(|_| self.options.memory.is_some());
+        noted.map(|note| (note.key.clone(), note.token)).collect()
     }
 
     /// Returns the gate.

@@ -40,6 +40,7 @@ use crate::instant::{LearnOptions, Learned, Notes};
 use crate::names::Names;
 use crate::publish::Judgement;
 use crate::store::{Durability, Scan, Snapshot, Store, Table};
+use crate::whiten::Key;
 use item::{Record, read_options, write_options};
 use keep::{generations_of, id_of, items, last_item};
 
@@ -279,11 +280,28 @@ impl History {
     /// # Panics
     /// If the states are of another width.
     pub fn tell(&mut self, names: &Names, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<u64, SonaError> {
-        let answer_keys = self.state.learned.answer_keys(hidden, answer);
-        let item = Item::Told { names: names.clone(), answer: answer.to_vec(), verdict };
-        let keys = answer_keys.iter().map(|(key, _)| key.clone()).collect();
+        let keys = self.state.learned.answer_keys(hidden, answer);
+        self.tell_keys(names, &keys, verdict)
+    }
+
+    /// Remembers the answer that notes were taken of as wrong, as [`Learned::reject`]; returns the item's id, `None` where nothing was
+    /// noted.
+    ///
+    /// # Errors
+    /// As [`Learned::reject`], and if it cannot be written.
+    pub fn reject(&mut self, names: &Names, notes: &Notes) -> Result<Option<u64>, SonaError> {
+        let keys = self.state.learned.noted_keys(notes);
+        if keys.is_empty() {
+            return Ok(None);
+        }
+        self.tell_keys(names, &keys, Verdict::Wrong).map(Some)
+    }
+
+    fn tell_keys(&mut self, names: &Names, answer: &[(Key, u32)], verdict: Verdict) -> Result<u64, SonaError> {
+        let (keys, tokens): (Vec<Key>, Vec<u32>) = answer.iter().cloned().unzip();
+        let item = Item::Told { names: names.clone(), answer: tokens, verdict };
         let record = Record { keys, ..Record::new(now_ms(), item) };
-        self.log_and(record, |learned| learned.tell_keys(names, &answer_keys, verdict))
+        self.log_and(record, |learned| learned.tell_keys(names, answer, verdict))
     }
 
     /// Rehearses as [`Learned::rehearse`]; returns how many positions are left.

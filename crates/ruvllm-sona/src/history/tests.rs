@@ -372,6 +372,22 @@ fn what_was_let_go_is_refused_and_the_rest_stays() {
 }
 
 #[test]
+fn a_bad_answer_is_remembered_and_taken_back() {
+    let mut place = Place::new();
+    let mut history = place.open("a");
+    let names = Names::of("What is the capital of Zorbia?");
+    let mut request = Request::new(1);
+    assert_eq!(history.reject(&names, &request.notes).expect("a store"), None);
+    request.go_on(&place.toy, history.learned(), 30);
+    let empty = history.state();
+    let item = history.reject(&names, &request.notes).expect("a store").expect("an answer");
+    assert_eq!(history.learned().episodes().len(), 1);
+    assert!(place.open("a").state() == history.state());
+    history.undo(item, &mut place.toy).expect("an item");
+    assert!(history.state() == empty);
+}
+
+#[test]
 fn tenants_are_apart_and_are_forgotten() {
     let mut place = Place::new();
     let (mut one, mut two) = (place.open("one"), place.open("two"));
