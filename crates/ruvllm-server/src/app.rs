@@ -13,6 +13,7 @@ use axum::routing::{MethodFilter, on};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use ruvllm_engine::{AdapterSet, EmbedderName, Engine, ModelRouter};
+use ruvllm_sona::witness::Event;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowOrigin, CorsLayer};
@@ -239,6 +240,11 @@ impl Server {
                 .expose_headers([REQUEST_ID, header::RETRY_AFTER, routing::CHOSEN, routing::REASON])
                 .max_age(Duration::from_secs(3600)),
         )
+    }
+
+    /// Puts something on record that is not an answer, if the server keeps a log.
+    pub(crate) fn note(&self, tenant: &Tenant, event: Event) {
+        self.witness.iter().for_each(|witness| witness.note(tenant, event.clone()));
     }
 
     /// Returns a name that no other call of this or another process has.

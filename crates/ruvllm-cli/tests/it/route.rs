@@ -164,7 +164,7 @@ fn routing_roles_and_embeddings_are_measured_and_null_controls_find_nothing() {
     let told = bench.json(["eval", "routing", &file, "--folds", "3", "--draws", "20", "--plot", &plot, "--json"]);
     let row = |told: &Value, i: usize| told["table"][i].clone();
     assert_eq!((row(&told, 0)["name"].as_str(), row(&told, 3)["name"].as_str()), (Some("selector"), Some("oracle")));
-    assert!(row(&told, 0)["saved_at_98"].as_f64() > Some(0.3) && row(&told, 0)["apgr"].as_f64() > Some(0.8), "{told}");
+    assert!(row(&told, 0)["saved_at_98"].as_f64() > Some(0.3) && row(&told, 0)["apgr"].as_f64() > Some(0.7), "{told}");
     assert!(std::fs::read_to_string(&plot).expect("a plot").contains("<polyline"));
     let null = bench.json(["eval", "routing", &file, "--folds", "3", "--draws", "20", "--null", "--json"]);
     assert!(row(&null, 0)["apgr"].as_f64() < Some(0.65), "{null}");

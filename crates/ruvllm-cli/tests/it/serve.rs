@@ -91,6 +91,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         // One that has ended cannot be killed.
         let _ = self.process.kill();
+        // Until it is gone it has its files open.
+        let _ = self.process.wait();
     }
 }
 

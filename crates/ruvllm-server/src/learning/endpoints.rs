@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use ruvllm_engine::learning::{self, Verdict};
 use ruvllm_engine::{AdapterSet, EngineError, ErrorKind, Readout};
+use ruvllm_sona::witness::Event;
 use serde_json::{Value, json};
 
 use super::{OfModel, answer_id};
@@ -14,6 +15,7 @@ use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, offload};
 use crate::models::Model;
+use crate::witness::number_of;
 
 /// What ids of answers begin with in the APIs.
 const PREFIXES: [&str; 4] = ["chatcmpl-", "cmpl-", "resp_", "msg_"];
@@ -128,6 +130,7 @@ fn switch(call: Call) -> Answer {
         offload(move || {
             if let Some(is_on) = call.given.get("enabled").and_then(Value::as_bool) {
                 of_model(&call.model)?.set(&call.tenant, is_on);
+                note(&call, if is_on { "learning was switched on" } else { "learning was switched off" });
             }
             standing(&call)
         })
@@ -139,6 +142,7 @@ fn forget(call: Call) -> Answer {
     Box::pin(async move {
         offload(move || {
             of_model(&call.model)?.tenant(&call.tenant)?.forget()?;
+            note(&call, "all that was taught was forgotten");
             standing(&call)
         })
         .await
@@ -154,6 +158,7 @@ fn remember(call: Call) -> Answer {
         let prompt = text.encode_prompt(&question, false)?;
         let verdict = if call.given.is_set("wrong") { Verdict::Wrong } else { Verdict::Right };
         tell(&call, tenant, (prompt, question), &answer, verdict).await?;
+        note(&call, "an answer to a question was remembered");
         offload(move || standing(&call)).await
     })
 }
@@ -167,17 +172,30 @@ fn feedback(call: Call) -> Answer {
         let score = call.given.get("score").and_then(Value::as_f64);
         match (score, call.given.text("correction")) {
             (None, None) => return Err(ApiError::bad("score", "say 'score', 'correction' or both")),
-            (Some(score), None) => tenant.judge(&own, score as f32).map_err(unknown)?,
+            (Some(score), None) => {
+                tenant.judge(&own, score as f32).map_err(unknown)?;
+                if let Some(request) = number_of(&id) {
+                    let request = request.wrapping_add(call.given.count("choice").unwrap_or(0) as u64);
+                    call.server.note(&call.tenant, Event::Feedback { request, quality: score as f32 });
+                }
+            }
             (score, Some(correction)) => {
                 let correction = correction.to_owned();
                 // A correction says that the answer was wrong, whatever its score.
                 let asked = tenant.correct(&own).map_err(unknown)?;
                 tracing::info!(score, "corrected");
                 tell(&call, tenant, asked, &correction, Verdict::Right).await?;
+                note(&call, "an answer was corrected");
             }
         }
         Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": true })))
     })
+}
+
+/// Puts a change of what is known on record.
+fn note(call: &Call, what: &str) {
+    let what = format!("{}: {what}", call.model.name);
+    call.server.note(&call.tenant, Event::Learning { what });
 }
 
 /// An answer that does not wait to be judged is not known.

@@ -9,7 +9,7 @@ use ruvllm_engine::witness::{About, Record, Recorder};
 use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
 use ruvllm_sona::session::SessionIndex;
 use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
-use ruvllm_sona::witness::{LogOptions, LogStats, WitnessLog};
+use ruvllm_sona::witness::{Event, LogOptions, LogStats, WitnessLog};
 
 use crate::app::Call;
 use crate::auth::Tenant;
@@ -96,6 +96,11 @@ impl Witness {
     /// The model's file cannot be read again.
     pub(crate) fn recorder(&self, engine: &Engine) -> Result<Recorder, EngineError> {
         Recorder::new(engine, Arc::clone(&self.log), self.options.keeps_tokens)
+    }
+
+    /// Puts something on record that is not an answer.
+    pub(crate) fn note(&self, tenant: &Tenant, event: Event) {
+        self.log.record(tenant_name(tenant), event);
     }
 
     /// Returns what the log has done.

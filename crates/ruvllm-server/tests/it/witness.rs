@@ -216,3 +216,22 @@ fn sessions_are_turns_of_conversations() {
     let refusal = bench.post("/v1/chat/completions", &turn("x", "", "y")).refusal();
     assert!(refusal.contains("400") && refusal.contains("--witness"), "{refusal}");
 }
+
+#[test]
+fn what_was_taught_is_on_record_beside_the_answers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let learning = ruvllm_engine::learning::LearningOptions::default();
+    let witness = WitnessOptions { folder: folder.path().to_owned(), keeps_tokens: true, ..WitnessOptions::default() };
+    let bench = Bench::tiny(ServerOptions { witness: Some(witness), learning: Some(learning), ..options() });
+    let messages = json!([{ "role": "user", "content": "Where is Ulm?" }]);
+    let first = bench.post("/v1/chat/completions", &json!({ "messages": messages, "max_tokens": 8 })).ok();
+    bench.post("/v1/feedback", &json!({ "id": first["id"], "score": 0.25 })).ok();
+    bench.post("/v1/memory", &json!({ "question": "When is Easter?", "answer": "In May." })).ok();
+    bench.ask("DELETE", "/v1/memory", &[]).ok();
+    let listed = records(&bench.get("/v1/witness"));
+    let kinds: Vec<&str> = listed.iter().map(|record| record["kind"].as_str().unwrap_or_default()).collect();
+    assert_eq!(kinds, ["learning", "learning", "feedback", "served"], "{listed:?}");
+    assert_eq!(listed[0]["what"], "tiny: all that was taught was forgotten");
+    // What was judged is the answer: its record has the quality now, and says that it is not the model's alone.
+    assert_eq!((&listed[3]["quality"], &listed[3]["settings"]["learned"]), (&json!(0.25), &json!(true)));
+}
