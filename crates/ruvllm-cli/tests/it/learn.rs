@@ -56,7 +56,7 @@ fn measurements_of_learning_have_their_controls() {
     let paths = [control.to_str().expect("a path"), out.to_str().expect("a path")];
     let figures = json(
         &bench,
-        &["eval", "learning", "--stream", &stream, "--tokens", "3000", "--control", paths[0], "--out", paths[1]],
+        &["eval", "learning", "--stream", &stream, "--tokens", "9000", "--control", paths[0], "--out", paths[1]],
     );
     let stream = &figures["streams"][0];
     let change = |from: &Value, variant: &str| from[variant]["change"].as_f64().expect("a number");

@@ -20,7 +20,7 @@ fn ask(bench: &Bench, question: &str, headers: &[(&str, &str)]) -> Value {
 }
 
 fn said(answer: &Value) -> &str {
-    answer["choices"][0]["message"]["content"].as_str().expect("a text")
+    answer["choices"][0]["message"]["content"].as_str().expect("a text").trim()
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn answers_are_judged_and_corrected_and_forgotten() {
 #[test]
 fn keys_learn_for_themselves_and_a_server_that_learns_nothing_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
-    let keys = KeyOptions { file: None, lines: vec!["ann one".to_owned(), "bob two".to_owned()] };
+    let keys = KeyOptions { file: None, lines: vec!["ann key-of-ann".to_owned(), "bob key-of-bob".to_owned()] };
     let bench = Bench::tiny(ServerOptions { keys, ..learning(folder.path()) });
-    let [ann, bob] = ["Bearer one", "Bearer two"].map(|key| [("authorization", key)]);
+    let [ann, bob] = ["Bearer key-of-ann", "Bearer key-of-bob"].map(|key| [("authorization", key)]);
     let before = ask(&bench, "Who is Ann?", &bob);
     let body = json!({ "question": "Who is Ann?", "answer": "A smith." }).to_string();
     bench.send("/v1/memory", &body, &ann).ok();
