@@ -61,14 +61,17 @@ fn answers_are_judged_and_corrected_and_forgotten() {
 #[test]
 fn keys_learn_for_themselves_and_a_server_that_learns_nothing_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
-    let keys = KeyOptions { file: None, lines: vec!["ann key-of-ann".to_owned(), "bob key-of-bob".to_owned()] };
+    let lines = ["ann", "bob", "cid"].map(|name| format!("{name} key-of-{name}")).to_vec();
+    let keys = KeyOptions { file: None, lines };
     let bench = Bench::tiny(ServerOptions { keys, ..learning(folder.path()) });
-    let [ann, bob] = ["Bearer key-of-ann", "Bearer key-of-bob"].map(|key| [("authorization", key)]);
+    let [ann, bob, cid] =
+        ["Bearer key-of-ann", "Bearer key-of-bob", "Bearer key-of-cid"].map(|key| [("authorization", key)]);
     let before = ask(&bench, "Who is Ann?", &bob);
     let body = json!({ "question": "Who is Ann?", "answer": "A smith." }).to_string();
     bench.send("/v1/memory", &body, &ann).ok();
     assert_eq!(said(&ask(&bench, "Who is Ann?", &ann)), "A smith.");
-    assert_eq!(said(&ask(&bench, "Who is Ann?", &bob)), said(&before));
+    // Nobody's first answer is changed by what others taught; a second one knows the first one's prompt.
+    assert_eq!(said(&ask(&bench, "Who is Ann?", &cid)), said(&before));
     let body = json!({ "id": before["id"], "score": 1 }).to_string();
     assert_eq!(bench.send("/v1/feedback", &body, &ann).status, 404, "an answer of another key");
     bench.send("/v1/feedback", &body, &bob).ok();
