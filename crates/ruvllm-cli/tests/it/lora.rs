@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Bench, error_line, text};
 use ruvllm_testkit::Golden;
@@ -173,6 +173,20 @@ fn hostile_adapters_are_refused_in_a_line_each() {
         assert!(error_line(&bench.run(args), 1).contains("cannot be called"));
     }
     assert!(text(&bench.run(["lora", "list"]).stdout).starts_with("no adapters"));
+}
+
+/// Trains a tiny model to give one answer to everything: the held-back questions are asked before and after.
+#[cfg(feature = "train")]
+#[test]
+fn training_counts_right_answers() {
+    let bench = Bench::new();
+    let line = |i: u8| format!("{{\"prompt\":\"{} {}\",\"completion\":\" ab\"}}\n", char::from(b'a' + i), i * 7);
+    bench.file("data.jsonl", (0..24).map(line).collect::<String>());
+    let line = "lora train --steps 150 --batch 4 --lr 2e-2 --rank 4 --val 0 --test 0.2 --answers 4 --out out --data data.jsonl";
+    let report = run(&bench, &line.split(' ').collect::<Vec<_>>());
+    let answers = |when: &str| report[when]["answers"].clone();
+    assert_eq!(answers("before"), json!({ "right": 0, "of": 4 }));
+    assert_eq!(answers("after"), json!({ "right": 4, "of": 4 }), "{report}");
 }
 
 /// Records that a tiny model can learn: what follows each letter.

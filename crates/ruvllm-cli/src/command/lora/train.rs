@@ -477,7 +477,7 @@ fn n_right(
             cancel: cancel.clone(),
             ..GenerateRequest::default()
         };
-        let answer = engine.generate(&request)?.finish();
+        let answer = engine.generate(&request)?.for_each_token(|_| {})?;
         n_right += usize::from(answer.text.trim() == expected.trim());
         bar.set_position(i as u64 + 1);
         bar.set_message(format!("answers, {n_right} right, {:.0} s", start.elapsed().as_secs_f64()));
