@@ -227,7 +227,8 @@ impl TrainModel {
     }
 
     /// Holds what the first blocks make of each sequence, in up to `n_bytes_max` bytes: for trainings that adapt only the blocks from
-    /// `n_blocks` on ([`TrainOptions::first_block`](super::TrainOptions::first_block)) and see the same texts again. No bit changes.
+    /// `n_blocks` on ([`TrainOptions::first_block`](super::TrainOptions::first_block)) and see the same texts again. Results differ by
+    /// rounding from those without, since sequences run through these blocks one by one, and repeat to the bit.
     pub fn hold_frozen(&mut self, n_blocks: usize, n_bytes_max: usize) {
         self.held = Held { n_blocks: n_blocks.min(self.layers.len()), n_bytes_max, ..Held::default() };
     }

@@ -229,10 +229,21 @@ fn the_last_block_alone_is_trained_the_same_whether_the_others_are_held() {
     let mut held = Trainer::new(model, lessons(13), options, &[7; 32]).expect("a training");
     run(&mut plain, 12);
     run(&mut held, 12);
-    assert_eq!(plain.values().expect("values"), held.values().expect("values"));
+    // Sequences run by themselves instead of together, so sums differ by rounding.
+    let near = |x: &f64, y: &f64| (x - y).abs() < 1e-3 * (1.0 + y.abs());
+    let wide = |trainer: &Trainer| -> Vec<f64> {
+        trainer.values().expect("values").into_iter().flatten().map(f64::from).collect()
+    };
+    assert!(wide(&plain).iter().zip(&wide(&held)).all(|(x, y)| near(x, y)));
     assert_eq!(plain.adapter("toy").expect("an adapter").deltas().len(), 6);
     let losses = plain.losses_of(&lessons(5), true).expect("losses");
-    assert_eq!(losses, held.losses_of(&lessons(5), true).expect("losses"));
+    assert!(losses.iter().zip(held.losses_of(&lessons(5), true).expect("losses")).all(|(x, y)| near(x, &y)));
+    // What fits and what does not are the same bits.
+    let mut model = toy();
+    model.hold_frozen(1, 1 << 20);
+    let mut roomy = Trainer::new(model, lessons(13), options, &[7; 32]).expect("a training");
+    run(&mut roomy, 12);
+    assert_eq!(roomy.values().expect("values"), held.values().expect("values"));
     // Promised to be frozen, and adapted all the same.
     let mut model = toy();
     model.hold_frozen(2, 1 << 20);
