@@ -97,7 +97,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 fn of_model(model: &Model) -> Result<&OfModel, ApiError> {
     model.learning.as_ref().ok_or_else(|| {
         let line = "this server learns nothing; start it with --learn";
-        ApiError::new(StatusCode::BAD_REQUEST, line).code("learning_off")
+        ApiError::new(StatusCode::NOT_FOUND, line).code("learning_off")
     })
 }
 
@@ -184,11 +184,16 @@ fn feedback(call: Call) -> Answer {
                 // A correction says that the answer was wrong, whatever its score.
                 let asked = tenant.correct(&own).map_err(unknown)?;
                 tracing::info!(score, "corrected");
-                tell(&call, tenant, asked, &correction, Verdict::Right).await?;
+                tell(&call, Arc::clone(&tenant), asked, &correction, Verdict::Right).await?;
                 note(&call, "an answer was corrected");
             }
         }
-        Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": true })))
+        // Whoever asks next is answered with it.
+        offload(move || {
+            tenant.settle();
+            Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": true })))
+        })
+        .await
     })
 }
 

@@ -77,6 +77,6 @@ fn keys_learn_for_themselves_and_a_server_that_learns_nothing_says_so() {
     bench.send("/v1/feedback", &body, &bob).ok();
     assert_eq!(bench.get("/v1/learning").status, 401);
     let off = Bench::tiny(options());
-    assert_eq!(off.get("/v1/learning").status, 400);
-    assert_eq!(off.post("/v1/feedback", &json!({ "id": "x", "score": 1 })).status, 400);
+    assert_eq!(off.get("/v1/learning").status, 404);
+    assert_eq!(off.post("/v1/feedback", &json!({ "id": "x", "score": 1 })).status, 404);
 }

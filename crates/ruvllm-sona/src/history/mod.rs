@@ -304,14 +304,12 @@ impl History {
         self.log_and(record, |learned| learned.tell_keys(names, answer, verdict))
     }
 
-    /// Rehearses as [`Learned::rehearse`]; returns how many positions are left.
+    /// Rehearses as [`Learned::rehearse`]; returns how many positions are left. It is an item also where nothing is due: without
+    /// an earlier item something might have been.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn rehearse(&mut self, n_max: usize) -> Result<usize, SonaError> {
-        if self.state.learned.n_due() == 0 {
-            return Ok(0);
-        }
         let mut n_left = 0;
         self.log_and(Record::new(now_ms(), Item::Rehearsed { n_max }), |learned| {
             n_left = learned.rehearse(n_max);
