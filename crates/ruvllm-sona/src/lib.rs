@@ -57,6 +57,8 @@ pub mod gate;
 pub mod history;
 pub mod index;
 mod instant;
+#[cfg(test)]
+mod killed;
 pub mod memory;
 mod names;
 pub mod publish;

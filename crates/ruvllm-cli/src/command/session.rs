@@ -1,17 +1,17 @@
 //! `ruvllm session`: the conversations that a server knows.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_router::HashedWords;
-use ruvllm_server::{SESSION_DIM, STORE_FILE, WitnessOptions, open_store, session_json};
+use ruvllm_server::{SESSION_DIM, WitnessOptions, session_json};
 use ruvllm_sona::SonaError;
 use ruvllm_sona::session::SessionIndex;
 use serde_json::json;
 
 use super::cache::{age, unix_ms};
+use super::witness::open_written;
 use crate::args::OutputArgs;
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, print_line, table, timestamp};
@@ -116,14 +116,10 @@ fn failed(error: SonaError) -> Error {
 
 impl StoreArgs {
     fn open(&self) -> Result<SessionIndex> {
-        if !self.folder.join(STORE_FILE).is_file() {
-            let folder = self.folder.display();
-            let line = format!("there are no sessions in {folder}; 'ruvllm serve --witness' keeps them");
-            return Err(Error::failure(line));
-        }
         let (folder, key) = (self.folder.clone(), self.key.clone());
-        let store = open_store(&WitnessOptions { folder, key, ..WitnessOptions::default() }).map_err(Error::failure)?;
-        SessionIndex::open(Arc::clone(&store), SESSION_DIM).map_err(failed)
+        let options = WitnessOptions { folder, key, ..WitnessOptions::default() };
+        let store = open_written(&options, ["there are no sessions", "keeps them"])?;
+        SessionIndex::open(store, SESSION_DIM).map_err(failed)
     }
 
     fn tell_removed(&self, n: usize) -> Result<()> {

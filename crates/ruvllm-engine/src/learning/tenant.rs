@@ -192,19 +192,19 @@ impl Tenant {
         self.settle();
     }
 
-    /// Hears what an answer was worth, 0 to 1. It is learned by as much; one of 0 is remembered as wrong.
+    /// Hears what an answer was worth, 0 to 1. It is learned by as much; one of 0 is remembered as wrong. Returns when it is taken in.
     ///
     /// # Errors
     /// No answer of this name waits, or the quality is out of range.
-    pub fn judge(self: &Arc<Self>, id: &str, quality: f32) -> Result<(), EngineError> {
+    pub fn judge(&self, id: &str, quality: f32) -> Result<(), EngineError> {
         if !(0.0..=1.0).contains(&quality) {
             return Err(EngineError::new(ErrorKind::Options, format!("a quality of {quality}; choose 0 to 1")));
         }
         let Answered { question, notes, .. } = self.take_answer(id)?;
-        self.push(vec![match quality {
+        self.push_and_settle(match quality {
             0.0 => Item::Rejected(Names::of(&question), Box::new(notes)),
             quality => Item::Noted(Box::new(notes), quality),
-        }]);
+        });
         Ok(())
     }
 

@@ -208,7 +208,7 @@ impl Table {
 /// # Panics
 /// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
 pub fn matmul(team: &Team, w: &Matrix, x: &Acts, out: &mut [f32]) {
-    multiply(team, x, x.all_rows(), &mut [(w, out)], &Beside::default());
+    multiply(team, x, x.all_rows(), &mut [(w, out)], None);
 }
 
 /// Several products of the same activations (Q, K and V; gate and up) as one parallel region.
@@ -216,7 +216,7 @@ pub fn matmul(team: &Team, w: &Matrix, x: &Acts, out: &mut [f32]) {
 /// # Panics
 /// As [`matmul`] does, and with more than eight matrices.
 pub fn matmul_many(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
-    multiply(team, x, x.all_rows(), products, &Beside::default());
+    multiply(team, x, x.all_rows(), products, None);
 }
 
 /// [`matmul_many`] whose workers ask for other memory on the way: what is read right after.
@@ -224,7 +224,7 @@ pub fn matmul_many(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])]
 /// # Panics
 /// As [`matmul_many`] does.
 pub fn matmul_many_beside(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
-    multiply(team, x, x.all_rows(), products, beside);
+    multiply(team, x, x.all_rows(), products, Some(beside));
 }
 
 /// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
@@ -232,7 +232,7 @@ pub fn matmul_many_beside(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut 
 /// # Panics
 /// As [`matmul`] does, and if a row does not exist.
 pub fn matmul_rows(team: &Team, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
-    multiply(team, x, rows, &mut [(w, out)], &Beside::default());
+    multiply(team, x, rows, &mut [(w, out)], None);
 }
 
 /// Where workers write the columns of the rows they claimed.
@@ -300,7 +300,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
+fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut [f32])], beside: Option<&Beside>) {
     assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
     assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
     if rows.is_empty() {
@@ -314,7 +314,7 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
     let plan = Plan::new(team.n_threads(), rows.len(), products.iter().map(|(w, _)| *w));
     let work = |claim: Range<usize>, worker: usize| {
         let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);
-        let fetch = beside.fetch(&claim, plan.n_units, n_steps);
+        let fetch = beside.and_then(|beside| beside.fetch(&claim, plan.n_units, n_steps));
         let stream = plan.stream(&claim, worker, team.expected(worker)).with(fetch.as_ref());
         for ((w, units), out) in plan.parts.iter().flatten().zip(outs) {
             let (start, end) = (claim.start.max(units.start), claim.end.min(units.end));

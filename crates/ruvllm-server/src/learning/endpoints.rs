@@ -173,7 +173,7 @@ fn feedback(call: Call) -> Answer {
         match (score, call.given.text("correction")) {
             (None, None) => return Err(ApiError::bad("score", "say 'score', 'correction' or both")),
             (Some(score), None) => {
-                tenant.judge(&own, score as f32).map_err(unknown)?;
+                offload(move || tenant.judge(&own, score as f32).map_err(unknown)).await?;
                 if let Some(request) = number_of(&id) {
                     let request = request.wrapping_add(call.given.count("choice").unwrap_or(0) as u64);
                     call.server.note(&call.tenant, Event::Feedback { request, quality: score as f32 });
@@ -184,16 +184,11 @@ fn feedback(call: Call) -> Answer {
                 // A correction says that the answer was wrong, whatever its score.
                 let asked = tenant.correct(&own).map_err(unknown)?;
                 tracing::info!(score, "corrected");
-                tell(&call, Arc::clone(&tenant), asked, &correction, Verdict::Right).await?;
+                tell(&call, tenant, asked, &correction, Verdict::Right).await?;
                 note(&call, "an answer was corrected");
             }
         }
-        // Whoever asks next is answered with it.
-        offload(move || {
-            tenant.settle();
-            Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": true })))
-        })
-        .await
+        Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": true })))
     })
 }
 

@@ -74,6 +74,7 @@ pub fn write(path: &Path, (x_name, y_name): (&str, &str), lines: &[Line]) -> Res
     std::fs::write(path, svg).map_err(|error| Error::io("write", path, &error))
 }
 
-fn escaped(text: &str) -> String {
+/// Returns text as SVG has it.
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

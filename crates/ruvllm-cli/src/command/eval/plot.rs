@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use super::chart::escaped;
+
 /// Colours of lines, for black and white too in their order of lightness.
 const COLOURS: [&str; 8] = ["#1b4f72", "#b03a2e", "#1e8449", "#9a7d0a", "#6c3483", "#a04000", "#148f77", "#566573"];
 /// Of a panel, in pixels.
@@ -43,7 +45,7 @@ fn draw_panel(svg: &mut String, panel: &Panel, top: f64) {
         // Writing to a string cannot fail.
         let _ = writeln!(svg, "{line}");
     };
-    put(format!("<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>", top - 10.0, escape(&panel.title)));
+    put(format!("<text x=\"{LEFT}\" y=\"{:.1}\" font-weight=\"bold\">{}</text>", top - 10.0, escaped(&panel.title)));
     for tick in ticks(low, high) {
         let (at, percent) = (y(tick), tick * 100.0);
         put(format!(
@@ -70,7 +72,7 @@ fn draw_panel(svg: &mut String, panel: &Panel, top: f64) {
             at - 4.0,
             at - 4.0,
             x + 24.0,
-            escape(name),
+            escaped(name),
         ));
     }
     put(format!(
@@ -88,10 +90,6 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     let step = step.unwrap_or(10.0);
     let first = (low / step).ceil() as i64;
     (first..).map(|i| i as f64 * step).take_while(|&tick| tick <= high).collect()
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -194,16 +194,18 @@ impl LogArgs {
         WitnessOptions { folder: self.folder.clone(), key: self.key.clone(), ..WitnessOptions::default() }
     }
 
-    /// Opens the store.
     fn open(&self) -> Result<Arc<dyn Store>> {
-        if !self.folder.join(STORE_FILE).is_file() {
-            let folder = self.folder.display();
-            return Err(Error::failure(format_args!(
-                "there is no witness log in {folder}; 'ruvllm serve --witness' makes one"
-            )));
-        }
-        open_store(&self.options()).map_err(Error::failure)
+        open_written(&self.options(), ["there is no witness log", "makes one"])
     }
+}
+
+/// Opens the store that a server wrote; `what` says what is missing where there is none, and what a server does about it.
+pub(super) fn open_written(options: &WitnessOptions, what: [&str; 2]) -> Result<Arc<dyn Store>> {
+    if !options.folder.join(STORE_FILE).is_file() {
+        let ([missing, remedy], folder) = (what, options.folder.display());
+        return Err(Error::failure(format_args!("{missing} in {folder}; 'ruvllm serve --witness' {remedy}")));
+    }
+    open_store(options).map_err(Error::failure)
 }
 
 /// A record and whose it is.

@@ -1,13 +1,10 @@
 //! Processes that are killed while they learn: what they were told is taken in is there afterwards, and is what they knew.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+use rand_chacha::rand_core::SeedableRng as _;
 
 use super::*;
+use crate::killed;
 use crate::store::MasterKey;
 
 /// Says to a process that it is one of those.
@@ -44,12 +41,10 @@ fn digest(history: &History) -> String {
     blake3::hash(&history.state()).to_hex().to_string()
 }
 
-/// The next item and digest that were acknowledged.
-fn read(lines: &mut impl Iterator<Item = String>) -> Option<(u64, String)> {
-    lines.find_map(|line| {
-        let (next, digest) = line.strip_prefix("acknowledged ")?.split_once(' ')?;
-        Some((next.parse().ok()?, digest.to_owned()))
-    })
+/// The next item and the digest that a line acknowledges.
+fn read(line: &str) -> Option<(u64, String)> {
+    let (next, digest) = line.strip_prefix("acknowledged ")?.split_once(' ')?;
+    Some((next.parse().ok()?, digest.to_owned()))
 }
 
 #[test]
@@ -59,24 +54,8 @@ fn a_hundred_kills_lose_nothing_that_was_taken_in() {
     let mut rng = ChaCha8Rng::seed_from_u64(29);
     let (mut n_acknowledged, mut toy) = (0, Toy::new());
     for _ in 0..100 {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "history::tests::kill::learns_until_it_is_killed", "--nocapture", "--test-threads", "1"])
-            .env(CHILD, &path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a process");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok);
-        let mut last = None;
-        for _ in 0..rng.next_u32() % 3 {
-            last = read(&mut lines).or(last);
-        }
-        std::thread::sleep(Duration::from_micros(u64::from(rng.next_u32() % 6000)));
-        child.kill().expect("to be killed");
-        child.wait().expect("its end");
-        while let Some(line) = read(&mut lines) {
-            last = Some(line);
-        }
+        let test = "history::tests::kill::learns_until_it_is_killed";
+        let last = killed::run((test, CHILD, &path), &mut rng, read);
         let Some((next, known)) = last else { continue };
         n_acknowledged += 1;
         let history = open(&path, &mut toy);

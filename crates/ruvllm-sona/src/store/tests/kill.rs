@@ -1,13 +1,10 @@
 //! A hundred processes that are killed while they write: what they were told is durable is there afterwards.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
 use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+use rand_chacha::rand_core::SeedableRng as _;
 
 use super::*;
+use crate::killed;
 
 /// Says to a process that it is one of those.
 const CHILD: &str = "RUVLLM_SONA_STORE_TEST_CHILD";
@@ -35,9 +32,9 @@ fn writes_until_it_is_killed() {
     }
 }
 
-/// The next batch that was acknowledged.
-fn read(lines: &mut impl Iterator<Item = String>) -> Option<u64> {
-    lines.find_map(|line| line.strip_prefix("acknowledged ")?.parse().ok())
+/// The batch that a line acknowledges.
+fn read(line: &str) -> Option<u64> {
+    line.strip_prefix("acknowledged ")?.parse().ok()
 }
 
 #[test]
@@ -47,25 +44,8 @@ fn a_hundred_kills_lose_nothing_acknowledged() {
     let mut rng = ChaCha8Rng::seed_from_u64(17);
     let mut acknowledged: Option<u64> = None;
     for _ in 0..100 {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "store::tests::kill::writes_until_it_is_killed", "--nocapture", "--test-threads", "1"])
-            .env(CHILD, &path)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a process");
-        let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines().map_while(Result::ok);
-        // It is killed somewhere in its first batches, wherever that is: opening, writing, syncing.
-        let first = rng.next_u32() % 3;
-        for _ in 0..first {
-            acknowledged = read(&mut lines).or(acknowledged);
-        }
-        std::thread::sleep(Duration::from_micros(u64::from(rng.next_u32() % 6000)));
-        child.kill().expect("to be killed");
-        child.wait().expect("its end");
-        while let Some(batch) = read(&mut lines) {
-            acknowledged = Some(batch);
-        }
+        let test = "store::tests::kill::writes_until_it_is_killed";
+        acknowledged = killed::run((test, CHILD, &path), &mut rng, read).or(acknowledged);
     }
     let acknowledged = acknowledged.expect("some of a hundred came to write");
     let store = open(&path, &with(Some(&key))).expect("a store");
