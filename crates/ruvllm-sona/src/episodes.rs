@@ -15,12 +15,12 @@ use ruvllm_kernels::softmax;
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::memory::Context;
-use crate::names::Names;
+use crate::names::{Kind, Names};
 use crate::recall::Recall;
 use crate::whiten::Key;
 
 /// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvepis1";
+const MAGIC: [u8; 8] = *b"ruvepis2";
 /// The share of a told answer, and of a wrong one that is taken away.
 const SHARE: f32 = 0.97;
 /// A question as near as this is the same, if the names fit.
@@ -209,9 +209,9 @@ impl Episodes {
         for episode in &self.all {
             out.u64(u64::from(episode.verdict == Verdict::Wrong));
             out.u64(episode.names.values().len() as u64);
-            episode.names.values().for_each(|(word, is_name)| {
+            episode.names.values().for_each(|(word, kind)| {
                 out.u64(word);
-                out.u64(u64::from(is_name));
+                out.u64(kind as u64);
             });
             out.u64(episode.tokens.len() as u64);
             out.i8s(&episode.keys);
@@ -232,7 +232,7 @@ impl Episodes {
             let verdict = if from.number(1)? == 1 { Verdict::Wrong } else { Verdict::Right };
             let mut words = Vec::new();
             for _ in 0..from.number(Names::N_MAX)? {
-                words.push((from.u64()?, from.number(1)? == 1));
+                words.push((from.u64()?, Kind::ALL[from.number(Kind::ALL.len() - 1)?]));
             }
             let names = Names::from_values(words).ok_or_else(|| from.invalid("words in no order"))?;
             let n = from.number(N_TOKENS_MAX)?;

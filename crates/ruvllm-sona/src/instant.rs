@@ -26,10 +26,11 @@ use crate::memory::{Context, Hit, Memory, MemoryOptions, Scratch};
 use crate::names::Names;
 use crate::recall::Recall;
 use crate::top::Top;
+use crate::trust::{Evidence, Trust};
 use crate::whiten::Key;
 
 /// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvlear4";
+const MAGIC: [u8; 8] = *b"ruvlear5";
 /// Below this share a row of logits stays untouched.
 const SHARE_MIN: f32 = 1e-4;
 /// The largest share: what the model thinks possible never becomes impossible.
@@ -98,6 +99,8 @@ pub struct Learned {
     base: Option<Base>,
     /// Both: what changes final hidden states.
     served: Option<Arc<MicroLora>>,
+    /// How much of that a request begins with.
+    trust: Trust,
     isa: Isa,
     n_tokens: u64,
     /// Which state this is, for notes to say what they read; no part of what was learned.
@@ -158,7 +161,11 @@ pub(crate) struct Stamp {
 /// What one request found out. Nothing of it is known to others before [`Learned::take_in`].
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// What changes the final hidden states of this request, once it has begun.
+    /// What changes the final hidden states of this request, once it has begun, and how much of it: as far as it helps.
+    whole: Option<Arc<MicroLora>>,
+    strength: f32,
+    evidence: Evidence,
+    /// That much of it; `None` if it is next to nothing.
     micro: Option<Arc<MicroLora>>,
     /// What of it learns.
     learning: Option<Arc<MicroLora>>,
@@ -214,6 +221,7 @@ impl Learned {
             memory: Memory::new(n_key, options.memory.unwrap_or_default())?,
             episodes: Episodes::new(n_key),
             served: micro.clone(),
+            trust: Trust::default(),
             micro,
             base: None,
             options,
@@ -293,7 +301,8 @@ impl Learned {
         &self.gate
     }
 
-    /// Returns what changes final hidden states; `None` if it is switched off.
+    /// Returns what changes final hidden states, all of it; `None` if it is switched off. A request has as much of it as helps:
+    /// [`Notes::micro`].
     pub fn micro(&self) -> Option<&Arc<MicroLora>> {
         self.served.as_ref()
     }
@@ -384,7 +393,7 @@ impl Learned {
         }
         notes.samples.clear();
         if !notes.stamps.is_empty() {
-            (notes.micro, notes.learning) = (self.served.clone(), self.micro.clone());
+            notes.follow(self);
         }
     }
 
@@ -406,6 +415,7 @@ impl Learned {
                 self.memory.credit(index, quality * gain);
             }
         }
+        self.trust.take_in(&notes.evidence, quality);
         self.n_tokens += notes.notes.len() as u64;
         self.n_owed += notes.notes.len() as u64;
         if self.options.memory.is_some() {
@@ -483,6 +493,7 @@ impl Learned {
             out.u64(value);
         }
         out.plain_f32s(&self.trail.values());
+        out.plain_f32s(&[self.trust.value()]);
         out.part(&self.memory.snapshot());
         out.part(&self.episodes.snapshot());
         out.part(&self.gate.snapshot());
@@ -509,6 +520,7 @@ impl Learned {
         learned.context = Context::from_bits(from.u64()?);
         let trail = from.plain_f32s(2)?;
         learned.trail = Trail::from_values([trail[0], trail[1]]);
+        learned.trust = Trust::from_value(from.plain_f32s(1)?[0]);
         let memory = Memory::restore(from.part()?)?;
         let episodes = Episodes::restore(from.part()?)?;
         let gate = Gate::restore(from.part()?)?;
@@ -537,15 +549,31 @@ impl Notes {
     /// gradients are of that one. [`Notes::adjust`] and [`Notes::remember`] begin by themselves.
     pub fn begin(&mut self, learned: &Learned) {
         if self.stamps.is_empty() {
-            self.micro.clone_from(&learned.served);
-            self.learning.clone_from(&learned.micro);
+            self.follow(learned);
         }
         if self.stamps.last().is_none_or(|stamp| stamp.version != learned.version) {
             self.stamps.push(Stamp { n_heard: self.n_heard, version: learned.version });
         }
     }
 
-    /// Returns what changes final hidden states of this request; `None` before it has begun, or without one.
+    /// Has what was learned by now, as much of it as helps.
+    fn follow(&mut self, learned: &Learned) {
+        self.whole = learned.served.clone().filter(|micro| micro.n_updates() > 0);
+        self.learning.clone_from(&learned.micro);
+        self.weigh(learned);
+    }
+
+    /// Decides how much of MicroLoRA helps.
+    fn weigh(&mut self, learned: &Learned) {
+        self.strength = learned.trust.strength(&self.evidence);
+        self.micro = match &self.whole {
+            Some(whole) if self.strength > 0.0 => Some(Arc::new(whole.weakened(self.strength))),
+            _ => None,
+        };
+    }
+
+    /// Returns what changes final hidden states of this request, for [`Notes::n_until_step`] tokens; `None` before it has begun, or
+    /// without one.
     pub fn micro(&self) -> Option<&Arc<MicroLora>> {
         self.micro.as_ref()
     }
@@ -636,7 +664,13 @@ impl Notes {
     /// Hears which token came, and what the model itself had said of it: its log probability in the row before
     /// [`Notes::adjust`]. Where nothing was adjusted since the last token, it is only read.
     pub fn accept(&mut self, learned: &Learned, token: u32, log_p: f32, head: &dyn HeadRows) {
-        let Some(prediction) = self.prediction.take() else { return self.read(token) };
+        self.accept_as(learned, (token, token), log_p, head);
+    }
+
+    /// As [`Notes::accept`], but another token, the second, is what will have followed where that is learned. With tokens drawn
+    /// anew nothing is left to be learned: the control that shows what a gain comes of.
+    pub fn accept_as(&mut self, learned: &Learned, (token, label): (u32, u32), log_p: f32, head: &dyn HeadRows) {
+        let Some(mut prediction) = self.prediction.take() else { return self.read(token) };
         let p_model = log_p.exp();
         let p_memory = prediction.recall.probability(token);
         let lambda = prediction.lambda;
@@ -648,14 +682,14 @@ impl Notes {
             self.credit(&prediction.recall, token, (p_memory, (mixed / p_model.max(f32::MIN_POSITIVE)).ln()));
         }
         if learned.options.micro.is_some() {
-            self.learn_micro(learned, &prediction, token, head);
+            self.learn_micro(learned, &mut prediction, (token, label), head);
         }
-        if learned.options.memory.is_some() {
-            let worth = -mixed.max(f32::MIN_POSITIVE).ln();
-            self.note(prediction.key, token, worth.clamp(0.0, WORTH_MAX));
-        } else {
-            self.note(Key::default(), token, 0.0);
-        }
+        let (key, worth) = match learned.options.memory {
+            Some(_) => (prediction.key, (-mixed.max(f32::MIN_POSITIVE).ln()).clamp(0.0, WORTH_MAX)),
+            None => Default::default(),
+        };
+        self.notes.push(Note { key, context: self.context, token: label, worth });
+        self.read(token);
     }
 
     /// Shares what the mixture gained among the entries that said the token, or what it lost among the others.
@@ -669,10 +703,21 @@ impl Notes {
         self.credits.extend(hits.map(|&(index, share, entry)| (index, entry, gain * share / all)));
     }
 
-    fn learn_micro(&mut self, learned: &Learned, prediction: &Prediction, token: u32, head: &dyn HeadRows) {
+    fn learn_micro(
+        &mut self,
+        learned: &Learned,
+        prediction: &mut Prediction,
+        (token, label): (u32, u32),
+        head: &dyn HeadRows,
+    ) {
         let (Some(micro), Some(options)) = (&self.learning, &learned.options.micro) else { return };
+        if let Some(whole) = &self.whole {
+            // It learns from what all of it would have said, however little of it is believed.
+            let likeliest = (&mut prediction.likeliest[..], self.strength);
+            self.evidence.push(whole.gain(&prediction.hidden, likeliest, token, head));
+        }
         let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
-        micro.gradient(&prediction.hidden, &prediction.likeliest, token, head, one);
+        micro.gradient(&prediction.hidden, &prediction.likeliest, label, head, one);
         if self.n_in_last == 0 {
             self.gradients.push(micro.gradient_buffer());
         }
@@ -680,6 +725,9 @@ impl Notes {
             last.add(one, 1.0 / options.n_tokens as f32);
         }
         self.n_in_last = (self.n_in_last + 1) % options.n_tokens;
+        if self.n_in_last == 0 {
+            self.weigh(learned);
+        }
     }
 
     /// Notes a token of a prompt, whose logits nobody computed: memory learns from those for the price of a key.
@@ -690,14 +738,8 @@ impl Notes {
         self.begin(learned);
         if learned.options.memory.is_some() {
             let key = learned.calibration.whitener().key(hidden, learned.isa);
-            self.note(key, token, WORTH_UNKNOWN);
-        } else {
-            self.read(token);
+            self.notes.push(Note { key, context: self.context, token, worth: WORTH_UNKNOWN });
         }
-    }
-
-    fn note(&mut self, key: Key, token: u32, worth: f32) {
-        self.notes.push(Note { key, context: self.context, token, worth });
         self.read(token);
     }
 
@@ -717,7 +759,8 @@ impl Notes {
         self.notes.is_empty()
     }
 
-    /// Returns for how many tokens more [`Learned::step`] would find no complete piece.
+    /// Returns for how many predicted tokens more [`Learned::step`] would find no complete piece, and [`Notes::micro`] stays what it
+    /// is.
     pub fn n_until_step(&self, learned: &Learned) -> usize {
         learned.options.micro.as_ref().map_or(usize::MAX, |options| options.n_tokens - self.n_in_last)
     }

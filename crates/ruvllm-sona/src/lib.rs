@@ -69,6 +69,7 @@ mod top;
 #[cfg(test)]
 mod toy;
 mod trajectory;
+mod trust;
 mod whiten;
 pub mod witness;
 

@@ -53,7 +53,8 @@ impl Toy {
         for pair in text.windows(2) {
             let hidden = state(pair[0]);
             let mut changed = hidden.clone();
-            learned.micro().inspect(|micro| micro.forward(&mut changed));
+            notes.begin(learned);
+            notes.micro().inspect(|micro| micro.forward(&mut changed));
             let mut row = logits(&self.head, &changed);
             let log_p = log_p(&row, pair[1]);
             notes.adjust(learned, &hidden, &mut row);

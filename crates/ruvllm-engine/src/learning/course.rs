@@ -97,6 +97,16 @@ impl Engine {
         Ok(())
     }
 
+    /// Makes rows of logits, `[n, n_vocab]`, those that a request has whose notes these are: of its hidden states, `[n, n_embd]`,
+    /// behind its MicroLoRA. Without one they stay as they are.
+    pub(super) fn change_logits(&mut self, notes: &Notes, hidden: &[f32], logits: &mut Vec<f32>) {
+        if let Some(micro) = notes.micro() {
+            let mut changed = hidden.to_vec();
+            changed.chunks_exact_mut(micro.n_embd()).for_each(|hidden| micro.forward(hidden));
+            self.logits_of(&changed, logits);
+        }
+    }
+
     /// Computes a window and shows its rows from `n_known` on, which `next` followed.
     fn read_window(
         &mut self,
@@ -167,7 +177,7 @@ impl Course {
     }
 
     /// Predicts the tokens that follow these rows, and learns each behind its prediction, or what `taught` has in its place
-    /// (a control that is taught nonsense).
+    /// (a control that has nothing to learn).
     ///
     /// # Panics
     /// If the rows are of another model.
@@ -198,21 +208,15 @@ impl Course {
         let (n_embd, n_vocab, softmax) =
             (engine.info().n_embd, engine.info().n_vocab, softmax::pick(engine.info().isa));
         let hidden = &rows.hidden[range.start * n_embd..range.end * n_embd];
-        let mut logits = Vec::new();
-        match self.learned.micro().filter(|micro| micro.n_updates() > 0) {
-            Some(micro) => {
-                let mut changed = hidden.to_vec();
-                changed.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
-                engine.logits_of(&changed, &mut logits);
-            }
-            None => logits.extend_from_slice(&rows.logits[range.start * n_vocab..range.end * n_vocab]),
-        }
+        let mut logits = rows.logits[range.start * n_vocab..range.end * n_vocab].to_vec();
+        self.notes.begin(&self.learned);
+        engine.change_logits(&self.notes, hidden, &mut logits);
         for (i, (hidden, logits)) in hidden.chunks_exact(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
             let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
-            let log_p = -nll(softmax, logits, taught);
+            let log_p = -nll(softmax, logits, next);
             self.notes.adjust(&self.learned, hidden, logits);
             self.nll.push(nll(softmax, logits, next));
-            self.notes.accept(&self.learned, taught, log_p, head);
+            self.notes.accept_as(&self.learned, (next, taught), log_p, head);
             if self.options.is_learning && !self.options.is_patient {
                 self.learned.step(&mut self.notes, 1.0);
             }

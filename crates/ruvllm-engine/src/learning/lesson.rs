@@ -24,8 +24,10 @@ impl Learner for Asking {
         if let Some(question) = &self.question {
             notes.ask(Names::of(question));
         }
+        let learned = self.tenant.learned();
+        notes.begin(&learned);
         Box::new(Request {
-            learned: self.tenant.learned(),
+            learned,
             tenant: Arc::clone(&self.tenant),
             answered: self.id.clone().map(|id| (id, self.question.clone().unwrap_or_default())),
             prompt: prompt.to_vec(),
@@ -70,11 +72,11 @@ impl Lesson for Request {
     }
 
     fn micro(&self) -> Option<&Arc<MicroLora>> {
-        self.learned.micro().filter(|micro| micro.n_updates() > 0)
+        self.notes.micro()
     }
 
     fn n_steady(&self) -> usize {
-        usize::MAX
+        self.notes.n_until_step(&self.learned)
     }
 
     fn adjust(&mut self, hidden: &[f32], logits: &mut [f32]) {

@@ -33,22 +33,20 @@ impl Engine {
         (prompt, question): (&[u32], Option<&str>),
         answer: &[u32],
     ) -> Result<AnswerScore, EngineError> {
-        let (mut logits, hidden) = self.answer_rows(prompt, answer)?;
+        let (base, hidden) = self.answer_rows(prompt, answer)?;
         let (n_vocab, n_embd, softmax) = (self.info().n_vocab, self.info().n_embd, softmax::pick(self.info().isa));
-        let base = logits.clone();
         let (learned, mut notes) = (tenant.learned(), Notes::default());
-        if let Some(micro) = learned.micro().filter(|micro| micro.n_updates() > 0) {
-            let mut changed = hidden.clone();
-            changed.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
-            self.logits_of(&changed, &mut logits);
-        }
         prompt.iter().for_each(|&token| notes.read(token));
         if let Some(question) = question {
             notes.ask(Names::of(question));
         }
         let mut score = AnswerScore::default();
-        let rows = base.chunks_exact(n_vocab).zip(logits.chunks_exact_mut(n_vocab)).zip(hidden.chunks_exact(n_embd));
-        for (((base, row), hidden), &token) in rows.zip(answer) {
+        let rows = base.chunks_exact(n_vocab).zip(hidden.chunks_exact(n_embd));
+        for ((base, hidden), &token) in rows.zip(answer) {
+            let mut row = base.to_vec();
+            notes.begin(&learned);
+            self.change_logits(&notes, hidden, &mut row);
+            let row = &mut row[..];
             let log_p = row[token as usize] - softmax.log_sum_exp(row) as f32;
             notes.adjust(&learned, hidden, row);
             let (sum, sum_alone) = (softmax.log_sum_exp(row), softmax.log_sum_exp(base));

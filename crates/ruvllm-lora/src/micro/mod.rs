@@ -212,6 +212,54 @@ impl MicroLora {
         }
     }
 
+    /// Returns one that makes the same change times a factor; it does not learn.
+    ///
+    /// # Panics
+    /// If the factor is no positive number.
+    pub fn weakened(&self, factor: f32) -> MicroLora {
+        assert!(factor.is_finite() && factor > 0.0, "a change times {factor}");
+        let (a, b, centre) = (self.a.clone(), self.b.clone(), self.centre.clone());
+        let (n_embd, rank, scale, n_updates) = (self.n_embd, self.rank, self.scale * factor, self.n_updates);
+        MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates, centre }
+    }
+
+    /// Returns what the whole change gains for a token that came: `ln p₁[target] - ln p₀[target]` in nats, `p₁` with the change
+    /// and `p₀` without it. `likeliest` are the likeliest tokens with probabilities that add up to 1, as they were at
+    /// `strength` times the change; they become those with all of it.
+    ///
+    /// ```text
+    /// δ[t] = W[t]·s·B·(A·h)       p₁ ∝ p·exp((1 - strength)·δ)        p₀ ∝ p·exp(-strength·δ)
+    /// ```
+    ///
+    /// # Panics
+    /// If a width differs.
+    pub fn gain(
+        &self,
+        hidden: &[f32],
+        (likeliest, strength): (&mut [(u32, f32)], f32),
+        target: u32,
+        head: &dyn HeadRows,
+    ) -> f32 {
+        let mut change = hidden.to_vec();
+        self.forward(&mut change);
+        change.iter_mut().zip(hidden).for_each(|(x, h)| *x -= h);
+        let mut row = vec![0.0; self.n_embd];
+        let mut delta = |token: u32| {
+            head.row(token, &mut row);
+            dot(&row, &change)
+        };
+        let (mut with, mut without) = (0.0, 0.0);
+        let of_target = delta(target);
+        for (token, p) in likeliest.iter_mut() {
+            let delta = delta(*token);
+            without += *p * (-strength * delta).exp();
+            *p *= ((1.0 - strength) * delta).exp();
+            with += *p;
+        }
+        likeliest.iter_mut().for_each(|(_, p)| *p /= with);
+        of_target - (with / without).ln()
+    }
+
     /// Computes the gradient of `-log p[target]` for a hidden state as it was before the change. `likeliest` are tokens
     /// with their probabilities: all of them for the exact gradient, the first tens for the sparse one. The target need
     /// not be among them; then its own probability counts as 0, which it nearly is.

@@ -97,6 +97,30 @@ fn a_centred_one_is_one_of_the_difference() {
 }
 
 #[test]
+fn gains_are_those_of_both_distributions() {
+    let (n, n_vocab, target) = (40, 60, 17);
+    let (hidden, head) = (noise(n, 1), Head(noise(n_vocab * n, 2), n));
+    let mut micro = MicroLora::new(n, 2, 0.8, 5).expect("a rank");
+    micro.b = noise(2 * n, 9).iter().map(|x| 0.3 * x).collect();
+    let (a, b) = (micro.a.clone(), micro.b.clone());
+    let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+    let at = |strength: f64| loss(&wide(&a), &wide(&b), 0.8 * strength, &hidden, &head, target);
+    let ((without, _), (with, p_with)) = (at(0.0), at(1.0));
+    for strength in [0.0, 0.25, 1.0] {
+        let all = at(f64::from(strength)).1;
+        let mut likeliest: Vec<(u32, f32)> = all.iter().enumerate().map(|(i, &p)| (i as u32, p as f32)).collect();
+        let gain = micro.gain(&hidden, (&mut likeliest, strength), target as u32, &head);
+        assert!((f64::from(gain) - (without - with)).abs() < 1e-4, "{gain} for {}", without - with);
+        assert!(likeliest.iter().zip(&p_with).all(|(&(_, p), q)| (f64::from(p) - q).abs() < 1e-5));
+    }
+    let (mut weak, mut whole) = (hidden.clone(), hidden.clone());
+    micro.weakened(0.25).forward(&mut weak);
+    micro.forward(&mut whole);
+    let quarters = weak.iter().zip(&whole).zip(&hidden).map(|((w, x), h)| (w - h) - 0.25 * (x - h));
+    assert!(quarters.into_iter().all(|x| x.abs() < 1e-5));
+}
+
+#[test]
 fn gradients_add_up() {
     let gradient = |x: f32| Gradient { a: vec![x, 2.0], b: vec![0.5, -x], hidden: vec![9.0], row: vec![9.0] };
     let mut sum = gradient(1.0);

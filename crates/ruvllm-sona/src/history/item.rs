@@ -6,11 +6,11 @@ use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind};
 use crate::instant::{LearnOptions, MicroOptions, Stamp};
 use crate::memory::MemoryOptions;
-use crate::names::Names;
+use crate::names::{Kind, Names};
 use crate::whiten::Key;
 
 /// First byte of an item's record.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// A text that was learned from: everything that its [`Notes`](crate::Notes) heard, in order.
 ///
@@ -225,12 +225,17 @@ impl Record {
 
 fn write_names(to: &mut Writer, names: &Names) {
     to.count(names.values().len());
-    names.values().for_each(|(word, is_name)| _ = to.u64(word).u8(u8::from(is_name)));
+    names.values().for_each(|(word, kind)| _ = to.u64(word).u8(kind as u8));
 }
 
 fn read_names(from: &mut Reader<'_>) -> Result<Names, SonaError> {
     let n = from.count(9)?;
-    let words = (0..n).map(|_| Ok((from.u64()?, from.u8()? == 1))).collect::<Result<_, SonaError>>()?;
+    let word = |from: &mut Reader<'_>| {
+        let (word, kind) = (from.u64()?, usize::from(from.u8()?));
+        let kind = Kind::ALL.get(kind).ok_or_else(|| from.invalid(&format!("a word of kind {kind}")))?;
+        Ok((word, *kind))
+    };
+    let words = (0..n).map(|_| word(from)).collect::<Result<_, SonaError>>()?;
     Names::from_values(words).ok_or_else(|| from.invalid("words in no order"))
 }
 

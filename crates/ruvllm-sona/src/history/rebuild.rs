@@ -55,12 +55,17 @@ pub(super) fn read(
     let only_read = range.start..range.end.min(passage.n_read);
     only_read.for_each(|at| notes.read(passage.tokens[at]));
     notes.begin(learned);
-    let micro = notes.micro().cloned();
     // The head is borrowed between two tokens only.
     let mut rest = range.start.max(passage.n_read)..range.end;
     let mut rows: Vec<Row> = Vec::new();
     while !rest.is_empty() {
-        let piece = rest.start..rest.end.min(rest.start + PIECE);
+        // Up to there hidden states change as they do now.
+        let n = if rest.start < passage.n_remembered {
+            PIECE.min(passage.n_remembered - rest.start)
+        } else {
+            PIECE.min(notes.n_until_step(learned))
+        };
+        let (piece, micro) = (rest.start..rest.end.min(rest.start + n), notes.micro().cloned());
         rows.clear();
         reading.read(passage, piece.clone(), micro.as_deref(), &mut |_, hidden, logits| {
             rows.push(Row { hidden: hidden.to_vec(), logits: logits.to_vec() });

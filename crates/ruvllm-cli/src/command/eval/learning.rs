@@ -52,6 +52,9 @@ pub struct LearningArgs {
     /// Tokens that are learned together, as those of a request are
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = count::<1, 1_000_000>)]
     request: usize,
+    /// Measure only this way of learning; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = VARIANTS.map(|variant| variant.name))]
+    variant: Vec<String>,
     /// Write the figures to this JSON file, and the curves to an SVG file beside it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -90,7 +93,7 @@ struct Variant {
     has_micro: bool,
     /// Nothing of a document is known before its end.
     is_by_document: bool,
-    /// Each token is learned as if another one of the stream had stood there.
+    /// Each token is learned as if another one of the stream had stood there; what comes next is the text all the same.
     is_shuffled: bool,
 }
 
@@ -98,7 +101,7 @@ const fn variant(name: &'static str, has_memory: bool, has_micro: bool) -> Varia
     Variant { name, has_memory, has_micro, is_by_document: false, is_shuffled: false }
 }
 
-/// What is compared: each mechanism alone, both, what is kept from the document at hand, and what is taught nonsense.
+/// What is compared: each mechanism alone, both, what is kept from the document at hand, and what has nothing to learn.
 const VARIANTS: [Variant; 7] = [
     variant("all", true, true),
     variant("memory", true, false),
