@@ -87,6 +87,7 @@ impl FromStr for StreamArg {
 }
 
 /// What is learned in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
     name: &'static str,
     has_memory: bool,
@@ -119,15 +120,14 @@ struct Text {
 }
 
 /// What a text cost, token by token, in nats: of the model alone and of each variant.
-#[derive(Default)]
 struct Nll {
     base: Vec<f32>,
-    variants: Vec<Vec<f32>>,
+    variants: Vec<(&'static Variant, Vec<f32>)>,
 }
 
 impl Nll {
-    fn new() -> Nll {
-        Nll { base: Vec::new(), variants: VARIANTS.iter().map(|_| Vec::new()).collect() }
+    fn new(variants: &[&'static Variant]) -> Nll {
+        Nll { base: Vec::new(), variants: variants.iter().map(|&variant| (variant, Vec::new())).collect() }
     }
 
     fn mean(&self) -> f64 {
@@ -136,7 +136,11 @@ impl Nll {
 
     /// Returns the change of each variant, from a token on.
     fn changes(&self, from: usize) -> Vec<Change> {
-        self.variants.iter().map(|nll| change(&self.base[from..], &nll[from..])).collect()
+        self.variants.iter().map(|(_, nll)| change(&self.base[from..], &nll[from..])).collect()
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.variants.iter().map(|(variant, _)| variant.name)
     }
 }
 
@@ -215,11 +219,12 @@ impl LearningArgs {
     }
 
     fn measure(&self, reader: &mut Reader<'_>, stream: &Text, controls: &[Text]) -> Result<Report> {
-        let mut courses = VARIANTS.iter().map(|variant| self.course(reader, variant)).collect::<Result<Vec<_>>>()?;
+        let variants = self.variants();
+        let mut courses = variants.iter().map(|variant| self.course(reader, variant)).collect::<Result<Vec<_>>>()?;
         let all = stream.documents.concat();
         // A fixed walk that comes to every token once where the stride shares no factor with their number.
         let shuffled: Vec<u32> = (0..all.len()).map(|i| all[(i * 7919 + 13) % all.len()]).collect();
-        let (mut nll, mut n_read) = (Nll::new(), 0);
+        let (mut nll, mut n_read) = (Nll::new(&variants), 0);
         let bar = reader.app.ui.steps_bar(&stream.name, all.len() as u64);
         for document in &stream.documents {
             let taught = &shuffled[n_read..n_read + document.len()];
@@ -232,7 +237,7 @@ impl LearningArgs {
             name: stream.name.clone(),
             n_documents: stream.documents.len(),
             nll,
-            n_entries: courses[0].learned().memory().len(),
+            n_entries: courses.iter().map(|course| course.learned().memory().len()).max().unwrap_or_default(),
             again: Vec::new(),
             controls: Vec::new(),
         };
@@ -241,15 +246,24 @@ impl LearningArgs {
         for (name, document) in [("first", &stream.documents[0]), ("last", &stream.documents[last])] {
             let prefix = &controls[0].documents[0];
             let prefix = &prefix[..prefix.len().min(PREFIX)];
-            report.again.push((name, reader.control(&courses, &[prefix, document].concat(), prefix.len())?));
+            let text = [prefix, document].concat();
+            report.again.push((name, reader.control(&variants, &courses, &text, prefix.len())?));
             bar.inc(1);
         }
         for control in controls {
-            report.controls.push((control.name.clone(), reader.control(&courses, &control.documents[0], 0)?));
+            let nll = reader.control(&variants, &courses, &control.documents[0], 0)?;
+            report.controls.push((control.name.clone(), nll));
             bar.inc(1);
         }
         bar.finish_and_clear();
         Ok(report)
+    }
+
+    /// Returns the ways that are asked for: all if none is named.
+    fn variants(&self) -> Vec<&'static Variant> {
+        let is_wanted =
+            |variant: &&Variant| self.variant.is_empty() || self.variant.iter().any(|name| name == variant.name);
+        VARIANTS.iter().filter(is_wanted).collect()
     }
 
     fn course(&self, reader: &Reader<'_>, variant: &Variant) -> Result<Course> {
@@ -271,7 +285,8 @@ impl LearningArgs {
     fn json(&self, engine: &Engine, reports: &[Report]) -> Value {
         let streams = reports.iter().map(|report| {
             let half = report.nll.base.len() / 2;
-            let curves = report.nll.variants.iter().map(|nll| curve(&report.nll.base, nll, POINT));
+            let curves = report.nll.variants.iter();
+            let curves = curves.map(|(way, nll)| (way.name.to_owned(), json!(curve(&report.nll.base, nll, POINT))));
             let again = report.again.iter().map(|(name, nll)| json!({ "document": name, "changes": changes(nll, 0) }));
             let controls = report.controls.iter().map(|(name, nll)| {
                 json!({ "name": name, "tokens": nll.base.len(), "nll": nll.mean(), "changes": changes(nll, 0) })
@@ -284,7 +299,7 @@ impl LearningArgs {
                 "nll": report.nll.mean(),
                 "second_half": changes(&report.nll, half),
                 "whole": changes(&report.nll, 0),
-                "curves": names().zip(curves).map(|(name, curve)| (name.to_owned(), json!(curve))).collect::<serde_json::Map<_, _>>(),
+                "curves": curves.collect::<serde_json::Map<_, _>>(),
                 "again": again.collect::<Vec<_>>(),
                 "controls": controls.collect::<Vec<_>>(),
             })
@@ -314,7 +329,7 @@ impl Reader<'_> {
             let n = shown.rows.next.len();
             let kept = from.saturating_sub(shown.first).min(n);
             nll.base.extend(shown.rows.nll(isa).skip(kept));
-            for ((course, variant), nll) in courses.iter_mut().zip(&VARIANTS).zip(&mut nll.variants) {
+            for (course, (variant, nll)) in courses.iter_mut().zip(&mut nll.variants) {
                 if cancel.is_cancelled() {
                     return Err(EngineError::new(ErrorKind::Cancelled, "the measurement was stopped"));
                 }
@@ -330,20 +345,23 @@ impl Reader<'_> {
     }
 
     /// Reads a text with what was learned, and learns nothing.
-    fn control(&mut self, courses: &[Course], tokens: &[u32], from: usize) -> Result<Nll> {
-        let (mut frozen, mut nll): (Vec<Course>, Nll) = (courses.iter().map(Course::frozen).collect(), Nll::new());
+    fn control(
+        &mut self,
+        variants: &[&'static Variant],
+        courses: &[Course],
+        tokens: &[u32],
+        from: usize,
+    ) -> Result<Nll> {
+        let (mut frozen, mut nll): (Vec<Course>, Nll) =
+            (courses.iter().map(Course::frozen).collect(), Nll::new(variants));
         self.read(tokens, None, from, &mut frozen, &mut nll, &|_| {})?;
         Ok(nll)
     }
 }
 
-fn names() -> impl Iterator<Item = &'static str> {
-    VARIANTS.iter().map(|variant| variant.name)
-}
-
 /// Returns the change of each variant with its interval, by name.
 fn changes(nll: &Nll, from: usize) -> Value {
-    let pairs = names().zip(nll.changes(from)).map(|(name, Change { mean, low, high })| {
+    let pairs = nll.names().zip(nll.changes(from)).map(|(name, Change { mean, low, high })| {
         (name.to_owned(), json!({ "change": mean, "low": low, "high": high }))
     });
     Value::Object(pairs.collect())
@@ -355,7 +373,7 @@ fn summary(report: &Report) -> String {
     let half = report.nll.base.len() / 2;
     let mut rows = vec![["", "second half", "95 %", "first again", "last again"].map(str::to_owned).to_vec()];
     rows[0].extend(report.controls.iter().map(|(name, _)| name.clone()));
-    for (i, (name, all)) in names().zip(report.nll.changes(half)).enumerate() {
+    for (i, (name, all)) in report.nll.names().zip(report.nll.changes(half)).enumerate() {
         let mut row =
             vec![name.to_owned(), percent(all.mean), format!("{:+.1} to {:+.1}", 100.0 * all.low, 100.0 * all.high)];
         row.extend(report.again.iter().map(|(_, nll)| percent(nll.changes(0)[i].mean)));
@@ -373,9 +391,11 @@ fn summary(report: &Report) -> String {
 fn panels(reports: &[Report]) -> Vec<Panel> {
     let panel = |report: &Report| Panel {
         title: format!("{}: change of nats a token against the model alone", report.name),
-        lines: names()
-            .zip(&report.nll.variants)
-            .map(|(name, nll)| (name.to_owned(), curve(&report.nll.base, nll, POINT)))
+        lines: report
+            .nll
+            .variants
+            .iter()
+            .map(|(variant, nll)| (variant.name.to_owned(), curve(&report.nll.base, nll, POINT)))
             .collect(),
         x_end: report.nll.base.len() as f64,
         x_name: "tokens",
