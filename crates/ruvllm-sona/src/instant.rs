@@ -81,7 +81,7 @@ pub struct MicroOptions {
 
 impl Default for MicroOptions {
     fn default() -> MicroOptions {
-        MicroOptions { rank: 2, rate: 5e-4, n_tokens: 32, n_likeliest: 128, is_centred: true, seed: 1 }
+        MicroOptions { rank: 2, rate: 1e-3, n_tokens: 32, n_likeliest: 128, is_centred: true, seed: 1 }
     }
 }
 
