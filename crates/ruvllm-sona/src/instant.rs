@@ -42,6 +42,8 @@ const WORTH_UNKNOWN: f32 = 2.0;
 /// The most steps of the MicroLoRA at the end of a request. All of its gradients are those of the state that it began with:
 /// many steps along the same go too far (a document of 2,500 tokens learned in 78 of them nearly doubled the loss of others).
 const STEPS_AT_END_MAX: usize = 4;
+/// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
+const N_OTHERS: usize = 64;
 /// Tokens learned for one that is rehearsed.
 const LEARNED_PER_REHEARSED: u64 = 4;
 
@@ -136,7 +138,7 @@ struct Prediction {
     recall: Recall,
     features: crate::gate::Features,
     lambda: f32,
-    /// Likeliest tokens with their probabilities, which add up to 1: what a gradient goes through.
+    /// Likeliest tokens with their probabilities, and some that stand for all others; all add up to 1.
     likeliest: Vec<(u32, f32)>,
 }
 
@@ -614,7 +616,9 @@ impl Notes {
         };
         if let Some(options) = &learned.options.micro {
             prediction.hidden = hidden.to_vec();
-            prediction.likeliest = likeliest(&mut self.scratch.top, logits, options.n_likeliest);
+            let log_sum = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
+            let drawn = self.n_heard;
+            prediction.likeliest = likeliest(&mut self.scratch.top, (logits, log_sum), options.n_likeliest, drawn);
         }
         let asked = self.asked.take();
         let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
@@ -716,6 +720,10 @@ impl Notes {
             let likeliest = (&mut prediction.likeliest[..], self.strength);
             self.evidence.push(whole.gain(&prediction.hidden, likeliest, token, head));
         }
+        // A sparse gradient whose probabilities do not add up to 1 pulls every hidden state towards the same rows.
+        prediction.likeliest.truncate(options.n_likeliest);
+        let sum: f32 = prediction.likeliest.iter().map(|&(_, p)| p).sum();
+        prediction.likeliest.iter_mut().for_each(|(_, p)| *p /= sum);
         let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
         micro.gradient(&prediction.hidden, &prediction.likeliest, label, head, one);
         if self.n_in_last == 0 {
@@ -766,13 +774,21 @@ impl Notes {
     }
 }
 
-/// Returns the likeliest tokens with probabilities that add up to 1: without that, a sparse gradient pulls every hidden
-/// state towards the same rows.
-fn likeliest(top: &mut Top, logits: &[f32], n: usize) -> Vec<(u32, f32)> {
+/// Returns the likeliest tokens with their probabilities, and behind them some of the others, one from each stretch of the
+/// vocabulary, with what is left of 1 shared among them as they are likely. `drawn` says where in the stretches they stand.
+fn likeliest(top: &mut Top, (logits, log_sum): (&[f32], f32), n: usize, drawn: usize) -> Vec<(u32, f32)> {
+    let p = |logit: f32| (logit - log_sum).exp();
     let hits = top.of(logits, n);
-    let max = hits.first().map_or(0.0, |hit| hit.value);
-    let sum: f32 = hits.iter().map(|hit| (hit.value - max).exp()).sum();
-    hits.iter().map(|hit| (hit.index, (hit.value - max).exp() / sum)).collect()
+    let least = hits.last().map_or(f32::INFINITY, |hit| hit.value);
+    let mut all: Vec<(u32, f32)> = hits.iter().map(|hit| (hit.index, p(hit.value))).collect();
+    let left = (1.0 - all.iter().map(|&(_, p)| p).sum::<f32>()).max(0.0);
+    let stretch = logits.len().div_ceil(N_OTHERS).max(1);
+    let others = (drawn * 7919 % stretch..logits.len()).step_by(stretch).filter(|&i| logits[i] < least);
+    let n_likeliest = all.len();
+    all.extend(others.map(|i| (i as u32, p(logits[i]))));
+    let sum: f32 = all[n_likeliest..].iter().map(|&(_, p)| p).sum();
+    all[n_likeliest..].iter_mut().for_each(|(_, p)| *p *= left / sum.max(f32::MIN_POSITIVE));
+    all
 }
 
 #[cfg(test)]
