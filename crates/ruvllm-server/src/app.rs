@@ -392,6 +392,7 @@ impl Call {
             }
         };
         span.record("model", &*model_name);
+        learning::open(&model, &tenant).await;
         let routing = decision.map(|decision| decision.choice.reason);
         let (server, id, span, adapters) = (Arc::clone(server), id.to_owned(), span.clone(), AdapterSet::default());
         Ok(Call { server, model, model_name, adapters, tenant, given, routing, id, deadline, span })

@@ -113,6 +113,9 @@ pub struct ServeArgs {
     /// Learn from requests, each key's for itself, and answer with what was learned; POST /v1/learning switches it off for a key
     #[arg(long, help_heading = "Learning")]
     learn: bool,
+    /// File with the key that what is learned is encrypted with: 32 bytes or 64 hexadecimal digits
+    #[arg(long, value_name = "FILE", requires = "learn")]
+    learn_key: Option<PathBuf>,
     /// Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto'
     #[arg(long, value_name = "DIR", help_heading = "Server")]
     router: Option<PathBuf>,
@@ -299,9 +302,12 @@ impl ServeArgs {
             idle_timeout: self.idle_timeout.map(seconds),
             sampling: self.sampling.params(),
             speculation: self.speculation.speculate,
-            learning: self
-                .learn
-                .then(|| LearningOptions { folder: Some(app.settings.learned_dir()), ..LearningOptions::default() }),
+            learning: self.learn.then(|| LearningOptions {
+                folder: Some(app.settings.learned_dir()),
+                key: self.learn_key.clone(),
+                process: "ruvllm serve".to_owned(),
+                ..LearningOptions::default()
+            }),
             scheduler,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },

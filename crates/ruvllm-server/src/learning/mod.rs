@@ -1,30 +1,36 @@
 //! Learning: who learns from what is asked, and the endpoints by which people judge, correct and look.
 
 mod endpoints;
+mod json;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ruvllm_engine::learning::{self, Learning};
-use ruvllm_engine::{EngineError, Learner};
+use ruvllm_engine::{EngineError, Learner, Service};
 use serde_json::Value;
 
 use crate::app::Call;
 use crate::auth::Tenant;
 use crate::fields::Given;
+use crate::generate::offload;
+use crate::models::Model;
 
 pub(crate) use endpoints::ENDPOINTS;
+pub use json::{generation_json, item_json};
 
 /// What a model is taught, and by whom.
 pub(crate) struct OfModel {
     learning: Learning,
+    /// Reads again what is to be learned again.
+    service: Service,
     /// Tenants that have switched it off.
     off: Mutex<HashSet<u64>>,
 }
 
 impl OfModel {
-    pub(crate) fn new(learning: Learning) -> OfModel {
-        OfModel { learning, off: Mutex::default() }
+    pub(crate) fn new(learning: Learning, service: Service) -> OfModel {
+        OfModel { learning, service, off: Mutex::default() }
     }
 
     fn off(&self) -> MutexGuard<'_, HashSet<u64>> {
@@ -43,12 +49,18 @@ impl OfModel {
         };
     }
 
-    /// Returns what a tenant has learned.
+    /// Returns what a tenant has learned, if somebody has opened it.
+    pub(crate) fn opened(&self, tenant: &Tenant) -> Option<Arc<learning::Tenant>> {
+        self.learning.opened(&name_of(tenant))
+    }
+
+    /// Returns what a tenant has learned. The first time it is read, and the model may have to read again what was learned last: not for
+    /// threads that others wait for.
     ///
     /// # Errors
     /// It cannot be read, or another process has it.
-    fn tenant(&self, tenant: &Tenant) -> Result<Arc<learning::Tenant>, EngineError> {
-        self.learning.tenant(&name_of(tenant))
+    pub(crate) fn tenant(&self, tenant: &Tenant) -> Result<Arc<learning::Tenant>, EngineError> {
+        self.learning.tenant(&mut self.service.clone(), &name_of(tenant))
     }
 
     /// Returns what a request learns by, if it does: requests with adapters are of another model.
@@ -56,14 +68,8 @@ impl OfModel {
         if !call.adapters.is_empty() || !self.is_on(&call.tenant) {
             return None;
         }
-        match self.tenant(&call.tenant) {
-            Ok(tenant) => Some(tenant.learner(question(&call.given).as_deref(), Some(&answer_id(&call.id, choice)))),
-            Err(error) => {
-                // An answer without what was learned is better than none.
-                tracing::error!(model = &*call.model.name, %error, "nothing is learned");
-                None
-            }
-        }
+        let tenant = self.opened(&call.tenant)?;
+        Some(tenant.learner(question(&call.given).as_deref(), Some(&answer_id(&call.id, choice))))
     }
 
     /// Waits until everything is taken in, and keeps it.
@@ -71,6 +77,23 @@ impl OfModel {
         if let Err(error) = self.learning.save() {
             tracing::error!(model, %error, "what was learned is not kept");
         }
+    }
+}
+
+/// Opens what a tenant taught a model, if that learns and nobody has opened it yet. An answer without what was learned is better than
+/// none, so what goes wrong is for the log.
+pub(crate) async fn open(model: &Arc<Model>, tenant: &Tenant) {
+    let Some(learning) = &model.learning else { return };
+    if !learning.is_on(tenant) || learning.opened(tenant).is_some() {
+        return;
+    }
+    let (of_thread, tenant) = (Arc::clone(model), tenant.clone());
+    let opened = offload(move || match &of_thread.learning {
+        Some(learning) => Ok(learning.tenant(&tenant).map(drop)?),
+        None => Ok(()),
+    });
+    if let Err(error) = opened.await {
+        tracing::error!(model = &*model.name, error = error.message, "nothing is learned");
     }
 }
 
