@@ -247,6 +247,26 @@ impl Server {
         self.witness.iter().for_each(|witness| witness.note(tenant, event.clone()));
     }
 
+    /// Does what is due for those who taught the models, on threads that nobody waits for.
+    pub(crate) fn keep_up(self: &Arc<Self>) {
+        for model in self.models.loaded() {
+            if model.learning.is_none() {
+                continue;
+            }
+            let server = Arc::clone(self);
+            tokio::task::spawn_blocking(move || {
+                let tell = |tenant: &str, what: &str| {
+                    let event = Event::Learning { what: what.to_owned() };
+                    let name = learning::key_of(tenant).unwrap_or(crate::witness::NOBODY);
+                    if let Some(witness) = &server.witness {
+                        witness.log.record(name, event.clone());
+                    }
+                };
+                model.learning.iter().for_each(|learning| learning.keep_up(&model.name, &tell));
+            });
+        }
+    }
+
     /// Returns a name that no other call of this or another process has.
     pub(crate) fn new_id(&self) -> String {
         let n = self.n_calls.fetch_add(1, Ordering::Relaxed) + 1;

@@ -4,6 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
 
@@ -14,6 +15,9 @@ use crate::{EngineError, ErrorKind};
 pub const STORE_FILE: &str = "learned.redb";
 /// The file that keeps other processes out, and says who has it.
 const LOCK_FILE: &str = "learned.lock";
+
+/// How long one who had the folder may take to end.
+const ENDING: Duration = Duration::from_millis(500);
 
 /// A store, and what keeps other processes out of it.
 pub(super) struct Kept {
@@ -50,18 +54,15 @@ fn read_key(path: &Path) -> Result<MasterKey, EngineError> {
 fn lock_file(path: &Path, tenant: &str, process: &str) -> Result<File, EngineError> {
     let open = File::options().create(true).truncate(false).write(true).open(path);
     let mut lock = open.map_err(|error| file::failed("open", path, error))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            // Where a locked file cannot be read, nobody knows.
-            let who = fs::read_to_string(path).unwrap_or_default();
-            let who = if who.trim().is_empty() { String::new() } else { format!(": {}", who.trim()) };
-            let line = format!(
-                "another process learns for tenant '{tenant}' of this model and for all others of it{who}; stop it, or ask it"
-            );
-            return Err(EngineError::new(ErrorKind::Learning, line));
+    let start = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => break,
+            // Who has just ended may have a thread that is about to.
+            Err(TryLockError::WouldBlock) if start.elapsed() < ENDING => std::thread::sleep(ENDING / 50),
+            Err(TryLockError::WouldBlock) => return Err(taken(path, tenant)),
+            Err(TryLockError::Error(error)) => return Err(file::failed("lock", path, error)),
         }
-        Err(TryLockError::Error(error)) => return Err(file::failed("lock", path, error)),
     }
     let process = if process.is_empty() { "a program" } else { process };
     let who = format!("{process}, process {}\n", std::process::id());
@@ -69,4 +70,15 @@ fn lock_file(path: &Path, tenant: &str, process: &str) -> Result<File, EngineErr
         .and_then(|()| lock.write_all(who.as_bytes()))
         .map_err(|error| file::failed("write", path, error))?;
     Ok(lock)
+}
+
+/// Says who has the folder.
+fn taken(path: &Path, tenant: &str) -> EngineError {
+    // Where a locked file cannot be read, nobody knows.
+    let who = fs::read_to_string(path).unwrap_or_default();
+    let who = if who.trim().is_empty() { String::new() } else { format!(": {}", who.trim()) };
+    let line = format!(
+        "another process learns for tenant '{tenant}' of this model and for all others of it{who}; stop it, or ask it"
+    );
+    EngineError::new(ErrorKind::Learning, line)
 }

@@ -11,13 +11,14 @@ use ruvllm_sona::{Learned, PublicKey, SigningKey};
 use super::kept::{Kept, STORE_FILE};
 use super::reading::{Passes, ReadSums, Reader, Watch};
 use super::tenant::Tenant;
+use super::upkeep::Upkeep;
 use super::{LearningOptions, Shared, file};
 use crate::{EngineError, ErrorKind};
 
 /// What is behind a tenant.
 pub(super) enum Mind {
     /// A log in the store.
-    Kept(Box<History>),
+    Kept(Box<History>, Option<Upkeep>),
     /// Nothing: so many things were taken in, which is all that is known of them.
     Transient(u64),
 }
@@ -57,13 +58,14 @@ impl Mind {
             }
             file::remove(&old)?;
         }
-        Ok(Mind::Kept(Box::new(history)))
+        let upkeep = shared.options.upkeep.as_ref().map(|options| Upkeep::new(options, &history));
+        Ok(Mind::Kept(Box::new(history), upkeep))
     }
 
     /// Returns what is known, and the generation that it came from; none where nobody keeps it.
     pub(super) fn known(&self) -> Option<(Arc<Learned>, u64)> {
         match self {
-            Mind::Kept(history) => Some((history.known(), history.generation())),
+            Mind::Kept(history, _) => Some((history.known(), history.generation())),
             Mind::Transient(_) => None,
         }
     }
@@ -71,7 +73,7 @@ impl Mind {
     /// Takes in what was taught; `learned` is what is known where nobody keeps it.
     pub(super) fn take_in(&mut self, learned: &mut Arc<Learned>, taught: Taught) -> Result<Option<u64>, EngineError> {
         match self {
-            Mind::Kept(history) => Ok(history.take(taught)?),
+            Mind::Kept(history, _) => Ok(history.take(taught)?),
             Mind::Transient(n) => {
                 let is_taken = taught.teach(Arc::make_mut(learned))?;
                 *n += 1;
@@ -80,9 +82,17 @@ impl Mind {
         }
     }
 
+    /// Returns the log with what its upkeep remembers, where there is one.
+    pub(super) fn kept(&mut self) -> Option<(&mut History, &mut Option<Upkeep>)> {
+        match self {
+            Mind::Kept(history, upkeep) => Some((history, upkeep)),
+            Mind::Transient(_) => None,
+        }
+    }
+
     fn history(&mut self) -> Result<&mut History, EngineError> {
         match self {
-            Mind::Kept(history) => Ok(history),
+            Mind::Kept(history, _) => Ok(history),
             Mind::Transient(_) => {
                 let line = "what this tenant learns is kept nowhere, so there is no log; give it a folder";
                 Err(EngineError::new(ErrorKind::Learning, line))
@@ -200,7 +210,8 @@ impl Tenant {
     /// It cannot be written.
     pub fn publish_new(&self, why: &str, figures: &[(String, f64)]) -> Result<Option<u64>, EngineError> {
         self.settle();
-        match self.mind().history()?.has_news()? {
+        let has_news = self.mind().history()?.has_news()?;
+        match has_news {
             true => self.publish(why, figures).map(Some),
             false => Ok(None),
         }
@@ -248,7 +259,7 @@ impl Tenant {
         self.settle();
         let mut mind = self.mind();
         match &mut *mind {
-            Mind::Kept(history) => {
+            Mind::Kept(history, _) => {
                 history.replace(learned, why)?;
                 self.show(&mind);
             }
@@ -288,7 +299,7 @@ impl Tenant {
         let mut mind = self.mind();
         self.drop_answers();
         match &mut *mind {
-            Mind::Kept(history) => {
+            Mind::Kept(history, _) => {
                 history.forget()?;
                 self.show(&mind);
             }
@@ -304,7 +315,7 @@ impl Tenant {
     pub fn save(&self) -> Result<(), EngineError> {
         self.settle();
         let failure = self.take_failure();
-        if let Mind::Kept(history) = &mut *self.mind() {
+        if let Mind::Kept(history, _) = &mut *self.mind() {
             history.keep()?;
         }
         failure

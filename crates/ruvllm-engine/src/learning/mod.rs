@@ -25,19 +25,22 @@ mod reading;
 mod score;
 mod study;
 mod tenant;
+mod upkeep;
 
 pub use calibrate::{CalibrationProgress, N_TEXTS};
 pub use course::{Course, CourseOptions, Rows, Shown, WindowOptions};
 pub use kept::STORE_FILE;
 pub use log::{TenantLog, look, tenants};
 pub use reading::{Passes, ReadSums, Watch, Work};
+pub use ruvllm_sona::background::BackgroundOptions;
 pub use ruvllm_sona::episodes::Verdict;
 pub use ruvllm_sona::history::{Generation, Item, Passage};
 pub use ruvllm_sona::memory::MemoryOptions;
 pub use ruvllm_sona::{Calibration, LearnOptions, Learned, MicroOptions};
 pub use ruvllm_sona::{PublicKey, SigningKey};
 pub use score::AnswerScore;
-pub use tenant::{Tenant, TenantStats};
+pub use tenant::{Judged, Tenant, TenantStats};
+pub use upkeep::{UpkeepOptions, Upkept};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -66,6 +69,8 @@ pub struct LearningOptions {
     pub folder: Option<PathBuf>,
     /// A file with the key that what tenants taught is encrypted with, 32 bytes or 64 hexadecimal digits.
     pub key: Option<PathBuf>,
+    /// What is done for a tenant while nobody asks, see [`Tenant::keep_up`]; `None` does nothing, and holds nothing back.
+    pub upkeep: Option<UpkeepOptions>,
     /// What this process is called to others that find the folder taken: `ruvllm serve`.
     pub process: String,
 }
@@ -80,6 +85,7 @@ impl Default for LearningOptions {
             n_waiting_max: 64,
             folder: None,
             key: None,
+            upkeep: None,
             process: String::new(),
         }
     }
@@ -101,6 +107,8 @@ pub(crate) struct Shared {
     /// `None`: a MicroLoRA cannot learn with this model.
     head: Option<HeadWeights>,
     pub isa: Isa,
+    /// What learning must not harm, where somebody asks.
+    pub controls: Vec<(&'static str, Passage)>,
     /// The store, once somebody has asked for what lies there.
     kept: Mutex<Option<Kept>>,
 }
@@ -161,7 +169,11 @@ impl Learning {
             options.learn.micro = None;
         }
         let isa = engine.info().isa;
-        let shared = Shared { calibration: Arc::new(calibration), options, head, isa, kept: Mutex::default() };
+        // Who never asks the gate holds nothing back.
+        let judges = options.upkeep.as_ref().is_some_and(|upkeep| upkeep.judge_every.is_some());
+        let controls = if judges { upkeep::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };
+        let (calibration, kept) = (Arc::new(calibration), Mutex::default());
+        let shared = Shared { calibration, options, head, isa, controls, kept };
         // What is wrong with the options shows here, not at the first request.
         shared.empty()?;
         Ok(Learning { shared: Arc::new(shared), tenants: Mutex::default() })

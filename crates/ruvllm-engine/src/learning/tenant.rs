@@ -1,8 +1,10 @@
 //! A tenant: what its requests taught, what waits to be learned, and who is told of it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ruvllm_sona::episodes::Verdict;
 use ruvllm_sona::history::{Passage, Taught};
@@ -12,8 +14,12 @@ use super::Shared;
 use super::lesson::Asking;
 use super::log::Mind;
 use super::reading::Passes;
+use super::upkeep::{Upkept, held_back, is_held_back};
 use crate::learner::Learner;
 use crate::{EngineError, ErrorKind};
+
+/// How often the thread that takes in looks whether nobody wants to go before it.
+const GIVE_WAY: Duration = Duration::from_micros(200);
 
 /// The longest name.
 const NAME_MAX: usize = 64;
@@ -26,7 +32,9 @@ pub struct Tenant {
     /// Nothing waits to be taken in any more.
     is_settled: Condvar,
     /// What keeps what it knows. Held while something is taken in or taken back; requests never wait for it.
-    pub(super) mind: Mutex<Mind>,
+    mind: Mutex<Mind>,
+    /// How many wait for that, whom the thread that takes in lets go before it.
+    n_wanting: AtomicUsize,
 }
 
 /// What requests see.
@@ -41,6 +49,8 @@ struct State {
     answers: VecDeque<Answered>,
     /// What could not be taken in since somebody asked.
     failure: Option<EngineError>,
+    /// What the gate said last.
+    judged: Option<Judged>,
 }
 
 /// Something that waits to be taken in, and who waits for it.
@@ -56,6 +66,15 @@ pub(super) struct Answered {
     /// What the notes heard: prompt and answer.
     pub passage: Passage,
     pub notes: Notes,
+}
+
+/// What the gate said of what was learned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// When, in Unix milliseconds.
+    pub unix_ms: u64,
+    /// What came of it.
+    pub upkept: Upkept,
 }
 
 /// What a tenant has learned, in numbers.
@@ -117,9 +136,11 @@ impl Tenant {
             is_working: false,
             answers: VecDeque::new(),
             failure: None,
+            judged: None,
         };
         let (state, mind) = (Mutex::new(state), Mutex::new(mind));
-        Ok(Tenant { name: name.to_owned(), shared, state, is_settled: Condvar::new(), mind })
+        let (is_settled, n_wanting) = (Condvar::new(), AtomicUsize::new(0));
+        Ok(Tenant { name: name.to_owned(), shared, state, is_settled, mind, n_wanting })
     }
 
     /// Returns its name.
@@ -133,6 +154,17 @@ impl Tenant {
 
     /// Waits until nobody changes what is kept. A mind whose thread broke says so itself.
     pub(super) fn mind(&self) -> MutexGuard<'_, Mind> {
+        self.n_wanting.fetch_add(1, Ordering::AcqRel);
+        let mind = self.mind.lock().unwrap_or_else(PoisonError::into_inner);
+        self.n_wanting.fetch_sub(1, Ordering::AcqRel);
+        mind
+    }
+
+    /// The same for the thread that takes in: while there is always more to take in, it would always have it.
+    fn mind_behind_others(&self) -> MutexGuard<'_, Mind> {
+        while self.n_wanting.load(Ordering::Acquire) > 0 {
+            std::thread::sleep(GIVE_WAY);
+        }
         self.mind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -158,6 +190,11 @@ impl Tenant {
         Arc::clone(&self.state().learned)
     }
 
+    /// Returns the generation that what is known came from; 0 is the model alone.
+    pub fn generation(&self) -> u64 {
+        self.state().generation
+    }
+
     /// Makes what a request learns by. `question` is what is asked, for the names in it; without one no correction is said
     /// again. `id` names the answer for [`Tenant::judge`]; without one it counts as unjudged when it ends.
     pub fn learner(self: &Arc<Self>, question: Option<&str>, id: Option<&str>) -> Arc<dyn Learner> {
@@ -167,14 +204,17 @@ impl Tenant {
     /// Takes over what a request noted: of its prompt, and of its answer if somebody can judge it. With each go the tokens that
     /// were heard.
     pub(super) fn end(self: &Arc<Self>, prompt: Heard, answer: Heard, answered: Option<(String, String)>) {
-        let mut items = Vec::new();
         let unjudged = self.shared.options.unjudged;
-        let mut learn = |(notes, passage): Heard, quality: f32| {
-            if !notes.is_empty() && quality > 0.0 {
-                items.push(Waiting { taught: Taught::Read { notes: Box::new(notes), passage, quality }, reply: None });
-            }
+        let learn = |(notes, passage): Heard, quality: f32| {
+            let is_empty = notes.is_empty() || quality <= 0.0;
+            let taught = Taught::Read { notes: Box::new(notes), passage, quality };
+            (!is_empty).then_some(Waiting { taught, reply: None })
         };
-        learn(prompt, 1.0);
+        let mut items = Vec::new();
+        match !self.shared.controls.is_empty() && is_held_back(&prompt.1) {
+            true => items.push(Waiting { taught: Taught::Held { passage: held_back(prompt.1) }, reply: None }),
+            false => items.extend(learn(prompt, 1.0)),
+        }
         match answered.filter(|_| !answer.0.is_empty()) {
             Some((id, question)) => {
                 let (notes, passage) = answer;
@@ -182,10 +222,11 @@ impl Tenant {
                 state.answers.retain(|other| other.id != id);
                 state.answers.push_back(Answered { id, question, passage, notes });
                 while state.answers.len() > self.shared.options.n_waiting_max {
-                    state.answers.pop_front().into_iter().for_each(|old| learn((old.notes, old.passage), unjudged));
+                    let old = state.answers.pop_front();
+                    items.extend(old.and_then(|old| learn((old.notes, old.passage), unjudged)));
                 }
             }
-            None => learn(answer, unjudged),
+            None => items.extend(learn(answer, unjudged)),
         }
         self.push(items);
     }
@@ -288,7 +329,7 @@ impl Tenant {
     fn work(&self) {
         let _working = Working(self);
         loop {
-            let mut mind = self.mind();
+            let mut mind = self.mind_behind_others();
             let (known, items) = {
                 let mut state = self.state();
                 if state.queue.is_empty() {
@@ -320,6 +361,17 @@ impl Tenant {
         while state.is_working {
             state = self.is_settled.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Returns what the gate said last, since the tenant was opened.
+    pub fn judged(&self) -> Option<Judged> {
+        self.state().judged.clone()
+    }
+
+    pub(super) fn set_judged(&self, upkept: Upkept) {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let unix_ms = since.map_or(0, |since| since.as_millis() as u64);
+        self.state().judged = Some(Judged { unix_ms, upkept });
     }
 
     /// Returns what could not be taken in since the last call, if something could not.

@@ -10,7 +10,7 @@ use ruvllm_engine::{AdapterSet, EngineError, ErrorKind, Readout};
 use ruvllm_sona::witness::Event;
 use serde_json::{Value, json};
 
-use super::json::{generation_json, item_json};
+use super::json::{generation_json, item_json, judged_json};
 use super::{OfModel, answer_id};
 use crate::app::{Answer, Call, Endpoint, Run};
 use crate::error::{ApiError, Shape, json_response};
@@ -36,8 +36,8 @@ const ACTIONS: [&str; 5] = ["enable", "disable", "publish", "rollback", "undo"];
 const LEARNING: &[Field] = &[
     optional("enabled", Kind::Bool, "whether requests of this key teach, and are answered with what was taught"),
     optional("action", Kind::Word(&ACTIONS), "what is to be done with what was learned from requests of this key"),
-    optional("item", Kind::Int(1, i64::MAX), "undo: the item, as feedback returns it and GET /v1/learning lists it"),
-    optional("generation", Kind::Int(0, i64::MAX), "rollback: the generation to go back to; 0 is the model alone"),
+    optional("item", Kind::Int(1, 1 << 52), "undo: the item, as feedback returns it and GET /v1/learning lists it"),
+    optional("generation", Kind::Int(0, 1 << 52), "rollback: the generation to go back to; 0 is the model alone"),
     optional("why", Kind::Text, "publish: what the generation is for, in a line"),
     MODEL,
 ];
@@ -64,6 +64,7 @@ const STATUS: &[&str] = &[
     "digest",
     "generations",
     "items",
+    "judged",
 ];
 
 /// Items of the log that are listed.
@@ -162,6 +163,7 @@ fn standing(call: &Call) -> Result<Response<Body>, ApiError> {
             "digest": digest,
             "generations": log.generations.iter().map(generation_json).collect::<Vec<_>>(),
             "items": log.items.iter().map(item_json).collect::<Vec<_>>(),
+            "judged": tenant.judged().as_ref().map(judged_json),
         }),
     ))
 }

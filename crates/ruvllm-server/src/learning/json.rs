@@ -1,6 +1,6 @@
 //! A tenant's log as JSON.
 
-use ruvllm_engine::learning::{Generation, Item, LearnOptions, Verdict};
+use ruvllm_engine::learning::{Generation, Item, Judged, LearnOptions, Upkept, Verdict};
 use serde_json::{Map, Value, json};
 
 /// Returns a generation as JSON.
@@ -39,6 +39,9 @@ pub fn item_json((id, unix_ms, item): &(u64, u64, Item)) -> Value {
         Item::Consolidated(how) => json!({ "kind": "consolidated", "rank": how.rank, "share": how.share }),
         Item::Adopted { sources, .. } => json!({ "kind": "adopted", "sources": sources.len() }),
         Item::Discarded { why, figures: of } => json!({ "kind": "discarded", "why": why, "figures": figures(of) }),
+        Item::Held { passage } => {
+            json!({ "kind": "held_back", "tokens": passage.tokens.len() - passage.n_read })
+        }
         Item::RolledBack { generation } => json!({ "kind": "rolled_back", "generation": generation }),
         Item::TookBack { item } => json!({ "kind": "took_back", "of": item }),
         Item::Undone => json!({ "kind": "undone" }),
@@ -47,6 +50,22 @@ pub fn item_json((id, unix_ms, item): &(u64, u64, Item)) -> Value {
     (object["item"], object["at_ms"]) = ((*id).into(), (*unix_ms).into());
     object["can_undo"] = item.has_effect().into();
     object
+}
+
+/// Returns what the gate said last as JSON.
+pub(crate) fn judged_json(Judged { unix_ms, upkept }: &Judged) -> Value {
+    let (verdict, judgement) = match upkept {
+        Upkept::Consolidated => return Value::Null,
+        Upkept::Published(_, judgement) => ("published", judgement),
+        Upkept::Discarded(judgement) => ("discarded", judgement),
+        Upkept::Unsure(judgement) => ("unsure", judgement),
+    };
+    json!({
+        "at_ms": unix_ms,
+        "verdict": verdict,
+        "why": judgement.why,
+        "figures": figures(&judgement.figures()),
+    })
 }
 
 fn figures(figures: &[(String, f64)]) -> Value {

@@ -4,9 +4,12 @@ mod endpoints;
 mod json;
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use ruvllm_engine::learning::{self, Learning};
+use ruvllm_engine::learning::{self, Learning, Upkept};
 use ruvllm_engine::{EngineError, Learner, Service};
 use serde_json::Value;
 
@@ -26,11 +29,22 @@ pub(crate) struct OfModel {
     service: Service,
     /// Tenants that have switched it off.
     off: Mutex<HashSet<u64>>,
+    /// Somebody does what is due.
+    is_kept_up: AtomicBool,
+}
+
+/// Whoever does what is due for a model's tenants.
+struct KeepingUp<'a>(&'a OfModel);
+
+impl Drop for KeepingUp<'_> {
+    fn drop(&mut self) {
+        self.0.is_kept_up.store(false, Ordering::Release);
+    }
 }
 
 impl OfModel {
     pub(crate) fn new(learning: Learning, service: Service) -> OfModel {
-        OfModel { learning, service, off: Mutex::default() }
+        OfModel { learning, service, off: Mutex::default(), is_kept_up: AtomicBool::new(false) }
     }
 
     fn off(&self) -> MutexGuard<'_, HashSet<u64>> {
@@ -54,6 +68,11 @@ impl OfModel {
         self.learning.opened(&name_of(tenant))
     }
 
+    /// Returns the generation of what a tenant's requests see.
+    pub(crate) fn generation(&self, tenant: &Tenant) -> u64 {
+        self.opened(tenant).map_or(0, |tenant| tenant.generation())
+    }
+
     /// Returns what a tenant has learned. The first time it is read, and the model may have to read again what was learned last: not for
     /// threads that others wait for.
     ///
@@ -72,10 +91,57 @@ impl OfModel {
         Some(tenant.learner(question(&call.given).as_deref(), Some(&answer_id(&call.id, choice))))
     }
 
+    /// Does what is due for those who have taught, if nobody is at it: the background loop, and the question whether what was learned is
+    /// good. What the model has to read for that waits while anybody else needs it. Not for threads that others wait for.
+    pub(crate) fn keep_up(&self, model: &str, tell: &dyn Fn(&str, &str)) {
+        if self.is_kept_up.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _keeping = KeepingUp(self);
+        for tenant in self.learning.tenants() {
+            let mut service = self.service.clone();
+            let of_watch = service.clone();
+            let mut watch = |_| loop {
+                if of_watch.is_stopping() || of_watch.has_ended() {
+                    return ControlFlow::Break(());
+                }
+                if of_watch.n_inside() == 0 {
+                    return ControlFlow::Continue(());
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            };
+            let name = tenant.name();
+            match tenant.keep_up(&mut service, &mut watch) {
+                Ok(done) => done.iter().for_each(|upkept| told(model, name, upkept, tell)),
+                Err(error) if of_watch.is_stopping() => tracing::debug!(model, tenant = name, %error, "not judged"),
+                Err(error) => tracing::error!(model, tenant = name, %error, "what was learned is not judged"),
+            }
+        }
+    }
+
     /// Waits until everything is taken in, and keeps it.
     pub(crate) fn save(&self, model: &str) {
         if let Err(error) = self.learning.save() {
             tracing::error!(model, %error, "what was learned is not kept");
+        }
+    }
+}
+
+/// How often one who wants the model to himself looks whether it is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Logs what was done for a tenant, and puts on record what changed what is served.
+fn told(model: &str, tenant: &str, upkept: &Upkept, tell: &dyn Fn(&str, &str)) {
+    match upkept {
+        Upkept::Consolidated => tracing::debug!(model, tenant, "consolidated"),
+        Upkept::Unsure(judgement) => tracing::info!(model, tenant, why = judgement.why, "not yet published"),
+        Upkept::Published(number, judgement) => {
+            tracing::info!(model, tenant, generation = number, why = judgement.why, "published");
+            tell(tenant, &format!("{model}: generation {number} was published: {}", judgement.why));
+        }
+        Upkept::Discarded(judgement) => {
+            tracing::warn!(model, tenant, why = judgement.why, "discarded");
+            tell(tenant, &format!("{model}: what was read was taken back: {}", judgement.why));
         }
     }
 }
@@ -105,6 +171,11 @@ fn name_of(tenant: &Tenant) -> String {
         name if name.len() <= 40 && name.chars().all(is_char) => format!("key.{name}"),
         _ => format!("id.{:016x}", tenant.id),
     }
+}
+
+/// Returns the name of the key of a tenant that is kept as this; `None` if it is everybody's.
+pub(crate) fn key_of(kept: &str) -> Option<&str> {
+    (kept != "everybody").then(|| kept.strip_prefix("key.").unwrap_or(kept))
 }
 
 /// Returns what the engine calls an answer of a request.

@@ -113,6 +113,11 @@ pub enum Item {
     },
     /// What stood here was taken back: nothing of it is left.
     Undone,
+    /// A text was held back: nothing was learned of it, so that it can tell whether what was learned is good.
+    Held {
+        /// The text.
+        passage: Passage,
+    },
 }
 
 impl Item {
@@ -134,6 +139,11 @@ pub enum Taught {
         passage: Passage,
         /// How much it counts, 0 to 1.
         quality: f32,
+    },
+    /// A text is held back, see [`Item::Held`].
+    Held {
+        /// The text.
+        passage: Passage,
     },
     /// An answer was wrong.
     Rejected {
@@ -163,7 +173,7 @@ impl Taught {
     /// As [`Learned::tell`].
     pub fn teach(self, learned: &mut Learned) -> Result<bool, SonaError> {
         match self {
-            Taught::Read { quality: 0.0, .. } => return Ok(false),
+            Taught::Read { quality: 0.0, .. } | Taught::Held { .. } => return Ok(false),
             Taught::Read { notes, quality, .. } => {
                 learned.take_in(*notes, quality);
                 learned.rehearse(usize::MAX);
@@ -201,9 +211,7 @@ impl Record {
         to.u8(FORMAT).u64(self.unix_ms);
         match &self.item {
             Item::Read { passage, quality } => {
-                to.u8(0).f32(*quality).u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
-                to.count(passage.n_step).u32s(&passage.skipped).u8(u8::from(passage.asked.is_some()));
-                passage.asked.iter().for_each(|names| write_names(&mut to, names));
+                write_passage(to.u8(0).f32(*quality), passage);
                 to.count(self.stamps.len());
                 self.stamps.iter().for_each(|stamp| _ = to.count(stamp.n_heard).u64(stamp.version));
             }
@@ -230,6 +238,7 @@ impl Record {
                 to.u8(9).raw(digest).count(sources.len());
                 sources.iter().for_each(|id| _ = to.u64(*id));
             }
+            Item::Held { passage } => write_passage(to.u8(10), passage),
         }
         to.take()
     }
@@ -244,15 +253,10 @@ impl Record {
         let mut record = Record::new(from.u64()?, Item::Undone);
         record.item = match from.u8()? {
             0 => {
-                let (quality, tokens) = (from.f32()?, from.u32s()?);
-                let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
-                let (n_step, skipped) = (from.u32()? as usize, from.u32s()?);
-                let asked = if from.u8()? == 0 { None } else { Some(read_names(&mut from)?) };
+                let (quality, passage) = (from.f32()?, read_passage(&mut from)?);
                 for _ in 0..from.count(12)? {
                     record.stamps.push(Stamp { n_heard: from.u32()? as usize, version: from.u64()? });
                 }
-                let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped };
-                passage.check()?;
                 Item::Read { passage, quality }
             }
             1 => {
@@ -279,11 +283,28 @@ impl Record {
                 let digest = from.array()?;
                 Item::Adopted { digest, sources: (0..from.count(8)?).map(|_| from.u64()).collect::<Result<_, _>>()? }
             }
+            10 => Item::Held { passage: read_passage(&mut from)? },
             kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
         };
         from.end()?;
         Ok(record)
     }
+}
+
+fn write_passage(to: &mut Writer, passage: &Passage) {
+    to.u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
+    to.count(passage.n_step).u32s(&passage.skipped).u8(u8::from(passage.asked.is_some()));
+    passage.asked.iter().for_each(|names| write_names(to, names));
+}
+
+fn read_passage(from: &mut Reader<'_>) -> Result<Passage, SonaError> {
+    let tokens = from.u32s()?;
+    let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
+    let (n_step, skipped) = (from.u32()? as usize, from.u32s()?);
+    let asked = if from.u8()? == 0 { None } else { Some(read_names(from)?) };
+    let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped };
+    passage.check()?;
+    Ok(passage)
 }
 
 fn write_names(to: &mut Writer, names: &Names) {

@@ -27,7 +27,7 @@ mod tests;
 pub use generation::Generation;
 pub use item::{Item, Passage, Taught};
 pub use keep::{Overview, forget, look, tenants};
-pub use rebuild::{Each, Reading};
+pub use rebuild::{Each, Reading, losses};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -241,6 +241,22 @@ impl History {
         Arc::clone(&self.state.learned)
     }
 
+    /// Returns what was known at a generation, or before anything was taught with 0.
+    ///
+    /// # Errors
+    /// As [`History::rollback`].
+    pub fn at(&self, number: u64, reading: &mut dyn Reading) -> Result<Arc<Learned>, SonaError> {
+        if number > 0 {
+            self.generation_of(number)?;
+        }
+        Ok(self.state_of(number, None, None, reading)?.learned)
+    }
+
+    /// Returns the id of the first item since the last generation.
+    pub fn first_item(&self) -> u64 {
+        self.head.first
+    }
+
     /// Returns the id that the next item will have.
     pub fn next_item(&self) -> u64 {
         self.next_item
@@ -287,6 +303,15 @@ impl History {
         self.log_and(record, take_in).map(Some)
     }
 
+    /// Holds a text back, for the gate: nothing is learned of it. Returns the item's id.
+    ///
+    /// # Errors
+    /// It is no passage, or it cannot be written.
+    pub fn hold(&mut self, passage: Passage) -> Result<u64, SonaError> {
+        passage.check()?;
+        self.log_and(Record::new(now_ms(), Item::Held { passage }), |_| Ok(()))
+    }
+
     /// Reads a document and learns it, with steps on the way if [`Passage::n_step`] says so; returns the item's id.
     ///
     /// # Errors
@@ -313,6 +338,7 @@ impl History {
                 }
                 Ok(id)
             }
+            Taught::Held { passage } => self.hold(passage).map(Some),
             Taught::Rejected { names, notes } => self.reject(&names, &notes),
             Taught::Told { names, hidden, answer, verdict } => self.tell(&names, &hidden, &answer, verdict).map(Some),
         }

@@ -134,6 +134,49 @@ pub(super) fn study(
     Ok(())
 }
 
+/// Returns how badly each predicted token of a passage is predicted with what is known, in nats; nothing is learned.
+///
+/// # Errors
+/// The model cannot read it.
+pub fn losses(passage: &Passage, learned: &Learned, reading: &mut dyn Reading) -> Result<Vec<f32>, SonaError> {
+    passage.check()?;
+    let mut listener = Listener { reading, isa: learned.isa(), losses: Vec::new() };
+    read(passage, 0..passage.tokens.len(), learned, &mut Notes::default(), &mut listener)?;
+    Ok(listener.losses)
+}
+
+/// Listens to how tokens are predicted.
+struct Listener<'a> {
+    reading: &'a mut dyn Reading,
+    isa: ruvllm_kernels::Isa,
+    losses: Vec<f32>,
+}
+
+impl Reading for Listener<'_> {
+    fn read(
+        &mut self,
+        passage: &Passage,
+        range: Range<usize>,
+        micro: Option<&MicroLora>,
+        each: &mut Each<'_>,
+    ) -> Result<(), SonaError> {
+        self.reading.read(passage, range, micro, each)
+    }
+
+    fn adopt(&mut self, deep: Option<&[u8]>) -> Result<(), SonaError> {
+        self.reading.adopt(deep)
+    }
+
+    fn head(&self) -> &dyn HeadRows {
+        self.reading.head()
+    }
+
+    fn predicted(&mut self, token: u32, logits: &[f32]) {
+        self.losses.push(softmax::pick(self.isa).log_sum_exp(logits) as f32 - logits[token as usize]);
+        self.reading.predicted(token, logits);
+    }
+}
+
 /// A piece of a passage that was read of one version.
 struct Piece {
     version: u64,
@@ -201,6 +244,7 @@ fn apply(
         Item::Consolidated(how) => learned.consolidate(how)?,
         Item::Adopted { .. }
         | Item::Discarded { .. }
+        | Item::Held { .. }
         | Item::RolledBack { .. }
         | Item::TookBack { .. }
         | Item::Undone => {}

@@ -477,6 +477,30 @@ impl Reading for Closed {
 }
 
 #[test]
+fn what_is_held_back_teaches_nothing_and_says_what_was_gained() {
+    let mut place = Place::new();
+    let mut history = place.open("a");
+    let empty = history.state();
+    let passage = Passage { tokens: text(1), n_read: 1, n_remembered: 1, ..Passage::default() };
+    history.hold(passage.clone()).expect("a text");
+    assert!(history.state() == empty && !history.has_news().expect("a store"));
+    assert!(
+        matches!(&history.items(u64::MAX, 1).expect("a store")[0].2, Item::Held { passage: held } if *held == passage)
+    );
+    let mean = |losses: Vec<f32>| losses.iter().sum::<f32>() / losses.len() as f32;
+    let before = history.at(0, &mut place.toy).expect("nothing");
+    let study = Passage { n_step: 32, ..passage.clone() };
+    history.study(study, 1.0, &mut place.toy).expect("a passage");
+    let [nothing, known] = [&*before, history.learned()].map(|learned| {
+        let losses = losses(&passage, learned, &mut place.toy).expect("it reads");
+        assert_eq!(losses.len(), passage.tokens.len() - 1);
+        mean(losses)
+    });
+    assert!(known < 0.8 * nothing, "{known} after {nothing}");
+    assert!(place.open("a").state() == history.state());
+}
+
+#[test]
 fn what_was_kept_is_not_read_again() {
     let mut place = Place::new();
     let mut history = place.open("a");
