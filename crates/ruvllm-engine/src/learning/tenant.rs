@@ -27,12 +27,13 @@ const NAME_MAX: usize = 64;
 /// Somebody whose requests teach a model: what they taught is for their own requests only.
 pub struct Tenant {
     name: String,
+    /// What keeps what it knows. Held while something is taken in or taken back; requests never wait for it. It goes before what is
+    /// shared: the folder is free when nobody has its store.
+    mind: Mutex<Mind>,
     pub(super) shared: Arc<Shared>,
     state: Mutex<State>,
     /// Nothing waits to be taken in any more.
     is_settled: Condvar,
-    /// What keeps what it knows. Held while something is taken in or taken back; requests never wait for it.
-    mind: Mutex<Mind>,
     /// How many wait for that, whom the thread that takes in lets go before it.
     n_wanting: AtomicUsize,
 }
