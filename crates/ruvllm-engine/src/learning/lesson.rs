@@ -70,11 +70,11 @@ impl Lesson for Request {
     fn read(&mut self, first: usize, hidden: &[f32]) {
         // Tokens whose states nobody computed are what others follow.
         let prompt = &self.heard.tokens[..self.heard.n_read];
-        for at in self.of_prompt.n_heard()..=first {
+        for (at, &token) in prompt.iter().enumerate().take(first + 1).skip(self.of_prompt.n_heard()) {
             if self.n_first > 0 {
                 self.skipped.push(at as u32);
             }
-            self.of_prompt.read(prompt[at]);
+            self.of_prompt.read(token);
         }
         if self.n_first == 0 {
             self.n_first = self.of_prompt.n_heard();
