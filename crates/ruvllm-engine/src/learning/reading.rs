@@ -152,7 +152,7 @@ impl Reading for Reader<'_> {
             tokens: passage.tokens[..range.end].to_vec(),
             n_remembered: passage.n_remembered.clamp(range.start, range.end),
             range: range.clone(),
-            micro: micro.filter(|micro| micro.n_updates() > 0).cloned(),
+            micro: micro.cloned(),
             compares: self.compares,
         };
         let rows = match (self.watch)(range.len()) {

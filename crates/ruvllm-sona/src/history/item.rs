@@ -10,7 +10,7 @@ use crate::names::{Kind, Names};
 use crate::whiten::Key;
 
 /// First byte of an item's record.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// A text that was learned from: everything that its [`Notes`](crate::Notes) heard, in order.
 ///
