@@ -158,7 +158,7 @@ async function look() {
 
 // What was learned: two plots and the decisions, if the server learns.
 const svg = (name, attributes, text) => {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  const element = document.createElementNS($("l-tokens").namespaceURI, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   if (text !== undefined) element.textContent = text;
   return element;
