@@ -11,7 +11,7 @@ use ruvllm_kvcache::disk;
 
 use crate::command::{
     App, bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, pull, read_text, rm, route,
-    run, serve, session, show, tokenize, witness,
+    run, serve, session, show, sona, tokenize, witness,
 };
 use crate::env::Settings;
 use crate::error::{Error, Result};
@@ -69,6 +69,8 @@ pub enum Command {
     Lora(lora::LoraCommand),
     /// Teach a model texts and corrections
     Learn(learn::LearnArgs),
+    /// Show, undo and roll back what a model was taught, and bring it to other nodes
+    Sona(sona::SonaCommand),
     /// Measure learning, routing, roles and embeddings
     Eval(eval::EvalCommand),
     /// Say which model should answer a query, and learn that from outcomes

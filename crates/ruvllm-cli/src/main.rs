@@ -69,6 +69,7 @@ fn start() -> Result<ExitCode> {
         Command::Eval(args) => args.run(&app),
         Command::Route(args) => args.run(&app),
         Command::Session(args) => args.run(),
+        Command::Sona(args) => args.run(&app),
         Command::Witness(args) => args.run(&app),
         Command::Tokenize(args) => args.run(&app),
         Command::Embed(args) => args.run(&app),

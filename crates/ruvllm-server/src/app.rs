@@ -247,6 +247,26 @@ impl Server {
         self.witness.iter().for_each(|witness| witness.note(tenant, event.clone()));
     }
 
+    /// Does what is due for those who taught the models, on threads that nobody waits for.
+    pub(crate) fn keep_up(self: &Arc<Self>) {
+        for model in self.models.loaded() {
+            if model.learning.is_none() {
+                continue;
+            }
+            let server = Arc::clone(self);
+            tokio::task::spawn_blocking(move || {
+                let tell = |tenant: &str, what: &str| {
+                    let event = Event::Learning { what: what.to_owned() };
+                    let name = learning::key_of(tenant).unwrap_or(crate::witness::NOBODY);
+                    if let Some(witness) = &server.witness {
+                        witness.log.record(name, event.clone());
+                    }
+                };
+                model.learning.iter().for_each(|learning| learning.keep_up(&model.name, &tell));
+            });
+        }
+    }
+
     /// Returns a name that no other call of this or another process has.
     pub(crate) fn new_id(&self) -> String {
         let n = self.n_calls.fetch_add(1, Ordering::Relaxed) + 1;
@@ -392,6 +412,7 @@ impl Call {
             }
         };
         span.record("model", &*model_name);
+        learning::open(&model, &tenant).await;
         let routing = decision.map(|decision| decision.choice.reason);
         let (server, id, span, adapters) = (Arc::clone(server), id.to_owned(), span.clone(), AdapterSet::default());
         Ok(Call { server, model, model_name, adapters, tenant, given, routing, id, deadline, span })

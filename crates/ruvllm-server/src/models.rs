@@ -227,7 +227,9 @@ impl Models {
         let (info, mut engine) = (engine.info().clone(), engine);
         let learning = self.options.learning.clone().filter(|_| !info.is_encoder);
         let open = |options| Learning::open(&mut engine, options, &mut |_| ControlFlow::Continue(()));
-        let learning = learning.map(open).transpose()?.map(OfModel::new);
+        let learning = learning.map(open).transpose()?;
+        // Who has what was learned is told now, and not with the first answer.
+        learning.iter().try_for_each(|learning| learning.claim("everybody"))?;
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer };
@@ -235,6 +237,7 @@ impl Models {
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
         let recorder = self.witness.as_ref().map(|witness| witness.recorder(&engine)).transpose()?;
         let (service, thread) = Service::start(engine, options)?;
+        let learning = learning.map(|learning| OfModel::new(learning, service.clone()));
         service.share_memory(&adapters)?;
         for (tenant, quota) in quotas {
             service.set_tenant_quota(tenant, quota.kv_bytes);

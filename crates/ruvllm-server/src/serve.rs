@@ -140,6 +140,7 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
         if n.is_multiple_of(LOOKS_PER_UPKEEP) {
             server.metrics.upkeep();
         }
+        server.keep_up();
         if n.is_multiple_of(LOOKS_PER_SAVE) {
             let models = server.models.loaded();
             // Files are written where nobody waits for it.

@@ -358,6 +358,11 @@ impl Learned {
         self.version
     }
 
+    /// Returns the instruction set that it computes with.
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
     /// Gives this state a number.
     pub(crate) fn set_version(&mut self, version: u64) {
         self.version = version;

@@ -64,6 +64,7 @@ mod names;
 pub mod publish;
 mod recall;
 pub mod session;
+mod signed;
 pub mod store;
 mod top;
 #[cfg(test)]
@@ -78,5 +79,6 @@ pub use error::{SonaError, SonaErrorKind};
 pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
 pub use names::Names;
 pub use recall::Recall;
+pub use signed::{PublicKey, SigningKey};
 pub use trajectory::{HiddenSummary, KvUse, Latency, RingStats, Trajectory, TrajectoryRing};
 pub use whiten::{Key, Whitener};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use ruvllm_engine::learning::{Course, CourseOptions, Learning, LearningOptions, Tenant, Verdict, WindowOptions};
+use ruvllm_engine::learning::{Learning, LearningOptions, ReadSums, Tenant, Verdict};
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{CancelToken, Engine, EngineError, ErrorKind, LoadOptions};
+use ruvllm_engine::{CancelToken, Engine, LoadOptions};
 use serde_json::{Value, json};
 
 use super::lora::LoraArgs;
@@ -28,7 +28,7 @@ The model's weights stay as they are. What is learned is kept beside them, for o
 folder 'learned' of RUVLLM_HOME.";
 
 /// The tenant of who names none.
-const TENANT: &str = "local";
+pub const TENANT: &str = "local";
 
 /// Whether a command learns.
 #[derive(Args, Clone, Debug)]
@@ -39,6 +39,9 @@ pub struct LearningArgs {
     /// Whose learning it is; nothing of one is known to another [default: local]
     #[arg(long, value_name = "NAME", requires = "learn", help_heading = "Learning")]
     pub tenant: Option<String>,
+    /// File with the key that what is learned is encrypted with: 32 bytes or 64 hexadecimal digits
+    #[arg(long, value_name = "FILE", requires = "learn", help_heading = "Learning")]
+    pub learn_key: Option<PathBuf>,
 }
 
 impl LearningArgs {
@@ -59,7 +62,7 @@ impl LearningArgs {
     /// As [`open`].
     pub fn open(&self, app: &App, engine: &mut Engine) -> Result<Option<(Learning, Arc<Tenant>)>> {
         match self.learn {
-            true => open(app, engine, self.tenant.as_deref()).map(Some),
+            true => open(app, engine, self.tenant.as_deref(), self.learn_key.as_deref()).map(Some),
             false => Ok(None),
         }
     }
@@ -69,9 +72,15 @@ impl LearningArgs {
 ///
 /// # Errors
 /// The folder cannot be used, the model makes no text, another process learns for the tenant.
-pub fn open(app: &App, engine: &mut Engine, tenant: Option<&str>) -> Result<(Learning, Arc<Tenant>)> {
-    let learning = open_model(app, engine, LearningOptions::default())?;
-    let tenant = learning.tenant(tenant.unwrap_or(TENANT))?;
+pub fn open(
+    app: &App,
+    engine: &mut Engine,
+    tenant: Option<&str>,
+    key: Option<&Path>,
+) -> Result<(Learning, Arc<Tenant>)> {
+    let options = LearningOptions { key: key.map(Path::to_owned), ..LearningOptions::default() };
+    let learning = open_model(app, engine, options)?;
+    let tenant = learning.tenant(engine, tenant.unwrap_or(TENANT))?;
     Ok((learning, tenant))
 }
 
@@ -80,7 +89,9 @@ pub fn open(app: &App, engine: &mut Engine, tenant: Option<&str>) -> Result<(Lea
 /// # Errors
 /// As [`Learning::open`].
 pub fn open_model(app: &App, engine: &mut Engine, options: LearningOptions) -> Result<Learning> {
-    let options = LearningOptions { folder: Some(app.settings.learned_dir()), ..options };
+    let command = std::env::args().nth(1).unwrap_or_default();
+    let options =
+        LearningOptions { folder: Some(app.settings.learned_dir()), process: format!("ruvllm {command}"), ..options };
     let (bar, cancel) = (app.ui.steps_bar("calibrating", 0), CancelToken::default());
     let _guard = interrupt::cancels(&cancel);
     let learning = Learning::open(engine, options, &mut |progress| {
@@ -114,6 +125,9 @@ pub struct LearnArgs {
     /// Whose learning it is; nothing of one is known to another
     #[arg(long, value_name = "NAME", default_value = TENANT)]
     tenant: String,
+    /// File with the key that what is learned is encrypted with: 32 bytes or 64 hexadecimal digits
+    #[arg(long, value_name = "FILE")]
+    learn_key: Option<PathBuf>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -125,22 +139,19 @@ pub struct LearnArgs {
 /// How a text was read.
 struct FileRead {
     path: PathBuf,
-    n_tokens: usize,
-    /// Sums over the tokens, in nats: of the model alone, and with what was learned up to each token.
-    model: f64,
-    learning: f64,
+    sums: ReadSums,
 }
 
 impl LearnArgs {
     /// Learns, and keeps it.
     ///
     /// # Errors
-    /// A failure if a file cannot be read or nothing can be kept; nothing is kept of what Ctrl-C stops.
+    /// A failure if a file cannot be read or nothing can be kept; nothing is kept of a text that Ctrl-C stops.
     pub fn run(&self, app: &App) -> Result<()> {
         let texts = self.file.iter().map(|path| Ok((path, read_text(path)?))).collect::<Result<Vec<_>>>()?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..self.load.options(&app.settings, None) })?;
-        let (learning, tenant) = open(app, &mut engine, Some(&self.tenant))?;
+        let (learning, tenant) = open(app, &mut engine, Some(&self.tenant), self.learn_key.as_deref())?;
         if self.forget {
             tenant.forget()?;
         }
@@ -148,68 +159,64 @@ impl LearnArgs {
             let verdict = if self.wrong { Verdict::Wrong } else { Verdict::Right };
             tell(&mut engine, &tenant, question, answer, verdict)?;
         }
-        let read = self.read(app, &mut engine, &learning, &tenant, &texts)?;
+        let read = self.read(app, &mut engine, &tenant, &texts)?;
         learning.save()?;
         self.report(&tenant, &read)
     }
 
+    /// Reads the texts, each as a generation of its own: one can go back to before it.
     fn read(
         &self,
         app: &App,
         engine: &mut Engine,
-        learning: &Learning,
         tenant: &Tenant,
         texts: &[(&PathBuf, String)],
     ) -> Result<Vec<FileRead>> {
         let encode = |text: &str| engine.tokenizer()?.encode(text, EncodeOptions::default());
         let documents = texts.iter().map(|(_, text)| encode(text)).collect::<Result<Vec<_>, _>>()?;
         let bar = app.ui.steps_bar("learning", documents.iter().map(Vec::len).sum::<usize>() as u64);
-        let (mut all, isa, cancel) = (Vec::new(), engine.info().isa, CancelToken::default());
+        let (mut all, cancel) = (Vec::new(), CancelToken::default());
         let _guard = interrupt::cancels(&cancel);
-        let mut course = Course::new((*tenant.learned()).clone(), CourseOptions::default());
         for ((path, _), tokens) in texts.iter().zip(&documents) {
-            let mut file = FileRead { path: (*path).clone(), n_tokens: tokens.len(), model: 0.0, learning: 0.0 };
-            let read = engine.read_text(tokens, &WindowOptions::default(), &mut |engine, shown| {
-                if cancel.is_cancelled() {
-                    return Err(EngineError::new(ErrorKind::Cancelled, "stopped; nothing was kept"));
-                }
-                file.model += shown.rows.nll(isa).map(f64::from).sum::<f64>();
-                course.read(engine, shown.rows, None, learning.head());
-                file.learning += course.take_nll().into_iter().map(f64::from).sum::<f64>();
-                bar.inc(shown.rows.next.len() as u64);
-                Ok(())
-            });
-            read?;
-            course.end_text();
-            all.push(file);
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            tenant.publish_new(&format!("before {name}"), &[])?;
+            let sums = engine.study(tenant, tokens, &mut |n| {
+                bar.inc(n as u64);
+                if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            let n = sums.n_tokens.max(1) as f64;
+            let figures = [("nats a token alone", sums.model / n), ("nats a token", sums.learned / n)];
+            tenant.publish(&format!("read {name}"), &figures.map(|(name, value)| (name.to_owned(), value)))?;
+            all.push(FileRead { path: (*path).clone(), sums });
         }
         bar.finish_and_clear();
-        if !all.is_empty() {
-            tenant.replace(course.finish());
-        }
         Ok(all)
     }
 
     fn report(&self, tenant: &Tenant, read: &[FileRead]) -> Result<()> {
-        let n_tokens: usize = read.iter().map(|file| file.n_tokens).sum();
-        let sums = read.iter().fold((0.0, 0.0), |sums, file| (sums.0 + file.model, sums.1 + file.learning));
+        let mut sums = ReadSums::default();
+        for file in read {
+            sums.n_tokens += file.sums.n_tokens;
+            sums.model += file.sums.model;
+            sums.learned += file.sums.learned;
+        }
         if self.output.json {
             let files = read.iter().map(|file| {
-                let mut object = json_of(file.n_tokens, (file.model, file.learning));
+                let mut object = json_of(&file.sums);
                 object["file"] = json!(file.path.display().to_string());
                 object
             });
-            let mut object = json_of(n_tokens, sums);
+            let mut object = json_of(&sums);
             object["files"] = files.collect();
             object["tenant"] = json!(tenant.name());
             object["learned"] = stats_json(tenant);
             return print_json(&object);
         }
         for file in read {
-            print_line(&line(&file.path, file.n_tokens, (file.model, file.learning)))?;
+            print_line(&line(&file.path, &file.sums))?;
         }
         if read.len() > 1 {
-            print_line(&line(Path::new("all"), n_tokens, sums))?;
+            print_line(&line(Path::new("all"), &sums))?;
         }
         let stats = tenant.stats();
         print_line(&format!(
@@ -229,20 +236,26 @@ impl LearnArgs {
 /// The engine's.
 pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, verdict: Verdict) -> Result<()> {
     let (prompt, answer) = (engine.encode_prompt(question, false)?, engine.text()?.encode_answer(answer)?);
-    Ok(engine.tell(tenant, (&prompt, question), &answer, verdict)?)
+    engine.tell(tenant, (&prompt, question), &answer, verdict)?;
+    Ok(())
 }
 
 /// Returns what `--json` tells of a reading: nats a token of the model alone, and with what was learned up to each token.
-fn json_of(n_tokens: usize, (model, learning): (f64, f64)) -> Value {
-    let n = n_tokens.max(1) as f64;
-    let change = if model > 0.0 { learning / model - 1.0 } else { 0.0 };
-    json!({ "tokens": n_tokens, "nll_model": model / n, "nll_learning": learning / n, "change": change })
+fn json_of(sums: &ReadSums) -> Value {
+    let n = sums.n_tokens.max(1) as f64;
+    json!({ "tokens": sums.n_tokens, "nll_model": sums.model / n, "nll_learning": sums.learned / n, "change": change(sums) })
+}
+
+/// Returns by what share the loss changed.
+fn change(sums: &ReadSums) -> f64 {
+    if sums.model > 0.0 { sums.learned / sums.model - 1.0 } else { 0.0 }
 }
 
 /// Returns what a tenant has learned, as JSON.
 pub fn stats_json(tenant: &Tenant) -> Value {
     let stats = tenant.stats();
     json!({
+        "generation": stats.generation,
         "tokens": stats.n_tokens,
         "entries": stats.n_entries,
         "entry_bytes": stats.n_bytes,
@@ -252,13 +265,14 @@ pub fn stats_json(tenant: &Tenant) -> Value {
     })
 }
 
-fn line(path: &Path, n_tokens: usize, (model, learning): (f64, f64)) -> String {
-    let n = n_tokens.max(1) as f64;
+fn line(path: &Path, sums: &ReadSums) -> String {
+    let n = sums.n_tokens.max(1) as f64;
     format!(
-        "{}: {n_tokens} tokens, {:.4} nats a token before, {:.4} while learning ({:+.1} %)",
+        "{}: {} tokens, {:.4} nats a token before, {:.4} while learning ({:+.1} %)",
         path.display(),
-        model / n,
-        learning / n,
-        if model > 0.0 { 100.0 * (learning / model - 1.0) } else { 0.0 }
+        sums.n_tokens,
+        sums.model / n,
+        sums.learned / n,
+        100.0 * change(sums)
     )
 }

@@ -19,6 +19,7 @@ pub mod run;
 pub mod serve;
 pub mod session;
 pub mod show;
+pub mod sona;
 pub mod tokenize;
 pub mod witness;
 

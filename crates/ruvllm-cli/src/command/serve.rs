@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use ruvllm_engine::learning::LearningOptions;
+use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_engine::{Engine, LoadOptions};
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
@@ -113,6 +113,16 @@ pub struct ServeArgs {
     /// Learn from requests, each key's for itself, and answer with what was learned; POST /v1/learning switches it off for a key
     #[arg(long, help_heading = "Learning")]
     learn: bool,
+    /// File with the key that what is learned is encrypted with: 32 bytes or 64 hexadecimal digits
+    #[arg(long, value_name = "FILE", requires = "learn", help_heading = "Learning")]
+    learn_key: Option<PathBuf>,
+    /// Seconds between two merges of what was learned fast into what is kept; 0 merges nothing
+    #[arg(long, value_name = "SECONDS", requires = "learn", default_value_t = 300, help_heading = "Learning")]
+    consolidate_every: u64,
+    /// Seconds between two questions whether what was learned is good, by text that was held back; 0 asks nothing, and holds
+    /// nothing back
+    #[arg(long, value_name = "SECONDS", requires = "learn", default_value_t = 900, help_heading = "Learning")]
+    judge_every: u64,
     /// Folder of a router ('ruvllm route train'): it chooses among the models where a request asks for the model 'auto'
     #[arg(long, value_name = "DIR", help_heading = "Server")]
     router: Option<PathBuf>,
@@ -299,9 +309,13 @@ impl ServeArgs {
             idle_timeout: self.idle_timeout.map(seconds),
             sampling: self.sampling.params(),
             speculation: self.speculation.speculate,
-            learning: self
-                .learn
-                .then(|| LearningOptions { folder: Some(app.settings.learned_dir()), ..LearningOptions::default() }),
+            learning: self.learn.then(|| LearningOptions {
+                folder: Some(app.settings.learned_dir()),
+                key: self.learn_key.clone(),
+                process: "ruvllm serve".to_owned(),
+                upkeep: self.upkeep(),
+                ..LearningOptions::default()
+            }),
             scheduler,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },
@@ -314,6 +328,16 @@ impl ServeArgs {
             drain_timeout: seconds(self.drain),
             ..defaults
         })
+    }
+
+    /// Returns what is done with what was learned while nobody asks.
+    fn upkeep(&self) -> Option<UpkeepOptions> {
+        let every = |seconds: u64| (seconds > 0).then(|| Duration::from_secs(seconds));
+        let merge = |interval| BackgroundOptions { interval, ..BackgroundOptions::default() };
+        let background = every(self.consolidate_every).map(merge);
+        let judge_every = every(self.judge_every);
+        let upkeep = UpkeepOptions { background, judge_every, ..UpkeepOptions::default() };
+        (upkeep.background.is_some() || upkeep.judge_every.is_some()).then_some(upkeep)
     }
 
     fn witness(&self) -> Option<WitnessOptions> {

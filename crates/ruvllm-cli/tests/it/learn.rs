@@ -44,6 +44,59 @@ fn what_is_learned_is_used_and_forgotten() {
 }
 
 #[test]
+fn what_was_learned_is_listed_undone_rolled_back_and_carried() {
+    let bench = Bench::new();
+    let status = || json(&bench, &["sona", "status"]);
+    assert_eq!((&status()["generation"], &status()["tenants"]), (&0.into(), &Value::Array(Vec::new())));
+    let tell = |answer: &str| json(&bench, &["learn", "--question", "Who is Ann?", "--answer", answer]);
+    tell("A smith.");
+    let digest = |args: &[&str]| json(&bench, args)["digest"].as_str().expect("a digest").to_owned();
+    let exported = bench.path("first.ruv");
+    let first = digest(&["sona", "export", exported.to_str().expect("a path")]);
+    tell("A baker.");
+    let log = json(&bench, &["sona", "log"]);
+    let items = log["items"].as_array().expect("items");
+    assert!(items.len() == 2 && items[0]["kind"] == "told" && items[0]["can_undo"] == true, "{log}");
+    let newest = items[0]["item"].to_string();
+    // As if the second had never been told.
+    assert_eq!(digest(&["sona", "undo", &newest]), first);
+    let file = bench.file("manual.txt", text("alpha"));
+    let read = json(&bench, &["learn", "--file", file.to_str().expect("a path")]);
+    let generations = status()["generations"].clone();
+    let why = |i: usize| generations[i]["why"].as_str().expect("a text").to_owned();
+    assert_eq!((why(0).as_str(), why(1).as_str()), ("before manual.txt", "read manual.txt"));
+    assert!(
+        generations[1]["figures"]["nats a token"].as_f64() < generations[1]["figures"]["nats a token alone"].as_f64()
+    );
+    assert_eq!(read["learned"]["generation"], 2);
+    let before = generations[0]["number"].to_string();
+    assert_eq!(digest(&["sona", "rollback", &before]), first);
+    // Another tenant takes it over, from those it trusts only.
+    let signed = json(&bench, &["sona", "export", exported.to_str().expect("a path")]);
+    let key = signed["signed_by"].as_str().expect("a key");
+    let import = ["sona", "import", exported.to_str().expect("a path"), "--tenant", "other", "--trust"];
+    assert_eq!(digest(&[&import[..], &[key]].concat()), first);
+    let model = tiny();
+    let model = ["--model", model.to_str().expect("a path of UTF-8")];
+    let line = error_line(&bench.run([&import[..], &[&"5a".repeat(32)], &model].concat()), 1);
+    assert!(line.contains("not trusted"), "{line}");
+    for (args, part, code) in [
+        (vec!["sona", "undo", "99"], "there is no item 99", 1),
+        (vec!["sona", "undo", &newest], "nothing that is left", 1),
+        (vec!["sona", "rollback", "9"], "generation 9", 1),
+        (vec!["sona", "import", "x", "--trust", "5a"], "64", 2),
+    ] {
+        let line = error_line(&bench.run([&args[..], &model].concat()), code);
+        assert!(line.contains(part), "{args:?}: {line}");
+    }
+    // With a key nothing of it is readable without.
+    let key = bench.file("key", "5a".repeat(32));
+    let sealed = ["learn", "--question", "Who is Ann?", "--answer", "A smith.", "--learn-key"];
+    let line = error_line(&bench.run([&sealed[..], &[key.to_str().expect("a path")], &model].concat()), 1);
+    assert!(line.contains("not encrypted") || line.contains("key"), "{line}");
+}
+
+#[test]
 fn measurements_of_learning_have_their_controls() {
     let bench = Bench::new();
     let stream = format!(

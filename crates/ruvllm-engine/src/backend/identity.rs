@@ -37,6 +37,14 @@ pub(super) fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBu
     builder
 }
 
+/// Returns what tells a model's file from others, without loading it.
+///
+/// # Errors
+/// The file cannot be read.
+pub(crate) fn identity_of(path: &std::path::Path) -> Result<[u8; 32], crate::EngineError> {
+    Ok(of_file(&GgufFile::open(path)?, None).identity())
+}
+
 /// Adds how the model is run: this program's version, sources and instruction set (results differ in their last bits), the
 /// cache's policy, and the angles of the ropes as they came out (they depend on the file and on the context asked
 /// for). Requests add their tenant, adapters their content and generation.

@@ -9,6 +9,7 @@ mod native;
 mod persist;
 mod tiers;
 
+pub(crate) use identity::identity_of;
 pub use load::{DraftOptions, FsyncPolicy, LoadOptions};
 pub use native::NativeBackend;
 pub(crate) use native::context_line;
@@ -235,6 +236,15 @@ pub trait LlmBackend: Send {
     /// [`ErrorKind::Adapter`](crate::ErrorKind::Adapter): it is for states of another width, or the backend has no way to
     /// apply it.
     fn set_micro(&mut self, seq: SeqId, micro: Option<Arc<MicroLora>>) -> Result<(), EngineError>;
+
+    /// Multiplies final hidden states with the output head alone: `[n, n_embd]` gives `[n, n_vocab]`, bit for bit as a pass
+    /// would have that came to them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the backend has no way to do so.
+    fn logits_of(&mut self, _hidden: &[f32], _logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        Err(EngineError::new(crate::ErrorKind::Unsupported, "this backend multiplies no states with its head alone"))
+    }
 
     /// Makes room for `n` more tokens of a sequence ahead of [`LlmBackend::forward`], which then finds it; cached
     /// prefixes give way.

@@ -439,6 +439,11 @@ impl LlmBackend for NativeBackend {
         Ok(())
     }
 
+    fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        NativeBackend::logits_of(self, hidden, logits);
+        Ok(())
+    }
+
     fn sequence_len(&self, seq: SeqId) -> usize {
         self.kv.get(seq).map_or(0, |open| open.sequence.len())
     }

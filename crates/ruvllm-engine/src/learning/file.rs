@@ -33,6 +33,11 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), EngineError> {
     })
 }
 
+/// Removes a file.
+pub(super) fn remove(path: &Path) -> Result<(), EngineError> {
+    fs::remove_file(path).map_err(|error| failed("remove", path, error))
+}
+
 /// Makes a folder, with those above it.
 pub(super) fn make_folder(path: &Path) -> Result<(), EngineError> {
     fs::create_dir_all(path).map_err(|error| failed("make", path, error))

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_kernels::softmax;
 use ruvllm_lora::micro::MicroLora;
+use ruvllm_sona::history::Passage;
 use ruvllm_sona::{Learned, Names, Notes};
 
 use super::tenant::Tenant;
@@ -21,19 +22,23 @@ impl Learner for Asking {
     fn begin(&self, prompt: &[u32]) -> Box<dyn Lesson> {
         let mut notes = Notes::default();
         prompt.iter().for_each(|&token| notes.read(token));
-        if let Some(question) = &self.question {
-            notes.ask(Names::of(question));
+        let asked = self.question.as_deref().map(Names::of);
+        if let Some(names) = &asked {
+            notes.ask(names.clone());
         }
         let learned = self.tenant.learned();
         notes.begin(&learned);
+        let n = prompt.len();
+        let heard = Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, ..Passage::default() };
         Box::new(Request {
             learned,
             tenant: Arc::clone(&self.tenant),
             answered: self.id.clone().map(|id| (id, self.question.clone().unwrap_or_default())),
-            prompt: prompt.to_vec(),
             of_prompt: Notes::default(),
-            n_read: 0,
+            n_first: 0,
+            skipped: Vec::new(),
             notes,
+            heard,
             logits: Vec::new(),
         })
     }
@@ -46,11 +51,13 @@ struct Request {
     learned: Arc<Learned>,
     /// What the answer is called, and what was asked.
     answered: Option<(String, String)>,
-    prompt: Vec<u32>,
-    /// What is noted of the prompt, and how many of its tokens that knows.
+    /// What is noted of the prompt; which of its tokens it was noted from on, and those that it had to leave out behind that.
     of_prompt: Notes,
-    n_read: usize,
+    n_first: usize,
+    skipped: Vec<u32>,
     notes: Notes,
+    /// What the notes heard: the prompt, and the answer so far.
+    heard: Passage,
     /// The model's own logits of the token to come: `[n_vocab]`; empty if nothing was computed.
     logits: Vec<f32>,
 }
@@ -62,13 +69,20 @@ impl Lesson for Request {
 
     fn read(&mut self, first: usize, hidden: &[f32]) {
         // Tokens whose states nobody computed are what others follow.
-        let unread = self.prompt.get(self.n_read..=first).unwrap_or_default();
-        unread.iter().for_each(|&token| self.of_prompt.read(token));
+        let prompt = &self.heard.tokens[..self.heard.n_read];
+        for (at, &token) in prompt.iter().enumerate().take(first + 1).skip(self.of_prompt.n_heard()) {
+            if self.n_first > 0 {
+                self.skipped.push(at as u32);
+            }
+            self.of_prompt.read(token);
+        }
+        if self.n_first == 0 {
+            self.n_first = self.of_prompt.n_heard();
+        }
         let n_embd = self.tenant.shared.calibration.whitener().n_embd();
-        for (hidden, &next) in hidden.chunks_exact(n_embd).zip(&self.prompt[first + 1..]) {
+        for (hidden, &next) in hidden.chunks_exact(n_embd).zip(&prompt[first + 1..]) {
             self.of_prompt.remember(&self.learned, hidden, next);
         }
-        self.n_read = self.n_read.max(first + 1 + hidden.len() / n_embd);
     }
 
     fn micro(&self) -> Option<&Arc<MicroLora>> {
@@ -86,7 +100,9 @@ impl Lesson for Request {
     }
 
     fn accept(&mut self, token: u32) {
+        self.heard.tokens.push(token);
         if self.logits.is_empty() {
+            self.heard.skipped.push(self.heard.tokens.len() as u32 - 1);
             return self.notes.read(token);
         }
         let log_sum = softmax::pick(self.tenant.shared.isa).log_sum_exp(&self.logits) as f32;
@@ -98,7 +114,16 @@ impl Lesson for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let answered = self.answered.take().map(|(id, question)| (id, question, std::mem::take(&mut self.prompt)));
-        self.tenant.end(std::mem::take(&mut self.of_prompt), std::mem::take(&mut self.notes), answered);
+        let n_prompt = self.of_prompt.n_heard();
+        let prompt = Passage {
+            tokens: self.heard.tokens[..n_prompt].to_vec(),
+            n_read: self.n_first,
+            n_remembered: n_prompt,
+            skipped: std::mem::take(&mut self.skipped),
+            ..Passage::default()
+        };
+        let prompt = (std::mem::take(&mut self.of_prompt), prompt);
+        let answer = (std::mem::take(&mut self.notes), std::mem::take(&mut self.heard));
+        self.tenant.end(prompt, answer, self.answered.take());
     }
 }

@@ -18,17 +18,29 @@
 mod calibrate;
 mod course;
 mod file;
+mod kept;
 mod lesson;
+mod log;
+mod reading;
 mod score;
+mod study;
 mod tenant;
+mod upkeep;
 
 pub use calibrate::{CalibrationProgress, N_TEXTS};
 pub use course::{Course, CourseOptions, Rows, Shown, WindowOptions};
+pub use kept::STORE_FILE;
+pub use log::{TenantLog, look, tenants};
+pub use reading::{Passes, ReadSums, Watch, Work};
+pub use ruvllm_sona::background::BackgroundOptions;
 pub use ruvllm_sona::episodes::Verdict;
+pub use ruvllm_sona::history::{Generation, Item, Passage};
 pub use ruvllm_sona::memory::MemoryOptions;
 pub use ruvllm_sona::{Calibration, LearnOptions, Learned, MicroOptions};
+pub use ruvllm_sona::{PublicKey, SigningKey};
 pub use score::AnswerScore;
-pub use tenant::{Tenant, TenantStats};
+pub use tenant::{Judged, Tenant, TenantStats};
+pub use upkeep::{UpkeepOptions, Upkept};
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -36,9 +48,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ruvllm_kernels::Isa;
 use ruvllm_lora::micro::HeadRows;
+use ruvllm_sona::store::Store;
 
 use crate::engine::Engine;
 use crate::{EngineError, ErrorKind, HeadWeights};
+use kept::Kept;
 
 /// What is learned and kept.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,6 +67,12 @@ pub struct LearningOptions {
     pub n_waiting_max: usize,
     /// Where calibration and tenants are kept, in a folder of the model's identity; `None` keeps nothing.
     pub folder: Option<PathBuf>,
+    /// A file with the key that what tenants taught is encrypted with, 32 bytes or 64 hexadecimal digits.
+    pub key: Option<PathBuf>,
+    /// What is done for a tenant while nobody asks, see [`Tenant::keep_up`]; `None` does nothing, and holds nothing back.
+    pub upkeep: Option<UpkeepOptions>,
+    /// What this process is called to others that find the folder taken: `ruvllm serve`.
+    pub process: String,
 }
 
 impl Default for LearningOptions {
@@ -64,6 +84,9 @@ impl Default for LearningOptions {
             unjudged: 0.0,
             n_waiting_max: 64,
             folder: None,
+            key: None,
+            upkeep: None,
+            process: String::new(),
         }
     }
 }
@@ -71,8 +94,11 @@ impl Default for LearningOptions {
 /// What a model was taught, tenant by tenant. Any thread may use it while the engine computes.
 pub struct Learning {
     shared: Arc<Shared>,
-    tenants: Mutex<HashMap<String, Arc<Tenant>>>,
+    tenants: Mutex<HashMap<String, Arc<Place>>>,
 }
+
+/// Where a tenant is once it is open. Who opens one lets those wait who ask for it, and nobody else.
+type Place = Mutex<Option<Arc<Tenant>>>;
 
 /// What all tenants of a model have in common: nothing of it is learned.
 pub(crate) struct Shared {
@@ -81,6 +107,10 @@ pub(crate) struct Shared {
     /// `None`: a MicroLoRA cannot learn with this model.
     head: Option<HeadWeights>,
     pub isa: Isa,
+    /// What learning must not harm, where somebody asks.
+    pub controls: Vec<(&'static str, Passage)>,
+    /// The store, once somebody has asked for what lies there.
+    kept: Mutex<Option<Kept>>,
 }
 
 impl HeadRows for Shared {
@@ -103,6 +133,16 @@ impl Shared {
     fn folder(&self) -> Option<&Path> {
         self.options.folder.as_deref()
     }
+
+    /// Returns the store, opening it if nobody has yet; `None` if nothing is kept. `tenant` is who asks.
+    fn store(&self, tenant: &str) -> Result<Option<Arc<dyn Store>>, EngineError> {
+        let Some(folder) = self.folder() else { return Ok(None) };
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_none() {
+            *kept = Some(Kept::open(folder, tenant, &self.options)?);
+        }
+        Ok(kept.as_ref().map(|kept| Arc::clone(&kept.store)))
+    }
 }
 
 impl Learning {
@@ -121,7 +161,7 @@ impl Learning {
             let line = format!("a quality of {} for unjudged answers; choose 0 to 1", options.unjudged);
             return Err(EngineError::new(ErrorKind::Options, line));
         }
-        let name = engine.identity()[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let name = name_of(&engine.identity());
         options.folder = options.folder.map(|folder| folder.join(name));
         let calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;
         let head = engine.head_weights().ok();
@@ -129,7 +169,11 @@ impl Learning {
             options.learn.micro = None;
         }
         let isa = engine.info().isa;
-        let shared = Shared { calibration: Arc::new(calibration), options, head, isa };
+        // Who never asks the gate holds nothing back.
+        let judges = options.upkeep.as_ref().is_some_and(|upkeep| upkeep.judge_every.is_some());
+        let controls = if judges { upkeep::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };
+        let (calibration, kept) = (Arc::new(calibration), Mutex::default());
+        let shared = Shared { calibration, options, head, isa, controls, kept };
         // What is wrong with the options shows here, not at the first request.
         shared.empty()?;
         Ok(Learning { shared: Arc::new(shared), tenants: Mutex::default() })
@@ -150,19 +194,39 @@ impl Learning {
         &*self.shared
     }
 
-    /// Returns a tenant and what it has learned, reading it where that is kept. One process at a time has a tenant that is
-    /// kept.
+    /// Takes the folder, so that no other process has it: who asks for a tenant later finds it free. Without this the first tenant
+    /// does.
     ///
     /// # Errors
-    /// The name is none, what is kept is damaged or was learned with other options, or another process has it.
-    pub fn tenant(&self, name: &str) -> Result<Arc<Tenant>, EngineError> {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tenant) = tenants.get(name) {
+    /// Another process has it, the key is not its key, or it cannot be read.
+    pub fn claim(&self, tenant: &str) -> Result<(), EngineError> {
+        self.shared.store(tenant).map(drop)
+    }
+
+    /// Returns a tenant and what it has learned, reading it where that is kept; the model reads again what a process that died had
+    /// learned last. One process at a time has the tenants that are kept.
+    ///
+    /// # Errors
+    /// The name is none, what is kept is damaged or of another model, or another process has it.
+    pub fn tenant(&self, passes: &mut dyn Passes, name: &str) -> Result<Arc<Tenant>, EngineError> {
+        let place = {
+            let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(tenants.entry(name.to_owned()).or_default())
+        };
+        let mut tenant = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tenant) = &*tenant {
             return Ok(Arc::clone(tenant));
         }
-        let tenant = Arc::new(Tenant::open(name, Arc::clone(&self.shared))?);
-        tenants.insert(name.to_owned(), Arc::clone(&tenant));
-        Ok(tenant)
+        let opened = Arc::new(Tenant::open(name, Arc::clone(&self.shared), passes)?);
+        *tenant = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// Returns a tenant that is open already.
+    pub fn opened(&self, name: &str) -> Option<Arc<Tenant>> {
+        let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is being opened is not open.
+        tenants.get(name)?.try_lock().ok()?.clone()
     }
 
     /// Returns a tenant that knows nothing, and that is kept nowhere.
@@ -176,7 +240,7 @@ impl Learning {
     /// Returns the tenants that are open, by name.
     pub fn tenants(&self) -> Vec<Arc<Tenant>> {
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = tenants.values().map(Arc::clone).collect();
+        let mut all: Vec<_> = tenants.values().filter_map(|place| place.try_lock().ok()?.clone()).collect();
         all.sort_by(|a, b| a.name().cmp(b.name()));
         all
     }
@@ -196,10 +260,15 @@ impl std::fmt::Debug for Learning {
     }
 }
 
+/// Returns what the folder of a model is called.
+fn name_of(identity: &[u8; 32]) -> String {
+    identity[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl Engine {
     /// Remembers an answer to a prompt, right or wrong: computes the states that its tokens follow, and tells them to the
     /// tenant. `question` is what was asked, for its names; `answer` the tokens, with the one that ends it. Returns when it
-    /// is taken in.
+    /// is taken in: the item's id.
     ///
     /// # Errors
     /// No tokens, more than 1,024, more than fit the context; as [`Engine::forward`].
@@ -209,7 +278,7 @@ impl Engine {
         (prompt, question): (&[u32], &str),
         answer: &[u32],
         verdict: Verdict,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Option<u64>, EngineError> {
         let hidden = self.answer_states(prompt, answer)?;
         tenant.tell(question, &hidden, answer, verdict)
     }

@@ -1,17 +1,25 @@
-//! A tenant: what it has learned, what waits to be learned, and who is told of it.
+//! A tenant: what its requests taught, what waits to be learned, and who is told of it.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ruvllm_sona::episodes::Verdict;
+use ruvllm_sona::history::{Passage, Taught};
 use ruvllm_sona::{Learned, Names, Notes};
 
+use super::Shared;
 use super::lesson::Asking;
-use super::{Shared, file};
+use super::log::Mind;
+use super::reading::Passes;
+use super::upkeep::{Upkept, held_back, is_held_back};
 use crate::learner::Learner;
 use crate::{EngineError, ErrorKind};
+
+/// How often the thread that takes in looks whether nobody wants to go before it.
+const GIVE_WAY: Duration = Duration::from_micros(200);
 
 /// The longest name.
 const NAME_MAX: usize = 64;
@@ -19,44 +27,64 @@ const NAME_MAX: usize = 64;
 /// Somebody whose requests teach a model: what they taught is for their own requests only.
 pub struct Tenant {
     name: String,
+    /// What keeps what it knows. Held while something is taken in or taken back; requests never wait for it. It goes before what is
+    /// shared: the folder is free when nobody has its store.
+    mind: Mutex<Mind>,
     pub(super) shared: Arc<Shared>,
     state: Mutex<State>,
     /// Nothing waits to be taken in any more.
     is_settled: Condvar,
-    /// Where it is kept, and what keeps other processes out.
-    kept: Option<(PathBuf, File)>,
+    /// How many wait for that, whom the thread that takes in lets go before it.
+    n_wanting: AtomicUsize,
 }
 
+/// What requests see.
 struct State {
     learned: Arc<Learned>,
+    /// The generation that this came from.
+    generation: u64,
     /// What waits to be taken in, the oldest first; and whether a thread is at it.
-    queue: VecDeque<Item>,
+    queue: VecDeque<Waiting>,
     is_working: bool,
     /// Answers that wait to be judged, the oldest first.
     answers: VecDeque<Answered>,
-    /// Something changed since it was kept.
-    is_changed: bool,
+    /// What could not be taken in since somebody asked.
+    failure: Option<EngineError>,
+    /// What the gate said last.
+    judged: Option<Judged>,
 }
 
-/// One thing that is learned. What a tenant knows is a function of these in their order.
-enum Item {
-    Noted(Box<Notes>, f32),
-    Rejected(Names, Box<Notes>),
-    Told { names: Names, hidden: Vec<f32>, answer: Vec<u32>, verdict: Verdict },
-    Replaced(Box<Learned>),
+/// Something that waits to be taken in, and who waits for it.
+struct Waiting {
+    taught: Taught,
+    reply: Option<SyncSender<Result<Option<u64>, EngineError>>>,
 }
 
 /// An answer that waits to be judged.
 pub(super) struct Answered {
     pub id: String,
     pub question: String,
-    pub prompt: Vec<u32>,
+    /// What the notes heard: prompt and answer.
+    pub passage: Passage,
     pub notes: Notes,
+}
+
+/// What the gate said of what was learned.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// When, in Unix milliseconds.
+    pub unix_ms: u64,
+    /// What came of it.
+    pub upkept: Upkept,
 }
 
 /// What a tenant has learned, in numbers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantStats {
+    /// The generation that what is known came from; 0 is the model alone.
+    pub generation: u64,
+    /// The last item of the log.
+    pub version: u64,
     /// Tokens that were learned from.
     pub n_tokens: u64,
     /// Entries of the memory, their bytes, and how many gave way.
@@ -78,7 +106,7 @@ pub struct TenantStats {
 }
 
 impl Tenant {
-    pub(super) fn open(name: &str, shared: Arc<Shared>) -> Result<Tenant, EngineError> {
+    pub(super) fn open(name: &str, shared: Arc<Shared>, passes: &mut dyn Passes) -> Result<Tenant, EngineError> {
         let is_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         if name.is_empty() || name.len() > NAME_MAX || name.starts_with('.') || !name.chars().all(is_char) {
             let line = format!(
@@ -87,43 +115,33 @@ impl Tenant {
             );
             return Err(EngineError::new(ErrorKind::Options, line));
         }
-        let folder = shared.folder().map(|folder| folder.join("tenants"));
-        let kept = folder
-            .map(|folder| {
-                file::make_folder(&folder)?;
-                let lock = folder.join(format!("{name}.lock"));
-                Ok::<_, EngineError>((folder.join(format!("{name}.learned")), lock_file(name, &lock)?))
-            })
-            .transpose()?;
-        let bytes = kept.as_ref().map(|(path, _)| file::read(path)).transpose()?.flatten();
-        let learned = match bytes {
-            Some(bytes) => {
-                let (calibration, learn) = (Arc::clone(&shared.calibration), shared.options.learn);
-                Learned::restore(&bytes, calibration, learn, shared.isa).map_err(|error| {
-                    let line = format!("what tenant '{name}' has learned cannot be read: {error}");
-                    EngineError::new(ErrorKind::Learning, line).with_source(error)
-                })?
-            }
-            None => shared.empty()?,
-        };
-        Ok(Tenant::new(name, shared, learned, kept))
+        let mind = Mind::open(name, &shared, passes)?;
+        Tenant::new(name, shared, mind)
     }
 
     /// Makes one that knows nothing and is kept nowhere.
     pub(super) fn transient(shared: Arc<Shared>) -> Result<Tenant, EngineError> {
-        let learned = shared.empty()?;
-        Ok(Tenant::new("transient", shared, learned, None))
+        let mind = Mind::Transient(0);
+        Tenant::new("transient", shared, mind)
     }
 
-    fn new(name: &str, shared: Arc<Shared>, learned: Learned, kept: Option<(PathBuf, File)>) -> Tenant {
+    fn new(name: &str, shared: Arc<Shared>, mind: Mind) -> Result<Tenant, EngineError> {
+        let (learned, generation) = match mind.known() {
+            Some(known) => known,
+            None => (Arc::new(shared.empty()?), 0),
+        };
         let state = State {
-            learned: Arc::new(learned),
+            learned,
+            generation,
             queue: VecDeque::new(),
             is_working: false,
             answers: VecDeque::new(),
-            is_changed: false,
+            failure: None,
+            judged: None,
         };
-        Tenant { name: name.to_owned(), shared, state: Mutex::new(state), is_settled: Condvar::new(), kept }
+        let (state, mind) = (Mutex::new(state), Mutex::new(mind));
+        let (is_settled, n_wanting) = (Condvar::new(), AtomicUsize::new(0));
+        Ok(Tenant { name: name.to_owned(), shared, state, is_settled, mind, n_wanting })
     }
 
     /// Returns its name.
@@ -135,9 +153,47 @@ impl Tenant {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until nobody changes what is kept. A mind whose thread broke says so itself.
+    pub(super) fn mind(&self) -> MutexGuard<'_, Mind> {
+        self.n_wanting.fetch_add(1, Ordering::AcqRel);
+        let mind = self.mind.lock().unwrap_or_else(PoisonError::into_inner);
+        self.n_wanting.fetch_sub(1, Ordering::AcqRel);
+        mind
+    }
+
+    /// The same for the thread that takes in: while there is always more to take in, it would always have it.
+    fn mind_behind_others(&self) -> MutexGuard<'_, Mind> {
+        while self.n_wanting.load(Ordering::Acquire) > 0 {
+            std::thread::sleep(GIVE_WAY);
+        }
+        self.mind.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets requests see what nobody keeps.
+    pub(super) fn set(&self, learned: Arc<Learned>) {
+        self.state().learned = learned;
+    }
+
+    /// Lets requests see what is known now.
+    pub(super) fn show(&self, mind: &Mind) {
+        if let Some((learned, generation)) = mind.known() {
+            let mut state = self.state();
+            let before = std::mem::replace(&mut state.learned, learned);
+            state.generation = generation;
+            drop(state);
+            // Giving memory back takes a while too.
+            drop(before);
+        }
+    }
+
     /// Returns what it has learned so far. It stays as it is; what is learned later is another one.
     pub fn learned(&self) -> Arc<Learned> {
         Arc::clone(&self.state().learned)
+    }
+
+    /// Returns the generation that what is known came from; 0 is the model alone.
+    pub fn generation(&self) -> u64 {
+        self.state().generation
     }
 
     /// Makes what a request learns by. `question` is what is asked, for the names in it; without one no correction is said
@@ -146,34 +202,38 @@ impl Tenant {
         Arc::new(Asking { tenant: Arc::clone(self), question: question.map(str::to_owned), id: id.map(str::to_owned) })
     }
 
-    /// Takes over what a request noted: of its prompt, and of its answer if somebody can judge it.
-    pub(super) fn end(self: &Arc<Self>, prompt: Notes, answer: Notes, answered: Option<(String, String, Vec<u32>)>) {
-        let mut items = Vec::new();
-        if !prompt.is_empty() {
-            items.push(Item::Noted(Box::new(prompt), 1.0));
-        }
+    /// Takes over what a request noted: of its prompt, and of its answer if somebody can judge it. With each go the tokens that
+    /// were heard.
+    pub(super) fn end(self: &Arc<Self>, prompt: Heard, answer: Heard, answered: Option<(String, String)>) {
         let unjudged = self.shared.options.unjudged;
-        let mut unjudged_notes = Vec::new();
-        match answered.filter(|_| !answer.is_empty()) {
-            Some((id, question, prompt)) => {
+        let learn = |(notes, passage): Heard, quality: f32| {
+            let is_empty = notes.is_empty() || quality <= 0.0;
+            let taught = Taught::Read { notes: Box::new(notes), passage, quality };
+            (!is_empty).then_some(Waiting { taught, reply: None })
+        };
+        let mut items = Vec::new();
+        match !self.shared.controls.is_empty() && is_held_back(&prompt.1) {
+            true => items.push(Waiting { taught: Taught::Held { passage: held_back(prompt.1) }, reply: None }),
+            false => items.extend(learn(prompt, 1.0)),
+        }
+        match answered.filter(|_| !answer.0.is_empty()) {
+            Some((id, question)) => {
+                let (notes, passage) = answer;
                 let mut state = self.state();
                 state.answers.retain(|other| other.id != id);
-                state.answers.push_back(Answered { id, question, prompt, notes: answer });
+                state.answers.push_back(Answered { id, question, passage, notes });
                 while state.answers.len() > self.shared.options.n_waiting_max {
-                    unjudged_notes.extend(state.answers.pop_front().map(|answer| answer.notes));
+                    let old = state.answers.pop_front();
+                    items.extend(old.and_then(|old| learn((old.notes, old.passage), unjudged)));
                 }
             }
-            None => unjudged_notes.push(answer),
-        }
-        if unjudged > 0.0 {
-            let noted = unjudged_notes.into_iter().filter(|notes| !notes.is_empty());
-            items.extend(noted.map(|notes| Item::Noted(Box::new(notes), unjudged)));
+            None => items.extend(learn(answer, unjudged)),
         }
         self.push(items);
     }
 
     /// Queues items for a thread that takes them in.
-    fn push(self: &Arc<Self>, items: Vec<Item>) {
+    fn push(self: &Arc<Self>, items: Vec<Waiting>) {
         if self.enqueue(items) {
             let tenant = Arc::clone(self);
             let thread = std::thread::Builder::new().name("ruvllm-learn".to_owned());
@@ -184,28 +244,33 @@ impl Tenant {
         }
     }
 
-    /// Queues an item, and returns when it is taken in.
-    fn push_and_settle(&self, item: Item) {
-        if self.enqueue(vec![item]) {
+    /// Queues what was taught, and returns when it is taken in: the item's id, if there was something to learn.
+    fn push_and_wait(&self, taught: Taught) -> Result<Option<u64>, EngineError> {
+        let (reply, taken) = sync_channel(1);
+        if self.enqueue(vec![Waiting { taught, reply: Some(reply) }]) {
             self.work();
         }
-        self.settle();
+        taken.recv().unwrap_or_else(|_| {
+            Err(EngineError::new(ErrorKind::Learning, "it was lost with what was being learned; say it again"))
+        })
     }
 
-    /// Hears what an answer was worth, 0 to 1. It is learned by as much; one of 0 is remembered as wrong. Returns when it is taken in.
+    /// Hears what an answer was worth, 0 to 1. It is learned by as much; one of 0 is remembered as wrong. Returns when that is taken
+    /// in: the item's id, by which it can be undone. None where nothing can be learned of it any more, because it was given with what was
+    /// undone since.
     ///
     /// # Errors
-    /// No answer of this name waits, or the quality is out of range.
-    pub fn judge(&self, id: &str, quality: f32) -> Result<(), EngineError> {
+    /// No answer of this name waits, the quality is out of range, or it cannot be written.
+    pub fn judge(&self, id: &str, quality: f32) -> Result<Option<u64>, EngineError> {
         if !(0.0..=1.0).contains(&quality) {
             return Err(EngineError::new(ErrorKind::Options, format!("a quality of {quality}; choose 0 to 1")));
         }
-        let Answered { question, notes, .. } = self.take_answer(id)?;
-        self.push_and_settle(match quality {
-            0.0 => Item::Rejected(Names::of(&question), Box::new(notes)),
-            quality => Item::Noted(Box::new(notes), quality),
-        });
-        Ok(())
+        let Answered { question, notes, passage, .. } = self.take_answer(id)?;
+        let notes = Box::new(notes);
+        self.push_and_wait(match quality {
+            0.0 => Taught::Rejected { names: Names::of(&question), notes },
+            quality => Taught::Read { notes, passage, quality },
+        })
     }
 
     /// Takes an answer that waits to be judged out, to be corrected by [`Engine::tell`](crate::Engine::tell): returns its
@@ -214,7 +279,10 @@ impl Tenant {
     /// # Errors
     /// No answer of this name waits.
     pub fn correct(&self, id: &str) -> Result<(Vec<u32>, String), EngineError> {
-        self.take_answer(id).map(|answered| (answered.prompt, answered.question))
+        self.take_answer(id).map(|Answered { mut passage, question, .. }| {
+            passage.tokens.truncate(passage.n_read);
+            (passage.tokens, question)
+        })
     }
 
     fn take_answer(&self, id: &str) -> Result<Answered, EngineError> {
@@ -228,41 +296,31 @@ impl Tenant {
     }
 
     /// Remembers an answer to a question: `hidden` are the states that its tokens follow, `[n, n_embd]`
-    /// ([`Engine::answer_states`](crate::Engine::answer_states)). Returns when it is taken in.
+    /// ([`Engine::answer_states`](crate::Engine::answer_states)). Returns when it is taken in: the item's id.
     ///
     /// # Errors
-    /// No tokens, or more than 1,024.
+    /// No tokens, more than 1,024, as many corrections as there may be; it cannot be written.
     ///
     /// # Panics
     /// If there are more or fewer states than tokens, or they have another width.
-    pub fn tell(&self, question: &str, hidden: &[f32], answer: &[u32], verdict: Verdict) -> Result<(), EngineError> {
-        // What is wrong is told to the caller: it is tried on a copy first.
-        let names = Names::of(question);
-        let mut tried = self.shared.empty()?;
-        tried.tell(&names, hidden, answer, verdict)?;
-        self.push_and_settle(Item::Told { names, hidden: hidden.to_vec(), answer: answer.to_vec(), verdict });
-        Ok(())
+    pub fn tell(
+        &self,
+        question: &str,
+        hidden: &[f32],
+        answer: &[u32],
+        verdict: Verdict,
+    ) -> Result<Option<u64>, EngineError> {
+        let (names, hidden, answer) = (Names::of(question), hidden.to_vec(), answer.to_vec());
+        self.push_and_wait(Taught::Told { names, hidden, answer, verdict })
     }
 
-    /// Puts what was learned elsewhere, by a [`Course`](super::Course) that began with [`Tenant::learned`], in place of what
-    /// it knows.
-    pub fn replace(&self, learned: Learned) {
-        self.push_and_settle(Item::Replaced(Box::new(learned)));
-    }
-
-    /// Forgets everything.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn forget(&self) -> Result<(), EngineError> {
-        let empty = self.shared.empty()?;
+    /// Forgets the answers that wait to be judged.
+    pub(super) fn drop_answers(&self) {
         self.state().answers.clear();
-        self.replace(empty);
-        self.save()
     }
 
     /// Queues items, and returns whether somebody has to [`Tenant::work`].
-    fn enqueue(&self, items: Vec<Item>) -> bool {
+    fn enqueue(&self, items: Vec<Waiting>) -> bool {
         let mut state = self.state();
         state.queue.extend(items);
         !state.queue.is_empty() && !std::mem::replace(&mut state.is_working, true)
@@ -272,6 +330,7 @@ impl Tenant {
     fn work(&self) {
         let _working = Working(self);
         loop {
+            let mut mind = self.mind_behind_others();
             let (known, items) = {
                 let mut state = self.state();
                 if state.queue.is_empty() {
@@ -280,16 +339,20 @@ impl Tenant {
                 }
                 (Arc::clone(&state.learned), std::mem::take(&mut state.queue))
             };
-            let mut learned = Learned::clone(&known);
-            for item in items {
-                take_in(&mut learned, item);
+            let (mut learned, mut replies) = (known, Vec::new());
+            for Waiting { taught, reply } in items {
+                let taken = mind.take_in(&mut learned, taught);
+                match reply {
+                    Some(reply) => replies.push((reply, taken)),
+                    None => taken.err().into_iter().for_each(|error| self.state().failure = Some(error)),
+                }
             }
-            let mut state = self.state();
-            state.is_changed = true;
-            let before = std::mem::replace(&mut state.learned, Arc::new(learned));
-            drop(state);
-            // Giving memory back takes a while too.
-            drop(before);
+            match mind.known() {
+                Some(_) => self.show(&mind),
+                None => self.state().learned = learned,
+            }
+            // Who waits may be gone.
+            replies.into_iter().for_each(|(reply, taken)| drop(reply.send(taken)));
         }
     }
 
@@ -301,21 +364,20 @@ impl Tenant {
         }
     }
 
-    /// Waits until everything is taken in, and keeps it if that changed something.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn save(&self) -> Result<(), EngineError> {
-        self.settle();
-        let Some((path, _)) = &self.kept else { return Ok(()) };
-        let (learned, is_changed) = {
-            let mut state = self.state();
-            (Arc::clone(&state.learned), std::mem::replace(&mut state.is_changed, false))
-        };
-        if is_changed {
-            file::write(path, &learned.snapshot()).inspect_err(|_| self.state().is_changed = true)?;
-        }
-        Ok(())
+    /// Returns what the gate said last, since the tenant was opened.
+    pub fn judged(&self) -> Option<Judged> {
+        self.state().judged.clone()
+    }
+
+    pub(super) fn set_judged(&self, upkept: Upkept) {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let unix_ms = since.map_or(0, |since| since.as_millis() as u64);
+        self.state().judged = Some(Judged { unix_ms, upkept });
+    }
+
+    /// Returns what could not be taken in since the last call, if something could not.
+    pub(super) fn take_failure(&self) -> Result<(), EngineError> {
+        self.state().failure.take().map_or(Ok(()), Err)
     }
 
     /// Returns what it has learned, in numbers.
@@ -324,6 +386,8 @@ impl Tenant {
         let learned = &state.learned;
         let memory = learned.memory();
         TenantStats {
+            generation: state.generation,
+            version: learned.version(),
             n_tokens: learned.n_tokens(),
             n_entries: memory.len(),
             n_bytes: memory.n_bytes(),
@@ -350,32 +414,8 @@ impl Drop for Working<'_> {
     }
 }
 
-fn take_in(learned: &mut Learned, item: Item) {
-    match item {
-        Item::Noted(notes, quality) => {
-            learned.take_in(*notes, quality);
-            learned.rehearse(usize::MAX);
-        }
-        // A full list of corrections takes no more; whoever tells one hears so.
-        Item::Rejected(names, notes) => drop(learned.reject(&names, &notes)),
-        Item::Told { names, hidden, answer, verdict } => drop(learned.tell(&names, &hidden, &answer, verdict)),
-        Item::Replaced(other) => *learned = *other,
-    }
-}
-
-/// Opens the file that only one process has.
-fn lock_file(name: &str, path: &std::path::Path) -> Result<File, EngineError> {
-    let open = File::options().create(true).truncate(false).write(true).open(path);
-    let lock = open.map_err(|error| file::failed("open", path, error))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(std::fs::TryLockError::WouldBlock) => {
-            let line = format!("another process learns for tenant '{name}' of this model; wait for it or name another");
-            Err(EngineError::new(ErrorKind::Learning, line))
-        }
-        Err(std::fs::TryLockError::Error(error)) => Err(file::failed("lock", path, error)),
-    }
-}
+/// What a request noted, and the tokens that the notes heard.
+pub(super) type Heard = (Notes, Passage);
 
 impl std::fmt::Debug for Tenant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

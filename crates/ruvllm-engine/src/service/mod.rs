@@ -47,6 +47,7 @@ use crate::answer;
 use crate::backend::{LlmBackend, ModelInfo, Readout};
 use crate::engine::Engine;
 use crate::grammar::GrammarCompiler;
+use crate::learning::Work;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::text::ModelText;
@@ -336,6 +337,21 @@ impl Service {
             adapters.share(Box::new(memory::OfKeysAndValues::new(lender, self.commands.clone())), n_pages_max);
         }
         Ok(())
+    }
+
+    /// Has something computed with the model between two steps, and waits until it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Stopped`] if the owner's thread has ended, or ends before it comes to that.
+    pub(crate) fn run(&self, work: Work) -> Result<(), EngineError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let work: Work = Box::new(move |backend| {
+            work(backend);
+            // Who waits is there.
+            let _ = sender.send(());
+        });
+        self.commands.send(Command::Run(work)).map_err(|_| ended())?;
+        receiver.recv().map_err(|_| ended())
     }
 
     /// Counts somebody in.

@@ -12,6 +12,7 @@ use ruvllm_lora::manager::AdapterManager;
 
 use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step};
 use crate::backend::{LlmBackend, Readout};
+use crate::learning::Work;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary};
 use crate::scheduler::{Event, RequestId, Scheduler};
 use crate::{EngineError, ErrorKind};
@@ -23,6 +24,8 @@ const STATS_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) enum Command {
     Generate(Box<GenerateRequest>, Sink),
     Embed(EmbedJob),
+    /// Compute something between two steps.
+    Run(Work),
     /// Share the memory for keys and values with adapters; what lends it goes back.
     Share(Weak<AdapterManager>, SyncSender<Option<(PageLender, usize)>>),
     /// Lend so many pages of it; whether they were lent goes back.
@@ -57,6 +60,7 @@ pub(super) struct Owner<'a> {
     observer: Box<dyn Observer>,
     clients: HashMap<RequestId, Client>,
     embeds: VecDeque<EmbedJob>,
+    works: VecDeque<Work>,
     /// When what is not over is cancelled.
     stop_at: Option<Instant>,
     /// When the slow statistics were published.
@@ -85,6 +89,7 @@ impl<'a> Owner<'a> {
             observer,
             clients: HashMap::new(),
             embeds: VecDeque::new(),
+            works: VecDeque::new(),
             stop_at: None,
             stats_at: None,
             gaps: Vec::new(),
@@ -99,6 +104,7 @@ impl<'a> Owner<'a> {
                 self.embeds.iter().for_each(|job| job.cancel.cancel());
             }
             self.embed();
+            self.work();
             self.step();
             self.publish(false);
         }
@@ -108,7 +114,7 @@ impl<'a> Owner<'a> {
     /// Takes all commands there are; waits for one if there is nothing to do. Returns whether there is more to do.
     fn receive(&mut self) -> bool {
         loop {
-            let is_idle = self.scheduler.is_idle() && self.embeds.is_empty();
+            let is_idle = self.scheduler.is_idle() && self.embeds.is_empty() && self.works.is_empty();
             let command = match self.inbox.try_recv() {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) if is_idle => return false,
@@ -148,6 +154,7 @@ impl<'a> Owner<'a> {
             Command::Share(adapters, reply) => drop(reply.send(self.scheduler.backend_mut().share_with(adapters))),
             Command::Lend(n_pages, reply) => drop(reply.send(self.scheduler.lend(n_pages))),
             Command::Embed(job) => self.embeds.push_back(job),
+            Command::Run(work) => self.works.push_back(work),
             Command::Quota(tenant, bytes) => self.scheduler.backend_mut().set_tenant_quota(tenant, bytes),
             Command::Drain(at) => self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at))),
         }
@@ -176,6 +183,15 @@ impl<'a> Owner<'a> {
             if !is_cancelled {
                 return;
             }
+        }
+    }
+
+    /// Does one piece of work that somebody waits for, between two steps of those that write; it may need a sequence.
+    fn work(&mut self) {
+        if self.scheduler.backend().kv_room().free_seqs > 0
+            && let Some(work) = self.works.pop_front()
+        {
+            work(self.scheduler.backend_mut());
         }
     }
 

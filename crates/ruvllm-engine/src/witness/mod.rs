@@ -89,6 +89,8 @@ pub struct About {
     pub tenant: String,
     /// Which model was chosen and why; empty if nobody chose.
     pub routing: String,
+    /// The generation of what was learned that it sees; 0 where nothing was.
+    pub generation: u64,
 }
 
 /// A request that runs, on its way to the record. Dropped without an end, it is recorded as one that was lost.
@@ -140,6 +142,7 @@ impl Recorder {
             prompt: Content::new(&request.prompt, self.keeps_tokens),
             completion: Content::new(&[], false),
             routing: about.routing,
+            adapter_generation: about.generation,
             ..Served::default()
         };
         let (log, keeps_tokens) = (Arc::clone(&self.log), self.keeps_tokens);

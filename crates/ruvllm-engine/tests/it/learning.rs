@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use ruvllm_engine::learning::{
-    Course, CourseOptions, LearnOptions, Learning, LearningOptions, Tenant, Verdict, WindowOptions,
+    Course, CourseOptions, Item, LearnOptions, Learned, Learning, LearningOptions, Tenant, Verdict, WindowOptions,
 };
 use ruvllm_engine::{
-    Engine, ErrorKind, GenerateRequest, GenerationSummary, KvPolicy, Learner, LoadOptions, LogitRows, SamplingParams,
-    SchedulerOptions, Segment, Speculation, Timings,
+    Engine, ErrorKind, GenerateRequest, GenerationSummary, GrammarSource, KvPolicy, Learner, LoadOptions, LogitRows,
+    SamplingParams, SchedulerOptions, Segment, Speculation, Timings,
 };
 use ruvllm_testkit::Golden;
 use tempfile::TempDir;
@@ -45,7 +45,7 @@ fn text(seed: u32, n: u32) -> Vec<u32> {
     (0..n).map(|i| (i * i * 31 + i * seed) % 97 + 7).collect()
 }
 
-/// Reads a text a few times.
+/// Reads a text a few times. What was learned of it takes the place of what the tenant knew.
 fn study(engine: &mut Engine, learning: &Learning, tenant: &Tenant, text: &[u32]) -> (f32, f32) {
     let options = CourseOptions { n_request: 64, ..CourseOptions::default() };
     let mut course = Course::new((*tenant.learned()).clone(), options);
@@ -61,7 +61,7 @@ fn study(engine: &mut Engine, learning: &Learning, tenant: &Tenant, text: &[u32]
         assert_eq!(nll.len(), text.len());
         means.push(nll.iter().sum::<f32>() / nll.len() as f32);
     }
-    tenant.replace(course.finish());
+    tenant.replace(course.finish(), "a course").expect("of this model");
     (means[0], means[3])
 }
 
@@ -84,18 +84,19 @@ fn answer(engine: &mut Engine, request: &GenerateRequest) -> GenerationSummary {
 fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
     let learning = learning(&mut engine, &folder, LearningOptions::default());
-    let tenant = learning.tenant("a").expect("a tenant");
+    let tenant = learning.transient().expect("a tenant");
+    let set = |tenant: &Tenant, learned: &Learned| tenant.replace(learned.clone(), "a test").expect("of this model");
     let empty = (*tenant.learned()).clone();
     let base: Vec<_> = (0..8).map(|i| answer(&mut engine, &request(i, None))).collect();
     for (i, base) in base.iter().enumerate() {
-        tenant.replace(empty.clone());
+        set(&tenant, &empty);
         assert_eq!(&answer(&mut engine, &request(i, Some(tenant.learner(Some("What?"), None)))), base);
     }
-    tenant.replace(empty);
+    set(&tenant, &empty);
     let (first, last) = study(&mut engine, &learning, &tenant, &text(3, 400));
     assert!(last < 0.5 * first, "{last} nats after {first}");
     let known = (*tenant.learned()).clone();
-    let other = learning.tenant("b").expect("a tenant");
+    let other = learning.tenant(&mut engine, "b").expect("a tenant");
     let mut alone = Vec::new();
     for (i, base) in base.iter().enumerate() {
         let mut answer = |speculation, tenant: &Arc<Tenant>| {
@@ -103,9 +104,9 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
             let request = request(i, Some(tenant.learner(None, None)));
             answer(&mut engine, &GenerateRequest { speculation, ..request })
         };
-        tenant.replace(known.clone());
+        set(&tenant, &known);
         let off = answer(Speculation::Off, &tenant);
-        tenant.replace(known.clone());
+        set(&tenant, &known);
         assert_eq!(answer(Speculation::Ngram, &tenant), off);
         // A tenant that was taught nothing is the model itself.
         other.forget().expect("it is written");
@@ -114,7 +115,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     }
     assert!(alone.iter().zip(&base).filter(|(a, b)| a != b).count() >= 3, "nothing changed");
     // Together they see what was known when they came, also when others have ended and taught something since.
-    tenant.replace(known);
+    set(&tenant, &known);
     engine.clear_cache();
     let mut scheduler = engine.scheduler(&SchedulerOptions { step_tokens: 40, prefill_tokens: 11 }).expect("valid");
     (0..8).for_each(|i| {
@@ -178,7 +179,10 @@ fn a_prompt_teaches_the_same_however_it_is_computed() {
         tenant.settle();
         tenant.learned().snapshot()
     };
-    let (one, two) = (learning.tenant("one").expect("a tenant"), learning.tenant("two").expect("a tenant"));
+    let (one, two) = (
+        learning.tenant(&mut engine, "one").expect("a tenant"),
+        learning.tenant(&mut engine, "two").expect("a tenant"),
+    );
     answer(&mut engine, &ask(&one, Speculation::Off));
     let expected = snapshot(&one);
     assert_eq!(one.stats().n_entries, 229, "all but the first");
@@ -198,7 +202,7 @@ fn a_prompt_teaches_the_same_however_it_is_computed() {
     // Nor does a prompt where prompts are not to be learned.
     let shy = LearningOptions { prompts: false, ..LearningOptions::default() };
     let other = tempfile::tempdir().expect("a folder");
-    let shy = self::learning(&mut engine, &other, shy).tenant("one").expect("a tenant");
+    let shy = self::learning(&mut engine, &other, shy).tenant(&mut engine, "one").expect("a tenant");
     answer(&mut engine, &ask(&shy, Speculation::Off));
     shy.settle();
     assert_eq!(shy.stats().n_entries, 0);
@@ -209,7 +213,7 @@ fn answers_are_learned_when_they_are_judged() {
     let (mut engine, folder) = (open(1), tempfile::tempdir().expect("a folder"));
     let options = LearningOptions { prompts: false, n_waiting_max: 3, ..LearningOptions::default() };
     let learning = learning(&mut engine, &folder, options);
-    let tenant = learning.tenant("a").expect("a tenant");
+    let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
     for i in 0..4 {
         answer(&mut engine, &request(0, Some(tenant.learner(Some("Who is Ann?"), Some(&format!("answer-{i}"))))));
     }
@@ -234,7 +238,7 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
     let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
     let learn = LearnOptions { micro: None, ..LearnOptions::default() };
     let learning = learning(&mut engine, &folder, LearningOptions { learn, prompts: false, ..Default::default() });
-    let tenant = learning.tenant("a").expect("a tenant");
+    let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
     let (prompt, told) = (text(1, 40), text(9, 12));
     engine.tell(&tenant, (&prompt, "Where is Ulm?"), &told, Verdict::Right).expect("it is taken in");
     let mut ask = |question: Option<&str>| {
@@ -263,24 +267,138 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
 fn what_is_kept_is_there_again_for_one_process_at_a_time() {
     let (mut engine, folder) = (open(1), tempfile::tempdir().expect("a folder"));
     let first = learning(&mut engine, &folder, LearningOptions::default());
-    let tenant = first.tenant("a").expect("a tenant");
+    let tenant = first.tenant(&mut engine, "a").expect("a tenant");
     study(&mut engine, &first, &tenant, &text(2, 200));
     first.save().expect("it is written");
     let bytes = tenant.learned().snapshot();
-    let second = learning(&mut engine, &folder, LearningOptions::default());
-    let line = second.tenant("a").expect_err("the first has it").to_string();
-    assert!(line.contains("tenant 'a'") && !line.contains('\n'), "{line}");
-    assert_eq!(second.tenant("b").expect("a tenant").stats().n_entries, 0);
+    let options = LearningOptions { process: "a test".to_owned(), ..LearningOptions::default() };
+    let second = learning(&mut engine, &folder, options);
+    let line = second.tenant(&mut engine, "a").expect_err("the first has it").to_string();
+    let first_is = format!("a program, process {}", std::process::id());
+    assert!(line.contains("tenant 'a'") && line.contains(&first_is) && !line.contains('\n'), "{line}");
+    assert!(second.tenant(&mut engine, "b").is_err(), "one process has them all");
     drop((tenant, first));
-    assert!(second.tenant("a").expect("a tenant").learned().snapshot() == bytes);
+    assert!(second.tenant(&mut engine, "a").expect("a tenant").learned().snapshot() == bytes);
     for name in ["", ".", "../a", "a/b", "ä", &"x".repeat(65)] {
-        assert_eq!(second.tenant(name).expect_err(name).kind(), ErrorKind::Options);
+        assert_eq!(second.tenant(&mut engine, name).expect_err(name).kind(), ErrorKind::Options);
     }
-    second.tenant("a").expect("a tenant").forget().expect("it is written");
+    second.tenant(&mut engine, "a").expect("a tenant").forget().expect("it is written");
     drop(second);
     let third = learning(&mut engine, &folder, LearningOptions::default());
-    assert_eq!(third.tenant("a").expect("a tenant").stats().n_entries, 0);
+    assert_eq!(third.tenant(&mut engine, "a").expect("a tenant").stats().n_entries, 0);
+    // What an older version left is the first generation, once.
     let path = folder.path().read_dir().expect("a folder").next().expect("a model").expect("a model").path();
-    std::fs::write(path.join("tenants/c.learned"), b"no snapshot").expect("it can be written");
-    assert_eq!(third.tenant("c").expect_err("damaged").kind(), ErrorKind::Learning);
+    std::fs::create_dir_all(path.join("tenants")).expect("it can be written");
+    let old = |name: &str, bytes: &[u8]| {
+        std::fs::write(path.join(format!("tenants/{name}.learned")), bytes).expect("it can be written");
+    };
+    old("d", &bytes);
+    let adopted = third.tenant(&mut engine, "d").expect("a tenant");
+    assert!(adopted.learned().snapshot() == bytes && !path.join("tenants/d.learned").exists());
+    assert_eq!((adopted.stats().generation, adopted.log(9).expect("a store").generations.len()), (1, 1));
+    old("c", b"no snapshot");
+    assert_eq!(third.tenant(&mut engine, "c").expect_err("damaged").kind(), ErrorKind::Learning);
+}
+
+/// Two tenants hear the same, but what `judged` says of an answer; returns its item.
+fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, judged: bool) -> Option<u64> {
+    let ask = |engine: &mut Engine, i: usize, grammar| {
+        let learner = tenant.learner(Some("Who is Ann?"), Some(&format!("answer-{i}")));
+        answer(engine, &GenerateRequest { grammar, ..request(i, Some(learner)) });
+        tenant.settle();
+    };
+    ask(engine, 0, None);
+    // Places that a grammar leaves no choice of were only read.
+    let schema = serde_json::json!({ "const": "Ann of Ulm, a smith" });
+    let compiled = engine.grammar_compiler().expect("a vocabulary").compile(&GrammarSource::JsonSchema(schema));
+    ask(engine, 1, Some(compiled.expect("a grammar")));
+    let item = judged.then(|| tenant.judge("answer-0", 0.8).expect("it waits").expect("it is learned"));
+    tenant.judge("answer-1", 1.0).expect("it waits").expect("it is learned");
+    engine.study(tenant, &text(3, 300), &mut |_| ControlFlow::Continue(())).expect("it reads");
+    engine.tell(tenant, (&text(1, 40), "Where is Ulm?"), &text(9, 12), Verdict::Right).expect("it is taken in");
+    ask(engine, 2, None);
+    tenant.judge("answer-2", 0.0).expect("it waits").expect("it is remembered");
+    item
+}
+
+#[test]
+fn what_is_undone_was_never_learned() {
+    let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
+    let first = learning(&mut engine, &folder, LearningOptions::default());
+    let watch = &mut |_| ControlFlow::Continue(());
+    let [one, two] = ["one", "two"].map(|name| first.tenant(&mut engine, name).expect("a tenant"));
+    let item = hear(&mut engine, &one, true).expect("an item");
+    assert_eq!(hear(&mut engine, &two, false), None);
+    assert_ne!(one.digest(), two.digest());
+    one.undo(&mut engine, &[item], watch).expect("an item");
+    // The answer that was called wrong was another one, since what was known was another: both are taken back.
+    for tenant in [&one, &two] {
+        let log = tenant.log(100).expect("a store");
+        let rejected = log.items.iter().find(|(.., item)| matches!(item, Item::Told { verdict: Verdict::Wrong, .. }));
+        tenant.undo(&mut engine, &[rejected.expect("an item").0], watch).expect("an item");
+    }
+    assert_eq!(one.digest(), two.digest());
+    let mut next = |tenant: &Arc<Tenant>| {
+        let answer = answer(&mut engine, &request(3, Some(tenant.learner(Some("Where is Ulm?"), None))));
+        tenant.settle();
+        answer
+    };
+    assert_eq!(next(&one), next(&two));
+    let error = one.undo(&mut engine, &[item], watch).expect_err("twice");
+    assert!(error.kind() == ErrorKind::Learning && error.to_string().contains("nothing that is left"), "{error}");
+    // A process that died had not put what it knew beside the log: it is read again.
+    let known = one.digest();
+    drop((one, two, first));
+    let second = learning(&mut engine, &folder, LearningOptions::default());
+    let one = second.tenant(&mut engine, "one").expect("a tenant");
+    assert_eq!(one.digest(), known);
+    // A document that is not read to its end leaves nothing.
+    let mut n_left = 2;
+    let stopped = engine.study(&one, &text(5, 1500), &mut |_| {
+        n_left -= 1;
+        if n_left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(stopped.expect_err("it was stopped").kind(), ErrorKind::Cancelled);
+    assert_eq!(one.digest(), known);
+}
+
+#[test]
+fn a_generation_says_what_it_said() {
+    let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
+    let key = folder.path().join("key");
+    std::fs::write(&key, "5a".repeat(32)).expect("it can be written");
+    let sealed = LearningOptions { key: Some(key), ..LearningOptions::default() };
+    let (at, watch) = (tempfile::tempdir().expect("a folder"), &mut |_| ControlFlow::Continue(()));
+    let first = learning(&mut engine, &at, sealed.clone());
+    let tenant = first.tenant(&mut engine, "a").expect("a tenant");
+    let frozen = first.transient().expect("a tenant");
+    // Asked of what is known, without teaching it.
+    let mut say = |tenant: &Tenant| {
+        frozen.replace((*tenant.learned()).clone(), "a test").expect("of this model");
+        answer(&mut engine, &request(3, Some(frozen.learner(None, None))))
+    };
+    let nothing = say(&tenant);
+    let mut engine = open(2);
+    engine.study(&tenant, &text(3, 400), watch).expect("it reads");
+    let (known, said) = (tenant.digest(), say(&tenant));
+    assert_ne!(said, nothing, "it learned nothing");
+    assert_eq!(tenant.publish("read a text", &[("nats".to_owned(), 1.5)]).expect("a store"), 1);
+    engine.study(&tenant, &text(7, 600), watch).expect("it reads");
+    let (later, said_later) = (tenant.digest(), say(&tenant));
+    tenant.rollback(&mut engine, 1, watch).expect("a generation");
+    assert_eq!((tenant.digest(), say(&tenant), tenant.stats().generation), (known, said, 1));
+    tenant.rollback(&mut engine, 2, watch).expect("what came since was published");
+    assert_eq!((tenant.digest(), say(&tenant)), (later, said_later));
+    tenant.rollback(&mut engine, 0, watch).expect("the model alone");
+    assert_eq!(say(&tenant), nothing);
+    let log = tenant.log(2).expect("a store");
+    assert_eq!((log.generation, log.generations.len(), log.items.len()), (0, 2, 2));
+    assert!(matches!(log.items[0].2, Item::RolledBack { generation: 0 }));
+    drop((tenant, frozen, first));
+    // Without the key nobody reads it.
+    let open = learning(&mut engine, &at, LearningOptions::default());
+    let error = open.tenant(&mut engine, "a").expect_err("it is encrypted");
+    assert!(error.to_string().contains("key"), "{error}");
+    let again = learning(&mut engine, &at, sealed).tenant(&mut engine, "a").expect("a tenant");
+    assert_eq!(again.log(9).expect("a store").generations.len(), 2);
 }

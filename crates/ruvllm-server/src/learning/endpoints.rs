@@ -1,5 +1,6 @@
 //! `/v1/feedback`, `/v1/learning` and `/v1/memory`.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -9,6 +10,7 @@ use ruvllm_engine::{AdapterSet, EngineError, ErrorKind, Readout};
 use ruvllm_sona::witness::Event;
 use serde_json::{Value, json};
 
+use super::json::{generation_json, item_json, judged_json};
 use super::{OfModel, answer_id};
 use crate::app::{Answer, Call, Endpoint, Run};
 use crate::error::{ApiError, Shape, json_response};
@@ -28,8 +30,15 @@ const FEEDBACK: &[Field] = &[
     MODEL,
 ];
 
+/// What can be done with what was learned.
+const ACTIONS: [&str; 5] = ["enable", "disable", "publish", "rollback", "undo"];
+
 const LEARNING: &[Field] = &[
     optional("enabled", Kind::Bool, "whether requests of this key teach, and are answered with what was taught"),
+    optional("action", Kind::Word(&ACTIONS), "what is to be done with what was learned from requests of this key"),
+    optional("item", Kind::Int(1, 1 << 52), "undo: the item, as feedback returns it and GET /v1/learning lists it"),
+    optional("generation", Kind::Int(0, 1 << 52), "rollback: the generation to go back to; 0 is the model alone"),
+    optional("why", Kind::Text, "publish: what the generation is for, in a line"),
     MODEL,
 ];
 
@@ -40,8 +49,26 @@ const MEMORY: &[Field] = &[
     MODEL,
 ];
 
-const STATUS: &[&str] =
-    &["model", "enabled", "tokens", "entries", "entry_bytes", "evicted", "corrections", "micro_steps", "waiting"];
+const STATUS: &[&str] = &[
+    "model",
+    "enabled",
+    "tokens",
+    "entries",
+    "entry_bytes",
+    "evicted",
+    "corrections",
+    "micro_steps",
+    "waiting",
+    "generation",
+    "version",
+    "digest",
+    "generations",
+    "items",
+    "judged",
+];
+
+/// Items of the log that are listed.
+const N_ITEMS: usize = 50;
 
 const POST: Endpoint = Endpoint {
     method: Method::POST,
@@ -51,7 +78,7 @@ const POST: Endpoint = Endpoint {
     needs_key: true,
     fields: &[FEEDBACK],
     refused: &[],
-    answers: &["id", "learned"],
+    answers: &["id", "learned", "item"],
     run: Run::Model(feedback),
 };
 
@@ -61,7 +88,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         method: Method::GET,
         path: "/v1/learning",
-        summary: "Tells what the first model has learned from requests of this key",
+        summary: "Tells what the first model has learned from requests of this key, its generations and the newest items",
         fields: &[],
         answers: STATUS,
         run: Run::Model(status),
@@ -69,10 +96,10 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         path: "/v1/learning",
-        summary: "Switches learning on or off for this key, until the server ends",
+        summary: "Switches learning on or off for this key until the server ends, publishes, goes back, or undoes an item",
         fields: &[LEARNING],
         answers: STATUS,
-        run: Run::Model(switch),
+        run: Run::Model(change),
         ..POST
     },
     Endpoint {
@@ -101,10 +128,24 @@ fn of_model(model: &Model) -> Result<&OfModel, ApiError> {
     })
 }
 
+/// Returns what the caller taught the model.
+async fn opened(call: &Call) -> Result<Arc<learning::Tenant>, ApiError> {
+    match of_model(&call.model)?.opened(&call.tenant) {
+        Some(tenant) => Ok(tenant),
+        // Where it is switched off, or could not be opened; then why.
+        None => {
+            let (model, tenant) = (Arc::clone(&call.model), call.tenant.clone());
+            offload(move || Ok(of_model(&model)?.tenant(&tenant)?)).await
+        }
+    }
+}
+
 /// Returns how a tenant's learning stands.
 fn standing(call: &Call) -> Result<Response<Body>, ApiError> {
     let of_model = of_model(&call.model)?;
-    let stats = of_model.tenant(&call.tenant)?.stats();
+    let tenant = of_model.tenant(&call.tenant)?;
+    let (stats, log) = (tenant.stats(), tenant.log(N_ITEMS)?);
+    let digest: String = tenant.digest().iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(json_response(
         StatusCode::OK,
         &json!({
@@ -117,6 +158,12 @@ fn standing(call: &Call) -> Result<Response<Body>, ApiError> {
             "corrections": stats.n_episodes,
             "micro_steps": stats.n_micro_steps,
             "waiting": stats.n_waiting,
+            "generation": stats.generation,
+            "version": stats.version,
+            "digest": digest,
+            "generations": log.generations.iter().map(generation_json).collect::<Vec<_>>(),
+            "items": log.items.iter().map(item_json).collect::<Vec<_>>(),
+            "judged": tenant.judged().as_ref().map(judged_json),
         }),
     ))
 }
@@ -125,17 +172,63 @@ fn status(call: Call) -> Answer {
     Box::pin(async move { offload(move || standing(&call)).await })
 }
 
-fn switch(call: Call) -> Answer {
+fn change(call: Call) -> Answer {
     Box::pin(async move {
         offload(move || {
-            if let Some(is_on) = call.given.get("enabled").and_then(Value::as_bool) {
-                of_model(&call.model)?.set(&call.tenant, is_on);
-                note(&call, if is_on { "learning was switched on" } else { "learning was switched off" });
+            let enabled = call.given.get("enabled").and_then(Value::as_bool);
+            let action = match (call.given.text("action"), enabled) {
+                (Some(_), Some(_)) => return Err(ApiError::bad("enabled", "say 'action' or 'enabled', not both")),
+                (None, Some(true)) => Some("enable"),
+                (None, Some(false)) => Some("disable"),
+                (action, None) => action,
+            };
+            if let Some(action) = action {
+                act(&call, action)?;
             }
             standing(&call)
         })
         .await
     })
+}
+
+/// Does what is to be done with what was learned, and puts it on record.
+fn act(call: &Call, action: &str) -> Result<(), ApiError> {
+    let of_model = of_model(&call.model)?;
+    if let "enable" | "disable" = action {
+        let is_on = action == "enable";
+        of_model.set(&call.tenant, is_on);
+        note(call, if is_on { "learning was switched on" } else { "learning was switched off" });
+        return Ok(());
+    }
+    let number = |name: &str| call.given.int(name).map(|n| n as u64);
+    let missing = |name: &str| ApiError::bad(name, format!("'{action}' needs '{name}'"));
+    let (tenant, service) = (of_model.tenant(&call.tenant)?, &mut call.model.service.clone());
+    let watch = &mut |_| ControlFlow::Continue(());
+    match action {
+        "publish" => {
+            let number = tenant.publish(call.given.text("why").unwrap_or("somebody asked for it"), &[])?;
+            note(call, &format!("generation {number} was published"));
+        }
+        "rollback" => {
+            let number = number("generation").ok_or_else(|| missing("generation"))?;
+            tenant.rollback(service, number, watch).map_err(|error| refused("generation", error))?;
+            note(call, &format!("learning went back to generation {number}"));
+        }
+        _ => {
+            let item = number("item").ok_or_else(|| missing("item"))?;
+            tenant.undo(service, &[item], watch).map_err(|error| refused("item", error))?;
+            note(call, &format!("item {item} was undone"));
+        }
+    }
+    Ok(())
+}
+
+/// What the log does not have, or has let go, is the caller's fault.
+fn refused(field: &str, error: EngineError) -> ApiError {
+    match error.kind() {
+        ErrorKind::Learning => ApiError::bad(field, error.to_string()),
+        _ => error.into(),
+    }
 }
 
 fn forget(call: Call) -> Answer {
@@ -151,7 +244,7 @@ fn forget(call: Call) -> Answer {
 
 fn remember(call: Call) -> Answer {
     Box::pin(async move {
-        let tenant = of_model(&call.model)?.tenant(&call.tenant)?;
+        let tenant = opened(&call).await?;
         let [question, answer] =
             ["question", "answer"].map(|name| call.given.text(name).unwrap_or_default().to_owned());
         let text = call.model.service.text();
@@ -165,15 +258,16 @@ fn remember(call: Call) -> Answer {
 
 fn feedback(call: Call) -> Answer {
     Box::pin(async move {
-        let tenant = of_model(&call.model)?.tenant(&call.tenant)?;
+        let tenant = opened(&call).await?;
         let id = call.given.text("id").unwrap_or_default().to_owned();
         let own = PREFIXES.iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or(&id);
         let own = answer_id(own, call.given.count("choice").unwrap_or(0));
         let score = call.given.get("score").and_then(Value::as_f64);
+        let item;
         match (score, call.given.text("correction")) {
             (None, None) => return Err(ApiError::bad("score", "say 'score', 'correction' or both")),
             (Some(score), None) => {
-                offload(move || tenant.judge(&own, score as f32).map_err(unknown)).await?;
+                item = offload(move || tenant.judge(&own, score as f32).map_err(unknown)).await?;
                 if let Some(request) = number_of(&id) {
                     let request = request.wrapping_add(call.given.count("choice").unwrap_or(0) as u64);
                     call.server.note(&call.tenant, Event::Feedback { request, quality: score as f32 });
@@ -184,11 +278,12 @@ fn feedback(call: Call) -> Answer {
                 // A correction says that the answer was wrong, whatever its score.
                 let asked = tenant.correct(&own).map_err(unknown)?;
                 tracing::info!(score, "corrected");
-                tell(&call, tenant, asked, &correction, Verdict::Right).await?;
+                item = tell(&call, tenant, asked, &correction, Verdict::Right).await?;
                 note(&call, "an answer was corrected");
             }
         }
-        Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": true })))
+        // By its number what was learned of it can be undone.
+        Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": item.is_some(), "item": item })))
     })
 }
 
@@ -219,7 +314,7 @@ async fn tell(
     (prompt, question): (Vec<u32>, String),
     answer: &str,
     verdict: Verdict,
-) -> Result<(), ApiError> {
+) -> Result<Option<u64>, ApiError> {
     let service = &call.model.service;
     let answer = service.text().encode_answer(answer)?;
     let n = answer.len();

@@ -1,30 +1,50 @@
 //! Learning: who learns from what is asked, and the endpoints by which people judge, correct and look.
 
 mod endpoints;
+mod json;
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use ruvllm_engine::learning::{self, Learning};
-use ruvllm_engine::{EngineError, Learner};
+use ruvllm_engine::learning::{self, Learning, Upkept};
+use ruvllm_engine::{EngineError, Learner, Service};
 use serde_json::Value;
 
 use crate::app::Call;
 use crate::auth::Tenant;
 use crate::fields::Given;
+use crate::generate::offload;
+use crate::models::Model;
 
 pub(crate) use endpoints::ENDPOINTS;
+pub use json::{generation_json, item_json};
 
 /// What a model is taught, and by whom.
 pub(crate) struct OfModel {
     learning: Learning,
+    /// Reads again what is to be learned again.
+    service: Service,
     /// Tenants that have switched it off.
     off: Mutex<HashSet<u64>>,
+    /// Somebody does what is due.
+    is_kept_up: AtomicBool,
+}
+
+/// Whoever does what is due for a model's tenants.
+struct KeepingUp<'a>(&'a OfModel);
+
+impl Drop for KeepingUp<'_> {
+    fn drop(&mut self) {
+        self.0.is_kept_up.store(false, Ordering::Release);
+    }
 }
 
 impl OfModel {
-    pub(crate) fn new(learning: Learning) -> OfModel {
-        OfModel { learning, off: Mutex::default() }
+    pub(crate) fn new(learning: Learning, service: Service) -> OfModel {
+        OfModel { learning, service, off: Mutex::default(), is_kept_up: AtomicBool::new(false) }
     }
 
     fn off(&self) -> MutexGuard<'_, HashSet<u64>> {
@@ -43,12 +63,23 @@ impl OfModel {
         };
     }
 
-    /// Returns what a tenant has learned.
+    /// Returns what a tenant has learned, if somebody has opened it.
+    pub(crate) fn opened(&self, tenant: &Tenant) -> Option<Arc<learning::Tenant>> {
+        self.learning.opened(&name_of(tenant))
+    }
+
+    /// Returns the generation of what a tenant's requests see.
+    pub(crate) fn generation(&self, tenant: &Tenant) -> u64 {
+        self.opened(tenant).map_or(0, |tenant| tenant.generation())
+    }
+
+    /// Returns what a tenant has learned. The first time it is read, and the model may have to read again what was learned last: not for
+    /// threads that others wait for.
     ///
     /// # Errors
     /// It cannot be read, or another process has it.
-    fn tenant(&self, tenant: &Tenant) -> Result<Arc<learning::Tenant>, EngineError> {
-        self.learning.tenant(&name_of(tenant))
+    pub(crate) fn tenant(&self, tenant: &Tenant) -> Result<Arc<learning::Tenant>, EngineError> {
+        self.learning.tenant(&mut self.service.clone(), &name_of(tenant))
     }
 
     /// Returns what a request learns by, if it does: requests with adapters are of another model.
@@ -56,12 +87,34 @@ impl OfModel {
         if !call.adapters.is_empty() || !self.is_on(&call.tenant) {
             return None;
         }
-        match self.tenant(&call.tenant) {
-            Ok(tenant) => Some(tenant.learner(question(&call.given).as_deref(), Some(&answer_id(&call.id, choice)))),
-            Err(error) => {
-                // An answer without what was learned is better than none.
-                tracing::error!(model = &*call.model.name, %error, "nothing is learned");
-                None
+        let tenant = self.opened(&call.tenant)?;
+        Some(tenant.learner(question(&call.given).as_deref(), Some(&answer_id(&call.id, choice))))
+    }
+
+    /// Does what is due for those who have taught, if nobody is at it: the background loop, and the question whether what was learned is
+    /// good. What the model has to read for that waits while anybody else needs it. Not for threads that others wait for.
+    pub(crate) fn keep_up(&self, model: &str, tell: &dyn Fn(&str, &str)) {
+        if self.is_kept_up.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _keeping = KeepingUp(self);
+        for tenant in self.learning.tenants() {
+            let mut service = self.service.clone();
+            let of_watch = service.clone();
+            let mut watch = |_| loop {
+                if of_watch.is_stopping() || of_watch.has_ended() {
+                    return ControlFlow::Break(());
+                }
+                if of_watch.n_inside() == 0 {
+                    return ControlFlow::Continue(());
+                }
+                std::thread::sleep(LOOK_AGAIN);
+            };
+            let name = tenant.name();
+            match tenant.keep_up(&mut service, &mut watch) {
+                Ok(done) => done.iter().for_each(|upkept| told(model, name, upkept, tell)),
+                Err(error) if of_watch.is_stopping() => tracing::debug!(model, tenant = name, %error, "not judged"),
+                Err(error) => tracing::error!(model, tenant = name, %error, "what was learned is not judged"),
             }
         }
     }
@@ -74,6 +127,42 @@ impl OfModel {
     }
 }
 
+/// How often one who wants the model to himself looks whether it is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Logs what was done for a tenant, and puts on record what changed what is served.
+fn told(model: &str, tenant: &str, upkept: &Upkept, tell: &dyn Fn(&str, &str)) {
+    match upkept {
+        Upkept::Consolidated => tracing::debug!(model, tenant, "consolidated"),
+        Upkept::Unsure(judgement) => tracing::info!(model, tenant, why = judgement.why, "not yet published"),
+        Upkept::Published(number, judgement) => {
+            tracing::info!(model, tenant, generation = number, why = judgement.why, "published");
+            tell(tenant, &format!("{model}: generation {number} was published: {}", judgement.why));
+        }
+        Upkept::Discarded(judgement) => {
+            tracing::warn!(model, tenant, why = judgement.why, "discarded");
+            tell(tenant, &format!("{model}: what was read was taken back: {}", judgement.why));
+        }
+    }
+}
+
+/// Opens what a tenant taught a model, if that learns and nobody has opened it yet. An answer without what was learned is better than
+/// none, so what goes wrong is for the log.
+pub(crate) async fn open(model: &Arc<Model>, tenant: &Tenant) {
+    let Some(learning) = &model.learning else { return };
+    if !learning.is_on(tenant) || learning.opened(tenant).is_some() {
+        return;
+    }
+    let (of_thread, tenant) = (Arc::clone(model), tenant.clone());
+    let opened = offload(move || match &of_thread.learning {
+        Some(learning) => Ok(learning.tenant(&tenant).map(drop)?),
+        None => Ok(()),
+    });
+    if let Err(error) = opened.await {
+        tracing::error!(model = &*model.name, error = error.message, "nothing is learned");
+    }
+}
+
 /// Returns what a tenant is called where it is kept: its name, or a number where that makes no name of a file.
 fn name_of(tenant: &Tenant) -> String {
     let is_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -82,6 +171,11 @@ fn name_of(tenant: &Tenant) -> String {
         name if name.len() <= 40 && name.chars().all(is_char) => format!("key.{name}"),
         _ => format!("id.{:016x}", tenant.id),
     }
+}
+
+/// Returns the name of the key of a tenant that is kept as this; `None` if it is everybody's.
+pub(crate) fn key_of(kept: &str) -> Option<&str> {
+    (kept != "everybody").then(|| kept.strip_prefix("key.").unwrap_or(kept))
 }
 
 /// Returns what the engine calls an answer of a request.

@@ -54,6 +54,7 @@ pub(super) fn capabilities(call: Plain) -> Answer {
                 "repeat_penalty": sampling.repeat_penalty,
                 "repeat_last_n": sampling.repeat_last_n,
             },
+            "learns": options.learning.is_some(),
             "endpoints": endpoints().map(endpoint).collect::<Vec<_>>(),
         }))
     })

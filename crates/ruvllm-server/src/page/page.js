@@ -156,9 +156,115 @@ async function look() {
   }
 }
 
-async function begin() {
+// What was learned: two plots and the decisions, if the server learns.
+const svg = (name, attributes, text) => {
+  const element = document.createElementNS($("l-tokens").namespaceURI, name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+const percent = (share) => `${share > 0 ? "+" : ""}${(100 * share).toFixed(1)} %`;
+
+// Tokens that the items in the log taught, the oldest first; a dashed line is a generation.
+function plotTokens(status) {
+  const box = $("l-tokens");
+  const items = status.items.filter((item) => item.kind === "read").reverse();
+  const times = [...items, ...status.generations].map((one) => one.at_ms);
+  const [from, to] = [Math.min(...times), Math.max(...times)];
+  const x = (ms) => 4 + (252 * (ms - from)) / Math.max(to - from, 1);
+  const all = items.reduce((sum, item) => sum + item.tokens, 0);
+  let sum = Math.max(status.tokens - all, 0);
+  const bottom = sum;
+  const y = (n) => 70 - (58 * (n - bottom)) / Math.max(status.tokens - bottom, all, 1);
+  let path = `M4 ${y(sum)}`;
+  for (const item of items) {
+    path += ` H${x(item.at_ms).toFixed(1)}`;
+    sum += item.tokens;
+    path += ` V${y(sum).toFixed(1)}`;
+  }
+  const marks = status.generations.map((one) => svg("path", { class: "mark", d: `M${x(one.at_ms).toFixed(1)} 8V70` }));
+  const label = (at, anchor, text) => svg("text", { x: at, y: 81, "text-anchor": anchor }, text);
+  box.replaceChildren(
+    svg("path", { class: "axis", d: "M4 70H256" }),
+    ...marks,
+    svg("path", { class: "line", d: `${path} H256` }),
+    label(4, "start", times.length ? new Date(from).toLocaleTimeString() : ""),
+    label(256, "end", times.length ? new Date(to).toLocaleTimeString() : ""),
+    svg("text", { x: 256, y: 9, "text-anchor": "end" }, `${status.tokens} tokens`),
+  );
+}
+
+// What the gate measured: of each text the change of its loss, with the bound that the true one is below. Below the line is better.
+function plotChanges(decisions) {
+  $("l-gate").hidden = decisions.length === 0;
+  const of = (figures) =>
+    Object.keys(figures)
+      .filter((name) => name.endsWith(" change"))
+      .map((name) => [name.slice(0, -7), figures[name], figures[`${name.slice(0, -7)} bound`] ?? figures[name]]);
+  const values = decisions.flatMap((one) => of(one.figures).flatMap(([, change, bound]) => [change, bound]));
+  const [low, high] = [Math.min(-0.01, ...values), Math.max(0.01, ...values)];
+  const y = (share) => 8 + (80 * (high - share)) / (high - low);
+  const parts = [
+    svg("path", { class: "axis", d: `M30 ${y(0)}H256` }),
+    svg("text", { x: 28, y: y(0) + 3, "text-anchor": "end" }, "0"),
+    svg("text", { x: 28, y: y(low), "text-anchor": "end" }, percent(low)),
+    svg("text", { x: 28, y: 12, "text-anchor": "end" }, percent(high)),
+  ];
+  decisions.forEach((one, i) => {
+    const middle = 30 + (226 * (i + 0.5)) / decisions.length;
+    of(one.figures).forEach(([name, change, bound], j, all) => {
+      const at = (middle + 5 * (j - (all.length - 1) / 2)).toFixed(1);
+      const kind = one.kind === "discarded" ? "discarded" : j === 0 ? "gain" : "control";
+      const mark = svg("g", { class: kind });
+      const said = `${one.name}, ${name}: ${percent(change)}, surely below ${percent(bound)}`;
+      mark.append(
+        svg("title", {}, said),
+        svg("path", { d: `M${at} ${y(change)}V${y(bound)}` }),
+        svg("circle", { cx: at, cy: y(change), r: 2.5 }),
+      );
+      parts.push(mark);
+    });
+    parts.push(svg("text", { x: middle, y: 102, "text-anchor": "middle" }, one.name));
+  });
+  $("l-changes").replaceChildren(...parts);
+}
+
+function showLearning(status) {
+  const now = status.enabled ? "" : ", switched off";
+  $("l-line").textContent = `generation ${status.generation}${now}: ${status.entries} entries, ${status.corrections} corrections`;
+  plotTokens(status);
+  const published = status.generations.map((one) => ({ ...one, kind: "published", name: `${one.number}` }));
+  const discarded = status.items.filter((item) => item.kind === "discarded").map((item) => ({ ...item, name: "×" }));
+  const unsure = status.judged?.verdict === "unsure" ? [{ ...status.judged, kind: "unsure", name: "?" }] : [];
+  const decisions = [...published, ...discarded, ...unsure].sort((a, b) => a.at_ms - b.at_ms);
+  plotChanges(decisions.filter((one) => Object.keys(one.figures ?? {}).some((name) => name.endsWith(" change"))).slice(-12));
+  const line = (one) => {
+    const element = document.createElement("li");
+    element.className = one.kind === "discarded" ? "discarded" : one.number === status.generation ? "now" : "";
+    const what = { published: `generation ${one.name}`, discarded: "discarded", unsure: "not yet" }[one.kind];
+    element.textContent = `${new Date(one.at_ms).toLocaleString()}: ${what}: ${one.why}`;
+    return element;
+  };
+  $("l-generations").replaceChildren(...decisions.reverse().slice(0, 12).map(line));
+}
+
+async function lookAtLearning() {
   try {
-    const { model, defaults } = await (await fetch("v1/capabilities")).json();
+    const response = await fetch("v1/learning", { headers: headers() });
+    $("learning").hidden = !response.ok;
+    if (response.ok) showLearning(await response.json());
+    return response.status;
+  } catch {
+    return 0;
+  }
+}
+
+async function begin() {
+  let learns = false;
+  try {
+    const { model, defaults, learns: does } = await (await fetch("v1/capabilities")).json();
+    learns = does;
     $("model").textContent = model.id;
     // A model that was never loaded is known by its name only.
     $("context").textContent = model.n_ctx ? `${model.n_ctx} tokens` : "";
@@ -168,6 +274,10 @@ async function begin() {
   }
   look();
   setInterval(() => document.hidden || look(), 2000);
+  if (learns) {
+    lookAtLearning();
+    setInterval(() => document.hidden || lookAtLearning(), 10000);
+  }
 }
 
 $("ask").addEventListener("submit", (event) => {

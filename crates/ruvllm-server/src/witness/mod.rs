@@ -133,6 +133,11 @@ impl Pending {
             request: number_of(&call.id).unwrap_or_default().wrapping_add(i as u64),
             tenant: tenant_name(&call.tenant).to_owned(),
             routing: call.routing.clone().unwrap_or_default(),
+            generation: request
+                .learner
+                .as_ref()
+                .and(call.model.learning.as_ref())
+                .map_or(0, |learning| learning.generation(&call.tenant)),
         };
         Pending(Some(Arc::new(Mutex::new(Some(recorder.begin(request, about))))))
     }

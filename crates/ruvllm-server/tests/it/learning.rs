@@ -1,8 +1,9 @@
 //! Learning over HTTP: judged, corrected, looked at, switched off and forgotten, each key's for itself.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use ruvllm_engine::learning::LearningOptions;
+use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_server::{KeyOptions, ServerOptions};
 use serde_json::{Value, json};
 
@@ -79,4 +80,96 @@ fn keys_learn_for_themselves_and_a_server_that_learns_nothing_says_so() {
     let off = Bench::tiny(options());
     assert_eq!(off.get("/v1/learning").status, 404);
     assert_eq!(off.post("/v1/feedback", &json!({ "id": "x", "score": 1 })).status, 404);
+}
+
+/// A server that hears two prompts and judges the first answer, or not; returns its item.
+fn hear(bench: &Bench, is_judged: bool) -> Option<u64> {
+    let first = ask(bench, "Who is Ann?", &[]);
+    let judge = |id: &Value, score: f64| bench.post("/v1/feedback", &json!({ "id": id, "score": score })).ok();
+    let item = is_judged.then(|| judge(&first["id"], 1.0)["item"].as_u64().expect("an item"));
+    ask(bench, "Where is Ulm, and what is it known for?", &[]);
+    let body = json!({ "question": "When is Easter?", "answer": "In May." });
+    bench.post("/v1/memory", &body).ok();
+    item
+}
+
+#[test]
+fn what_is_undone_was_never_heard_and_generations_come_back() {
+    let [one, two] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let (bench, never) = (Bench::tiny(learning(one.path())), Bench::tiny(learning(two.path())));
+    let item = hear(&bench, true).expect("an item");
+    hear(&never, false);
+    let change = |bench: &Bench, body: Value| bench.post("/v1/learning", &body);
+    let digest = |bench: &Bench| bench.get("/v1/learning").ok()["digest"].clone();
+    assert_ne!(digest(&bench), digest(&never));
+    let published = change(&bench, json!({ "action": "publish", "why": "it was good" })).ok();
+    assert_eq!((&published["generation"], &published["generations"][0]["why"]), (&1.into(), &"it was good".into()));
+    let (known, said) = (digest(&bench), |bench: &Bench| {
+        change(bench, json!({ "action": "disable" })).ok();
+        let base = said(&ask(bench, "Tell me of Ann.", &[])).to_owned();
+        change(bench, json!({ "action": "enable" })).ok();
+        (base, said(&ask(bench, "Tell me of Ann.", &[])).to_owned())
+    });
+    let undone = change(&bench, json!({ "action": "undo", "item": item })).ok();
+    assert_eq!(undone["digest"], digest(&never), "{undone}");
+    assert_eq!(said(&bench), said(&never));
+    let items = undone["items"].as_array().expect("items");
+    assert!(items.iter().any(|one| one["item"] == item && one["kind"] == "undone"), "{undone}");
+    assert_eq!(items[0]["kind"], "took_back");
+    // Undone in the generation too: what is known there now never knew it.
+    let twice = change(&bench, json!({ "action": "undo", "item": item }));
+    assert_eq!((twice.status, &twice.json()["error"]["param"]), (400, &"item".into()));
+    assert_eq!(change(&bench, json!({ "action": "undo" })).status, 400);
+    assert_eq!(change(&bench, json!({ "action": "rollback", "generation": 9 })).status, 400);
+    assert_eq!(change(&bench, json!({ "action": "undo", "enabled": true })).status, 400);
+    // Answers of a generation come back to the bit.
+    let second = change(&bench, json!({ "action": "publish" })).ok();
+    let known_then = second["digest"].clone();
+    assert_ne!(known_then, known);
+    let body = json!({ "question": "When is Easter?", "answer": "In June." });
+    bench.post("/v1/memory", &body).ok();
+    assert_eq!(self::said(&ask(&bench, "When is Easter?", &[])), "In June.");
+    let back = change(&bench, json!({ "action": "rollback", "generation": second["generation"] })).ok();
+    assert_eq!((&back["digest"], &back["generation"]), (&known_then, &second["generation"]));
+    assert_eq!(self::said(&ask(&bench, "When is Easter?", &[])), "In May.");
+    // The log outlives the server, and says what a server that was never told knows.
+    let (before, log) = (digest(&bench), bench.get("/v1/learning").ok()["items"].clone());
+    drop(bench.join());
+    let bench = Bench::tiny(learning(one.path()));
+    assert_eq!((digest(&bench), bench.get("/v1/learning").ok()["items"].clone()), (before, log));
+}
+
+#[test]
+fn what_the_gate_is_sure_of_is_published_and_the_rest_is_taken_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut options = learning(folder.path());
+    let upkeep = UpkeepOptions {
+        background: Some(BackgroundOptions { n_tokens: 256, interval: Duration::from_secs(1), ..Default::default() }),
+        judge_every: Some(Duration::from_secs(2)),
+        judge_tokens: 256,
+        ..UpkeepOptions::default()
+    };
+    options.learning = options.learning.map(|learning| LearningOptions { upkeep: Some(upkeep), ..learning });
+    let bench = Bench::tiny(options);
+    // Prompts of one kind: what is learned of most says what the others are.
+    for i in 0..50 {
+        let words: String = (0..90).map(|j| format!("{} ", ["alpha", "beta", "gamma", "delta"][(j + i) % 4])).collect();
+        let body = json!({ "prompt": format!("{i}: {words}"), "max_tokens": 1 });
+        bench.post("/v1/completions", &body).ok();
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let status = bench.get("/v1/learning").ok();
+        let kinds = status["items"].as_array().expect("items").iter().map(|item| &item["kind"]);
+        if status["generation"] != 0 {
+            let generation = &status["generations"][0];
+            assert!(generation["figures"]["held back change"].as_f64() < Some(0.0), "{generation}");
+            assert_eq!(status["judged"]["verdict"], "published");
+            assert!(kinds.into_iter().any(|kind| kind == "held_back" || kind == "consolidated"), "{status}");
+            break;
+        }
+        assert!(kinds.into_iter().all(|kind| kind != "discarded"), "{status}");
+        assert!(Instant::now() < deadline, "nothing was published: {status}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }

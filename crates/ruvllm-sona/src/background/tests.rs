@@ -72,8 +72,14 @@ fn runs_are_due_bounded_and_in_the_log() {
         BackgroundOptions { n_tokens: 200, interval: Duration::from_secs(3600), ..BackgroundOptions::default() };
     let mut background = Background::new(options, &one);
     let study = |history: &mut History, toy: &mut Toy, seed: u32| {
-        let passage =
-            crate::history::Passage { tokens: text(seed), n_read: 1, n_remembered: 1, asked: None, n_step: 32 };
+        let passage = crate::history::Passage {
+            tokens: text(seed),
+            n_read: 1,
+            n_remembered: 1,
+            asked: None,
+            n_step: 32,
+            skipped: Vec::new(),
+        };
         history.study(passage, 1.0, toy).expect("a passage");
     };
     study(&mut one, &mut toy, 1);

@@ -8,56 +8,10 @@ use std::collections::HashSet;
 
 use super::{Pattern, ReasoningBank, Select, check_dim, sorted_ids};
 use crate::codec::{Reader, Writer};
-use crate::error::{SonaError, SonaErrorKind, invalid, limit};
+use crate::error::{SonaError, SonaErrorKind, limit};
+use crate::signed::{self, PublicKey, SigningKey};
 
 const MAGIC: &[u8; 8] = b"RUVBANK1";
-const KEY_BYTES: usize = 32;
-const SIGNATURE_BYTES: usize = 64;
-
-/// A node's secret to sign with.
-pub struct SigningKey(ed25519_compact::KeyPair);
-
-/// What others know a node by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PublicKey([u8; KEY_BYTES]);
-
-impl SigningKey {
-    /// A new key of random bytes.
-    ///
-    /// # Errors
-    /// If the system gives none.
-    pub fn generate() -> Result<SigningKey, SonaError> {
-        Ok(SigningKey::from_seed(crate::store::random()?))
-    }
-
-    /// The key of 32 secret bytes.
-    pub fn from_seed(seed: [u8; 32]) -> SigningKey {
-        SigningKey(ed25519_compact::KeyPair::from_seed(ed25519_compact::Seed::new(seed)))
-    }
-
-    /// The secret bytes, to be kept.
-    pub fn seed(&self) -> [u8; 32] {
-        *self.0.sk.seed()
-    }
-
-    /// What others need to trust it.
-    pub fn public(&self) -> PublicKey {
-        PublicKey(*self.0.pk)
-    }
-}
-
-impl PublicKey {
-    /// The key of 32 bytes.
-    pub fn new(bytes: [u8; 32]) -> PublicKey {
-        PublicKey(bytes)
-    }
-
-    /// The bytes.
-    pub fn bytes(&self) -> [u8; 32] {
-        self.0
-    }
-}
-
 /// Whose files are taken, and how large they may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Trust<'a> {
@@ -106,11 +60,7 @@ impl ReasoningBank {
         for pattern in &patterns {
             to.bytes(&pattern.to_bytes());
         }
-        to.raw(&key.public().0);
-        let mut file = to.take();
-        let signature = key.0.sk.sign(&file, None);
-        file.extend_from_slice(&*signature);
-        Ok(file)
+        Ok(signed::seal(to.take(), key))
     }
 
     /// Takes over the patterns of a file that a trusted node has signed, all or none.
@@ -123,7 +73,7 @@ impl ReasoningBank {
             let message = format!("a file of {} bytes of patterns; at most {}", file.len(), trust.file_bytes_max);
             return Err(limit(message));
         }
-        let (body, signed_by) = verified(file, trust.keys)?;
+        let (body, signed_by) = signed::open(file, (MAGIC, "patterns"), trust.keys)?;
         let mut from = Reader::new(body, "patterns");
         from.raw(MAGIC.len())?;
         let (space, dim, n) = (from.text()?, from.u32()? as usize, from.count(4)?);
@@ -155,22 +105,4 @@ impl ReasoningBank {
         self.replace(&[], &added)?;
         Ok(Imported { n_added: added.len(), n_known: n - added.len(), signed_by })
     }
-}
-
-/// Returns what was signed, without the key, and the key.
-fn verified<'a>(file: &'a [u8], trusted: &[PublicKey]) -> Result<(&'a [u8], PublicKey), SonaError> {
-    let refused = |why: &str| SonaError::new(SonaErrorKind::Key, why);
-    let parts = file.split_last_chunk::<SIGNATURE_BYTES>().filter(|_| file.starts_with(MAGIC));
-    let (signed, signature) = parts.ok_or_else(|| invalid("this is no file of patterns"))?;
-    let (body, key) = signed.split_last_chunk::<KEY_BYTES>().ok_or_else(|| invalid("this is no file of patterns"))?;
-    let key = PublicKey(*key);
-    if !trusted.contains(&key) {
-        let name: String = key.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        return Err(refused(&format!("the key {name} that signed the file is not trusted here")));
-    }
-    let signature = ed25519_compact::Signature::new(*signature);
-    ed25519_compact::PublicKey::new(key.0)
-        .verify(signed, &signature)
-        .map_err(|_| refused("the signature does not fit the file: it was changed, or not signed with this key"))?;
-    Ok((body, key))
 }

@@ -38,8 +38,9 @@ mod pattern;
 #[cfg(test)]
 mod tests;
 
+pub use crate::signed::{PublicKey, SigningKey};
 pub use distill::{Distill, Distilled};
-pub use exchange::{Imported, PublicKey, SigningKey, Trust};
+pub use exchange::{Imported, Trust};
 pub use kmeans::{Clusters, kmeans};
 pub use pattern::{Pattern, Step, Verdict};
 

@@ -4,19 +4,19 @@ use crate::background::Consolidate;
 use crate::codec::{Reader, Writer};
 use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind};
-use crate::instant::{LearnOptions, MicroOptions, Stamp};
+use crate::instant::{LearnOptions, Learned, MicroOptions, Notes, Stamp};
 use crate::memory::MemoryOptions;
 use crate::names::{Kind, Names};
 use crate::whiten::Key;
 
 /// First byte of an item's record.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// A text that was learned from: everything that its [`Notes`](crate::Notes) heard, in order.
 ///
 /// ```text
 /// tokens   0 .. n_read          n_read .. n_remembered     n_remembered ..
-/// notes    Notes::read          Notes::remember            Notes::adjust, Notes::accept
+/// notes    Notes::read          Notes::remember            Notes::adjust, Notes::accept      (skipped: Notes::read)
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Passage {
@@ -31,12 +31,23 @@ pub struct Passage {
     /// Tokens after which steps were taken while it was read, again and again; 0: only at its end. For documents, which nobody
     /// else learns beside.
     pub n_step: usize,
+    /// Places behind [`Passage::n_read`], ascending, whose tokens were only read: nobody computed what they follow, such as where a
+    /// grammar left no choice.
+    pub skipped: Vec<u32>,
 }
 
 impl Passage {
+    /// Whether the token there was only read.
+    pub(super) fn is_skipped(&self, at: usize) -> bool {
+        u32::try_from(at).is_ok_and(|at| self.skipped.binary_search(&at).is_ok())
+    }
+
     pub(super) fn check(&self) -> Result<(), SonaError> {
         let n = self.tokens.len();
-        match 0 < self.n_read && self.n_read <= self.n_remembered && self.n_remembered <= n {
+        let is_in_order = self.skipped.is_sorted_by(|a, b| a < b)
+            && self.skipped.first().is_none_or(|&at| at as usize >= self.n_read)
+            && self.skipped.last().is_none_or(|&at| (at as usize) < n);
+        match is_in_order && 0 < self.n_read && self.n_read <= self.n_remembered && self.n_remembered <= n {
             true => Ok(()),
             false => {
                 let (read, remembered) = (self.n_read, self.n_remembered);
@@ -102,6 +113,11 @@ pub enum Item {
     },
     /// What stood here was taken back: nothing of it is left.
     Undone,
+    /// A text was held back: nothing was learned of it, so that it can tell whether what was learned is good.
+    Held {
+        /// The text.
+        passage: Passage,
+    },
 }
 
 impl Item {
@@ -109,6 +125,63 @@ impl Item {
     pub fn has_effect(&self) -> bool {
         use Item::{Adopted, Configured, Consolidated, Read, Rehearsed, Told};
         matches!(self, Read { .. } | Told { .. } | Rehearsed { .. } | Configured(_) | Consolidated(_) | Adopted { .. })
+    }
+}
+
+/// What somebody taught, on its way to become an [`Item`]: with what it was made of, which the log does not keep.
+#[derive(Debug)]
+pub enum Taught {
+    /// A request was heard.
+    Read {
+        /// What it found out.
+        notes: Box<Notes>,
+        /// What the notes heard.
+        passage: Passage,
+        /// How much it counts, 0 to 1.
+        quality: f32,
+    },
+    /// A text is held back, see [`Item::Held`].
+    Held {
+        /// The text.
+        passage: Passage,
+    },
+    /// An answer was wrong.
+    Rejected {
+        /// Names in the question.
+        names: Names,
+        /// What was noted of the answer.
+        notes: Box<Notes>,
+    },
+    /// An answer to a question was told.
+    Told {
+        /// Names in the question.
+        names: Names,
+        /// The final hidden states that the tokens follow: `[n, n_embd]`.
+        hidden: Vec<f32>,
+        /// Tokens of the answer.
+        answer: Vec<u32>,
+        /// Right or wrong.
+        verdict: Verdict,
+    },
+}
+
+impl Taught {
+    /// Teaches it to what nobody keeps a log of, as [`History::take`](super::History::take) would; returns whether there was something to
+    /// learn.
+    ///
+    /// # Errors
+    /// As [`Learned::tell`].
+    pub fn teach(self, learned: &mut Learned) -> Result<bool, SonaError> {
+        match self {
+            Taught::Read { quality: 0.0, .. } | Taught::Held { .. } => return Ok(false),
+            Taught::Read { notes, quality, .. } => {
+                learned.take_in(*notes, quality);
+                learned.rehearse(usize::MAX);
+            }
+            Taught::Rejected { names, notes } => learned.reject(&names, &notes)?,
+            Taught::Told { names, hidden, answer, verdict } => learned.tell(&names, &hidden, &answer, verdict)?,
+        }
+        Ok(true)
     }
 }
 
@@ -138,9 +211,7 @@ impl Record {
         to.u8(FORMAT).u64(self.unix_ms);
         match &self.item {
             Item::Read { passage, quality } => {
-                to.u8(0).f32(*quality).u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
-                to.count(passage.n_step).u8(u8::from(passage.asked.is_some()));
-                passage.asked.iter().for_each(|names| write_names(&mut to, names));
+                write_passage(to.u8(0).f32(*quality), passage);
                 to.count(self.stamps.len());
                 self.stamps.iter().for_each(|stamp| _ = to.count(stamp.n_heard).u64(stamp.version));
             }
@@ -167,6 +238,7 @@ impl Record {
                 to.u8(9).raw(digest).count(sources.len());
                 sources.iter().for_each(|id| _ = to.u64(*id));
             }
+            Item::Held { passage } => write_passage(to.u8(10), passage),
         }
         to.take()
     }
@@ -181,15 +253,10 @@ impl Record {
         let mut record = Record::new(from.u64()?, Item::Undone);
         record.item = match from.u8()? {
             0 => {
-                let (quality, tokens) = (from.f32()?, from.u32s()?);
-                let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
-                let n_step = from.u32()? as usize;
-                let asked = if from.u8()? == 0 { None } else { Some(read_names(&mut from)?) };
+                let (quality, passage) = (from.f32()?, read_passage(&mut from)?);
                 for _ in 0..from.count(12)? {
                     record.stamps.push(Stamp { n_heard: from.u32()? as usize, version: from.u64()? });
                 }
-                let passage = Passage { tokens, n_read, n_remembered, asked, n_step };
-                passage.check()?;
                 Item::Read { passage, quality }
             }
             1 => {
@@ -216,11 +283,28 @@ impl Record {
                 let digest = from.array()?;
                 Item::Adopted { digest, sources: (0..from.count(8)?).map(|_| from.u64()).collect::<Result<_, _>>()? }
             }
+            10 => Item::Held { passage: read_passage(&mut from)? },
             kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
         };
         from.end()?;
         Ok(record)
     }
+}
+
+fn write_passage(to: &mut Writer, passage: &Passage) {
+    to.u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
+    to.count(passage.n_step).u32s(&passage.skipped).u8(u8::from(passage.asked.is_some()));
+    passage.asked.iter().for_each(|names| write_names(to, names));
+}
+
+fn read_passage(from: &mut Reader<'_>) -> Result<Passage, SonaError> {
+    let tokens = from.u32s()?;
+    let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
+    let (n_step, skipped) = (from.u32()? as usize, from.u32s()?);
+    let asked = if from.u8()? == 0 { None } else { Some(read_names(from)?) };
+    let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped };
+    passage.check()?;
+    Ok(passage)
 }
 
 fn write_names(to: &mut Writer, names: &Names) {

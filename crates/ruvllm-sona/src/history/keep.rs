@@ -1,12 +1,137 @@
 //! What of a history is kept, what can be seen of it without a model, and how it is forgotten.
 
-use super::generation::{GENERATIONS, STATES};
+use super::generation::{self, GENERATIONS, STATES};
 use super::item::{Item, Record};
-use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS};
+use super::rebuild::{self, Reading};
+use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS, State};
+use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, invalid};
-use crate::store::{Durability, Scan, Snapshot, Store};
+use crate::instant::Learned;
+use crate::store::{Durability, Scan, Snapshot, Store, Transaction};
+
+/// The key that says what the kept state is of.
+const KEPT: &[u8] = b"kept";
+
+/// Where a kept state lies among those of generations.
+const KEPT_STATE: u64 = u64::MAX;
 
 impl History {
+    /// Keeps the state as it is now beside the log: who opens the history again reads only what came since. One state is kept; it is no
+    /// generation, and nobody can go back to it.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn keep(&mut self) -> Result<(), SonaError> {
+        self.check_sound()?;
+        // Right behind a generation the state is that one's.
+        let of = Writer::new().u64(self.head.parent).u64(self.next_item).take();
+        let of = (self.next_item > self.head.first).then_some(of);
+        if self.store.snapshot()?.get(HEADS, &self.tenant, KEPT)? == of {
+            return Ok(());
+        }
+        let mut change = self.store.begin(Durability::Durable)?;
+        self.drop_kept(&mut *change)?;
+        if let Some(of) = of {
+            change.put(HEADS, &self.tenant, KEPT, &of)?;
+            generation::put_state(&mut *change, &self.tenant, KEPT_STATE, &self.state())?;
+        }
+        change.commit()
+    }
+
+    pub(super) fn drop_kept(&self, change: &mut dyn Transaction) -> Result<(), SonaError> {
+        if change.remove(HEADS, &self.tenant, KEPT)? {
+            generation::remove_state(change, &self.tenant, KEPT_STATE)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the state that was kept, and the first item that is not in it; none if what came since reaches back over it.
+    pub(super) fn kept(&self) -> Result<Option<(u64, State)>, SonaError> {
+        let snapshot = self.store.snapshot()?;
+        let Some(of) = snapshot.get(HEADS, &self.tenant, KEPT)? else { return Ok(None) };
+        let mut of = Reader::new(&of, "kept state");
+        let (parent, end) = (of.u64()?, of.u64()?);
+        of.end()?;
+        if parent != self.head.parent || !(self.head.first + 1..=self.next_item).contains(&end) {
+            return Ok(None);
+        }
+        let behind = self.records(&*snapshot, end..self.next_item)?;
+        if behind.iter().any(|(_, record)| record.first_version().is_some_and(|version| version < end - 1)) {
+            return Ok(None);
+        }
+        let state = generation::state(&*snapshot, &self.tenant, KEPT_STATE)?;
+        // One of an older program is made anew of the log.
+        Ok(State::from_bytes(&state, &self.setup).ok().map(|state| (end, state)))
+    }
+
+    /// Makes the state now of one that has all items up to `end`.
+    pub(super) fn state_behind(
+        &self,
+        end: u64,
+        mut state: State,
+        reading: &mut dyn Reading,
+    ) -> Result<State, SonaError> {
+        state.learned_mut().set_version(end - 1);
+        let items = self.records(&*self.store.snapshot()?, end..self.next_item)?;
+        rebuild::play(&mut state, &items, &|digest| self.deep_of(digest), reading)?;
+        state.learned_mut().set_version(self.next_item - 1);
+        Ok(state)
+    }
+
+    /// Forgets everything, on the disk as well, and goes on with nothing known. Requests that have read what was known are not learned
+    /// from.
+    ///
+    /// # Errors
+    /// If it cannot be written; then nothing more is taken in before the history is opened again.
+    pub fn forget(&mut self) -> Result<(), SonaError> {
+        self.restart(None)?;
+        self.store.scrub()
+    }
+
+    /// Puts what was learned elsewhere in the place of all that is known, as a generation of its own before which there is nothing, and
+    /// returns its number.
+    ///
+    /// # Errors
+    /// It is of another model or learned with other options, or it cannot be written.
+    pub fn replace(&mut self, learned: Learned, why: &str) -> Result<u64, SonaError> {
+        // What is of another model does not come back from its own bytes.
+        Learned::restore(
+            &learned.snapshot(),
+            std::sync::Arc::clone(&self.setup.calibration),
+            *self.state.learned.options(),
+            self.setup.isa,
+        )?;
+        self.restart(Some((learned, why)))
+    }
+
+    /// Begins anew, with `learned` or with nothing; ids go on.
+    fn restart(&mut self, learned: Option<(Learned, &str)>) -> Result<u64, SonaError> {
+        let options = *self.state.learned.options();
+        let mut state = State::empty(options, &self.setup)?;
+        let id = self.next_item;
+        let head = Head { parent: 0, first: id + 1, options, calibration: self.head.calibration };
+        state.learned_mut().set_version(id);
+        // Memory and log say the same again once both are written.
+        self.is_sound = false;
+        let mut change = self.store.begin(Durability::Durable)?;
+        for table in [ITEMS, HEADS, GENERATIONS, STATES, ADAPTERS] {
+            change.remove_scope(table, &self.tenant)?;
+        }
+        change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
+        change.commit()?;
+        self.gone.push(0..id);
+        self.generations.clear();
+        (self.head, self.state, self.next_item, self.is_sound) = (head, state, id + 1, true);
+        match learned {
+            None => Ok(0),
+            Some((learned, why)) => {
+                self.state.learned = std::sync::Arc::new(learned);
+                self.state.learned_mut().set_version(id);
+                self.publish_as(why, &[], true)
+            }
+        }
+    }
+
     /// Lets the oldest generations and items go if there are too many: one on the way to what is known now becomes the oldest,
     /// and what does not come from it goes.
     pub(super) fn let_go(&mut self) -> Result<(), SonaError> {

@@ -10,21 +10,25 @@
 //! what it once taught, but as its tokens, which the model reads again ([`Reading`]), against what is known without the item.
 //! [`History::rollback`] goes back to a generation.
 //!
+//! [`History::keep`] puts the state beside the log, so that opening it again reads only what came since.
+//!
 //! Limits let old items and generations go ([`HistoryLimits`]); then what was let go is part of what is known for good, and undoing it
 //! is refused. [`forget`] removes all of a tenant.
 
 mod adopt;
+mod exchange;
 mod generation;
 mod item;
 mod keep;
 mod rebuild;
 #[cfg(test)]
 mod tests;
+mod undo;
 
 pub use generation::Generation;
-pub use item::{Item, Passage};
+pub use item::{Item, Passage, Taught};
 pub use keep::{Overview, forget, look, tenants};
-pub use rebuild::{Each, Reading};
+pub use rebuild::{Each, Reading, losses};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -91,7 +95,8 @@ pub struct Setup {
 /// All that is known.
 #[derive(Clone, Debug)]
 struct State {
-    learned: Learned,
+    /// Shared with those who read it; what changes it has a copy of its own.
+    learned: Arc<Learned>,
     /// Digest of what the deep loop knows, if an adapter of it was adopted.
     adopted: Option<[u8; 32]>,
 }
@@ -105,13 +110,24 @@ impl State {
         to.take()
     }
 
+    /// What is known before anything was taught.
+    fn empty(options: LearnOptions, setup: &Setup) -> Result<State, SonaError> {
+        let learned = Learned::new(Arc::clone(&setup.calibration), options, setup.isa)?;
+        Ok(State { learned: Arc::new(learned), adopted: None })
+    }
+
+    /// What is known, to be changed.
+    fn learned_mut(&mut self) -> &mut Learned {
+        Arc::make_mut(&mut self.learned)
+    }
+
     fn from_bytes(bytes: &[u8], setup: &Setup) -> Result<State, SonaError> {
         let mut from = Reader::of(bytes, MAGIC, "state of a tenant")?;
         let options = read_options(&mut from)?;
         let (has_adopted, digest) = (from.u8()? == 1, from.array()?);
         let learned = Learned::restore(from.part()?, Arc::clone(&setup.calibration), options, setup.isa)?;
         from.end()?;
-        Ok(State { learned, adopted: has_adopted.then_some(digest) })
+        Ok(State { learned: Arc::new(learned), adopted: has_adopted.then_some(digest) })
     }
 }
 
@@ -184,8 +200,7 @@ impl History {
     ) -> Result<History, SonaError> {
         let tenant = tenant.as_bytes().to_vec();
         let calibration = *blake3::hash(&setup.calibration.snapshot()).as_bytes();
-        let learned = Learned::new(Arc::clone(&setup.calibration), setup.options, setup.isa)?;
-        let state = State { learned, adopted: None };
+        let state = State::empty(setup.options, &setup)?;
         let (head, generations, last) = {
             let snapshot = store.snapshot()?;
             let head = snapshot.get(HEADS, &tenant, HEAD)?.map(|bytes| Head::from_bytes(&bytes)).transpose()?;
@@ -206,7 +221,10 @@ impl History {
             change.put(HEADS, &history.tenant, HEAD, &history.head.to_bytes())?;
             change.commit()?;
         } else {
-            history.state = history.state_of(history.head.parent, Some(next_item), None, reading)?;
+            history.state = match history.kept()? {
+                Some((end, state)) => history.state_behind(end, state, reading)?,
+                None => history.state_of(history.head.parent, Some(next_item), None, reading)?,
+            };
             if *history.state.learned.options() != options {
                 history.log_and(Record::new(now_ms(), Item::Configured(options)), |l| l.configure(options))?;
             }
@@ -217,6 +235,32 @@ impl History {
     /// Returns what is known.
     pub fn learned(&self) -> &Learned {
         &self.state.learned
+    }
+
+    /// Returns what is known now, for those who read it while it changes: to them it stays what it is.
+    pub fn known(&self) -> Arc<Learned> {
+        Arc::clone(&self.state.learned)
+    }
+
+    /// Returns what was known at a generation, or before anything was taught with 0.
+    ///
+    /// # Errors
+    /// As [`History::rollback`].
+    pub fn at(&self, number: u64, reading: &mut dyn Reading) -> Result<Arc<Learned>, SonaError> {
+        if number > 0 {
+            self.generation_of(number)?;
+        }
+        Ok(self.state_of(number, None, None, reading)?.learned)
+    }
+
+    /// Returns the id of the first item since the last generation.
+    pub fn first_item(&self) -> u64 {
+        self.head.first
+    }
+
+    /// Returns the id that the next item will have.
+    pub fn next_item(&self) -> u64 {
+        self.next_item
     }
 
     /// Returns the number of the generation that what is known came from; 0 is the model alone.
@@ -260,6 +304,15 @@ impl History {
         self.log_and(record, take_in).map(Some)
     }
 
+    /// Holds a text back, for the gate: nothing is learned of it. Returns the item's id.
+    ///
+    /// # Errors
+    /// It is no passage, or it cannot be written.
+    pub fn hold(&mut self, passage: Passage) -> Result<u64, SonaError> {
+        passage.check()?;
+        self.log_and(Record::new(now_ms(), Item::Held { passage }), |_| Ok(()))
+    }
+
     /// Reads a document and learns it, with steps on the way if [`Passage::n_step`] says so; returns the item's id.
     ///
     /// # Errors
@@ -270,6 +323,26 @@ impl History {
         let passage = Passage { n_step: passage.n_step.max(1), ..passage };
         let record = Record::new(now_ms(), Item::Read { passage: passage.clone(), quality });
         self.log_and(record, |learned| rebuild::study(&passage, quality, learned, reading))
+    }
+
+    /// Takes in what somebody taught, and lets the gate rehearse behind what was read; returns the item's id, `None` where nothing was
+    /// to be learned of it.
+    ///
+    /// # Errors
+    /// As [`History::take_in`], [`History::tell`] and [`History::reject`].
+    pub fn take(&mut self, taught: Taught) -> Result<Option<u64>, SonaError> {
+        match taught {
+            Taught::Read { notes, passage, quality } => {
+                let id = self.take_in(*notes, passage, quality)?;
+                if id.is_some() {
+                    self.rehearse(usize::MAX)?;
+                }
+                Ok(id)
+            }
+            Taught::Held { passage } => self.hold(passage).map(Some),
+            Taught::Rejected { names, notes } => self.reject(&names, &notes),
+            Taught::Told { names, hidden, answer, verdict } => self.tell(&names, &hidden, &answer, verdict).map(Some),
+        }
     }
 
     /// Remembers a correction as [`Learned::tell`]; returns the item's id.
@@ -346,14 +419,14 @@ impl History {
         let id = self.next_item;
         // Corrections and options are refused before they change anything; a document may fail on the way.
         self.is_sound = !matches!(&record.item, Item::Read { .. });
-        apply(&mut self.state.learned)?;
+        apply(self.state.learned_mut())?;
         self.is_sound = false;
         let mut change = self.store.begin(Durability::Durable)?;
         change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
         change.commit()?;
         self.is_sound = true;
         self.next_item = id + 1;
-        self.state.learned.set_version(id);
+        self.state.learned_mut().set_version(id);
         Ok(id)
     }
 
@@ -369,6 +442,10 @@ impl History {
     /// # Errors
     /// If it cannot be written.
     pub fn publish(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
+        self.publish_as(why, figures, false)
+    }
+
+    fn publish_as(&mut self, why: &str, figures: &[(String, f64)], is_oldest: bool) -> Result<u64, SonaError> {
         self.check_sound()?;
         let number = self.generations.last().map_or(0, |last| last.number) + 1;
         let generation = Generation {
@@ -380,7 +457,7 @@ impl History {
             first: self.head.first,
             end: self.next_item,
             adopted: self.state.adopted,
-            is_oldest: false,
+            is_oldest,
             has_state: true,
         };
         let head = Head { parent: number, first: self.next_item, ..self.head.clone() };
@@ -408,7 +485,7 @@ impl History {
             let line = format!("the log before generation {} was let go; forget the tenant instead", oldest.number);
             return Err(SonaError::new(SonaErrorKind::Limit, line));
         }
-        if self.has_effect_since()? {
+        if self.has_news()? {
             self.publish(&format!("before going back to {number}"), &[])?;
             // A place may have been made for it.
             if number > 0 {
@@ -422,11 +499,12 @@ impl History {
         let record = Record::new(now_ms(), Item::RolledBack { generation: number });
         change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
         change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
+        self.drop_kept(&mut *change)?;
         change.commit()?;
         let last = self.generations.iter().find(|generation| generation.number == number);
         self.gone.push(last.map_or(1, |generation| generation.end)..id);
         (self.head, self.state, self.next_item) = (head, state, id + 1);
-        self.state.learned.set_version(id);
+        self.state.learned_mut().set_version(id);
         Ok(())
     }
 
@@ -443,7 +521,7 @@ impl History {
         let goes = |item: &Item| !matches!(item, Item::Told { .. } | Item::Configured(_)) && item.has_effect();
         let items: Vec<u64> = records.iter().filter(|(_, record)| goes(&record.item)).map(|(id, _)| *id).collect();
         let event = Item::Discarded { why: judgement.why.clone(), figures: judgement.figures() };
-        self.take_back(&items, event, reading)?;
+        self.take_back(&items, vec![event], reading)?;
         Ok(None)
     }
 
@@ -455,88 +533,12 @@ impl History {
         self.log_and(Record::new(now_ms(), Item::Consolidated(how)), |learned| learned.consolidate(&how))
     }
 
-    /// Takes one item back: what is known then, now and in every generation that had it, is what would be known if it had
-    /// never been.
-    ///
-    /// # Errors
-    /// There is no such item, it was let go or taught nothing, the model cannot read the others again, or it cannot be written.
-    pub fn undo(&mut self, item: u64, reading: &mut dyn Reading) -> Result<(), SonaError> {
-        let record = self.store.snapshot()?.get(ITEMS, &self.tenant, &item.to_be_bytes())?;
-        match record.map(|bytes| Record::from_bytes(&bytes)).transpose()? {
-            Some(record) if record.item.has_effect() => {}
-            Some(_) => {
-                return Err(SonaError::new(SonaErrorKind::Value, format!("item {item} taught nothing that is left")));
-            }
-            None => return Err(self.missing(item)),
-        }
-        self.take_back(&[item], Item::TookBack { item }, reading)
-    }
-
-    /// Takes items back, with what was adopted of them, and says so in the log.
-    fn take_back(&mut self, items: &[u64], event: Item, reading: &mut dyn Reading) -> Result<(), SonaError> {
-        self.check_sound()?;
-        let mut items = items.to_vec();
-        for (id, record) in self.adoptions()? {
-            if let Item::Adopted { sources, .. } = &record.item
-                && sources.iter().any(|source| items.contains(source))
-                && !items.contains(&id)
-            {
-                items.push(id);
-            }
-        }
-        let holds = |g: &Generation| items.iter().any(|item| (g.first..g.end).contains(item));
-        let affected: Vec<u64> =
-            self.generations.iter().map(|g| g.number).filter(|&n| self.chain(n).any(holds)).collect();
-        let is_known = items.iter().any(|&item| item >= self.head.first) || affected.contains(&self.head.parent);
-        let state = match is_known {
-            true => Some(self.state_of(self.head.parent, Some(self.next_item), Some((&items, &affected)), reading)?),
-            false => None,
-        };
-        let id = self.next_item;
-        let undone = Record::new(now_ms(), Item::Undone).to_bytes();
-        let mut change = self.store.begin(Durability::Durable)?;
-        for item in &items {
-            change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &undone)?;
-        }
-        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &Record::new(now_ms(), event).to_bytes())?;
-        for &number in &affected {
-            generation::remove_state(&mut *change, &self.tenant, number)?;
-            let generation = Generation { has_state: false, adopted: None, ..self.generation_of(number)?.clone() };
-            generation.put(&mut *change, &self.tenant)?;
-        }
-        change.commit()?;
-        let is_affected = |g: &&mut Generation| affected.contains(&g.number);
-        self.generations.iter_mut().filter(is_affected).for_each(|g| (g.has_state, g.adopted) = (false, None));
-        self.gone.extend(items.iter().min().map(|&item| item..id));
-        self.next_item = id + 1;
-        if let Some(state) = state {
-            self.state = state;
-        }
-        self.state.learned.set_version(id);
-        self.drop_adapters()
-    }
-
     /// Returns the newest `n` items with ids below `before`, newest first, each with its time in Unix milliseconds.
     ///
     /// # Errors
     /// If the store cannot be read.
     pub fn items(&self, before: u64, n: usize) -> Result<Vec<(u64, u64, Item)>, SonaError> {
         items(self.store.as_ref(), &self.tenant, before, n)
-    }
-
-    fn missing(&self, item: u64) -> SonaError {
-        let oldest = self.generations.iter().find(|generation| generation.is_oldest);
-        match oldest.filter(|oldest| item < oldest.end && item > 0) {
-            Some(oldest) => {
-                let line = format!(
-                    "item {item} was let go with the log up to {}, so it cannot be undone; go back to an older \
-                     generation, or forget the tenant",
-                    oldest.end - 1
-                );
-                SonaError::new(SonaErrorKind::Limit, line)
-            }
-            None => SonaError::new(SonaErrorKind::Value, format!("there is no item {item}")),
-        }
     }
 
     fn generation_of(&self, number: u64) -> Result<&Generation, SonaError> {
@@ -556,8 +558,11 @@ impl History {
         })
     }
 
-    /// Whether something was taught since the last generation.
-    fn has_effect_since(&self) -> Result<bool, SonaError> {
+    /// Returns whether something was taught since the last generation.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn has_news(&self) -> Result<bool, SonaError> {
         let mut has_effect = false;
         let first = self.head.first.to_be_bytes();
         self.store.snapshot()?.scan(ITEMS, &Scan::all(&self.tenant).between(&first, None), &mut |_, bytes| {
@@ -602,21 +607,17 @@ impl History {
                 let bytes = generation::state(&*snapshot, &self.tenant, generation.number)?;
                 let mut state = State::from_bytes(&bytes, &self.setup)
                     .map_err(|error| error.within(format_args!("generation {}", generation.number)))?;
-                state.learned.set_version(generation.last());
+                state.learned_mut().set_version(generation.last());
                 state
             }
             None if self.chain(number).last().is_some_and(|first| first.parent != 0) => {
                 return Err(invalid(format!("the generations before {number} are missing")));
             }
-            None => {
-                let calibration = Arc::clone(&self.setup.calibration);
-                let learned = Learned::new(calibration, self.head.options, self.setup.isa)?;
-                State { learned, adopted: None }
-            }
+            None => State::empty(self.head.options, &self.setup)?,
         };
         drop(snapshot);
         rebuild::play(&mut state, &items, &|digest| self.deep_of(digest), reading)?;
-        tail.inspect(|end| state.learned.set_version(end - 1));
+        tail.inspect(|end| state.learned_mut().set_version(end - 1));
         Ok(state)
     }
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::{Isa, softmax};
+use ruvllm_kernels::softmax;
 use ruvllm_lora::micro::{HeadRows, MicroLora};
 
 use super::State;
@@ -41,6 +41,11 @@ pub trait Reading {
 
     /// Returns what gives rows of the output head.
     fn head(&self) -> &dyn HeadRows;
+
+    /// Hears how a token was predicted with all that is known: `[n_vocab]`. For whoever wants to say how well a text was read.
+    fn predicted(&mut self, token: u32, logits: &[f32]) {
+        let _ = (token, logits);
+    }
 }
 
 /// Reads a piece of a passage into its notes, as it was read when it was served.
@@ -51,7 +56,7 @@ pub(super) fn read(
     notes: &mut Notes,
     reading: &mut dyn Reading,
 ) -> Result<(), SonaError> {
-    let softmax = softmax::pick(Isa::best());
+    let softmax = softmax::pick(learned.isa());
     let only_read = range.start..range.end.min(passage.n_read);
     only_read.for_each(|at| notes.read(passage.tokens[at]));
     notes.begin(learned);
@@ -76,12 +81,16 @@ pub(super) fn read(
         }
         for (at, row) in piece.clone().zip(&mut rows) {
             let token = passage.tokens[at];
+            if at == passage.n_remembered {
+                passage.asked.iter().for_each(|names| notes.ask(names.clone()));
+            }
+            if passage.is_skipped(at) {
+                notes.read(token);
+                continue;
+            }
             if at < passage.n_remembered {
                 notes.remember(learned, &row.hidden, token);
                 continue;
-            }
-            if at == passage.n_remembered {
-                passage.asked.iter().for_each(|names| notes.ask(names.clone()));
             }
             let Some(&logit) = row.logits.get(token as usize) else {
                 let line = format!("token {token} of a model with {}; is it the same model", row.logits.len());
@@ -89,6 +98,7 @@ pub(super) fn read(
             };
             let log_p = logit - softmax.log_sum_exp(&row.logits) as f32;
             notes.adjust(learned, &row.hidden, &mut row.logits);
+            reading.predicted(token, &row.logits);
             notes.accept(learned, token, log_p, reading.head());
         }
         rest.start = piece.end;
@@ -122,6 +132,49 @@ pub(super) fn study(
     }
     learned.take_in(notes, quality);
     Ok(())
+}
+
+/// Returns how badly each predicted token of a passage is predicted with what is known, in nats; nothing is learned.
+///
+/// # Errors
+/// The model cannot read it.
+pub fn losses(passage: &Passage, learned: &Learned, reading: &mut dyn Reading) -> Result<Vec<f32>, SonaError> {
+    passage.check()?;
+    let mut listener = Listener { reading, isa: learned.isa(), losses: Vec::new() };
+    read(passage, 0..passage.tokens.len(), learned, &mut Notes::default(), &mut listener)?;
+    Ok(listener.losses)
+}
+
+/// Listens to how tokens are predicted.
+struct Listener<'a> {
+    reading: &'a mut dyn Reading,
+    isa: ruvllm_kernels::Isa,
+    losses: Vec<f32>,
+}
+
+impl Reading for Listener<'_> {
+    fn read(
+        &mut self,
+        passage: &Passage,
+        range: Range<usize>,
+        micro: Option<&MicroLora>,
+        each: &mut Each<'_>,
+    ) -> Result<(), SonaError> {
+        self.reading.read(passage, range, micro, each)
+    }
+
+    fn adopt(&mut self, deep: Option<&[u8]>) -> Result<(), SonaError> {
+        self.reading.adopt(deep)
+    }
+
+    fn head(&self) -> &dyn HeadRows {
+        self.reading.head()
+    }
+
+    fn predicted(&mut self, token: u32, logits: &[f32]) {
+        self.losses.push(softmax::pick(self.isa).log_sum_exp(logits) as f32 - logits[token as usize]);
+        self.reading.predicted(token, logits);
+    }
 }
 
 /// A piece of a passage that was read of one version.
@@ -166,8 +219,8 @@ pub(super) fn play(
             reading.adopt(Some(&deep(digest)?))?;
             state.adopted = Some(*digest);
         }
-        apply(&mut state.learned, record, open[i].take(), reading)?;
-        state.learned.set_version(*id);
+        apply(state.learned_mut(), record, open[i].take(), reading)?;
+        state.learned_mut().set_version(*id);
     }
     Ok(())
 }
@@ -191,6 +244,7 @@ fn apply(
         Item::Consolidated(how) => learned.consolidate(how)?,
         Item::Adopted { .. }
         | Item::Discarded { .. }
+        | Item::Held { .. }
         | Item::RolledBack { .. }
         | Item::TookBack { .. }
         | Item::Undone => {}

@@ -1,0 +1,285 @@
+//! The model reads again what is to be played again, wherever it runs.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use ruvllm_kernels::softmax;
+use ruvllm_lora::micro::{HeadRows, MicroLora};
+use ruvllm_sona::history::{Each, Passage, Reading};
+use ruvllm_sona::{SonaError, SonaErrorKind};
+
+use super::Shared;
+use crate::backend::{LlmBackend, Segment, SeqId};
+use crate::engine::Engine;
+use crate::model::LogitRows;
+use crate::service::Service;
+use crate::{EngineError, ErrorKind, Scope};
+
+/// Something to compute with a model.
+pub type Work = Box<dyn FnOnce(&mut dyn LlmBackend) + Send>;
+
+/// Where a model runs: this thread, or one that also serves others.
+pub trait Passes {
+    /// Has `work` done, and returns when it is.
+    ///
+    /// # Errors
+    /// The thread that owns the model has ended.
+    fn pass(&mut self, work: Work) -> Result<(), EngineError>;
+
+    /// Returns whether nobody else uses the model meanwhile, so that sequences may stay open from one piece of work to the next.
+    fn is_alone(&self) -> bool;
+}
+
+impl Passes for Engine {
+    fn pass(&mut self, work: Work) -> Result<(), EngineError> {
+        work(&mut self.backend);
+        Ok(())
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+}
+
+/// Between two steps of those that write.
+impl Passes for Service {
+    fn pass(&mut self, work: Work) -> Result<(), EngineError> {
+        self.run(work)
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+}
+
+/// Hears how many tokens were read, and says whether to go on.
+pub type Watch<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
+
+/// How texts were read, in sums over the tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ReadSums {
+    /// Tokens that were predicted.
+    pub n_tokens: usize,
+    /// Nats by the model alone.
+    pub model: f64,
+    /// Nats with what was learned up to each token.
+    pub learned: f64,
+}
+
+/// Passages are read by this model.
+pub(super) struct Reader<'a> {
+    passes: &'a mut dyn Passes,
+    shared: Arc<Shared>,
+    /// What is computed here is found again here only: that a text was read again must change no request.
+    scope: Scope,
+    /// A sequence that goes on, and its tokens.
+    open: Option<(SeqId, Vec<u32>)>,
+    watch: &'a mut Watch<'a>,
+    /// Whether the model alone is asked as well.
+    compares: bool,
+    pub sums: ReadSums,
+    /// What went wrong here.
+    error: Option<EngineError>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        passes: &'a mut dyn Passes,
+        (shared, name): (&Arc<Shared>, &str),
+        watch: &'a mut Watch<'a>,
+        compares: bool,
+    ) -> Reader<'a> {
+        let hash = blake3::hash(format!("what tenant {name} reads again").as_bytes());
+        let tenant = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
+        let scope = Scope::from(tenant);
+        let (shared, sums) = (Arc::clone(shared), ReadSums::default());
+        Reader { passes, shared, scope, open: None, watch, compares, sums, error: None }
+    }
+
+    /// Returns the error as whoever caused it said it.
+    pub(super) fn told(&mut self, error: SonaError) -> EngineError {
+        self.error.take().unwrap_or_else(|| error.into())
+    }
+
+    /// Computes what a piece of a passage follows.
+    fn rows(&mut self, wanted: Wanted) -> Result<Rows, EngineError> {
+        if self.passes.is_alone() {
+            let (sender, receiver) = sync_channel(1);
+            let (open, n_before) = (self.open.take(), wanted.range.start - 1);
+            let is_behind = |known: &[u32]| known.len() <= n_before && wanted.tokens.starts_with(known);
+            let (go_on, other) = match open {
+                Some((seq, known)) if !is_behind(&known) => (None, Some(seq)),
+                open => (open, None),
+            };
+            self.passes.pass(Box::new(move |backend| {
+                other.into_iter().for_each(|seq| backend.free_sequence(seq));
+                drop(sender.send(wanted.go_on(backend, go_on)));
+            }))?;
+            let (rows, open) = receiver.recv().map_err(|_| lost())??;
+            self.open = Some(open);
+            return Ok(rows);
+        }
+        let (sender, receiver) = sync_channel(1);
+        let scope = self.scope.clone();
+        self.passes.pass(Box::new(move |backend| drop(sender.send(wanted.read(backend, &scope)))))?;
+        receiver.recv().map_err(|_| lost())?
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        if let Some((seq, _)) = self.open.take() {
+            // A model that has ended has no sequences.
+            let _ = self.passes.pass(Box::new(move |backend| backend.free_sequence(seq)));
+        }
+    }
+}
+
+fn lost() -> EngineError {
+    EngineError::new(ErrorKind::Stopped, "the model ended while it read")
+}
+
+impl Reading for Reader<'_> {
+    fn read(
+        &mut self,
+        passage: &Passage,
+        range: Range<usize>,
+        micro: Option<&MicroLora>,
+        each: &mut Each<'_>,
+    ) -> Result<(), SonaError> {
+        let wanted = Wanted {
+            tokens: passage.tokens[..range.end].to_vec(),
+            n_remembered: passage.n_remembered.clamp(range.start, range.end),
+            range: range.clone(),
+            micro: micro.cloned(),
+            compares: self.compares,
+        };
+        let rows = match (self.watch)(range.len()) {
+            ControlFlow::Break(()) => Err(EngineError::new(ErrorKind::Cancelled, "stopped")),
+            ControlFlow::Continue(()) => self.rows(wanted),
+        };
+        let mut rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => {
+                let line = SonaError::new(SonaErrorKind::Io, format!("the model cannot read it again: {error}"));
+                self.error = Some(error);
+                return Err(line);
+            }
+        };
+        let (n_embd, n_remembered) = (rows.hidden.len() / range.len(), range.len() - rows.logits.len());
+        let softmax = softmax::pick(self.shared.isa);
+        for (alone, &token) in rows.alone.iter().zip(&passage.tokens[range.start + n_remembered..]) {
+            self.sums.model += softmax.log_sum_exp(alone) - f64::from(alone[token as usize]);
+        }
+        let logits = std::iter::repeat_with(Vec::new).take(n_remembered).chain(std::mem::take(&mut rows.logits));
+        for ((at, hidden), mut logits) in range.clone().zip(rows.hidden.chunks_exact(n_embd)).zip(logits) {
+            each(at, hidden, &mut logits);
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, deep: Option<&[u8]>) -> Result<(), SonaError> {
+        match deep {
+            None => Ok(()),
+            Some(_) => {
+                let line = "an adapter of the deep loop is part of what was learned; go back to a generation before it";
+                Err(SonaError::new(SonaErrorKind::Shape, line))
+            }
+        }
+    }
+
+    fn head(&self) -> &dyn HeadRows {
+        &*self.shared
+    }
+
+    fn predicted(&mut self, token: u32, logits: &[f32]) {
+        if self.compares {
+            let log_sum = softmax::pick(self.shared.isa).log_sum_exp(logits);
+            self.sums.learned += log_sum - f64::from(logits[token as usize]);
+            self.sums.n_tokens += 1;
+        }
+    }
+}
+
+/// A piece of a passage, to be computed.
+struct Wanted {
+    /// Up to its end.
+    tokens: Vec<u32>,
+    /// The places whose predecessors' states are wanted, and from which on their logits are.
+    range: Range<usize>,
+    n_remembered: usize,
+    micro: Option<MicroLora>,
+    compares: bool,
+}
+
+/// What was computed.
+struct Rows {
+    /// `[range.len(), n_embd]`.
+    hidden: Vec<f32>,
+    /// Of the predicted ones, behind the MicroLoRA: `[n_vocab]` each.
+    logits: Vec<Vec<f32>>,
+    /// The same without it, if somebody compares.
+    alone: Vec<Vec<f32>>,
+}
+
+impl Wanted {
+    /// Goes on with a sequence, or opens one; it stays open.
+    fn go_on(
+        self,
+        backend: &mut dyn LlmBackend,
+        open: Option<(SeqId, Vec<u32>)>,
+    ) -> Result<(Rows, (SeqId, Vec<u32>)), EngineError> {
+        let (seq, n_known) = match open {
+            Some((seq, known)) => (seq, known.len()),
+            None => (backend.new_sequence()?, 0),
+        };
+        match self.compute(backend, seq, n_known) {
+            Ok(rows) => {
+                let mut known = self.tokens;
+                known.pop();
+                Ok((rows, (seq, known)))
+            }
+            Err(error) => {
+                backend.free_sequence(seq);
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a sequence with what is known of the tokens, and closes it.
+    fn read(self, backend: &mut dyn LlmBackend, scope: &Scope) -> Result<Rows, EngineError> {
+        let (seq, n_known) = backend.sequence_with_prefix(&self.tokens[..self.range.start], scope)?;
+        let rows = self.compute(backend, seq, n_known);
+        backend.free_sequence(seq);
+        rows
+    }
+
+    fn compute(&self, backend: &mut dyn LlmBackend, seq: SeqId, n_known: usize) -> Result<Rows, EngineError> {
+        let (n_embd, n_vocab) = (backend.info().n_embd, backend.info().n_vocab);
+        // The state before a token is that of the one before it.
+        let (first, last) = (self.range.start - 1, self.range.end - 1);
+        if n_known < first {
+            let before = Segment { seq, tokens: &self.tokens[n_known..first], logits: LogitRows::None };
+            backend.forward(&[before])?;
+        }
+        let n_predicted = self.range.end - self.n_remembered;
+        let n_logits = if self.micro.is_none() || self.compares { n_predicted } else { 0 };
+        let logits = LogitRows::TailOfStates(n_logits);
+        let states = backend.forward_states(&[Segment { seq, tokens: &self.tokens[first..last], logits }])?;
+        let split = |logits: &[f32]| -> Vec<Vec<f32>> { logits.chunks_exact(n_vocab).map(<[f32]>::to_vec).collect() };
+        let (hidden, alone) = (states.hidden.to_vec(), split(states.logits));
+        let logits = match &self.micro {
+            None if !self.compares => return Ok(Rows { hidden, logits: alone, alone: Vec::new() }),
+            None => alone.clone(),
+            Some(micro) => {
+                let mut changed = hidden[hidden.len() - n_predicted * n_embd..].to_vec();
+                changed.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
+                let mut logits = Vec::new();
+                backend.logits_of(&changed, &mut logits)?;
+                split(&logits)
+            }
+        };
+        Ok(Rows { hidden, logits, alone: if self.compares { alone } else { Vec::new() } })
+    }
+}

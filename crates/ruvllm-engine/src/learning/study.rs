@@ -1,0 +1,87 @@
+//! Documents as passages: what of a text is learned at once, and what is only read before it.
+
+use std::ops::ControlFlow;
+
+use ruvllm_sona::history::Passage;
+
+use super::course::WindowOptions;
+use super::reading::ReadSums;
+use super::tenant::Tenant;
+use crate::engine::Engine;
+use crate::{EngineError, ErrorKind};
+
+/// Tokens that are learned together: until then memory has none of them.
+const N_REQUEST: usize = 512;
+
+/// Tokens between steps of the gate, and of a MicroLoRA that takes no steps of its own size.
+const N_STEP: usize = 32;
+
+impl Engine {
+    /// Reads a document and has a tenant learn it, piece by piece; returns how it was read. Each piece is an item of the tenant's
+    /// log. `watch` hears how many tokens were read; where it breaks off, what was read of the document is taken back.
+    ///
+    /// # Errors
+    /// The context is too short, `watch` breaks off, or it cannot be written.
+    pub fn study(
+        &mut self,
+        tenant: &Tenant,
+        tokens: &[u32],
+        watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<ReadSums, EngineError> {
+        let passages = self.passages(tokens, &WindowOptions::default(), tenant.n_step())?;
+        tenant.settle();
+        let (first, mut sums) = (tenant.stats().version + 1, ReadSums::default());
+        for passage in passages {
+            // Between passages, where what is known is what the log says.
+            let mut goes_on = ControlFlow::Continue(());
+            let read = tenant.study(self, passage, &mut |n| {
+                goes_on = watch(n);
+                ControlFlow::Continue(())
+            })?;
+            sums.n_tokens += read.n_tokens;
+            sums.model += read.model;
+            sums.learned += read.learned;
+            if goes_on.is_break() {
+                tenant.discard_since(self, first, "the document was not read to its end")?;
+                return Err(EngineError::new(ErrorKind::Cancelled, "stopped; nothing was kept"));
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Cuts a document into passages that are read one after another: windows that overlap, each with the model's first token before it.
+    fn passages(&self, tokens: &[u32], windows: &WindowOptions, n_step: usize) -> Result<Vec<Passage>, EngineError> {
+        let n_window = windows.n_window.min(self.info().n_ctx);
+        let n_stride = windows.n_stride.min(n_window * 2 / 3);
+        if n_stride == 0 {
+            let line = format!("a context of {n_window} tokens is too short to read documents; choose at least 2");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        let Some(&first) = tokens.first() else { return Ok(Vec::new()) };
+        // A model without a first token of its own begins with the text's, which nothing predicts then.
+        let start = self.tokenizer()?.bos_to_add().or(self.tokenizer()?.bos()).unwrap_or(first);
+        let mut passages = Vec::new();
+        let (mut from, mut n_shown) = (0, 0);
+        while n_shown < tokens.len() {
+            // One more than the window: the last is only predicted.
+            let end = (from + n_window).min(tokens.len());
+            let mut at = n_shown;
+            while at < end {
+                let to = (at + N_REQUEST).min(end);
+                let n_read = 1 + at - from;
+                let tokens = [&[start], &tokens[from..to]].concat();
+                passages.push(Passage { tokens, n_read, n_remembered: n_read, n_step, ..Passage::default() });
+                at = to;
+            }
+            (n_shown, from) = (end, from + n_stride);
+        }
+        Ok(passages)
+    }
+}
+
+impl Tenant {
+    /// Returns after how many tokens of a document a step is taken.
+    fn n_step(&self) -> usize {
+        self.shared.options.learn.micro.map_or(N_STEP, |micro| micro.n_tokens)
+    }
+}
