@@ -145,6 +145,11 @@ impl Answer {
         &self.context
     }
 
+    /// Returns how many guesses there were so far, and how many were right.
+    pub(crate) fn guesses(&self) -> (usize, usize) {
+        self.guesses
+    }
+
     /// Returns how many guesses there are.
     pub(crate) fn n_guessed(&self) -> usize {
         self.n_guessed
@@ -486,6 +491,7 @@ impl Answer {
             logprobs: std::mem::take(&mut self.logprobs),
             finish_reason: self.finish.unwrap_or(unfinished),
             stopped_by: self.stop.matched().map(str::to_owned),
+            choices: String::new(),
         }
     }
 }

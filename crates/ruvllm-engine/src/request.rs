@@ -144,6 +144,8 @@ pub struct GenerationSummary {
     pub finish_reason: FinishReason,
     /// The stop string that ended it, if one did.
     pub stopped_by: Option<String>,
+    /// How it was computed and why, if an optimiser chose that; empty without one.
+    pub choices: String,
     /// How long it took.
     pub timings: Timings,
 }
