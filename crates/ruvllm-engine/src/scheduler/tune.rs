@@ -21,9 +21,11 @@ impl Scheduler<'_> {
         self.optimiser = Some(optimiser);
     }
 
-    /// Returns the optimiser, if there is one, to look at.
-    pub fn optimiser(&self) -> Option<&Optimiser> {
-        self.optimiser.as_ref()
+    /// Takes the optimiser out, with what it has learned; steps are filled by the default again.
+    pub fn take_optimiser(&mut self) -> Option<Optimiser> {
+        let optimiser = self.optimiser.take();
+        optimiser.iter().for_each(|optimiser| self.options.clone_from(optimiser.fixed()));
+        optimiser
     }
 
     /// Chooses the options of the step. Where somebody reads a prompt there is nothing to choose.
