@@ -56,7 +56,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [model, document, only @ ..] = &args[..] else {
         return Err("usage: optimise MODEL.gguf DOCUMENT.txt [--rounds N] [--all] [--out FILE.json] [chat|…]…".into());
     };
-    let load = LoadOptions { n_ctx: Some(4096), n_seq_max: SEQUENCES, ..LoadOptions::default() };
+    // Without a prefix cache: who comes second would find the prompt computed.
+    let (n_ctx, n_seq_max, prefix_cache) = (Some(4096), SEQUENCES, false);
+    let load = LoadOptions { n_ctx, n_seq_max, prefix_cache, ..LoadOptions::default() };
     let mut engine = Engine::load(model.as_ref(), &load, &mut |_| {})?;
     let document = engine.tokenizer()?.encode(&std::fs::read_to_string(document)?, EncodeOptions::default())?;
     let mut workloads = Vec::new();
@@ -69,7 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut variants = variants(is_all);
             let mut choices = String::new();
             for i in 0..n_rounds {
-                choices = play(&mut engine, &round(&engine, &document, i)?, i, &mut variants)?;
+                let requests = round(&engine, &document, i)?;
+                choices = play(&mut engine, &requests, i, &mut variants)?;
                 eprintln!("{name}: round {} of {n_rounds}: {}", i + 1, shares(&variants));
             }
             workloads.push((name, variants, choices));
