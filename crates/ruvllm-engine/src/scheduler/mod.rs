@@ -172,8 +172,14 @@ impl<'a> Scheduler<'a> {
     ///
     /// # Errors
     /// The prompt is empty or too long, or an option is out of range.
-    pub fn submit(&mut self, request: GenerateRequest) -> Result<RequestId, EngineError> {
-        let task = Task::new(self.next_id, self.backend, request)?;
+    pub fn submit(&mut self, mut request: GenerateRequest) -> Result<RequestId, EngineError> {
+        let chosen = match (&mut self.optimiser, request.kv) {
+            (Some(optimiser), None) => optimiser.choose_kv(request.prompt.len()),
+            _ => None,
+        };
+        request.kv = request.kv.or(chosen.map(|(policy, _)| policy));
+        let mut task = Task::new(self.next_id, self.backend, request)?;
+        task.kv = chosen.map(|(_, choice)| choice);
         self.next_id += 1;
         let id = task.id;
         let others = self.running.iter().chain(&self.waiting);
@@ -191,7 +197,9 @@ impl<'a> Scheduler<'a> {
         self.plan();
         self.guess();
         self.reserve();
+        let of_kv = self.watch_kv();
         self.compute(&mut events);
+        self.learn_kv(of_kv);
         self.learn(tuned, &events);
         self.end(&mut events);
         events
@@ -255,7 +263,7 @@ impl<'a> Scheduler<'a> {
                 *n_ended += 1;
                 let mut result = task.take_result();
                 if let (Ok(summary), Some(optimiser)) = (&mut result, &*optimiser) {
-                    summary.choices = optimiser.describe(task.choices());
+                    summary.choices = optimiser.describe(task.choices(), task.kv);
                 }
                 events.push(Event::Done(RequestId(task.id), result));
             }

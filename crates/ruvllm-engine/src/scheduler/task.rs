@@ -8,7 +8,7 @@ use super::policy::{Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId, States};
-use crate::optimise::Choice;
+use crate::optimise::{Choice, KvChoice};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::tree::{Forks, Kept};
 
@@ -35,6 +35,8 @@ pub(super) struct Task {
     gave_way: Option<GaveWay>,
     /// What was chosen for its steps, and for how many each.
     choices: Vec<(Choice, u32)>,
+    /// What was chosen of how its keys and values are kept.
+    pub kv: Option<KvChoice>,
 }
 
 /// How a request gave way.
@@ -52,7 +54,7 @@ impl Task {
     /// As [`Answer::new`].
     pub(super) fn new(id: u64, backend: &dyn LlmBackend, request: GenerateRequest) -> Result<Task, EngineError> {
         let (answer, forks) = (Answer::new(backend, request)?, Forks::default());
-        Ok(Task { id, answer, seq: None, n_rows: 0, forks, error: None, gave_way: None, choices: Vec::new() })
+        Ok(Task { id, answer, seq: None, n_rows: 0, forks, error: None, gave_way: None, choices: Vec::new(), kv: None })
     }
 
     pub(super) fn tenant(&self) -> u64 {
@@ -200,6 +202,11 @@ impl Task {
     /// Returns how many tokens its context has.
     pub(super) fn n_context(&self) -> usize {
         self.answer.context().len()
+    }
+
+    /// Returns how many guesses it has in the step.
+    pub(super) fn n_guessed(&self) -> usize {
+        self.answer.n_guessed()
     }
 
     /// Returns how many tokens were guessed for it so far, and how many were right.

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Event, Scheduler, SchedulerStats};
-use crate::optimise::{Choice, Optimiser, Situation, StepCost};
+use crate::optimise::{Choice, KvChoice, Optimiser, Rows, Situation, StepCost};
 
 /// A step that was chosen for.
 pub(super) struct Tuned {
@@ -59,6 +59,30 @@ impl Scheduler<'_> {
         self.running.iter_mut().for_each(|task| task.note(choice));
         if let Some(optimiser) = &mut self.optimiser {
             optimiser.learn(choice, &StepCost { seconds, n_answers, n_tokens, n_guesses, n_right });
+        }
+    }
+
+    /// Returns what was chosen for all that run, if it was the same, with the step's beginning and its rows.
+    pub(super) fn watch_kv(&self) -> Option<(KvChoice, Instant, Rows)> {
+        let choice = self.running.iter().find_map(|task| task.kv)?;
+        let is_same = |kv: KvChoice| (kv.context, kv.arm) == (choice.context, choice.arm);
+        if !self.running.iter().all(|task| task.kv.is_some_and(is_same)) {
+            return None;
+        }
+        let mut rows = Rows::default();
+        for task in self.running.iter().filter(|task| task.n_rows > 0) {
+            match task.is_answering() {
+                true => rows.n_answer += task.n_rows + task.n_guessed(),
+                false => rows.n_prompt += task.n_rows,
+            }
+        }
+        Some((choice, Instant::now(), rows))
+    }
+
+    /// Tells the optimiser what such a step took.
+    pub(super) fn learn_kv(&mut self, watched: Option<(KvChoice, Instant, Rows)>) {
+        if let (Some((choice, start, rows)), Some(optimiser)) = (watched, &mut self.optimiser) {
+            optimiser.learn_kv(choice, start.elapsed().as_secs_f64(), rows);
         }
     }
 

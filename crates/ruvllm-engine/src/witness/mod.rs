@@ -189,6 +189,9 @@ impl Record {
                     (us(timings.queue_ms), us(timings.prompt_ms), us(timings.decode_ms));
                 served.latency = Latency { queue_us, prefill_us, decode_us };
                 served.policy.clone_from(&summary.choices);
+                if let Some(kv) = summary.kv {
+                    served.settings = settings::with_kv(&served.settings, kv);
+                }
                 // What was cut off from outside says nothing of the model.
                 let is_whole = matches!(summary.finish_reason, FinishReason::Stop | FinishReason::Length);
                 if let (true, Some(Scored { scorer, question, grammar })) = (is_whole, self.scored.take()) {

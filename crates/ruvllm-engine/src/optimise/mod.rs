@@ -1,13 +1,14 @@
 //! Choosing how steps are filled by what they were measured to cost: how many tokens are guessed ahead, request by request
 //! and beside others, and whether at all.
 //!
-//! What is chosen changes how fast answers are, never what they are. The choice is a [`SafeBandit`]'s: another way than the
+//! What is chosen changes how fast answers are, never what they are, with one exception that has to be allowed: how keys and
+//! values of long prompts are kept ([`Optimiser::with_kv`]). The choice is a [`SafeBandit`]'s: another way than the
 //! default is tried so seldom that it loses less than a hundredth of the time, and taken only where it was measured to be
 //! better, workload by workload. The workload is how many requests run, how long their contexts are, how often guesses
 //! were right lately and whether memory is short.
 //!
-//! What is learned is a [`NewPolicy`] of kind `speculation`, which a process that comes later begins with. An operator's
-//! policy of that kind ends the choice for its workload.
+//! What is learned is a [`NewPolicy`] of kind `speculation` or `kv`, which a process that comes later begins with. An operator's
+//! policy of such a kind ends the choice for its workload.
 //!
 //! ```
 //! use ruvllm_engine::optimise::Optimiser;
@@ -27,13 +28,18 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+mod kv;
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ruvllm_sona::policy::bandit::{Change, Why};
+use ruvllm_kvcache::KvPolicy;
+use ruvllm_sona::policy::bandit::{Change, Measured, Why};
 use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, SafeBandit, Source, Wanted};
 use serde::{Deserialize, Serialize};
 
 use crate::scheduler::SchedulerOptions;
+use kv::KvChooser;
+pub(crate) use kv::{KvChoice, Rows};
 
 /// The ways to guess beside the default: so many rows of a step, so many of a request.
 const ARMS: [Guesses; 3] = [
@@ -128,6 +134,8 @@ pub struct Optimiser {
     is_tight: bool,
     /// What was learned of workloads, in words.
     reasons: Vec<String>,
+    /// If there is anything to choose.
+    kv: Option<KvChooser>,
 }
 
 impl Optimiser {
@@ -154,7 +162,15 @@ impl Optimiser {
             n_silent: 0,
             free_bytes_max: 0,
             is_tight: false,
+            kv: None,
         }
+    }
+
+    /// Lets it choose how keys and values of requests with long prompts are kept, among `policies`, the default first. What
+    /// is not `f16` changes answers a little; the engine must be loaded for all of them
+    /// ([`LoadOptions::kv_others`](crate::LoadOptions::kv_others)).
+    pub fn with_kv(self, model: &str, policies: &[KvPolicy]) -> Optimiser {
+        Optimiser { kv: (policies.len() > 1).then(|| KvChooser::new(model, policies)), ..self }
     }
 
     /// Begins with what policies say: an operator's word is kept to, what was learned is begun with and measured on.
@@ -171,6 +187,45 @@ impl Optimiser {
                     self.reasons[i].clone_from(&policy.reason);
                 }
                 _ => {}
+            }
+        }
+        let Some(kv) = &mut self.kv else { return };
+        for (i, context) in kv.contexts.iter().enumerate() {
+            let wanted = Wanted { confidence_min: CONFIDENCE, ..Wanted::new(PolicyKind::Kv, context) };
+            let Some(policy) = policies.best(&wanted, now_ms()) else { continue };
+            let named = policy.read::<String>().ok().and_then(|name| name.parse::<KvPolicy>().ok());
+            // One that was not allowed is none.
+            let Some(arm) = kv.policies.iter().position(|known| Some(*known) == named) else { continue };
+            match policy.source {
+                Source::Operator => kv.said[i] = Some(arm),
+                Source::Learned => {
+                    kv.bandit.begin_with(context, arm);
+                    kv.reasons[i].clone_from(&policy.reason);
+                }
+                Source::Default => {}
+            }
+        }
+    }
+
+    /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none.
+    pub(crate) fn choose_kv(&mut self, n_prompt: usize) -> Option<(KvPolicy, KvChoice)> {
+        let kv = self.kv.as_mut()?;
+        let choice = kv.choose(n_prompt)?;
+        Some((kv.policies[usize::from(choice.arm)], choice))
+    }
+
+    /// Takes note of a step of requests whose keys and values are kept as was chosen in common.
+    pub(crate) fn learn_kv(&mut self, choice: KvChoice, seconds: f64, rows: Rows) {
+        let Some(kv) = &mut self.kv else { return };
+        kv.learn(choice, seconds, rows);
+        for Change { context, arm, measured } in kv.bandit.take_changes() {
+            let reason = reason_of(arm, &measured);
+            if let Some(place) = kv.contexts.iter().position(|name| *name == context) {
+                kv.reasons[place].clone_from(&reason);
+            }
+            let confidence = confidence_of(arm, &measured);
+            if let Ok(policy) = NewPolicy::new(PolicyKind::Kv, &context, &kv.policies[arm].to_string()) {
+                (self.learned)(policy.learned(confidence).because(reason).until(now_ms() + KEPT_MS));
             }
         }
     }
@@ -253,25 +308,20 @@ impl Optimiser {
     fn tell(&mut self, change: Change) {
         let Change { context, arm, measured } = change;
         let Some(place) = self.contexts.iter().position(|name| *name == context) else { return };
-        let (ratio, n) = (measured.ratio, measured.n_pairs);
         let guesses = match arm {
             0 => Guesses { guessed_rows: self.fixed.guessed_rows, guesses_max: self.fixed.guesses_max },
             arm => ARMS[arm - 1],
         };
-        let reason = match arm {
-            0 => format!("what stood in the default's place took {ratio:.2} of its time, in {n} pairs of windows"),
-            _ => format!("takes {ratio:.2} of the default's time, in {n} pairs of windows"),
-        };
+        let reason = reason_of(arm, &measured);
         self.reasons[place].clone_from(&reason);
-        // What is learned of the default is that nothing else is better: it ends what was learned before.
-        let confidence = if arm == 0 { 1.0 } else { measured.confidence.clamp(0.0, 1.0) as f32 };
+        let confidence = confidence_of(arm, &measured);
         if let Ok(policy) = NewPolicy::new(PolicyKind::Speculation, &context, &guesses) {
             (self.learned)(policy.learned(confidence).because(reason).until(now_ms() + KEPT_MS));
         }
     }
 
     /// Returns in words what was chosen for the steps of an answer, and why: what was chosen most often first.
-    pub(crate) fn describe(&self, choices: &[(Choice, u32)]) -> String {
+    pub(crate) fn describe(&self, choices: &[(Choice, u32)], kv: Option<KvChoice>) -> String {
         let mut choices = choices.to_vec();
         choices.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
         let one = |&(Choice { context, arm, why }, n): &(Choice, u32)| {
@@ -298,7 +348,8 @@ impl Optimiser {
             let workload = self.contexts[place].rsplit(": ").next().unwrap_or_default();
             format!("{what} ({why_text}{reason}; {workload}) in {n} steps")
         };
-        choices.iter().take(DESCRIBED).map(one).collect::<Vec<_>>().join("; ")
+        let of_kv = self.kv.as_ref().zip(kv).map(|(chooser, choice)| chooser.describe(choice));
+        of_kv.into_iter().chain(choices.iter().take(DESCRIBED).map(one)).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -306,6 +357,19 @@ impl std::fmt::Debug for Optimiser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Optimiser").field("fixed", &self.fixed).field("loss", &self.loss()).finish_non_exhaustive()
     }
+}
+
+fn reason_of(arm: usize, measured: &Measured) -> String {
+    let (ratio, n) = (measured.ratio, measured.n_pairs);
+    match arm {
+        0 => format!("what stood in the default's place took {ratio:.2} of its time, in {n} pairs of windows"),
+        _ => format!("takes {ratio:.2} of the default's time, in {n} pairs of windows"),
+    }
+}
+
+/// What is learned of the default is that nothing else is better: it ends what was learned before.
+fn confidence_of(arm: usize, measured: &Measured) -> f32 {
+    if arm == 0 { 1.0 } else { measured.confidence.clamp(0.0, 1.0) as f32 }
 }
 
 fn now_ms() -> u64 {

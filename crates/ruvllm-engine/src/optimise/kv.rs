@@ -1,0 +1,105 @@
+//! How keys and values of a request are kept, among the ways that an operator allowed.
+//!
+//! Unlike guesses this changes answers, a little, so it is chosen only among what was allowed. A request keeps its way; what
+//! its steps cost, prompt and answer, is compared with that of requests before and after it.
+
+use ruvllm_kvcache::KvPolicy;
+use ruvllm_sona::policy::bandit::Why;
+use ruvllm_sona::policy::{BanditOptions, SafeBandit};
+
+/// Lengths of prompts, by the least tokens of each: in shorter ones there is nothing old enough to keep otherwise.
+const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
+/// Steps of a window: about half of a request.
+const WINDOW: usize = 40;
+/// The work of a step in passes of one row: what further rows add up to the fifth, and behind it, and rows of prompts (the
+/// figures of ADR 21). It only makes steps of other sizes comparable.
+const ROW: f64 = 0.1;
+const FAR_ROW: f64 = 0.22;
+const PROMPT_ROW: f64 = 0.15;
+
+/// What was chosen for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvChoice {
+    /// Place of the workload.
+    pub context: u8,
+    pub arm: u8,
+    /// `None`: the operator says so.
+    pub why: Option<Why>,
+}
+
+/// Rows of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// Of prompts.
+    pub n_prompt: usize,
+    /// Of answers, guesses among them.
+    pub n_answer: usize,
+}
+
+impl Rows {
+    /// Returns the work in passes of one row.
+    fn work(self) -> f64 {
+        let more = self.n_answer.saturating_sub(1);
+        let pass = match self.n_answer {
+            0 => 0.0,
+            _ => 1.0 + ROW * more.min(4) as f64 + FAR_ROW * more.saturating_sub(4) as f64,
+        };
+        pass + PROMPT_ROW * self.n_prompt as f64
+    }
+}
+
+/// Chooses how keys and values are kept.
+pub(super) struct KvChooser {
+    /// The default first.
+    pub policies: Vec<KvPolicy>,
+    pub bandit: SafeBandit,
+    pub contexts: Vec<String>,
+    /// What an operator says of workloads: arms.
+    pub said: Vec<Option<usize>>,
+    pub reasons: Vec<String>,
+}
+
+impl KvChooser {
+    pub(super) fn new(model: &str, policies: &[KvPolicy]) -> KvChooser {
+        let contexts: Vec<String> = LENGTHS.iter().map(|(_, name)| format!("{model}: {name}")).collect();
+        // A request is as many steps as it is, so trying cannot end early: fewer windows decide.
+        let options = BanditOptions { n_window: WINDOW, n_pairs_min: 4, ..BanditOptions::default() };
+        KvChooser {
+            bandit: SafeBandit::new(policies.len(), options),
+            policies: policies.to_vec(),
+            said: vec![None; contexts.len()],
+            reasons: vec![String::new(); contexts.len()],
+            contexts,
+        }
+    }
+
+    /// Chooses for a request; nothing for a short one.
+    pub(super) fn choose(&mut self, n_prompt: usize) -> Option<KvChoice> {
+        let place = LENGTHS.iter().rposition(|(least, _)| n_prompt >= *least)?;
+        if let Some(arm) = self.said[place] {
+            return Some(KvChoice { context: place as u8, arm: arm as u8, why: None });
+        }
+        let (arm, why) = self.bandit.choose(&self.contexts[place], |_| true);
+        Some(KvChoice { context: place as u8, arm: arm as u8, why: Some(why) })
+    }
+
+    /// Takes note of a step of requests that have this choice in common.
+    pub(super) fn learn(&mut self, choice: KvChoice, seconds: f64, rows: Rows) {
+        if choice.why.is_some() {
+            let context = &self.contexts[usize::from(choice.context)];
+            self.bandit.learn(context, usize::from(choice.arm), seconds, rows.work());
+        }
+    }
+
+    /// Returns in words what was chosen, and why.
+    pub(super) fn describe(&self, choice: KvChoice) -> String {
+        let place = usize::from(choice.context);
+        let (policy, why) = (self.policies[usize::from(choice.arm)], choice.why.map_or("operator", Why::as_str));
+        let reason = match (choice.why, &self.reasons[place]) {
+            (Some(Why::Learned), reason) if !reason.is_empty() => format!(": {reason}"),
+            _ => String::new(),
+        };
+        let workload = self.contexts[place].rsplit(": ").next().unwrap_or_default();
+        format!("keys and values {policy} ({why}{reason}; {workload})")
+    }
+}
