@@ -6,7 +6,7 @@
 //!     [--out FILE.json] [chat|document|bursts]…
 //! ```
 //! - chat: questions one after the other, answers drawn.
-//! - document: long documents of which a passage is asked for again, one after the other.
+//! - document: a long document, and eight questions on it one after the other: half ask for a passage, half are drawn.
 //! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
 //!
 //! `--all` measures other fixed settings too; `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
@@ -25,6 +25,8 @@ use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, SamplingPara
 use serde_json::{Value, json};
 
 const SEQUENCES: usize = 8;
+/// Tokens of a long document.
+const LONG: usize = 3000;
 const QUESTIONS: [&str; 6] = [
     "Why is the sky blue?",
     "Give me three tips for a good night's sleep.",
@@ -59,10 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [model, document, only @ ..] = &args[..] else {
         return Err("usage: optimise MODEL.gguf DOCUMENT.txt [--rounds N] [--all] [--out FILE.json] [chat|…]…".into());
     };
-    // Without a prefix cache: who comes second would find the prompt computed.
-    let (n_ctx, n_seq_max, prefix_cache) = (Some(4096), SEQUENCES, false);
     let kv_others = if is_kv { vec![KvPolicy::TIERED, KvPolicy::Q8] } else { Vec::new() };
-    let load = LoadOptions { n_ctx, n_seq_max, prefix_cache, kv_others, ..LoadOptions::default() };
+    let load = LoadOptions { n_ctx: Some(4096), n_seq_max: SEQUENCES, kv_others, ..LoadOptions::default() };
     let mut engine = Engine::load(model.as_ref(), &load, &mut |_| {})?;
     let document = engine.tokenizer()?.encode(&std::fs::read_to_string(document)?, EncodeOptions::default())?;
     let mut workloads = Vec::new();
@@ -74,10 +74,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
             let mut variants = variants(is_all, is_kv);
             let mut choices = String::new();
-            for i in 0..n_rounds {
+            // The first round is not counted: memory is taken in it.
+            for i in 0..=n_rounds {
+                let is_first = i == 0;
                 let requests = round(&engine, &document, i)?;
                 choices = play(&mut engine, &requests, i, &mut variants)?;
-                eprintln!("{name}: round {} of {n_rounds}: {}", i + 1, shares(&variants));
+                if is_first {
+                    variants.iter_mut().for_each(|variant| variant.seconds.clear());
+                    continue;
+                }
+                eprintln!("{name}: round {i} of {n_rounds}: {}", shares(&variants));
             }
             workloads.push((name, variants, choices));
         }
@@ -142,9 +148,18 @@ fn passage(document: &[u32], (at, n): (usize, usize), n_begin: usize) -> Vec<u32
 }
 
 fn long_documents(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
-    let one =
-        |i: usize| vec![request(passage(document, ((3 * round + i) * 7919, 1800), 40), 320, SamplingParams::greedy())];
-    Ok((0..2).map(one).collect())
+    let at = (round * 7919) % document.len().saturating_sub(LONG).max(1);
+    let part = &document[at..(at + LONG).min(document.len())];
+    let one = |i: usize| {
+        // Passages of the document, and what comes to mind behind its last words.
+        let from = (i / 2 + 1) * part.len() / 5;
+        let (begins, sampling) = match i % 2 {
+            0 => (&part[from..(from + 40).min(part.len())], SamplingParams::greedy()),
+            _ => (&part[..8.min(part.len())], drawn(round * 8 + i)),
+        };
+        vec![request([part, begins].concat(), 128, sampling)]
+    };
+    Ok((0..8).map(one).collect())
 }
 
 fn bursts(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
@@ -155,7 +170,7 @@ fn bursts(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn E
             _ => request(passage(document, (at, 120), 0), 96, drawn(at)),
         }
     };
-    Ok((0..1).map(|_| (0..12).map(one).collect()).collect())
+    Ok(vec![(0..12).map(one).collect()])
 }
 
 /// Runs a round by each variant, whoever comes first another one each time. Returns what the optimiser says of the last
@@ -170,7 +185,9 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
         optimiser.take().into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
         for group in round {
             for request in group {
-                scheduler.submit(request.clone())?;
+                // Each finds what it has computed itself of a prompt, and nothing of others.
+                let tenant = (i * n + variant + 1) as u64;
+                scheduler.submit(GenerateRequest { tenant, ..request.clone() })?;
             }
             for (id, answer) in scheduler.run() {
                 let answer = answer?;

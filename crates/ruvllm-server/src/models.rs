@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use ruvllm_engine::learning::Learning;
 use ruvllm_engine::optimise::Optimiser;
 use ruvllm_engine::witness::Recorder;
-use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
+use ruvllm_engine::{Engine, EngineError, KvPolicy, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
 use tokio::sync::Notify;
@@ -227,12 +227,13 @@ impl Models {
     /// Starts an engine in a slot.
     fn put(&self, slot: &Slot, engine: Engine) -> Result<(), EngineError> {
         let (info, mut engine) = (engine.info().clone(), engine);
+        let kv_policies = engine.kv_policies();
         let learning = self.options.learning.clone().filter(|_| !info.is_encoder);
         let open = |options| Learning::open(&mut engine, options, &mut |_| ControlFlow::Continue(()));
         let learning = learning.map(open).transpose()?.map(OfModel::new);
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
-        let optimiser = self.options.optimise.then(|| self.optimiser(&slot.name));
+        let optimiser = self.options.optimise.then(|| self.optimiser(&slot.name, &kv_policies));
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer, optimiser };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
@@ -254,13 +255,14 @@ impl Models {
     }
 
     /// Makes what changes how a model's steps are filled. With a log it goes on from what was learned before.
-    fn optimiser(&self, model: &str) -> Optimiser {
+    fn optimiser(&self, model: &str, kv_policies: &[KvPolicy]) -> Optimiser {
         let witness = self.witness.clone();
         let learned = move |policy: NewPolicy| {
             tracing::info!(context = policy.context, value = %policy.value, reason = policy.reason, "learned");
             witness.iter().for_each(|witness| witness.learned(policy.clone()));
         };
-        let mut optimiser = Optimiser::new(model, &self.options.scheduler, Box::new(learned));
+        let optimiser = Optimiser::new(model, &self.options.scheduler, Box::new(learned));
+        let mut optimiser = optimiser.with_kv(model, kv_policies);
         self.witness.iter().for_each(|witness| optimiser.begin_with(witness.policies.as_ref()));
         optimiser
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ruvllm_engine::learning::LearningOptions;
-use ruvllm_engine::{Engine, LoadOptions};
+use ruvllm_engine::{Engine, KvPolicy, LoadOptions};
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
@@ -87,6 +87,10 @@ pub struct ServeArgs {
     /// learned is kept, and each answer's record says what was chosen and why
     #[arg(long, help_heading = "Server")]
     optimise: bool,
+    /// Ways to keep the keys and values of long prompts that --optimise may choose from beside f16: q8, tiered. Answers may
+    /// change a little by them
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', requires = "optimise", help_heading = "Server")]
+    optimise_kv: Vec<KvPolicy>,
     /// Name from 'ruvllm list', hf:..., pypi:..., or path; may be given several times: the first is loaded at once and
     /// answers requests that name none, others are loaded when they are asked for
     #[arg(short, long, value_name = "NAME|PATH", default_value = DEFAULT_MODEL, help_heading = "Model")]
@@ -233,6 +237,7 @@ impl ServeArgs {
             let path = app.store().locate(spec, true)?;
             let load = LoadOptions {
                 n_seq_max: self.parallel,
+                kv_others: self.optimise_kv.clone(),
                 kv_bytes: self.kv_mib.map(|mib| mib << 20),
                 adapter_bytes: self.adapter_memory << 20,
                 prefix_cache: !self.no_prefix_cache,

@@ -11,11 +11,13 @@ use ruvllm_sona::policy::{BanditOptions, SafeBandit};
 const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
 /// Steps of a window: about half of a request.
 const WINDOW: usize = 40;
-/// The work of a step in passes of one row: what further rows add up to the fifth, and behind it, and rows of prompts (the
-/// figures of ADR 21). It only makes steps of other sizes comparable.
+/// The work of a step in passes of one row: what further rows add up to the fifth, and behind it (the figures of ADR 21). It
+/// only makes steps of other sizes comparable.
 const ROW: f64 = 0.1;
 const FAR_ROW: f64 = 0.22;
-const PROMPT_ROW: f64 = 0.15;
+/// What a row of a prompt is worth in such passes before that is measured, and the weight of a step in what is.
+const PROMPT_ROW: f64 = 0.2;
+const WEIGHT: f64 = 0.1;
 
 /// What was chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +39,13 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Returns the work in passes of one row.
-    fn work(self) -> f64 {
+    /// Returns the work of answers in passes of one row.
+    fn passes(self) -> f64 {
         let more = self.n_answer.saturating_sub(1);
-        let pass = match self.n_answer {
+        match self.n_answer {
             0 => 0.0,
             _ => 1.0 + ROW * more.min(4) as f64 + FAR_ROW * more.saturating_sub(4) as f64,
-        };
-        pass + PROMPT_ROW * self.n_prompt as f64
+        }
     }
 }
 
@@ -57,6 +58,9 @@ pub(super) struct KvChooser {
     /// What an operator says of workloads: arms.
     pub said: Vec<Option<usize>>,
     pub reasons: Vec<String>,
+    /// Seconds of a pass and of a row of a prompt, as the default has them.
+    pass_s: Option<f64>,
+    prompt_row_s: Option<f64>,
 }
 
 impl KvChooser {
@@ -70,6 +74,8 @@ impl KvChooser {
             said: vec![None; contexts.len()],
             reasons: vec![String::new(); contexts.len()],
             contexts,
+            pass_s: None,
+            prompt_row_s: None,
         }
     }
 
@@ -85,9 +91,22 @@ impl KvChooser {
 
     /// Takes note of a step of requests that have this choice in common.
     pub(super) fn learn(&mut self, choice: KvChoice, seconds: f64, rows: Rows) {
+        if choice.arm == 0 {
+            let follow = |mean: &mut Option<f64>, value: f64| {
+                let before = mean.unwrap_or(value);
+                *mean = Some(before + WEIGHT * (value - before));
+            };
+            match (rows.n_prompt, rows.n_answer) {
+                (0, 1..) => follow(&mut self.pass_s, seconds / rows.passes()),
+                (1.., 0) => follow(&mut self.prompt_row_s, seconds / rows.n_prompt as f64),
+                _ => {}
+            }
+        }
         if choice.why.is_some() {
+            let prompt_row = self.prompt_row_s.zip(self.pass_s).map_or(PROMPT_ROW, |(row, pass)| row / pass);
+            let work = rows.passes() + prompt_row * rows.n_prompt as f64;
             let context = &self.contexts[usize::from(choice.context)];
-            self.bandit.learn(context, usize::from(choice.arm), seconds, rows.work());
+            self.bandit.learn(context, usize::from(choice.arm), seconds, work);
         }
     }
 

@@ -258,7 +258,7 @@ impl Optimiser {
         // More where guesses may be right, none where they are wrong; what comes to the same is not tried.
         let may = |arm: usize| match arm {
             0 => true,
-            OFF => default > 0 && hits == 1,
+            OFF => default > 0,
             arm => {
                 let before = if arm == 1 { default } else { self.options(ARMS[arm - 2]).n_guesses(n_running) };
                 hits != 1 && self.options(ARMS[arm - 1]).n_guesses(n_running) > before

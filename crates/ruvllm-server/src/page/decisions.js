@@ -1,6 +1,6 @@
 "use strict";
 // What the server decided of late, from /v1/witness: reasons, where the time went, and how good the answers were.
-const SVG = "http://www.w3.org/2000/svg";
+const SVG = $("quality").namespaceURI;
 const PARTS = [["queue_us", "waited"], ["prefill_us", "read"], ["decode_us", "wrote"]];
 const SHOWN = 12;
 
