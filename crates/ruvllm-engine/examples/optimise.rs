@@ -3,15 +3,15 @@
 //!
 //! ```text
 //! cargo run --release -p ruvllm-engine --example optimise -- MODEL.gguf DOCUMENT.txt [--rounds N] [--all] [--kv] \
-//!     [--out FILE.json] [chat|document|bursts]…
+//!     [--paced] [--out FILE.json] [chat|document|bursts]…
 //! ```
 //! - chat: questions one after the other, answers drawn.
 //! - document: a long document, and eight questions on it one after the other: half ask for a passage, half are drawn.
 //! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
 //!
 //! `--all` measures other fixed settings too; `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
-//! answers a little. One JSON object goes to standard output, and to FILE.json with a picture of
-//! the same name beside it.
+//! answers a little; `--paced` waits for a line on standard input before each round, where a machine is quiet only now and
+//! then. One JSON object goes to standard output, and to FILE.json with a picture of the same name beside it.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 const SEQUENCES: usize = 8;
 /// Tokens of a long document.
-const LONG: usize = 3000;
+const LONG: usize = 2400;
 const QUESTIONS: [&str; 6] = [
     "Why is the sky blue?",
     "Give me three tips for a good night's sleep.",
@@ -56,6 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let n_rounds: usize = option("--rounds").map_or(Ok(12), |n| n.parse())?;
     let out = option("--out").map(PathBuf::from);
+    let is_paced = args.iter().position(|arg| arg == "--paced").map(|at| args.remove(at)).is_some();
     let is_kv = args.iter().position(|arg| arg == "--kv").map(|at| args.remove(at)).is_some();
     let is_all = args.iter().position(|arg| arg == "--all").map(|at| args.remove(at)).is_some();
     let [model, document, only @ ..] = &args[..] else {
@@ -77,6 +78,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             // The first round is not counted: memory is taken in it.
             for i in 0..=n_rounds {
                 let is_first = i == 0;
+                if is_paced {
+                    std::io::stdin().read_line(&mut String::new())?;
+                }
                 let requests = round(&engine, &document, i)?;
                 choices = play(&mut engine, &requests, i, &mut variants)?;
                 if is_first {
@@ -152,12 +156,12 @@ fn long_documents(_: &Engine, document: &[u32], round: usize) -> Result<Round, B
     let part = &document[at..(at + LONG).min(document.len())];
     let one = |i: usize| {
         // Passages of the document, and what comes to mind behind its last words.
-        let from = (i / 2 + 1) * part.len() / 5;
-        let (begins, sampling) = match i % 2 {
+        let from = (i + 1) * part.len() / 10;
+        let (begins, sampling) = match i / 2 % 2 {
             0 => (&part[from..(from + 40).min(part.len())], SamplingParams::greedy()),
             _ => (&part[..8.min(part.len())], drawn(round * 8 + i)),
         };
-        vec![request([part, begins].concat(), 128, sampling)]
+        vec![request([part, begins].concat(), 80, sampling)]
     };
     Ok((0..8).map(one).collect())
 }

@@ -9,8 +9,8 @@ use ruvllm_sona::policy::{BanditOptions, SafeBandit};
 
 /// Lengths of prompts, by the least tokens of each: in shorter ones there is nothing old enough to keep otherwise.
 const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
-/// Steps of a window: about half of a request.
-const WINDOW: usize = 40;
+/// Steps of a window: about a request.
+const WINDOW: usize = 80;
 /// The work of a step in passes of one row: what further rows add up to the fifth, and behind it (the figures of ADR 21). It
 /// only makes steps of other sizes comparable.
 const ROW: f64 = 0.1;
@@ -27,6 +27,8 @@ pub(crate) struct KvChoice {
     pub arm: u8,
     /// `None`: the operator says so.
     pub why: Option<Why>,
+    /// What is cached of its beginning is kept so.
+    pub is_bound: bool,
 }
 
 /// Rows of a step.
@@ -67,7 +69,7 @@ impl KvChooser {
     pub(super) fn new(model: &str, policies: &[KvPolicy]) -> KvChooser {
         let contexts: Vec<String> = LENGTHS.iter().map(|(_, name)| format!("{model}: {name}")).collect();
         // A request is as many steps as it is, so trying cannot end early: fewer windows decide.
-        let options = BanditOptions { n_window: WINDOW, n_pairs_min: 4, ..BanditOptions::default() };
+        let options = BanditOptions { n_window: WINDOW, n_pairs_min: 3, sure: 2.0, ..BanditOptions::default() };
         KvChooser {
             bandit: SafeBandit::new(policies.len(), options),
             policies: policies.to_vec(),
@@ -83,10 +85,18 @@ impl KvChooser {
     pub(super) fn choose(&mut self, n_prompt: usize) -> Option<KvChoice> {
         let place = LENGTHS.iter().rposition(|(least, _)| n_prompt >= *least)?;
         if let Some(arm) = self.said[place] {
-            return Some(KvChoice { context: place as u8, arm: arm as u8, why: None });
+            return Some(KvChoice { context: place as u8, arm: arm as u8, why: None, is_bound: false });
         }
         let (arm, why) = self.bandit.choose(&self.contexts[place], |_| true);
-        Some(KvChoice { context: place as u8, arm: arm as u8, why: Some(why) })
+        Some(KvChoice { context: place as u8, arm: arm as u8, why: Some(why), is_bound: false })
+    }
+
+    /// Returns the choice for a request that goes on from what is cached: to compute that again would cost more than any
+    /// choice brings.
+    pub(super) fn keep(&self, n_prompt: usize, arm: usize) -> Option<KvChoice> {
+        let place = LENGTHS.iter().rposition(|(least, _)| n_prompt >= *least)?;
+        let why = if self.said[place] == Some(arm) { None } else { Some(Why::Default) };
+        Some(KvChoice { context: place as u8, arm: arm as u8, why, is_bound: true })
     }
 
     /// Takes note of a step of requests that have this choice in common.
@@ -114,6 +124,7 @@ impl KvChooser {
     pub(super) fn describe(&self, choice: KvChoice) -> String {
         let place = usize::from(choice.context);
         let (policy, why) = (self.policies[usize::from(choice.arm)], choice.why.map_or("operator", Why::as_str));
+        let why = if choice.is_bound { "as its cached beginning" } else { why };
         let reason = match (choice.why, &self.reasons[place]) {
             (Some(Why::Learned), reason) if !reason.is_empty() => format!(": {reason}"),
             _ => String::new(),

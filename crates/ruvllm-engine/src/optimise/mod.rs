@@ -64,6 +64,8 @@ const HIT_WEIGHT: f32 = 0.1;
 const HIT_STEPS: usize = 400;
 /// Memory is short when less than this share of what was ever free is.
 const TIGHT: f64 = 0.3;
+/// A request of which so many tokens are cached is kept as those are.
+const BOUND_TOKENS: usize = 256;
 /// What was learned counts so long.
 const KEPT_MS: u64 = 7 * 24 * 3600 * 1000;
 /// What was learned earlier is begun with if it was so sure.
@@ -207,10 +209,17 @@ impl Optimiser {
         }
     }
 
-    /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none.
-    pub(crate) fn choose_kv(&mut self, n_prompt: usize) -> Option<(KvPolicy, KvChoice)> {
+    /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none. `n_known` tells
+    /// how many leading tokens are cached as one way keeps them.
+    pub(crate) fn choose_kv(
+        &mut self,
+        n_prompt: usize,
+        n_known: impl Fn(KvPolicy) -> usize,
+    ) -> Option<(KvPolicy, KvChoice)> {
         let kv = self.kv.as_mut()?;
-        let choice = kv.choose(n_prompt)?;
+        let known = kv.policies.iter().map(|&policy| n_known(policy));
+        let (arm, n_known) = known.enumerate().max_by_key(|&(arm, n)| (n, std::cmp::Reverse(arm)))?;
+        let choice = if n_known >= BOUND_TOKENS { kv.keep(n_prompt, arm) } else { kv.choose(n_prompt) }?;
         Some((kv.policies[usize::from(choice.arm)], choice))
     }
 

@@ -183,6 +183,12 @@ impl Window {
     fn cost(&self) -> f64 {
         self.seconds / self.tokens
     }
+
+    /// Returns a later window of the same arm with so much of this one.
+    fn and(self, later: Window, share: f64) -> Window {
+        let (seconds, tokens) = (share * self.seconds + later.seconds, share * self.tokens + later.tokens);
+        Window { seconds, tokens, ..later }
+    }
 }
 
 /// A workload.
@@ -357,12 +363,20 @@ impl Context {
             self.is_fresh = false;
             self.n_since += usize::from(is_chosen);
             if !is_chosen || self.n_since >= self.n_chosen(options) {
-                self.between = Some((window, before));
+                // Where an arm goes on for longer than its window, all of it counts.
+                self.between = Some(match self.between {
+                    Some((earlier, before)) if earlier.arm == window.arm => (earlier.and(window, 1.0), before),
+                    _ => (window, before),
+                });
             }
             return (lost, None);
         }
         let after = window.cost();
-        (self.default, self.is_fresh, self.n_since) = (Some(window), true, 0);
+        let default = match self.default {
+            Some(earlier) if self.is_fresh => earlier.and(window, 0.5),
+            _ => window,
+        };
+        (self.default, self.is_fresh, self.n_since) = (Some(default), true, 0);
         self.arms.iter_mut().for_each(|arm| arm.resting = arm.resting.saturating_sub(1));
         let Some((tried, before)) = self.between.take() else { return (0.0, None) };
         let is_chosen = tried.arm == self.chosen;
