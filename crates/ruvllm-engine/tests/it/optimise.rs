@@ -91,7 +91,7 @@ fn keys_and_values_of_requests_are_kept_as_each_asks() {
         let options = LoadOptions { n_threads: 2, n_ctx, n_seq_max, kv_others, ..LoadOptions::default() };
         Engine::load(&real_model("smollm2:135m"), &options, &mut |_| {})
     };
-    assert_eq!(open(vec![KvPolicy::Q2]).expect_err("a format of its own").kind(), ErrorKind::Options);
+    assert_eq!(open(vec![KvPolicy::Q2]).err().expect("a format of its own").kind(), ErrorKind::Options);
     let request = |kv| GenerateRequest {
         prompt: (0..1000).map(|i| 500 + (i * i * 31 % 9000)).collect(),
         max_tokens: Some(12),
