@@ -191,6 +191,12 @@ impl Optimiser {
                 _ => {}
             }
         }
+        // Said of every workload, it is so where nothing is chosen too: while prompts are read.
+        if let Some(Some(said)) = self.said.first().copied()
+            && self.said.iter().all(|other| *other == Some(said))
+        {
+            self.fixed = self.options(said);
+        }
         let Some(kv) = &mut self.kv else { return };
         for (i, context) in kv.contexts.iter().enumerate() {
             let wanted = Wanted { confidence_min: CONFIDENCE, ..Wanted::new(PolicyKind::Kv, context) };

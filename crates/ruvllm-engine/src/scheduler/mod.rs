@@ -308,7 +308,8 @@ impl<'a> Scheduler<'a> {
         for &(id, n) in &plan.rows {
             if let Ok(i) = self.running.binary_search_by_key(&id, |task| task.id) {
                 let task = &mut self.running[i];
-                task.n_rows = n.min(task.n_left(self.backend));
+                // One that could not be opened is over with this step.
+                task.n_rows = if task.error.is_some() { 0 } else { n.min(task.n_left(self.backend)) };
             }
         }
         self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());

@@ -35,7 +35,9 @@ fn facts(summary: GenerationSummary) -> GenerationSummary {
 fn answers(engine: &mut Engine, requests: &[GenerateRequest], optimiser: Option<Optimiser>) -> Vec<GenerationSummary> {
     let mut scheduler = engine.scheduler(&Default::default()).expect("valid");
     optimiser.into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
-    requests.iter().for_each(|request| drop(scheduler.submit(request.clone()).expect("valid")));
+    for request in requests {
+        scheduler.submit(request.clone()).expect("valid");
+    }
     scheduler.run().into_iter().map(|(_, answer)| answer.expect("it runs")).collect()
 }
 
