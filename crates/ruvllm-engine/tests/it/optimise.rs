@@ -121,9 +121,13 @@ fn keys_and_values_of_requests_are_kept_as_each_asks() {
     assert_eq!(error.kind(), ErrorKind::Options);
     drop(scheduler);
 
-    // An optimiser chooses among them for long prompts, and says so.
+    // An optimiser goes on as what is cached of a prompt is kept, and says so.
     let optimiser = optimiser(&Arc::default()).with_kv("tiny", &engine.kv_policies());
     let chosen = answers(&mut engine, &[request(None)], Some(optimiser)).remove(0);
     assert_eq!((chosen.kv, &chosen.tokens), (Some(KvPolicy::F16), &exact.tokens));
-    assert!(chosen.choices.starts_with("keys and values f16 (default; long prompts)"), "{}", chosen.choices);
+    assert!(
+        chosen.choices.starts_with("keys and values f16 (as its cached beginning; long prompts)"),
+        "{}",
+        chosen.choices
+    );
 }
