@@ -10,8 +10,8 @@ use ruvllm_engine::{
 use ruvllm_kvcache::disk;
 
 use crate::command::{
-    App, bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, pull, read_text, rm, route,
-    run, serve, session, show, sona, tokenize, witness,
+    App, bench, cache, chat, detect, embed, eval, learn, list, logits, lora, perplexity, policy, pull, read_text, rm,
+    route, run, serve, session, show, sona, tokenize, witness,
 };
 use crate::env::Settings;
 use crate::error::{Error, Result};
@@ -75,6 +75,8 @@ pub enum Command {
     Eval(eval::EvalCommand),
     /// Say which model should answer a query, and learn that from outcomes
     Route(route::RouteCommand),
+    /// List, set and take back policies: how a server computes
+    Policy(policy::PolicyCommand),
     /// List and forget the conversations that a server knows
     Session(session::SessionCommand),
     /// List, check, run again and export what a server put on record

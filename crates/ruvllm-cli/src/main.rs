@@ -68,6 +68,7 @@ fn start() -> Result<ExitCode> {
         Command::Learn(args) => args.run(&app),
         Command::Eval(args) => args.run(&app),
         Command::Route(args) => args.run(&app),
+        Command::Policy(args) => args.run(),
         Command::Session(args) => args.run(),
         Command::Sona(args) => args.run(&app),
         Command::Witness(args) => args.run(&app),

@@ -60,9 +60,9 @@ fn rows(engine: &mut Engine) -> Result<(), Box<dyn Error>> {
     let seq = engine.new_sequence()?;
     let tokens: Vec<u32> = (100..612).collect();
     engine.forward(&[Segment { seq, tokens: &tokens, logits: LogitRows::Last }])?;
-    let counts = [1, 2, 3, 4, 5, 7, 9];
-    let mut best = [f64::INFINITY; 7];
-    for _ in 0..24 {
+    let counts = [1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33];
+    let mut best = [f64::INFINITY; 11];
+    for _ in 0..16 {
         for (best, n) in best.iter_mut().zip(counts) {
             let start = Instant::now();
             engine.forward(&[Segment { seq, tokens: &tokens[..n], logits: LogitRows::All }])?;

@@ -145,6 +145,11 @@ impl Answer {
         &self.context
     }
 
+    /// Returns how many guesses there were so far, and how many were right.
+    pub(crate) fn guesses(&self) -> (usize, usize) {
+        self.guesses
+    }
+
     /// Returns how many guesses there are.
     pub(crate) fn n_guessed(&self) -> usize {
         self.n_guessed
@@ -268,7 +273,7 @@ impl Answer {
 
     /// Returns what its keys and values are good for.
     pub(crate) fn scope(&self) -> Scope {
-        Scope { tenant: self.request.tenant, adapters: self.request.adapters.clone() }
+        Scope { tenant: self.request.tenant, adapters: self.request.adapters.clone(), kv: self.request.kv }
     }
 
     /// Returns the request, without its prompt.
@@ -486,6 +491,8 @@ impl Answer {
             logprobs: std::mem::take(&mut self.logprobs),
             finish_reason: self.finish.unwrap_or(unfinished),
             stopped_by: self.stop.matched().map(str::to_owned),
+            kv: self.request.kv,
+            choices: String::new(),
         }
     }
 }

@@ -269,6 +269,11 @@ impl Engine {
         self.backend.kv_policy()
     }
 
+    /// Returns the ways that requests may have their keys and values kept, the default first.
+    pub fn kv_policies(&self) -> Vec<KvPolicy> {
+        self.backend.kv_policies()
+    }
+
     /// Returns the bytes of a sequence's keys and values.
     pub fn sequence_bytes(&self, seq: SeqId) -> usize {
         self.backend.sequence_bytes(seq)

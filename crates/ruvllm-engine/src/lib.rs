@@ -34,6 +34,7 @@ mod kernels;
 mod learner;
 pub mod learning;
 mod model;
+pub mod optimise;
 mod perplexity;
 mod request;
 mod routing;

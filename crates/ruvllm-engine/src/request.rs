@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::AdapterSet;
 
 use crate::grammar::Grammar;
@@ -38,6 +39,8 @@ pub struct GenerateRequest {
     pub adapters: AdapterSet,
     /// What changes the answer by what it has learned, and learns from it; `None` leaves the model as it is.
     pub learner: Option<Arc<dyn Learner>>,
+    /// How its keys and values are kept, one of those that the engine was loaded for; `None` as the engine keeps them.
+    pub kv: Option<KvPolicy>,
     /// Whether tokens are guessed ahead; the answer is the same.
     pub speculation: Speculation,
     /// Who goes first where many wait: the higher. Waiting raises it, so that nobody waits for ever.
@@ -144,6 +147,10 @@ pub struct GenerationSummary {
     pub finish_reason: FinishReason,
     /// The stop string that ended it, if one did.
     pub stopped_by: Option<String>,
+    /// How its keys and values were kept, if not as those of others.
+    pub kv: Option<KvPolicy>,
+    /// How it was computed and why, if an optimiser chose that; empty without one.
+    pub choices: String,
     /// How long it took.
     pub timings: Timings,
 }

@@ -1,5 +1,6 @@
 //! What decides beside the tokens which keys and values sequences may share.
 
+use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::AdapterSet;
 
 /// Whose a sequence is, and what changes the model for it: its keys and values are good for others of the same scope.
@@ -9,10 +10,12 @@ pub struct Scope {
     pub tenant: u64,
     /// The adapters that are applied.
     pub adapters: AdapterSet,
+    /// How its keys and values are kept, if not as those of others.
+    pub kv: Option<KvPolicy>,
 }
 
 impl From<u64> for Scope {
     fn from(tenant: u64) -> Scope {
-        Scope { tenant, adapters: AdapterSet::default() }
+        Scope { tenant, ..Scope::default() }
     }
 }

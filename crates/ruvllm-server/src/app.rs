@@ -267,6 +267,11 @@ impl Server {
         }
     }
 
+    /// Returns whether answers are scored.
+    pub(crate) fn scores(&self) -> bool {
+        self.witness.as_ref().is_some_and(|witness| witness.scorer.is_some())
+    }
+
     /// Returns a name that no other call of this or another process has.
     pub(crate) fn new_id(&self) -> String {
         let n = self.n_calls.fetch_add(1, Ordering::Relaxed) + 1;

@@ -47,4 +47,6 @@ pub use routing::decision_json;
 pub use serve::run;
 pub use sessions::{SESSION_DIM, session_json};
 pub use tls::TlsOptions;
-pub use witness::{ANCHOR_FILE, NOBODY, STORE_FILE, WitnessOptions, fault_name, number_of, open_store, record_json};
+pub use witness::{
+    ANCHOR_FILE, NOBODY, STORE_FILE, WitnessOptions, fault_name, number_of, open_store, policy_json, record_json,
+};

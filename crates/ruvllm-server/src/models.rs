@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use ruvllm_engine::learning::Learning;
+use ruvllm_engine::optimise::Optimiser;
 use ruvllm_engine::witness::Recorder;
-use ruvllm_engine::{Engine, EngineError, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
+use ruvllm_engine::{Engine, EngineError, KvPolicy, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_lora::manager::ManagerStats;
+use ruvllm_sona::policy::NewPolicy;
 use tokio::sync::Notify;
 
 use crate::adapters::{AdapterOptions, Adapters};
@@ -225,6 +227,7 @@ impl Models {
     /// Starts an engine in a slot.
     fn put(&self, slot: &Slot, engine: Engine) -> Result<(), EngineError> {
         let (info, mut engine) = (engine.info().clone(), engine);
+        let kv_policies = engine.kv_policies();
         let learning = self.options.learning.clone().filter(|_| !info.is_encoder);
         let open = |options| Learning::open(&mut engine, options, &mut |_| ControlFlow::Continue(()));
         let learning = learning.map(open).transpose()?;
@@ -232,7 +235,8 @@ impl Models {
         learning.iter().try_for_each(|learning| learning.claim("everybody"))?;
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
-        let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer };
+        let optimiser = self.options.optimise.then(|| self.optimiser(&slot.name, &kv_policies));
+        let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer, optimiser };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
         let recorder = self.witness.as_ref().map(|witness| witness.recorder(&engine)).transpose()?;
@@ -251,6 +255,19 @@ impl Models {
         drop(inner);
         slot.set(State::Loaded(Arc::new(model), thread));
         Ok(())
+    }
+
+    /// Makes what changes how a model's steps are filled. With a log it goes on from what was learned before.
+    fn optimiser(&self, model: &str, kv_policies: &[KvPolicy]) -> Optimiser {
+        let witness = self.witness.clone();
+        let learned = move |policy: NewPolicy| {
+            tracing::info!(context = policy.context, value = %policy.value, reason = policy.reason, "learned");
+            witness.iter().for_each(|witness| witness.learned(policy.clone()));
+        };
+        let optimiser = Optimiser::new(model, &self.options.scheduler, Box::new(learned));
+        let mut optimiser = optimiser.with_kv(model, kv_policies);
+        self.witness.iter().for_each(|witness| optimiser.begin_with(witness.policies.as_ref()));
+        optimiser
     }
 
     /// Returns how all models stand.

@@ -24,6 +24,8 @@ pub struct ServerOptions {
     pub learning: Option<LearningOptions>,
     /// How steps of the engine are filled.
     pub scheduler: SchedulerOptions,
+    /// Whether that is changed by what it was measured to cost; answers are the same.
+    pub optimise: bool,
     /// Requests that may wait beside those that run; more are answered with 429.
     pub queue_max: usize,
     /// The most models in memory at once; more that are asked for make the least recently used go.
@@ -65,6 +67,7 @@ impl Default for ServerOptions {
             speculation: Speculation::default(),
             learning: None,
             scheduler: SchedulerOptions::default(),
+            optimise: false,
             queue_max: 256,
             models_max: usize::MAX,
             idle_timeout: None,

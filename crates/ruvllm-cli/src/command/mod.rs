@@ -11,6 +11,7 @@ pub mod list;
 pub mod logits;
 pub mod lora;
 pub mod perplexity;
+pub mod policy;
 pub mod pull;
 pub mod resume;
 pub mod rm;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
-use ruvllm_engine::{Engine, LoadOptions};
+use ruvllm_engine::{Engine, KvPolicy, LoadOptions};
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
@@ -83,6 +83,14 @@ pub struct ServeArgs {
     /// Tokens of prompts that are computed in one step beside answers; more of them read prompts sooner and slow answers
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = count::<1, MAX_CTX>, help_heading = "Server")]
     prefill_chunk: usize,
+    /// Measure other ways to fill steps, and take those that are faster; answers stay the same. With --witness what was
+    /// learned is kept, and each answer's record says what was chosen and why
+    #[arg(long, help_heading = "Server")]
+    optimise: bool,
+    /// Ways to keep the keys and values of long prompts that --optimise may choose from beside f16: q8, tiered. Answers may
+    /// change a little by them
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', requires = "optimise", help_heading = "Server")]
+    optimise_kv: Vec<KvPolicy>,
     /// Name from 'ruvllm list', hf:..., pypi:..., or path; may be given several times: the first is loaded at once and
     /// answers requests that name none, others are loaded when they are asked for
     #[arg(short, long, value_name = "NAME|PATH", default_value = DEFAULT_MODEL, help_heading = "Model")]
@@ -132,6 +140,9 @@ pub struct ServeArgs {
     /// What of prompts and answers is kept: digests, or their tokens too, which replaying needs
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Kept::Digests, requires = "witness", help_heading = "Witness log")]
     witness_keep: Kept,
+    /// Score each answer behind its end and put that on record: its form, coherence, diversity, consistency and novelty
+    #[arg(long, requires = "witness", help_heading = "Witness log")]
+    witness_score: bool,
     /// File for the newest anchor, best on another disk [default: anchor in that folder]
     #[arg(long, value_name = "FILE", requires = "witness", help_heading = "Witness log")]
     witness_anchor: Option<PathBuf>,
@@ -236,6 +247,7 @@ impl ServeArgs {
             let path = app.store().locate(spec, true)?;
             let load = LoadOptions {
                 n_seq_max: self.parallel,
+                kv_others: self.optimise_kv.clone(),
                 kv_bytes: self.kv_mib.map(|mib| mib << 20),
                 adapter_bytes: self.adapter_memory << 20,
                 prefix_cache: !self.no_prefix_cache,
@@ -317,6 +329,7 @@ impl ServeArgs {
                 ..LearningOptions::default()
             }),
             scheduler,
+            optimise: self.optimise,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },
             router: self.router.clone(),
@@ -345,6 +358,7 @@ impl ServeArgs {
             folder: folder.clone(),
             anchor: self.witness_anchor.clone(),
             keeps_tokens: self.witness_keep == Kept::Tokens,
+            scores: self.witness_score,
             key: self.witness_key.clone(),
             syncs_each_batch: !self.witness_relaxed,
         };

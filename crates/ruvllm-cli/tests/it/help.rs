@@ -45,6 +45,7 @@ fn help_of_every_command() {
         "learn",
         "eval",
         "route",
+        "policy",
         "session",
         "witness",
         "tokenize",

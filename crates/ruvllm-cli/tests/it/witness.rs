@@ -169,3 +169,29 @@ fn what_is_wrong_is_said_in_a_line() {
     assert_eq!((&verified["sound"], &verified["erased"]), (&json!(true), &json!(2)));
     assert!(Path::new(&log).join(STORE_FILE).is_file());
 }
+
+#[test]
+fn policies_are_set_listed_and_taken_back() {
+    let bench = Bench::new();
+    served(&bench, 2, &["--optimise", "--witness-score"]).end("-TERM");
+    let log = bench.path("log").to_string_lossy().into_owned();
+    let of = |args: &[&str]| bench.json([&["policy", args[0], &log], &args[1..], &["--json"]].concat());
+    let operator = |listed: &Value| {
+        let all = listed["policies"].as_array().expect("policies").clone();
+        all.into_iter().filter(|policy| policy["source"] == "operator").collect::<Vec<_>>()
+    };
+    assert!(operator(&of(&["list"])).is_empty());
+    let version =
+        of(&["set", "speculation", "{\"guessed_rows\":24,\"guesses_max\":24}", "--for", "30d"])["version"].clone();
+    let listed = operator(&of(&["list", "--kind", "speculation"]));
+    assert_eq!((listed.len(), &listed[0]["version"], &listed[0]["value"]["guesses_max"]), (1, &version, &json!(24)));
+    assert!(operator(&of(&["list", "--kind", "kv"])).is_empty());
+    let line = error_line(&bench.run(["policy", "set", &log, "speculation", "24"]), 2);
+    assert!(line.contains("guessed_rows"), "{line}");
+    of(&["retire", &version.to_string()]);
+    assert!(operator(&of(&["list"])).is_empty());
+    let line = error_line(&bench.run(["policy", "retire", &log, &version.to_string()]), 1);
+    assert!(line.contains("policy list"), "{line}");
+    let records = bench.json(["witness", "list", &log, "--json"]);
+    assert!(records["records"][0]["scores"].is_object() && records["records"][0]["policy"].is_string(), "{records}");
+}

@@ -48,6 +48,8 @@ pub(super) struct KvStore {
     pub(super) budget: MemoryBudget,
     n_ctx: usize,
     pub(super) policy: KvPolicy,
+    /// Policies that sequences may have beside it.
+    others: Vec<KvPolicy>,
     /// Have some of the memory, and give it back while nobody uses them.
     adapters: Weak<AdapterManager>,
     lender: PageLender,
@@ -67,7 +69,19 @@ impl KvStore {
         let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
         let sequences = (0..n_seq_max).map(|_| None).collect();
         let (adapters, lender) = (Weak::new(), pool.lender());
-        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx, policy, adapters, lender }
+        let others = Vec::new();
+        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx, policy, others, adapters, lender }
+    }
+
+    /// Lets sequences have other policies, whose formats the pool has.
+    pub(super) fn with_others(mut self, others: &[KvPolicy]) -> KvStore {
+        self.others = others.to_vec();
+        self
+    }
+
+    /// Returns the policies that sequences may have, that of the others first.
+    pub(super) fn policies(&self) -> impl Iterator<Item = KvPolicy> {
+        std::iter::once(self.policy).chain(self.others.iter().copied())
     }
 
     /// Shares the memory with adapters, and returns the most pages that they may have: they leave room for one whole
@@ -163,6 +177,7 @@ impl KvStore {
         let namespace = self.scope_namespace(scope);
         let open = self.sequences[seq.0].as_mut().expect("it was opened just now");
         open.scope = scope.clone();
+        open.policy = scope.kv.unwrap_or(open.policy);
         if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
             open.sequence = prefixes.lookup(namespace, tokens, self.n_ctx);
             open.tokens.extend_from_slice(&tokens[..open.sequence.len()]);
@@ -201,7 +216,11 @@ impl KvStore {
     /// Returns what the prefixes of a scope are valid for, if prefixes are kept. Adapters are known by what they do: one
     /// that was replaced under its name has other prefixes.
     fn scope_namespace(&self, scope: &Scope) -> Option<Namespace> {
-        let namespace = self.namespace.clone()?.part("tenant", &scope.tenant.to_le_bytes());
+        let mut namespace = self.namespace.clone()?.part("tenant", &scope.tenant.to_le_bytes());
+        // What was rounded for one is not exact for another.
+        if let Some(kv) = scope.kv.filter(|kv| *kv != self.policy) {
+            namespace = namespace.part("kv", kv.to_string().as_bytes());
+        }
         let adapters = scope.adapters.identity();
         Some(adapters.iter().fold(namespace, |namespace, identity| namespace.part("adapters", identity)).finish())
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
+use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kvcache::disk::FsyncPolicy;
 use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
 
@@ -39,6 +40,9 @@ pub struct LoadOptions {
     pub n_ctx: Option<usize>,
     /// How keys and values are kept: exact, or in fewer bits as they age.
     pub kv: KvPolicy,
+    /// Policies that requests may ask for beside it ([`GenerateRequest::kv`](crate::GenerateRequest::kv)): `q8` and
+    /// `tiered`, beside `f16`. The memory has the formats of all.
+    pub kv_others: Vec<KvPolicy>,
     /// Sequences that may be open at once.
     pub n_seq_max: usize,
     /// Most bytes for keys and values, rounded down to 2 MiB pages; they become real as they are used. By default
@@ -71,6 +75,7 @@ impl Default for LoadOptions {
             n_threads,
             n_ctx: None,
             kv: KvPolicy::F16,
+            kv_others: Vec::new(),
             n_seq_max: 1,
             kv_bytes: None,
             adapter_bytes: 0,
@@ -96,6 +101,12 @@ const BRANCHES_MAX: usize = 4;
 const THREADS_MAX: usize = 1024;
 
 impl LoadOptions {
+    /// Returns the formats that blocks may have: those of the policies that have one more each.
+    fn kv_formats(&self) -> &'static [KvFormat] {
+        let all = std::iter::once(&self.kv).chain(&self.kv_others);
+        all.map(|kv| kv.formats()).max_by_key(|formats| formats.len()).expect("there is one policy")
+    }
+
     fn validate(&self) -> Result<(), EngineError> {
         let options = |line: String| Err(EngineError::new(ErrorKind::Options, line));
         if !self.isa.is_available() {
@@ -106,6 +117,15 @@ impl LoadOptions {
         }
         if self.n_seq_max == 0 || self.n_seq_max > 4096 {
             return options(format!("{} sequences; choose 1 to 4096", self.n_seq_max));
+        }
+        let is_one_of_them = |kv: &KvPolicy| matches!(*kv, KvPolicy::F16 | KvPolicy::Q8 | KvPolicy::TIERED);
+        if !self.kv_others.is_empty() && (self.kv != KvPolicy::F16 || !self.kv_others.iter().all(is_one_of_them)) {
+            let others: Vec<String> = self.kv_others.iter().map(KvPolicy::to_string).collect();
+            return options(format!(
+                "requests may choose f16, q8 and tiered where the cache is f16; {} beside {} was asked for",
+                others.join(", "),
+                self.kv
+            ));
         }
         match self.n_ctx {
             Some(0) => options("a context of 0 tokens holds no prompt; choose at least 1".to_owned()),
@@ -163,8 +183,9 @@ impl NativeBackend {
         let namespace = namespace.filter(|_| model.state_len == 0 && !model.is_encoder);
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, namespace.is_some())?;
-        let pool = BlockPool::within(&model.kv_layout, options.kv.formats(), budget.total_bytes())?;
+        let pool = BlockPool::within(&model.kv_layout, options.kv_formats(), budget.total_bytes())?;
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
+        let kv = kv.with_others(&options.kv_others);
         let state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
         NativeBackend::assemble(compute, model, state, kv, info, (file, targets))
@@ -187,6 +208,7 @@ impl NativeBackend {
         let own = LoadOptions {
             n_ctx,
             kv: KvPolicy::F16,
+            kv_others: Vec::new(),
             kv_bytes: None,
             adapter_bytes: 0,
             cache_dir: None,
@@ -241,7 +263,7 @@ fn budget(
     let block_bytes = model.kv_layout.block_bytes(options.kv.formats()[0]);
     let n_bytes = options.kv_bytes.unwrap_or_else(|| {
         let n_blocks = KvLayout::blocks_for(n_ctx).saturating_mul(options.n_seq_max);
-        let contexts = model.kv_layout.memory_for(options.kv.formats(), n_blocks);
+        let contexts = model.kv_layout.memory_for(options.kv_formats(), n_blocks);
         let share = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
         let least = if with_prefixes { contexts.max(share) } else { contexts };
         let least = least.saturating_add(options.adapter_bytes);

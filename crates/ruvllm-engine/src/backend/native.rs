@@ -149,6 +149,11 @@ impl NativeBackend {
         self.kv.policy
     }
 
+    /// Returns the policies that sequences may have, that of the others first.
+    pub fn kv_policies(&self) -> Vec<KvPolicy> {
+        self.kv.policies().collect()
+    }
+
     /// Opens an empty sequence whose keys and values stay as they are written whatever the policy.
     ///
     /// # Errors
@@ -364,6 +369,11 @@ impl LlmBackend for NativeBackend {
 
     fn sequence_with_prefix(&mut self, tokens: &[u32], scope: &Scope) -> Result<(SeqId, usize), EngineError> {
         self.check_adapters(&scope.adapters)?;
+        if let Some(kv) = scope.kv.filter(|kv| self.kv.policies().all(|known| known != *kv)) {
+            let known: Vec<String> = self.kv.policies().map(|policy| policy.to_string()).collect();
+            let line = format!("keys and values as {kv} were not loaded for; there is {}", known.join(", "));
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
         let seq = self.kv.add_known(tokens, scope)?;
         self.state.states[seq.0].fill(0.0);
         Ok((seq, self.sequence_len(seq)))

@@ -18,7 +18,7 @@ impl KvStore {
     /// Brings what has aged in `seqs` into fewer bits, and under pressure what else may be. To be called between steps;
     /// `n_rows` is what the step before wrote, or the one after will write.
     pub(super) fn age(&mut self, kernels: Kernels<'_>, seqs: impl Iterator<Item = SeqId>, n_rows: usize) {
-        if self.policy.formats().len() == 1 {
+        if self.policies().all(|policy| policy.formats().len() == 1) {
             return;
         }
         let n_max = BLOCKS_A_STEP + 2 * n_rows.div_ceil(ruvllm_kvcache::BLOCK_TOKENS);

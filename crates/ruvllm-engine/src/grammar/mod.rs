@@ -136,6 +136,22 @@ impl Grammar {
         Constraint::new(self)
     }
 
+    /// Returns how many leading tokens of an answer it allows, and whether an answer may be all of them. What ends an answer
+    /// without being part of it counts as allowed where it may end.
+    pub fn check(&self, ids: &[u32]) -> (usize, bool) {
+        let mut constraint = self.start();
+        for (i, &id) in ids.iter().enumerate() {
+            let is_end = i + 1 == ids.len() && self.tokenizer.is_end_of_generation(id);
+            if is_end && constraint.is_valid() {
+                return (ids.len(), true);
+            }
+            if constraint.accept(id).is_err() {
+                return (i, false);
+            }
+        }
+        (ids.len(), constraint.is_valid())
+    }
+
     /// Returns the grammar for answers that stop strings may end: what they cut off is missing then.
     pub(crate) fn with_stops(self) -> Grammar {
         Grammar { allows_stops: true, ..self }

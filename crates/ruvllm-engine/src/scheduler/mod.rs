@@ -14,23 +14,23 @@
 
 mod policy;
 mod task;
+mod tune;
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::backend::{LlmBackend, Segment, States};
 use crate::model::LogitRows;
+use crate::optimise::Optimiser;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::draft;
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, Scope};
 use policy::{Ledger, Limits, Queued, Room, Running, Waiting};
 use task::Task;
 
 /// Waiting requests that are looked at in a step.
 const WINDOW: usize = 32;
-/// Rows of a step that may be guesses, and how many a request may have; with fewer than the least it has none.
-const GUESSED_ROWS_MAX: usize = 12;
-const GUESSES_MAX: usize = 8;
+/// A request that may have fewer guesses in a step has none.
 const GUESSES_MIN: usize = 2;
 
 /// How steps are filled.
@@ -41,12 +41,25 @@ pub struct SchedulerOptions {
     /// Most prompt tokens of a step in which others write answers: with more, prompts are read sooner and answers
     /// falter.
     pub prefill_tokens: usize,
+    /// Most rows of a step that are guesses; 0 guesses nothing. Requests share them, and one that would have fewer than two
+    /// has none.
+    pub guessed_rows: usize,
+    /// Most guesses of a request in a step.
+    pub guesses_max: usize,
 }
 
 impl Default for SchedulerOptions {
-    /// 512 tokens, 128 of prompts beside answers.
+    /// 512 tokens, 128 of prompts beside answers, 12 guesses and 8 of a request.
     fn default() -> SchedulerOptions {
-        SchedulerOptions { step_tokens: 512, prefill_tokens: 128 }
+        SchedulerOptions { step_tokens: 512, prefill_tokens: 128, guessed_rows: 12, guesses_max: 8 }
+    }
+}
+
+impl SchedulerOptions {
+    /// Returns how many guesses each of so many requests may have in a step.
+    pub(crate) fn n_guesses(&self, n_requests: usize) -> usize {
+        let n = (self.guessed_rows / n_requests.max(1)).min(self.guesses_max);
+        if n < GUESSES_MIN { 0 } else { n }
     }
 }
 
@@ -99,7 +112,9 @@ pub struct SchedulerStats {
 /// ```
 pub struct Scheduler<'a> {
     backend: &'a mut dyn LlmBackend,
-    limits: Limits,
+    options: SchedulerOptions,
+    /// Changes the options from step to step.
+    optimiser: Option<Optimiser>,
     /// By age, the oldest first.
     waiting: VecDeque<Task>,
     /// What was computed for whom.
@@ -111,6 +126,8 @@ pub struct Scheduler<'a> {
     n_ended: u64,
     /// Requests whose tokens the last step computed.
     n_batch: usize,
+    /// Requests that ran when the optimiser last heard of memory.
+    n_seen: usize,
     stats: SchedulerStats,
 }
 
@@ -120,7 +137,7 @@ impl SchedulerOptions {
     /// # Errors
     /// [`ErrorKind::Options`]: one is 0.
     pub fn validate(&self) -> Result<(), EngineError> {
-        let SchedulerOptions { step_tokens, prefill_tokens } = *self;
+        let SchedulerOptions { step_tokens, prefill_tokens, .. } = *self;
         if step_tokens == 0 || prefill_tokens == 0 {
             let line = format!("steps of {step_tokens} tokens, {prefill_tokens} of prompts; both must be at least 1");
             return Err(EngineError::new(ErrorKind::Options, line));
@@ -136,16 +153,17 @@ impl<'a> Scheduler<'a> {
     /// An option is 0.
     pub fn new(backend: &'a mut dyn LlmBackend, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
         options.validate()?;
-        let SchedulerOptions { step_tokens, prefill_tokens } = *options;
         Ok(Scheduler {
             backend,
-            limits: Limits { step_tokens, prefill_tokens },
+            options: options.clone(),
+            optimiser: None,
             waiting: VecDeque::new(),
             ledger: Ledger::default(),
             running: Vec::new(),
             next_id: 0,
             n_ended: 0,
             n_batch: 0,
+            n_seen: 0,
             stats: SchedulerStats::default(),
         })
     }
@@ -154,8 +172,21 @@ impl<'a> Scheduler<'a> {
     ///
     /// # Errors
     /// The prompt is empty or too long, or an option is out of range.
-    pub fn submit(&mut self, request: GenerateRequest) -> Result<RequestId, EngineError> {
-        let task = Task::new(self.next_id, self.backend, request)?;
+    pub fn submit(&mut self, mut request: GenerateRequest) -> Result<RequestId, EngineError> {
+        let chosen = match (&mut self.optimiser, request.kv) {
+            (Some(optimiser), None) => {
+                let GenerateRequest { prompt, tenant, adapters, .. } = &request;
+                let known = |kv| {
+                    let scope = Scope { tenant: *tenant, adapters: adapters.clone(), kv: Some(kv) };
+                    self.backend.known_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
+                };
+                optimiser.choose_kv(prompt.len(), known)
+            }
+            _ => None,
+        };
+        request.kv = request.kv.or(chosen.map(|(policy, _)| policy));
+        let mut task = Task::new(self.next_id, self.backend, request)?;
+        task.kv = chosen.map(|(_, choice)| choice);
         self.next_id += 1;
         let id = task.id;
         let others = self.running.iter().chain(&self.waiting);
@@ -169,10 +200,14 @@ impl<'a> Scheduler<'a> {
     pub fn step(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         self.end(&mut events);
+        let tuned = self.tune();
         self.plan();
         self.guess();
         self.reserve();
+        let of_kv = self.watch_kv();
         self.compute(&mut events);
+        self.learn_kv(of_kv);
+        self.learn(tuned, &events);
         self.end(&mut events);
         events
     }
@@ -227,13 +262,17 @@ impl<'a> Scheduler<'a> {
 
     /// Lets go of requests that are over, failed or cancelled.
     fn end(&mut self, events: &mut Vec<Event>) {
-        let Scheduler { backend, running, waiting, n_ended, .. } = self;
+        let Scheduler { backend, running, waiting, n_ended, optimiser, .. } = self;
         let mut end = |task: &mut Task| {
             let is_over = task.is_over();
             if is_over {
                 task.close(*backend);
                 *n_ended += 1;
-                events.push(Event::Done(RequestId(task.id), task.take_result()));
+                let mut result = task.take_result();
+                if let (Ok(summary), Some(optimiser)) = (&mut result, &*optimiser) {
+                    summary.choices = optimiser.describe(task.choices(), task.kv);
+                }
+                events.push(Event::Done(RequestId(task.id), result));
             }
             !is_over
         };
@@ -262,13 +301,15 @@ impl<'a> Scheduler<'a> {
             level: level(task),
             ..task.as_waiting(backend, before(i), self.n_ended, running.is_empty())
         });
-        let plan = policy::plan(self.limits, room, &running, waiting);
+        let SchedulerOptions { step_tokens, prefill_tokens, .. } = self.options;
+        let plan = policy::plan(Limits { step_tokens, prefill_tokens }, room, &running, waiting);
         plan.admit.iter().for_each(|&id| self.admit(id));
         self.running.iter_mut().for_each(|task| task.n_rows = 0);
         for &(id, n) in &plan.rows {
             if let Ok(i) = self.running.binary_search_by_key(&id, |task| task.id) {
                 let task = &mut self.running[i];
-                task.n_rows = n.min(task.n_left(self.backend));
+                // One that could not be opened is over with this step.
+                task.n_rows = if task.error.is_some() { 0 } else { n.min(task.n_left(self.backend)) };
             }
         }
         self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
@@ -277,8 +318,7 @@ impl<'a> Scheduler<'a> {
     /// Lets those guess whose context the step completes: guesses fill what weights that are read once serve at no great
     /// cost.
     fn guess(&mut self) {
-        let n_guesses = (GUESSED_ROWS_MAX / self.running.len().max(1)).min(GUESSES_MAX);
-        let n_guesses = if n_guesses < GUESSES_MIN { 0 } else { n_guesses };
+        let n_guesses = self.options.n_guesses(self.running.len());
         let due = self.running.iter_mut().filter_map(|task| task.guesser(self.backend));
         let mut due: Vec<_> = due.map(|answer| (answer, n_guesses)).collect();
         draft::guess(self.backend, &mut due);

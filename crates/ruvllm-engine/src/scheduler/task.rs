@@ -8,6 +8,7 @@ use super::policy::{Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId, States};
+use crate::optimise::{Choice, KvChoice};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::tree::{Forks, Kept};
 
@@ -32,6 +33,10 @@ pub(super) struct Task {
     pub error: Option<EngineError>,
     /// Set while it waits after it gave way.
     gave_way: Option<GaveWay>,
+    /// What was chosen for its steps, and for how many each.
+    choices: Vec<(Choice, u32)>,
+    /// What was chosen of how its keys and values are kept.
+    pub kv: Option<KvChoice>,
 }
 
 /// How a request gave way.
@@ -48,8 +53,8 @@ impl Task {
     /// # Errors
     /// As [`Answer::new`].
     pub(super) fn new(id: u64, backend: &dyn LlmBackend, request: GenerateRequest) -> Result<Task, EngineError> {
-        let answer = Answer::new(backend, request)?;
-        Ok(Task { id, answer, seq: None, n_rows: 0, forks: Forks::default(), error: None, gave_way: None })
+        let (answer, forks) = (Answer::new(backend, request)?, Forks::default());
+        Ok(Task { id, answer, seq: None, n_rows: 0, forks, error: None, gave_way: None, choices: Vec::new(), kv: None })
     }
 
     pub(super) fn tenant(&self) -> u64 {
@@ -179,6 +184,34 @@ impl Task {
         self.answer.drop_guesses();
         let is_due = self.n_rows > 0 && self.n_rows == self.n_left(backend);
         is_due.then_some(&mut self.answer)
+    }
+
+    /// Takes note of what was chosen for a step of its answer.
+    pub(super) fn note(&mut self, choice: Choice) {
+        match self.choices.iter_mut().find(|(other, _)| *other == choice) {
+            Some((_, n)) => *n += 1,
+            None => self.choices.push((choice, 1)),
+        }
+    }
+
+    /// Returns what was chosen for its steps, and for how many each.
+    pub(super) fn choices(&self) -> &[(Choice, u32)] {
+        &self.choices
+    }
+
+    /// Returns how many tokens its context has.
+    pub(super) fn n_context(&self) -> usize {
+        self.answer.context().len()
+    }
+
+    /// Returns how many guesses it has in the step.
+    pub(super) fn n_guessed(&self) -> usize {
+        self.answer.n_guessed()
+    }
+
+    /// Returns how many tokens were guessed for it so far, and how many were right.
+    pub(super) fn guesses(&self) -> (usize, usize) {
+        self.answer.guesses()
     }
 
     /// Returns whether it writes its answer.

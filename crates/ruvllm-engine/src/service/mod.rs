@@ -48,6 +48,7 @@ use crate::backend::{LlmBackend, ModelInfo, Readout};
 use crate::engine::Engine;
 use crate::grammar::GrammarCompiler;
 use crate::learning::Work;
+use crate::optimise::Optimiser;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::text::ModelText;
@@ -63,12 +64,15 @@ pub struct ServiceOptions {
     pub queue_max: usize,
     /// Told what happens, on the owner's thread.
     pub observer: Box<dyn Observer>,
+    /// Changes how steps are filled by what they cost; `None` leaves them as they are.
+    pub optimiser: Option<Optimiser>,
 }
 
 impl Default for ServiceOptions {
-    /// 256 may wait; nobody observes.
+    /// 256 may wait; nobody observes or optimises.
     fn default() -> ServiceOptions {
-        ServiceOptions { scheduler: SchedulerOptions::default(), queue_max: 256, observer: Box::new(()) }
+        let (scheduler, observer) = (SchedulerOptions::default(), Box::new(()));
+        ServiceOptions { scheduler, queue_max: 256, observer, optimiser: None }
     }
 }
 
@@ -209,7 +213,7 @@ impl Service {
         text: ModelText,
         options: ServiceOptions,
     ) -> Result<(Service, ServiceThread<T>), EngineError> {
-        let ServiceOptions { scheduler, queue_max, observer } = options;
+        let ServiceOptions { scheduler, queue_max, observer, optimiser } = options;
         let (info, n_seq_max) = (backend(&mut owned).info().clone(), backend(&mut owned).kv_room().free_seqs);
         scheduler.validate()?;
         let shared = Arc::new(Shared {
@@ -227,7 +231,10 @@ impl Service {
         let of_owner = Arc::clone(&shared);
         let run = move || {
             match crate::Scheduler::new(backend(&mut owned), &scheduler) {
-                Ok(scheduler) => Owner::new(scheduler, inbox, of_owner, observer).run(),
+                Ok(mut scheduler) => {
+                    optimiser.into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
+                    Owner::new(scheduler, inbox, of_owner, observer).run();
+                }
                 Err(error) => unreachable!("the options were checked: {error}"),
             }
             owned

@@ -184,7 +184,7 @@ impl Bench {
         let (sequences, logits) = (vec![None; n_seqs], Vec::new());
         let model =
             Counting { info, tokenizer, sequences, logits, hidden: Vec::new(), permits: permitted, steps: told };
-        let scheduler = SchedulerOptions { step_tokens: 100, prefill_tokens: 50 };
+        let scheduler = SchedulerOptions { step_tokens: 100, prefill_tokens: 50, ..SchedulerOptions::default() };
         let options = ServiceOptions { scheduler, queue_max, ..ServiceOptions::default() };
         let (service, thread) = Service::launch(model, |model| model, text, options).expect("valid options");
         Bench { service, thread, permits, steps, planned: RefCell::default() }

@@ -1,7 +1,8 @@
 //! How many tokens to guess, and when to stop guessing (the figures are those of ADR 21).
 
-/// The fewest and the most guesses of a pass.
-const AHEAD: (usize, usize) = (2, 8);
+/// The fewest guesses of a pass, how many there are before they grow by doubling, and the most. Who asks allows fewer, eight
+/// unless it was measured that more are worth it here.
+const AHEAD: (usize, usize, usize) = (2, 8, 24);
 /// What guessed rows cost, as a share of a pass of one row: so much each, and so much more each behind the fourth, where
 /// arithmetic begins to count beside reading the weights.
 const ROW_COST: f32 = 0.1;
@@ -29,7 +30,7 @@ impl Pace {
         Pace { guess_cost, n_ahead: 4, gain: 0.0, resting: 0, rest: REST.0 }
     }
 
-    /// Returns how many tokens to guess in the pass at hand.
+    /// Returns how many tokens to guess in the pass at hand, if as many are allowed.
     pub(super) fn n_ahead(&mut self) -> usize {
         if self.resting > 0 {
             self.resting -= 1;
@@ -44,8 +45,9 @@ impl Pace {
         let gain = n_right as f32 - cost;
         self.gain += WEIGHT * (gain - self.gain);
         self.n_ahead = match n_right == n_guessed {
-            true => (self.n_ahead + 2).min(AHEAD.1),
-            false => (n_right + 1).clamp(AHEAD.0, AHEAD.1),
+            true if self.n_ahead < AHEAD.1 => self.n_ahead + 2,
+            true => (2 * self.n_ahead).min(AHEAD.2),
+            false => (n_right + 1).clamp(AHEAD.0, AHEAD.2),
         };
         if self.gain < 0.0 {
             (self.resting, self.gain, self.n_ahead) = (self.rest, 0.0, AHEAD.0);
@@ -70,8 +72,10 @@ mod tests {
                 n
             })
             .collect();
-        assert_eq!(ahead, [4, 6, 8, 8]);
-        pace.learn(8, 3);
+        assert_eq!(ahead, [4, 6, 8, 16]);
+        pace.learn(16, 16);
+        assert_eq!(pace.n_ahead(), 24);
+        pace.learn(24, 3);
         assert_eq!(pace.n_ahead(), 4);
         // Of 5,000 passes in which every guess is wrong few have guesses.
         let mut n_guessed = 0;

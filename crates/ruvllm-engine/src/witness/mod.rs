@@ -32,20 +32,23 @@
 //! ```
 
 mod replay;
+mod score;
 mod settings;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ruvllm_sona::Latency;
+use ruvllm_sona::quality::Scorer;
 use ruvllm_sona::witness::{Content, Event, Served, WitnessLog};
 
 pub use replay::{Replayed, adapters_of, check, load_options, replay};
 
 use crate::engine::Engine;
-use crate::request::{GenerateRequest, GenerationSummary};
+use crate::grammar::Grammar;
+use crate::request::{FinishReason, GenerateRequest, GenerationSummary};
 use crate::sampler::seed_of_clock;
 use crate::{EngineError, KvPolicy};
 
@@ -78,6 +81,7 @@ pub struct Recorder {
     template: [u8; 32],
     running: Arc<Running>,
     keeps_tokens: bool,
+    scorer: Option<Arc<Mutex<Scorer>>>,
 }
 
 /// What the caller knows of a request.
@@ -91,6 +95,8 @@ pub struct About {
     pub routing: String,
     /// The generation of what was learned that it sees; 0 where nothing was.
     pub generation: u64,
+    /// What was asked, where it is known apart from the prompt: answers to the same are compared by it when they are scored.
+    pub question: Option<String>,
 }
 
 /// A request that runs, on its way to the record. Dropped without an end, it is recorded as one that was lost.
@@ -100,6 +106,14 @@ pub struct Record {
     tenant: String,
     keeps_tokens: bool,
     served: Option<Box<Served>>,
+    scored: Option<Scored>,
+}
+
+/// By what an answer is scored.
+struct Scored {
+    scorer: Arc<Mutex<Scorer>>,
+    question: Option<String>,
+    grammar: Option<Grammar>,
 }
 
 impl Recorder {
@@ -117,7 +131,12 @@ impl Recorder {
             Ok(None) | Err(_) => [0; 32],
         };
         let running = Arc::new(Running::of(engine));
-        Ok(Recorder { log, model: engine.content_hash()?, template, running, keeps_tokens })
+        Ok(Recorder { log, model: engine.content_hash()?, template, running, keeps_tokens, scorer: None })
+    }
+
+    /// Scores each answer when its record is written: behind the answer, on the log's thread.
+    pub fn with_scorer(self, scorer: Arc<Mutex<Scorer>>) -> Recorder {
+        Recorder { scorer: Some(scorer), ..self }
     }
 
     /// Returns the hash of its model.
@@ -146,7 +165,13 @@ impl Recorder {
             ..Served::default()
         };
         let (log, keeps_tokens) = (Arc::clone(&self.log), self.keeps_tokens);
-        Record { log, tenant: about.tenant, keeps_tokens, served: Some(Box::new(served)) }
+        let scored = |scorer: &Arc<Mutex<Scorer>>| Scored {
+            scorer: Arc::clone(scorer),
+            question: about.question,
+            grammar: request.grammar.clone(),
+        };
+        let scored = self.scorer.as_ref().map(scored);
+        Record { log, tenant: about.tenant, keeps_tokens, served: Some(Box::new(served)), scored }
     }
 }
 
@@ -166,6 +191,22 @@ impl Record {
                 let (queue_us, prefill_us, decode_us) =
                     (us(timings.queue_ms), us(timings.prompt_ms), us(timings.decode_ms));
                 served.latency = Latency { queue_us, prefill_us, decode_us };
+                served.policy.clone_from(&summary.choices);
+                if let Some(kv) = summary.kv {
+                    served.settings = settings::with_kv(&served.settings, kv);
+                }
+                // What was cut off from outside says nothing of the model.
+                let is_whole = matches!(summary.finish_reason, FinishReason::Stop | FinishReason::Length);
+                if let (true, Some(Scored { scorer, question, grammar })) = (is_whole, self.scored.take()) {
+                    let judged = score::Judged::new(&scorer, &self.tenant, question, grammar, summary);
+                    let finish = |event: &mut Event| {
+                        if let Event::Served(served) = event {
+                            judged.score(served);
+                        }
+                    };
+                    self.log.record_then(&self.tenant, Event::Served(served), finish);
+                    return;
+                }
             }
         }
         self.log.record(&self.tenant, Event::Served(served));

@@ -8,7 +8,7 @@ use super::Running;
 use crate::grammar::GrammarSource;
 use crate::request::GenerateRequest;
 use crate::sampler::{Mirostat, SamplingParams};
-use crate::{BoundAdapter, EngineError, ErrorKind};
+use crate::{BoundAdapter, EngineError, ErrorKind, KvPolicy};
 
 /// Returns how the factors of an adapter are kept.
 pub(super) fn format_of(adapter: &BoundAdapter) -> String {
@@ -58,6 +58,15 @@ pub(super) fn write(request: &GenerateRequest, running: &Running, keeps_texts: b
         all.insert("digest".into(), json!(digest.to_hex().as_str()));
     }
     Value::Object(all)
+}
+
+/// Returns settings with another policy of the cache.
+pub(super) fn with_kv(settings: &str, kv: KvPolicy) -> String {
+    let mut all: Value = serde_json::from_str(settings).unwrap_or(Value::Null);
+    if let Some(object) = all.as_object_mut() {
+        object.insert("kv".into(), json!(kv.to_string()));
+    }
+    all.to_string()
 }
 
 fn write_sampling(sampling: &SamplingParams, all: &mut Map<String, Value>) {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ruvllm_sona::quality::ScorerOptions;
 use ruvllm_sona::store::{self, OpenOptions};
 use ruvllm_sona::witness::{LogOptions, Query, search};
 use ruvllm_testkit::Golden;
@@ -179,4 +180,49 @@ fn a_record_without_an_end_says_so() {
     log.flush().expect("it is written");
     let found = search(store.as_ref(), "t", &Query { has_failed: Some(true), ..Query::default() }).expect("readable");
     assert_eq!(found.len(), 1);
+}
+
+/// A grammar is kept or cut off, the same question has the same answer, and loops are seen.
+#[test]
+fn answers_are_scored_behind_their_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = store::open(&folder.path().join("witness.redb"), &OpenOptions::default()).expect("a store");
+    let log = Arc::new(WitnessLog::start(Arc::clone(&store), LogOptions::default()).expect("a log"));
+    let mut engine = engine();
+    let scorer = Arc::new(Mutex::new(Scorer::new(ScorerOptions::default())));
+    let recorder = Recorder::new(&engine, Arc::clone(&log), false).expect("a recorder").with_scorer(scorer);
+    let compiler = engine.grammar_compiler().expect("a compiler");
+    let schema = serde_json::json!({ "enum": ["one of two", "two of two"] });
+    let grammar = compiler.compile(&GrammarSource::JsonSchema(schema)).expect("a grammar");
+    let greedy = GenerateRequest { sampling: SamplingParams::greedy(), ..request(&engine, "a b c") };
+    let asked = [
+        (GenerateRequest { grammar: Some(grammar.clone()), max_tokens: Some(60), ..greedy.clone() }, "which of them"),
+        (GenerateRequest { grammar: Some(grammar), max_tokens: Some(3), ..greedy.clone() }, "is it one"),
+        (GenerateRequest { max_tokens: Some(40), ignore_eos: true, ..greedy.clone() }, "name three rivers"),
+        (GenerateRequest { max_tokens: Some(40), ignore_eos: true, ..greedy }, "name three rivers"),
+    ];
+    for (i, (mut request, question)) in asked.into_iter().enumerate() {
+        let about =
+            About { request: i as u64, tenant: "t".into(), question: Some(question.into()), ..About::default() };
+        let record = recorder.begin(&mut request, about);
+        let result = engine.generate(&request).and_then(|generation| generation.for_each_token(|_| {}));
+        record.end(result.as_ref());
+    }
+    log.flush().expect("it is written");
+    let found = search(store.as_ref(), "t", &Query::default()).expect("it is readable");
+    let served: Vec<Served> = found
+        .iter()
+        .rev()
+        .map(|recorded| match &recorded.event {
+            Event::Served(served) => Served::clone(served),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let schema: Vec<Option<f32>> = served.iter().map(|served| served.scores.schema).collect();
+    assert_eq!(schema, [Some(1.0), Some(0.5), None, None], "kept, cut off, not asked for");
+    assert!(served.iter().all(|served| served.quality == served.scores.overall() && served.quality.is_some()));
+    let [first, again] = [2, 3].map(|i| served[i].scores);
+    assert_eq!((first.consistency, again.consistency), (None, Some(1.0)));
+    assert_eq!(again.uniqueness, Some(0.0));
+    assert!(first.diversity.is_some_and(|diversity| diversity == again.diversity.expect("the same")));
 }

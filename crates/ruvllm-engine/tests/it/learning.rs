@@ -117,7 +117,9 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     // Together they see what was known when they came, also when others have ended and taught something since.
     set(&tenant, &known);
     engine.clear_cache();
-    let mut scheduler = engine.scheduler(&SchedulerOptions { step_tokens: 40, prefill_tokens: 11 }).expect("valid");
+    let mut scheduler = engine
+        .scheduler(&SchedulerOptions { step_tokens: 40, prefill_tokens: 11, ..SchedulerOptions::default() })
+        .expect("valid");
     (0..8).for_each(|i| {
         scheduler.submit(request(i, Some(tenant.learner(None, None)))).expect("a valid request");
     });
@@ -187,7 +189,9 @@ fn a_prompt_teaches_the_same_however_it_is_computed() {
     let expected = snapshot(&one);
     assert_eq!(one.stats().n_entries, 229, "all but the first");
     engine.clear_cache();
-    let mut scheduler = engine.scheduler(&SchedulerOptions { step_tokens: 64, prefill_tokens: 37 }).expect("valid");
+    let mut scheduler = engine
+        .scheduler(&SchedulerOptions { step_tokens: 64, prefill_tokens: 37, ..SchedulerOptions::default() })
+        .expect("valid");
     scheduler.submit(ask(&two, Speculation::Ngram)).expect("a valid request");
     // Beside it somebody who learns nothing.
     scheduler.submit(GenerateRequest { max_tokens: Some(40), ..request(2, None) }).expect("a valid request");

@@ -13,6 +13,7 @@ mod kv_policies;
 mod learner;
 mod learning;
 mod merge;
+mod optimise;
 mod persist;
 mod prefix_cache;
 mod scheduler;

@@ -104,7 +104,7 @@ fn each_request_gets_what_it_gets_alone() {
         let path = Golden::load(name).model("f32");
         let mut reference = open(&path, 256, 1, None);
         for (step_tokens, prefill_tokens) in [(512, 128), (40, 7)] {
-            let options = SchedulerOptions { step_tokens, prefill_tokens };
+            let options = SchedulerOptions { step_tokens, prefill_tokens, ..SchedulerOptions::default() };
             let stats = check(&mut open(&path, 256, 6, None), &mut reference, &mixed(30), &options);
             assert_eq!((stats.n_running_max, stats.n_preemptions), (6, 0), "{name}");
         }
@@ -219,7 +219,7 @@ fn whoever_comes_and_goes_changes_nobody_else() {
 
 /// Steps of at most 100 tokens.
 fn small_steps() -> SchedulerOptions {
-    SchedulerOptions { step_tokens: 100, prefill_tokens: 100 }
+    SchedulerOptions { step_tokens: 100, prefill_tokens: 100, ..SchedulerOptions::default() }
 }
 
 #[test]

@@ -10,9 +10,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The files, by path.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: [(&str, &str, &str); 4] = [
     ("/", "text/html; charset=utf-8", include_str!("index.html")),
     ("/page.js", "text/javascript; charset=utf-8", include_str!("page.js")),
+    ("/decisions.js", "text/javascript; charset=utf-8", include_str!("decisions.js")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page.css")),
 ];
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use axum::http::{Method, StatusCode};
 use ruvllm_sona::SonaErrorKind;
+use ruvllm_sona::policy::{Policy, PolicyStore as _};
+use ruvllm_sona::quality::Scores;
 use ruvllm_sona::witness::{Anchor, Content, Event, FaultKind, Query, Recorded, search, verify};
 use serde_json::{Value, json};
 
@@ -81,6 +83,12 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         ..POST
     },
     Endpoint {
+        path: "/v1/policies",
+        summary: "Lists the policies that count for the caller: what was learned of how to compute, and what was said",
+        run: Run::Server(policies),
+        ..GET
+    },
+    Endpoint {
         method: Method::DELETE,
         summary: "Erases the contents of the caller's records; the chain over them stands",
         answers: &["erased"],
@@ -95,6 +103,12 @@ fn hex(bytes: &[u8]) -> String {
 
 fn content_json(content: &Content) -> Value {
     json!({ "digest": hex(&content.digest), "n_tokens": content.n_tokens, "tokens": content.tokens })
+}
+
+/// Returns the scores that are known, by name.
+fn scores_json(scores: &Scores) -> Value {
+    let known = scores.named().into_iter().filter_map(|(name, score)| Some((name.to_owned(), json!(score?))));
+    Value::Object(known.collect())
 }
 
 /// Returns a record as clients and `ruvllm witness` see it.
@@ -116,10 +130,12 @@ pub fn record_json(recorded: &Recorded) -> Value {
             "cached_tokens": served.n_cached_tokens,
             "disk_tokens": served.n_disk_tokens,
             "routing": served.routing,
+            "policy": served.policy,
             "queue_us": served.latency.queue_us,
             "prefill_us": served.latency.prefill_us,
             "decode_us": served.latency.decode_us,
             "quality": quality,
+            "scores": scores_json(&served.scores),
             "error": served.error,
         }),
         Event::Feedback { request, quality } => {
@@ -180,6 +196,34 @@ fn found(witness: &Witness, call: &Plain, query: &Query, keeps: impl Fn(&Recorde
 
 fn list(call: Plain) -> Answer {
     with_log(call, |witness, call| found(witness, call, &Query { n_max: LIMIT, ..Query::default() }, |_| true))
+}
+
+/// Returns a policy as clients and `ruvllm policy` see it.
+pub fn policy_json(policy: &Policy) -> Value {
+    json!({
+        "version": policy.version,
+        "kind": policy.kind.as_str(),
+        "context": policy.context,
+        "tenant": policy.tenant,
+        "value": policy.value,
+        "source": policy.source.as_str(),
+        "confidence": policy.confidence,
+        "reason": policy.reason,
+        "created_ms": policy.created_ms,
+        "expires_ms": policy.expires_ms,
+    })
+}
+
+/// Those for everybody and one's own.
+fn policies(call: Plain) -> Answer {
+    with_log(call, |witness, call| {
+        // What was learned before this is listed.
+        witness.log.flush().map_err(sona)?;
+        let is_own = |policy: &Policy| policy.tenant.as_deref().is_none_or(|name| name == tenant_name(&call.tenant));
+        let data: Vec<Value> =
+            witness.policies.list().iter().filter(|policy| is_own(policy)).map(policy_json).collect();
+        Ok(json!({ "object": "list", "data": data }))
+    })
 }
 
 fn find(call: Plain) -> Answer {
@@ -270,6 +314,7 @@ fn feedback(call: Plain) -> Answer {
 fn erase(call: Plain) -> Answer {
     with_log(call, |witness, call| {
         let n = witness.log.erase_tenant(tenant_name(&call.tenant)).map_err(sona)?;
+        witness.forget_answers(tenant_name(&call.tenant));
         Ok::<_, ApiError>(json!({ "erased": n }))
     })
 }

@@ -4,9 +4,12 @@ mod endpoints;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use ruvllm_engine::witness::{About, Record, Recorder};
 use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
+use ruvllm_sona::policy::{NewPolicy, PolicyLimits, PolicyStore as _, StoredPolicies};
+use ruvllm_sona::quality::{Scorer, ScorerOptions};
 use ruvllm_sona::session::SessionIndex;
 use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
 use ruvllm_sona::witness::{Event, LogOptions, LogStats, WitnessLog};
@@ -14,10 +17,11 @@ use ruvllm_sona::witness::{Event, LogOptions, LogStats, WitnessLog};
 use crate::app::Call;
 use crate::auth::Tenant;
 use crate::options::ServerError;
+use crate::routing::query_of;
 use crate::sessions::SESSION_DIM;
 
 pub(crate) use endpoints::ENDPOINTS;
-pub use endpoints::{fault_name, record_json};
+pub use endpoints::{fault_name, policy_json, record_json};
 
 /// The file of the store in its folder.
 pub const STORE_FILE: &str = "witness.redb";
@@ -35,6 +39,8 @@ pub struct WitnessOptions {
     pub anchor: Option<PathBuf>,
     /// Keep the tokens of prompts and answers, not only their digests: without them nothing can be replayed.
     pub keeps_tokens: bool,
+    /// Score each answer behind its end, and put the scores on record.
+    pub scores: bool,
     /// A file with the store's key, 32 bytes or 64 hexadecimal digits: what lies on the disk is encrypted then.
     pub key: Option<PathBuf>,
     /// Whether each batch is on disk when it is written, or only each tenth.
@@ -65,6 +71,10 @@ pub fn open_store(options: &WitnessOptions) -> Result<Arc<dyn Store>, ServerErro
 pub(crate) struct Witness {
     pub store: Arc<dyn Store>,
     pub log: Arc<WitnessLog>,
+    /// Scores answers, if they are to be.
+    pub scorer: Option<Arc<Mutex<Scorer>>>,
+    /// How things are to be done, in the same store.
+    pub policies: Arc<StoredPolicies>,
     /// The conversations, in the same store.
     pub sessions: Arc<SessionIndex>,
     /// Held while a turn is added to one of them.
@@ -85,9 +95,12 @@ impl Witness {
         let syncs_each_batch = options.syncs_each_batch;
         let log_options = LogOptions { anchor: Some(anchor), syncs_each_batch, ..LogOptions::default() };
         let log = Arc::new(WitnessLog::start(Arc::clone(&store), log_options)?);
+        let policies = Arc::new(StoredPolicies::open(Arc::clone(&store), PolicyLimits::default())?);
+        let scorer = options.scores.then(|| Arc::new(Mutex::new(Scorer::new(ScorerOptions::default()))));
         let sessions = Arc::new(SessionIndex::open(Arc::clone(&store), SESSION_DIM)?);
         let (adding_turns, verifying) = (Arc::default(), tokio::sync::Mutex::default());
-        Ok(Witness { store, log, sessions, adding_turns, options: options.clone(), verifying })
+        let options = options.clone();
+        Ok(Witness { store, log, scorer, policies, sessions, adding_turns, options, verifying })
     }
 
     /// Makes the recorder of a model.
@@ -95,7 +108,31 @@ impl Witness {
     /// # Errors
     /// The model's file cannot be read again.
     pub(crate) fn recorder(&self, engine: &Engine) -> Result<Recorder, EngineError> {
-        Recorder::new(engine, Arc::clone(&self.log), self.options.keeps_tokens)
+        let recorder = Recorder::new(engine, Arc::clone(&self.log), self.options.keeps_tokens)?;
+        Ok(match &self.scorer {
+            Some(scorer) => recorder.with_scorer(Arc::clone(scorer)),
+            None => recorder,
+        })
+    }
+
+    /// Puts on record that a policy was learned, and keeps it; on the log's thread, so that nobody waits for the disk.
+    pub(crate) fn learned(&self, policy: NewPolicy) {
+        let (policies, value, context) = (Arc::clone(&self.policies), &policy.value, &policy.context);
+        let what = format!("policy of {}: {context}: {value}: {}", policy.kind.as_str(), policy.reason);
+        let keep = move |_: &mut Event| {
+            let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+            // Those that have expired make room.
+            if let Err(error) = policies.expire(now_ms).and_then(|_| policies.put(policy, now_ms)) {
+                tracing::warn!(%error, "a policy that was learned is not kept");
+            }
+        };
+        self.log.record_then("", Event::Learning { what }, keep);
+    }
+
+    /// Forgets what earlier answers of a tenant new ones are compared with.
+    pub(crate) fn forget_answers(&self, tenant: &str) {
+        let scorer = self.scorer.iter();
+        scorer.for_each(|scorer| scorer.lock().unwrap_or_else(PoisonError::into_inner).forget(tenant));
     }
 
     /// Puts something on record that is not an answer.
@@ -138,6 +175,7 @@ impl Pending {
                 .as_ref()
                 .and(call.model.learning.as_ref())
                 .map_or(0, |learning| learning.generation(&call.tenant)),
+            question: call.server.scores().then(|| query_of(&call.given)).flatten(),
         };
         Pending(Some(Arc::new(Mutex::new(Some(recorder.begin(request, about))))))
     }

@@ -258,7 +258,12 @@ fn what_the_server_is_and_takes_is_told() {
         assert_eq!(properties.as_object().map_or(0, serde_json::Map::len), accepted.len(), "{method} {path}");
         assert!(operation["responses"]["200"].is_object(), "{method} {path}");
     }
-    for (path, word) in [("/", "<title>RuvLLM</title>"), ("/page.js", "\"use strict\""), ("/page.css", ":root")] {
+    for (path, word) in [
+        ("/", "<title>RuvLLM</title>"),
+        ("/page.js", "\"use strict\""),
+        ("/decisions.js", "\"use strict\""),
+        ("/page.css", ":root"),
+    ] {
         let page = bench.get(path);
         assert!(page.status == 200 && page.body.contains(word), "{path}");
         assert!(page.header("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'")));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ruvllm_engine::witness::replay;
 use ruvllm_engine::{AdapterSet, Engine};
 use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions, open_store};
+use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies};
 use ruvllm_sona::store::Store;
 use ruvllm_sona::witness::{Event, Query, Served, search, verify};
 use serde_json::{Value, json};
@@ -234,4 +235,47 @@ fn what_was_taught_is_on_record_beside_the_answers() {
     assert_eq!(listed[0]["what"], "tiny: all that was taught was forgotten");
     // What was judged is the answer: its record has the quality now, and says that it is not the model's alone.
     assert_eq!((&listed[3]["quality"], &listed[3]["settings"]["learned"]), (&json!(0.25), &json!(true)));
+}
+
+#[test]
+fn answers_are_scored_and_say_how_they_were_computed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let witness = WitnessOptions { folder: folder.path().join("log"), scores: true, ..WitnessOptions::default() };
+    let bench = Bench::tiny(ServerOptions { witness: Some(witness.clone()), optimise: true, ..options() });
+    let ask = json!({ "prompt": "Name three rivers.", "max_tokens": 24, "temperature": 0, "ignore_eos": true });
+    (0..2).for_each(|_| drop(bench.post("/v1/completions", &ask).ok()));
+    let listed = records(&bench.get("/v1/witness"));
+    let [again, first] = &listed[..] else { panic!("two records: {listed:?}") };
+    for record in [again, first] {
+        assert!(record["policy"].as_str().is_some_and(|text| text.contains("guesses up to 8")), "{record}");
+        assert!(record["scores"]["diversity"].is_number() && record["quality"].is_number(), "{record}");
+        assert!(record["scores"]["schema"].is_null());
+    }
+    assert_eq!((&first["scores"]["uniqueness"], &again["scores"]["uniqueness"]), (&json!(1.0), &json!(0.0)));
+    assert_eq!((&first["scores"]["consistency"], &again["scores"]["consistency"]), (&Value::Null, &json!(1.0)));
+    // Found by its quality as well as by feedback.
+    let quality = first["quality"].as_f64().expect("a number");
+    let poor = bench.post("/v1/witness/search", &json!({ "quality_min": quality - 0.001, "quality_max": 1 }));
+    assert!(!records(&poor).is_empty());
+    // Who erases what they asked is a stranger again.
+    bench.ask("DELETE", "/v1/witness", &[]).ok();
+    bench.post("/v1/completions", &ask).ok();
+    assert_eq!(records(&bench.get("/v1/witness"))[0]["scores"]["uniqueness"], 1.0);
+    assert!(records(&bench.get("/v1/policies")).iter().all(|policy| policy["source"] == "learned"));
+    bench.join();
+
+    // What an operator says while it is down, it does when it is up again.
+    {
+        let policies = StoredPolicies::open(open_store(&witness).expect("nobody has it now"), PolicyLimits::default());
+        let policies = policies.expect("policies");
+        let none = json!({ "guessed_rows": 0, "guesses_max": 0 });
+        let said = NewPolicy::new(PolicyKind::Speculation, "", &none).expect("JSON").by_operator();
+        policies.put(said, 1).expect("room");
+    }
+    let bench = Bench::tiny(ServerOptions { witness: Some(witness), optimise: true, ..options() });
+    bench.post("/v1/completions", &ask).ok();
+    let record = &records(&bench.get("/v1/witness"))[0];
+    assert!(record["policy"].as_str().is_some_and(|text| text.starts_with("no guesses (operator")), "{record}");
+    assert_eq!(records(&bench.get("/v1/policies"))[0]["source"], "operator");
+    bench.join();
 }

@@ -316,7 +316,7 @@ fn read_names(from: &mut Reader<'_>) -> Result<Names, SonaError> {
     let n = from.count(9)?;
     let word = |from: &mut Reader<'_>| {
         let (word, kind) = (from.u64()?, usize::from(from.u8()?));
-        let kind = Kind::ALL.get(kind).ok_or_else(|| from.invalid(&format!("a word of kind {kind}")))?;
+        let kind = Kind::ALL.get(kind).ok_or_else(|| from.invalid(format!("a word of kind {kind}")))?;
         Ok((word, *kind))
     };
     let words = (0..n).map(|_| word(from)).collect::<Result<_, SonaError>>()?;

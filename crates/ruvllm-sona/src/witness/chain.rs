@@ -69,12 +69,16 @@ impl std::fmt::Display for Anchor {
 }
 
 /// Something to be put on record.
-#[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) tenant: String,
     pub(super) unix_ms: u64,
     pub(super) event: Event,
+    /// Adds what takes time to know, before it is written.
+    pub(super) finish: Option<Finish>,
 }
+
+/// Completes an event, on the log's thread.
+pub(super) type Finish = Box<dyn FnOnce(&mut Event) + Send>;
 
 #[derive(Clone, Copy)]
 struct Link {
@@ -196,6 +200,7 @@ impl Chain {
             tenant: String::new(),
             unix_ms: now_ms,
             event: Event::Erased { seqs: seqs.to_vec() },
+            finish: None,
         };
         let entries: Vec<Entry> = seqs.chunks(SEQS_MAX).map(entry).collect();
         let mut head = self.lock();
@@ -213,7 +218,7 @@ impl Chain {
 /// Puts entries behind `head`; returns the new one.
 fn append(change: &mut dyn Transaction, head: Anchor, entries: &[Entry]) -> Result<Anchor, SonaError> {
     let Anchor { n_links: mut seq, mut hash } = head;
-    for Entry { tenant, unix_ms, event } in entries {
+    for Entry { tenant, unix_ms, event, .. } in entries {
         let salt: [u8; SALT_BYTES] = random()?;
         let contents = [&salt[..], &event.to_bytes()].concat();
         let digest = digest(tenant.as_bytes(), &contents);

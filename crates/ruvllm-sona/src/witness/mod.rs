@@ -41,7 +41,7 @@ mod record;
 mod tests;
 
 pub use chain::{Anchor, Fault, FaultKind, Verified, verify};
-use chain::{Chain, Entry};
+use chain::{Chain, Entry, Finish};
 pub use query::{Query, Recorded, search, tenants};
 pub use record::{Content, Event, Served};
 
@@ -147,7 +147,17 @@ impl WitnessLog {
     /// Puts a record of `tenant` into the queue, with the time of now; returns `false` if there is no room. Never waits for
     /// the disk.
     pub fn record(&self, tenant: &str, event: Event) -> bool {
-        let entry = Entry { tenant: tenant.into(), unix_ms: now_ms(), event };
+        self.enqueue(tenant, event, None)
+    }
+
+    /// The same; before the record is written, `finish` adds on the log's thread what takes time to know. [`WitnessLog::flush`]
+    /// waits for it.
+    pub fn record_then(&self, tenant: &str, event: Event, finish: impl FnOnce(&mut Event) + Send + 'static) -> bool {
+        self.enqueue(tenant, event, Some(Box::new(finish)))
+    }
+
+    fn enqueue(&self, tenant: &str, event: Event, finish: Option<Finish>) -> bool {
+        let entry = Entry { tenant: tenant.into(), unix_ms: now_ms(), event, finish };
         let Shared { options, work, .. } = &*self.shared;
         let mut queue = self.shared.queue();
         if queue.entries.len() >= options.n_queued_max {
@@ -255,9 +265,15 @@ impl Shared {
             queue.since = None;
             let is_asked = queue.n_answered < n_asked || is_ending;
             drop(queue);
+            for Entry { event, finish, .. } in &mut entries {
+                let Some(finish) = finish.take() else { continue };
+                // One that breaks has been reported where it did; the record is written as it is, and so are the others.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| finish(event)));
+            }
             let n_entries = entries.len() as u64;
             if n_lost > 0 {
-                entries.push(Entry { tenant: String::new(), unix_ms: now_ms(), event: Event::Lost { n: n_lost } });
+                let (tenant, event) = (String::new(), Event::Lost { n: n_lost });
+                entries.push(Entry { tenant, unix_ms: now_ms(), event, finish: None });
             }
             let syncs = self.options.syncs_each_batch || is_asked || n_unsynced >= N_UNSYNCED;
             let written = self.write(&entries, if syncs { Durability::Durable } else { Durability::Relaxed });

@@ -2,6 +2,7 @@
 
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind};
+use crate::quality::Scores;
 use crate::trajectory::Latency;
 
 /// A text as it is put on record: always its digest, the tokens only where that is wanted.
@@ -73,10 +74,14 @@ pub struct Served {
     pub n_disk_tokens: u32,
     /// Which model was chosen and why; empty without a router.
     pub routing: String,
+    /// How it was computed and why, where that was chosen; empty if nobody chose.
+    pub policy: String,
     /// How long it took.
     pub latency: Latency,
     /// How good it was, 0 to 1, where that is known at its end.
     pub quality: Option<f32>,
+    /// What that was made of.
+    pub scores: Scores,
     /// Why it failed.
     pub error: Option<String>,
 }
@@ -110,8 +115,8 @@ pub enum Event {
     },
 }
 
-/// First byte of a record.
-const FORMAT: u8 = 1;
+/// First byte of a record. Those of the first format have no policy and no scores.
+const FORMAT: u8 = 2;
 
 impl Event {
     /// Returns the event as bytes.
@@ -146,12 +151,12 @@ impl Event {
     pub fn from_bytes(bytes: &[u8]) -> Result<Event, SonaError> {
         let mut from = Reader::new(bytes, "witness record");
         let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("witness record: format {format}, this program reads {FORMAT}");
+        if format == 0 || format > FORMAT {
+            let message = format!("witness record: format {format}, this program reads 1 to {FORMAT}");
             return Err(SonaError::new(SonaErrorKind::Version, message));
         }
         let event = match from.u8()? {
-            0 => Event::Served(Box::new(Served::read(&mut from)?)),
+            0 => Event::Served(Box::new(Served::read(&mut from, format)?)),
             1 => Event::Feedback { request: from.u64()?, quality: from.f32()? },
             2 => Event::Learning { what: from.text()? },
             3 => Event::Lost { n: from.u64()? },
@@ -176,10 +181,14 @@ impl Served {
         to.u64(self.latency.queue_us).u64(self.latency.prefill_us).u64(self.latency.decode_us);
         to.u8(u8::from(self.quality.is_some())).f32(self.quality.unwrap_or(0.0));
         to.u8(u8::from(self.error.is_some())).text(self.error.as_deref().unwrap_or(""));
+        to.text(&self.policy);
+        for (_, score) in self.scores.named() {
+            to.u8(u8::from(score.is_some())).f32(score.unwrap_or(0.0));
+        }
     }
 
-    fn read(from: &mut Reader<'_>) -> Result<Served, SonaError> {
-        Ok(Served {
+    fn read(from: &mut Reader<'_>, format: u8) -> Result<Served, SonaError> {
+        let mut served = Served {
             request: from.u64()?,
             model: from.array()?,
             adapter_generation: from.u64()?,
@@ -203,6 +212,17 @@ impl Served {
                 let why = from.text()?;
                 has_failed.then_some(why)
             },
-        })
+            ..Served::default()
+        };
+        if format >= 2 {
+            served.policy = from.text()?;
+            let Scores { schema, coherence, diversity, consistency, uniqueness } = &mut served.scores;
+            for score in [schema, coherence, diversity, consistency, uniqueness] {
+                let is_known = from.u8()? != 0;
+                let value = from.f32()?;
+                *score = is_known.then_some(value);
+            }
+        }
+        Ok(served)
     }
 }

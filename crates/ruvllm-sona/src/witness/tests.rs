@@ -5,6 +5,7 @@ use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use tempfile::TempDir;
 
 use super::*;
+use crate::quality::Scores;
 use crate::store::{MasterKey, OpenOptions, Scan, Table, open, time_of};
 use crate::trajectory::Latency;
 
@@ -31,6 +32,8 @@ fn served(request: u64) -> Served {
         n_cached_tokens: 2,
         n_disk_tokens: 1,
         routing: "small: simple question".into(),
+        policy: "guesses up to 24: learned".into(),
+        scores: Scores { diversity: request.is_multiple_of(2).then_some(0.75), ..Scores::default() },
         latency: Latency { queue_us: 1, prefill_us: 20, decode_us: 300 },
         quality: request.is_multiple_of(3).then_some(request as f32 / 100.0),
         error: request.is_multiple_of(5).then(|| format!("out of blocks at {request}")),
@@ -63,6 +66,37 @@ fn events_come_back_and_damaged_ones_are_refused() {
         assert!(Event::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
     }
     assert!(Event::from_bytes(&[1, 9]).is_err());
+    assert!(Event::from_bytes(&[0, 3]).is_err() && Event::from_bytes(&[3, 3]).is_err());
+}
+
+#[test]
+fn records_of_the_first_format_are_read() {
+    let new = Served { policy: String::new(), scores: Scores::default(), ..served(6) };
+    let bytes = Event::Served(Box::new(new.clone())).to_bytes();
+    // It ended with the error: an empty policy takes 4 bytes, each score 5.
+    let old = [&[1], &bytes[1..bytes.len() - 4 - 5 * 5]].concat();
+    assert_eq!(Event::from_bytes(&old).expect("an old record"), Event::Served(Box::new(new)));
+}
+
+/// What takes time to know is there when a flush says so, and one that breaks takes nothing along.
+#[test]
+fn records_are_completed_before_they_are_written() {
+    let (_folder, store) = store();
+    let log = WitnessLog::start(store.clone(), LogOptions::default()).expect("a log");
+    for request in 0..20 {
+        log.record_then("one", Event::Served(Box::new(served(request))), move |event| {
+            assert_ne!(request, 7, "this one breaks, as the test wants it");
+            if let Event::Served(served) = event {
+                served.quality = Some(0.5);
+            }
+        });
+    }
+    let anchor = log.flush().expect("writable");
+    let found = search(store.as_ref(), "one", &Query::default()).expect("readable");
+    let quality = |recorded: &Recorded| (recorded.seq, recorded.quality);
+    let expected = (0..20).rev().map(|i| (i, if i == 7 { served(7).quality } else { Some(0.5) }));
+    assert_eq!(found.iter().map(quality).collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    assert!(verify(store.as_ref(), Some(&anchor)).expect("readable").faults.is_empty());
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! `ruvllm policy`: how a server computes, as it learned it and as its operator says.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ruvllm_engine::optimise::Guesses;
+use ruvllm_server::{WitnessOptions, policy_json};
+use ruvllm_sona::SonaError;
+use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
+use serde_json::{Value, json};
+
+use super::cache::{age, unix_ms};
+use super::witness::open_written;
+use crate::args::OutputArgs;
+use crate::error::{Error, Result};
+use crate::output::{print, print_json, print_line, table, timestamp};
+
+const EXAMPLES: &str = "\
+Examples:
+  ruvllm serve --optimise --witness ./log                a server that learns how to compute
+  ruvllm policy list ./log
+  ruvllm policy set ./log speculation '{\"guessed_rows\":24,\"guesses_max\":24}' --for 30d
+  ruvllm policy retire ./log 7
+
+They lie in the folder of 'ruvllm serve --witness'; while a server has it, ask the server (/v1/policies). What
+an operator sets comes before what was learned, and a server begins with it at its next start.";
+
+/// `ruvllm policy`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub struct PolicyCommand {
+    #[command(subcommand)]
+    command: PolicySubcommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicySubcommand {
+    /// List policies: what was learned, and what was set
+    List(ListArgs),
+    /// Set a policy, which comes before what was learned
+    Set(SetArgs),
+    /// Take a policy back: what it stood in the place of counts again
+    Retire(RetireArgs),
+}
+
+/// Where they lie.
+#[derive(Args, Clone, Debug)]
+struct StoreArgs {
+    /// The folder that 'ruvllm serve --witness' writes to
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// File with the store's key, if it is encrypted
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Args, Debug)]
+struct ListArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Of this kind only: kv, router, ewc, pattern, speculation or batch
+    #[arg(long, value_name = "KIND")]
+    kind: Option<PolicyKind>,
+}
+
+#[derive(Args, Debug)]
+struct SetArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// What it is about: kv, router, ewc, pattern, speculation or batch
+    #[arg(value_name = "KIND")]
+    kind: PolicyKind,
+    /// What is to be done, as JSON
+    #[arg(value_name = "JSON", value_parser = value)]
+    value: Value,
+    /// The workload it is for, as 'list' names it [default: any]
+    #[arg(long, value_name = "WORKLOAD", default_value = "")]
+    context: String,
+    /// Whose requests it is for [default: everybody's]
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// How long it counts: 30d, 12h [default: for ever]
+    #[arg(long = "for", value_name = "AGE", value_parser = age)]
+    for_: Option<Duration>,
+    /// Why
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+}
+
+#[derive(Args, Debug)]
+struct RetireArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// The policy's number
+    #[arg(value_name = "NUMBER")]
+    version: u64,
+}
+
+fn value(text: &str) -> std::result::Result<Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("'{text}' is no JSON: {error}"))
+}
+
+fn failed(error: SonaError) -> Error {
+    Error::failure(format_args!("the policies: {error}"))
+}
+
+impl StoreArgs {
+    fn open(&self) -> Result<StoredPolicies> {
+        let (folder, key) = (self.folder.clone(), self.key.clone());
+        let options = WitnessOptions { folder, key, ..WitnessOptions::default() };
+        let store = open_written(&options, ["there are no policies", "keeps some"])?;
+        StoredPolicies::open(Arc::clone(&store), PolicyLimits::default()).map_err(failed)
+    }
+}
+
+impl PolicyCommand {
+    /// Does what the subcommand says.
+    ///
+    /// # Errors
+    /// The store cannot be read or written, or is in use.
+    pub fn run(&self) -> Result<()> {
+        match &self.command {
+            PolicySubcommand::List(args) => args.run(),
+            PolicySubcommand::Set(args) => args.run(),
+            PolicySubcommand::Retire(args) => args.run(),
+        }
+    }
+}
+
+impl ListArgs {
+    fn run(&self) -> Result<()> {
+        let mut policies = self.store.open()?.list();
+        policies.retain(|policy| self.kind.is_none_or(|kind| policy.kind == kind));
+        if self.store.output.json {
+            return print_json(&json!({ "policies": policies.iter().map(policy_json).collect::<Vec<_>>() }));
+        }
+        if policies.is_empty() {
+            return print_line("there are no such policies");
+        }
+        let head = ["NUMBER", "KIND", "FOR", "WORKLOAD", "VALUE", "SOURCE", "SURE", "UNTIL (UTC)", "REASON"];
+        let rows: Vec<Vec<String>> =
+            std::iter::once(head.map(str::to_owned).to_vec()).chain(policies.iter().map(row)).collect();
+        print(&table(&rows, &[0, 6]))
+    }
+}
+
+fn row(policy: &Policy) -> Vec<String> {
+    let until = match policy.expires_ms {
+        Some(at) if !policy.holds(unix_ms()) => format!("expired {}", timestamp(at / 1000)),
+        Some(at) => timestamp(at / 1000),
+        None => "for ever".to_owned(),
+    };
+    vec![
+        policy.version.to_string(),
+        policy.kind.as_str().to_owned(),
+        policy.tenant.clone().unwrap_or_else(|| "all".to_owned()),
+        if policy.context.is_empty() { "any".to_owned() } else { policy.context.clone() },
+        policy.value.to_string(),
+        policy.source.as_str().to_owned(),
+        format!("{:.2}", policy.confidence),
+        until,
+        policy.reason.clone(),
+    ]
+}
+
+impl SetArgs {
+    fn run(&self) -> Result<()> {
+        if self.kind == PolicyKind::Speculation && serde_json::from_value::<Guesses>(self.value.clone()).is_err() {
+            let line = "a policy of kind speculation is {\"guessed_rows\": N, \"guesses_max\": N}, 0 for no guesses";
+            return Err(Error::usage(line));
+        }
+        let policy = NewPolicy::new(self.kind, &self.context, &self.value).map_err(failed)?;
+        let mut policy = policy.by_operator().because(&self.reason);
+        policy.tenant.clone_from(&self.tenant);
+        policy.expires_ms = self.for_.map(|age| unix_ms().saturating_add(age.as_millis() as u64));
+        let version = self.store.open()?.put(policy, unix_ms()).map_err(failed)?;
+        match self.store.output.json {
+            true => print_json(&json!({ "version": version })),
+            false => print_line(&format!("policy {version} is set")),
+        }
+    }
+}
+
+impl RetireArgs {
+    fn run(&self) -> Result<()> {
+        if !self.store.open()?.retire(self.version).map_err(failed)? {
+            let line = format!("there is no policy {}; 'ruvllm policy list' shows their numbers", self.version);
+            return Err(Error::failure(line));
+        }
+        match self.store.output.json {
+            true => print_json(&json!({ "retired": self.version })),
+            false => print_line(&format!("policy {} is taken back", self.version)),
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Choosing how steps are filled by what they were measured to cost: how many tokens are guessed ahead, request by request
+//! and beside others, and whether at all.
+//!
+//! What is chosen changes how fast answers are, never what they are, with one exception that has to be allowed: how keys and
+//! values of long prompts are kept ([`Optimiser::with_kv`]). The choice is a [`SafeBandit`]'s: another way than the
+//! default is tried so seldom that it loses less than a hundredth of the time, and taken only where it was measured to be
+//! better, workload by workload. The workload is how many requests run, how long their contexts are, how often guesses
+//! were right lately and whether memory is short.
+//!
+//! What is learned is a [`NewPolicy`] of kind `speculation` or `kv`, which a process that comes later begins with. An operator's
+//! policy of such a kind ends the choice for its workload.
+//!
+//! ```
+//! use ruvllm_engine::optimise::Optimiser;
+//! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
+//!
+//! // Any GGUF file; here a tiny one of the test data.
+//! let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
+//! let mut engine = Engine::load(&path, &LoadOptions::default(), &mut |_| {})?;
+//! let options = Default::default();
+//! let optimiser = Optimiser::new("llama-a", &options, Box::new(|policy| println!("{}", policy.reason)));
+//! let mut scheduler = engine.scheduler(&options)?;
+//! scheduler.set_optimiser(optimiser);
+//! let sampling = SamplingParams::greedy();
+//! scheduler.submit(GenerateRequest { prompt: vec![7, 8, 9], max_tokens: Some(20), sampling, ..Default::default() })?;
+//! let answer = scheduler.run().remove(0).1?;
+//! assert!(answer.choices.contains("guesses up to 8 (default"), "{}", answer.choices);
+//! # Ok::<(), ruvllm_engine::EngineError>(())
+//! ```
+
+mod kv;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ruvllm_kvcache::KvPolicy;
+use ruvllm_sona::policy::bandit::{Change, Measured, Why};
+use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, SafeBandit, Source, Wanted};
+use serde::{Deserialize, Serialize};
+
+use crate::scheduler::SchedulerOptions;
+use kv::KvChooser;
+pub(crate) use kv::{KvChoice, Rows};
+
+/// The ways to guess beside the default: so many rows of a step, so many of a request.
+const ARMS: [Guesses; 3] = [
+    Guesses { guessed_rows: 24, guesses_max: 24 },
+    Guesses { guessed_rows: 48, guesses_max: 24 },
+    Guesses { guessed_rows: 0, guesses_max: 0 },
+];
+/// The place of guessing nothing among all arms.
+const OFF: usize = 3;
+/// Names of numbers of requests that run, by the most of each but the last.
+const COMPANY: [(usize, &str); 4] = [(1, "alone"), (3, "2 to 3"), (6, "4 to 6"), (usize::MAX, "7 and more")];
+/// The context from which on it is long.
+const LONG_TOKENS: usize = 1024;
+/// How often guesses are right: names, and the least hit rate of each but the first.
+const HITS: [&str; 4] = ["guesses unknown", "guesses wrong", "guesses mixed", "guesses right"];
+const HIT_MIXED: f32 = 0.15;
+const HIT_RIGHT: f32 = 0.6;
+/// The first guesses of a request tell how good guesses are: all ways make as many.
+const NEAR: usize = 4;
+/// The weight of a step in the running hit rate, and the steps without guesses after which it is forgotten.
+const HIT_WEIGHT: f32 = 0.1;
+const HIT_STEPS: usize = 400;
+/// Memory is short when less than this share of what was ever free is.
+const TIGHT: f64 = 0.3;
+/// A request of which so many tokens are cached is kept as those are.
+const BOUND_TOKENS: usize = 256;
+/// What was learned counts so long.
+const KEPT_MS: u64 = 7 * 24 * 3600 * 1000;
+/// What was learned earlier is begun with if it was so sure.
+const CONFIDENCE: f32 = 0.95;
+/// Choices that a description names.
+const DESCRIBED: usize = 4;
+
+/// How tokens are guessed ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guesses {
+    /// [`SchedulerOptions::guessed_rows`].
+    pub guessed_rows: usize,
+    /// [`SchedulerOptions::guesses_max`].
+    pub guesses_max: usize,
+}
+
+/// What runs when a step is chosen for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Situation {
+    pub n_running: usize,
+    /// The mean length of their contexts.
+    pub n_context: usize,
+    /// Free bytes for keys and values, where that may have changed.
+    pub free_bytes: Option<usize>,
+}
+
+/// What a step came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StepCost {
+    pub seconds: f64,
+    /// Requests in it.
+    pub n_answers: usize,
+    /// Tokens that they got.
+    pub n_tokens: usize,
+    /// Guesses that each might have.
+    pub n_guesses: usize,
+    /// Guesses that were right, of all of them.
+    pub n_right: usize,
+}
+
+/// What was chosen for a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// The workload's place.
+    context: u8,
+    arm: u8,
+    /// `None`: the operator says so.
+    why: Option<Why>,
+}
+
+/// Is told what is learned, on the thread that steps: it must not block.
+pub type Learned = Box<dyn FnMut(NewPolicy) + Send>;
+
+/// Chooses how steps are filled. See the [module](self).
+pub struct Optimiser {
+    fixed: SchedulerOptions,
+    bandit: SafeBandit,
+    /// Workloads by place.
+    contexts: Vec<String>,
+    /// What an operator says of them.
+    said: Vec<Option<Guesses>>,
+    learned: Learned,
+    hit: Option<f32>,
+    /// Steps since a guess was judged.
+    n_silent: usize,
+    /// The most bytes that were free, and whether few are now.
+    free_bytes_max: usize,
+    is_tight: bool,
+    /// What was learned of workloads, in words.
+    reasons: Vec<String>,
+    /// If there is anything to choose.
+    kv: Option<KvChooser>,
+}
+
+impl Optimiser {
+    /// An optimiser that has measured nothing. `model` names what it measures, the default is `fixed`.
+    pub fn new(model: &str, fixed: &SchedulerOptions, learned: Learned) -> Optimiser {
+        let mut contexts = Vec::new();
+        for (_, company) in COMPANY {
+            for length in ["short", "long"] {
+                for hits in HITS {
+                    for memory in ["", ", memory short"] {
+                        contexts.push(format!("{model}: {company}, {length}, {hits}{memory}"));
+                    }
+                }
+            }
+        }
+        Optimiser {
+            fixed: fixed.clone(),
+            bandit: SafeBandit::new(1 + ARMS.len(), BanditOptions::default()),
+            said: vec![None; contexts.len()],
+            reasons: vec![String::new(); contexts.len()],
+            contexts,
+            learned,
+            hit: None,
+            n_silent: 0,
+            free_bytes_max: 0,
+            is_tight: false,
+            kv: None,
+        }
+    }
+
+    /// Lets it choose how keys and values of requests with long prompts are kept, among `policies`, the default first. What
+    /// is not `f16` changes answers a little; the engine must be loaded for all of them
+    /// ([`LoadOptions::kv_others`](crate::LoadOptions::kv_others)).
+    pub fn with_kv(self, model: &str, policies: &[KvPolicy]) -> Optimiser {
+        Optimiser { kv: (policies.len() > 1).then(|| KvChooser::new(model, policies)), ..self }
+    }
+
+    /// Begins with what policies say: an operator's word is kept to, what was learned is begun with and measured on.
+    pub fn begin_with(&mut self, policies: &dyn PolicyStore) {
+        for (i, context) in self.contexts.iter().enumerate() {
+            let confidence_min = CONFIDENCE;
+            let wanted = Wanted { confidence_min, ..Wanted::new(PolicyKind::Speculation, context) };
+            let Some(policy) = policies.best(&wanted, now_ms()) else { continue };
+            let Ok(guesses) = policy.read::<Guesses>() else { continue };
+            match (policy.source, ARMS.iter().position(|arm| *arm == guesses)) {
+                (Source::Operator, _) => self.said[i] = Some(guesses),
+                (Source::Learned, Some(arm)) => {
+                    self.bandit.begin_with(context, arm + 1);
+                    self.reasons[i].clone_from(&policy.reason);
+                }
+                _ => {}
+            }
+        }
+        // Said of every workload, it is so where nothing is chosen too: while prompts are read.
+        if let Some(Some(said)) = self.said.first().copied()
+            && self.said.iter().all(|other| *other == Some(said))
+        {
+            self.fixed = self.options(said);
+        }
+        let Some(kv) = &mut self.kv else { return };
+        for (i, context) in kv.contexts.iter().enumerate() {
+            let wanted = Wanted { confidence_min: CONFIDENCE, ..Wanted::new(PolicyKind::Kv, context) };
+            let Some(policy) = policies.best(&wanted, now_ms()) else { continue };
+            let named = policy.read::<String>().ok().and_then(|name| name.parse::<KvPolicy>().ok());
+            // One that was not allowed is none.
+            let Some(arm) = kv.policies.iter().position(|known| Some(*known) == named) else { continue };
+            match policy.source {
+                Source::Operator => kv.said[i] = Some(arm),
+                Source::Learned => {
+                    kv.bandit.begin_with(context, arm);
+                    kv.reasons[i].clone_from(&policy.reason);
+                }
+                Source::Default => {}
+            }
+        }
+    }
+
+    /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none. `n_known` tells
+    /// how many leading tokens are cached as one way keeps them.
+    pub(crate) fn choose_kv(
+        &mut self,
+        n_prompt: usize,
+        n_known: impl Fn(KvPolicy) -> usize,
+    ) -> Option<(KvPolicy, KvChoice)> {
+        let kv = self.kv.as_mut()?;
+        let known = kv.policies.iter().map(|&policy| n_known(policy));
+        let (arm, n_known) = known.enumerate().max_by_key(|&(arm, n)| (n, std::cmp::Reverse(arm)))?;
+        let choice = if n_known >= BOUND_TOKENS { kv.keep(n_prompt, arm) } else { kv.choose(n_prompt) }?;
+        Some((kv.policies[usize::from(choice.arm)], choice))
+    }
+
+    /// Takes note of a step of requests whose keys and values are kept as was chosen in common.
+    pub(crate) fn learn_kv(&mut self, choice: KvChoice, seconds: f64, rows: Rows) {
+        let Some(kv) = &mut self.kv else { return };
+        kv.learn(choice, seconds, rows);
+        for Change { context, arm, measured } in kv.bandit.take_changes() {
+            let reason = reason_of(arm, &measured);
+            if let Some(place) = kv.contexts.iter().position(|name| *name == context) {
+                kv.reasons[place].clone_from(&reason);
+            }
+            let confidence = confidence_of(arm, &measured);
+            if let Ok(policy) = NewPolicy::new(PolicyKind::Kv, &context, &kv.policies[arm].to_string()) {
+                (self.learned)(policy.learned(confidence).because(reason).until(now_ms() + KEPT_MS));
+            }
+        }
+    }
+
+    /// Returns what steps are filled by where nothing is chosen.
+    pub fn fixed(&self) -> &SchedulerOptions {
+        &self.fixed
+    }
+
+    /// Returns what trying has lost, as a share of all time.
+    pub fn loss(&self) -> f64 {
+        self.bandit.loss()
+    }
+
+    /// Returns the options of a step.
+    pub(crate) fn choose(&mut self, situation: &Situation) -> (SchedulerOptions, Choice) {
+        if let Some(free) = situation.free_bytes {
+            self.free_bytes_max = self.free_bytes_max.max(free);
+            self.is_tight = (free as f64) < TIGHT * self.free_bytes_max as f64;
+        }
+        let (hits, n_running) = (self.hits(), situation.n_running);
+        let company = COMPANY.iter().position(|(most, _)| n_running <= *most).unwrap_or(COMPANY.len() - 1);
+        let is_long = usize::from(situation.n_context >= LONG_TOKENS);
+        let place = ((company * 2 + is_long) * HITS.len() + hits) * 2 + usize::from(self.is_tight);
+        let context = place as u8;
+        if let Some(guesses) = self.said[place] {
+            return (self.options(guesses), Choice { context, arm: 0, why: None });
+        }
+        let default = self.fixed.n_guesses(n_running);
+        // More where guesses may be right, none where they are wrong; what comes to the same is not tried.
+        let may = |arm: usize| match arm {
+            0 => true,
+            OFF => default > 0,
+            arm => {
+                let before = if arm == 1 { default } else { self.options(ARMS[arm - 2]).n_guesses(n_running) };
+                hits != 1 && self.options(ARMS[arm - 1]).n_guesses(n_running) > before
+            }
+        };
+        let may: [bool; 1 + ARMS.len()] = std::array::from_fn(may);
+        let (arm, why) = self.bandit.choose(&self.contexts[place], |arm| may[arm]);
+        let options = if arm == 0 { self.fixed.clone() } else { self.options(ARMS[arm - 1]) };
+        (options, Choice { context, arm: arm as u8, why: Some(why) })
+    }
+
+    fn options(&self, guesses: Guesses) -> SchedulerOptions {
+        let Guesses { guessed_rows, guesses_max } = guesses;
+        SchedulerOptions { guessed_rows, guesses_max, ..self.fixed.clone() }
+    }
+
+    /// Returns the place of the hit rate among [`HITS`].
+    fn hits(&self) -> usize {
+        match self.hit {
+            None => 0,
+            Some(hit) if hit < HIT_MIXED => 1,
+            Some(hit) if hit < HIT_RIGHT => 2,
+            Some(_) => 3,
+        }
+    }
+
+    /// Takes note of what a step came to.
+    pub(crate) fn learn(&mut self, choice: Choice, step: &StepCost) {
+        let StepCost { seconds, n_answers, n_tokens, n_guesses, n_right } = *step;
+        let near = n_guesses.min(NEAR);
+        if near > 0 && n_answers > 0 {
+            let hit = (n_right as f32 / n_answers as f32 / near as f32).min(1.0);
+            let before = self.hit.unwrap_or(hit);
+            (self.hit, self.n_silent) = (Some(before + HIT_WEIGHT * (hit - before)), 0);
+        } else {
+            self.n_silent += 1;
+            self.hit = self.hit.filter(|_| self.n_silent < HIT_STEPS);
+        }
+        if choice.why.is_some() {
+            let context = &self.contexts[usize::from(choice.context)];
+            self.bandit.learn(context, usize::from(choice.arm), seconds, n_tokens as f64);
+            self.bandit.take_changes().into_iter().for_each(|change| self.tell(change));
+        }
+    }
+
+    /// Says what was learned.
+    fn tell(&mut self, change: Change) {
+        let Change { context, arm, measured } = change;
+        let Some(place) = self.contexts.iter().position(|name| *name == context) else { return };
+        let guesses = match arm {
+            0 => Guesses { guessed_rows: self.fixed.guessed_rows, guesses_max: self.fixed.guesses_max },
+            arm => ARMS[arm - 1],
+        };
+        let reason = reason_of(arm, &measured);
+        self.reasons[place].clone_from(&reason);
+        let confidence = confidence_of(arm, &measured);
+        if let Ok(policy) = NewPolicy::new(PolicyKind::Speculation, &context, &guesses) {
+            (self.learned)(policy.learned(confidence).because(reason).until(now_ms() + KEPT_MS));
+        }
+    }
+
+    /// Returns in words what was chosen for the steps of an answer, and why: what was chosen most often first.
+    pub(crate) fn describe(&self, choices: &[(Choice, u32)], kv: Option<KvChoice>) -> String {
+        let mut choices = choices.to_vec();
+        choices.sort_by_key(|&(_, n)| std::cmp::Reverse(n));
+        let one = |&(Choice { context, arm, why }, n): &(Choice, u32)| {
+            let place = usize::from(context);
+            let guesses = match (self.said[place].filter(|_| why.is_none()), arm) {
+                (Some(said), _) => said,
+                (None, 0) => Guesses { guessed_rows: self.fixed.guessed_rows, guesses_max: self.fixed.guesses_max },
+                (None, arm) => ARMS[usize::from(arm) - 1],
+            };
+            let what = match guesses {
+                Guesses { guessed_rows: 0, .. } => "no guesses".to_owned(),
+                Guesses { guessed_rows, guesses_max } if guessed_rows == guesses_max => {
+                    format!("guesses up to {guesses_max}")
+                }
+                Guesses { guessed_rows, guesses_max } => format!("guesses up to {guesses_max} ({guessed_rows} in all)"),
+            };
+            let what =
+                if arm == 0 && why.is_some() { format!("guesses up to {}", self.fixed.guesses_max) } else { what };
+            let why_text = why.map_or("operator", Why::as_str);
+            let reason = match (why, &self.reasons[place]) {
+                (Some(Why::Learned), reason) if !reason.is_empty() => format!(": {reason}"),
+                _ => String::new(),
+            };
+            let workload = self.contexts[place].rsplit(": ").next().unwrap_or_default();
+            format!("{what} ({why_text}{reason}; {workload}) in {n} steps")
+        };
+        let of_kv = self.kv.as_ref().zip(kv).map(|(chooser, choice)| chooser.describe(choice));
+        of_kv.into_iter().chain(choices.iter().take(DESCRIBED).map(one)).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl std::fmt::Debug for Optimiser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Optimiser").field("fixed", &self.fixed).field("loss", &self.loss()).finish_non_exhaustive()
+    }
+}
+
+fn reason_of(arm: usize, measured: &Measured) -> String {
+    let (ratio, n) = (measured.ratio, measured.n_pairs);
+    match arm {
+        0 => format!("what stood in the default's place took {ratio:.2} of its time, in {n} pairs of windows"),
+        _ => format!("takes {ratio:.2} of the default's time, in {n} pairs of windows"),
+    }
+}
+
+/// What is learned of the default is that nothing else is better: it ends what was learned before.
+fn confidence_of(arm: usize, measured: &Measured) -> f32 {
+    if arm == 0 { 1.0 } else { measured.confidence.clamp(0.0, 1.0) as f32 }
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,92 @@
+//! Steps that an optimiser fills: it is told what runs, and what its choices cost.
+
+use std::time::Instant;
+
+use super::{Event, Scheduler, SchedulerStats};
+use crate::optimise::{Choice, KvChoice, Optimiser, Rows, Situation, StepCost};
+
+/// A step that was chosen for.
+pub(super) struct Tuned {
+    choice: Choice,
+    start: Instant,
+    before: SchedulerStats,
+    /// Right guesses of those that run.
+    n_right: usize,
+}
+
+impl Scheduler<'_> {
+    /// Lets an optimiser change the options from step to step; it starts from those that the scheduler was made with.
+    /// Answers stay the same.
+    pub fn set_optimiser(&mut self, optimiser: Optimiser) {
+        self.optimiser = Some(optimiser);
+    }
+
+    /// Takes the optimiser out, with what it has learned; steps are filled by the default again.
+    pub fn take_optimiser(&mut self) -> Option<Optimiser> {
+        let optimiser = self.optimiser.take();
+        optimiser.iter().for_each(|optimiser| self.options.clone_from(optimiser.fixed()));
+        optimiser
+    }
+
+    /// Chooses the options of the step. Where somebody reads a prompt there is nothing to choose.
+    pub(super) fn tune(&mut self) -> Option<Tuned> {
+        let optimiser = self.optimiser.as_mut()?;
+        self.options = optimiser.fixed().clone();
+        let n_running = self.running.len();
+        if n_running == 0 || self.running.iter().any(|task| !task.is_answering()) {
+            return None;
+        }
+        let n_context = self.running.iter().map(super::Task::n_context).sum::<usize>() / n_running;
+        let room = (self.n_seen != n_running).then(|| self.backend.kv_room().free_bytes);
+        self.n_seen = n_running;
+        let (options, choice) = optimiser.choose(&Situation { n_running, n_context, free_bytes: room });
+        self.options = options;
+        Some(Tuned { choice, start: Instant::now(), before: self.stats, n_right: self.n_right() })
+    }
+
+    /// Tells the optimiser what came of a step, unless it was another one than was chosen for.
+    pub(super) fn learn(&mut self, tuned: Option<Tuned>, events: &[Event]) {
+        let Some(Tuned { choice, start, before, n_right }) = tuned else { return };
+        let n_answers = self.n_batch;
+        if self.stats.n_tokens - before.n_tokens != n_answers as u64 || self.stats.n_preemptions != before.n_preemptions
+        {
+            return;
+        }
+        let n_tokens = events.iter().filter(|event| matches!(event, Event::Token(..))).count();
+        let n_guesses = self.options.n_guesses(n_answers);
+        let n_right = self.n_right().saturating_sub(n_right);
+        let seconds = start.elapsed().as_secs_f64();
+        self.running.iter_mut().for_each(|task| task.note(choice));
+        if let Some(optimiser) = &mut self.optimiser {
+            optimiser.learn(choice, &StepCost { seconds, n_answers, n_tokens, n_guesses, n_right });
+        }
+    }
+
+    /// Returns what was chosen for all that run, if it was the same, with the step's beginning and its rows.
+    pub(super) fn watch_kv(&self) -> Option<(KvChoice, Instant, Rows)> {
+        let choice = self.running.iter().find_map(|task| task.kv)?;
+        let is_same = |kv: KvChoice| (kv.context, kv.arm) == (choice.context, choice.arm);
+        if !self.running.iter().all(|task| task.kv.is_some_and(is_same)) {
+            return None;
+        }
+        let mut rows = Rows::default();
+        for task in self.running.iter().filter(|task| task.n_rows > 0) {
+            match task.is_answering() {
+                true => rows.n_answer += task.n_rows + task.n_guessed(),
+                false => rows.n_prompt += task.n_rows,
+            }
+        }
+        Some((choice, Instant::now(), rows))
+    }
+
+    /// Tells the optimiser what such a step took.
+    pub(super) fn learn_kv(&mut self, watched: Option<(KvChoice, Instant, Rows)>) {
+        if let (Some((choice, start, rows)), Some(optimiser)) = (watched, &mut self.optimiser) {
+            optimiser.learn_kv(choice, start.elapsed().as_secs_f64(), rows);
+        }
+    }
+
+    fn n_right(&self) -> usize {
+        self.running.iter().map(|task| task.guesses().1).sum()
+    }
+}

@@ -1,0 +1,563 @@
+//! A choice among ways to do the same, by what each was measured to cost, that is never much worse than the default.
+//!
+//! ```text
+//! default   ▇▇▇▇▇▇▇▇   ▇▇   ▇▇   ▇▇            ▇▇            ▇▇      windows of some steps
+//! other              ▇▇   ▇▇   ▇▇   ▇▇▇▇▇▇▇▇▇▇▇   ▇▇▇▇▇▇▇▇▇▇▇
+//!           measured │ tried in turns │ chosen, the default measured beside
+//! ```
+//! Each workload (context) is judged by itself. An arm's cost is measured in *windows*: time over tokens of some steps. A
+//! window of another arm stands between two of the default, and what counts is the logarithm of its cost over theirs: what
+//! the machine and the requests do at that time falls out. An arm is chosen when it is surely better by more than
+//! [`BanditOptions::gain_min`], and given up when that is surely wrong.
+//!
+//! Trying is bounded as in conservative bandits (Wu et al. 2016, arXiv:1602.04282): a window of another arm begins only if
+//! what such windows have lost so far, and what this one may lose, stays under [`BanditOptions::loss_max`] of all time so
+//! far. Departing from them, what was gained is no credit for more trying: the bound holds for the losses alone.
+
+use std::collections::HashMap;
+
+/// Other arms' windows may be this much dearer, for all that is known before they are measured.
+const WORST: f64 = 0.6;
+/// A measured ratio counts no more than this (in nats), so that one interruption decides nothing.
+const RATIO_MAX: f64 = 0.7;
+/// The share that earlier pairs keep when a new one comes, once an arm is chosen: what was true may change.
+const MEMORY: f64 = 0.9;
+/// Contexts that are kept apart; more of them share the default.
+const N_CONTEXTS_MAX: usize = 4096;
+
+/// How a [`SafeBandit`] decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BanditOptions {
+    /// The most time that trying may lose, as a share of all time.
+    pub loss_max: f64,
+    /// An arm that gains less is not worth it.
+    pub gain_min: f64,
+    /// Steps of a window.
+    pub n_window: usize,
+    /// Pairs of windows before anything is decided.
+    pub n_pairs_min: usize,
+    /// Pairs of windows after which an arm that was not surely better is given up.
+    pub n_pairs_max: usize,
+    /// Standard errors that count as sure.
+    pub sure: f64,
+    /// While an arm is chosen: its windows before the default is measured again.
+    pub n_chosen: usize,
+    /// Windows of the default before an arm that was given up is tried again; twice as many each time.
+    pub n_rest: usize,
+}
+
+impl Default for BanditOptions {
+    /// Losses under 1 %, gains from 3 % on, windows of 12 steps, 5 to 20 pairs, 2.5 standard errors.
+    fn default() -> BanditOptions {
+        BanditOptions {
+            loss_max: 0.01,
+            gain_min: 0.03,
+            n_window: 12,
+            n_pairs_min: 5,
+            n_pairs_max: 20,
+            sure: 2.5,
+            n_chosen: 10,
+            n_rest: 200,
+        }
+    }
+}
+
+/// Why an arm is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// Nothing is known to be better.
+    Default,
+    /// To find out what it costs.
+    Trying,
+    /// It was measured to be better.
+    Learned,
+    /// The default beside a better arm, to know that it still is one.
+    Beside,
+}
+
+impl Why {
+    /// Returns it as a word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Why::Default => "default",
+            Why::Trying => "trying",
+            Why::Learned => "learned",
+            Why::Beside => "measured beside",
+        }
+    }
+}
+
+/// What an arm was measured to cost, beside the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Pairs of windows.
+    pub n_pairs: usize,
+    /// Its cost over the default's: below 1 it is better.
+    pub ratio: f64,
+    /// The probability that it is better at all, 0 to 1, as far as the pairs tell (normal errors).
+    pub confidence: f64,
+}
+
+/// A change of what is chosen in a context.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The workload.
+    pub context: String,
+    /// The arm from now on; 0 is the default.
+    pub arm: usize,
+    /// What it was measured to cost; of the default, what the arm that was given up cost.
+    pub measured: Measured,
+}
+
+/// Running sums of log ratios.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pairs {
+    n_seen: usize,
+    weight: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Pairs {
+    fn add(&mut self, ratio: f64, forgets: bool) {
+        let keep = if forgets { MEMORY } else { 1.0 };
+        let ratio = ratio.clamp(-RATIO_MAX, RATIO_MAX);
+        self.n_seen += 1;
+        self.weight = self.weight * keep + 1.0;
+        self.sum = self.sum * keep + ratio;
+        self.squares = self.squares * keep + ratio * ratio;
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.weight.max(1.0)
+    }
+
+    /// The standard error of the mean.
+    fn error(&self) -> f64 {
+        if self.weight < 2.0 {
+            return f64::INFINITY;
+        }
+        let variance = (self.squares / self.weight - self.mean().powi(2)).max(0.0) * self.weight / (self.weight - 1.0);
+        // Windows that come out equal by chance are not exact: a percent of each is taken for noise.
+        ((variance + 1e-4) / self.weight).sqrt()
+    }
+
+    fn measured(&self) -> Measured {
+        let z = -self.mean() / self.error();
+        Measured { n_pairs: self.n_seen, ratio: self.mean().exp(), confidence: normal(z) }
+    }
+}
+
+/// The normal distribution function (Abramowitz and Stegun 1964, 26.2.17: wrong by less than 1e-7).
+fn normal(z: f64) -> f64 {
+    if z.is_nan() {
+        return 0.5;
+    }
+    let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
+    let tail = [1.330_274_429, -1.821_255_978, 1.781_477_937, -0.356_563_782, 0.319_381_53];
+    let tail = tail.iter().fold(0.0, |sum, c| (sum + c) * t);
+    let upper = tail * (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
+    if z < 0.0 { upper } else { 1.0 - upper }
+}
+
+/// An arm that is not the default.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arm {
+    pairs: Pairs,
+    /// Windows of the default to go before it is tried again.
+    resting: usize,
+    /// How many the next time.
+    rest: usize,
+}
+
+/// Steps of one arm.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    arm: usize,
+    n_steps: usize,
+    seconds: f64,
+    tokens: f64,
+}
+
+impl Window {
+    fn cost(&self) -> f64 {
+        self.seconds / self.tokens
+    }
+
+    /// Returns a later window of the same arm with so much of this one.
+    fn and(self, later: Window, share: f64) -> Window {
+        let (seconds, tokens) = (share * self.seconds + later.seconds, share * self.tokens + later.tokens);
+        Window { seconds, tokens, ..later }
+    }
+}
+
+/// A workload.
+#[derive(Debug)]
+struct Context {
+    arms: Vec<Arm>,
+    /// What is played when nothing is measured.
+    chosen: usize,
+    window: Window,
+    /// The default's last window, if it had one.
+    default: Option<Window>,
+    /// It was the last of all.
+    is_fresh: bool,
+    /// A window of another arm that waits for the default's next.
+    between: Option<(Window, f64)>,
+    /// Windows of the chosen arm since the default was measured.
+    n_since: usize,
+}
+
+/// Chooses arm by arm, context by context.
+#[derive(Debug)]
+pub struct SafeBandit {
+    n_arms: usize,
+    options: BanditOptions,
+    contexts: HashMap<String, Context>,
+    /// Of all steps.
+    seconds: f64,
+    /// Lost by trying.
+    lost: f64,
+    changes: Vec<Change>,
+}
+
+impl SafeBandit {
+    /// A choice among `n_arms`, of which 0 is the default, that has measured nothing.
+    ///
+    /// # Panics
+    /// `n_arms` is 0.
+    pub fn new(n_arms: usize, options: BanditOptions) -> SafeBandit {
+        assert!(n_arms > 0, "the default is an arm");
+        SafeBandit { n_arms, options, contexts: HashMap::new(), seconds: 0.0, lost: 0.0, changes: Vec::new() }
+    }
+
+    /// Begins with an arm that an earlier process has found better in a context. It counts as chosen, and the default is
+    /// measured beside it.
+    pub fn begin_with(&mut self, context: &str, arm: usize) {
+        if arm < self.n_arms
+            && let Some(context) = self.context(context)
+        {
+            context.chosen = arm;
+        }
+    }
+
+    /// Returns the arm to play in the next step of a context, and why. `may` says which arms can be played now.
+    pub fn choose(&mut self, name: &str, may: impl Fn(usize) -> bool) -> (usize, Why) {
+        let (options, seconds, lost) = (self.options, self.seconds, self.lost);
+        let Some(context) = self.context(name) else { return (0, Why::Default) };
+        if context.window.n_steps == 0 {
+            context.window.arm = context.next(&options, (seconds, lost), &may);
+        } else if !may(context.window.arm) {
+            // What is measured of it counts no more.
+            context.window = Window::default();
+        }
+        let arm = context.window.arm;
+        let why = match (arm, context.chosen) {
+            (0, 0) => Why::Default,
+            (0, _) => Why::Beside,
+            (arm, chosen) if arm == chosen => Why::Learned,
+            _ => Why::Trying,
+        };
+        (arm, why)
+    }
+
+    /// Takes note of what a step of a context took, and how many tokens came of it.
+    pub fn learn(&mut self, name: &str, arm: usize, seconds: f64, tokens: f64) {
+        self.seconds += seconds;
+        let options = self.options;
+        let Some(context) = self.context(name) else { return };
+        let window = &mut context.window;
+        if window.arm != arm {
+            *window = Window { arm, ..Window::default() };
+        }
+        window.n_steps += 1;
+        window.seconds += seconds;
+        window.tokens += tokens;
+        // One that is clearly dear need not go on.
+        let is_dear =
+            context.default.is_some_and(|other| window.seconds > (1.0 + WORST) * other.cost() * window.tokens);
+        let ends_early = arm != 0 && is_dear && window.n_steps >= options.n_window.div_ceil(3);
+        if window.n_steps < options.n_window && !ends_early {
+            return;
+        }
+        let window = std::mem::take(window);
+        if window.tokens > 0.0 {
+            let (lost, change) = context.close(&options, window);
+            self.lost += lost;
+            self.changes.extend(change.map(|(arm, measured)| Change { context: name.to_owned(), arm, measured }));
+        }
+    }
+
+    /// Takes out what changed since the last time.
+    pub fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Returns what an arm was measured to cost in a context; nothing is known of the default beside itself.
+    pub fn measured(&self, context: &str, arm: usize) -> Measured {
+        let arm = self.contexts.get(context).and_then(|context| context.arms.get(arm.checked_sub(1)?));
+        arm.map_or(Measured::default(), |arm| arm.pairs.measured())
+    }
+
+    /// Returns what trying has lost, as a share of all time.
+    pub fn loss(&self) -> f64 {
+        if self.seconds > 0.0 { self.lost / self.seconds } else { 0.0 }
+    }
+
+    /// Returns the state of a context; none if there are too many.
+    fn context(&mut self, name: &str) -> Option<&mut Context> {
+        if !self.contexts.contains_key(name) {
+            if self.contexts.len() >= N_CONTEXTS_MAX {
+                return None;
+            }
+            let context = Context {
+                arms: vec![Arm { rest: self.options.n_rest, ..Arm::default() }; self.n_arms - 1],
+                chosen: 0,
+                window: Window::default(),
+                default: None,
+                is_fresh: false,
+                between: None,
+                n_since: 0,
+            };
+            self.contexts.insert(name.to_owned(), context);
+        }
+        self.contexts.get_mut(name)
+    }
+}
+
+impl Context {
+    /// Returns the arm of the next window.
+    fn next(&mut self, options: &BanditOptions, (seconds, lost): (f64, f64), may: &dyn Fn(usize) -> bool) -> usize {
+        let chosen = if may(self.chosen) { self.chosen } else { 0 };
+        let Some(default) = self.default else { return 0 };
+        if self.between.is_some() || (chosen != 0 && self.n_since >= self.n_chosen(options)) {
+            return 0;
+        }
+        // In order: a greater step is tried once the one before it is judged.
+        let is_due = |arm: usize| arm != self.chosen && may(arm) && self.arms[arm - 1].resting == 0;
+        if let Some(arm) = (1..=self.arms.len()).find(|&arm| self.is_fresh && is_due(arm)) {
+            let pairs = &self.arms[arm - 1].pairs;
+            let dear = match pairs.n_seen {
+                0 | 1 => WORST,
+                _ => (pairs.mean() + options.sure * pairs.error()).min(RATIO_MAX).exp_m1().clamp(0.0, WORST),
+            };
+            if lost + dear * default.seconds <= options.loss_max * seconds {
+                return arm;
+            }
+        }
+        chosen
+    }
+
+    /// Returns after how many windows of the chosen arm the default is measured: at once while little is known of it.
+    fn n_chosen(&self, options: &BanditOptions) -> usize {
+        let n_seen = self.arms[self.chosen - 1].pairs.n_seen;
+        if n_seen < options.n_pairs_min { 1 } else { options.n_chosen }
+    }
+
+    /// Takes note of a whole window. Returns what it lost, and what is chosen from now on if that changed.
+    fn close(&mut self, options: &BanditOptions, window: Window) -> (f64, Option<(usize, Measured)>) {
+        if window.arm != 0 {
+            let before = self.default.map_or(window.cost(), |default| default.cost());
+            let is_chosen = window.arm == self.chosen;
+            let lost = if is_chosen { 0.0 } else { (window.seconds - before * window.tokens).max(0.0) };
+            self.is_fresh = false;
+            self.n_since += usize::from(is_chosen);
+            if !is_chosen || self.n_since >= self.n_chosen(options) {
+                // Where an arm goes on for longer than its window, all of it counts.
+                self.between = Some(match self.between {
+                    Some((earlier, before)) if earlier.arm == window.arm => (earlier.and(window, 1.0), before),
+                    _ => (window, before),
+                });
+            }
+            return (lost, None);
+        }
+        let after = window.cost();
+        let default = match self.default {
+            Some(earlier) if self.is_fresh => earlier.and(window, 0.5),
+            _ => window,
+        };
+        (self.default, self.is_fresh, self.n_since) = (Some(default), true, 0);
+        self.arms.iter_mut().for_each(|arm| arm.resting = arm.resting.saturating_sub(1));
+        let Some((tried, before)) = self.between.take() else { return (0.0, None) };
+        let is_chosen = tried.arm == self.chosen;
+        let arm = &mut self.arms[tried.arm - 1];
+        arm.pairs.add((tried.cost() / (0.5 * (before + after))).ln(), is_chosen);
+        (0.0, self.judge(options, tried.arm))
+    }
+
+    /// Decides what the pairs of an arm say.
+    fn judge(&mut self, options: &BanditOptions, arm: usize) -> Option<(usize, Measured)> {
+        let pairs = self.arms[arm - 1].pairs;
+        let (mean, error) = (pairs.mean(), options.sure * pairs.error());
+        let goal = (1.0 - options.gain_min).ln();
+        let measured = pairs.measured();
+        if arm == self.chosen {
+            // What was surely better stays until it is more likely not to be worth it.
+            let is_better = mean < 0.5 * goal || pairs.n_seen < 2;
+            return (!is_better).then(|| {
+                self.give_up(arm);
+                self.chosen = 0;
+                (0, measured)
+            });
+        }
+        if pairs.n_seen < options.n_pairs_min {
+            return None;
+        }
+        // It has to beat what is chosen, not the default alone.
+        let own = match self.chosen {
+            0 => 0.0,
+            chosen => self.arms[chosen - 1].pairs.mean().min(0.0),
+        };
+        if mean + error < goal.min(own) || (mean + error < goal && mean < own + goal) {
+            let last = self.chosen;
+            self.chosen = arm;
+            if last != 0 {
+                self.give_up(last);
+            }
+            return Some((arm, measured));
+        }
+        if mean - error > goal.min(own) || pairs.n_seen >= options.n_pairs_max {
+            self.give_up(arm);
+        }
+        None
+    }
+
+    /// Lets an arm rest, and forgets what it was measured to cost: the next time may be another.
+    fn give_up(&mut self, arm: usize) {
+        let arm = &mut self.arms[arm - 1];
+        arm.resting = arm.rest;
+        arm.rest = arm.rest.saturating_mul(2);
+        arm.pairs = Pairs::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+
+    use super::*;
+
+    /// Steps of a workload: what the machine does at the time, and what each arm costs then.
+    struct World {
+        rng: ChaCha8Rng,
+        noise: f64,
+    }
+
+    impl World {
+        fn unit(&mut self) -> f64 {
+            f64::from(self.rng.next_u32()) / f64::from(u32::MAX)
+        }
+
+        /// Seconds of a step of one token whose cost is `cost`: drifting, noisy, now and then interrupted.
+        fn step(&mut self, i: usize, cost: f64) -> f64 {
+            let drift = 1.0 + 0.3 * (i as f64 / 3000.0).sin();
+            let noise = (0..4).map(|_| self.unit() - 0.5).sum::<f64>() * 1.7 * self.noise;
+            let pause = if self.rng.next_u32().is_multiple_of(300) { 2.0 } else { 0.0 };
+            0.005 * (drift * cost * (1.0 + noise).max(0.2) + pause)
+        }
+    }
+
+    /// Plays `n` steps; `cost` says what an arm costs in step `i`. Returns time taken over the time of the default alone, in
+    /// the same steps without noise, at the end and at most after the first tenth; and the arm that is chosen then.
+    fn play(seed: u64, noise: f64, n: usize, cost: impl Fn(usize, usize) -> f64) -> (f64, f64, usize) {
+        let mut world = World { rng: ChaCha8Rng::seed_from_u64(seed), noise };
+        let mut bandit = SafeBandit::new(3, BanditOptions::default());
+        let (mut taken, mut default, mut worst) = (0.0, 0.0, 0.0f64);
+        for i in 0..n {
+            let (arm, _) = bandit.choose("c", |_| true);
+            let seconds = world.step(i, cost(arm, i));
+            bandit.learn("c", arm, seconds, 1.0);
+            taken += cost(arm, i);
+            default += cost(0, i);
+            if i > n / 10 {
+                worst = worst.max(taken / default);
+            }
+        }
+        (taken / default, worst, bandit.contexts["c"].chosen)
+    }
+
+    #[test]
+    fn a_better_arm_is_found_and_the_best_of_two() {
+        let mut found = [0; 3];
+        for seed in 0..20 {
+            let (ratio, worst, chosen) = play(seed, 0.1, 40_000, |arm, _| [1.0, 0.8, 0.6][arm]);
+            assert!(worst < 1.01, "seed {seed}: {worst}");
+            assert!(ratio < 0.8, "seed {seed}: {ratio}");
+            found[chosen] += 1;
+        }
+        assert!(found[2] >= 18, "{found:?}");
+    }
+
+    #[test]
+    fn worse_arms_cost_next_to_nothing() {
+        for (seed, costs) in [[1.0, 1.3, 2.0], [1.0, 1.05, 5.0], [1.0, 1.0, 1.0], [1.0, 1.02, 0.99]]
+            .into_iter()
+            .flat_map(|costs| (0..10).map(move |seed| (seed, costs)))
+        {
+            for noise in [0.02, 0.1, 0.3] {
+                let (ratio, worst, _) = play(seed, noise, 20_000, |arm, _| costs[arm]);
+                assert!(ratio < 1.01 && worst < 1.02, "seed {seed}, {costs:?}, noise {noise}: {ratio}, {worst}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_arm_that_turns_bad_is_given_up() {
+        for seed in 0..10 {
+            let cost = |arm: usize, i: usize| match (arm, i < 20_000) {
+                (0, _) => 1.0,
+                (1, true) => 0.7,
+                _ => 1.3,
+            };
+            let (ratio, _, chosen) = play(seed, 0.1, 60_000, cost);
+            assert!(ratio < 1.0 && chosen == 0, "seed {seed}: {ratio}, {chosen}");
+        }
+    }
+
+    #[test]
+    fn what_an_earlier_process_found_is_checked() {
+        let mut world = World { rng: ChaCha8Rng::seed_from_u64(1), noise: 0.1 };
+        for (costs, expected) in [([1.0, 0.7], 1), ([1.0, 1.3], 0)] {
+            let mut bandit = SafeBandit::new(2, BanditOptions::default());
+            bandit.begin_with("c", 1);
+            bandit.begin_with("c", 9);
+            let mut first = Vec::new();
+            for i in 0..2000 {
+                let (arm, why) = bandit.choose("c", |_| true);
+                if first.last() != Some(&(arm, why)) && first.len() < 3 {
+                    first.push((arm, why));
+                }
+                bandit.learn("c", arm, world.step(i, costs[arm]), 1.0);
+            }
+            assert_eq!(first, [(0, Why::Beside), (1, Why::Learned), (0, Why::Beside)]);
+            assert_eq!(bandit.contexts["c"].chosen, expected);
+            let changes = bandit.take_changes();
+            assert_eq!(changes.iter().map(|change| change.arm).collect::<Vec<_>>(), vec![0; 1 - expected]);
+        }
+    }
+
+    #[test]
+    fn contexts_are_apart_and_what_may_not_be_is_not_played() {
+        let mut world = World { rng: ChaCha8Rng::seed_from_u64(2), noise: 0.05 };
+        let mut bandit = SafeBandit::new(2, BanditOptions::default());
+        for i in 0..10_000 {
+            for (name, costs) in [("good", [1.0, 0.7]), ("bad", [1.0, 1.3])] {
+                let (arm, _) = bandit.choose(name, |_| true);
+                bandit.learn(name, arm, world.step(i, costs[arm]), 1.0);
+            }
+            assert_eq!(bandit.choose("never", |arm| arm == 0).0, 0);
+        }
+        assert_eq!((bandit.contexts["good"].chosen, bandit.contexts["bad"].chosen), (1, 0));
+        assert!(bandit.measured("good", 1).ratio < 0.8 && bandit.measured("good", 1).confidence > 0.99);
+        assert!(bandit.loss() <= 0.012, "{}", bandit.loss());
+        assert_eq!(bandit.choose("good", |arm| arm == 0).0, 0);
+    }
+
+    #[test]
+    fn the_normal_distribution_is_that_of_tables() {
+        for (z, p) in [(0.0, 0.5), (1.0, 0.841_344_7), (-1.0, 0.158_655_3), (2.5, 0.993_790_3), (f64::INFINITY, 1.0)] {
+            assert!((normal(z) - p).abs() < 1e-6, "{z}: {}", normal(z));
+        }
+    }
+}
