@@ -196,7 +196,7 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
             for (id, answer) in scheduler.run() {
                 let answer = answer?;
                 if !answer.choices.is_empty() {
-                    choices = answer.choices;
+                    choices = answer.choices.into();
                 }
                 // With other keys and values answers may differ.
                 if answer.kv.is_none_or(|kv| kv == KvPolicy::F16) {

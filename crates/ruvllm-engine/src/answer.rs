@@ -492,7 +492,7 @@ impl Answer {
             finish_reason: self.finish.unwrap_or(unfinished),
             stopped_by: self.stop.matched().map(str::to_owned),
             kv: self.request.kv,
-            choices: String::new(),
+            choices: Box::default(),
         }
     }
 }

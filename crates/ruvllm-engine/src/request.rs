@@ -150,7 +150,7 @@ pub struct GenerationSummary {
     /// How its keys and values were kept, if not as those of others.
     pub kv: Option<KvPolicy>,
     /// How it was computed and why, if an optimiser chose that; empty without one.
-    pub choices: String,
+    pub choices: Box<str>,
     /// How long it took.
     pub timings: Timings,
 }

@@ -270,7 +270,7 @@ impl<'a> Scheduler<'a> {
                 *n_ended += 1;
                 let mut result = task.take_result();
                 if let (Ok(summary), Some(optimiser)) = (&mut result, &*optimiser) {
-                    summary.choices = optimiser.describe(task.choices(), task.kv);
+                    summary.choices = optimiser.describe(task.choices(), task.kv).into_boxed_str();
                 }
                 events.push(Event::Done(RequestId(task.id), result));
             }

@@ -191,7 +191,7 @@ impl Record {
                 let (queue_us, prefill_us, decode_us) =
                     (us(timings.queue_ms), us(timings.prompt_ms), us(timings.decode_ms));
                 served.latency = Latency { queue_us, prefill_us, decode_us };
-                served.policy.clone_from(&summary.choices);
+                served.policy = summary.choices.to_string();
                 if let Some(kv) = summary.kv {
                     served.settings = settings::with_kv(&served.settings, kv);
                 }

@@ -28,7 +28,7 @@ fn requests(n: u32) -> Vec<GenerateRequest> {
 
 /// What does not depend on time or on what was chosen.
 fn facts(summary: GenerationSummary) -> GenerationSummary {
-    GenerationSummary { timings: Timings::default(), choices: String::new(), ..summary }
+    GenerationSummary { timings: Timings::default(), choices: Box::default(), ..summary }
 }
 
 /// Runs requests, as many at once as there is room for.

@@ -1,3 +1,5 @@
+//! Policies in a store: what counts, what ends, what hostile bytes cost; and a bandit on constructed costs.
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

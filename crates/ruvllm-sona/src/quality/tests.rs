@@ -1,3 +1,5 @@
+//! Scores of constructed answers: what is 0, what is 1, and what lies between.
+
 use proptest::prelude::*;
 
 use super::*;
