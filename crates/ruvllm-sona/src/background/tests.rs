@@ -6,7 +6,7 @@ use ruvllm_kernels::Isa;
 
 use super::*;
 use crate::history::{HistoryLimits, Setup};
-use crate::instant::{LearnOptions, Notes};
+use crate::instant::{LearnOptions, MicroOptions, Notes};
 use crate::store::{self, OpenOptions};
 use crate::toy::{Toy, text};
 
@@ -20,8 +20,13 @@ fn history(toy: &mut Toy, store: &Arc<dyn crate::store::Store>) -> History {
     History::open(Arc::clone(store), "a", setup, toy).expect("a history")
 }
 
+/// MicroLoRA at half its rate: what a merge costs shows in steps that do not overshoot on 120 tokens read again and again.
 fn only_micro() -> LearnOptions {
-    LearnOptions { memory: None, ..LearnOptions::default() }
+    LearnOptions {
+        memory: None,
+        micro: Some(MicroOptions { rate: 5e-4, ..MicroOptions::default() }),
+        ..LearnOptions::default()
+    }
 }
 
 #[test]
