@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ruvllm_engine::KvPolicy;
 use ruvllm_engine::optimise::Guesses;
 use ruvllm_server::{WitnessOptions, policy_json};
 use ruvllm_sona::SonaError;
@@ -71,10 +72,10 @@ struct ListArgs {
 struct SetArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// What it is about: kv, router, ewc, pattern, speculation or batch
+    /// What it is about: kv or speculation
     #[arg(value_name = "KIND")]
     kind: PolicyKind,
-    /// What is to be done, as JSON
+    /// What is to be done, as JSON: "tiered", or {"guessed_rows": 24, "guesses_max": 24}
     #[arg(value_name = "JSON", value_parser = value)]
     value: Value,
     /// The workload it is for, as 'list' names it [default: any]
@@ -169,8 +170,18 @@ fn row(policy: &Policy) -> Vec<String> {
 
 impl SetArgs {
     fn run(&self) -> Result<()> {
-        if self.kind == PolicyKind::Speculation && serde_json::from_value::<Guesses>(self.value.clone()).is_err() {
-            let line = "a policy of kind speculation is {\"guessed_rows\": N, \"guesses_max\": N}, 0 for no guesses";
+        let wrong = match self.kind {
+            PolicyKind::Speculation => serde_json::from_value::<Guesses>(self.value.clone()).is_err().then_some(
+                "a policy of kind speculation is {\"guessed_rows\": N, \"guesses_max\": N}, 0 for no guesses",
+            ),
+            PolicyKind::Kv => self
+                .value
+                .as_str()
+                .is_none_or(|name| name.parse::<KvPolicy>().is_err())
+                .then_some("a policy of kind kv is a name in quotes: \"f16\", \"q8\", \"tiered\""),
+            _ => Some("a server reads policies of the kinds kv and speculation; set one of those"),
+        };
+        if let Some(line) = wrong {
             return Err(Error::usage(line));
         }
         let policy = NewPolicy::new(self.kind, &self.context, &self.value).map_err(failed)?;

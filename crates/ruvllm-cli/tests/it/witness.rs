@@ -188,6 +188,10 @@ fn policies_are_set_listed_and_taken_back() {
     assert!(operator(&of(&["list", "--kind", "kv"])).is_empty());
     let line = error_line(&bench.run(["policy", "set", &log, "speculation", "24"]), 2);
     assert!(line.contains("guessed_rows"), "{line}");
+    for (kind, value, part) in [("kv", "\"q3\"", "\"tiered\""), ("router", "{}", "kv and speculation")] {
+        let line = error_line(&bench.run(["policy", "set", &log, kind, value]), 2);
+        assert!(line.contains(part), "{line}");
+    }
     of(&["retire", &version.to_string()]);
     assert!(operator(&of(&["list"])).is_empty());
     let line = error_line(&bench.run(["policy", "retire", &log, &version.to_string()]), 1);

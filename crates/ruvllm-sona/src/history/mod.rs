@@ -543,8 +543,8 @@ impl History {
 
     fn generation_of(&self, number: u64) -> Result<&Generation, SonaError> {
         self.generations.iter().find(|generation| generation.number == number).ok_or_else(|| {
-            let kept: Vec<String> = self.generations.iter().map(|g| g.number.to_string()).collect();
-            let line = format!("generation {number} is not kept; there are: {}", kept.join(", "));
+            let kept = self.generations.iter().map(|generation| format!(", {}", generation.number)).collect::<String>();
+            let line = format!("generation {number} is not kept; choose of: 0{kept}");
             SonaError::new(SonaErrorKind::Value, line)
         })
     }
