@@ -331,7 +331,7 @@ fn rolled_back_is_what_it_was_and_nothing_is_lost() {
     assert!(history.state() == later);
     history.rollback(0, &mut place.toy).expect("nothing was let go");
     assert!(history.state() == empty);
-    assert!(history.rollback(9, &mut place.toy).expect_err("not there").to_string().contains("there are: 1, 2"));
+    assert!(history.rollback(9, &mut place.toy).expect_err("not there").to_string().contains("choose of: 0, 1, 2"));
     Request::new(5).end(&place.toy, &mut history).expect("learned");
     assert_eq!(history.publish("on its own", &[]).expect("a store"), 3);
     assert_eq!(history.generations()[2].parent, 0);
