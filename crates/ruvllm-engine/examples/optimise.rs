@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 const SEQUENCES: usize = 8;
 /// Tokens of a long document.
-const LONG: usize = 2400;
+const LONG: usize = 3000;
 const QUESTIONS: [&str; 6] = [
     "Why is the sky blue?",
     "Give me three tips for a good night's sleep.",
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [model, document, only @ ..] = &args[..] else {
         return Err("usage: optimise MODEL.gguf DOCUMENT.txt [--rounds N] [--all] [--out FILE.json] [chat|…]…".into());
     };
-    let kv_others = if is_kv { vec![KvPolicy::TIERED, KvPolicy::Q8] } else { Vec::new() };
+    let kv_others = if is_kv { vec![KvPolicy::TIERED] } else { Vec::new() };
     let load = LoadOptions { n_ctx: Some(4096), n_seq_max: SEQUENCES, kv_others, ..LoadOptions::default() };
     let mut engine = Engine::load(model.as_ref(), &load, &mut |_| {})?;
     let document = engine.tokenizer()?.encode(&std::fs::read_to_string(document)?, EncodeOptions::default())?;
@@ -113,7 +113,7 @@ fn variants(is_all: bool, is_kv: bool) -> Vec<Variant> {
     let learned =
         Box::new(|policy: ruvllm_sona::policy::NewPolicy| eprintln!("  {}: {}", policy.context, policy.reason));
     let optimiser = Optimiser::new("model", &options, learned);
-    let kv = [KvPolicy::F16, KvPolicy::TIERED, KvPolicy::Q8];
+    let kv = [KvPolicy::F16, KvPolicy::TIERED];
     let optimiser = Some(if is_kv { optimiser.with_kv("model", &kv) } else { optimiser });
     let mut all = vec![fixed("default", 12, 8, 128)];
     all.push(Variant { name: "optimiser", options, optimiser, seconds: Vec::new() });
@@ -161,7 +161,7 @@ fn long_documents(_: &Engine, document: &[u32], round: usize) -> Result<Round, B
             0 => (&part[from..(from + 40).min(part.len())], SamplingParams::greedy()),
             _ => (&part[..8.min(part.len())], drawn(round * 8 + i)),
         };
-        vec![request([part, begins].concat(), 80, sampling)]
+        vec![request([part, begins].concat(), 128, sampling)]
     };
     Ok((0..8).map(one).collect())
 }

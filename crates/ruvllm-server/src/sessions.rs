@@ -4,13 +4,12 @@
 //! what is kept here is how it is gone on with. It lies in the store of the witness log.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::{Method, StatusCode};
 use ruvllm_engine::GenerationSummary;
 use ruvllm_router::HashedWords;
-use ruvllm_sona::SonaError;
 use ruvllm_sona::session::{Session, SessionIndex};
+use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Call, Endpoint, Plain, Run};
@@ -182,10 +181,6 @@ fn mixed(before: Vec<f32>, now: Vec<f32>, n_turns: u32) -> Vec<f32> {
     let mean: Vec<f32> = sum.collect();
     // Opposite turns leave no direction.
     if mean.iter().all(|&x| x == 0.0) { now } else { mean }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 fn failed(error: SonaError) -> ApiError {

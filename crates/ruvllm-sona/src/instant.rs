@@ -619,11 +619,13 @@ impl Notes {
             lambda: 0.0,
             likeliest: Vec::new(),
         };
+        let mut log_sum = None;
         if let Some(options) = &learned.options.micro {
             prediction.hidden = hidden.to_vec();
-            let log_sum = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
+            let of_row = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
             let drawn = self.n_heard;
-            prediction.likeliest = likeliest(&mut self.scratch.top, (logits, log_sum), options.n_likeliest, drawn);
+            prediction.likeliest = likeliest(&mut self.scratch.top, (logits, of_row), options.n_likeliest, drawn);
+            log_sum = Some(of_row);
         }
         let asked = self.asked.take();
         let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
@@ -631,7 +633,7 @@ impl Notes {
             prediction.key = whitener.key(hidden, learned.isa);
         }
         if learned.options.memory.is_some() {
-            self.recall(learned, &mut prediction, logits);
+            self.recall(learned, &mut prediction, (logits, log_sum));
         }
         if is_told {
             let kernels = distance::pick(learned.isa);
@@ -646,15 +648,15 @@ impl Notes {
         lambda
     }
 
-    /// Searches, decides on a share and mixes.
-    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, logits: &mut [f32]) {
+    /// Searches, decides on a share and mixes. The row's sum is computed here if it is not known and something was found.
+    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, (logits, log_sum): (&mut [f32], Option<f32>)) {
         let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
         let Search { scratch, hits, .. } = &mut self.scratch.search;
         learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
         let recall = &mut prediction.recall;
         recall.read(&learned.memory, hits, learned.options.temperature);
         let Some(&(recalled, _)) = recall.classes().first() else { return };
-        let log_sum = softmax.log_sum_exp(logits) as f32;
+        let log_sum = log_sum.unwrap_or_else(|| softmax.log_sum_exp(logits) as f32);
         let likeliest = softmax.argmax(logits);
         let log_p = |token: usize| logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
         let model = Confidence {

@@ -47,6 +47,7 @@
 pub mod background;
 pub mod bank;
 mod calibration;
+mod clock;
 mod codec;
 pub mod deep;
 mod eigen;
@@ -77,6 +78,7 @@ mod whiten;
 pub mod witness;
 
 pub use calibration::{Calibration, CalibrationBuilder};
+pub use clock::now_ms;
 pub use error::{SonaError, SonaErrorKind};
 pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
 pub use names::Names;

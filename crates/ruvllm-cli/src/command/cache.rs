@@ -275,11 +275,6 @@ fn unix_s(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Returns the time of now in Unix milliseconds.
-pub(super) fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
-
 /// Returns a time to the minute, in UTC.
 fn minute(time: SystemTime) -> String {
     timestamp(unix_s(time)).replace('T', " ").chars().take(16).collect()

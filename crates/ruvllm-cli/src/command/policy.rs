@@ -1,20 +1,17 @@
 //! `ruvllm policy`: how a server computes, as it learned it and as its operator says.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_engine::KvPolicy;
 use ruvllm_engine::optimise::Guesses;
-use ruvllm_server::{WitnessOptions, policy_json};
-use ruvllm_sona::SonaError;
+use ruvllm_server::policy_json;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
+use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
 
-use super::cache::{age, unix_ms};
-use super::witness::open_written;
-use crate::args::OutputArgs;
+use super::cache::age;
+use super::witness::StoreArgs;
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, print_line, table, timestamp};
 
@@ -44,19 +41,6 @@ enum PolicySubcommand {
     Set(SetArgs),
     /// Take a policy back: what it stood in the place of counts again
     Retire(RetireArgs),
-}
-
-/// Where they lie.
-#[derive(Args, Clone, Debug)]
-struct StoreArgs {
-    /// The folder that 'ruvllm serve --witness' writes to
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
-    /// File with the store's key, if it is encrypted
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
@@ -109,13 +93,9 @@ fn failed(error: SonaError) -> Error {
     Error::failure(format_args!("the policies: {error}"))
 }
 
-impl StoreArgs {
-    fn open(&self) -> Result<StoredPolicies> {
-        let (folder, key) = (self.folder.clone(), self.key.clone());
-        let options = WitnessOptions { folder, key, ..WitnessOptions::default() };
-        let store = open_written(&options, ["there are no policies", "keeps some"])?;
-        StoredPolicies::open(Arc::clone(&store), PolicyLimits::default()).map_err(failed)
-    }
+fn open(store: &StoreArgs) -> Result<StoredPolicies> {
+    let store = store.open(["there are no policies", "keeps some"])?;
+    StoredPolicies::open(store, PolicyLimits::default()).map_err(failed)
 }
 
 impl PolicyCommand {
@@ -134,7 +114,7 @@ impl PolicyCommand {
 
 impl ListArgs {
     fn run(&self) -> Result<()> {
-        let mut policies = self.store.open()?.list();
+        let mut policies = open(&self.store)?.list();
         policies.retain(|policy| self.kind.is_none_or(|kind| policy.kind == kind));
         if self.store.output.json {
             return print_json(&json!({ "policies": policies.iter().map(policy_json).collect::<Vec<_>>() }));
@@ -151,7 +131,7 @@ impl ListArgs {
 
 fn row(policy: &Policy) -> Vec<String> {
     let until = match policy.expires_ms {
-        Some(at) if !policy.holds(unix_ms()) => format!("expired {}", timestamp(at / 1000)),
+        Some(at) if !policy.holds(now_ms()) => format!("expired {}", timestamp(at / 1000)),
         Some(at) => timestamp(at / 1000),
         None => "for ever".to_owned(),
     };
@@ -187,8 +167,8 @@ impl SetArgs {
         let policy = NewPolicy::new(self.kind, &self.context, &self.value).map_err(failed)?;
         let mut policy = policy.by_operator().because(&self.reason);
         policy.tenant.clone_from(&self.tenant);
-        policy.expires_ms = self.for_.map(|age| unix_ms().saturating_add(age.as_millis() as u64));
-        let version = self.store.open()?.put(policy, unix_ms()).map_err(failed)?;
+        policy.expires_ms = self.for_.map(|age| now_ms().saturating_add(age.as_millis() as u64));
+        let version = open(&self.store)?.put(policy, now_ms()).map_err(failed)?;
         match self.store.output.json {
             true => print_json(&json!({ "version": version })),
             false => print_line(&format!("policy {version} is set")),
@@ -198,7 +178,7 @@ impl SetArgs {
 
 impl RetireArgs {
     fn run(&self) -> Result<()> {
-        if !self.store.open()?.retire(self.version).map_err(failed)? {
+        if !open(&self.store)?.retire(self.version).map_err(failed)? {
             let line = format!("there is no policy {}; 'ruvllm policy list' shows their numbers", self.version);
             return Err(Error::failure(line));
         }

@@ -1,17 +1,16 @@
 //! `ruvllm session`: the conversations that a server knows.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_router::HashedWords;
-use ruvllm_server::{SESSION_DIM, WitnessOptions, session_json};
-use ruvllm_sona::SonaError;
+use ruvllm_server::{SESSION_DIM, session_json};
 use ruvllm_sona::session::SessionIndex;
+use ruvllm_sona::{SonaError, now_ms};
 use serde_json::json;
 
-use super::cache::{age, unix_ms};
-use super::witness::open_written;
+use super::cache::age;
+use super::witness::StoreArgs;
 use crate::args::OutputArgs;
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, print_line, table, timestamp};
@@ -47,19 +46,6 @@ enum SessionSubcommand {
     Expire(ExpireArgs),
     /// Forget all sessions of a tenant, on the disk as well
     Forget(ForgetArgs),
-}
-
-/// Where they lie.
-#[derive(Args, Clone, Debug)]
-struct StoreArgs {
-    /// The folder that 'ruvllm serve --witness' writes to
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
-    /// File with the store's key, if it is encrypted
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    #[command(flatten)]
-    output: OutputArgs,
 }
 
 #[derive(Args, Debug)]
@@ -114,20 +100,16 @@ fn failed(error: SonaError) -> Error {
     Error::failure(format_args!("the sessions: {error}"))
 }
 
-impl StoreArgs {
-    fn open(&self) -> Result<SessionIndex> {
-        let (folder, key) = (self.folder.clone(), self.key.clone());
-        let options = WitnessOptions { folder, key, ..WitnessOptions::default() };
-        let store = open_written(&options, ["there are no sessions", "keeps them"])?;
-        SessionIndex::open(store, SESSION_DIM).map_err(failed)
-    }
+fn open(store: &StoreArgs) -> Result<SessionIndex> {
+    let store = store.open(["there are no sessions", "keeps them"])?;
+    SessionIndex::open(store, SESSION_DIM).map_err(failed)
+}
 
-    fn tell_removed(&self, n: usize) -> Result<()> {
-        match self.output.json {
-            true => print_json(&json!({ "deleted": n })),
-            false if n == 1 => print_line("1 session was forgotten"),
-            false => print_line(&format!("{n} sessions were forgotten")),
-        }
+fn tell_removed(output: &OutputArgs, n: usize) -> Result<()> {
+    match output.json {
+        true => print_json(&json!({ "deleted": n })),
+        false if n == 1 => print_line("1 session was forgotten"),
+        false => print_line(&format!("{n} sessions were forgotten")),
     }
 }
 
@@ -142,11 +124,11 @@ impl SessionCommand {
             SessionSubcommand::Show(args) => args.show(),
             SessionSubcommand::Rm(args) => args.remove(),
             SessionSubcommand::Expire(args) => {
-                let before_ms = unix_ms().saturating_sub(args.older_than.as_millis() as u64);
-                args.store.tell_removed(args.store.open()?.expire(before_ms).map_err(failed)?)
+                let before_ms = now_ms().saturating_sub(args.older_than.as_millis() as u64);
+                tell_removed(&args.store.output, open(&args.store)?.expire(before_ms).map_err(failed)?)
             }
             SessionSubcommand::Forget(args) => {
-                args.store.tell_removed(args.store.open()?.forget_tenant(&args.tenant).map_err(failed)?)
+                tell_removed(&args.store.output, open(&args.store)?.forget_tenant(&args.tenant).map_err(failed)?)
             }
         }
     }
@@ -154,7 +136,7 @@ impl SessionCommand {
 
 impl ListArgs {
     fn run(&self) -> Result<()> {
-        let index = self.store.open()?;
+        let index = open(&self.store)?;
         let tenants = self.tenant.clone().map_or_else(|| index.tenants(), |tenant| vec![tenant]);
         let query = self.like.as_deref().map(|text| HashedWords::new(SESSION_DIM).vector(text));
         if query.as_ref().is_some_and(|query| query.iter().all(|&x| x == 0.0)) {
@@ -212,7 +194,7 @@ impl OneArgs {
     }
 
     fn show(&self) -> Result<()> {
-        let index = self.store.open()?;
+        let index = open(&self.store)?;
         let session = index.recover(&self.tenant, &self.name).map_err(failed)?.ok_or_else(|| self.unknown())?;
         let used_ms = index.list(&self.tenant).into_iter().find(|(name, _)| *name == self.name).map(|(_, used)| used);
         let value = session_json(&self.name, &session, used_ms);
@@ -225,8 +207,8 @@ impl OneArgs {
     }
 
     fn remove(&self) -> Result<()> {
-        match self.store.open()?.remove(&self.tenant, &self.name).map_err(failed)? {
-            true => self.store.tell_removed(1),
+        match open(&self.store)?.remove(&self.tenant, &self.name).map_err(failed)? {
+            true => tell_removed(&self.store.output, 1),
             false => Err(self.unknown()),
         }
     }

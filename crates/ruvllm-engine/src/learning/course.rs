@@ -84,8 +84,7 @@ impl Engine {
             return Err(EngineError::new(ErrorKind::Options, line));
         }
         let Some(&first) = tokens.first() else { return Ok(()) };
-        // A model without a first token of its own begins with the text's, which nothing predicts then.
-        let start = self.tokenizer()?.bos_to_add().or(self.tokenizer()?.bos()).unwrap_or(first);
+        let start = self.window_start(first)?;
         let all = [&[start], tokens].concat();
         let (mut from, mut n_shown) = (0, 0);
         while n_shown + 1 < all.len() {
@@ -95,6 +94,13 @@ impl Engine {
             (n_shown, from) = (end, from + n_stride);
         }
         Ok(())
+    }
+
+    /// Returns what each window of a text begins with: a model without a first token of its own has the text's, which nothing predicts
+    /// then.
+    pub(super) fn window_start(&self, first: u32) -> Result<u32, EngineError> {
+        let tokenizer = self.tokenizer()?;
+        Ok(tokenizer.bos_to_add().or(tokenizer.bos()).unwrap_or(first))
     }
 
     /// Makes rows of logits, `[n, n_vocab]`, those that a request has whose notes these are: of its hidden states, `[n, n_embd]`,

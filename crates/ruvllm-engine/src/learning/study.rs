@@ -58,8 +58,7 @@ impl Engine {
             return Err(EngineError::new(ErrorKind::Options, line));
         }
         let Some(&first) = tokens.first() else { return Ok(Vec::new()) };
-        // A model without a first token of its own begins with the text's, which nothing predicts then.
-        let start = self.tokenizer()?.bos_to_add().or(self.tokenizer()?.bos()).unwrap_or(first);
+        let start = self.window_start(first)?;
         let mut passages = Vec::new();
         let (mut from, mut n_shown) = (0, 0);
         while n_shown < tokens.len() {

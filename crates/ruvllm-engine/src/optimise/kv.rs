@@ -3,6 +3,7 @@
 //! Unlike guesses this changes answers, a little, so it is chosen only among what was allowed. A request keeps its way; what
 //! its steps cost, prompt and answer, is compared with that of requests before and after it.
 
+use super::because;
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_sona::policy::bandit::Why;
 use ruvllm_sona::policy::{BanditOptions, SafeBandit};
@@ -11,6 +12,11 @@ use ruvllm_sona::policy::{BanditOptions, SafeBandit};
 const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
 /// Steps of a window: about a request.
 const WINDOW: usize = 80;
+/// Fewer bits are less to read and more to compute: at worst so much slower (ADR 37 has nothing that is).
+const DEAR_MAX: f64 = 0.2;
+/// Windows of what was found better before the default is measured beside it: some documents with their questions, since one
+/// that goes on from a cached beginning keeps its way.
+const N_CHOSEN: usize = 64;
 /// The work of a step in passes of one row: what further rows add up to the fifth, and behind it (the figures of ADR 21). It
 /// only makes steps of other sizes comparable.
 const ROW: f64 = 0.1;
@@ -69,7 +75,14 @@ impl KvChooser {
     pub(super) fn new(model: &str, policies: &[KvPolicy]) -> KvChooser {
         let contexts: Vec<String> = LENGTHS.iter().map(|(_, name)| format!("{model}: {name}")).collect();
         // A request is as many steps as it is, so trying cannot end early: fewer windows decide.
-        let options = BanditOptions { n_window: WINDOW, n_pairs_min: 3, sure: 2.0, ..BanditOptions::default() };
+        let options = BanditOptions {
+            dear_max: DEAR_MAX,
+            n_window: WINDOW,
+            n_pairs_min: 3,
+            sure: 2.0,
+            n_chosen: N_CHOSEN,
+            ..BanditOptions::default()
+        };
         KvChooser {
             bandit: SafeBandit::new(policies.len(), options),
             policies: policies.to_vec(),
@@ -125,11 +138,7 @@ impl KvChooser {
         let place = usize::from(choice.context);
         let (policy, why) = (self.policies[usize::from(choice.arm)], choice.why.map_or("operator", Why::as_str));
         let why = if choice.is_bound { "as its cached beginning" } else { why };
-        let reason = match (choice.why, &self.reasons[place]) {
-            (Some(Why::Learned), reason) if !reason.is_empty() => format!(": {reason}"),
-            _ => String::new(),
-        };
-        let workload = self.contexts[place].rsplit(": ").next().unwrap_or_default();
-        format!("keys and values {policy} ({why}{reason}; {workload})")
+        let because = because(why, (choice.why, &self.reasons[place]), &self.contexts[place]);
+        format!("keys and values {policy} ({because})")
     }
 }

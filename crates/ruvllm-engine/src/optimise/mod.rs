@@ -30,9 +30,8 @@
 
 mod kv;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use ruvllm_kvcache::KvPolicy;
+use ruvllm_sona::now_ms;
 use ruvllm_sona::policy::bandit::{Change, Measured, Why};
 use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, SafeBandit, Source, Wanted};
 use serde::{Deserialize, Serialize};
@@ -355,13 +354,9 @@ impl Optimiser {
             };
             let what =
                 if arm == 0 && why.is_some() { format!("guesses up to {}", self.fixed.guesses_max) } else { what };
-            let why_text = why.map_or("operator", Why::as_str);
-            let reason = match (why, &self.reasons[place]) {
-                (Some(Why::Learned), reason) if !reason.is_empty() => format!(": {reason}"),
-                _ => String::new(),
-            };
-            let workload = self.contexts[place].rsplit(": ").next().unwrap_or_default();
-            format!("{what} ({why_text}{reason}; {workload}) in {n} steps")
+            let who = why.map_or("operator", Why::as_str);
+            let because = because(who, (why, &self.reasons[place]), &self.contexts[place]);
+            format!("{what} ({because}) in {n} steps")
         };
         let of_kv = self.kv.as_ref().zip(kv).map(|(chooser, choice)| chooser.describe(choice));
         of_kv.into_iter().chain(choices.iter().take(DESCRIBED).map(one)).collect::<Vec<_>>().join("; ")
@@ -371,6 +366,15 @@ impl Optimiser {
 impl std::fmt::Debug for Optimiser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Optimiser").field("fixed", &self.fixed).field("loss", &self.loss()).finish_non_exhaustive()
+    }
+}
+
+/// Returns in words who chose and for which workload; what was learned of it, if that is why.
+fn because(who: &str, (why, reason): (Option<Why>, &str), context: &str) -> String {
+    let workload = context.rsplit(": ").next().unwrap_or_default();
+    match why {
+        Some(Why::Learned) if !reason.is_empty() => format!("{who}: {reason}; {workload}"),
+        _ => format!("{who}; {workload}"),
     }
 }
 
@@ -385,8 +389,4 @@ fn reason_of(arm: usize, measured: &Measured) -> String {
 /// What is learned of the default is that nothing else is better: it ends what was learned before.
 fn confidence_of(arm: usize, measured: &Measured) -> f32 {
     if arm == 0 { 1.0 } else { measured.confidence.clamp(0.0, 1.0) as f32 }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

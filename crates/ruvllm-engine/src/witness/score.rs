@@ -1,9 +1,9 @@
 //! Scores of an answer, computed behind it on the log's thread: its text as vectors of words, its tokens, its grammar.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ruvllm_router::HashedWords;
+use ruvllm_sona::now_ms;
 use ruvllm_sona::quality::{Answered, Checked, Scorer};
 use ruvllm_sona::witness::Served;
 
@@ -58,7 +58,7 @@ impl Judged {
             let is_complete = is_valid && self.finish == FinishReason::Stop;
             Checked { n_valid, n_tokens: self.tokens.len(), is_complete }
         });
-        let unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let unix_ms = now_ms();
         let (parts, tokens) = (&parts[..], &self.tokens[..]);
         let answered = Answered { question: &question, answer: &answer, parts, tokens, checked, unix_ms };
         // What it remembers is whole after each answer, so a poisoned lock is as good as another.

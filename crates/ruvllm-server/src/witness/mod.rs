@@ -4,10 +4,10 @@ mod endpoints;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ruvllm_engine::witness::{About, Record, Recorder};
 use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
+use ruvllm_sona::now_ms;
 use ruvllm_sona::policy::{NewPolicy, PolicyLimits, PolicyStore as _, StoredPolicies};
 use ruvllm_sona::quality::{Scorer, ScorerOptions};
 use ruvllm_sona::session::SessionIndex;
@@ -120,9 +120,9 @@ impl Witness {
         let (policies, value, context) = (Arc::clone(&self.policies), &policy.value, &policy.context);
         let what = format!("policy of {}: {context}: {value}: {}", policy.kind.as_str(), policy.reason);
         let keep = move |_: &mut Event| {
-            let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
             // Those that have expired make room.
-            if let Err(error) = policies.expire(now_ms).and_then(|_| policies.put(policy, now_ms)) {
+            let at = now_ms();
+            if let Err(error) = policies.expire(at).and_then(|_| policies.put(policy, at)) {
                 tracing::warn!(%error, "a policy that was learned is not kept");
             }
         };

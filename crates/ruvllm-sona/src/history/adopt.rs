@@ -2,7 +2,8 @@
 
 use super::item::{Item, Record};
 use super::rebuild::Reading;
-use super::{ADAPTERS, History, generation, now_ms};
+use super::{ADAPTERS, History, generation};
+use crate::clock::now_ms;
 use crate::deep::DeepState;
 use crate::error::{SonaError, invalid};
 use crate::publish::Judgement;

@@ -37,6 +37,7 @@ use ruvllm_kernels::Isa;
 
 use crate::background::Consolidate;
 use crate::calibration::Calibration;
+use crate::clock::now_ms;
 use crate::codec::{Reader, Writer};
 use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind, invalid};
@@ -630,11 +631,6 @@ impl History {
         })?;
         Ok(records)
     }
-}
-
-fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
 
 fn check_quality(quality: f32) -> Result<(), SonaError> {

@@ -3,7 +3,8 @@
 use super::generation::{self, Generation};
 use super::item::{Item, Record};
 use super::rebuild::Reading;
-use super::{History, ITEMS, now_ms};
+use super::{History, ITEMS};
+use crate::clock::now_ms;
 use crate::error::{SonaError, SonaErrorKind};
 use crate::store::Durability;
 

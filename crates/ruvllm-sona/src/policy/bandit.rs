@@ -16,8 +16,6 @@
 
 use std::collections::HashMap;
 
-/// Other arms' windows may be this much dearer, for all that is known before they are measured.
-const WORST: f64 = 0.6;
 /// A measured ratio counts no more than this (in nats), so that one interruption decides nothing.
 const RATIO_MAX: f64 = 0.7;
 /// The share that earlier pairs keep when a new one comes, once an arm is chosen: what was true may change.
@@ -30,6 +28,8 @@ const N_CONTEXTS_MAX: usize = 4096;
 pub struct BanditOptions {
     /// The most time that trying may lose, as a share of all time.
     pub loss_max: f64,
+    /// A window of another arm may be this much dearer than the default's, for all that is known before it is measured.
+    pub dear_max: f64,
     /// An arm that gains less is not worth it.
     pub gain_min: f64,
     /// Steps of a window.
@@ -47,10 +47,11 @@ pub struct BanditOptions {
 }
 
 impl Default for BanditOptions {
-    /// Losses under 1 %, gains from 3 % on, windows of 12 steps, 5 to 20 pairs, 2.5 standard errors.
+    /// Losses under 1 %, arms that may be 60 % dearer, gains from 3 % on, windows of 12 steps, 5 to 20 pairs, 2.5 standard errors.
     fn default() -> BanditOptions {
         BanditOptions {
             loss_max: 0.01,
+            dear_max: 0.6,
             gain_min: 0.03,
             n_window: 12,
             n_pairs_min: 5,
@@ -275,7 +276,7 @@ impl SafeBandit {
         window.tokens += tokens;
         // One that is clearly dear need not go on.
         let is_dear =
-            context.default.is_some_and(|other| window.seconds > (1.0 + WORST) * other.cost() * window.tokens);
+            context.default.is_some_and(|other| window.seconds > (1.0 + options.dear_max) * other.cost() * window.tokens);
         let ends_early = arm != 0 && is_dear && window.n_steps >= options.n_window.div_ceil(3);
         if window.n_steps < options.n_window && !ends_early {
             return;
@@ -338,8 +339,8 @@ impl Context {
         if let Some(arm) = (1..=self.arms.len()).find(|&arm| self.is_fresh && is_due(arm)) {
             let pairs = &self.arms[arm - 1].pairs;
             let dear = match pairs.n_seen {
-                0 | 1 => WORST,
-                _ => (pairs.mean() + options.sure * pairs.error()).min(RATIO_MAX).exp_m1().clamp(0.0, WORST),
+                0 | 1 => options.dear_max,
+                _ => (pairs.mean() + options.sure * pairs.error()).min(RATIO_MAX).exp_m1().clamp(0.0, options.dear_max),
             };
             if lost + dear * default.seconds <= options.loss_max * seconds {
                 return arm;
@@ -487,6 +488,21 @@ mod tests {
             found[chosen] += 1;
         }
         assert!(found[2] >= 18, "{found:?}");
+    }
+
+    #[test]
+    fn what_can_be_little_dearer_is_tried_sooner() {
+        let first_try = |dear_max: f64| {
+            let mut bandit = SafeBandit::new(2, BanditOptions { dear_max, ..BanditOptions::default() });
+            (0..10_000).find(|_| {
+                let (arm, why) = bandit.choose("c", |_| true);
+                bandit.learn("c", arm, 0.005, 1.0);
+                why == Why::Trying
+            })
+        };
+        // So many windows of twelve steps, of which the loss feared would be a hundredth.
+        assert_eq!(first_try(0.6), Some(60 * 12));
+        assert_eq!(first_try(0.2), Some(20 * 12));
     }
 
     #[test]

@@ -29,8 +29,9 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use crate::clock::now_ms;
 use crate::error::{SonaError, SonaErrorKind};
 use crate::store::{Durability, Removed, Retention, Store};
 
@@ -330,8 +331,4 @@ impl Shared {
             _ => Ok(()),
         }
     }
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

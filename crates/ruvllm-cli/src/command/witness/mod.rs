@@ -12,13 +12,13 @@ use ruvllm_engine::tokenizer::{DecodeOptions, Tokenizer};
 use ruvllm_gguf::GgufFile;
 use ruvllm_router::HashedWords;
 use ruvllm_server::{ANCHOR_FILE, STORE_FILE, WitnessOptions, fault_name, number_of, open_store, record_json};
-use ruvllm_sona::SonaError;
 use ruvllm_sona::store::Store;
 use ruvllm_sona::witness::{self, Anchor, Event, LogOptions, Query, Recorded, Served, WitnessLog};
+use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
 
 use super::App;
-use super::cache::{age, unix_ms};
+use super::cache::age;
 use crate::args::OutputArgs;
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, print_line, table, timestamp};
@@ -199,8 +199,29 @@ impl LogArgs {
     }
 }
 
+/// Where what a server keeps beside its log lies.
+#[derive(Args, Clone, Debug)]
+pub(super) struct StoreArgs {
+    /// The folder that 'ruvllm serve --witness' writes to
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// File with the store's key, if it is encrypted
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl StoreArgs {
+    /// Opens it; as [`open_written`].
+    pub(super) fn open(&self, what: [&str; 2]) -> Result<Arc<dyn Store>> {
+        let (folder, key) = (self.folder.clone(), self.key.clone());
+        open_written(&WitnessOptions { folder, key, ..WitnessOptions::default() }, what)
+    }
+}
+
 /// Opens the store that a server wrote; `what` says what is missing where there is none, and what a server does about it.
-pub(super) fn open_written(options: &WitnessOptions, what: [&str; 2]) -> Result<Arc<dyn Store>> {
+fn open_written(options: &WitnessOptions, what: [&str; 2]) -> Result<Arc<dyn Store>> {
     if !options.folder.join(STORE_FILE).is_file() {
         let ([missing, remedy], folder) = (what, options.folder.display());
         return Err(Error::failure(format_args!("{missing} in {folder}; 'ruvllm serve --witness' {remedy}")));
@@ -295,7 +316,7 @@ impl ListArgs {
 impl FilterArgs {
     /// Returns the records that the options mean, newest first.
     fn find(&self, store: &dyn Store) -> Result<Vec<Found>> {
-        let ago = |age: Duration| unix_ms().saturating_sub(age.as_millis() as u64);
+        let ago = |age: Duration| now_ms().saturating_sub(age.as_millis() as u64);
         let request = self.request.as_deref().map(|id| {
             let wrong = || Error::usage(format_args!("--request '{id}' is no request; use its x-request-id"));
             number_of(id).ok_or_else(wrong)
