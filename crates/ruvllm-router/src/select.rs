@@ -1,5 +1,7 @@
 //! From expected qualities to a choice: what a model costs, and what quality is worth.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{RouterError, RouterErrorKind, shape, value};
 use crate::fastgrnn::Prediction;
 
@@ -12,13 +14,26 @@ pub struct Model {
     pub cost: f32,
 }
 
-/// How quality and cost are weighed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// How quality and cost are weighed. As JSON: `{"within": 0.02}` or `{"price": 0.01}`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Weighing {
     /// The cheapest model whose expected quality is at most this much below the best one's: 0.02 or so.
     Within(f32),
     /// The greatest `quality - price·cost`.
     Price(f32),
+}
+
+impl Weighing {
+    /// Returns whether one can choose by it: its number is finite, 0 or more.
+    pub fn is_sound(self) -> bool {
+        let (Weighing::Within(weight) | Weighing::Price(weight)) = self;
+        is_sound(weight)
+    }
+}
+
+fn is_sound(x: f32) -> bool {
+    x.is_finite() && x >= 0.0
 }
 
 /// The model that was chosen, and why.
@@ -57,9 +72,7 @@ pub fn choose(models: &[Model], qualities: &[f32], weighing: Weighing) -> Result
     if models.is_empty() || models.len() != qualities.len() {
         return Err(shape(format!("{} models with {} qualities to choose from", models.len(), qualities.len())));
     }
-    let (Weighing::Within(weight) | Weighing::Price(weight)) = weighing;
-    let sound = |x: f32| x.is_finite() && x >= 0.0;
-    if !sound(weight) || !models.iter().all(|model| sound(model.cost)) {
+    if !weighing.is_sound() || !models.iter().all(|model| is_sound(model.cost)) {
         return Err(value("costs and their weight are finite numbers, 0 or more"));
     }
     let best = qualities.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -401,7 +401,7 @@ impl Call {
         (id, span): (&str, &tracing::Span),
     ) -> Result<Call, ApiError> {
         let decision = match server.is_routed(given.text("model")) {
-            true => Some(server.decide(&given, deadline).await?),
+            true => Some(server.decide((&tenant, &given), deadline).await?),
             false => None,
         };
         let (name, adapter) = match &decision {

@@ -5,15 +5,19 @@ use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use ruvllm_engine::{Decision, ModelRouter, ServiceEmbedder};
-use ruvllm_router::Embedder;
 use ruvllm_router::roles::Role;
+use ruvllm_router::{Embedder, Weighing};
+use ruvllm_sona::now_ms;
+use ruvllm_sona::policy::{PolicyKind, PolicyStore as _, Wanted};
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Endpoint, Plain, Run, Server};
+use crate::auth::Tenant;
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Given, Kind, optional};
 use crate::generate::offload;
 use crate::openai::messages;
+use crate::witness::tenant_name;
 
 /// The name by which a request leaves the choice of its model to the router.
 pub(crate) const AUTO: &str = "auto";
@@ -99,7 +103,7 @@ impl Server {
     /// There is no text to decide by, or the model that makes embeddings cannot.
     pub(crate) async fn decide(
         self: &Arc<Server>,
-        given: &Given,
+        (tenant, given): (&Tenant, &Given),
         deadline: Option<Instant>,
     ) -> Result<Decision, ApiError> {
         let Some(router) = self.router.clone() else {
@@ -110,8 +114,9 @@ impl Server {
             let line = "there is no text to choose a model by; name one";
             ApiError::bad("model", line)
         })?;
+        let weighing = self.weighing(&router, tenant);
         if let Some(embedding) = router.embedder.embed(&query) {
-            return Ok(router.decide(&query, &embedding)?);
+            return Ok(router.decide_by(&query, &embedding, weighing)?);
         }
         let ruvllm_engine::EmbedderName::Model(name, _) = &router.embedder else {
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the router has no way to embed"));
@@ -122,9 +127,17 @@ impl Server {
             let failed = |error: ruvllm_router::RouterError| {
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, format!("the query cannot be embedded: {error}"))
             };
-            Ok(router.decide(&query, &embedding.map_err(failed)?)?)
+            Ok(router.decide_by(&query, &embedding.map_err(failed)?, weighing)?)
         })
         .await
+    }
+
+    /// Returns how quality and cost are weighed for a tenant: as a policy says, or the router.
+    fn weighing(&self, router: &ModelRouter, tenant: &Tenant) -> Weighing {
+        let wanted = Wanted::new(PolicyKind::Router, "").of_tenant(tenant_name(tenant));
+        let said = self.witness.as_ref().and_then(|witness| witness.policies.best(&wanted, now_ms()));
+        let said = said.and_then(|policy| policy.read::<Weighing>().ok()).filter(|weighing| weighing.is_sound());
+        said.unwrap_or(router.weighing)
     }
 }
 
@@ -141,7 +154,7 @@ pub(crate) fn tell(headers: &mut HeaderMap, model: &str, reason: &str) {
 fn route(call: Plain) -> Answer {
     Box::pin(async move {
         let start = Instant::now();
-        let decision = call.server.decide(&call.given, call.deadline).await?;
+        let decision = call.server.decide((&call.tenant, &call.given), call.deadline).await?;
         let took_us = start.elapsed().as_micros() as u64;
         let router = call.server.router.as_ref().expect("it has just decided");
         let mut answer = decision_json(router, &decision);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ruvllm_engine::KvPolicy;
 use ruvllm_engine::optimise::Guesses;
+use ruvllm_router::Weighing;
 use ruvllm_server::policy_json;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
 use ruvllm_sona::{SonaError, now_ms};
@@ -20,6 +21,7 @@ Examples:
   ruvllm serve --optimise --witness ./log                a server that learns how to compute
   ruvllm policy list ./log
   ruvllm policy set ./log speculation '{\"guessed_rows\":24,\"guesses_max\":24}' --for 30d
+  ruvllm policy set ./log router '{\"within\":0.1}' --tenant acme
   ruvllm policy retire ./log 7
 
 They lie in the folder of 'ruvllm serve --witness'; while a server has it, ask the server (/v1/policies). What
@@ -56,10 +58,10 @@ struct ListArgs {
 struct SetArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// What it is about: kv or speculation
+    /// What it is about: kv, speculation or router
     #[arg(value_name = "KIND")]
     kind: PolicyKind,
-    /// What is to be done, as JSON: "tiered", or {"guessed_rows": 24, "guesses_max": 24}
+    /// What is to be done, as JSON: "tiered", {"guessed_rows": 24, "guesses_max": 24}, or {"within": 0.1}
     #[arg(value_name = "JSON", value_parser = value)]
     value: Value,
     /// The workload it is for, as 'list' names it [default: any]
@@ -159,7 +161,11 @@ impl SetArgs {
                 .as_str()
                 .is_none_or(|name| name.parse::<KvPolicy>().is_err())
                 .then_some("a policy of kind kv is a name in quotes: \"f16\", \"q8\", \"tiered\""),
-            _ => Some("a server reads policies of the kinds kv and speculation; set one of those"),
+            PolicyKind::Router => serde_json::from_value::<Weighing>(self.value.clone())
+                .ok()
+                .is_none_or(|weighing| !weighing.is_sound())
+                .then_some("a policy of kind router is {\"within\": 0.05} or {\"price\": 0.01}, 0 or more"),
+            _ => Some("a server reads policies of the kinds kv, speculation and router; set one of those"),
         };
         if let Some(line) = wrong {
             return Err(Error::usage(line));

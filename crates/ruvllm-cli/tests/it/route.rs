@@ -151,6 +151,11 @@ fn a_server_chooses_for_requests_of_the_model_auto() {
         "{reasons:?}"
     );
 
+    // An operator's policy overrules the router's own weighing.
+    bench.json(["policy", "set", &log, "router", "{\"within\":1}", "--json"]);
+    let server = Server::start(&bench, &args);
+    assert!(server.ask("POST /v1/route", &json!({ "input": hard })).contains("\"model\":\"small\""));
+    server.end("-TERM");
     // A router that knows models which are not served.
     let line = error_line(&bench.run(["serve", "--model", &model, "--router", &router, "--port", "0"]), 1);
     assert!(line.contains("needs the model 'large', which is not served"), "{line}");

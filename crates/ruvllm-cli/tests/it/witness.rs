@@ -188,7 +188,12 @@ fn policies_are_set_listed_and_taken_back() {
     assert!(operator(&of(&["list", "--kind", "kv"])).is_empty());
     let line = error_line(&bench.run(["policy", "set", &log, "speculation", "24"]), 2);
     assert!(line.contains("guessed_rows"), "{line}");
-    for (kind, value, part) in [("kv", "\"q3\"", "\"tiered\""), ("router", "{}", "kv and speculation")] {
+    for (kind, value, part) in [
+        ("kv", "\"q3\"", "\"tiered\""),
+        ("router", "{}", "within"),
+        ("router", "{\"price\":-1}", "within"),
+        ("ewc", "1", "kv, speculation and router"),
+    ] {
         let line = error_line(&bench.run(["policy", "set", &log, kind, value]), 2);
         assert!(line.contains(part), "{line}");
     }

@@ -17,13 +17,10 @@ const DEAR_MAX: f64 = 0.2;
 /// Windows of what was found better before the default is measured beside it: some documents with their questions, since one
 /// that goes on from a cached beginning keeps its way.
 const N_CHOSEN: usize = 64;
-/// The work of a step in passes of one row: what further rows add up to the fifth, and behind it (the figures of ADR 21). It
-/// only makes steps of other sizes comparable.
-const ROW: f64 = 0.1;
-const FAR_ROW: f64 = 0.22;
-/// What a row of a prompt is worth in such passes before that is measured, and the weight of a step in what is.
-const PROMPT_ROW: f64 = 0.2;
-const WEIGHT: f64 = 0.1;
+/// Steps of an answer's rows are measured apart up to so many rows.
+const N_ROWS: usize = 16;
+/// Steps after which a mean follows slowly: what the machine does for a while is for the windows to compare.
+const N_MEAN: u32 = 200;
 
 /// What was chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +43,57 @@ pub(crate) struct Rows {
     pub n_answer: usize,
 }
 
-impl Rows {
-    /// Returns the work of answers in passes of one row.
-    fn passes(self) -> f64 {
-        let more = self.n_answer.saturating_sub(1);
-        match self.n_answer {
-            0 => 0.0,
-            _ => 1.0 + ROW * more.min(4) as f64 + FAR_ROW * more.saturating_sub(4) as f64,
+/// A running mean.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    n: u32,
+    value: f64,
+}
+
+impl Mean {
+    fn follow(&mut self, value: f64) {
+        self.n = (self.n + 1).min(N_MEAN);
+        self.value += (value - self.value) / f64::from(self.n);
+    }
+
+    fn known(self) -> Option<f64> {
+        (self.n > 0).then_some(self.value)
+    }
+}
+
+/// What steps take by the default, by their rows: a window of many small steps so compares with one of few large ones.
+#[derive(Debug, Default)]
+struct Usual {
+    /// A step of so many rows of answers and of no prompt.
+    answers: [Mean; N_ROWS],
+    /// A row of a prompt.
+    prompt_row: Mean,
+}
+
+impl Usual {
+    /// Returns what a step usually takes; nothing while that is not known.
+    fn seconds(&self, rows: Rows) -> Option<f64> {
+        let of_prompt = if rows.n_prompt > 0 { rows.n_prompt as f64 * self.prompt_row.known()? } else { 0.0 };
+        Some(self.of_answers(rows)? + of_prompt)
+    }
+
+    fn of_answers(&self, rows: Rows) -> Option<f64> {
+        match rows.n_answer {
+            0 => Some(0.0),
+            n => self.answers[n.min(N_ROWS) - 1].known(),
+        }
+    }
+
+    /// Takes note of a step by the default.
+    fn follow(&mut self, seconds: f64, rows: Rows) {
+        match (rows.n_prompt, rows.n_answer) {
+            (0, 0) => {}
+            (0, n) => self.answers[n.min(N_ROWS) - 1].follow(seconds),
+            // Beside answers: what is left of it.
+            (n, _) => {
+                let of_prompt = self.of_answers(rows).map(|of_answers| (seconds - of_answers).max(0.0));
+                of_prompt.into_iter().for_each(|seconds| self.prompt_row.follow(seconds / n as f64));
+            }
         }
     }
 }
@@ -66,9 +107,7 @@ pub(super) struct KvChooser {
     /// What an operator says of workloads: arms.
     pub said: Vec<Option<usize>>,
     pub reasons: Vec<String>,
-    /// Seconds of a pass and of a row of a prompt, as the default has them.
-    pass_s: Option<f64>,
-    prompt_row_s: Option<f64>,
+    usual: Usual,
 }
 
 impl KvChooser {
@@ -89,8 +128,7 @@ impl KvChooser {
             said: vec![None; contexts.len()],
             reasons: vec![String::new(); contexts.len()],
             contexts,
-            pass_s: None,
-            prompt_row_s: None,
+            usual: Usual::default(),
         }
     }
 
@@ -100,6 +138,8 @@ impl KvChooser {
         if let Some(arm) = self.said[place] {
             return Some(KvChoice { context: place as u8, arm: arm as u8, why: None, is_bound: false });
         }
+        // A request seldom begins where a window ends.
+        self.bandit.end_window(&self.contexts[place]);
         let (arm, why) = self.bandit.choose(&self.contexts[place], |_| true);
         Some(KvChoice { context: place as u8, arm: arm as u8, why: Some(why), is_bound: false })
     }
@@ -115,21 +155,12 @@ impl KvChooser {
     /// Takes note of a step of requests that have this choice in common.
     pub(super) fn learn(&mut self, choice: KvChoice, seconds: f64, rows: Rows) {
         if choice.arm == 0 {
-            let follow = |mean: &mut Option<f64>, value: f64| {
-                let before = mean.unwrap_or(value);
-                *mean = Some(before + WEIGHT * (value - before));
-            };
-            match (rows.n_prompt, rows.n_answer) {
-                (0, 1..) => follow(&mut self.pass_s, seconds / rows.passes()),
-                (1.., 0) => follow(&mut self.prompt_row_s, seconds / rows.n_prompt as f64),
-                _ => {}
-            }
+            self.usual.follow(seconds, rows);
         }
-        if choice.why.is_some() {
-            let prompt_row = self.prompt_row_s.zip(self.pass_s).map_or(PROMPT_ROW, |(row, pass)| row / pass);
-            let work = rows.passes() + prompt_row * rows.n_prompt as f64;
+        let usual = self.usual.seconds(rows).filter(|&usual| usual > 0.0);
+        if let (Some(_), Some(usual)) = (choice.why, usual) {
             let context = &self.contexts[usize::from(choice.context)];
-            self.bandit.learn(context, usize::from(choice.arm), seconds, work);
+            self.bandit.learn(context, usize::from(choice.arm), seconds, usual);
         }
     }
 
@@ -140,5 +171,47 @@ impl KvChooser {
         let why = if choice.is_bound { "as its cached beginning" } else { why };
         let because = because(why, (choice.why, &self.reasons[place]), &self.contexts[place]);
         format!("keys and values {policy} ({because})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds of a step at a depth where a pass over `f16` takes 10 ms, and over `tiered` so much of that.
+    fn seconds(rows: Rows, share: f64) -> f64 {
+        0.001 * rows.n_prompt as f64 + [0.0, 0.010 * share * (1.0 + 0.1 * rows.n_answer as f64)][rows.n_answer.min(1)]
+    }
+
+    /// Plays documents: a prompt in pieces, an answer of copied passages, and one that is written token by token. Returns what
+    /// is kept how in the end.
+    fn play(n_documents: usize, share: f64) -> (KvPolicy, Vec<f64>) {
+        let mut kv = KvChooser::new("m", &[KvPolicy::F16, KvPolicy::TIERED]);
+        let mut ratios = Vec::new();
+        for _ in 0..n_documents {
+            let choice = kv.choose(3000).expect("a long prompt");
+            let share = if choice.arm == 0 { 1.0 } else { share };
+            let steps = [(Rows { n_prompt: 512, n_answer: 0 }, 6), (Rows { n_prompt: 0, n_answer: 9 }, 40)];
+            for (rows, n) in steps.into_iter().chain([(Rows { n_prompt: 0, n_answer: 1 }, 500)]) {
+                (0..n).for_each(|_| kv.learn(choice, seconds(rows, share), rows));
+            }
+            ratios.extend(kv.bandit.take_changes().into_iter().map(|change| change.measured.ratio));
+        }
+        let last = kv.choose(3000).expect("a long prompt");
+        (kv.policies[usize::from(last.arm)], ratios)
+    }
+
+    #[test]
+    fn what_is_faster_is_found_whatever_steps_a_window_has() {
+        let (policy, ratios) = play(12, 0.8);
+        assert_eq!(policy, KvPolicy::TIERED);
+        assert!(ratios.len() == 1 && (0.78..0.86).contains(&ratios[0]), "{ratios:?}");
+        assert_eq!(play(30, 1.1), (KvPolicy::F16, Vec::new()));
+        assert_eq!(play(30, 1.0), (KvPolicy::F16, Vec::new()));
+    }
+
+    #[test]
+    fn short_prompts_are_the_defaults() {
+        assert!(KvChooser::new("m", &[KvPolicy::F16, KvPolicy::TIERED]).choose(500).is_none());
     }
 }

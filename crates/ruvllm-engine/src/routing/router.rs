@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ruvllm_router::roles::{RoleClassifier, Verdict};
 use ruvllm_router::routes::{RouteMatch, SemanticRoutes};
 use ruvllm_router::{Choice, HashedWords, Model, Prediction, RouterError, Selector, Weighing, choose_by, features};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::NearestIndex;
@@ -81,9 +82,17 @@ impl ModelRouter {
     /// # Errors
     /// The embedding has another length.
     pub fn decide(&self, text: &str, embedding: &[f32]) -> Result<Decision, EngineError> {
+        self.decide_by(text, embedding, self.weighing)
+    }
+
+    /// The same with a weighing in place of the router's own.
+    ///
+    /// # Errors
+    /// Also a weighing that is not sound.
+    pub fn decide_by(&self, text: &str, embedding: &[f32], weighing: Weighing) -> Result<Decision, EngineError> {
         let query = [&features::of(text)[..], embedding].concat();
         let prediction = self.selector.predict(&query).map_err(routed)?;
-        let choice = choose_by(&self.selector, &self.models, &prediction, self.weighing).map_err(routed)?;
+        let choice = choose_by(&self.selector, &self.models, &prediction, weighing).map_err(routed)?;
         let role = self.roles.as_ref().map(|roles| roles.classify(text, embedding)).transpose().map_err(routed)?;
         let route = match &self.routes {
             Some(routes) => routes.route(embedding).map_err(routed)?,
@@ -101,13 +110,9 @@ impl ModelRouter {
             EmbedderName::Hashed(dim) => json!({ "kind": "hashed", "dim": dim }),
             EmbedderName::Model(name, dim) => json!({ "kind": "model", "name": name, "dim": dim }),
         };
-        let weighing = match self.weighing {
-            Weighing::Within(drop) => json!({ "within": drop }),
-            Weighing::Price(price) => json!({ "price": price }),
-        };
         let models = self.models.iter().map(|model| json!({ "name": model.name, "cost": model.cost }));
         let about = json!({
-            "version": 1, "embedder": embedder, "weighing": weighing, "models": models.collect::<Vec<_>>(),
+            "version": 1, "embedder": embedder, "weighing": self.weighing, "models": models.collect::<Vec<_>>(),
         });
         std::fs::create_dir_all(folder).map_err(|error| io("make", folder, error))?;
         let write = |name: &str, bytes: &[u8]| {
@@ -144,11 +149,8 @@ impl ModelRouter {
             (Some("model"), Some(name)) => EmbedderName::Model(name.to_owned(), dim),
             _ => return Err(wrong("embedder")),
         };
-        let weighing = match (number(&about["weighing"]["within"]), number(&about["weighing"]["price"])) {
-            (Some(drop), None) => Weighing::Within(drop),
-            (None, Some(price)) => Weighing::Price(price),
-            _ => return Err(wrong("weighing")),
-        };
+        let weighing = Weighing::deserialize(&about["weighing"]).ok().filter(|weighing| weighing.is_sound());
+        let weighing = weighing.ok_or_else(|| wrong("weighing"))?;
         let model =
             |model: &Value| Some(Model { name: model["name"].as_str()?.to_owned(), cost: number(&model["cost"])? });
         let models = about["models"].as_array().and_then(|models| models.iter().map(model).collect::<Option<Vec<_>>>());

@@ -275,13 +275,28 @@ impl SafeBandit {
         window.seconds += seconds;
         window.tokens += tokens;
         // One that is clearly dear need not go on.
-        let is_dear =
-            context.default.is_some_and(|other| window.seconds > (1.0 + options.dear_max) * other.cost() * window.tokens);
+        let is_dear = context
+            .default
+            .is_some_and(|other| window.seconds > (1.0 + options.dear_max) * other.cost() * window.tokens);
         let ends_early = arm != 0 && is_dear && window.n_steps >= options.n_window.div_ceil(3);
-        if window.n_steps < options.n_window && !ends_early {
-            return;
+        if window.n_steps >= options.n_window || ends_early {
+            self.close(name);
         }
-        let window = std::mem::take(window);
+    }
+
+    /// Ends the window of a context here if it has half of its steps, so that a choice for longer than a step can be another
+    /// one from now on.
+    pub fn end_window(&mut self, name: &str) {
+        let n_least = self.options.n_window.div_ceil(2);
+        if self.context(name).is_some_and(|context| context.window.n_steps >= n_least) {
+            self.close(name);
+        }
+    }
+
+    fn close(&mut self, name: &str) {
+        let options = self.options;
+        let Some(context) = self.context(name) else { return };
+        let window = std::mem::take(&mut context.window);
         if window.tokens > 0.0 {
             let (lost, change) = context.close(&options, window);
             self.lost += lost;

@@ -178,14 +178,10 @@ fn read_routes(app: &App, embedder: &EmbedderName, path: &Path) -> Result<Semant
 pub fn spent_json(models: &[Model], expected: &Rows, actual: &Rows, weighings: &[Weighing]) -> Result<Vec<Value>> {
     let all = spent(models, expected, actual, weighings).map_err(Error::failure)?;
     let row = |reached: &ruvllm_router::evaluate::Spent| {
-        let weighing = match reached.weighing {
-            Weighing::Within(drop) => json!({ "within": drop }),
-            Weighing::Price(price) => json!({ "price": price }),
-        };
         let shares: serde_json::Map<String, Value> =
             models.iter().zip(&reached.shares).map(|(model, share)| (model.name.clone(), json!(share))).collect();
         json!({
-            "weighing": weighing, "quality": reached.quality, "cost": reached.cost, "shares": shares,
+            "weighing": reached.weighing, "quality": reached.quality, "cost": reached.cost, "shares": shares,
             "quality_of_best": reached.quality_of_best, "saved_of_best": reached.saved_of_best,
         })
     };
