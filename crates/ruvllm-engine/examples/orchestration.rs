@@ -172,6 +172,7 @@ fn router() -> Result<ModelRouter, Box<dyn Error>> {
         models: vec![model("small", 1.0), model("large", 8.0)],
         weighing: Weighing::Within(0.05),
         selector,
+        costs: None,
         roles: Some(RoleClassifier::train(&all, &rows, &RoleOptions::default())?),
         routes: Some(routes),
         embedder,

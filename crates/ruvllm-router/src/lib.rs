@@ -32,6 +32,7 @@
 //! # Ok::<(), ruvllm_router::RouterError>(())
 //! ```
 
+mod costs;
 mod embed;
 mod error;
 pub mod evaluate;
@@ -46,6 +47,7 @@ mod rows;
 mod select;
 mod state;
 
+pub use costs::AnswerCosts;
 pub use embed::{Embedder, HashedWords};
 pub use error::{RouterError, RouterErrorKind};
 pub use fastgrnn::{Outcome, Prediction, Progress, Selector, Settings, TrainOptions};

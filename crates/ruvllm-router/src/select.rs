@@ -72,20 +72,9 @@ pub fn choose(models: &[Model], qualities: &[f32], weighing: Weighing) -> Result
     if models.is_empty() || models.len() != qualities.len() {
         return Err(shape(format!("{} models with {} qualities to choose from", models.len(), qualities.len())));
     }
-    if !weighing.is_sound() || !models.iter().all(|model| is_sound(model.cost)) {
-        return Err(value("costs and their weight are finite numbers, 0 or more"));
-    }
+    let costs: Vec<f32> = models.iter().map(|model| model.cost).collect();
+    let model = pick(qualities, &costs, weighing)?;
     let best = qualities.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let worth = |i: usize| match weighing {
-        Weighing::Within(drop) if qualities[i] + drop >= best => -models[i].cost,
-        Weighing::Within(_) => f32::NEG_INFINITY,
-        Weighing::Price(price) => qualities[i] - price * models[i].cost,
-    };
-    let better = |&a: &usize, &b: &usize| {
-        let by_cost = || models[b].cost.total_cmp(&models[a].cost);
-        worth(a).total_cmp(&worth(b)).then_with(by_cost).then(qualities[a].total_cmp(&qualities[b])).then(b.cmp(&a))
-    };
-    let model = (0..models.len()).max_by(better).expect("there is at least one model");
     let dearest = models.iter().map(|model| model.cost).fold(0.0, f32::max);
     let (name, cost, quality) = (&models[model].name, models[model].cost, qualities[model]);
     let saved = if dearest > 0.0 { 1.0 - cost / dearest } else { 0.0 };
@@ -93,8 +82,31 @@ pub fn choose(models: &[Model], qualities: &[f32], weighing: Weighing) -> Result
         Weighing::Within(drop) => format!("the cheapest within {drop} of the best ({best:.2})"),
         Weighing::Price(price) => format!("the most quality less {price} times the cost"),
     };
-    let reason = format!("{name}: expected quality {quality:.2}, cost {cost}; {why}");
+    // Three digits behind the point and no more: costs may be expected ones.
+    let told = (1e3 * f64::from(cost)).round() / 1e3;
+    let reason = format!("{name}: expected quality {quality:.2}, cost {told}; {why}");
     Ok(Choice { model, quality, cost, saved, reason })
+}
+
+/// Returns the index of the model that is chosen by expected qualities and costs, as [`choose`] says.
+///
+/// # Errors
+/// A cost or the weighing is below 0 or not finite; kind `Value`.
+pub(crate) fn pick(qualities: &[f32], costs: &[f32], weighing: Weighing) -> Result<usize, RouterError> {
+    if !weighing.is_sound() || !costs.iter().all(|&cost| is_sound(cost)) {
+        return Err(value("costs and their weight are finite numbers, 0 or more"));
+    }
+    let best = qualities.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let worth = |i: usize| match weighing {
+        Weighing::Within(drop) if qualities[i] + drop >= best => -costs[i],
+        Weighing::Within(_) => f32::NEG_INFINITY,
+        Weighing::Price(price) => qualities[i] - price * costs[i],
+    };
+    let better = |&a: &usize, &b: &usize| {
+        let by_cost = || costs[b].total_cmp(&costs[a]);
+        worth(a).total_cmp(&worth(b)).then_with(by_cost).then(qualities[a].total_cmp(&qualities[b])).then(b.cmp(&a))
+    };
+    Ok((0..qualities.len().min(costs.len())).max_by(better).expect("there is at least one model"))
 }
 
 /// The same for what a selector predicts.

@@ -60,6 +60,18 @@ fn a_router_learns_from_outcomes_and_chooses() {
     let told = bench.json(["route", "eval", "--outcomes", &held_out, "--router", &router, "--json"]);
     assert!(told["router"]["quality_of_best"].as_f64() >= Some(0.98), "{told}");
     assert!(told["router"]["saved_of_best"].as_f64() >= Some(0.3), "{told}");
+    // What to weigh by can be found, and the folder says it.
+    let (file, keeping) = (bench.path("outcomes.jsonl"), bench.path("keeping").to_string_lossy().into_owned());
+    let file = file.to_string_lossy().into_owned();
+    let keep = ["--keep", "0.98", "--groups", "prompt", "--router", &keeping, "--json"];
+    let told = bench.json([&["route", "train", "--outcomes", &file], &keep[..]].concat());
+    assert!(told["weighing"]["price"].as_f64() > Some(0.0) && told["groups"] == 96, "{told}");
+    let told = bench.json(["route", "eval", "--outcomes", &held_out, "--router", &keeping, "--json"]);
+    assert!(told["router"]["quality_of_best"].as_f64() >= Some(0.98), "{told}");
+    assert!(told["router"]["saved_of_best"].as_f64() >= Some(0.3), "{told}");
+    let line =
+        error_line(&bench.run([&["route", "train", "--outcomes", &file, "--within", "0.1"], &keep[..]].concat()), 2);
+    assert!(line.contains("--within"), "{line}");
     // The same again, bit for bit.
     let again = bench.path("again").to_string_lossy().into_owned();
     let file = bench.path("outcomes.jsonl").to_string_lossy().into_owned();
@@ -169,10 +181,11 @@ fn routing_roles_and_embeddings_are_measured_and_null_controls_find_nothing() {
     let told = bench.json(["eval", "routing", &file, "--folds", "3", "--draws", "20", "--plot", &plot, "--json"]);
     let row = |told: &Value, i: usize| told["table"][i].clone();
     assert_eq!((row(&told, 0)["name"].as_str(), row(&told, 3)["name"].as_str()), (Some("selector"), Some("oracle")));
-    assert!(row(&told, 0)["saved_at_98"].as_f64() > Some(0.3) && row(&told, 0)["apgr"].as_f64() > Some(0.7), "{told}");
+    assert!(row(&told, 0)["saved"].as_f64() > Some(0.3) && row(&told, 0)["apgr"].as_f64() > Some(0.7), "{told}");
     assert!(std::fs::read_to_string(&plot).expect("a plot").contains("<polyline"));
     let null = bench.json(["eval", "routing", &file, "--folds", "3", "--draws", "20", "--null", "--json"]);
     assert!(row(&null, 0)["apgr"].as_f64() < Some(0.65), "{null}");
+    assert!(row(&null, 0)["saved"].as_f64() < Some(0.15), "{null}");
 
     let roles: Vec<String> = (0..36)
         .map(|i| {

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use ruvllm_router::roles::{RoleClassifier, Verdict};
 use ruvllm_router::routes::{RouteMatch, SemanticRoutes};
-use ruvllm_router::{Choice, HashedWords, Model, Prediction, RouterError, Selector, Weighing, choose_by, features};
+use ruvllm_router::{
+    AnswerCosts, Choice, HashedWords, Model, Prediction, RouterError, Selector, Weighing, choose_by, features,
+};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -13,6 +15,7 @@ use crate::{EngineError, ErrorKind};
 
 const ABOUT: &str = "router.json";
 const SELECTOR: &str = "selector.safetensors";
+const COSTS: &str = "costs.safetensors";
 const ROLES: &str = "roles.safetensors";
 const ROUTES: &str = "routes.safetensors";
 
@@ -49,12 +52,14 @@ impl EmbedderName {
 pub struct ModelRouter {
     /// What makes embeddings.
     pub embedder: EmbedderName,
-    /// The models, with what an answer of theirs costs, in the order of the selector.
+    /// The models, with what an answer of theirs costs on average, in the order of the selector.
     pub models: Vec<Model>,
     /// How quality and cost are weighed.
     pub weighing: Weighing,
     /// Expects the quality of each model.
     pub selector: Selector,
+    /// Expects the cost of each model's answer to a query; without it, all answers of a model cost the same.
+    pub costs: Option<AnswerCosts>,
     /// Finds the role, if it was trained.
     pub roles: Option<RoleClassifier>,
     /// Finds the named route, if there are some.
@@ -92,7 +97,14 @@ impl ModelRouter {
     pub fn decide_by(&self, text: &str, embedding: &[f32], weighing: Weighing) -> Result<Decision, EngineError> {
         let query = [&features::of(text)[..], embedding].concat();
         let prediction = self.selector.predict(&query).map_err(routed)?;
-        let choice = choose_by(&self.selector, &self.models, &prediction, weighing).map_err(routed)?;
+        let models = match &self.costs {
+            None => self.models.clone(),
+            Some(costs) => {
+                let expected = costs.predict(&query).map_err(routed)?;
+                self.models.iter().zip(expected).map(|(model, cost)| Model { cost, ..model.clone() }).collect()
+            }
+        };
+        let choice = choose_by(&self.selector, &models, &prediction, weighing).map_err(routed)?;
         let role = self.roles.as_ref().map(|roles| roles.classify(text, embedding)).transpose().map_err(routed)?;
         let route = match &self.routes {
             Some(routes) => routes.route(embedding).map_err(routed)?,
@@ -124,6 +136,7 @@ impl ModelRouter {
             _ => Ok(()),
         };
         write(SELECTOR, &self.selector.to_bytes())?;
+        self.costs.as_ref().map_or_else(|| gone(COSTS), |costs| write(COSTS, &costs.to_bytes()))?;
         self.roles.as_ref().map_or_else(|| gone(ROLES), |roles| write(ROLES, &roles.to_bytes()))?;
         self.routes.as_ref().map_or_else(|| gone(ROUTES), |routes| write(ROUTES, &routes.to_bytes()))?;
         write(ABOUT, format!("{about:#}\n").as_bytes())
@@ -162,6 +175,11 @@ impl ModelRouter {
         {
             return Err(invalid(&path, "its models or its embedder are not those of the selector; train it anew"));
         }
+        let costs = optional(COSTS)?.map(|bytes| AnswerCosts::from_bytes(&bytes)).transpose().map_err(routed)?;
+        if costs.as_ref().is_some_and(|costs| (costs.n_query(), costs.n_models()) != (selector.n_query(), models.len()))
+        {
+            return Err(invalid(&path, "its costs are not those of the selector; train it anew"));
+        }
         let roles = optional(ROLES)?.map(|bytes| RoleClassifier::from_bytes(&bytes)).transpose().map_err(routed)?;
         let routes = match optional(ROUTES)? {
             None => None,
@@ -170,7 +188,7 @@ impl ModelRouter {
                 Some(SemanticRoutes::from_bytes(index, &bytes).map_err(routed)?)
             }
         };
-        Ok(ModelRouter { embedder, models, weighing, selector, roles, routes })
+        Ok(ModelRouter { embedder, models, weighing, selector, costs, roles, routes })
     }
 }
 
@@ -221,6 +239,11 @@ mod tests {
                 Outcome { query, group: i.into(), qualities: vec![Some(f32::from(easy)), Some(1.0)], settings: None }
             })
             .collect();
+        let (mut queries, mut paid) = (Rows::new(outcomes[0].query.len()), Rows::new(2));
+        for (i, outcome) in outcomes.iter().enumerate() {
+            queries.push(&outcome.query).expect("it fits");
+            paid.push(&if i % 2 == 0 { [1.0, 4.0] } else { [5.0, 20.0] }).expect("it fits");
+        }
         let options = TrainOptions { n_epochs: 8, ..TrainOptions::default() };
         let selector = Selector::train(&["small", "large"], &outcomes, &options, |_| ControlFlow::Continue(()));
         let some: Vec<_> = examples().into_iter().step_by(6).collect();
@@ -234,6 +257,7 @@ mod tests {
             models: vec![model("small", 1.0), model("large", 8.0)],
             weighing: Weighing::Within(0.2),
             selector: selector.expect("outcomes that fit"),
+            costs: Some(AnswerCosts::fit(&queries, &paid).expect("costs that fit")),
             roles: Some(RoleClassifier::train(&some, &rows, &RoleOptions::default()).expect("examples")),
             routes: Some(routes),
             embedder,
@@ -254,10 +278,18 @@ mod tests {
         let embedding = back.embedder.embed("what is 7?").expect("no model is needed");
         assert_eq!(back.decide("what is 7?", &embedding).expect("it fits").model, "small");
         assert!(back.decide("x", &[0.0; 3]).is_err());
-        // Without roles and routes, those of before are gone.
-        ModelRouter { roles: None, routes: None, ..router }.save(folder.path()).expect("writable");
+        // What an answer costs depends on the query.
+        let cost = |text: &str| {
+            back.decide(text, &back.embedder.embed(text).expect("no model is needed")).expect("it fits").choice.cost
+        };
+        assert!(cost("what is 7?") < 2.0, "{}", cost("what is 7?"));
+        assert!(cost(&"explain step by step, ".repeat(9)) > 12.0);
+        // Without costs, roles and routes, those of before are gone.
+        ModelRouter { costs: None, roles: None, routes: None, ..router }.save(folder.path()).expect("writable");
         let back = ModelRouter::open(folder.path()).expect("its own files");
-        assert!(back.roles.is_none() && back.routes.is_none());
+        assert!(back.costs.is_none() && back.roles.is_none() && back.routes.is_none());
+        let embedding = back.embedder.embed("what is 7?").expect("no model is needed");
+        assert_eq!(back.decide("what is 7?", &embedding).expect("it fits").choice.cost, 1.0);
     }
 
     #[test]

@@ -176,6 +176,9 @@ fn answers_end_where_llama_cpp_ends_them() {
 #[test]
 fn wordpiece_takes_the_longest_token() {
     let words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "▁hel", "▁hello", "lo", "▁wor", "ld", "▁,", "▁中", "▁cafe"];
+    // A syllable of three sounds, in parts; a consonant with a vowel sign that has a width.
+    let parts = ["▁\u{1109}", "\u{1165}", "\u{11AF}", "▁\u{938}", "\u{93E}"];
+    let words = [&words[..], &parts].concat();
     let tokens: Vec<(String, i32)> =
         words.iter().map(|word| ((*word).to_owned(), if word.starts_with('[') { CONTROL } else { NORMAL })).collect();
     let mut metadata = metadata("bert", &tokens, None);
@@ -184,7 +187,9 @@ fn wordpiece_takes_the_longest_token() {
     metadata.set("tokenizer.ggml.unknown_token_id", 1u32);
     let bert = Tokenizer::from_metadata(&metadata).unwrap();
     let expected = ["[CLS]", "▁hello", "▁,", "▁wor", "ld", "▁中", "▁cafe", "[UNK]", "[SEP]"];
-    assert_eq!(texts(&bert, " Hello,WORLD 中\u{200B}Café xyz", BOTH), expected);
+    assert_eq!(texts(&bert, " Hel\u{B}lo,WORLD 中\u{200B}Café xyz", BOTH), expected);
+    let expected = ["[CLS]", parts[0], parts[1], parts[2], parts[3], parts[4], "[SEP]"];
+    assert_eq!(texts(&bert, "\u{C124} \u{938}\u{93E}\u{902}", BOTH), expected);
     assert_eq!((bert.bos_to_add(), bert.eos_to_add()), (Some(2), Some(3)));
 }
 

@@ -1,4 +1,5 @@
-//! WordPiece as llama.cpp reads it: a word gets `▁` in front, then the longest token that fits is taken again and again.
+//! WordPiece: a word gets `▁` in front, then the longest token that fits is taken again and again. Files are as llama.cpp reads
+//! them, words as the tokenizer made them that the models were trained with.
 
 use regex::Regex;
 use unicode_normalization::char::decompose_canonical;
@@ -30,14 +31,14 @@ const WORD_CHARS_MAX: usize = 100;
 impl WordPiece {
     /// Prepares for a vocabulary.
     pub(super) fn new(vocab: &Vocab, lowercase: bool, strip_accents: bool) -> WordPiece {
-        let accents = if strip_accents { r"\p{M}" } else { "" };
+        let accents = if strip_accents { r"\p{Mn}" } else { "" };
         let regex = |pattern: String| Regex::new(&pattern).expect("the patterns are constants that a test compiles");
         let mut has_len = vec![false; vocab.max_token_bytes + 1];
         (0..vocab.n_tokens).for_each(|id| has_len[vocab.texts.text(id).len()] = true);
         WordPiece {
             lowercase,
             strip_accents,
-            dropped: regex(format!(r"[[\x00\x{{FFFD}}\p{{Cc}}\p{{Cf}}\p{{Co}}{accents}]--\s]")),
+            dropped: regex(format!(r"[[\x00\x{{FFFD}}\p{{Cc}}\p{{Cf}}\p{{Co}}{accents}]--[\t\n\r]]")),
             words: regex(format!(r"[{SINGLE}]|[^\s{SINGLE}]+")),
             token_lens: (1..has_len.len()).rev().filter(|&len| has_len[len]).collect(),
         }
@@ -72,15 +73,15 @@ impl WordPiece {
         true
     }
 
-    /// Decomposes (only the base character stays), drops, and lowers the text, as asked.
+    /// Decomposes, drops (accents are marks without a width; vowel signs with one stay), and lowers the text, as asked.
+    /// llama.cpp keeps the first part only, and so one sound of each Korean syllable.
     fn normalize(&self, text: &str) -> String {
         let mut base = String::with_capacity(text.len());
         for c in text.chars() {
-            let mut first = None;
-            if self.strip_accents {
-                decompose_canonical(c, |part| first = first.or(Some(part)));
+            match self.strip_accents {
+                true => decompose_canonical(c, |part| base.push(part)),
+                false => base.push(c),
             }
-            base.push(first.unwrap_or(c));
         }
         let mut out = String::with_capacity(base.len());
         for c in self.dropped.replace_all(&base, "").chars() {

@@ -2,7 +2,8 @@
 //!
 //! [`cost_quality`] gives the curve of quality over the share of queries that go to the strong model, with its mean
 //! ([`Curve::apgr`]) and the share that recovers half of the difference ([`Curve::cpt`]); both as in RouteLLM (Ong et
-//! al. 2024, arXiv:2406.18665). [`spent`] does it for any number of models and their costs. [`calibration_error`]
+//! al. 2024, arXiv:2406.18665). [`spent`] does it for any number of models and the costs of
+//! their answers, and [`weighing_that_keeps`] finds how to weigh by that. [`calibration_error`]
 //! compares probabilities with what happened, [`wilson`] bounds a share, [`Confusion`] counts classes.
 //! [`grouped_folds`] divides rows so that no group is on both sides, and [`bootstrap`] draws groups, since rows of one
 //! group are not independent.
@@ -32,4 +33,4 @@ pub(crate) use calibration::{softmax_temperature_of, temperature_of};
 pub use counts::{Confusion, wilson};
 pub use curve::{Curve, cost_quality};
 pub use folds::{bootstrap, grouped_folds};
-pub use spent::{Spent, spent};
+pub use spent::{Answers, Spent, spent, weighing_that_keeps};

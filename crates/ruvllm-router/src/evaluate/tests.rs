@@ -5,6 +5,53 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::{Model, Rows, Weighing};
+
+/// Rows of two models.
+fn rows(all: &[[f32; 2]]) -> Rows {
+    let mut rows = Rows::new(2);
+    all.iter().for_each(|row| rows.push(row).unwrap());
+    rows
+}
+
+/// What is paid is what the chosen answers cost, not what such answers cost on average.
+#[test]
+fn costs_are_those_of_the_chosen_answers() {
+    let expected = Answers { qualities: rows(&[[0.9, 0.9], [0.1, 0.9]]), costs: rows(&[[1.0, 4.0], [1.0, 4.0]]) };
+    let actual = Answers { qualities: rows(&[[1.0, 1.0], [0.0, 1.0]]), costs: rows(&[[2.0, 9.0], [1.0, 1.0]]) };
+    let reached = &spent(&expected, &actual, &[Weighing::Within(0.05)]).unwrap()[0];
+    assert_eq!((reached.cost, reached.quality_of_best, reached.shares.clone()), (1.5, 1.0, vec![0.5, 0.5]));
+    assert!((reached.saved_of_best - 0.7).abs() < 1e-9, "{reached:?}");
+    // A cheap model that is expected to say so much that it is dearer is not chosen.
+    let dear = Answers { costs: rows(&[[5.0, 4.0], [1.0, 4.0]]), ..expected.clone() };
+    assert_eq!(spent(&dear, &actual, &[Weighing::Within(0.05)]).unwrap()[0].shares, [0.0, 1.0]);
+    let below = Answers { costs: rows(&[[1.0, 4.0], [-1.0, 4.0]]), ..expected.clone() };
+    assert!(spent(&below, &actual, &[Weighing::Within(0.05)]).is_err());
+    let short = Answers { costs: rows(&[[1.0, 4.0]]), ..expected };
+    assert!(spent(&short, &actual, &[Weighing::Within(0.05)]).is_err());
+}
+
+/// Of ten queries the small model answers four as well; three of these are known to be easy, the fourth is taken for hard.
+#[test]
+fn a_weighing_keeps_what_is_asked_of_it() {
+    let models = [("small", 1.0), ("large", 5.0)].map(|(name, cost)| Model { name: name.into(), cost });
+    let easy = |i: u8| if i < 3 { 0.95 } else { f32::from(i) / 100.0 };
+    let expected: Vec<[f32; 2]> = (0..10).map(|i| [easy(i), 0.97]).collect();
+    let actual: Vec<[f32; 2]> = (0..10).map(|i: u8| [f32::from(i < 4), 1.0]).collect();
+    let [expected, actual] = [expected, actual].map(|all| Answers::of_models(&models, rows(&all)).unwrap());
+    let saved = |share: f64| {
+        let by = weighing_that_keeps(&expected, &actual, share).unwrap();
+        let reached = spent(&expected, &actual, &[by]).unwrap().remove(0);
+        assert!(reached.quality_of_best >= share, "{reached:?}");
+        reached.saved_of_best
+    };
+    assert!((saved(1.0) - 0.24).abs() < 1e-6, "{}", saved(1.0));
+    assert!(saved(0.7) > 0.3 && (saved(0.0) - 0.8).abs() < 1e-6);
+    assert!(weighing_that_keeps(&expected, &actual, 1.5).is_err());
+    // Where nothing kept that much, quality alone counts.
+    let never = Answers { qualities: rows(&[[1.0, 0.0]; 10]), costs: expected.costs.clone() };
+    assert_eq!(weighing_that_keeps(&never, &actual, 1.0).unwrap(), Weighing::Price(0.0));
+}
 
 #[test]
 fn curves_of_known_scores() {

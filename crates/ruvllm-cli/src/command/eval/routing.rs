@@ -3,14 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ruvllm_router::evaluate::{bootstrap, calibration_error, cost_quality, grouped_folds, spent};
-use ruvllm_router::{Link, Logistic, Model, Neighbours, Outcome, Rows, Selector, TrainOptions, Weighing};
+use ruvllm_router::evaluate::{
+    Answers, bootstrap, calibration_error, cost_quality, grouped_folds, spent, weighing_that_keeps,
+};
+use ruvllm_router::{Link, Logistic, Neighbours, RouterError, Rows, TrainOptions, Weighing};
 use serde_json::{Value, json};
 
 use super::chart::{self, Line};
-use crate::args::{OutputArgs, count};
+use crate::args::{OutputArgs, count, fraction};
 use crate::command::App;
-use crate::command::route::outcomes::{self, Outcomes};
+use crate::command::route::expect::Lesson;
+use crate::command::route::outcomes::{self, Grouping};
 use crate::command::route::train::{EmbedderArgs, alone_json};
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, print_line, table};
@@ -29,6 +32,12 @@ pub(super) struct RoutingArgs {
     /// How they are divided
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// What belongs together, and is never both learned from and asked
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Grouping::Template)]
+    groups: Grouping,
+    /// The share of the best model's quality to keep; what is saved then is told, weighed by what other parts say
+    #[arg(long, value_name = "SHARE", default_value_t = 0.98, value_parser = fraction)]
+    keep: f32,
     /// Give each query the qualities of another: nothing may be found then
     #[arg(long)]
     null: bool,
@@ -43,11 +52,12 @@ pub(super) struct RoutingArgs {
 }
 
 /// What is learned from and asked.
-struct Data {
-    outcomes: Outcomes,
-    all: Vec<Outcome>,
+struct Data<'a> {
+    lesson: Lesson<'a>,
     embeddings: Rows,
-    actual: Rows,
+    actual: Answers,
+    /// The part of each row: what is expected of it was learned from the others.
+    parts: Vec<usize>,
 }
 
 /// Settings that a baseline chooses among, within what it learns from.
@@ -56,36 +66,40 @@ const K: [usize; N_VARIANTS] = [5, 10, 30, 100];
 const L2: [f32; N_VARIANTS] = [2e-4, 6e-4, 2e-3, 6e-3];
 
 /// Expected qualities for the rows that are asked, by the rows that are learned from and a variant.
-type Learner<'a> = dyn Fn(&Data, &[usize], &[usize], usize) -> Result<Rows> + 'a;
+type Learner = dyn Fn(&Data<'_>, &[usize], &[usize], usize) -> Result<Rows>;
 
-fn neighbours(data: &Data, learned: &[usize], asked: &[usize], variant: usize) -> Result<Rows> {
-    let known = Neighbours::new(&data.embeddings.pick(learned), &data.actual.pick(learned)).map_err(Error::failure)?;
-    rows(data, asked.iter().map(|&i| known.predict(data.embeddings.row(i), K[variant])))
+fn neighbours(data: &Data<'_>, learned: &[usize], asked: &[usize], variant: usize) -> Result<Rows> {
+    let (inputs, targets) = (data.embeddings.pick(learned), data.actual.qualities.pick(learned));
+    let known = Neighbours::new(&inputs, &targets).map_err(Error::failure)?;
+    rows(targets.width(), asked.iter().map(|&i| Ok(known.predict(data.embeddings.row(i), K[variant]))))
 }
 
-fn logistic(data: &Data, learned: &[usize], asked: &[usize], variant: usize) -> Result<Rows> {
-    let (inputs, targets) = (data.embeddings.pick(learned), data.actual.pick(learned));
+fn logistic(data: &Data<'_>, learned: &[usize], asked: &[usize], variant: usize) -> Result<Rows> {
+    let (inputs, targets) = (data.embeddings.pick(learned), data.actual.qualities.pick(learned));
     let fit = Logistic::fit(&inputs, &targets, Link::Sigmoid, L2[variant]).map_err(Error::failure)?;
-    rows(data, asked.iter().map(|&i| fit.predict(data.embeddings.row(i))))
+    rows(targets.width(), asked.iter().map(|&i| Ok(fit.predict(data.embeddings.row(i)))))
 }
 
-fn selector(data: &Data, learned: &[usize], asked: &[usize], _: usize) -> Result<Rows> {
-    let outcomes: Vec<Outcome> = learned.iter().map(|&i| data.all[i].clone()).collect();
-    let names = data.outcomes.names();
-    let go_on = |_: &ruvllm_router::Progress| std::ops::ControlFlow::Continue(());
-    let selector = Selector::train(&names, &outcomes, &TrainOptions::default(), go_on).map_err(Error::failure)?;
-    let predicted: Vec<Vec<f32>> = asked
-        .iter()
-        .map(|&i| selector.predict(&data.all[i].query).map(|prediction| prediction.qualities))
-        .collect::<std::result::Result<_, _>>()
-        .map_err(Error::failure)?;
-    rows(data, predicted.into_iter())
+fn selector(data: &Data<'_>, learned: &[usize], asked: &[usize], _: usize) -> Result<Rows> {
+    let selector = data.lesson.selector(learned, &TrainOptions::default(), &mut |_| {})?;
+    let qualities = |&i: &usize| selector.predict(&data.lesson.all[i].query).map(|prediction| prediction.qualities);
+    rows(data.lesson.outcomes.models.len(), asked.iter().map(qualities))
 }
 
-fn rows(data: &Data, all: impl Iterator<Item = Vec<f32>>) -> Result<Rows> {
-    let mut rows = Rows::new(data.actual.width());
+/// Not qualities but what answers cost.
+fn costs(data: &Data<'_>, learned: &[usize], asked: &[usize], _: usize) -> Result<Rows> {
+    let (models, expected) = (&data.lesson.outcomes.models, data.lesson.costs(learned)?);
+    let cost_of = |&i: &usize| match &expected {
+        Some(costs) => costs.predict(&data.lesson.all[i].query),
+        None => Ok(models.iter().map(|model| model.cost).collect()),
+    };
+    rows(models.len(), asked.iter().map(cost_of))
+}
+
+fn rows(width: usize, all: impl Iterator<Item = std::result::Result<Vec<f32>, RouterError>>) -> Result<Rows> {
+    let mut rows = Rows::new(width);
     for row in all {
-        rows.push(&row).map_err(Error::failure)?;
+        row.and_then(|row| rows.push(&row)).map_err(Error::failure)?;
     }
     Ok(rows)
 }
@@ -97,10 +111,10 @@ fn divide(of: &[usize], folds: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>
 }
 
 /// The loss of expected qualities.
-fn loss(data: &Data, asked: &[usize], expected: &Rows) -> f64 {
+fn loss(data: &Data<'_>, asked: &[usize], expected: &Rows) -> f64 {
     let mut loss = 0.0;
     for (&i, row) in asked.iter().zip(expected.iter()) {
-        for (&y, p) in data.actual.row(i).iter().zip(row) {
+        for (&y, p) in data.actual.qualities.row(i).iter().zip(row) {
             let (y, p) = (f64::from(y), f64::from(p.clamp(0.01, 0.99)));
             loss -= y * p.ln() + (1.0 - y) * (1.0 - p).ln();
         }
@@ -109,8 +123,8 @@ fn loss(data: &Data, asked: &[usize], expected: &Rows) -> f64 {
 }
 
 /// The variant of the least loss in a cross-validation within `of`.
-fn best_variant(data: &Data, of: &[usize], learner: &Learner<'_>) -> Result<usize> {
-    let groups: Vec<u64> = of.iter().map(|&i| data.outcomes.groups[i]).collect();
+fn best_variant(data: &Data<'_>, of: &[usize], learner: &Learner) -> Result<usize> {
+    let groups: Vec<u64> = of.iter().map(|&i| data.lesson.outcomes.groups[i]).collect();
     let folds = grouped_folds(&groups, 3, 7);
     let mut best = (0, f64::INFINITY);
     for variant in 0..N_VARIANTS {
@@ -128,18 +142,38 @@ fn best_variant(data: &Data, of: &[usize], learner: &Learner<'_>) -> Result<usiz
     Ok(best.0)
 }
 
-/// Expected qualities of every row by what did not see its group.
-fn cross_validate(data: &Data, folds: &[usize], has_variants: bool, learner: &Learner<'_>) -> Result<Rows> {
-    let all: Vec<usize> = (0..folds.len()).collect();
-    let mut expected = vec![vec![]; folds.len()];
-    for fold in 0..=folds.iter().copied().max().unwrap_or(0) {
-        let (asked, learned) = divide(&all, folds, fold);
+/// What is expected of every row by what did not see its group.
+fn cross_validate(data: &Data<'_>, has_variants: bool, learner: &Learner) -> Result<Rows> {
+    let all: Vec<usize> = (0..data.parts.len()).collect();
+    let mut expected = vec![vec![]; data.parts.len()];
+    for part in 0..=data.parts.iter().copied().max().unwrap_or(0) {
+        let (asked, learned) = divide(&all, &data.parts, part);
         let variant = if has_variants { best_variant(data, &learned, learner)? } else { 0 };
         for (i, row) in asked.iter().zip(learner(data, &learned, &asked, variant)?.iter()) {
             expected[*i] = row.to_vec();
         }
     }
-    rows(data, expected.into_iter())
+    rows(data.lesson.outcomes.models.len(), expected.into_iter().map(Ok))
+}
+
+/// The quality kept and the cost saved, as shares of the best model's, each part weighed by what kept `share` on the
+/// others.
+fn kept_and_saved(data: &Data<'_>, expected: &Answers, share: f32) -> Result<(f64, f64)> {
+    let all: Vec<usize> = (0..data.parts.len()).collect();
+    let (mut quality, mut cost) = (0.0, 0.0);
+    for part in 0..=data.parts.iter().copied().max().unwrap_or(0) {
+        let (asked, others) = divide(&all, &data.parts, part);
+        let weighing = weighing_that_keeps(&expected.pick(&others), &data.actual.pick(&others), share.into());
+        let reached = weighing.and_then(|by| spent(&expected.pick(&asked), &data.actual.pick(&asked), &[by]));
+        let reached = reached.map_err(Error::failure)?.remove(0);
+        quality += reached.quality * asked.len() as f64;
+        cost += reached.cost * asked.len() as f64;
+    }
+    let (models, n) = (&data.lesson.outcomes.models, all.len() as f64);
+    let mean = |model: usize| data.actual.qualities.iter().map(|row| f64::from(row[model])).sum::<f64>() / n;
+    let order = |&a: &usize, &b: &usize| mean(a).total_cmp(&mean(b)).then(models[b].cost.total_cmp(&models[a].cost));
+    let best = (0..models.len()).max_by(order).expect("a table has models");
+    Ok((quality / n / mean(best), 1.0 - cost / n / f64::from(models[best].cost)))
 }
 
 /// Ways of weighing, from quality alone to cost alone.
@@ -149,7 +183,7 @@ fn weighings() -> Vec<Weighing> {
 
 impl RoutingArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
-        let mut outcomes = outcomes::read(&self.outcomes)?;
+        let mut outcomes = outcomes::read(&self.outcomes, self.groups)?;
         let embedder = self.embedder.name(app)?;
         let embeddings = outcomes.embeddings(app, &embedder)?;
         let n = outcomes.prompts.len();
@@ -164,13 +198,21 @@ impl RoutingArgs {
                 self.folds
             )));
         }
-        let (all, actual) = (outcomes.for_training(&embeddings), outcomes.actual()?);
-        let data = Data { all, embeddings, actual, outcomes };
-        let folds = grouped_folds(&data.outcomes.groups, self.folds, self.seed);
+        let data = Data {
+            lesson: Lesson { all: outcomes.for_training(&embeddings), outcomes: &outcomes },
+            embeddings,
+            actual: outcomes.answers()?,
+            parts: grouped_folds(&outcomes.groups, self.folds, self.seed),
+        };
         let bar = app.ui.spinner("selector, neighbours, regression");
-        let mut tables = vec![("selector", cross_validate(&data, &folds, false, &selector)?)];
-        tables.push(("neighbours", cross_validate(&data, &folds, true, &neighbours)?));
-        tables.push(("regression", cross_validate(&data, &folds, true, &logistic)?));
+        let costs = cross_validate(&data, false, &costs)?;
+        let mut tables = Vec::new();
+        let learners: [(&str, bool, &Learner); 3] =
+            [("selector", false, &selector), ("neighbours", true, &neighbours), ("regression", true, &logistic)];
+        for (name, has_variants, learner) in learners {
+            let qualities = cross_validate(&data, has_variants, learner)?;
+            tables.push((name, Answers { qualities, costs: costs.clone() }));
+        }
         tables.push(("oracle", data.actual.clone()));
         bar.finish_and_clear();
         let report =
@@ -182,26 +224,26 @@ impl RoutingArgs {
     }
 
     /// What one way of expecting reaches.
-    fn row(&self, data: &Data, name: &str, expected: &Rows) -> Result<Value> {
-        let (models, actual) = (&data.outcomes.models, &data.actual);
+    fn row(&self, data: &Data<'_>, name: &str, expected: &Answers) -> Result<Value> {
+        let (outcomes, actual) = (data.lesson.outcomes, &data.actual.qualities);
+        let models = &outcomes.models;
         let mut row = json!({ "name": name });
         if name != "oracle" {
-            let pairs = expected.iter().zip(actual.iter()).flat_map(|(p, y)| p.iter().copied().zip(y.iter().copied()));
-            row["calibration_error"] = json!(calibration_error(&pairs.collect::<Vec<_>>()));
+            let of_row = |(p, y): (&[f32], &[f32])| p.iter().copied().zip(y.iter().copied()).collect::<Vec<_>>();
+            let pairs: Vec<(f32, f32)> = expected.qualities.iter().zip(actual.iter()).flat_map(of_row).collect();
+            row["calibration_error"] = json!(calibration_error(&pairs));
         }
-        let all = spent(models, expected, actual, &weighings()).map_err(Error::failure)?;
-        let good = all.iter().filter(|reached| reached.quality_of_best >= 0.98);
-        let best = good.max_by(|a, b| a.saved_of_best.total_cmp(&b.saved_of_best));
-        row["saved_at_98"] = json!(best.map(|reached| reached.saved_of_best));
+        let (kept, saved) = kept_and_saved(data, expected, self.keep)?;
+        (row["kept"], row["saved"]) = (json!(kept), json!(saved));
         if models.len() == 2 {
             // The cheaper one is the weak one.
             let (weak, strong) = if models[0].cost <= models[1].cost { (0, 1) } else { (1, 0) };
             let gain = |rows: &Rows| rows.iter().map(|row| row[strong] - row[weak]).collect::<Vec<f32>>();
             let (scores, of) =
-                (gain(expected), |model: usize| actual.iter().map(|row| row[model]).collect::<Vec<f32>>());
+                (gain(&expected.qualities), |model: usize| actual.iter().map(|row| row[model]).collect::<Vec<f32>>());
             let (weak, strong) = (of(weak), of(strong));
             let curve = cost_quality(&scores, &weak, &strong);
-            let (low, high) = bootstrap(&data.outcomes.groups, self.draws, 5, |drawn| {
+            let (low, high) = bootstrap(&outcomes.groups, self.draws, 5, |drawn| {
                 let pick = |of: &[f32]| drawn.iter().map(|&i| of[i]).collect::<Vec<f32>>();
                 cost_quality(&pick(&scores), &pick(&weak), &pick(&strong)).apgr()
             });
@@ -212,12 +254,13 @@ impl RoutingArgs {
         Ok(row)
     }
 
-    fn tell(&self, data: &Data, report: Vec<Value>) -> Result<()> {
-        let (models, n, n_groups) = (&data.outcomes.models, data.outcomes.prompts.len(), data.outcomes.n_groups());
-        let alone = alone_json(models, &data.actual);
+    fn tell(&self, data: &Data<'_>, report: Vec<Value>) -> Result<()> {
+        let outcomes = data.lesson.outcomes;
+        let (n, n_groups) = (outcomes.prompts.len(), outcomes.n_groups());
+        let alone = alone_json(&outcomes.models, &data.actual.qualities);
         if self.output.json {
             return print_json(&json!({
-                "n": n, "groups": n_groups, "folds": self.folds, "null": self.null, "alone": alone, "table": report,
+                "n": n, "groups": n_groups, "folds": self.folds, "keep": self.keep, "null": self.null, "alone": alone, "table": report,
             }));
         }
         let number = |value: &Value| value.as_f64().map_or_else(String::new, |x| format!("{x:.3}"));
@@ -229,20 +272,19 @@ impl RoutingArgs {
                 number(&model["quality"])
             ))?;
         }
-        let mut rows = vec![["", "APGR", "CPT 50", "SAVED AT 98 %", "CALIBRATION ERROR"].map(str::to_owned).to_vec()];
+        let mut rows = vec![["", "APGR", "CPT 50", "KEPT", "SAVED", "CALIBRATION ERROR"].map(str::to_owned).to_vec()];
         rows.extend(report.iter().map(|row| {
-            let cells = ["apgr", "cpt_50", "saved_at_98", "calibration_error"].map(|name| number(&row[name]));
+            let cells = ["apgr", "cpt_50", "kept", "saved", "calibration_error"].map(|name| number(&row[name]));
             [vec![row["name"].as_str().unwrap_or_default().to_owned()], cells.to_vec()].concat()
         }));
-        print(&table(&rows, &[1, 2, 3, 4]))
+        print(&table(&rows, &[1, 2, 3, 4, 5]))
     }
 }
 
 /// Quality over cost for each way of expecting.
-fn curves(data: &Data, tables: &[(&str, Rows)]) -> Result<Vec<Line>> {
-    let models: &[Model] = &data.outcomes.models;
-    let line = |(name, expected): &(&str, Rows)| {
-        let all = spent(models, expected, &data.actual, &weighings()).map_err(Error::failure)?;
+fn curves(data: &Data<'_>, tables: &[(&str, Answers)]) -> Result<Vec<Line>> {
+    let line = |(name, expected): &(&str, Answers)| {
+        let all = spent(expected, &data.actual, &weighings()).map_err(Error::failure)?;
         let mut points: Vec<(f64, f64)> = all.iter().map(|reached| (reached.cost, reached.quality)).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         Ok(Line { name: (*name).to_owned(), points })

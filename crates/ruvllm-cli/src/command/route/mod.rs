@@ -2,6 +2,7 @@
 
 mod check;
 mod collect;
+pub mod expect;
 pub mod outcomes;
 pub mod train;
 

@@ -1,9 +1,11 @@
-//! Files of outcomes: queries, and how good each model's answer was.
+//! Files of outcomes: queries, and how good each model's answer was and what it cost.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use clap::ValueEnum;
 use ruvllm_engine::EmbedderName;
+use ruvllm_router::evaluate::Answers;
 use ruvllm_router::roles::group_number;
 use ruvllm_router::{Model, Outcome, Rows, features};
 use serde_json::Value;
@@ -21,8 +23,21 @@ pub struct Outcomes {
     pub prompts: Vec<String>,
     /// How good each model's answer was: `[n, n_models]`.
     pub qualities: Vec<Vec<f32>>,
+    /// What it cost: `[n, n_models]`.
+    pub costs: Vec<Vec<f32>>,
     /// What belongs together.
     pub groups: Vec<u64>,
+}
+
+/// What belongs together: it is never both learned from and asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Grouping {
+    /// What has the same "template", or else "subject": measures queries of new wordings
+    Template,
+    /// What has the same "subject": measures queries of new subjects
+    Subject,
+    /// The same prompt only: measures new queries like the known ones
+    Prompt,
 }
 
 /// Reads lines `{"prompt", "models": {NAME: {"quality", "cost"}}}` as `ruvllm route collect` writes them, or
@@ -30,10 +45,9 @@ pub struct Outcomes {
 ///
 /// # Errors
 /// The file cannot be read, or a line is something else.
-pub fn read(path: &Path) -> Result<Outcomes> {
+pub fn read(path: &Path, grouping: Grouping) -> Result<Outcomes> {
     let text = crate::command::read_text(path)?;
-    let (mut all, mut costs) =
-        (Outcomes { models: vec![], prompts: vec![], qualities: vec![], groups: vec![] }, vec![]);
+    let mut all = Outcomes { models: vec![], prompts: vec![], qualities: vec![], costs: vec![], groups: vec![] };
     for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |why: &str| Error::failure(format_args!("{} line {}: {why}", path.display(), i + 1));
         let line: Value = serde_json::from_str(line).map_err(|error| wrong(&error.to_string()))?;
@@ -42,7 +56,6 @@ pub fn read(path: &Path) -> Result<Outcomes> {
             answered(&line).ok_or_else(|| wrong("there are neither \"models\" nor \"weak\" and \"strong\""))?;
         if all.models.is_empty() {
             all.models = answered.iter().map(|(name, ..)| Model { name: name.clone(), cost: 0.0 }).collect();
-            costs = vec![0.0; all.models.len()];
         }
         if !all.models.iter().map(|model| &model.name).eq(answered.iter().map(|(name, ..)| name)) {
             return Err(wrong("the models are others than before"));
@@ -52,9 +65,13 @@ pub fn read(path: &Path) -> Result<Outcomes> {
         {
             return Err(wrong(&format!("the quality {quality} of '{name}' is not from 0 to 1, or its cost below 0")));
         }
-        costs.iter_mut().zip(&answered).for_each(|(sum, (_, _, cost))| *sum += cost);
+        all.costs.push(answered.iter().map(|(_, _, cost)| *cost as f32).collect());
         all.qualities.push(answered.iter().map(|(_, quality, _)| *quality as f32).collect());
-        let group = line["template"].as_str().or(line["subject"].as_str());
+        let group = match grouping {
+            Grouping::Template => line["template"].as_str().or(line["subject"].as_str()),
+            Grouping::Subject => line["subject"].as_str(),
+            Grouping::Prompt => Some(prompt),
+        };
         all.groups.push(group.map_or(i as u64, group_number));
         all.prompts.push(prompt.to_owned());
     }
@@ -62,7 +79,9 @@ pub fn read(path: &Path) -> Result<Outcomes> {
         return Err(Error::failure(format_args!("{} has no outcomes", path.display())));
     }
     let n = all.prompts.len() as f64;
-    all.models.iter_mut().zip(costs).for_each(|(model, sum)| model.cost = (sum / n) as f32);
+    for (i, model) in all.models.iter_mut().enumerate() {
+        model.cost = (all.costs.iter().map(|row| f64::from(row[i])).sum::<f64>() / n) as f32;
+    }
     Ok(all)
 }
 
@@ -88,14 +107,17 @@ impl Outcomes {
         self.models.iter().map(|model| model.name.as_str()).collect()
     }
 
-    /// Returns the qualities as rows: `[n, n_models]`.
+    /// Returns how good the models' answers were and what they cost.
     ///
     /// # Errors
-    /// A quality is not finite.
-    pub fn actual(&self) -> Result<Rows> {
-        let mut rows = Rows::new(self.models.len());
-        self.qualities.iter().try_for_each(|row| rows.push(row)).map_err(Error::failure)?;
-        Ok(rows)
+    /// A number is not finite.
+    pub fn answers(&self) -> Result<Answers> {
+        let rows = |of: &[Vec<f32>]| {
+            let mut rows = Rows::new(self.models.len());
+            of.iter().try_for_each(|row| rows.push(row)).map_err(Error::failure)?;
+            Ok::<_, Error>(rows)
+        };
+        Ok(Answers { qualities: rows(&self.qualities)?, costs: rows(&self.costs)? })
     }
 
     /// Returns the embeddings of the prompts: `[n, dim]`.

@@ -1,19 +1,19 @@
 //! `ruvllm route train` and `eval`: a router from outcomes, and what it reaches on others.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ruvllm_engine::{EmbedderName, ModelRouter, NearestIndex};
 use ruvllm_gguf::GgufFile;
-use ruvllm_router::evaluate::{calibration_error, spent};
+use ruvllm_router::evaluate::{Answers, Spent, calibration_error, spent, weighing_that_keeps};
 use ruvllm_router::roles::{RoleClassifier, RoleOptions, examples};
 use ruvllm_router::routes::SemanticRoutes;
-use ruvllm_router::{Model, Rows, Selector, TrainOptions, Weighing, features};
+use ruvllm_router::{Model, Progress, Rows, TrainOptions, Weighing};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::outcomes::{self, Outcomes};
+use super::expect::{Lesson, expect};
+use super::outcomes::{self, Grouping};
 use super::{RouterArgs, embed_all};
 use crate::args::{OutputArgs, fraction};
 use crate::command::App;
@@ -60,9 +60,15 @@ pub(super) struct TrainArgs {
     routes: Option<PathBuf>,
     #[command(flatten)]
     embedder: EmbedderArgs,
-    /// Take the cheapest model that is expected to be at most this much below the best
-    #[arg(long, value_name = "DROP", default_value_t = 0.05, value_parser = fraction)]
-    within: f32,
+    /// Take the cheapest model that is expected to be at most this much below the best [default: 0.05]
+    #[arg(long, value_name = "DROP", value_parser = fraction, conflicts_with = "keep")]
+    within: Option<f32>,
+    /// Save what can be saved at this share of the best model's quality, as found by learning from parts of the outcomes
+    #[arg(long, value_name = "SHARE", value_parser = fraction)]
+    keep: Option<f32>,
+    /// What belongs together, and is never both learned from and calibrated by
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Grouping::Template)]
+    groups: Grouping,
     /// Seed of the training
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -84,34 +90,43 @@ pub(super) struct EvalArgs {
     output: OutputArgs,
 }
 
-/// Trains a selector with a progress bar.
-///
-/// # Errors
-/// Too little to learn from.
-pub fn train_selector(app: &App, outcomes: &Outcomes, embeddings: &Rows, options: &TrainOptions) -> Result<Selector> {
-    let bar = app.ui.steps_bar("training", (options.n_members * options.n_epochs) as u64);
-    let selector = Selector::train(&outcomes.names(), &outcomes.for_training(embeddings), options, |told| {
-        bar.set_position((told.member * told.n_epochs + told.epoch) as u64);
-        ControlFlow::Continue(())
-    });
-    bar.finish_and_clear();
-    selector.map_err(Error::failure)
-}
+/// In how many parts outcomes are divided to find what to weigh by.
+const N_PARTS: usize = 5;
 
 impl TrainArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
-        let outcomes = outcomes::read(&self.outcomes)?;
+        let outcomes = outcomes::read(&self.outcomes, self.groups)?;
         let embedder = self.embedder.name(app)?;
         let embeddings = outcomes.embeddings(app, &embedder)?;
         let options = TrainOptions { seed: self.seed, ..TrainOptions::default() };
-        let selector = train_selector(app, &outcomes, &embeddings, &options)?;
+        let lesson = Lesson { all: outcomes.for_training(&embeddings), outcomes: &outcomes };
+        let n_lessons = if self.keep.is_some() { 1 + N_PARTS } else { 1 };
+        let bar = app.ui.steps_bar("training", (n_lessons * options.n_members) as u64);
+        let mut n_members = 0;
+        let mut each = |told: &Progress| {
+            if told.epoch == 1 {
+                bar.set_position(n_members);
+                n_members += 1;
+            }
+        };
+        let weighing = match (self.keep, self.within) {
+            (Some(share), _) => {
+                let expected = lesson.left_out(N_PARTS, &options, &mut each)?;
+                weighing_that_keeps(&expected, &outcomes.answers()?, share.into()).map_err(Error::failure)?
+            }
+            (None, within) => Weighing::Within(within.unwrap_or(0.05)),
+        };
+        let everything: Vec<usize> = (0..lesson.all.len()).collect();
+        let (selector, costs) = (lesson.selector(&everything, &options, &mut each)?, lesson.costs(&everything)?);
+        bar.finish_and_clear();
         let (n_values, n_used) = selector.n_parameters();
         let router = ModelRouter {
             models: outcomes.models.clone(),
-            weighing: Weighing::Within(self.within),
+            weighing,
             roles: Some(roles(app, &embedder)?),
             routes: self.routes.as_deref().map(|path| read_routes(app, &embedder, path)).transpose()?,
             selector,
+            costs,
             embedder,
         };
         let folder = self.router.folder(app);
@@ -121,7 +136,7 @@ impl TrainArgs {
             let models = router.models.iter().map(|model| json!({ "name": model.name, "cost": model.cost }));
             return print_json(&json!({
                 "router": folder, "outcomes": n, "groups": n_groups, "models": models.collect::<Vec<_>>(),
-                "values": n_values, "values_not_zero": n_used,
+                "weighing": weighing, "values": n_values, "values_not_zero": n_used,
                 "routes": router.routes.as_ref().map_or(0, |routes| routes.routes().count()),
             }));
         }
@@ -175,24 +190,20 @@ fn read_routes(app: &App, embedder: &EmbedderName, path: &Path) -> Result<Semant
 }
 
 /// What a way of choosing reached, as JSON.
-pub fn spent_json(models: &[Model], expected: &Rows, actual: &Rows, weighings: &[Weighing]) -> Result<Vec<Value>> {
-    let all = spent(models, expected, actual, weighings).map_err(Error::failure)?;
-    let row = |reached: &ruvllm_router::evaluate::Spent| {
-        let shares: serde_json::Map<String, Value> =
-            models.iter().zip(&reached.shares).map(|(model, share)| (model.name.clone(), json!(share))).collect();
-        json!({
-            "weighing": reached.weighing, "quality": reached.quality, "cost": reached.cost, "shares": shares,
-            "quality_of_best": reached.quality_of_best, "saved_of_best": reached.saved_of_best,
-        })
-    };
-    Ok(all.iter().map(row).collect())
+fn spent_json(models: &[Model], reached: &Spent) -> Value {
+    let shares: serde_json::Map<String, Value> =
+        models.iter().zip(&reached.shares).map(|(model, share)| (model.name.clone(), json!(share))).collect();
+    json!({
+        "weighing": reached.weighing, "quality": reached.quality, "cost": reached.cost, "shares": shares,
+        "quality_of_best": reached.quality_of_best, "saved_of_best": reached.saved_of_best,
+    })
 }
 
 /// Returns for each model alone its mean quality and cost.
-pub fn alone_json(models: &[Model], actual: &Rows) -> Vec<Value> {
-    let n = actual.len() as f64;
+pub fn alone_json(models: &[Model], qualities: &Rows) -> Vec<Value> {
+    let n = qualities.len() as f64;
     let row = |(i, model): (usize, &Model)| {
-        let quality = actual.iter().map(|row| f64::from(row[i])).sum::<f64>() / n;
+        let quality = qualities.iter().map(|row| f64::from(row[i])).sum::<f64>() / n;
         json!({ "name": model.name, "quality": quality, "cost": model.cost })
     };
     models.iter().enumerate().map(row).collect()
@@ -209,27 +220,27 @@ pub fn calibration_json(models: &[Model], expected: &Rows, actual: &Rows) -> Val
 
 impl EvalArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
-        let (router, outcomes) = (self.router.open(app)?, outcomes::read(&self.outcomes)?);
+        let (router, outcomes) = (self.router.open(app)?, outcomes::read(&self.outcomes, Grouping::Template)?);
         if !outcomes.names().iter().eq(router.selector.models().iter()) {
             let line =
                 format!("the router knows the models {:?}, not {:?}", router.selector.models(), outcomes.names());
             return Err(Error::failure(line));
         }
         let embeddings = outcomes.embeddings(app, &router.embedder)?;
-        let (mut expected, actual) = (Rows::new(router.models.len()), outcomes.actual()?);
-        for (prompt, embedding) in outcomes.prompts.iter().zip(embeddings.iter()) {
-            let query = [&features::of(prompt)[..], embedding].concat();
-            let prediction = router.selector.predict(&query).map_err(Error::failure)?;
-            expected.push(&prediction.qualities).map_err(Error::failure)?;
+        // Costs by the router where it chooses, those of this file where they are added up: what was really paid.
+        let (models, actual) = (&outcomes.models, outcomes.answers()?);
+        let mut expected = Answers { qualities: Rows::new(models.len()), costs: Rows::new(models.len()) };
+        for outcome in outcomes.for_training(&embeddings) {
+            let (quality, cost) = expect(&router.selector, router.costs.as_ref(), &router.models, &outcome.query)?;
+            expected.qualities.push(&quality).and_then(|()| expected.costs.push(&cost)).map_err(Error::failure)?;
         }
-        // The costs of this file: those that were really paid.
-        let models = &outcomes.models;
-        let reached = spent_json(models, &expected, &actual, &[router.weighing])?.remove(0);
-        let alone = alone_json(models, &actual);
+        let reached = spent(&expected, &actual, &[router.weighing]).map_err(Error::failure)?.remove(0);
+        let reached = spent_json(models, &reached);
+        let alone = alone_json(models, &actual.qualities);
         if self.output.json {
             return print_json(&json!({
                 "n": outcomes.prompts.len(), "groups": outcomes.n_groups(), "alone": alone, "router": reached,
-                "calibration_error": calibration_json(models, &expected, &actual),
+                "calibration_error": calibration_json(models, &expected.qualities, &actual.qualities),
             }));
         }
         let number = |value: &Value, digits: usize| format!("{:.digits$}", value.as_f64().unwrap_or_default());
