@@ -205,7 +205,8 @@ mod tests {
     fn what_is_faster_is_found_whatever_steps_a_window_has() {
         let (policy, ratios) = play(12, 0.8);
         assert_eq!(policy, KvPolicy::TIERED);
-        assert!(ratios.len() == 1 && (0.78..0.86).contains(&ratios[0]), "{ratios:?}");
+        // Prompts take a third of the time, and as long as before.
+        assert!(ratios.len() == 1 && (0.85..0.88).contains(&ratios[0]), "{ratios:?}");
         assert_eq!(play(30, 1.1), (KvPolicy::F16, Vec::new()));
         assert_eq!(play(30, 1.0), (KvPolicy::F16, Vec::new()));
     }
