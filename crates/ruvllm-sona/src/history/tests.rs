@@ -167,13 +167,15 @@ fn op() -> impl Strategy<Value = Op> {
 struct Run {
     history: History,
     running: Vec<(usize, Request)>,
+    /// What could be gone back to, each time that it was.
+    choices: Vec<Vec<u64>>,
 }
 
 /// Does an operation; returns the item of it, if it is one. `skip` does everything but take in: the requests that run are
 /// the same.
 fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(usize) -> bool) -> Option<(usize, u64)> {
     let toy = &mut place.toy;
-    let Run { history, running } = run;
+    let Run { history, running, choices } = run;
     match op {
         Op::Begin(seed) => {
             let mut request = Request::new(seed);
@@ -229,6 +231,7 @@ fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(u
         Op::Rollback(i) => {
             let numbers: Vec<u64> = history.generations().iter().map(|g| g.number).chain([0]).collect();
             history.rollback(numbers[i % numbers.len()], toy).expect("a generation");
+            choices.push(numbers);
             None
         }
         Op::Keep => {
@@ -251,7 +254,7 @@ fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(u
 /// Plays operations for a tenant; returns the history and the items.
 fn play(place: &mut Place, tenant: &str, ops: &[Op], without: Option<usize>) -> (Run, Vec<(usize, u64)>) {
     let limits = HistoryLimits { n_generations_max: 1000, ..HistoryLimits::default() };
-    let mut run = Run { history: place.open_with(tenant, limits), running: Vec::new() };
+    let mut run = Run { history: place.open_with(tenant, limits), running: Vec::new(), choices: Vec::new() };
     let mut items = Vec::new();
     for (at, &op) in ops.iter().enumerate() {
         items.extend(step(place, &mut run, (at, op), &|at| without == Some(at)));
@@ -278,6 +281,8 @@ proptest! {
             begun.filter(|&begun| begun != at && matches!(ops[begun], Op::Begin(_))).collect()
         };
         prop_assume!(taken(&items) == taken(&others));
+        // Going back publishes what came since. Where the item alone is that, later ones go back to something else.
+        prop_assume!(run.choices == never.choices);
         prop_assert!(run.history.state() == never.history.state(), "undone {item} of {ops:?}");
         prop_assert!(run.history.undo(item, &mut place.toy).is_err());
         let setup = Setup { options: *run.history.learned().options(), ..run.history.setup.clone() };
