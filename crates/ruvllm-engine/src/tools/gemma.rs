@@ -162,7 +162,7 @@ impl Translator {
 }
 
 impl Arguments for Translator {
-    fn take(&mut self, text: &str, json: &mut String) -> Taken {
+    fn take(&mut self, text: &str, is_end: bool, json: &mut String) -> Taken {
         let mut at = 0;
         while let Some(c) = text[at..].chars().next() {
             let rest = &text[at..];
@@ -170,7 +170,7 @@ impl Arguments for Translator {
                 json.push('"');
                 self.is_text = !self.is_text;
                 at += self.quote.len();
-            } else if self.quote.starts_with(rest) {
+            } else if !is_end && self.quote.starts_with(rest) {
                 // The rest of the mark may still come.
                 break;
             } else if self.is_text {

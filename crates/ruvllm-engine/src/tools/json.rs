@@ -45,7 +45,7 @@ impl Brackets {
 pub(super) struct Object(Brackets);
 
 impl Arguments for Object {
-    fn take(&mut self, text: &str, json: &mut String) -> Taken {
+    fn take(&mut self, text: &str, _: bool, json: &mut String) -> Taken {
         let end = self.0.end(text);
         let n_bytes = end.unwrap_or(text.len());
         json.push_str(&text[..n_bytes]);

@@ -49,9 +49,9 @@ pub(super) struct Opened {
 
 /// Takes arguments as they come.
 pub(super) trait Arguments: std::fmt::Debug + Send {
-    /// Takes as much of a text as it can, and adds what that is as JSON. What is left over is given again, with more
-    /// behind it.
-    fn take(&mut self, text: &str, json: &mut String) -> Taken;
+    /// Takes as much of a text as it can, all of it if no more comes (`is_end`), and adds what that is as JSON. What is
+    /// left over is given again, with more behind it.
+    fn take(&mut self, text: &str, is_end: bool, json: &mut String) -> Taken;
 }
 
 /// What came of a text.
@@ -135,7 +135,7 @@ impl CallReader {
             State::Text => self.text(is_end, events),
             State::Arguments(mut arguments) => {
                 let mut json = String::new();
-                let Taken { n_bytes, is_done } = arguments.take(&self.held, &mut json);
+                let Taken { n_bytes, is_done } = arguments.take(&self.held, is_end, &mut json);
                 self.take(n_bytes, 'a');
                 self.state = State::Arguments(arguments);
                 if !json.is_empty() {
