@@ -1,12 +1,14 @@
-//! Is the optimiser better than the fixed default, and never worse? Three workloads, the default and the optimiser (and
+//! Is the optimiser better than the fixed default, and never worse? Four workloads, the default and the optimiser (and
 //! other fixed settings) in turns on the same requests with the same seeds; answers are compared.
 //!
 //! ```text
 //! cargo run --release -p ruvllm-engine --example optimise -- MODEL.gguf DOCUMENT.txt [--rounds N] [--all] [--kv] \
-//!     [--paced] [--out FILE.json] [chat|document|bursts]…
+//!     [--paced] [--out FILE.json] [chat|document|edits|bursts]…
 //! ```
 //! - chat: questions one after the other, answers drawn.
-//! - document: a long document, and eight questions on it one after the other: half ask for a passage, half are drawn.
+//! - document: a long document, and eight questions on it: one, and the others at once when it is read. Half ask for a
+//!   passage, half are drawn.
+//! - edits: a file, and six requests one after the other to write it again with something changed.
 //! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
 //!
 //! `--all` measures other fixed settings too; `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
@@ -20,13 +22,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use ruvllm_engine::optimise::Optimiser;
-use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, SamplingParams, SchedulerOptions};
 use serde_json::{Value, json};
 
 const SEQUENCES: usize = 8;
-/// Tokens of a long document.
+/// Tokens of a long document, and of a file that is edited.
 const LONG: usize = 3000;
+const EDITED: usize = 600;
 const QUESTIONS: [&str; 6] = [
     "Why is the sky blue?",
     "Give me three tips for a good night's sleep.",
@@ -36,13 +39,26 @@ const QUESTIONS: [&str; 6] = [
     "Explain what a hash table is to a child.",
 ];
 
+const EDITS: [&str; 6] = [
+    "Add a comment in front of each function.",
+    "Remove all comments.",
+    "Correct spelling mistakes.",
+    "Use double quotes for all strings.",
+    "Leave out the last function.",
+    "Indent it with two spaces.",
+];
+
 /// A way to run requests.
 struct Variant {
     name: &'static str,
     options: SchedulerOptions,
     optimiser: Option<Optimiser>,
+    /// How keys and values are kept, if not as the optimiser or the engine does.
+    kv: Option<KvPolicy>,
     /// Seconds of each round.
     seconds: Vec<f64>,
+    /// Guesses of the last round, and how many of them were right.
+    guesses: (usize, usize),
 }
 
 /// Groups of requests: those of one group come at once, a group when the one before is over.
@@ -70,6 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (name, round) in [
         ("chat", chat as fn(&Engine, &[u32], usize) -> Result<Round, Box<dyn Error>>),
         ("document", long_documents),
+        ("edits", edits),
         ("bursts", bursts),
     ] {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
@@ -107,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn variants(is_all: bool, is_kv: bool) -> Vec<Variant> {
     let fixed = |name, guessed_rows, guesses_max, prefill_tokens| {
         let options = SchedulerOptions { guessed_rows, guesses_max, prefill_tokens, ..SchedulerOptions::default() };
-        Variant { name, options, optimiser: None, seconds: Vec::new() }
+        Variant { name, options, optimiser: None, kv: None, seconds: Vec::new(), guesses: (0, 0) }
     };
     let options = SchedulerOptions::default();
     let learned =
@@ -116,13 +133,16 @@ fn variants(is_all: bool, is_kv: bool) -> Vec<Variant> {
     let kv = [KvPolicy::F16, KvPolicy::TIERED];
     let optimiser = Some(if is_kv { optimiser.with_kv("model", &kv) } else { optimiser });
     let mut all = vec![fixed("default", 12, 8, 128)];
-    all.push(Variant { name: "optimiser", options, optimiser, seconds: Vec::new() });
+    all.push(Variant { name: "optimiser", options, optimiser, kv: None, seconds: Vec::new(), guesses: (0, 0) });
     if is_all {
         all.push(fixed("24 guesses", 24, 24, 128));
         all.push(fixed("48 guesses", 48, 24, 128));
         all.push(fixed("no guesses", 0, 0, 128));
         all.push(fixed("32 prompt tokens", 12, 8, 32));
         all.push(fixed("512 prompt tokens", 12, 8, 512));
+    }
+    if is_all && is_kv {
+        all.push(Variant { kv: Some(KvPolicy::TIERED), ..fixed("tiered", 12, 8, 128) });
     }
     all
 }
@@ -161,9 +181,19 @@ fn long_documents(_: &Engine, document: &[u32], round: usize) -> Result<Round, B
             0 => (&part[from..(from + 40).min(part.len())], SamplingParams::greedy()),
             _ => (&part[..8.min(part.len())], drawn(round * 8 + i)),
         };
-        vec![request([part, begins].concat(), 128, sampling)]
+        request([part, begins].concat(), 192, sampling)
     };
-    Ok((0..8).map(one).collect())
+    Ok(vec![vec![one(0)], (1..8).map(one).collect()])
+}
+
+fn edits(engine: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
+    let at = (round * 7919) % document.len().saturating_sub(EDITED).max(1);
+    let file = engine.tokenizer()?.decode(&document[at..(at + EDITED).min(document.len())], DecodeOptions::default());
+    let one = |edit: &&str| {
+        let question = format!("```\n{file}\n```\nWrite all of this file again. {edit}");
+        Ok(vec![request(engine.encode_prompt(&question, false)?, EDITED, SamplingParams::greedy())])
+    };
+    EDITS.iter().map(one).collect()
 }
 
 fn bursts(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
@@ -182,7 +212,8 @@ fn bursts(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn E
 fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) -> Result<String, Box<dyn Error>> {
     let (n, mut choices, mut expected) = (variants.len(), String::new(), HashMap::new());
     for variant in (0..n).map(|j| (i + j) % n) {
-        let Variant { options, optimiser, seconds, name } = &mut variants[variant];
+        let Variant { options, optimiser, kv, seconds, guesses, name } = &mut variants[variant];
+        *guesses = (0, 0);
         let mut answers = Vec::new();
         let start = Instant::now();
         let mut scheduler = engine.scheduler(options)?;
@@ -191,10 +222,12 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
             for request in group {
                 // Each finds what it has computed itself of a prompt, and nothing of others.
                 let tenant = (i * n + variant + 1) as u64;
-                scheduler.submit(GenerateRequest { tenant, ..request.clone() })?;
+                scheduler.submit(GenerateRequest { tenant, kv: *kv, ..request.clone() })?;
             }
             for (id, answer) in scheduler.run() {
                 let answer = answer?;
+                let timings = &answer.timings;
+                *guesses = (guesses.0 + timings.guessed_tokens, guesses.1 + timings.right_tokens);
                 if !answer.choices.is_empty() {
                     choices = answer.choices.into();
                 }
@@ -236,6 +269,7 @@ fn report(name: &str, variants: &[Variant], choices: &str) -> Value {
             "time": total(own) / total(default),
             "time_second_half": total(&own[last..]) / total(&default[last..]),
             "time_median_round": ratios[ratios.len() / 2],
+            "guesses_of_last_round": { "made": variant.guesses.0, "right": variant.guesses.1 },
             "lost_by_trying": variant.optimiser.as_ref().map(Optimiser::loss),
         })
     };

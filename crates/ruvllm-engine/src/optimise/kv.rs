@@ -3,10 +3,11 @@
 //! Unlike guesses this changes answers, a little, so it is chosen only among what was allowed. A request keeps its way; what
 //! its steps cost, prompt and answer, is compared with that of requests before and after it.
 
-use super::because;
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_sona::policy::bandit::Why;
 use ruvllm_sona::policy::{BanditOptions, SafeBandit};
+
+use super::because;
 
 /// Lengths of prompts, by the least tokens of each: in shorter ones there is nothing old enough to keep otherwise.
 const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
@@ -14,6 +15,8 @@ const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long pr
 const WINDOW: usize = 80;
 /// Fewer bits are less to read and more to compute: at worst so much slower (ADR 37 has nothing that is).
 const DEAR_MAX: f64 = 0.2;
+/// The most time that trying may lose, by the first window of a document that is tried: it lasts for a few more.
+const LOSS_MAX: f64 = 0.005;
 /// Windows of what was found better before the default is measured beside it: some documents with their questions, since one
 /// that goes on from a cached beginning keeps its way.
 const N_CHOSEN: usize = 64;
@@ -115,6 +118,7 @@ impl KvChooser {
         let contexts: Vec<String> = LENGTHS.iter().map(|(_, name)| format!("{model}: {name}")).collect();
         // A request is as many steps as it is, so trying cannot end early: fewer windows decide.
         let options = BanditOptions {
+            loss_max: LOSS_MAX,
             dear_max: DEAR_MAX,
             n_window: WINDOW,
             n_pairs_min: 3,

@@ -199,8 +199,10 @@ struct Context {
     /// What is played when nothing is measured.
     chosen: usize,
     window: Window,
-    /// The default's last window, if it had one.
+    /// The default's last window, if it had one, with some of those before it.
     default: Option<Window>,
+    /// What its last window took.
+    window_seconds: f64,
     /// It was the last of all.
     is_fresh: bool,
     /// A window of another arm that waits for the default's next.
@@ -331,6 +333,7 @@ impl SafeBandit {
                 chosen: 0,
                 window: Window::default(),
                 default: None,
+                window_seconds: 0.0,
                 is_fresh: false,
                 between: None,
                 n_since: 0,
@@ -345,7 +348,9 @@ impl Context {
     /// Returns the arm of the next window.
     fn next(&mut self, options: &BanditOptions, (seconds, lost): (f64, f64), may: &dyn Fn(usize) -> bool) -> usize {
         let chosen = if may(self.chosen) { self.chosen } else { 0 };
-        let Some(default) = self.default else { return 0 };
+        if self.default.is_none() {
+            return 0;
+        }
         if self.between.is_some() || (chosen != 0 && self.n_since >= self.n_chosen(options)) {
             return 0;
         }
@@ -357,7 +362,7 @@ impl Context {
                 0 | 1 => options.dear_max,
                 _ => (pairs.mean() + options.sure * pairs.error()).min(RATIO_MAX).exp_m1().clamp(0.0, options.dear_max),
             };
-            if lost + dear * default.seconds <= options.loss_max * seconds {
+            if lost + dear * self.window_seconds <= options.loss_max * seconds {
                 return arm;
             }
         }
@@ -388,6 +393,7 @@ impl Context {
             return (lost, None);
         }
         let after = window.cost();
+        self.window_seconds = window.seconds;
         let default = match self.default {
             Some(earlier) if self.is_fresh => earlier.and(window, 0.5),
             _ => window,
