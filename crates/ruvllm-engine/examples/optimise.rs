@@ -2,8 +2,8 @@
 //! other fixed settings) in turns on the same requests with the same seeds; answers are compared.
 //!
 //! ```text
-//! cargo run --release -p ruvllm-engine --example optimise -- MODEL.gguf DOCUMENT.txt [--rounds N] [--all] [--kv] \
-//!     [--paced] [--out FILE.json] [chat|document|edits|bursts]…
+//! cargo run --release -p ruvllm-engine --example optimise -- MODEL.gguf DOCUMENT.txt [--rounds N] [--kv] \
+//!     [--also NAME,…] [--paced] [--out FILE.json] [chat|document|edits|bursts]…
 //! ```
 //! - chat: questions one after the other, answers drawn.
 //! - document: a long document, and eight questions on it: one, and the others at once when it is read. Half ask for a
@@ -11,7 +11,8 @@
 //! - edits: a file, and six requests one after the other to write it again with something changed.
 //! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
 //!
-//! `--all` measures other fixed settings too; `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
+//! `--also` measures other fixed settings too (`24 guesses`, `32 guesses`, `48 guesses`, `no guesses`, `32 prompt tokens`, `512 prompt tokens`,
+//! `tiered`, or `all`); `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
 //! answers a little; `--paced` waits for a line on standard input before each round, where a machine is quiet only now and
 //! then. One JSON object goes to standard output, and to FILE.json with a picture of the same name beside it.
 
@@ -72,11 +73,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let n_rounds: usize = option("--rounds").map_or(Ok(12), |n| n.parse())?;
     let out = option("--out").map(PathBuf::from);
+    let also = option("--also").unwrap_or_default();
     let is_paced = args.iter().position(|arg| arg == "--paced").map(|at| args.remove(at)).is_some();
     let is_kv = args.iter().position(|arg| arg == "--kv").map(|at| args.remove(at)).is_some();
-    let is_all = args.iter().position(|arg| arg == "--all").map(|at| args.remove(at)).is_some();
     let [model, document, only @ ..] = &args[..] else {
-        return Err("usage: optimise MODEL.gguf DOCUMENT.txt [--rounds N] [--all] [--out FILE.json] [chat|…]…".into());
+        return Err(
+            "usage: optimise MODEL.gguf DOCUMENT.txt [--rounds N] [--also NAME,…] [--out FILE.json] [chat|…]…".into()
+        );
     };
     let kv_others = if is_kv { vec![KvPolicy::TIERED] } else { Vec::new() };
     let load = LoadOptions { n_ctx: Some(4096), n_seq_max: SEQUENCES, kv_others, ..LoadOptions::default() };
@@ -90,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("bursts", bursts),
     ] {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
-            let mut variants = variants(is_all, is_kv);
+            let mut variants = variants(&also, is_kv);
             let mut choices = String::new();
             // The first round is not counted: memory is taken in it.
             for i in 0..=n_rounds {
@@ -121,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn variants(is_all: bool, is_kv: bool) -> Vec<Variant> {
+fn variants(also: &str, is_kv: bool) -> Vec<Variant> {
     let fixed = |name, guessed_rows, guesses_max, prefill_tokens| {
         let options = SchedulerOptions { guessed_rows, guesses_max, prefill_tokens, ..SchedulerOptions::default() };
         Variant { name, options, optimiser: None, kv: None, seconds: Vec::new(), guesses: (0, 0) }
@@ -134,16 +137,20 @@ fn variants(is_all: bool, is_kv: bool) -> Vec<Variant> {
     let optimiser = Some(if is_kv { optimiser.with_kv("model", &kv) } else { optimiser });
     let mut all = vec![fixed("default", 12, 8, 128)];
     all.push(Variant { name: "optimiser", options, optimiser, kv: None, seconds: Vec::new(), guesses: (0, 0) });
-    if is_all {
-        all.push(fixed("24 guesses", 24, 24, 128));
-        all.push(fixed("48 guesses", 48, 24, 128));
-        all.push(fixed("no guesses", 0, 0, 128));
-        all.push(fixed("32 prompt tokens", 12, 8, 32));
-        all.push(fixed("512 prompt tokens", 12, 8, 512));
-    }
-    if is_all && is_kv {
-        all.push(Variant { kv: Some(KvPolicy::TIERED), ..fixed("tiered", 12, 8, 128) });
-    }
+    let others = [
+        fixed("24 guesses", 24, 24, 128),
+        fixed("32 guesses", 32, 32, 128),
+        fixed("48 guesses", 48, 32, 128),
+        fixed("no guesses", 0, 0, 128),
+        fixed("32 prompt tokens", 12, 8, 32),
+        fixed("512 prompt tokens", 12, 8, 512),
+        Variant { kv: Some(KvPolicy::TIERED), ..fixed("tiered", 12, 8, 128) },
+    ];
+    let is_wanted = |other: &Variant| {
+        let is_named = also.split(',').any(|name| name == "all" || name == other.name);
+        is_named && (is_kv || other.kv.is_none())
+    };
+    all.extend(others.into_iter().filter(is_wanted));
     all
 }
 

@@ -6,6 +6,7 @@ use crate::error::{RouterError, data, invalid, shape, value};
 use crate::features::N_FEATURES;
 use crate::linear::{Link, Logistic};
 use crate::rows::{Rows, Scaler};
+use crate::select::Model;
 use crate::state::{Reader, Writer};
 
 /// Expects the cost of each model's answer from a query's vector: how long a prompt is and what it asks for tell much of
@@ -127,6 +128,18 @@ impl AnswerCosts {
             return Err(invalid("saved costs have a greatest one below 0"));
         }
         Ok(AnswerCosts { scaler, model, greatest })
+    }
+}
+
+/// Returns what each model's answer to a query is expected to cost: as was learned, or what the models' answers cost in
+/// the mean where nothing was.
+///
+/// # Errors
+/// As [`AnswerCosts::predict`].
+pub fn expected_costs(learned: Option<&AnswerCosts>, models: &[Model], query: &[f32]) -> Result<Vec<f32>, RouterError> {
+    match learned {
+        Some(learned) => learned.predict(query),
+        None => Ok(models.iter().map(|model| model.cost).collect()),
     }
 }
 

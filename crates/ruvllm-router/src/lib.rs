@@ -47,7 +47,7 @@ mod rows;
 mod select;
 mod state;
 
-pub use costs::AnswerCosts;
+pub use costs::{AnswerCosts, expected_costs};
 pub use embed::{Embedder, HashedWords};
 pub use error::{RouterError, RouterErrorKind};
 pub use fastgrnn::{Outcome, Prediction, Progress, Selector, Settings, TrainOptions};

@@ -73,10 +73,15 @@ pub fn choose(models: &[Model], qualities: &[f32], weighing: Weighing) -> Result
         return Err(shape(format!("{} models with {} qualities to choose from", models.len(), qualities.len())));
     }
     let costs: Vec<f32> = models.iter().map(|model| model.cost).collect();
-    let model = pick(qualities, &costs, weighing)?;
+    choose_at(models, &costs, qualities, weighing)
+}
+
+/// Chooses among models whose answers cost this much.
+fn choose_at(models: &[Model], costs: &[f32], qualities: &[f32], weighing: Weighing) -> Result<Choice, RouterError> {
+    let model = pick(qualities, costs, weighing)?;
     let best = qualities.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let dearest = models.iter().map(|model| model.cost).fold(0.0, f32::max);
-    let (name, cost, quality) = (&models[model].name, models[model].cost, qualities[model]);
+    let dearest = costs.iter().copied().fold(0.0, f32::max);
+    let (name, cost, quality) = (&models[model].name, costs[model], qualities[model]);
     let saved = if dearest > 0.0 { 1.0 - cost / dearest } else { 0.0 };
     let why = match weighing {
         Weighing::Within(drop) => format!("the cheapest within {drop} of the best ({best:.2})"),
@@ -109,13 +114,16 @@ pub(crate) fn pick(qualities: &[f32], costs: &[f32], weighing: Weighing) -> Resu
     Ok((0..qualities.len().min(costs.len())).max_by(better).expect("there is at least one model"))
 }
 
-/// The same for what a selector predicts.
+/// The same for what a selector predicts, and for what answers to this query are expected to cost
+/// ([`expected_costs`](crate::expected_costs)), a number each model.
 ///
 /// # Errors
-/// As [`choose`]; also kind `Name` if the models are not those of the selector, in its order.
+/// As [`choose`]; also kind `Name` if the models are not those of the selector, in its order, and kind `Shape` if there are
+/// not as many costs.
 pub fn choose_by(
     selector: &crate::Selector,
     models: &[Model],
+    costs: &[f32],
     prediction: &Prediction,
     weighing: Weighing,
 ) -> Result<Choice, RouterError> {
@@ -124,7 +132,10 @@ pub fn choose_by(
         let message = format!("the selector knows the models {:?}, not {names:?}; train it anew", selector.models());
         return Err(RouterError::new(RouterErrorKind::Name, message));
     }
-    choose(models, &prediction.qualities, weighing)
+    if costs.len() != models.len() {
+        return Err(shape(format!("{} costs of {} models", costs.len(), models.len())));
+    }
+    choose_at(models, costs, &prediction.qualities, weighing)
 }
 
 #[cfg(test)]

@@ -10,40 +10,34 @@
 //! While a request runs nothing of [`Learned`] changes, so many may read one; what a request found out is in its [`Notes`].
 //! Everything is a function of the inputs in their order: the same calls give the same bytes.
 
+mod notes;
+
 use std::sync::Arc;
 
-use ruvllm_kernels::{Isa, distance, softmax};
-use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora, Rule, UpdateOptions};
+use ruvllm_kernels::{Isa, distance};
+use ruvllm_lora::micro::{Gradient, MicroLora, Rule, UpdateOptions};
 
 use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::codec::{Reader, Writer};
-use crate::episodes::{Episodes, Opened, Verdict};
+use crate::episodes::{Episodes, Verdict};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::ewc::{Consolidation, Ewc};
-use crate::gate::{Confidence, Gate, Sample, Trail};
+use crate::gate::{Gate, Sample, Trail};
 use crate::memory::{Context, Hit, Memory, MemoryOptions, Scratch};
 use crate::names::Names;
 use crate::recall::Recall;
-use crate::top::Top;
-use crate::trust::{Evidence, Trust};
+use crate::trust::Trust;
 use crate::whiten::Key;
+
+pub use notes::Notes;
+pub(crate) use notes::Stamp;
 
 /// What a snapshot begins with.
 const MAGIC: [u8; 8] = *b"ruvlear5";
-/// Below this share a row of logits stays untouched.
-const SHARE_MIN: f32 = 1e-4;
-/// The largest share: what the model thinks possible never becomes impossible.
-const SHARE_MAX: f32 = 0.999;
-/// The most that a badly predicted token makes an entry worth, in nats.
-const WORTH_MAX: f32 = 8.0;
-/// What an entry is worth whose prediction nobody knows.
-const WORTH_UNKNOWN: f32 = 2.0;
 /// The most steps of the MicroLoRA at the end of a request. All of its gradients are those of the state that it began with:
 /// many steps along the same go too far (a document of 2,500 tokens learned in 78 of them nearly doubled the loss of others).
 const STEPS_AT_END_MAX: usize = 4;
-/// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
-const N_OTHERS: usize = 64;
 /// Tokens learned for one that is rehearsed.
 const LEARNED_PER_REHEARSED: u64 = 4;
 
@@ -128,75 +122,6 @@ struct Search {
     scratch: Scratch,
     hits: Vec<Hit>,
     recall: Recall,
-}
-
-/// A token whose successor is not known yet.
-#[derive(Clone, Debug)]
-struct Prediction {
-    key: Key,
-    hidden: Vec<f32>,
-    recall: Recall,
-    features: crate::gate::Features,
-    lambda: f32,
-    /// Likeliest tokens with their probabilities, and some that stand for all others; all add up to 1.
-    likeliest: Vec<(u32, f32)>,
-}
-
-/// A key that will be an entry.
-#[derive(Clone, Debug)]
-struct Note {
-    key: Key,
-    context: Context,
-    token: u32,
-    worth: f32,
-}
-
-/// From a token on, a request read this version of what was learned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// Tokens heard before.
-    pub n_heard: usize,
-    /// The version.
-    pub version: u64,
-}
-
-/// What one request found out. Nothing of it is known to others before [`Learned::take_in`].
-#[derive(Debug, Default)]
-pub struct Notes {
-    /// What changes the final hidden states of this request, once it has begun, and how much of it: as far as it helps.
-    whole: Option<Arc<MicroLora>>,
-    strength: f32,
-    evidence: Evidence,
-    /// That much of it; `None` if it is next to nothing.
-    micro: Option<Arc<MicroLora>>,
-    /// What of it learns.
-    learning: Option<Arc<MicroLora>>,
-    /// From which token on it read which version of what was learned.
-    stamps: Vec<Stamp>,
-    /// Tokens heard so far.
-    n_heard: usize,
-    /// What was asked, until the first token of the answer; then what was told of it.
-    asked: Option<Names>,
-    opened: Opened,
-    trail: Trail,
-    context: Context,
-    prediction: Option<Prediction>,
-    notes: Vec<Note>,
-    samples: Vec<Sample>,
-    /// Entries, the tokens they had, and what they gained.
-    credits: Vec<(u32, u32, f32)>,
-    gradients: Vec<Gradient>,
-    /// Tokens in the last gradient, which gets more; 0: it is complete.
-    n_in_last: usize,
-    scratch: NotesScratch,
-}
-
-/// What is used again for every token.
-#[derive(Debug, Default)]
-struct NotesScratch {
-    search: Search,
-    top: Top,
-    gradient: Option<Gradient>,
 }
 
 impl Learned {
@@ -549,253 +474,6 @@ impl Learned {
         learned.serve()?;
         Ok(learned)
     }
-}
-
-impl Notes {
-    /// Begins to read, if that has not happened: from here on the request has one MicroLoRA, whatever others learn, and its
-    /// gradients are of that one. [`Notes::adjust`] and [`Notes::remember`] begin by themselves.
-    pub fn begin(&mut self, learned: &Learned) {
-        if self.stamps.is_empty() {
-            self.follow(learned);
-        }
-        if self.stamps.last().is_none_or(|stamp| stamp.version != learned.version) {
-            self.stamps.push(Stamp { n_heard: self.n_heard, version: learned.version });
-        }
-    }
-
-    /// Has what was learned by now, as much of it as helps.
-    fn follow(&mut self, learned: &Learned) {
-        self.whole = learned.served.clone().filter(|micro| micro.n_updates() > 0);
-        self.learning.clone_from(&learned.micro);
-        self.weigh(learned);
-    }
-
-    /// Decides how much of MicroLoRA helps.
-    fn weigh(&mut self, learned: &Learned) {
-        self.strength = learned.trust.strength(&self.evidence);
-        self.micro = match &self.whole {
-            Some(whole) if self.strength > 0.0 => Some(Arc::new(whole.weakened(self.strength))),
-            _ => None,
-        };
-    }
-
-    /// Returns what changes final hidden states of this request, for [`Notes::n_until_step`] tokens; `None` before it has begun, or
-    /// without one.
-    pub fn micro(&self) -> Option<&Arc<MicroLora>> {
-        self.micro.as_ref()
-    }
-
-    /// Returns which versions were read, from which tokens on.
-    pub(crate) fn stamps(&self) -> &[Stamp] {
-        &self.stamps
-    }
-
-    /// Returns how many tokens were heard: read, remembered or accepted.
-    pub fn n_heard(&self) -> usize {
-        self.n_heard
-    }
-
-    /// Hears what is asked: the state of the next [`Notes::adjust`] is that of the prompt's last token, and what was told of
-    /// this question is said again.
-    pub fn ask(&mut self, names: Names) {
-        self.asked = Some(names);
-    }
-
-    /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, `[n_embd]`, as it was before any
-    /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
-    ///
-    /// Cost: a search, a pass over the row for its sum, and one for the likeliest tokens if there is a MicroLoRA.
-    ///
-    /// # Panics
-    /// If the state has another width.
-    pub fn adjust(&mut self, learned: &Learned, hidden: &[f32], logits: &mut [f32]) -> f32 {
-        self.begin(learned);
-        let whitener = learned.calibration.whitener();
-        let mut prediction = Prediction {
-            key: Key::default(),
-            hidden: Vec::new(),
-            recall: Recall::default(),
-            features: Default::default(),
-            lambda: 0.0,
-            likeliest: Vec::new(),
-        };
-        let mut log_sum = None;
-        if let Some(options) = &learned.options.micro {
-            prediction.hidden = hidden.to_vec();
-            let of_row = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
-            let drawn = self.n_heard;
-            prediction.likeliest = likeliest(&mut self.scratch.top, (logits, of_row), options.n_likeliest, drawn);
-            log_sum = Some(of_row);
-        }
-        let asked = self.asked.take();
-        let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
-        if learned.options.memory.is_some() || is_told {
-            prediction.key = whitener.key(hidden, learned.isa);
-        }
-        if learned.options.memory.is_some() {
-            self.recall(learned, &mut prediction, (logits, log_sum));
-        }
-        if is_told {
-            let kernels = distance::pick(learned.isa);
-            if let Some(names) = asked {
-                self.opened = learned.episodes.open(&prediction.key, &names, kernels);
-            }
-            let at = (&prediction.key, self.context);
-            learned.episodes.adjust(self.opened, at, kernels, softmax::pick(learned.isa), logits);
-        }
-        let lambda = prediction.lambda;
-        self.prediction = Some(prediction);
-        lambda
-    }
-
-    /// Searches, decides on a share and mixes. The row's sum is computed here if it is not known and something was found.
-    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, (logits, log_sum): (&mut [f32], Option<f32>)) {
-        let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
-        let Search { scratch, hits, .. } = &mut self.scratch.search;
-        learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
-        let recall = &mut prediction.recall;
-        recall.read(&learned.memory, hits, learned.options.temperature);
-        let Some(&(recalled, _)) = recall.classes().first() else { return };
-        let log_sum = log_sum.unwrap_or_else(|| softmax.log_sum_exp(logits) as f32);
-        let likeliest = softmax.argmax(logits);
-        let log_p = |token: usize| logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
-        let model = Confidence {
-            log_p_max: log_p(likeliest),
-            likeliest: likeliest as u32,
-            log_p_recalled: log_p(recalled as usize),
-        };
-        prediction.features = self.trail.features(recall, &model);
-        let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
-        if lambda >= SHARE_MIN && log_sum.is_finite() {
-            prediction.lambda = lambda;
-            recall.mix(lambda, log_sum, logits);
-        }
-    }
-
-    /// Hears which token came, and what the model itself had said of it: its log probability in the row before
-    /// [`Notes::adjust`]. Where nothing was adjusted since the last token, it is only read.
-    pub fn accept(&mut self, learned: &Learned, token: u32, log_p: f32, head: &dyn HeadRows) {
-        self.accept_as(learned, (token, token), log_p, head);
-    }
-
-    /// As [`Notes::accept`], but another token, the second, is what will have followed where that is learned. With tokens drawn
-    /// anew nothing is left to be learned: the control that shows what a gain comes of.
-    pub fn accept_as(&mut self, learned: &Learned, (token, label): (u32, u32), log_p: f32, head: &dyn HeadRows) {
-        let Some(mut prediction) = self.prediction.take() else { return self.read(token) };
-        let p_model = log_p.exp();
-        let p_memory = prediction.recall.probability(token);
-        let lambda = prediction.lambda;
-        let mixed = (1.0 - lambda) * p_model + lambda * p_memory;
-        let has_recall = !prediction.recall.hits.is_empty();
-        if has_recall {
-            self.samples.push(Sample { features: prediction.features, p_model, p_memory });
-            self.trail.go_on(prediction.recall.nearest(), p_model, p_memory);
-            self.credit(&prediction.recall, token, (p_memory, (mixed / p_model.max(f32::MIN_POSITIVE)).ln()));
-        }
-        if learned.options.micro.is_some() {
-            self.learn_micro(learned, &mut prediction, (token, label), head);
-        }
-        let (key, worth) = match learned.options.memory {
-            Some(_) => (prediction.key, (-mixed.max(f32::MIN_POSITIVE).ln()).clamp(0.0, WORTH_MAX)),
-            None => Default::default(),
-        };
-        self.notes.push(Note { key, context: self.context, token: label, worth });
-        self.read(token);
-    }
-
-    /// Shares what the mixture gained among the entries that said the token, or what it lost among the others.
-    fn credit(&mut self, recall: &Recall, token: u32, (p_memory, gain): (f32, f32)) {
-        let whose = |entry: u32| (entry == token) == (gain > 0.0);
-        let all = if gain > 0.0 { p_memory } else { 1.0 - p_memory };
-        if gain == 0.0 || all <= 0.0 {
-            return;
-        }
-        let hits = recall.hits.iter().filter(|&&(.., entry)| whose(entry));
-        self.credits.extend(hits.map(|&(index, share, entry)| (index, entry, gain * share / all)));
-    }
-
-    fn learn_micro(
-        &mut self,
-        learned: &Learned,
-        prediction: &mut Prediction,
-        (token, label): (u32, u32),
-        head: &dyn HeadRows,
-    ) {
-        let (Some(micro), Some(options)) = (&self.learning, &learned.options.micro) else { return };
-        if let Some(whole) = &self.whole {
-            // It learns from what all of it would have said, however little of it is believed.
-            let likeliest = (&mut prediction.likeliest[..], self.strength);
-            self.evidence.push(whole.gain(&prediction.hidden, likeliest, token, head));
-        }
-        // A sparse gradient whose probabilities do not add up to 1 pulls every hidden state towards the same rows.
-        prediction.likeliest.truncate(options.n_likeliest);
-        let sum: f32 = prediction.likeliest.iter().map(|&(_, p)| p).sum();
-        prediction.likeliest.iter_mut().for_each(|(_, p)| *p /= sum);
-        let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
-        micro.gradient(&prediction.hidden, &prediction.likeliest, label, head, one);
-        if self.n_in_last == 0 {
-            self.gradients.push(micro.gradient_buffer());
-        }
-        if let Some(last) = self.gradients.last_mut() {
-            last.add(one, 1.0 / options.n_tokens as f32);
-        }
-        self.n_in_last = (self.n_in_last + 1) % options.n_tokens;
-        if self.n_in_last == 0 {
-            self.weigh(learned);
-        }
-    }
-
-    /// Notes a token of a prompt, whose logits nobody computed: memory learns from those for the price of a key.
-    ///
-    /// # Panics
-    /// If the state has another width.
-    pub fn remember(&mut self, learned: &Learned, hidden: &[f32], token: u32) {
-        self.begin(learned);
-        if learned.options.memory.is_some() {
-            let key = learned.calibration.whitener().key(hidden, learned.isa);
-            self.notes.push(Note { key, context: self.context, token, worth: WORTH_UNKNOWN });
-        }
-        self.read(token);
-    }
-
-    /// Reads a token that nothing is learned from: it is in the context of those that follow.
-    pub fn read(&mut self, token: u32) {
-        self.n_heard += 1;
-        self.context.push(token);
-    }
-
-    /// Returns how many tokens were noted.
-    pub fn len(&self) -> usize {
-        self.notes.len()
-    }
-
-    /// Returns whether nothing was noted.
-    pub fn is_empty(&self) -> bool {
-        self.notes.is_empty()
-    }
-
-    /// Returns for how many predicted tokens more [`Learned::step`] would find no complete piece, and [`Notes::micro`] stays what it
-    /// is.
-    pub fn n_until_step(&self, learned: &Learned) -> usize {
-        learned.options.micro.as_ref().map_or(usize::MAX, |options| options.n_tokens - self.n_in_last)
-    }
-}
-
-/// Returns the likeliest tokens with their probabilities, and behind them some of the others, one from each stretch of the
-/// vocabulary, with what is left of 1 shared among them as they are likely. `drawn` says where in the stretches they stand.
-fn likeliest(top: &mut Top, (logits, log_sum): (&[f32], f32), n: usize, drawn: usize) -> Vec<(u32, f32)> {
-    let p = |logit: f32| (logit - log_sum).exp();
-    let hits = top.of(logits, n);
-    let least = hits.last().map_or(f32::INFINITY, |hit| hit.value);
-    let mut all: Vec<(u32, f32)> = hits.iter().map(|hit| (hit.index, p(hit.value))).collect();
-    let left = (1.0 - all.iter().map(|&(_, p)| p).sum::<f32>()).max(0.0);
-    let stretch = logits.len().div_ceil(N_OTHERS).max(1);
-    let others = (drawn * 7919 % stretch..logits.len()).step_by(stretch).filter(|&i| logits[i] < least);
-    let n_likeliest = all.len();
-    all.extend(others.map(|i| (i as u32, p(logits[i]))));
-    let sum: f32 = all[n_likeliest..].iter().map(|&(_, p)| p).sum();
-    all[n_likeliest..].iter_mut().for_each(|(_, p)| *p *= left / sum.max(f32::MIN_POSITIVE));
-    all
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_engine::KvPolicy;
-use ruvllm_engine::optimise::Guesses;
+use ruvllm_engine::optimise::{Batch, Guesses};
 use ruvllm_router::Weighing;
 use ruvllm_server::policy_json;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
@@ -58,10 +58,11 @@ struct ListArgs {
 struct SetArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// What it is about: kv, speculation or router
+    /// What it is about: kv, speculation, batch or router
     #[arg(value_name = "KIND")]
     kind: PolicyKind,
-    /// What is to be done, as JSON: "tiered", {"guessed_rows": 24, "guesses_max": 24}, or {"within": 0.1}
+    /// What is to be done, as JSON: "tiered", {"guessed_rows": 24, "guesses_max": 24}, {"prefill_tokens": 64}, or
+    /// {"within": 0.1}
     #[arg(value_name = "JSON", value_parser = value)]
     value: Value,
     /// The workload it is for, as 'list' names it [default: any]
@@ -165,7 +166,10 @@ impl SetArgs {
                 .ok()
                 .is_none_or(|weighing| !weighing.is_sound())
                 .then_some("a policy of kind router is {\"within\": 0.05} or {\"price\": 0.01}, 0 or more"),
-            _ => Some("a server reads policies of the kinds kv, speculation and router; set one of those"),
+            PolicyKind::Batch => serde_json::from_value::<Batch>(self.value.clone())
+                .is_err()
+                .then_some("a policy of kind batch is {\"prefill_tokens\": 64}, at least 1"),
+            _ => Some("a server reads policies of the kinds kv, speculation, batch and router; set one of those"),
         };
         if let Some(line) = wrong {
             return Err(Error::usage(line));

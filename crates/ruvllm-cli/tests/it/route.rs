@@ -183,6 +183,11 @@ fn routing_roles_and_embeddings_are_measured_and_null_controls_find_nothing() {
     assert_eq!((row(&told, 0)["name"].as_str(), row(&told, 3)["name"].as_str()), (Some("selector"), Some("oracle")));
     assert!(row(&told, 0)["saved"].as_f64() > Some(0.3) && row(&told, 0)["apgr"].as_f64() > Some(0.7), "{told}");
     assert!(std::fs::read_to_string(&plot).expect("a plot").contains("<polyline"));
+    // Who knows nothing: each model alone, and chance.
+    let names = [4, 5, 6].map(|i| row(&told, i)["name"].as_str().unwrap_or_default().to_owned());
+    assert_eq!(names, ["always large", "always small", "random"].map(str::to_owned), "{told}");
+    assert!(row(&told, 4)["kept"].as_f64() > Some(0.999) && row(&told, 5)["apgr"] == json!(0.5), "{told}");
+    assert!((0.3..0.7).contains(&row(&told, 6)["apgr"].as_f64().expect("a number")), "{told}");
     let null = bench.json(["eval", "routing", &file, "--folds", "3", "--draws", "20", "--null", "--json"]);
     assert!(row(&null, 0)["apgr"].as_f64() < Some(0.65), "{null}");
     assert!(row(&null, 0)["saved"].as_f64() < Some(0.15), "{null}");

@@ -192,7 +192,8 @@ fn policies_are_set_listed_and_taken_back() {
         ("kv", "\"q3\"", "\"tiered\""),
         ("router", "{}", "within"),
         ("router", "{\"price\":-1}", "within"),
-        ("ewc", "1", "kv, speculation and router"),
+        ("batch", "{\"prefill_tokens\":0}", "at least 1"),
+        ("ewc", "1", "kv, speculation, batch and router"),
     ] {
         let line = error_line(&bench.run(["policy", "set", &log, kind, value]), 2);
         assert!(line.contains(part), "{line}");

@@ -12,7 +12,7 @@ mod tiers;
 pub(crate) use identity::identity_of;
 pub use load::{DraftOptions, FsyncPolicy, LoadOptions};
 pub use native::NativeBackend;
-pub(crate) use native::context_line;
+pub(crate) use native::{REWIND_TOKENS_MAX, context_line};
 pub(crate) use persist::Persist;
 
 use std::sync::{Arc, Weak};

@@ -27,7 +27,7 @@ use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind, Scope};
 
 /// The most tokens that are taken back at once.
-const REWIND_TOKENS_MAX: usize = 32;
+pub(crate) const REWIND_TOKENS_MAX: usize = 32;
 
 /// A model on this machine's CPU.
 pub struct NativeBackend {

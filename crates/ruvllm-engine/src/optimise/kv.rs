@@ -8,6 +8,7 @@ use ruvllm_sona::policy::bandit::Why;
 use ruvllm_sona::policy::{BanditOptions, SafeBandit};
 
 use super::because;
+use super::usual::{Rows, Usual};
 
 /// Lengths of prompts, by the least tokens of each: in shorter ones there is nothing old enough to keep otherwise.
 const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
@@ -20,10 +21,6 @@ const LOSS_MAX: f64 = 0.005;
 /// Windows of what was found better before the default is measured beside it: some documents with their questions, since one
 /// that goes on from a cached beginning keeps its way.
 const N_CHOSEN: usize = 64;
-/// Steps of an answer's rows are measured apart up to so many rows.
-const N_ROWS: usize = 16;
-/// Steps after which a mean follows slowly: what the machine does for a while is for the windows to compare.
-const N_MEAN: u32 = 200;
 
 /// What was chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,70 +32,6 @@ pub(crate) struct KvChoice {
     pub why: Option<Why>,
     /// What is cached of its beginning is kept so.
     pub is_bound: bool,
-}
-
-/// Rows of a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rows {
-    /// Of prompts.
-    pub n_prompt: usize,
-    /// Of answers, guesses among them.
-    pub n_answer: usize,
-}
-
-/// A running mean.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    n: u32,
-    value: f64,
-}
-
-impl Mean {
-    fn follow(&mut self, value: f64) {
-        self.n = (self.n + 1).min(N_MEAN);
-        self.value += (value - self.value) / f64::from(self.n);
-    }
-
-    fn known(self) -> Option<f64> {
-        (self.n > 0).then_some(self.value)
-    }
-}
-
-/// What steps take by the default, by their rows: a window of many small steps so compares with one of few large ones.
-#[derive(Debug, Default)]
-struct Usual {
-    /// A step of so many rows of answers and of no prompt.
-    answers: [Mean; N_ROWS],
-    /// A row of a prompt.
-    prompt_row: Mean,
-}
-
-impl Usual {
-    /// Returns what a step usually takes; nothing while that is not known.
-    fn seconds(&self, rows: Rows) -> Option<f64> {
-        let of_prompt = if rows.n_prompt > 0 { rows.n_prompt as f64 * self.prompt_row.known()? } else { 0.0 };
-        Some(self.of_answers(rows)? + of_prompt)
-    }
-
-    fn of_answers(&self, rows: Rows) -> Option<f64> {
-        match rows.n_answer {
-            0 => Some(0.0),
-            n => self.answers[n.min(N_ROWS) - 1].known(),
-        }
-    }
-
-    /// Takes note of a step by the default.
-    fn follow(&mut self, seconds: f64, rows: Rows) {
-        match (rows.n_prompt, rows.n_answer) {
-            (0, 0) => {}
-            (0, n) => self.answers[n.min(N_ROWS) - 1].follow(seconds),
-            // Beside answers: what is left of it.
-            (n, _) => {
-                let of_prompt = self.of_answers(rows).map(|of_answers| (seconds - of_answers).max(0.0));
-                of_prompt.into_iter().for_each(|seconds| self.prompt_row.follow(seconds / n as f64));
-            }
-        }
-    }
 }
 
 /// Chooses how keys and values are kept.

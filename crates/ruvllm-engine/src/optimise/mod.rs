@@ -8,7 +8,7 @@
 //! were right lately and whether memory is short.
 //!
 //! What is learned is a [`NewPolicy`] of kind `speculation` or `kv`, which a process that comes later begins with. An operator's
-//! policy of such a kind ends the choice for its workload.
+//! policy of such a kind ends the choice for its workload; one of kind `batch` says how much of prompts is read in a step.
 //!
 //! ```
 //! use ruvllm_engine::optimise::Optimiser;
@@ -29,6 +29,11 @@
 //! ```
 
 mod kv;
+#[cfg(test)]
+mod tests;
+mod usual;
+
+use std::num::NonZeroUsize;
 
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_sona::now_ms;
@@ -37,17 +42,14 @@ use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, Saf
 use serde::{Deserialize, Serialize};
 
 use crate::scheduler::SchedulerOptions;
+pub(crate) use kv::KvChoice;
 use kv::KvChooser;
-pub(crate) use kv::{KvChoice, Rows};
+use usual::Usual;
+pub(crate) use usual::{Rows, steps_by_default};
 
 /// The ways to guess beside the default: so many rows of a step, so many of a request.
-const ARMS: [Guesses; 3] = [
-    Guesses { guessed_rows: 24, guesses_max: 24 },
-    Guesses { guessed_rows: 48, guesses_max: 24 },
-    Guesses { guessed_rows: 0, guesses_max: 0 },
-];
-/// The place of guessing nothing among all arms.
-const OFF: usize = 3;
+const ARMS: [Guesses; 2] =
+    [Guesses { guessed_rows: 32, guesses_max: 32 }, Guesses { guessed_rows: 48, guesses_max: 32 }];
 /// Names of numbers of requests that run, by the most of each but the last.
 const COMPANY: [(usize, &str); 4] = [(1, "alone"), (3, "2 to 3"), (6, "4 to 6"), (usize::MAX, "7 and more")];
 /// The context from which on it is long.
@@ -81,6 +83,14 @@ pub struct Guesses {
     pub guesses_max: usize,
 }
 
+/// How many tokens of prompts are read beside answers: what an operator says, nothing is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Batch {
+    /// [`SchedulerOptions::prefill_tokens`]: at least 1, and no more than a step has.
+    pub prefill_tokens: NonZeroUsize,
+}
+
 /// What runs when a step is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Situation {
@@ -97,8 +107,10 @@ pub(crate) struct StepCost {
     pub seconds: f64,
     /// Requests in it.
     pub n_answers: usize,
-    /// Tokens that they got.
-    pub n_tokens: usize,
+    /// Rows that it would have had by the default.
+    pub n_default_rows: usize,
+    /// Steps in which the default would have come as far.
+    pub n_default_steps: f64,
     /// Guesses that each might have.
     pub n_guesses: usize,
     /// Guesses that were right, of all of them.
@@ -127,6 +139,8 @@ pub struct Optimiser {
     /// What an operator says of them.
     said: Vec<Option<Guesses>>,
     learned: Learned,
+    /// What steps take by the default.
+    usual: Usual,
     hit: Option<f32>,
     /// Steps since a guess was judged.
     n_silent: usize,
@@ -157,6 +171,7 @@ impl Optimiser {
             bandit: SafeBandit::new(1 + ARMS.len(), BanditOptions::default()),
             said: vec![None; contexts.len()],
             reasons: vec![String::new(); contexts.len()],
+            usual: Usual::default(),
             contexts,
             learned,
             hit: None,
@@ -176,6 +191,10 @@ impl Optimiser {
 
     /// Begins with what policies say: an operator's word is kept to, what was learned is begun with and measured on.
     pub fn begin_with(&mut self, policies: &dyn PolicyStore) {
+        let batch = policies.best(&Wanted::new(PolicyKind::Batch, ""), now_ms());
+        if let Some(Ok(Batch { prefill_tokens })) = batch.map(|policy| policy.read::<Batch>()) {
+            self.fixed.prefill_tokens = prefill_tokens.get().min(self.fixed.step_tokens);
+        }
         for (i, context) in self.contexts.iter().enumerate() {
             let confidence_min = CONFIDENCE;
             let wanted = Wanted { confidence_min, ..Wanted::new(PolicyKind::Speculation, context) };
@@ -269,10 +288,10 @@ impl Optimiser {
             return (self.options(guesses), Choice { context, arm: 0, why: None });
         }
         let default = self.fixed.n_guesses(n_running);
-        // More where guesses may be right, none where they are wrong; what comes to the same is not tried.
+        // More where guesses may be right; what comes to the same is not tried. Where they are wrong each request makes
+        // none by itself, and finds out when they are right again.
         let may = |arm: usize| match arm {
             0 => true,
-            OFF => default > 0,
             arm => {
                 let before = if arm == 1 { default } else { self.options(ARMS[arm - 2]).n_guesses(n_running) };
                 hits != 1 && self.options(ARMS[arm - 1]).n_guesses(n_running) > before
@@ -301,7 +320,7 @@ impl Optimiser {
 
     /// Takes note of what a step came to.
     pub(crate) fn learn(&mut self, choice: Choice, step: &StepCost) {
-        let StepCost { seconds, n_answers, n_tokens, n_guesses, n_right } = *step;
+        let StepCost { seconds, n_answers, n_guesses, n_right, .. } = *step;
         let near = n_guesses.min(NEAR);
         if near > 0 && n_answers > 0 {
             let hit = (n_right as f32 / n_answers as f32 / near as f32).min(1.0);
@@ -312,10 +331,23 @@ impl Optimiser {
             self.hit = self.hit.filter(|_| self.n_silent < HIT_STEPS);
         }
         if choice.why.is_some() {
-            let context = &self.contexts[usize::from(choice.context)];
-            self.bandit.learn(context, usize::from(choice.arm), seconds, n_tokens as f64);
+            if let Some(usual) = self.usual_seconds(choice, step) {
+                let context = &self.contexts[usize::from(choice.context)];
+                self.bandit.learn(context, usize::from(choice.arm), seconds, usual);
+            }
             self.bandit.take_changes().into_iter().for_each(|change| self.tell(change));
         }
+    }
+
+    /// Returns what the default usually takes for what came of a step: how well text can be guessed falls out then. Nothing
+    /// while that is not known.
+    fn usual_seconds(&mut self, choice: Choice, step: &StepCost) -> Option<f64> {
+        let rows = Rows { n_prompt: 0, n_answer: step.n_default_rows };
+        if choice.arm == 0 {
+            self.usual.follow(step.seconds, rows);
+        }
+        let usual = self.usual.seconds(rows)? * step.n_default_steps;
+        (usual > 0.0).then_some(usual)
     }
 
     /// Says what was learned.

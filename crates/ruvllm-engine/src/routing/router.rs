@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use ruvllm_router::roles::{RoleClassifier, Verdict};
 use ruvllm_router::routes::{RouteMatch, SemanticRoutes};
 use ruvllm_router::{
-    AnswerCosts, Choice, HashedWords, Model, Prediction, RouterError, Selector, Weighing, choose_by, features,
+    AnswerCosts, Choice, HashedWords, Model, Prediction, RouterError, Selector, Weighing, choose_by, expected_costs,
+    features,
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -97,14 +98,8 @@ impl ModelRouter {
     pub fn decide_by(&self, text: &str, embedding: &[f32], weighing: Weighing) -> Result<Decision, EngineError> {
         let query = [&features::of(text)[..], embedding].concat();
         let prediction = self.selector.predict(&query).map_err(routed)?;
-        let models = match &self.costs {
-            None => self.models.clone(),
-            Some(costs) => {
-                let expected = costs.predict(&query).map_err(routed)?;
-                self.models.iter().zip(expected).map(|(model, cost)| Model { cost, ..model.clone() }).collect()
-            }
-        };
-        let choice = choose_by(&self.selector, &models, &prediction, weighing).map_err(routed)?;
+        let costs = expected_costs(self.costs.as_ref(), &self.models, &query).map_err(routed)?;
+        let choice = choose_by(&self.selector, &self.models, &costs, &prediction, weighing).map_err(routed)?;
         let role = self.roles.as_ref().map(|roles| roles.classify(text, embedding)).transpose().map_err(routed)?;
         let route = match &self.routes {
             Some(routes) => routes.route(embedding).map_err(routed)?,

@@ -76,6 +76,16 @@ pub enum Event {
     Done(RequestId, Result<GenerationSummary, EngineError>),
 }
 
+impl Event {
+    /// Returns whose token it is, if it is one.
+    fn token_of(&self) -> Option<RequestId> {
+        match self {
+            Event::Token(id, _) => Some(*id),
+            Event::Done(..) => None,
+        }
+    }
+}
+
 /// What a scheduler did since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerStats {
@@ -200,10 +210,11 @@ impl<'a> Scheduler<'a> {
     pub fn step(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         self.end(&mut events);
-        let tuned = self.tune();
+        let mut tuned = self.tune();
         self.plan();
         self.guess();
         self.reserve();
+        self.count(&mut tuned);
         let of_kv = self.watch_kv();
         self.compute(&mut events);
         self.learn_kv(of_kv);

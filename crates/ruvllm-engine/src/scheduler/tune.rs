@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Event, Scheduler, SchedulerStats};
-use crate::optimise::{Choice, KvChoice, Optimiser, Rows, Situation, StepCost};
+use crate::optimise::{Choice, KvChoice, Optimiser, Rows, Situation, StepCost, steps_by_default};
 
 /// A step that was chosen for.
 pub(super) struct Tuned {
@@ -12,6 +12,10 @@ pub(super) struct Tuned {
     before: SchedulerStats,
     /// Right guesses of those that run.
     n_right: usize,
+    /// Guesses that each might have by the default.
+    n_default: usize,
+    /// Rows of the step as the default would have filled it.
+    n_default_rows: usize,
 }
 
 impl Scheduler<'_> {
@@ -41,24 +45,38 @@ impl Scheduler<'_> {
         self.n_seen = n_running;
         let (options, choice) = optimiser.choose(&Situation { n_running, n_context, free_bytes: room });
         self.options = options;
-        Some(Tuned { choice, start: Instant::now(), before: self.stats, n_right: self.n_right() })
+        let n_default = optimiser.fixed().n_guesses(n_running);
+        let (start, before, n_right) = (Instant::now(), self.stats, self.n_right());
+        Some(Tuned { choice, start, before, n_right, n_default, n_default_rows: 0 })
+    }
+
+    /// Counts the rows that the step, which is planned now, would have by the default.
+    pub(super) fn count(&self, tuned: &mut Option<Tuned>) {
+        let Some(Tuned { n_default, n_default_rows, .. }) = tuned else { return };
+        *n_default_rows = self.running.iter().map(|task| task.n_rows + task.n_guessed().min(*n_default)).sum();
     }
 
     /// Tells the optimiser what came of a step, unless it was another one than was chosen for.
     pub(super) fn learn(&mut self, tuned: Option<Tuned>, events: &[Event]) {
-        let Some(Tuned { choice, start, before, n_right }) = tuned else { return };
+        let Some(Tuned { choice, start, before, n_right, n_default, n_default_rows }) = tuned else { return };
         let n_answers = self.n_batch;
         if self.stats.n_tokens - before.n_tokens != n_answers as u64 || self.stats.n_preemptions != before.n_preemptions
         {
             return;
         }
-        let n_tokens = events.iter().filter(|event| matches!(event, Event::Token(..))).count();
         let n_guesses = self.options.n_guesses(n_answers);
+        let mut n_default_steps = 0.0;
+        for tokens in events.chunk_by(|a, b| a.token_of().is_some() && a.token_of() == b.token_of()) {
+            if tokens[0].token_of().is_some() {
+                n_default_steps += steps_by_default(tokens.len(), n_guesses, n_default) / n_answers as f64;
+            }
+        }
         let n_right = self.n_right().saturating_sub(n_right);
         let seconds = start.elapsed().as_secs_f64();
         self.running.iter_mut().for_each(|task| task.note(choice));
         if let Some(optimiser) = &mut self.optimiser {
-            optimiser.learn(choice, &StepCost { seconds, n_answers, n_tokens, n_guesses, n_right });
+            let step = StepCost { seconds, n_answers, n_default_rows, n_default_steps, n_guesses, n_right };
+            optimiser.learn(choice, &step);
         }
     }
 

@@ -1,8 +1,10 @@
 //! How many tokens to guess, and when to stop guessing (the figures are those of ADR 21).
 
-/// The fewest guesses of a pass, how many there are before they grow by doubling, and the most. Who asks allows fewer, eight
+use crate::backend::REWIND_TOKENS_MAX;
+
+/// The fewest guesses of a pass, how many there are before they grow by doubling, and the most: all can be taken back. Who asks allows fewer, eight
 /// unless it was measured that more are worth it here.
-const AHEAD: (usize, usize, usize) = (2, 8, 24);
+const AHEAD: (usize, usize, usize) = (2, 8, REWIND_TOKENS_MAX);
 /// What guessed rows cost, as a share of a pass of one row: so much each, and so much more each behind the fourth, where
 /// arithmetic begins to count beside reading the weights.
 const ROW_COST: f32 = 0.1;
@@ -74,8 +76,8 @@ mod tests {
             .collect();
         assert_eq!(ahead, [4, 6, 8, 16]);
         pace.learn(16, 16);
-        assert_eq!(pace.n_ahead(), 24);
-        pace.learn(24, 3);
+        assert_eq!(pace.n_ahead(), 32);
+        pace.learn(32, 3);
         assert_eq!(pace.n_ahead(), 4);
         // Of 5,000 passes in which every guess is wrong few have guesses.
         let mut n_guessed = 0;

@@ -9,6 +9,7 @@ use ruvllm_engine::{
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
 use ruvllm_sona::store::{self, OpenOptions};
 use ruvllm_testkit::{Golden, real_model};
+use serde_json::json;
 
 fn tiny(n_seq_max: usize) -> Engine {
     let options = LoadOptions { n_threads: 2, n_ctx: Some(256), n_seq_max, ..LoadOptions::default() };
@@ -76,8 +77,11 @@ fn the_operator_has_the_last_word() {
     let none = Guesses { guessed_rows: 0, guesses_max: 0 };
     let said = NewPolicy::new(PolicyKind::Speculation, "", &none).expect("JSON").by_operator();
     policies.put(said, 1).expect("room");
+    let batch = NewPolicy::new(PolicyKind::Batch, "", &json!({ "prefill_tokens": 7 })).expect("JSON").by_operator();
+    policies.put(batch, 1).expect("room");
     let mut optimiser = optimiser(&Arc::default());
     optimiser.begin_with(&policies);
+    assert_eq!((optimiser.fixed().prefill_tokens, optimiser.fixed().guesses_max), (7, 0));
     for answer in answers(&mut tiny(2), &requests(6), Some(optimiser)) {
         assert!(answer.choices.starts_with("no guesses (operator; "), "{}", answer.choices);
         assert_eq!(answer.timings.guessed_tokens, 0);

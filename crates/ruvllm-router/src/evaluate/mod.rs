@@ -33,4 +33,4 @@ pub(crate) use calibration::{softmax_temperature_of, temperature_of};
 pub use counts::{Confusion, wilson};
 pub use curve::{Curve, cost_quality};
 pub use folds::{bootstrap, grouped_folds};
-pub use spent::{Answers, Spent, spent, weighing_that_keeps};
+pub use spent::{Answers, Single, Spent, spent, weighing_that_keeps};

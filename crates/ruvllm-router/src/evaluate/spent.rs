@@ -35,6 +35,26 @@ impl Answers {
         Answers { qualities: self.qualities.pick(indices), costs: self.costs.pick(indices) }
     }
 
+    /// Returns the single model of the best mean quality; of equal ones, the cheapest.
+    ///
+    /// # Errors
+    /// The tables do not fit each other, or are empty (kind `Shape`); a cost is below 0 (kind `Value`).
+    pub fn best_single(&self) -> Result<Single, RouterError> {
+        self.check()?;
+        let n = self.qualities.len() as f64;
+        let mean_of = |rows: &Rows, model: usize| rows.iter().map(|row| f64::from(row[model])).sum::<f64>() / n;
+        let single = |model: usize| Single {
+            model,
+            quality: mean_of(&self.qualities, model),
+            cost: mean_of(&self.costs, model),
+        };
+        let order = |a: &Single, b: &Single| {
+            a.quality.total_cmp(&b.quality).then(b.cost.total_cmp(&a.cost)).then(b.model.cmp(&a.model))
+        };
+        let best = (0..self.qualities.width()).map(single).max_by(order);
+        Ok(best.expect("rows of no models are of width 0, which none are"))
+    }
+
     fn check(&self) -> Result<(), RouterError> {
         let (qualities, costs) = (&self.qualities, &self.costs);
         if qualities.is_empty() || qualities.len() != costs.len() || qualities.width() != costs.width() {
@@ -46,6 +66,17 @@ impl Answers {
             false => Err(value("a cost is below 0")),
         }
     }
+}
+
+/// One model for all queries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Single {
+    /// Its index.
+    pub model: usize,
+    /// Mean quality of its answers.
+    pub quality: f64,
+    /// Mean cost of its answers.
+    pub cost: f64,
 }
 
 /// What a way of weighing reached over a set of queries.
@@ -90,19 +121,12 @@ pub struct Spent {
 /// `Value`).
 pub fn spent(expected: &Answers, actual: &Answers, weighings: &[Weighing]) -> Result<Vec<Spent>, RouterError> {
     expected.check()?;
-    actual.check()?;
+    let best = actual.best_single()?;
     let (n_models, n) = (actual.qualities.width(), actual.qualities.len() as f64);
     if expected.qualities.len() != actual.qualities.len() || expected.qualities.width() != n_models {
         let (n_expected, width) = (expected.qualities.len(), expected.qualities.width());
         return Err(shape(format!("{n_expected} rows of {width} expected, {n} of {n_models} found")));
     }
-    let mean_of = |rows: &Rows, model: usize| rows.iter().map(|row| f64::from(row[model])).sum::<f64>() / n;
-    let order = |&a: &usize, &b: &usize| {
-        let [quality_a, quality_b] = [a, b].map(|model| mean_of(&actual.qualities, model));
-        let [cost_a, cost_b] = [a, b].map(|model| mean_of(&actual.costs, model));
-        quality_a.total_cmp(&quality_b).then(cost_b.total_cmp(&cost_a)).then(b.cmp(&a))
-    };
-    let best = (0..n_models).max_by(order).expect("rows of no models are of width 0, which none are");
     let reached = |&weighing: &Weighing| {
         let (mut quality, mut cost, mut shares) = (0.0, 0.0, vec![0.0; n_models]);
         for i in 0..actual.qualities.len() {
@@ -114,8 +138,7 @@ pub fn spent(expected: &Answers, actual: &Answers, weighings: &[Weighing]) -> Re
         // Divided once, like the means they are compared with: the best model alone keeps exactly all.
         (quality, cost) = (quality / n, cost / n);
         shares.iter_mut().for_each(|share| *share /= n);
-        let quality_of_best = quality / mean_of(&actual.qualities, best);
-        let saved_of_best = 1.0 - cost / mean_of(&actual.costs, best);
+        let (quality_of_best, saved_of_best) = (quality / best.quality, 1.0 - cost / best.cost);
         Ok(Spent { weighing, quality, cost, shares, quality_of_best, saved_of_best })
     };
     weighings.iter().map(reached).collect()

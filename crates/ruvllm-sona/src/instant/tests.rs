@@ -128,20 +128,3 @@ fn steps_come_when_a_piece_is_complete() {
         .is_err()
     );
 }
-
-#[test]
-fn others_stand_for_what_is_not_likeliest() {
-    let logits: Vec<f32> = (0..5000).map(|i| ((i * 37 % 5000) as f32 / 700.0).sin() * 3.0).collect();
-    let log_sum = softmax::pick(Isa::best()).log_sum_exp(&logits) as f32;
-    for drawn in [0, 1, 77] {
-        let all = likeliest(&mut Top::default(), (&logits, log_sum), 128, drawn);
-        let least = logits[all[127].0 as usize];
-        assert!(all.len() > 128 && all[128..].iter().all(|&(token, _)| logits[token as usize] < least));
-        assert!((all.iter().map(|&(_, p)| p).sum::<f32>() - 1.0).abs() < 1e-4);
-        let first = (logits[all[0].0 as usize] - log_sum).exp();
-        assert!((all[0].1 - first).abs() < 1e-6, "{} for {first}", all[0].1);
-    }
-    // A vocabulary that is no larger has no others.
-    let all = likeliest(&mut Top::default(), (&logits[..100], log_sum), 128, 3);
-    assert_eq!(all.len(), 100);
-}

@@ -12,7 +12,8 @@
 //!
 //! Trying is bounded as in conservative bandits (Wu et al. 2016, arXiv:1602.04282): a window of another arm begins only if
 //! what such windows have lost so far, and what this one may lose, stays under [`BanditOptions::loss_max`] of all time so
-//! far. Departing from them, what was gained is no credit for more trying: the bound holds for the losses alone.
+//! far. Departing from them, what was gained is no credit for more trying: the bound holds for the losses alone. Beside an arm
+//! that is chosen already, what trying loses is counted from what that one costs, the default's windows between too.
 
 use std::collections::HashMap;
 
@@ -362,11 +363,21 @@ impl Context {
                 0 | 1 => options.dear_max,
                 _ => (pairs.mean() + options.sure * pairs.error()).min(RATIO_MAX).exp_m1().clamp(0.0, options.dear_max),
             };
-            if lost + dear * self.window_seconds <= options.loss_max * seconds {
+            // The other arm's window, and the default's behind it.
+            let may_lose = dear + 2.0 * (1.0 - self.share());
+            if lost + may_lose * self.window_seconds <= options.loss_max * seconds {
                 return arm;
             }
         }
         chosen
+    }
+
+    /// Returns what is chosen costs, as a share of the default.
+    fn share(&self) -> f64 {
+        match self.chosen {
+            0 => 1.0,
+            chosen => self.arms[chosen - 1].pairs.mean().min(0.0).exp(),
+        }
     }
 
     /// Returns after how many windows of the chosen arm the default is measured: at once while little is known of it.
@@ -377,10 +388,11 @@ impl Context {
 
     /// Takes note of a whole window. Returns what it lost, and what is chosen from now on if that changed.
     fn close(&mut self, options: &BanditOptions, window: Window) -> (f64, Option<(usize, Measured)>) {
+        let share = self.share();
         if window.arm != 0 {
             let before = self.default.map_or(window.cost(), |default| default.cost());
             let is_chosen = window.arm == self.chosen;
-            let lost = if is_chosen { 0.0 } else { (window.seconds - before * window.tokens).max(0.0) };
+            let lost = if is_chosen { 0.0 } else { (window.seconds - share * before * window.tokens).max(0.0) };
             self.is_fresh = false;
             self.n_since += usize::from(is_chosen);
             if !is_chosen || self.n_since >= self.n_chosen(options) {
@@ -402,9 +414,10 @@ impl Context {
         self.arms.iter_mut().for_each(|arm| arm.resting = arm.resting.saturating_sub(1));
         let Some((tried, before)) = self.between.take() else { return (0.0, None) };
         let is_chosen = tried.arm == self.chosen;
+        let lost = if is_chosen { 0.0 } else { (1.0 - share) * window.seconds };
         let arm = &mut self.arms[tried.arm - 1];
         arm.pairs.add((tried.cost() / (0.5 * (before + after))).ln(), is_chosen);
-        (0.0, self.judge(options, tried.arm))
+        (lost, self.judge(options, tried.arm))
     }
 
     /// Decides what the pairs of an arm say.

@@ -6,7 +6,7 @@ use clap::Args;
 use ruvllm_router::evaluate::{
     Answers, bootstrap, calibration_error, cost_quality, grouped_folds, spent, weighing_that_keeps,
 };
-use ruvllm_router::{Link, Logistic, Neighbours, RouterError, Rows, TrainOptions, Weighing};
+use ruvllm_router::{Link, Logistic, Neighbours, RouterError, Rows, TrainOptions, Weighing, expected_costs};
 use serde_json::{Value, json};
 
 use super::chart::{self, Line};
@@ -60,6 +60,8 @@ struct Data<'a> {
     parts: Vec<usize>,
 }
 
+/// Ways of learning that are compared.
+const N_LEARNERS: usize = 3;
 /// Settings that a baseline chooses among, within what it learns from.
 const N_VARIANTS: usize = 4;
 const K: [usize; N_VARIANTS] = [5, 10, 30, 100];
@@ -89,10 +91,7 @@ fn selector(data: &Data<'_>, learned: &[usize], asked: &[usize], _: usize) -> Re
 /// Not qualities but what answers cost.
 fn costs(data: &Data<'_>, learned: &[usize], asked: &[usize], _: usize) -> Result<Rows> {
     let (models, expected) = (&data.lesson.outcomes.models, data.lesson.costs(learned)?);
-    let cost_of = |&i: &usize| match &expected {
-        Some(costs) => costs.predict(&data.lesson.all[i].query),
-        None => Ok(models.iter().map(|model| model.cost).collect()),
-    };
+    let cost_of = |&i: &usize| expected_costs(expected.as_ref(), models, &data.lesson.all[i].query);
     rows(models.len(), asked.iter().map(cost_of))
 }
 
@@ -169,11 +168,27 @@ fn kept_and_saved(data: &Data<'_>, expected: &Answers, share: f32) -> Result<(f6
         quality += reached.quality * asked.len() as f64;
         cost += reached.cost * asked.len() as f64;
     }
-    let (models, n) = (&data.lesson.outcomes.models, all.len() as f64);
-    let mean = |model: usize| data.actual.qualities.iter().map(|row| f64::from(row[model])).sum::<f64>() / n;
-    let order = |&a: &usize, &b: &usize| mean(a).total_cmp(&mean(b)).then(models[b].cost.total_cmp(&models[a].cost));
-    let best = (0..models.len()).max_by(order).expect("a table has models");
-    Ok((quality / n / mean(best), 1.0 - cost / n / f64::from(models[best].cost)))
+    let (best, n) = (data.actual.best_single().map_err(Error::failure)?, all.len() as f64);
+    Ok((quality / n / best.quality, 1.0 - cost / n / best.cost))
+}
+
+/// What those expect who have learned nothing: each model alone is best, and chance.
+fn known_nothing(data: &Data<'_>, costs: &Rows, seed: u64) -> Result<Vec<(String, Answers)>> {
+    let (models, n) = (&data.lesson.outcomes.models, data.parts.len());
+    let table = |name: String, quality: &dyn Fn(usize, usize) -> f32| {
+        let row = |i: usize| Ok((0..models.len()).map(|model| quality(i, model)).collect());
+        Ok((name, Answers { qualities: rows(models.len(), (0..n).map(row))?, costs: costs.clone() }))
+    };
+    let mut tables = Vec::new();
+    for (always, model) in models.iter().enumerate() {
+        let is_chosen = |_: usize, model: usize| f32::from(model == always);
+        tables.push(table(format!("always {}", model.name), &is_chosen)?);
+    }
+    // Each query's place in a drawn order, another one for each model.
+    let all: Vec<u64> = (0..n as u64).collect();
+    let orders: Vec<Vec<usize>> = (0..models.len() as u64).map(|model| grouped_folds(&all, n, seed + model)).collect();
+    tables.push(table("random".to_owned(), &|i, model| orders[model][i] as f32 / n as f32)?);
+    Ok(tables)
 }
 
 /// Ways of weighing, from quality alone to cost alone.
@@ -207,16 +222,17 @@ impl RoutingArgs {
         let bar = app.ui.spinner("selector, neighbours, regression");
         let costs = cross_validate(&data, false, &costs)?;
         let mut tables = Vec::new();
-        let learners: [(&str, bool, &Learner); 3] =
+        let learners: [(&str, bool, &Learner); N_LEARNERS] =
             [("selector", false, &selector), ("neighbours", true, &neighbours), ("regression", true, &logistic)];
         for (name, has_variants, learner) in learners {
             let qualities = cross_validate(&data, has_variants, learner)?;
-            tables.push((name, Answers { qualities, costs: costs.clone() }));
+            tables.push((name.to_owned(), Answers { qualities, costs: costs.clone() }));
         }
-        tables.push(("oracle", data.actual.clone()));
+        tables.push(("oracle".to_owned(), data.actual.clone()));
+        tables.extend(known_nothing(&data, &costs, self.seed)?);
         bar.finish_and_clear();
-        let report =
-            tables.iter().map(|(name, expected)| self.row(&data, name, expected)).collect::<Result<Vec<_>>>()?;
+        let row = |(i, (name, expected)): (usize, &(String, Answers))| self.row(&data, name, expected, i < N_LEARNERS);
+        let report = tables.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
         if let Some(path) = &self.plot {
             chart::write(path, ("mean cost", "mean quality"), &curves(&data, &tables)?)?;
         }
@@ -224,11 +240,11 @@ impl RoutingArgs {
     }
 
     /// What one way of expecting reaches.
-    fn row(&self, data: &Data<'_>, name: &str, expected: &Answers) -> Result<Value> {
+    fn row(&self, data: &Data<'_>, name: &str, expected: &Answers, is_learned: bool) -> Result<Value> {
         let (outcomes, actual) = (data.lesson.outcomes, &data.actual.qualities);
         let models = &outcomes.models;
         let mut row = json!({ "name": name });
-        if name != "oracle" {
+        if is_learned {
             let of_row = |(p, y): (&[f32], &[f32])| p.iter().copied().zip(y.iter().copied()).collect::<Vec<_>>();
             let pairs: Vec<(f32, f32)> = expected.qualities.iter().zip(actual.iter()).flat_map(of_row).collect();
             row["calibration_error"] = json!(calibration_error(&pairs));
@@ -282,12 +298,12 @@ impl RoutingArgs {
 }
 
 /// Quality over cost for each way of expecting.
-fn curves(data: &Data<'_>, tables: &[(&str, Answers)]) -> Result<Vec<Line>> {
-    let line = |(name, expected): &(&str, Answers)| {
+fn curves(data: &Data<'_>, tables: &[(String, Answers)]) -> Result<Vec<Line>> {
+    let line = |(name, expected): &(String, Answers)| {
         let all = spent(expected, &data.actual, &weighings()).map_err(Error::failure)?;
         let mut points: Vec<(f64, f64)> = all.iter().map(|reached| (reached.cost, reached.quality)).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
-        Ok(Line { name: (*name).to_owned(), points })
+        Ok(Line { name: name.clone(), points })
     };
     tables.iter().map(line).collect()
 }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use ruvllm_router::evaluate::{Answers, grouped_folds};
-use ruvllm_router::{AnswerCosts, Model, Outcome, Progress, Rows, Selector, TrainOptions};
+use ruvllm_router::{AnswerCosts, Model, Outcome, Progress, Rows, Selector, TrainOptions, expected_costs};
 
 use super::outcomes::Outcomes;
 use crate::error::{Error, Result};
@@ -85,9 +85,5 @@ pub fn expect(
     query: &[f32],
 ) -> Result<(Vec<f32>, Vec<f32>)> {
     let qualities = selector.predict(query).map_err(Error::failure)?.qualities;
-    let costs = match costs {
-        Some(costs) => costs.predict(query).map_err(Error::failure)?,
-        None => models.iter().map(|model| model.cost).collect(),
-    };
-    Ok((qualities, costs))
+    Ok((qualities, expected_costs(costs, models, query).map_err(Error::failure)?))
 }

@@ -1,0 +1,367 @@
+//! What one request finds out while it is answered.
+
+use std::sync::Arc;
+
+use ruvllm_kernels::{distance, softmax};
+use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora};
+
+use super::{Learned, Search};
+use crate::episodes::Opened;
+use crate::gate::{Confidence, Sample, Trail};
+use crate::memory::Context;
+use crate::names::Names;
+use crate::recall::Recall;
+use crate::top::Top;
+use crate::trust::Evidence;
+use crate::whiten::Key;
+
+/// Below this share a row of logits stays untouched.
+const SHARE_MIN: f32 = 1e-4;
+/// The largest share: what the model thinks possible never becomes impossible.
+const SHARE_MAX: f32 = 0.999;
+/// The most that a badly predicted token makes an entry worth, in nats.
+const WORTH_MAX: f32 = 8.0;
+/// What an entry is worth whose prediction nobody knows.
+const WORTH_UNKNOWN: f32 = 2.0;
+/// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
+const N_OTHERS: usize = 64;
+
+/// A token whose successor is not known yet.
+#[derive(Clone, Debug)]
+pub(super) struct Prediction {
+    pub(super) key: Key,
+    hidden: Vec<f32>,
+    pub(super) recall: Recall,
+    features: crate::gate::Features,
+    lambda: f32,
+    /// Likeliest tokens with their probabilities, and some that stand for all others; all add up to 1.
+    likeliest: Vec<(u32, f32)>,
+}
+
+/// A key that will be an entry.
+#[derive(Clone, Debug)]
+pub(super) struct Note {
+    pub(super) key: Key,
+    pub(super) context: Context,
+    pub(super) token: u32,
+    pub(super) worth: f32,
+}
+
+/// From a token on, a request read this version of what was learned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// Tokens heard before.
+    pub n_heard: usize,
+    /// The version.
+    pub version: u64,
+}
+
+/// What one request found out. Nothing of it is known to others before [`Learned::take_in`].
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// What changes the final hidden states of this request, once it has begun, and how much of it: as far as it helps.
+    whole: Option<Arc<MicroLora>>,
+    strength: f32,
+    pub(super) evidence: Evidence,
+    /// That much of it; `None` if it is next to nothing.
+    micro: Option<Arc<MicroLora>>,
+    /// What of it learns.
+    learning: Option<Arc<MicroLora>>,
+    /// From which token on it read which version of what was learned.
+    pub(super) stamps: Vec<Stamp>,
+    /// Tokens heard so far.
+    n_heard: usize,
+    /// What was asked, until the first token of the answer; then what was told of it.
+    asked: Option<Names>,
+    opened: Opened,
+    trail: Trail,
+    context: Context,
+    pub(super) prediction: Option<Prediction>,
+    pub(super) notes: Vec<Note>,
+    pub(super) samples: Vec<Sample>,
+    /// Entries, the tokens they had, and what they gained.
+    pub(super) credits: Vec<(u32, u32, f32)>,
+    pub(super) gradients: Vec<Gradient>,
+    /// Tokens in the last gradient, which gets more; 0: it is complete.
+    pub(super) n_in_last: usize,
+    scratch: NotesScratch,
+}
+
+/// What is used again for every token.
+#[derive(Debug, Default)]
+struct NotesScratch {
+    search: Search,
+    top: Top,
+    gradient: Option<Gradient>,
+}
+
+impl Notes {
+    /// Begins to read, if that has not happened: from here on the request has one MicroLoRA, whatever others learn, and its
+    /// gradients are of that one. [`Notes::adjust`] and [`Notes::remember`] begin by themselves.
+    pub fn begin(&mut self, learned: &Learned) {
+        if self.stamps.is_empty() {
+            self.follow(learned);
+        }
+        if self.stamps.last().is_none_or(|stamp| stamp.version != learned.version) {
+            self.stamps.push(Stamp { n_heard: self.n_heard, version: learned.version });
+        }
+    }
+
+    /// Has what was learned by now, as much of it as helps.
+    pub(super) fn follow(&mut self, learned: &Learned) {
+        self.whole = learned.served.clone().filter(|micro| micro.n_updates() > 0);
+        self.learning.clone_from(&learned.micro);
+        self.weigh(learned);
+    }
+
+    /// Decides how much of MicroLoRA helps.
+    fn weigh(&mut self, learned: &Learned) {
+        self.strength = learned.trust.strength(&self.evidence);
+        self.micro = match &self.whole {
+            Some(whole) if self.strength > 0.0 => Some(Arc::new(whole.weakened(self.strength))),
+            _ => None,
+        };
+    }
+
+    /// Returns what changes final hidden states of this request, for [`Notes::n_until_step`] tokens; `None` before it has begun, or
+    /// without one.
+    pub fn micro(&self) -> Option<&Arc<MicroLora>> {
+        self.micro.as_ref()
+    }
+
+    /// Returns which versions were read, from which tokens on.
+    pub(crate) fn stamps(&self) -> &[Stamp] {
+        &self.stamps
+    }
+
+    /// Returns how many tokens were heard: read, remembered or accepted.
+    pub fn n_heard(&self) -> usize {
+        self.n_heard
+    }
+
+    /// Hears what is asked: the state of the next [`Notes::adjust`] is that of the prompt's last token, and what was told of
+    /// this question is said again.
+    pub fn ask(&mut self, names: Names) {
+        self.asked = Some(names);
+    }
+
+    /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, `[n_embd]`, as it was before any
+    /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
+    ///
+    /// Cost: a search, a pass over the row for its sum, and one for the likeliest tokens if there is a MicroLoRA.
+    ///
+    /// # Panics
+    /// If the state has another width.
+    pub fn adjust(&mut self, learned: &Learned, hidden: &[f32], logits: &mut [f32]) -> f32 {
+        self.begin(learned);
+        let whitener = learned.calibration.whitener();
+        let mut prediction = Prediction {
+            key: Key::default(),
+            hidden: Vec::new(),
+            recall: Recall::default(),
+            features: Default::default(),
+            lambda: 0.0,
+            likeliest: Vec::new(),
+        };
+        let mut log_sum = None;
+        if let Some(options) = &learned.options.micro {
+            prediction.hidden = hidden.to_vec();
+            let of_row = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
+            let drawn = self.n_heard;
+            prediction.likeliest = likeliest(&mut self.scratch.top, (logits, of_row), options.n_likeliest, drawn);
+            log_sum = Some(of_row);
+        }
+        let asked = self.asked.take();
+        let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
+        if learned.options.memory.is_some() || is_told {
+            prediction.key = whitener.key(hidden, learned.isa);
+        }
+        if learned.options.memory.is_some() {
+            self.recall(learned, &mut prediction, (logits, log_sum));
+        }
+        if is_told {
+            let kernels = distance::pick(learned.isa);
+            if let Some(names) = asked {
+                self.opened = learned.episodes.open(&prediction.key, &names, kernels);
+            }
+            let at = (&prediction.key, self.context);
+            learned.episodes.adjust(self.opened, at, kernels, softmax::pick(learned.isa), logits);
+        }
+        let lambda = prediction.lambda;
+        self.prediction = Some(prediction);
+        lambda
+    }
+
+    /// Searches, decides on a share and mixes. The row's sum is computed here if it is not known and something was found.
+    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, (logits, log_sum): (&mut [f32], Option<f32>)) {
+        let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
+        let Search { scratch, hits, .. } = &mut self.scratch.search;
+        learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
+        let recall = &mut prediction.recall;
+        recall.read(&learned.memory, hits, learned.options.temperature);
+        let Some(&(recalled, _)) = recall.classes().first() else { return };
+        let log_sum = log_sum.unwrap_or_else(|| softmax.log_sum_exp(logits) as f32);
+        let likeliest = softmax.argmax(logits);
+        let log_p = |token: usize| logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
+        let model = Confidence {
+            log_p_max: log_p(likeliest),
+            likeliest: likeliest as u32,
+            log_p_recalled: log_p(recalled as usize),
+        };
+        prediction.features = self.trail.features(recall, &model);
+        let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
+        if lambda >= SHARE_MIN && log_sum.is_finite() {
+            prediction.lambda = lambda;
+            recall.mix(lambda, log_sum, logits);
+        }
+    }
+
+    /// Hears which token came, and what the model itself had said of it: its log probability in the row before
+    /// [`Notes::adjust`]. Where nothing was adjusted since the last token, it is only read.
+    pub fn accept(&mut self, learned: &Learned, token: u32, log_p: f32, head: &dyn HeadRows) {
+        self.accept_as(learned, (token, token), log_p, head);
+    }
+
+    /// As [`Notes::accept`], but another token, the second, is what will have followed where that is learned. With tokens drawn
+    /// anew nothing is left to be learned: the control that shows what a gain comes of.
+    pub fn accept_as(&mut self, learned: &Learned, (token, label): (u32, u32), log_p: f32, head: &dyn HeadRows) {
+        let Some(mut prediction) = self.prediction.take() else { return self.read(token) };
+        let p_model = log_p.exp();
+        let p_memory = prediction.recall.probability(token);
+        let lambda = prediction.lambda;
+        let mixed = (1.0 - lambda) * p_model + lambda * p_memory;
+        let has_recall = !prediction.recall.hits.is_empty();
+        if has_recall {
+            self.samples.push(Sample { features: prediction.features, p_model, p_memory });
+            self.trail.go_on(prediction.recall.nearest(), p_model, p_memory);
+            self.credit(&prediction.recall, token, (p_memory, (mixed / p_model.max(f32::MIN_POSITIVE)).ln()));
+        }
+        if learned.options.micro.is_some() {
+            self.learn_micro(learned, &mut prediction, (token, label), head);
+        }
+        let (key, worth) = match learned.options.memory {
+            Some(_) => (prediction.key, (-mixed.max(f32::MIN_POSITIVE).ln()).clamp(0.0, WORTH_MAX)),
+            None => Default::default(),
+        };
+        self.notes.push(Note { key, context: self.context, token: label, worth });
+        self.read(token);
+    }
+
+    /// Shares what the mixture gained among the entries that said the token, or what it lost among the others.
+    fn credit(&mut self, recall: &Recall, token: u32, (p_memory, gain): (f32, f32)) {
+        let whose = |entry: u32| (entry == token) == (gain > 0.0);
+        let all = if gain > 0.0 { p_memory } else { 1.0 - p_memory };
+        if gain == 0.0 || all <= 0.0 {
+            return;
+        }
+        let hits = recall.hits.iter().filter(|&&(.., entry)| whose(entry));
+        self.credits.extend(hits.map(|&(index, share, entry)| (index, entry, gain * share / all)));
+    }
+
+    fn learn_micro(
+        &mut self,
+        learned: &Learned,
+        prediction: &mut Prediction,
+        (token, label): (u32, u32),
+        head: &dyn HeadRows,
+    ) {
+        let (Some(micro), Some(options)) = (&self.learning, &learned.options.micro) else { return };
+        if let Some(whole) = &self.whole {
+            // It learns from what all of it would have said, however little of it is believed.
+            let likeliest = (&mut prediction.likeliest[..], self.strength);
+            self.evidence.push(whole.gain(&prediction.hidden, likeliest, token, head));
+        }
+        // A sparse gradient whose probabilities do not add up to 1 pulls every hidden state towards the same rows.
+        prediction.likeliest.truncate(options.n_likeliest);
+        let sum: f32 = prediction.likeliest.iter().map(|&(_, p)| p).sum();
+        prediction.likeliest.iter_mut().for_each(|(_, p)| *p /= sum);
+        let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
+        micro.gradient(&prediction.hidden, &prediction.likeliest, label, head, one);
+        if self.n_in_last == 0 {
+            self.gradients.push(micro.gradient_buffer());
+        }
+        if let Some(last) = self.gradients.last_mut() {
+            last.add(one, 1.0 / options.n_tokens as f32);
+        }
+        self.n_in_last = (self.n_in_last + 1) % options.n_tokens;
+        if self.n_in_last == 0 {
+            self.weigh(learned);
+        }
+    }
+
+    /// Notes a token of a prompt, whose logits nobody computed: memory learns from those for the price of a key.
+    ///
+    /// # Panics
+    /// If the state has another width.
+    pub fn remember(&mut self, learned: &Learned, hidden: &[f32], token: u32) {
+        self.begin(learned);
+        if learned.options.memory.is_some() {
+            let key = learned.calibration.whitener().key(hidden, learned.isa);
+            self.notes.push(Note { key, context: self.context, token, worth: WORTH_UNKNOWN });
+        }
+        self.read(token);
+    }
+
+    /// Reads a token that nothing is learned from: it is in the context of those that follow.
+    pub fn read(&mut self, token: u32) {
+        self.n_heard += 1;
+        self.context.push(token);
+    }
+
+    /// Returns how many tokens were noted.
+    pub fn len(&self) -> usize {
+        self.notes.len()
+    }
+
+    /// Returns whether nothing was noted.
+    pub fn is_empty(&self) -> bool {
+        self.notes.is_empty()
+    }
+
+    /// Returns for how many predicted tokens more [`Learned::step`] would find no complete piece, and [`Notes::micro`] stays what it
+    /// is.
+    pub fn n_until_step(&self, learned: &Learned) -> usize {
+        learned.options.micro.as_ref().map_or(usize::MAX, |options| options.n_tokens - self.n_in_last)
+    }
+}
+
+/// Returns the likeliest tokens with their probabilities, and behind them some of the others, one from each stretch of the
+/// vocabulary, with what is left of 1 shared among them as they are likely. `drawn` says where in the stretches they stand.
+fn likeliest(top: &mut Top, (logits, log_sum): (&[f32], f32), n: usize, drawn: usize) -> Vec<(u32, f32)> {
+    let p = |logit: f32| (logit - log_sum).exp();
+    let hits = top.of(logits, n);
+    let least = hits.last().map_or(f32::INFINITY, |hit| hit.value);
+    let mut all: Vec<(u32, f32)> = hits.iter().map(|hit| (hit.index, p(hit.value))).collect();
+    let left = (1.0 - all.iter().map(|&(_, p)| p).sum::<f32>()).max(0.0);
+    let stretch = logits.len().div_ceil(N_OTHERS).max(1);
+    let others = (drawn * 7919 % stretch..logits.len()).step_by(stretch).filter(|&i| logits[i] < least);
+    let n_likeliest = all.len();
+    all.extend(others.map(|i| (i as u32, p(logits[i]))));
+    let sum: f32 = all[n_likeliest..].iter().map(|&(_, p)| p).sum();
+    all[n_likeliest..].iter_mut().for_each(|(_, p)| *p *= left / sum.max(f32::MIN_POSITIVE));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use ruvllm_kernels::Isa;
+
+    use super::*;
+
+    #[test]
+    fn others_stand_for_what_is_not_likeliest() {
+        let logits: Vec<f32> = (0..5000).map(|i| ((i * 37 % 5000) as f32 / 700.0).sin() * 3.0).collect();
+        let log_sum = softmax::pick(Isa::best()).log_sum_exp(&logits) as f32;
+        for drawn in [0, 1, 77] {
+            let all = likeliest(&mut Top::default(), (&logits, log_sum), 128, drawn);
+            let least = logits[all[127].0 as usize];
+            assert!(all.len() > 128 && all[128..].iter().all(|&(token, _)| logits[token as usize] < least));
+            assert!((all.iter().map(|&(_, p)| p).sum::<f32>() - 1.0).abs() < 1e-4);
+            let first = (logits[all[0].0 as usize] - log_sum).exp();
+            assert!((all[0].1 - first).abs() < 1e-6, "{} for {first}", all[0].1);
+        }
+        // A vocabulary that is no larger has no others.
+        let all = likeliest(&mut Top::default(), (&logits[..100], log_sum), 128, 3);
+        assert_eq!(all.len(), 100);
+    }
+}
