@@ -175,7 +175,7 @@ fn kept_and_saved(data: &Data<'_>, expected: &Answers, share: f32) -> Result<(f6
 /// What those expect who have learned nothing: each model alone is best, and chance.
 fn known_nothing(data: &Data<'_>, costs: &Rows, seed: u64) -> Result<Vec<(String, Answers)>> {
     let (models, n) = (&data.lesson.outcomes.models, data.parts.len());
-    let table = |name: String, quality: &dyn Fn(usize, usize) -> f32| {
+    let table = |name: String, quality: &dyn Fn(usize, usize) -> f32| -> Result<(String, Answers)> {
         let row = |i: usize| Ok((0..models.len()).map(|model| quality(i, model)).collect());
         Ok((name, Answers { qualities: rows(models.len(), (0..n).map(row))?, costs: costs.clone() }))
     };
