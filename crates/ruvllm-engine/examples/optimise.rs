@@ -11,8 +11,8 @@
 //! - edits: a file, and six requests one after the other to write it again with something changed.
 //! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
 //!
-//! `--also` measures other fixed settings too (`24 guesses`, `32 guesses`, `48 guesses`, `no guesses`, `32 prompt tokens`, `512 prompt tokens`,
-//! `tiered`, or `all`); `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
+//! `--also` measures other fixed settings too (`24 guesses`, `32 guesses`, `48 guesses`, `no guesses`, `32 prompt tokens`,
+//! `512 prompt tokens`, `tiered`, or `all`); `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
 //! answers a little; `--paced` waits for a line on standard input before each round, where a machine is quiet only now and
 //! then. One JSON object goes to standard output, and to FILE.json with a picture of the same name beside it.
 
@@ -136,7 +136,7 @@ fn variants(also: &str, is_kv: bool) -> Vec<Variant> {
     let kv = [KvPolicy::F16, KvPolicy::TIERED];
     let optimiser = Some(if is_kv { optimiser.with_kv("model", &kv) } else { optimiser });
     let mut all = vec![fixed("default", 12, 8, 128)];
-    all.push(Variant { name: "optimiser", options, optimiser, kv: None, seconds: Vec::new(), guesses: (0, 0) });
+    all.push(Variant { optimiser, ..fixed("optimiser", 12, 8, 128) });
     let others = [
         fixed("24 guesses", 24, 24, 128),
         fixed("32 guesses", 32, 32, 128),

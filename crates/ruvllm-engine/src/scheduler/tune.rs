@@ -66,10 +66,9 @@ impl Scheduler<'_> {
         }
         let n_guesses = self.options.n_guesses(n_answers);
         let mut n_default_steps = 0.0;
-        for tokens in events.chunk_by(|a, b| a.token_of().is_some() && a.token_of() == b.token_of()) {
-            if tokens[0].token_of().is_some() {
-                n_default_steps += steps_by_default(tokens.len(), n_guesses, n_default) / n_answers as f64;
-            }
+        let of_one = events.chunk_by(|a, b| a.token_of() == b.token_of());
+        for tokens in of_one.filter(|events| events[0].token_of().is_some()) {
+            n_default_steps += steps_by_default(tokens.len(), n_guesses, n_default) / n_answers as f64;
         }
         let n_right = self.n_right().saturating_sub(n_right);
         let seconds = start.elapsed().as_secs_f64();

@@ -2,8 +2,8 @@
 
 use crate::backend::REWIND_TOKENS_MAX;
 
-/// The fewest guesses of a pass, how many there are before they grow by doubling, and the most: all can be taken back. Who asks allows fewer, eight
-/// unless it was measured that more are worth it here.
+/// The fewest guesses of a pass, how many there are before they grow by doubling, and the most: all can be taken back.
+/// Who asks allows fewer, eight unless it was measured that more are worth it here.
 const AHEAD: (usize, usize, usize) = (2, 8, REWIND_TOKENS_MAX);
 /// What guessed rows cost, as a share of a pass of one row: so much each, and so much more each behind the fourth, where
 /// arithmetic begins to count beside reading the weights.

@@ -349,10 +349,7 @@ impl Context {
     /// Returns the arm of the next window.
     fn next(&mut self, options: &BanditOptions, (seconds, lost): (f64, f64), may: &dyn Fn(usize) -> bool) -> usize {
         let chosen = if may(self.chosen) { self.chosen } else { 0 };
-        if self.default.is_none() {
-            return 0;
-        }
-        if self.between.is_some() || (chosen != 0 && self.n_since >= self.n_chosen(options)) {
+        if self.default.is_none() || self.between.is_some() || (chosen != 0 && self.n_since >= self.n_chosen(options)) {
             return 0;
         }
         // In order: a greater step is tried once the one before it is judged.

@@ -172,6 +172,11 @@ fn kept_and_saved(data: &Data<'_>, expected: &Answers, share: f32) -> Result<(f6
     Ok((quality / n / best.quality, 1.0 - cost / n / best.cost))
 }
 
+/// Each query's place in a drawn order.
+fn drawn_order(n: usize, seed: u64) -> Vec<usize> {
+    grouped_folds(&(0..n as u64).collect::<Vec<_>>(), n, seed)
+}
+
 /// What those expect who have learned nothing: each model alone is best, and chance.
 fn known_nothing(data: &Data<'_>, costs: &Rows, seed: u64) -> Result<Vec<(String, Answers)>> {
     let (models, n) = (&data.lesson.outcomes.models, data.parts.len());
@@ -184,9 +189,7 @@ fn known_nothing(data: &Data<'_>, costs: &Rows, seed: u64) -> Result<Vec<(String
         let is_chosen = |_: usize, model: usize| f32::from(model == always);
         tables.push(table(format!("always {}", model.name), &is_chosen)?);
     }
-    // Each query's place in a drawn order, another one for each model.
-    let all: Vec<u64> = (0..n as u64).collect();
-    let orders: Vec<Vec<usize>> = (0..models.len() as u64).map(|model| grouped_folds(&all, n, seed + model)).collect();
+    let orders: Vec<Vec<usize>> = (0..models.len() as u64).map(|model| drawn_order(n, seed + model)).collect();
     tables.push(table("random".to_owned(), &|i, model| orders[model][i] as f32 / n as f32)?);
     Ok(tables)
 }
@@ -203,7 +206,7 @@ impl RoutingArgs {
         let embeddings = outcomes.embeddings(app, &embedder)?;
         let n = outcomes.prompts.len();
         if self.null {
-            let order = grouped_folds(&(0..n as u64).collect::<Vec<_>>(), n, self.seed + 99);
+            let order = drawn_order(n, self.seed + 99);
             outcomes.qualities = order.iter().map(|&i| outcomes.qualities[i].clone()).collect();
         }
         if outcomes.n_groups() < self.folds {
