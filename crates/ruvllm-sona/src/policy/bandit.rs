@@ -12,7 +12,8 @@
 //!
 //! Trying is bounded as in conservative bandits (Wu et al. 2016, arXiv:1602.04282): a window of another arm begins only if
 //! what such windows have lost so far, and what this one may lose, stays under [`BanditOptions::loss_max`] of all time so
-//! far. Departing from them, what was gained is no credit for more trying: the bound holds for the losses alone. Beside an arm
+//! far. Departing from them, what one arm gained is no credit for trying another: the bound holds for the losses alone. Of one
+//! arm windows that cost less count against those that cost more, or noise alone would use the bound up. Beside an arm
 //! that is chosen already, what trying loses is counted from what that one costs, the default's windows between too.
 
 use std::collections::HashMap;
@@ -21,6 +22,10 @@ use std::collections::HashMap;
 const RATIO_MAX: f64 = 0.7;
 /// The share that earlier pairs keep when a new one comes, once an arm is chosen: what was true may change.
 const MEMORY: f64 = 0.9;
+/// Pairs of windows after which an arm that is surely dearer than the default is given up.
+const N_PAIRS_BAD: usize = 3;
+/// What counts of a window's gain against losses: less than all of it, or an interrupted default would pay for a bad arm.
+const CREDIT: f64 = 0.5;
 /// Contexts that are kept apart; more of them share the default.
 const N_CONTEXTS_MAX: usize = 4096;
 
@@ -170,6 +175,17 @@ struct Arm {
     resting: usize,
     /// How many the next time.
     rest: usize,
+    /// Seconds that trying it lost since it was last judged; below 0 they were gained.
+    lost: f64,
+}
+
+impl Arm {
+    /// Takes note of what trying it lost, or gained if that is negative, and returns by how much its losses grew.
+    fn lose(&mut self, seconds: f64) -> f64 {
+        let before = self.lost.max(0.0);
+        self.lost += if seconds < 0.0 { CREDIT * seconds } else { seconds };
+        self.lost.max(0.0) - before
+    }
 }
 
 /// Steps of one arm.
@@ -389,7 +405,8 @@ impl Context {
         if window.arm != 0 {
             let before = self.default.map_or(window.cost(), |default| default.cost());
             let is_chosen = window.arm == self.chosen;
-            let lost = if is_chosen { 0.0 } else { (window.seconds - share * before * window.tokens).max(0.0) };
+            let lost = window.seconds - share * before * window.tokens;
+            let lost = if is_chosen { 0.0 } else { self.arms[window.arm - 1].lose(lost) };
             self.is_fresh = false;
             self.n_since += usize::from(is_chosen);
             if !is_chosen || self.n_since >= self.n_chosen(options) {
@@ -411,8 +428,8 @@ impl Context {
         self.arms.iter_mut().for_each(|arm| arm.resting = arm.resting.saturating_sub(1));
         let Some((tried, before)) = self.between.take() else { return (0.0, None) };
         let is_chosen = tried.arm == self.chosen;
-        let lost = if is_chosen { 0.0 } else { (1.0 - share) * window.seconds };
         let arm = &mut self.arms[tried.arm - 1];
+        let lost = if is_chosen { 0.0 } else { arm.lose((1.0 - share) * window.seconds) };
         arm.pairs.add((tried.cost() / (0.5 * (before + after))).ln(), is_chosen);
         (lost, self.judge(options, tried.arm))
     }
@@ -433,6 +450,9 @@ impl Context {
             });
         }
         if pairs.n_seen < options.n_pairs_min {
+            if pairs.n_seen >= N_PAIRS_BAD && mean > error {
+                self.give_up(arm);
+            }
             return None;
         }
         // It has to beat what is chosen, not the default alone.
@@ -442,7 +462,7 @@ impl Context {
         };
         if mean + error < goal.min(own) || (mean + error < goal && mean < own + goal) {
             let last = self.chosen;
-            self.chosen = arm;
+            (self.chosen, self.arms[arm - 1].lost) = (arm, 0.0);
             if last != 0 {
                 self.give_up(last);
             }
@@ -459,7 +479,7 @@ impl Context {
         let arm = &mut self.arms[arm - 1];
         arm.resting = arm.rest;
         arm.rest = arm.rest.saturating_mul(2);
-        arm.pairs = Pairs::default();
+        (arm.pairs, arm.lost) = (Pairs::default(), 0.0);
     }
 }
 
