@@ -2,15 +2,18 @@
 
 use crate::backend::REWIND_TOKENS_MAX;
 
-/// The fewest guesses of a pass, how many there are before they grow by doubling, and the most: all can be taken back.
-/// Who asks allows fewer, eight unless it was measured that more are worth it here.
-const AHEAD: (usize, usize, usize) = (2, 8, REWIND_TOKENS_MAX);
+/// The fewest guesses of a pass, and the most: all can be taken back. Who asks allows fewer, eight unless it was measured
+/// that more are worth it here.
+const AHEAD: (usize, usize) = (2, REWIND_TOKENS_MAX);
 /// What guessed rows cost, as a share of a pass of one row: so much each, and so much more each behind the fourth, where
 /// arithmetic begins to count beside reading the weights.
 const ROW_COST: f32 = 0.1;
 const FAR_ROW_COST: f32 = 0.12;
 /// The weight of a pass in the running mean of what is gained.
 const WEIGHT: f32 = 0.25;
+/// The gain that a request begins with: its first wrong guesses are no reason to rest, since answers seldom begin as their
+/// prompt goes on.
+const CREDIT: f32 = 0.15;
 /// Passes without guesses after guesses did not pay: at first, and at most.
 const REST: (usize, usize) = (16, 512);
 
@@ -29,7 +32,7 @@ pub(super) struct Pace {
 impl Pace {
     /// Makes a pace for guesses of which each costs `guess_cost` passes of one row, beside its row.
     pub(super) fn new(guess_cost: f32) -> Pace {
-        Pace { guess_cost, n_ahead: 4, gain: 0.0, resting: 0, rest: REST.0 }
+        Pace { guess_cost, n_ahead: 4, gain: CREDIT, resting: 0, rest: REST.0 }
     }
 
     /// Returns how many tokens to guess in the pass at hand, if as many are allowed.
@@ -46,11 +49,9 @@ impl Pace {
         let cost = (ROW_COST + self.guess_cost) * n_guessed as f32 + FAR_ROW_COST * n_guessed.saturating_sub(4) as f32;
         let gain = n_right as f32 - cost;
         self.gain += WEIGHT * (gain - self.gain);
-        self.n_ahead = match n_right == n_guessed {
-            true if self.n_ahead < AHEAD.1 => self.n_ahead + 2,
-            true => (2 * self.n_ahead).min(AHEAD.2),
-            false => (n_right + 1).clamp(AHEAD.0, AHEAD.2),
-        };
+        // Where passes gained much of late, what was wrong is an exception: text goes on as it stood before.
+        let n_ahead = if n_right == n_guessed { 2 * self.n_ahead } else { (n_right + 1).max(self.gain as usize / 2) };
+        self.n_ahead = n_ahead.clamp(AHEAD.0, AHEAD.1);
         if self.gain < 0.0 {
             (self.resting, self.gain, self.n_ahead) = (self.rest, 0.0, AHEAD.0);
             self.rest = (2 * self.rest).min(REST.1);
@@ -74,10 +75,15 @@ mod tests {
                 n
             })
             .collect();
-        assert_eq!(ahead, [4, 6, 8, 16]);
-        pace.learn(16, 16);
+        assert_eq!(ahead, [4, 8, 16, 32]);
         assert_eq!(pace.n_ahead(), 32);
+        // What is wrong where much was right is soon forgotten, and not where it is wrong again and again.
         pace.learn(32, 3);
+        assert_eq!(pace.n_ahead(), 4);
+        (0..4).for_each(|_| pace.learn(32, 32));
+        pace.learn(32, 1);
+        assert_eq!(pace.n_ahead(), 6);
+        pace.learn(6, 0);
         assert_eq!(pace.n_ahead(), 4);
         // Of 5,000 passes in which every guess is wrong few have guesses.
         let mut n_guessed = 0;
