@@ -38,6 +38,7 @@ mod error;
 pub mod evaluate;
 pub mod fastgrnn;
 pub mod features;
+mod forest;
 mod knn;
 mod linear;
 mod math;

@@ -1,5 +1,8 @@
 //! Small dense arithmetic in a fixed order of summation, so that results repeat bit for bit.
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::RngCore;
+
 /// Partial sums of a dot product: they are independent, so the compiler may keep them in vector registers.
 const LANES: usize = 16;
 
@@ -24,6 +27,11 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         width /= 2;
     }
     lanes[0] + tail
+}
+
+/// A number from 0 to 1, 1 left out.
+pub(crate) fn unit(random: &mut ChaCha8Rng) -> f32 {
+    (random.next_u32() >> 8) as f32 / (1 << 24) as f32
 }
 
 /// `y += scale·x`.

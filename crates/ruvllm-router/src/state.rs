@@ -87,17 +87,38 @@ impl<'a> Reader<'a> {
 
     /// Returns a table of this shape, all values finite.
     pub(crate) fn table(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, RouterError> {
-        let missing = |error| invalid(format!("a saved state lacks the table {name}")).with_source(error);
-        let view = self.tensors.tensor(name).map_err(missing)?;
+        let view = self.view(name)?;
         if view.dtype() != Dtype::F32 || view.shape() != shape {
             let (dtype, found) = (view.dtype(), view.shape());
             return Err(invalid(format!("the table {name} is {dtype:?} {found:?}; F32 {shape:?} is needed")));
         }
-        let (numbers, _) = view.data().as_chunks::<4>();
-        let values: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-        match values.iter().position(|x| !x.is_finite()) {
-            Some(at) => Err(invalid(format!("value {at} of the table {name} is not finite"))),
-            None => Ok(values),
+        finite(name, &view)
+    }
+
+    /// Returns a table of any number of rows of `width` values, all finite.
+    pub(crate) fn rows(&self, name: &str, width: usize) -> Result<Vec<f32>, RouterError> {
+        let view = self.view(name)?;
+        match view.shape() {
+            [_, n] if *n == width && view.dtype() == Dtype::F32 => finite(name, &view),
+            shape => {
+                let dtype = view.dtype();
+                Err(invalid(format!("the table {name} is {dtype:?} {shape:?}; F32 [n, {width}] is needed")))
+            }
         }
+    }
+
+    fn view(&self, name: &str) -> Result<TensorView<'_>, RouterError> {
+        let missing = |error| invalid(format!("a saved state lacks the table {name}")).with_source(error);
+        self.tensors.tensor(name).map_err(missing)
+    }
+}
+
+/// Returns the values of a table, all finite.
+fn finite(name: &str, view: &TensorView) -> Result<Vec<f32>, RouterError> {
+    let (numbers, _) = view.data().as_chunks::<4>();
+    let values: Vec<f32> = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    match values.iter().position(|x| !x.is_finite()) {
+        Some(at) => Err(invalid(format!("value {at} of the table {name} is not finite"))),
+        None => Ok(values),
     }
 }

@@ -1,4 +1,4 @@
-//! A committee of networks over one scaling: what is trained, saved and asked.
+//! A committee of networks and forests over one scaling: what is trained, saved and asked.
 
 use std::ops::ControlFlow;
 
@@ -9,6 +9,7 @@ use super::train::{self, Fold, Outcome, Progress, TrainOptions};
 use crate::error::{RouterError, RouterErrorKind, data, invalid, shape};
 use crate::evaluate::{grouped_folds, temperature_of};
 use crate::features::N_FEATURES;
+use crate::forest::Forest;
 use crate::math::{argmax, sigmoid, softmax};
 use crate::rows::{Rows, Scaler};
 use crate::state::{Reader, Writer};
@@ -45,14 +46,21 @@ pub struct Selector {
     bases: Vec<f32>,
     /// What the distance of each model's logits from there is divided by.
     temperatures: Vec<f32>,
-    /// The parameters of every member.
+    /// The parameters of every member's network.
     members: Vec<Vec<f32>>,
+    /// The forests of the members, and how much of each model's quality is theirs.
+    forests: Vec<Forest>,
+    shares: Vec<f32>,
 }
 
 /// The spread that features and values of embeddings have after scaling: the penalty on their weights is the same, so
 /// this says how much each is trusted.
 const FEATURE_SPREAD: f32 = 0.5;
 const EMBEDDING_SPREAD: f32 = 0.35;
+
+/// Shares of a forest that are weighed against each other, and how close to 0 and 1 an expectation is taken for certain.
+const SHARES: [f32; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
+const UNSURE: f32 = 0.01;
 
 const KIND: &str = "selector";
 const N_MODELS_MAX: usize = 256;
@@ -61,6 +69,25 @@ const N_QUERY_MAX: usize = 1 << 14;
 /// How wide a value of a query is spread after scaling.
 fn spread_of(i: usize) -> f32 {
     if i < N_FEATURES { FEATURE_SPREAD } else { EMBEDDING_SPREAD }
+}
+
+/// Returns the quality that a network's logit stands for, by a model's base and temperature.
+fn calibrated(logit: f32, (base, temperature): (f32, f32)) -> f32 {
+    sigmoid(base + (logit - base) / temperature)
+}
+
+/// Returns how much of a quality is the forest's: of some shares the one of the least loss, where a case is what the
+/// network and the forest expected of what they had not seen, and what it was.
+fn share_of(cases: &[[f32; 3]]) -> f32 {
+    let loss = |share: f32| -> f64 {
+        let of_one = |&[network, forest, quality]: &[f32; 3]| {
+            let expected = (network + share * (forest - network)).clamp(UNSURE, 1.0 - UNSURE);
+            f64::from(-quality * expected.ln() - (1.0 - quality) * (1.0 - expected).ln())
+        };
+        cases.iter().map(of_one).sum()
+    };
+    let losses = SHARES.map(|share| (share, loss(share)));
+    losses.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0.0, |(share, _)| share)
 }
 
 impl Selector {
@@ -93,7 +120,9 @@ impl Selector {
         let groups: Vec<u64> = outcomes.iter().map(|outcome| outcome.group).collect();
         let folds = grouped_folds(&groups, options.n_members, options.seed);
         let mut logits = Rows::zeros(outcomes.len(), models.len());
-        let mut members = Vec::with_capacity(options.n_members);
+        let mut expected = Rows::zeros(outcomes.len(), models.len());
+        let (mut members, mut forests) = (Vec::with_capacity(options.n_members), Vec::new());
+        let targets: Vec<&[Option<f32>]> = outcomes.iter().map(|outcome| &outcome.qualities[..]).collect();
         for member in 0..options.n_members {
             let (left_out, learned) = (0..outcomes.len()).partition(|&i| folds[i] == member);
             let fold = Fold { queries: &queries, outcomes, learned, left_out };
@@ -104,6 +133,12 @@ impl Selector {
                 logits.row_mut(i).copy_from_slice(&pass.logits[..models.len()]);
             }
             members.push(parameters);
+            if options.n_trees > 0 {
+                let seed = options.seed.wrapping_add((member * options.n_trees) as u64);
+                let forest = Forest::grow(&queries, &targets, &fold.learned, options.n_trees, seed);
+                fold.left_out.iter().for_each(|&i| forest.add(queries.row(i), 1.0, expected.row_mut(i)));
+                forests.push(forest);
+            }
         }
         let base = |model: usize| train::logit_of_mean(outcomes.iter().filter_map(|outcome| outcome.qualities[model]));
         let bases: Vec<f32> = (0..models.len()).map(base).collect();
@@ -112,9 +147,17 @@ impl Selector {
             let pairs: Vec<(f32, f32)> = known.map(|(i, quality)| (logits.row(i)[model], quality)).collect();
             temperature_of(&pairs, bases[model])
         };
-        let temperatures = (0..models.len()).map(temperature).collect();
+        let temperatures: Vec<f32> = (0..models.len()).map(temperature).collect();
+        let share = |model: usize| {
+            let known = outcomes.iter().enumerate().filter_map(|(i, outcome)| Some((i, outcome.qualities[model]?)));
+            let scale = (bases[model], temperatures[model]);
+            let cases =
+                known.map(|(i, quality)| [calibrated(logits.row(i)[model], scale), expected.row(i)[model], quality]);
+            share_of(&cases.collect::<Vec<_>>())
+        };
+        let shares = if forests.is_empty() { vec![0.0; models.len()] } else { (0..models.len()).map(share).collect() };
         let models = models.iter().map(|&name| name.to_owned()).collect();
-        Ok(Selector { models, network, scaler, bases, temperatures, members })
+        Ok(Selector { models, network, scaler, bases, temperatures, members, forests, shares })
     }
 
     /// Returns the names of the models, in the order of the qualities.
@@ -130,7 +173,8 @@ impl Selector {
     /// Returns the number of values that were learned, and how many of them are not zero.
     pub fn n_parameters(&self) -> (usize, usize) {
         let all = self.members.iter().flatten();
-        (all.clone().count(), all.filter(|&&x| x != 0.0).count())
+        let of_forests: usize = self.forests.iter().map(Forest::n_parameters).sum();
+        (all.clone().count() + of_forests, all.filter(|&&x| x != 0.0).count() + of_forests)
     }
 
     /// Returns what is expected of a query: its features, then its embedding.
@@ -149,10 +193,15 @@ impl Selector {
         for parameters in &self.members {
             self.network.forward(parameters, &x, &mut pass);
             logits.iter_mut().zip(&pass.logits).for_each(|(sum, logit)| *sum += share * logit);
-            let scales = self.bases.iter().zip(&self.temperatures);
-            for ((quality, logit), (base, temperature)) in qualities.iter_mut().zip(&pass.logits).zip(scales) {
-                *quality += share * sigmoid(base + (logit - base) / temperature);
+            let scales = self.bases.iter().copied().zip(self.temperatures.iter().copied());
+            for ((quality, &logit), scale) in qualities.iter_mut().zip(&pass.logits).zip(scales) {
+                *quality += share * calibrated(logit, scale);
             }
+        }
+        let mut expected = vec![0.0; self.models.len()];
+        self.forests.iter().for_each(|forest| forest.add(&x, share, &mut expected));
+        for ((quality, expected), share) in qualities.iter_mut().zip(expected).zip(&self.shares) {
+            *quality += share * (expected - *quality);
         }
         let at = self.network.buckets();
         let mut buckets = [0.0; CONTEXT_BUCKETS.len()];
@@ -178,10 +227,14 @@ impl Selector {
         for (member, parameters) in self.members.iter().enumerate() {
             writer.table(&format!("member.{member}"), &[parameters.len()], parameters);
         }
+        for (member, forest) in self.forests.iter().enumerate() {
+            forest.write(&mut writer, &format!("forest.{member}"));
+        }
+        writer.table("shares", &[self.models.len()], &self.shares);
         let cell = &self.network.cell;
         writer.finish(&json!({
             "kind": KIND, "version": 1, "models": self.models, "n_query": n_query, "n_hidden": cell.n_hidden,
-            "rank": cell.rank_w.max(cell.rank_u), "n_members": self.members.len(),
+            "rank": cell.rank_w.max(cell.rank_u), "n_members": self.members.len(), "n_forests": self.forests.len(),
         }))
     }
 
@@ -208,6 +261,15 @@ impl Selector {
         let n_members = reader.number("n_members", 1, 1024)?;
         let member = |i: usize| reader.table(&format!("member.{i}"), &[network.n_parameters()]);
         let members = (0..n_members).map(member).collect::<Result<_, _>>()?;
-        Ok(Selector { models, network, scaler, bases, temperatures, members })
+        // Those that were trained before there were forests have none.
+        let has_forests = !reader.about()["n_forests"].is_null();
+        let n_forests = if has_forests { reader.number("n_forests", 0, n_members)? } else { 0 };
+        let forest = |i: usize| Forest::read(&reader, &format!("forest.{i}"), n_query, models.len());
+        let forests: Vec<Forest> = (0..n_forests).map(forest).collect::<Result<_, _>>()?;
+        let shares = if has_forests { reader.table("shares", &[models.len()])? } else { vec![0.0; models.len()] };
+        if shares.iter().any(|share| !(0.0..=1.0).contains(share)) {
+            return Err(invalid("a saved selector has a share that is not 0 to 1"));
+        }
+        Ok(Selector { models, network, scaler, bases, temperatures, members, forests, shares })
     }
 }

@@ -7,7 +7,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::network::{Network, Pass, TEMPERATURE_MAX, context_bucket};
 use crate::error::{RouterError, RouterErrorKind, data, shape, value};
-use crate::math::dot;
+use crate::math::{dot, unit};
 
 /// What is known of one answered query.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +46,8 @@ pub struct TrainOptions {
     pub keep: f32,
     /// Members of the committee, at least 2; each leaves out its part of the groups.
     pub n_members: usize,
+    /// Trees of each member's forest; none if 0.
+    pub n_trees: usize,
     /// The most passes over the outcomes.
     pub n_epochs: usize,
     /// Outcomes a step.
@@ -61,13 +63,14 @@ pub struct TrainOptions {
 }
 
 impl Default for TrainOptions {
-    /// What did best in the measurements of decision record 29.
+    /// What did best in the measurements of decision records 29 and 38.
     fn default() -> TrainOptions {
         TrainOptions {
             n_hidden: 16,
             rank: 8,
             keep: 0.5,
             n_members: 4,
+            n_trees: 64,
             n_epochs: 24,
             batch: 32,
             rate: 2e-3,
@@ -186,11 +189,6 @@ fn start_biases(network: &Network, parameters: &mut [f32], outcomes: &[&Outcome]
 pub(super) fn logit_of_mean(values: impl Iterator<Item = f32>) -> f32 {
     let (sum, n) = values.fold((0.5f64, 1.0f64), |(sum, n), x| (sum + f64::from(x), n + 1.0));
     (sum / (n - sum)).ln() as f32
-}
-
-/// A number from 0 to 1, 1 left out.
-fn unit(random: &mut ChaCha8Rng) -> f32 {
-    (random.next_u32() >> 8) as f32 / (1 << 24) as f32
 }
 
 /// Puts values in random order (Fisher and Yates).
