@@ -171,7 +171,19 @@ impl SetArgs {
                 .then_some("a policy of kind batch is {\"prefill_tokens\": 64}, at least 1"),
             _ => Some("a server reads policies of the kinds kv, speculation, batch and router; set one of those"),
         };
-        if let Some(line) = wrong {
+        // What nobody would read is not kept.
+        let is_of_tenants = self.kind == PolicyKind::Router;
+        let is_of_workloads = matches!(self.kind, PolicyKind::Speculation | PolicyKind::Kv);
+        let unread = match (&self.tenant, self.context.as_str()) {
+            (Some(_), _) if !is_of_tenants => {
+                Some("steps are shared by all tenants: only a policy of kind router has --tenant")
+            }
+            (_, context) if !context.is_empty() && !is_of_workloads => {
+                Some("only policies of the kinds speculation and kv have a --context")
+            }
+            _ => None,
+        };
+        if let Some(line) = wrong.or(unread) {
             return Err(Error::usage(line));
         }
         let policy = NewPolicy::new(self.kind, &self.context, &self.value).map_err(failed)?;

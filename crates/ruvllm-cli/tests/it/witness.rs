@@ -198,6 +198,13 @@ fn policies_are_set_listed_and_taken_back() {
         let line = error_line(&bench.run(["policy", "set", &log, kind, value]), 2);
         assert!(line.contains(part), "{line}");
     }
+    // What no server would read is not kept.
+    let kv = ["policy", "set", &log, "kv", "\"q8\"", "--tenant", "acme"];
+    let batch = ["policy", "set", &log, "batch", "{\"prefill_tokens\":64}", "--context", "alone"];
+    for (command, part) in [(kv, "only a policy of kind router"), (batch, "speculation and kv")] {
+        let line = error_line(&bench.run(command), 2);
+        assert!(line.contains(part), "{line}");
+    }
     of(&["retire", &version.to_string()]);
     assert!(operator(&of(&["list"])).is_empty());
     let line = error_line(&bench.run(["policy", "retire", &log, &version.to_string()]), 1);
