@@ -73,7 +73,7 @@ impl EmbedArgs {
     }
 
     fn embed(&self, engine: &mut Engine, text: &str) -> Result<Embedded> {
-        let tokens = engine.tokenizer()?.encode(text, EncodeOptions { add_special: true, parse_special: false })?;
+        let tokens = engine.tokenizer()?.encode(text, EncodeOptions::EMBEDDED)?;
         let pooling = self.pooling.map(|way| match way {
             PoolingWay::Mean => Pooling::Mean,
             PoolingWay::Cls => Pooling::Cls,

@@ -86,7 +86,7 @@ impl Embedder for ServiceEmbedder {
 
 /// Returns the tokens of a text, at most `n_max`: what closes a text (an encoder's last token) stays.
 fn encode(tokenizer: &Tokenizer, text: &str, n_max: usize) -> Result<Vec<u32>, EngineError> {
-    let mut tokens = tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false })?;
+    let mut tokens = tokenizer.encode(text, EncodeOptions::EMBEDDED)?;
     if tokens.len() > n_max {
         let last = tokens.last().copied();
         tokens.truncate(n_max - 1);

@@ -44,6 +44,11 @@ pub struct EncodeOptions {
     pub parse_special: bool,
 }
 
+impl EncodeOptions {
+    /// A text to embed: all of it is the caller's, and `[SEP]` in it is a token, as for sentence-transformers and llama.cpp.
+    pub const EMBEDDED: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
+}
+
 /// How to decode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeOptions {

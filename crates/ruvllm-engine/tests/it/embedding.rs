@@ -11,8 +11,7 @@ fn open(path: &std::path::Path) -> Engine {
 }
 
 fn encode(engine: &Engine, text: &str) -> Vec<u32> {
-    let options = EncodeOptions { add_special: true, parse_special: false };
-    engine.tokenizer().expect("it has one").encode(text, options).expect("text")
+    engine.tokenizer().expect("it has one").encode(text, EncodeOptions::EMBEDDED).expect("text")
 }
 
 const TEXTS: [&str; 6] = [

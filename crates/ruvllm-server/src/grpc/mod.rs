@@ -83,8 +83,10 @@ impl Ruvllm for Api {
             let _place = call.tenant.enter()?;
             let text = call.model.service.text().clone();
             let encode = move || {
-                let options = EncodeOptions { add_special: true, parse_special: false };
-                texts.iter().map(|line| Ok(text.tokenizer().encode(line, options)?)).collect::<Result<Vec<_>, _>>()
+                texts
+                    .iter()
+                    .map(|line| Ok(text.tokenizer().encode(line, EncodeOptions::EMBEDDED)?))
+                    .collect::<Result<Vec<_>, _>>()
             };
             let inputs = offload(encode).await?;
             let n_tokens = inputs.iter().map(Vec::len).sum::<usize>() as u32;

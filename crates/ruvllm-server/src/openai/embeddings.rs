@@ -47,10 +47,8 @@ pub(super) fn answer(call: Call) -> Answer {
         }
         let _place = call.tenant.enter()?;
         let (text, input) = (service.text().clone(), call.given.get("input").cloned().unwrap_or_default());
-        let encode = move || {
-            let options = EncodeOptions { add_special: true, parse_special: false };
-            read_input(&input, |text_of| Ok(text.tokenizer().encode(text_of, options)?))
-        };
+        let encode =
+            move || read_input(&input, |text_of| Ok(text.tokenizer().encode(text_of, EncodeOptions::EMBEDDED)?));
         let inputs = offload(encode).await?;
         let n_tokens: usize = inputs.iter().map(Vec::len).sum();
         let is_base64 = call.given.text("encoding_format") == Some("base64");
