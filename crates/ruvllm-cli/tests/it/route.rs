@@ -113,6 +113,23 @@ fn models_answer_tasks_that_are_checked() {
     assert!(line.contains("there is no router in"), "{line}");
 }
 
+/// What SmolLM2, Gemma 3 and Qwen2.5-Coder answered to tasks of `more_route_tasks.py` (see docs/src/routing.md); the prompts
+/// of the second file are not in the first.
+#[test]
+fn a_third_of_the_compute_of_three_real_models_is_saved() {
+    let bench = Bench::new();
+    let file = |name: &str| format!("{}/testdata/{name}", env!("CARGO_MANIFEST_DIR"));
+    let (learned, held_out) = (file("route-outcomes.jsonl"), file("route-held-out.jsonl"));
+    let router = bench.path("router").to_string_lossy().into_owned();
+    let keep = ["--keep", "1", "--groups", "prompt", "--router", &router, "--json"];
+    bench.json([&["route", "train", "--outcomes", &learned][..], &keep].concat());
+    let told = bench.json(["route", "eval", "--outcomes", &held_out, "--router", &router, "--json"]);
+    let of = |key: &str| told["router"][key].as_f64().expect("a share");
+    assert!(of("quality_of_best") >= 0.98 && of("saved_of_best") >= 0.3, "{told}");
+    let errors = told["calibration_error"].as_object().expect("one each model");
+    assert!(errors.len() == 3 && errors.values().all(|error| error.as_f64() < Some(0.05)), "{told}");
+}
+
 #[test]
 fn a_server_chooses_for_requests_of_the_model_auto() {
     let bench = Bench::new();
