@@ -206,7 +206,7 @@ impl Grower<'_> {
             return None;
         }
         let n_in = self.features.len();
-        let mut n_left = (LOOKED_AT * n_in as f32).ceil() as usize;
+        let mut n_to_look = (LOOKED_AT * n_in as f32).ceil() as usize;
         let (mut best, mut most, mut left) = (None, f32::NEG_INFINITY, Sums::default());
         for i in 0..n_in {
             self.features.swap(i, i + (random.next_u64() % (n_in - i) as u64) as usize);
@@ -230,8 +230,8 @@ impl Grower<'_> {
             if n_below >= N_LEAF_MIN && rows.len() - n_below >= N_LEAF_MIN && explained > most {
                 (best, most) = (Some((feature, threshold)), explained);
             }
-            n_left -= 1;
-            if n_left == 0 {
+            n_to_look -= 1;
+            if n_to_look == 0 {
                 break;
             }
         }

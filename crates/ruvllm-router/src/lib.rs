@@ -2,7 +2,7 @@
 //!
 //! A query becomes a vector: [`features`] tells 128 numbers of its text, an [`Embedder`] (somebody with a model, above
 //! this crate) the rest. From vectors come decisions: a [`Selector`] expects the quality of each model's answer, and
-//! the settings to ask with, by a FastGRNN trained on outcomes ([`mod@fastgrnn`]); [`choose`] weighs quality and cost;
+//! the settings to ask with, by a FastGRNN ([`mod@fastgrnn`]) and trees trained on outcomes; [`choose`] weighs quality and cost;
 //! [`routes`] finds the named route that a query belongs to, by examples; [`roles`] finds the role, of thirteen, that
 //! should take a task. [`evaluate`] tells how good all of that is, beside [`Logistic`] regression and nearest
 //! [`Neighbours`].

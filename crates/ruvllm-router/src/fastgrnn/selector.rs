@@ -142,17 +142,18 @@ impl Selector {
         }
         let base = |model: usize| train::logit_of_mean(outcomes.iter().filter_map(|outcome| outcome.qualities[model]));
         let bases: Vec<f32> = (0..models.len()).map(base).collect();
+        let known = |model: usize| {
+            outcomes.iter().enumerate().filter_map(move |(i, outcome)| Some((i, outcome.qualities[model]?)))
+        };
         let temperature = |model: usize| {
-            let known = outcomes.iter().enumerate().filter_map(|(i, outcome)| Some((i, outcome.qualities[model]?)));
-            let pairs: Vec<(f32, f32)> = known.map(|(i, quality)| (logits.row(i)[model], quality)).collect();
+            let pairs: Vec<(f32, f32)> = known(model).map(|(i, quality)| (logits.row(i)[model], quality)).collect();
             temperature_of(&pairs, bases[model])
         };
         let temperatures: Vec<f32> = (0..models.len()).map(temperature).collect();
         let share = |model: usize| {
-            let known = outcomes.iter().enumerate().filter_map(|(i, outcome)| Some((i, outcome.qualities[model]?)));
             let scale = (bases[model], temperatures[model]);
-            let cases =
-                known.map(|(i, quality)| [calibrated(logits.row(i)[model], scale), expected.row(i)[model], quality]);
+            let cases = known(model)
+                .map(|(i, quality)| [calibrated(logits.row(i)[model], scale), expected.row(i)[model], quality]);
             share_of(&cases.collect::<Vec<_>>())
         };
         let shares = if forests.is_empty() { vec![0.0; models.len()] } else { (0..models.len()).map(share).collect() };
