@@ -12,7 +12,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, 
 use axum::routing::{MethodFilter, on};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
+use ruvllm_engine::learning::Consolidate;
 use ruvllm_engine::{AdapterSet, EmbedderName, Engine, ModelRouter};
+use ruvllm_sona::now_ms;
+use ruvllm_sona::policy::{PolicyKind, PolicyStore as _, Wanted};
 use ruvllm_sona::witness::Event;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -255,14 +258,22 @@ impl Server {
             }
             let server = Arc::clone(self);
             tokio::task::spawn_blocking(move || {
+                /// Returns what records call a tenant.
+                fn named(tenant: &str) -> &str {
+                    learning::key_of(tenant).unwrap_or(crate::witness::NOBODY)
+                }
+                let how = |tenant: &str| {
+                    let wanted = Wanted::new(PolicyKind::Ewc, "").of_tenant(named(tenant));
+                    let policy = server.witness.as_ref()?.policies.best(&wanted, now_ms())?;
+                    policy.read::<Consolidate>().ok().filter(Consolidate::is_sound)
+                };
                 let tell = |tenant: &str, what: &str| {
                     let event = Event::Learning { what: what.to_owned() };
-                    let name = learning::key_of(tenant).unwrap_or(crate::witness::NOBODY);
                     if let Some(witness) = &server.witness {
-                        witness.log.record(name, event.clone());
+                        witness.log.record(named(tenant), event.clone());
                     }
                 };
-                model.learning.iter().for_each(|learning| learning.keep_up(&model.name, &tell));
+                model.learning.iter().for_each(|learning| learning.keep_up(&model.name, &how, &tell));
             });
         }
     }

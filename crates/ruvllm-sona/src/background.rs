@@ -12,12 +12,16 @@
 
 use std::time::{Duration, Instant};
 
+use ruvllm_lora::micro::BASE_RANK_MAX;
+use serde::{Deserialize, Serialize};
+
 use crate::bank::{Distill, ReasoningBank};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::history::History;
 
-/// How MicroLoRA is merged into the base.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// How MicroLoRA is merged into the base. As JSON an object of these fields; what is left out is as by default.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Consolidate {
     /// The base's rank, 1 to [`BASE_RANK_MAX`](ruvllm_lora::micro::BASE_RANK_MAX); it stays what it was at first.
     pub rank: usize,
@@ -39,12 +43,19 @@ impl Default for Consolidate {
 }
 
 impl Consolidate {
-    pub(crate) fn check(&self) -> Result<(), SonaError> {
-        let Consolidate { share, keep, newest, strength, .. } = *self;
+    /// Returns whether every value is within its bounds.
+    pub fn is_sound(&self) -> bool {
+        let Consolidate { rank, share, keep, newest, strength } = *self;
         let is_share = |x: f32| x > 0.0 && x <= 1.0;
-        if is_share(share) && is_share(newest) && (0.0..=1.0).contains(&keep) && (0.0..=1e9).contains(&strength) {
+        let is_held = (0.0..=1.0).contains(&keep) && (0.0..=1e9).contains(&strength);
+        (1..=BASE_RANK_MAX).contains(&rank) && is_share(share) && is_share(newest) && is_held
+    }
+
+    pub(crate) fn check(&self) -> Result<(), SonaError> {
+        if self.is_sound() {
             return Ok(());
         }
+        let Consolidate { share, keep, newest, strength, .. } = *self;
         let line =
             format!("a share of {share}, {keep} kept, {newest} of the newest, held with {strength}; use the defaults");
         Err(SonaError::new(SonaErrorKind::Value, line))
@@ -103,6 +114,8 @@ pub struct BackgroundReport {
 #[derive(Clone, Debug)]
 pub struct Background {
     options: BackgroundOptions,
+    /// How MicroLoRA is merged instead, if somebody said so.
+    said: Option<Consolidate>,
     last: Instant,
     /// Tokens and patterns when it last ran.
     n_tokens: u64,
@@ -112,7 +125,12 @@ pub struct Background {
 impl Background {
     /// Begins to wait.
     pub fn new(options: BackgroundOptions, history: &History) -> Background {
-        Background { options, last: Instant::now(), n_tokens: history.learned().n_tokens(), n_patterns: 0 }
+        Background { options, said: None, last: Instant::now(), n_tokens: history.learned().n_tokens(), n_patterns: 0 }
+    }
+
+    /// Says how MicroLoRA is merged from now on; `None` for what the options say. Where they merge nothing, nothing is.
+    pub fn consolidate_by(&mut self, how: Option<Consolidate>) {
+        self.said = how;
     }
 
     /// Returns whether there is work.
@@ -131,7 +149,8 @@ impl Background {
         let start = Instant::now();
         let mut report = BackgroundReport::default();
         let n_tokens = history.learned().n_tokens();
-        let how = self.options.consolidate.filter(|_| history.learned().micro().is_some() && n_tokens != self.n_tokens);
+        let how = self.options.consolidate.map(|how| self.said.unwrap_or(how));
+        let how = how.filter(|_| history.learned().micro().is_some() && n_tokens != self.n_tokens);
         if let Some(how) = how {
             history.consolidate(how)?;
             report.is_consolidated = true;

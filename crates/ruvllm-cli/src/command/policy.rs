@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_engine::KvPolicy;
+use ruvllm_engine::learning::Consolidate;
 use ruvllm_engine::optimise::{Batch, Guesses};
 use ruvllm_router::Weighing;
 use ruvllm_server::policy_json;
@@ -58,7 +59,7 @@ struct ListArgs {
 struct SetArgs {
     #[command(flatten)]
     store: StoreArgs,
-    /// What it is about: kv, speculation, batch or router
+    /// What it is about: kv, speculation, batch, router or ewc
     #[arg(value_name = "KIND")]
     kind: PolicyKind,
     /// What is to be done, as JSON: "tiered", {"guessed_rows": 24, "guesses_max": 24}, {"prefill_tokens": 64}, or
@@ -169,14 +170,18 @@ impl SetArgs {
             PolicyKind::Batch => serde_json::from_value::<Batch>(self.value.clone())
                 .is_err()
                 .then_some("a policy of kind batch is {\"prefill_tokens\": 64}, at least 1"),
-            _ => Some("a server reads policies of the kinds kv, speculation, batch and router; set one of those"),
+            PolicyKind::Ewc => serde_json::from_value::<Consolidate>(self.value.clone())
+                .ok()
+                .is_none_or(|how| !how.is_sound())
+                .then_some("a policy of kind ewc is {\"strength\": 1, \"newest\": 0.5, \"share\": 0.5, \"keep\": 1} or some of that"),
+            _ => Some("a server reads policies of the kinds kv, speculation, batch, router and ewc; set one of those"),
         };
         // What nobody would read is not kept.
-        let is_of_tenants = self.kind == PolicyKind::Router;
+        let is_of_tenants = matches!(self.kind, PolicyKind::Router | PolicyKind::Ewc);
         let is_of_workloads = matches!(self.kind, PolicyKind::Speculation | PolicyKind::Kv);
         let unread = match (&self.tenant, self.context.as_str()) {
             (Some(_), _) if !is_of_tenants => {
-                Some("steps are shared by all tenants: only a policy of kind router has --tenant")
+                Some("steps are shared by all tenants: only policies of the kinds router and ewc have --tenant")
             }
             (_, context) if !context.is_empty() && !is_of_workloads => {
                 Some("only policies of the kinds speculation and kv have a --context")

@@ -193,7 +193,8 @@ fn policies_are_set_listed_and_taken_back() {
         ("router", "{}", "within"),
         ("router", "{\"price\":-1}", "within"),
         ("batch", "{\"prefill_tokens\":0}", "at least 1"),
-        ("ewc", "1", "kv, speculation, batch and router"),
+        ("ewc", "{\"strength\":-1}", "\"strength\": 1"),
+        ("pattern", "1", "kv, speculation, batch, router and ewc"),
     ] {
         let line = error_line(&bench.run(["policy", "set", &log, kind, value]), 2);
         assert!(line.contains(part), "{line}");
@@ -201,7 +202,7 @@ fn policies_are_set_listed_and_taken_back() {
     // What no server would read is not kept.
     let kv = ["policy", "set", &log, "kv", "\"q8\"", "--tenant", "acme"];
     let batch = ["policy", "set", &log, "batch", "{\"prefill_tokens\":64}", "--context", "alone"];
-    for (command, part) in [(kv, "only a policy of kind router"), (batch, "speculation and kv")] {
+    for (command, part) in [(kv, "only policies of the kinds router and ewc"), (batch, "speculation and kv")] {
         let line = error_line(&bench.run(command), 2);
         assert!(line.contains(part), "{line}");
     }

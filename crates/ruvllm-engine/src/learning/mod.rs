@@ -32,7 +32,7 @@ pub use course::{Course, CourseOptions, Rows, Shown, WindowOptions};
 pub use kept::STORE_FILE;
 pub use log::{TenantLog, look, tenants};
 pub use reading::{Passes, ReadSums, Watch, Work};
-pub use ruvllm_sona::background::BackgroundOptions;
+pub use ruvllm_sona::background::{BackgroundOptions, Consolidate};
 pub use ruvllm_sona::episodes::Verdict;
 pub use ruvllm_sona::history::{Generation, Item, Passage};
 pub use ruvllm_sona::memory::MemoryOptions;

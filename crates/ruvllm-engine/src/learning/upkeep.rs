@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use ruvllm_sona::background::{Background, BackgroundOptions};
+use ruvllm_sona::background::{Background, BackgroundOptions, Consolidate};
 use ruvllm_sona::history::{self, History, Item, Passage};
 use ruvllm_sona::publish::{Change, Judgement, Paired, PublicationGate};
 use ruvllm_sona::{Learned, SonaError};
@@ -134,6 +134,13 @@ impl Tenant {
             done.extend(judged);
         }
         Ok(done)
+    }
+
+    /// Says how the background loop merges from now on, as a policy has it; `None` for what the options say.
+    pub fn consolidate_by(&self, how: Option<Consolidate>) {
+        if let Some((_, Some(Upkeep { background: Some(background), .. }))) = self.mind().kept() {
+            background.consolidate_by(how);
+        }
     }
 
     fn consolidate_if_due(&self) -> Result<bool, EngineError> {

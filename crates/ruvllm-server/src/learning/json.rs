@@ -36,7 +36,9 @@ pub fn item_json((id, unix_ms, item): &(u64, u64, Item)) -> Value {
         Item::Configured(LearnOptions { memory, micro, .. }) => {
             json!({ "kind": "configured", "memory": memory.is_some(), "micro": micro.is_some() })
         }
-        Item::Consolidated(how) => json!({ "kind": "consolidated", "rank": how.rank, "share": how.share }),
+        Item::Consolidated(how) => {
+            json!({ "kind": "consolidated", "rank": how.rank, "share": how.share, "strength": how.strength })
+        }
         Item::Adopted { sources, .. } => json!({ "kind": "adopted", "sources": sources.len() }),
         Item::Discarded { why, figures: of } => json!({ "kind": "discarded", "why": why, "figures": figures(of) }),
         Item::Held { passage } => {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ruvllm_engine::learning::{self, Learning, Upkept};
+use ruvllm_engine::learning::{self, Consolidate, Learning, Upkept};
 use ruvllm_engine::{EngineError, Learner, Service};
 use serde_json::Value;
 
@@ -92,8 +92,9 @@ impl OfModel {
     }
 
     /// Does what is due for those who have taught, if nobody is at it: the background loop, and the question whether what was learned is
-    /// good. What the model has to read for that waits while anybody else needs it. Not for threads that others wait for.
-    pub(crate) fn keep_up(&self, model: &str, tell: &dyn Fn(&str, &str)) {
+    /// good. What the model has to read for that waits while anybody else needs it. `how` says how a tenant's is merged, if a policy
+    /// does. Not for threads that others wait for.
+    pub(crate) fn keep_up(&self, model: &str, how: &dyn Fn(&str) -> Option<Consolidate>, tell: &dyn Fn(&str, &str)) {
         if self.is_kept_up.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -111,6 +112,7 @@ impl OfModel {
                 std::thread::sleep(LOOK_AGAIN);
             };
             let name = tenant.name();
+            tenant.consolidate_by(how(name));
             match tenant.keep_up(&mut service, &mut watch) {
                 Ok(done) => done.iter().for_each(|upkept| told(model, name, upkept, tell)),
                 Err(error) if of_watch.is_stopping() => tracing::debug!(model, tenant = name, %error, "not judged"),

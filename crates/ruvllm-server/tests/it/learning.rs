@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
-use ruvllm_server::{KeyOptions, ServerOptions};
+use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions, open_store};
+use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies};
 use serde_json::{Value, json};
 
 use crate::client::{Bench, options};
@@ -150,6 +151,15 @@ fn what_the_gate_is_sure_of_is_published_and_the_rest_is_taken_back() {
         ..UpkeepOptions::default()
     };
     options.learning = options.learning.map(|learning| LearningOptions { upkeep: Some(upkeep), ..learning });
+    // An operator's word on how much of what MicroLoRA learned is held.
+    let witness = WitnessOptions { folder: folder.path().join("log"), ..WitnessOptions::default() };
+    {
+        let store = open_store(&witness).expect("a store");
+        let policies = StoredPolicies::open(store, PolicyLimits::default()).expect("policies");
+        let said = NewPolicy::new(PolicyKind::Ewc, "", &json!({ "strength": 7 })).expect("JSON").by_operator();
+        policies.put(said, 1).expect("room");
+    }
+    options.witness = Some(witness);
     let bench = Bench::tiny(options);
     // Prompts of one kind: what is learned of most says what the others are.
     for i in 0..50 {
@@ -160,12 +170,15 @@ fn what_the_gate_is_sure_of_is_published_and_the_rest_is_taken_back() {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let status = bench.get("/v1/learning").ok();
-        let kinds = status["items"].as_array().expect("items").iter().map(|item| &item["kind"]);
-        if status["generation"] != 0 {
+        let items = status["items"].as_array().expect("items").iter();
+        let kinds = items.clone().map(|item| &item["kind"]);
+        let merged: Vec<_> = items.filter(|item| item["kind"] == "consolidated").collect();
+        assert!(merged.iter().all(|item| item["strength"] == 7.0), "{status}");
+        if status["generation"] != 0 && !merged.is_empty() {
             let generation = &status["generations"][0];
             assert!(generation["figures"]["held back change"].as_f64() < Some(0.0), "{generation}");
             assert_eq!(status["judged"]["verdict"], "published");
-            assert!(kinds.into_iter().any(|kind| kind == "held_back" || kind == "consolidated"), "{status}");
+            assert!(kinds.into_iter().any(|kind| kind == "held_back"), "{status}");
             break;
         }
         assert!(kinds.into_iter().all(|kind| kind != "discarded"), "{status}");
