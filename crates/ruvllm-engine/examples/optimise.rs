@@ -1,13 +1,15 @@
-//! Is the optimiser better than the fixed default, and never worse? Four workloads, the default and the optimiser (and
+//! Is the optimiser better than the fixed default, and never worse? Five workloads, the default and the optimiser (and
 //! other fixed settings) in turns on the same requests with the same seeds; answers are compared.
 //!
 //! ```text
-//! cargo run --release -p ruvllm-engine --example optimise -- MODEL.gguf DOCUMENT.txt [--rounds N] [--kv] \
-//!     [--also NAME,…] [--paced] [--out FILE.json] [chat|document|edits|bursts]…
+//! cargo run --release -p ruvllm-engine --example optimise -- MODEL.gguf DOCUMENT.txt [--rounds N] [--kv] [--memory MIB] \
+//!     [--also NAME,…] [--paced] [--out FILE.json] [chat|document|documents|edits|bursts]…
 //! ```
 //! - chat: questions one after the other, answers drawn.
 //! - document: a long document, and eight questions on it: one, and the others at once when it is read. Half ask for a
 //!   passage, half are drawn.
+//! - documents: sixteen questions on four long documents, one after the other in no order, with 160 MiB for keys and values
+//!   (`--memory MIB`): of SmolLM2's that is room for two and a half of the documents in `f16`.
 //! - edits: a file, and six requests one after the other to write it again with something changed.
 //! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
 //!
@@ -31,6 +33,8 @@ const SEQUENCES: usize = 8;
 /// Tokens of a long document, and of a file that is edited.
 const LONG: usize = 3000;
 const EDITED: usize = 600;
+/// Which of several documents a question is about, one after the other.
+const ASKED: [usize; 16] = [0, 1, 2, 3, 1, 0, 3, 2, 0, 2, 1, 3, 3, 0, 1, 2];
 const QUESTIONS: [&str; 6] = [
     "Why is the sky blue?",
     "Give me three tips for a good night's sleep.",
@@ -72,6 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         args.drain(at..(at + 2).min(args.len())).nth(1)
     };
     let n_rounds: usize = option("--rounds").map_or(Ok(12), |n| n.parse())?;
+    let memory: usize = option("--memory").map_or(Ok(160), |mib| mib.parse())?;
     let out = option("--out").map(PathBuf::from);
     let also = option("--also").unwrap_or_default();
     let is_paced = args.iter().position(|arg| arg == "--paced").map(|at| args.remove(at)).is_some();
@@ -88,14 +93,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut workloads = Vec::new();
     for (name, round) in [
         ("chat", chat as fn(&Engine, &[u32], usize) -> Result<Round, Box<dyn Error>>),
-        ("document", long_documents),
+        ("document", long_document),
+        ("documents", long_documents),
         ("edits", edits),
         ("bursts", bursts),
     ] {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+            let kv_bytes = (name == "documents").then_some(memory << 20);
+            engine = Engine::load(model.as_ref(), &LoadOptions { kv_bytes, ..load.clone() }, &mut |_| {})?;
             let mut variants = variants(&also, is_kv);
             let mut choices = String::new();
-            // The first round is not counted: memory is taken in it.
+            // The first round is not counted: memory is taken in it, and the optimiser learns nothing.
             for i in 0..=n_rounds {
                 let is_first = i == 0;
                 if is_paced {
@@ -178,19 +186,31 @@ fn passage(document: &[u32], (at, n): (usize, usize), n_begin: usize) -> Vec<u32
     [part, &part[from..(from + n_begin).min(part.len())]].concat()
 }
 
-fn long_documents(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
-    let at = (round * 7919) % document.len().saturating_sub(LONG).max(1);
-    let part = &document[at..(at + LONG).min(document.len())];
-    let one = |i: usize| {
-        // Passages of the document, and what comes to mind behind its last words.
-        let from = (i + 1) * part.len() / 10;
-        let (begins, sampling) = match i / 2 % 2 {
-            0 => (&part[from..(from + 40).min(part.len())], SamplingParams::greedy()),
-            _ => (&part[..8.min(part.len())], drawn(round * 8 + i)),
-        };
-        request([part, begins].concat(), 192, sampling)
+/// Returns one of the questions on a part of the document: for a passage, or for what comes to mind behind its last words.
+fn question(part: &[u32], i: usize, seed: usize) -> GenerateRequest {
+    let from = (i % 8 + 1) * part.len() / 10;
+    let (begins, sampling) = match i / 2 % 2 {
+        0 => (&part[from..(from + 40).min(part.len())], SamplingParams::greedy()),
+        _ => (&part[..8.min(part.len())], drawn(seed)),
     };
+    request([part, begins].concat(), 192, sampling)
+}
+
+fn part(document: &[u32], i: usize) -> &[u32] {
+    let at = (i * 7919) % document.len().saturating_sub(LONG).max(1);
+    &document[at..(at + LONG).min(document.len())]
+}
+
+fn long_document(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
+    let part = part(document, round);
+    let one = |i: usize| question(part, i, round * 8 + i);
     Ok(vec![vec![one(0)], (1..8).map(one).collect()])
+}
+
+fn long_documents(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
+    let one =
+        |(i, &asked): (usize, &usize)| vec![question(part(document, 4 * round + asked), i, round * ASKED.len() + i)];
+    Ok(ASKED.iter().enumerate().map(one).collect())
 }
 
 fn edits(engine: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
@@ -224,7 +244,9 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
         let mut answers = Vec::new();
         let start = Instant::now();
         let mut scheduler = engine.scheduler(options)?;
-        optimiser.take().into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
+        if i > 0 {
+            optimiser.take().into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
+        }
         for group in round {
             for request in group {
                 // Each finds what it has computed itself of a prompt, and nothing of others.
@@ -245,7 +267,7 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
             }
         }
         seconds.push(start.elapsed().as_secs_f64());
-        *optimiser = scheduler.take_optimiser();
+        *optimiser = scheduler.take_optimiser().or(optimiser.take());
         for (id, tokens) in answers {
             if *expected.entry(id).or_insert_with(|| tokens.clone()) != tokens {
                 return Err(format!("{name} gave another answer").into());

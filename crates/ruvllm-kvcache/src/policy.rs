@@ -68,6 +68,22 @@ impl KvPolicy {
         }
     }
 
+    /// Returns the formats of a sequence's blocks once all that is due of `len` positions has aged, memory not being short.
+    ///
+    /// ```
+    /// use ruvllm_kernels::attention::KvFormat;
+    /// let formats = ruvllm_kvcache::KvPolicy::TIERED.aged(4096);
+    /// assert_eq!(formats.iter().filter(|&&format| format == KvFormat::Q4).count(), 220);
+    /// ```
+    pub fn aged(self, len: usize) -> Vec<KvFormat> {
+        let mut blocks = vec![KvBlock::new(self.formats()[0], 0); len.div_ceil(BLOCK_TOKENS)];
+        let mut ageing = Ageing::default();
+        while let Some(Move { blocks: range, to }) = ageing.next(self, &blocks, len) {
+            blocks[range].fill(KvBlock::new(to, 0));
+        }
+        blocks.into_iter().map(KvBlock::format).collect()
+    }
+
     /// Returns whether blocks may be brought into fewer bits when memory runs short.
     pub fn shrinks_under_pressure(self) -> bool {
         matches!(self, KvPolicy::Tiered { .. } | KvPolicy::Auto)

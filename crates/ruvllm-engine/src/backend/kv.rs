@@ -213,6 +213,11 @@ impl KvStore {
         KvLayout::blocks_for(n_tokens) * self.block_bytes()
     }
 
+    /// Returns the bytes of its blocks once they have aged as a policy says.
+    pub(super) fn bytes_aged(&self, policy: KvPolicy, n_tokens: usize) -> usize {
+        policy.aged(n_tokens).into_iter().map(|format| self.pool.block_bytes(format)).sum()
+    }
+
     /// Returns what the prefixes of a scope are valid for, if prefixes are kept. Adapters are known by what they do: one
     /// that was replaced under its name has other prefixes.
     fn scope_namespace(&self, scope: &Scope) -> Option<Namespace> {

@@ -18,7 +18,7 @@ pub(crate) use persist::Persist;
 use std::sync::{Arc, Weak};
 
 use ruvllm_kernels::Isa;
-use ruvllm_kvcache::{CacheStats, PageLender, Usage};
+use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Usage};
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
@@ -261,6 +261,9 @@ pub trait LlmBackend: Send {
 
     /// Returns the bytes of keys and values that a sequence of `n_tokens` holds.
     fn kv_bytes_for(&self, n_tokens: usize) -> usize;
+
+    /// Returns the bytes of such a sequence's blocks once they have aged as a policy says.
+    fn kv_bytes_aged(&self, policy: KvPolicy, n_tokens: usize) -> usize;
 
     /// Returns what the prefix cache did and holds; `None` if there is none.
     fn cache_stats(&self) -> Option<CacheStats>;

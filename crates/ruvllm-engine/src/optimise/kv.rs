@@ -1,13 +1,15 @@
 //! How keys and values of a request are kept, among the ways that an operator allowed.
 //!
 //! Unlike guesses this changes answers, a little, so it is chosen only among what was allowed. A request keeps its way; what
-//! its steps cost, prompt and answer, is compared with that of requests before and after it.
+//! its steps cost, prompt and answer, is compared with that of requests before and after it. What fewer bytes save where
+//! prompts come again is counted apart ([`Reuse`]).
 
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_sona::policy::bandit::Why;
 use ruvllm_sona::policy::{BanditOptions, SafeBandit};
 
 use super::because;
+use super::reuse::{Prompt, Reuse};
 use super::usual::{Rows, Usual};
 
 /// Lengths of prompts, by the least tokens of each: in shorter ones there is nothing old enough to keep otherwise.
@@ -22,16 +24,36 @@ const LOSS_MAX: f64 = 0.005;
 /// that goes on from a cached beginning keeps its way.
 const N_CHOSEN: usize = 64;
 
+/// A request of which so many tokens are cached is kept as those are.
+const BOUND_TOKENS: usize = 256;
+
 /// What was chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KvChoice {
     /// Place of the workload.
     pub context: u8,
     pub arm: u8,
-    /// `None`: the operator says so.
-    pub why: Option<Why>,
+    pub who: Who,
+}
+
+/// Who chose how keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// The operator.
+    Operator,
+    /// What windows of steps cost.
+    Measured(Why),
     /// What is cached of its beginning is kept so.
-    pub is_bound: bool,
+    Bound,
+    /// Prompts that come again stay cached, which saves so many hundredths of the time.
+    Reuse(u8),
+}
+
+impl Who {
+    /// Returns whether what its steps cost is compared.
+    fn is_measured(self) -> bool {
+        matches!(self, Who::Measured(_) | Who::Bound)
+    }
 }
 
 /// Chooses how keys and values are kept.
@@ -44,6 +66,7 @@ pub(super) struct KvChooser {
     pub said: Vec<Option<usize>>,
     pub reasons: Vec<String>,
     usual: Usual,
+    reuse: Reuse,
 }
 
 impl KvChooser {
@@ -66,36 +89,46 @@ impl KvChooser {
             reasons: vec![String::new(); contexts.len()],
             contexts,
             usual: Usual::default(),
+            reuse: Reuse::new(policies.len()),
         }
     }
 
-    /// Chooses for a request; nothing for a short one.
-    pub(super) fn choose(&mut self, n_prompt: usize) -> Option<KvChoice> {
-        let place = LENGTHS.iter().rposition(|(least, _)| n_prompt >= *least)?;
-        if let Some(arm) = self.said[place] {
-            return Some(KvChoice { context: place as u8, arm: arm as u8, why: None, is_bound: false });
-        }
-        // A request seldom begins where a window ends.
-        self.bandit.end_window(&self.contexts[place]);
-        let (arm, why) = self.bandit.choose(&self.contexts[place], |_| true);
-        Some(KvChoice { context: place as u8, arm: arm as u8, why: Some(why), is_bound: false })
+    /// Returns the place of a prompt's length; nothing of a short one's.
+    pub(super) fn place(&self, n_prompt: usize) -> Option<usize> {
+        LENGTHS.iter().rposition(|(least, _)| n_prompt >= *least)
     }
 
-    /// Returns the choice for a request that goes on from what is cached: to compute that again would cost more than any
-    /// choice brings.
-    pub(super) fn keep(&self, n_prompt: usize, arm: usize) -> Option<KvChoice> {
-        let place = LENGTHS.iter().rposition(|(least, _)| n_prompt >= *least)?;
-        let why = if self.said[place] == Some(arm) { None } else { Some(Why::Default) };
-        Some(KvChoice { context: place as u8, arm: arm as u8, why, is_bound: true })
+    /// Chooses for a request whose prompt is of the length at `place`; of its leading tokens as many are cached as `n_known` says of
+    /// each way.
+    pub(super) fn choose(&mut self, place: usize, prompt: &Prompt<'_>, n_known: &[usize]) -> KvChoice {
+        let n_seen = self.reuse.read(prompt, self.usual.prompt_row_seconds());
+        let known = n_known.iter().copied().enumerate();
+        let (cached, n_cached) = known.max_by_key(|&(arm, n)| (n, std::cmp::Reverse(arm))).unwrap_or_default();
+        let (arm, who) = match (self.said[place], self.reuse.taken()) {
+            (Some(arm), _) => (arm, Who::Operator),
+            // To compute again what is cached would cost more than windows can show. Where something is missing some is computed
+            // in any case.
+            (None, None) if n_cached >= BOUND_TOKENS => (cached, Who::Bound),
+            (None, Some(_)) if n_cached >= BOUND_TOKENS && n_cached + BOUND_TOKENS > n_seen => (cached, Who::Bound),
+            (None, Some((arm, share))) => (arm, Who::Reuse((100.0 * share).round() as u8)),
+            (None, None) => {
+                // A request seldom begins where a window ends.
+                self.bandit.end_window(&self.contexts[place]);
+                let (arm, why) = self.bandit.choose(&self.contexts[place], |_| true);
+                (arm, Who::Measured(why))
+            }
+        };
+        KvChoice { context: place as u8, arm: arm as u8, who }
     }
 
     /// Takes note of a step of requests that have this choice in common.
     pub(super) fn learn(&mut self, choice: KvChoice, seconds: f64, rows: Rows) {
+        self.reuse.spend(seconds);
         if choice.arm == 0 {
             self.usual.follow(seconds, rows);
         }
         let usual = self.usual.seconds(rows).filter(|&usual| usual > 0.0);
-        if let (Some(_), Some(usual)) = (choice.why, usual) {
+        if let (true, Some(usual)) = (choice.who.is_measured(), usual) {
             let context = &self.contexts[usize::from(choice.context)];
             self.bandit.learn(context, usize::from(choice.arm), seconds, usual);
         }
@@ -104,9 +137,16 @@ impl KvChooser {
     /// Returns in words what was chosen, and why.
     pub(super) fn describe(&self, choice: KvChoice) -> String {
         let place = usize::from(choice.context);
-        let (policy, why) = (self.policies[usize::from(choice.arm)], choice.why.map_or("operator", Why::as_str));
-        let why = if choice.is_bound { "as its cached beginning" } else { why };
-        let because = because(why, (choice.why, &self.reasons[place]), &self.contexts[place]);
+        let policy = self.policies[usize::from(choice.arm)];
+        let (who, why) = match choice.who {
+            Who::Operator => ("operator".to_owned(), None),
+            Who::Measured(why) => (why.as_str().to_owned(), Some(why)),
+            Who::Bound => ("as its cached beginning".to_owned(), None),
+            Who::Reuse(share) => {
+                (format!("learned: prompts that come again stay cached, which saves 0.{share:02} of the time"), None)
+            }
+        };
+        let because = because(&who, (why, &self.reasons[place]), &self.contexts[place]);
         format!("keys and values {policy} ({because})")
     }
 }
@@ -120,13 +160,20 @@ mod tests {
         0.001 * rows.n_prompt as f64 + [0.0, 0.010 * share * (1.0 + 0.1 * rows.n_answer as f64)][rows.n_answer.min(1)]
     }
 
+    /// Chooses for a prompt of which nothing is known, with room for any number of such.
+    fn choose(kv: &mut KvChooser) -> KvChoice {
+        let place = kv.place(3000).expect("a long prompt");
+        let prompt = Prompt { tokens: &[0; 3000], owner: 0, room_bytes: usize::MAX, bytes: &[2, 1] };
+        kv.choose(place, &prompt, &[0, 0])
+    }
+
     /// Plays documents: a prompt in pieces, an answer of copied passages, and one that is written token by token. Returns what
     /// is kept how in the end.
     fn play(n_documents: usize, share: f64) -> (KvPolicy, Vec<f64>) {
         let mut kv = KvChooser::new("m", &[KvPolicy::F16, KvPolicy::TIERED]);
         let mut ratios = Vec::new();
         for _ in 0..n_documents {
-            let choice = kv.choose(3000).expect("a long prompt");
+            let choice = choose(&mut kv);
             let share = if choice.arm == 0 { 1.0 } else { share };
             let steps = [(Rows { n_prompt: 512, n_answer: 0 }, 6), (Rows { n_prompt: 0, n_answer: 9 }, 40)];
             for (rows, n) in steps.into_iter().chain([(Rows { n_prompt: 0, n_answer: 1 }, 500)]) {
@@ -134,7 +181,7 @@ mod tests {
             }
             ratios.extend(kv.bandit.take_changes().into_iter().map(|change| change.measured.ratio));
         }
-        let last = kv.choose(3000).expect("a long prompt");
+        let last = choose(&mut kv);
         (kv.policies[usize::from(last.arm)], ratios)
     }
 
@@ -150,6 +197,6 @@ mod tests {
 
     #[test]
     fn short_prompts_are_the_defaults() {
-        assert!(KvChooser::new("m", &[KvPolicy::F16, KvPolicy::TIERED]).choose(500).is_none());
+        assert!(KvChooser::new("m", &[KvPolicy::F16, KvPolicy::TIERED]).place(500).is_none());
     }
 }

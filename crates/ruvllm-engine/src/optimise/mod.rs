@@ -29,10 +29,12 @@
 //! ```
 
 mod kv;
+mod reuse;
 #[cfg(test)]
 mod tests;
 mod usual;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 
 use ruvllm_kvcache::KvPolicy;
@@ -41,9 +43,12 @@ use ruvllm_sona::policy::bandit::{Change, Measured, Why};
 use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, SafeBandit, Source, Wanted};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::LlmBackend;
 use crate::scheduler::SchedulerOptions;
+use crate::{GenerateRequest, Scope};
 pub(crate) use kv::KvChoice;
 use kv::KvChooser;
+use reuse::Prompt;
 use usual::Usual;
 pub(crate) use usual::{Rows, steps_by_default};
 
@@ -65,8 +70,6 @@ const HIT_WEIGHT: f32 = 0.1;
 const HIT_STEPS: usize = 400;
 /// Memory is short when less than this share of what was ever free is.
 const TIGHT: f64 = 0.3;
-/// A request of which so many tokens are cached is kept as those are.
-const BOUND_TOKENS: usize = 256;
 /// What was learned counts so long.
 const KEPT_MS: u64 = 7 * 24 * 3600 * 1000;
 /// What was learned earlier is begun with if it was so sure.
@@ -233,17 +236,28 @@ impl Optimiser {
         }
     }
 
-    /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none. `n_known` tells
-    /// how many leading tokens are cached as one way keeps them.
+    /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none. Of a scheduler's
+    /// `backend` it asks what is cached and how much room there is.
     pub(crate) fn choose_kv(
         &mut self,
-        n_prompt: usize,
-        n_known: impl Fn(KvPolicy) -> usize,
+        request: &GenerateRequest,
+        backend: &dyn LlmBackend,
     ) -> Option<(KvPolicy, KvChoice)> {
         let kv = self.kv.as_mut()?;
-        let known = kv.policies.iter().map(|&policy| n_known(policy));
-        let (arm, n_known) = known.enumerate().max_by_key(|&(arm, n)| (n, std::cmp::Reverse(arm)))?;
-        let choice = if n_known >= BOUND_TOKENS { kv.keep(n_prompt, arm) } else { kv.choose(n_prompt) }?;
+        let GenerateRequest { prompt, tenant, adapters, .. } = request;
+        let place = kv.place(prompt.len())?;
+        let known = |&kv: &KvPolicy| {
+            let scope = Scope { tenant: *tenant, adapters: adapters.clone(), kv: Some(kv) };
+            backend.known_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
+        };
+        let n_known: Vec<usize> = kv.policies.iter().map(known).collect();
+        let bytes: Vec<usize> = kv.policies.iter().map(|&policy| backend.kv_bytes_aged(policy, prompt.len())).collect();
+        // What runs takes its room for a while only.
+        self.free_bytes_max = self.free_bytes_max.max(backend.kv_room().free_bytes);
+        let mut owner = DefaultHasher::new();
+        (tenant, adapters.identity()).hash(&mut owner);
+        let prompt = Prompt { tokens: prompt, owner: owner.finish(), room_bytes: self.free_bytes_max, bytes: &bytes };
+        let choice = kv.choose(place, &prompt, &n_known);
         Some((kv.policies[usize::from(choice.arm)], choice))
     }
 

@@ -49,6 +49,11 @@ impl Usual {
         Some(self.of_answers(rows)? + of_prompt)
     }
 
+    /// Returns what a row of a prompt usually takes.
+    pub(super) fn prompt_row_seconds(&self) -> Option<f64> {
+        self.prompt_row.known()
+    }
+
     fn of_answers(&self, rows: Rows) -> Option<f64> {
         match rows.n_answer {
             0 => Some(0.0),

@@ -24,7 +24,7 @@ use crate::model::LogitRows;
 use crate::optimise::Optimiser;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::draft;
-use crate::{EngineError, ErrorKind, Scope};
+use crate::{EngineError, ErrorKind};
 use policy::{Ledger, Limits, Queued, Room, Running, Waiting};
 use task::Task;
 
@@ -184,14 +184,7 @@ impl<'a> Scheduler<'a> {
     /// The prompt is empty or too long, or an option is out of range.
     pub fn submit(&mut self, mut request: GenerateRequest) -> Result<RequestId, EngineError> {
         let chosen = match (&mut self.optimiser, request.kv) {
-            (Some(optimiser), None) => {
-                let GenerateRequest { prompt, tenant, adapters, .. } = &request;
-                let known = |kv| {
-                    let scope = Scope { tenant: *tenant, adapters: adapters.clone(), kv: Some(kv) };
-                    self.backend.known_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
-                };
-                optimiser.choose_kv(prompt.len(), known)
-            }
+            (Some(optimiser), None) => optimiser.choose_kv(&request, self.backend),
             _ => None,
         };
         request.kv = request.kv.or(chosen.map(|(policy, _)| policy));

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
+use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_testkit::Golden;
 
@@ -118,6 +119,10 @@ impl LlmBackend for Counting {
     }
 
     fn kv_bytes_for(&self, n_tokens: usize) -> usize {
+        n_tokens
+    }
+
+    fn kv_bytes_aged(&self, _policy: KvPolicy, n_tokens: usize) -> usize {
         n_tokens
     }
 

@@ -135,3 +135,41 @@ fn keys_and_values_of_requests_are_kept_as_each_asks() {
         chosen.choices
     );
 }
+
+/// Three documents that are asked about in turns, with memory for less than two of them as `f16` keeps them: fewer bytes keep
+/// all three.
+#[test]
+fn prompts_that_come_again_stay_cached_where_fewer_bytes_keep_them() {
+    let options = LoadOptions {
+        n_threads: 2,
+        n_ctx: Some(1600),
+        kv_others: vec![KvPolicy::TIERED],
+        kv_bytes: Some(72 << 20),
+        ..LoadOptions::default()
+    };
+    let mut engine = Engine::load(&real_model("smollm2:135m"), &options, &mut |_| {}).expect("it loads");
+    let request = |i: u32| GenerateRequest {
+        prompt: (0..1500).map(|j| 500 + (i % 3 * 1000 + j * j * 31) % 9000).chain([500 + i]).collect(),
+        max_tokens: Some(4),
+        sampling: SamplingParams::greedy(),
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let mut ask = |n, optimiser: Option<Optimiser>| {
+        let mut scheduler = engine.scheduler(&Default::default()).expect("valid");
+        optimiser.into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
+        let mut one = |i| {
+            scheduler.submit(request(i)).expect("valid");
+            scheduler.run().remove(0).1.expect("it runs")
+        };
+        (0..n).map(&mut one).collect::<Vec<_>>()
+    };
+    let fixed = ask(5, None);
+    assert!(fixed.iter().all(|answer| answer.timings.cached_tokens < 1000), "each evicts the next");
+    let learned = optimiser(&Arc::default()).with_kv("smollm2", &[KvPolicy::F16, KvPolicy::TIERED]);
+    let chosen = ask(12, Some(learned));
+    assert!(chosen[9..].iter().all(|answer| answer.timings.cached_tokens >= 1488), "all three stay");
+    let reason = "keys and values tiered (learned: prompts that come again stay cached, which saves 0.";
+    assert!(chosen.iter().any(|answer| answer.choices.starts_with(reason)), "{}", chosen[5].choices);
+    assert!(chosen[9..].iter().all(|answer| answer.kv == Some(KvPolicy::TIERED)));
+}
