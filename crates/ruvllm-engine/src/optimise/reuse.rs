@@ -131,8 +131,8 @@ mod tests {
             let tokens: Vec<u32> = (0..3000).map(|i| 10_000 * document + i).collect();
             let room_bytes = (room * 1000.0 / SHARE) as usize;
             let prompt = Prompt { tokens: &tokens, owner: 1, room_bytes, bytes: &[1000, 400] };
-            reuse.read(&prompt, Some(0.001));
-            reuse.spend(1.0 + if reuse.taken().is_some() { 0.0 } else { 3.0 });
+            let is_found = reuse.read(&prompt, Some(0.001)) > 0 && reuse.taken().is_some();
+            reuse.spend(if is_found { 1.0 } else { 4.0 });
             reuse.taken()
         };
         documents.iter().map(one).collect()
