@@ -50,6 +50,11 @@ impl RouterError {
     }
 }
 
+/// Makes the error of a training that was asked to stop.
+pub(crate) fn stopped() -> RouterError {
+    RouterError::new(RouterErrorKind::Stopped, "training was stopped")
+}
+
 /// Makes an error of data that nothing can be learned from.
 pub(crate) fn data(message: impl Into<String>) -> RouterError {
     RouterError::new(RouterErrorKind::Data, message)

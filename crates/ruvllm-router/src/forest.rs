@@ -1,10 +1,12 @@
 //! Extremely randomised trees (Geurts, Ernst and Wehenkel 2006, doi:10.1007/s10994-006-6226-1): how hard a query is often
 //! hangs on two things at once (a sum, and of long numbers), which a line through all features cannot say.
 
+use std::ops::ControlFlow;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-use crate::error::{RouterError, invalid};
+use crate::error::{RouterError, invalid, stopped};
 use crate::math::unit;
 use crate::rows::Rows;
 use crate::state::{Reader, Writer};
@@ -40,14 +42,18 @@ pub(crate) struct Forest {
 }
 
 impl Forest {
-    /// Grows trees over the rows `learned` of inputs (`[n, n_in]`) to expect their targets (`[n, n_out]`).
+    /// Grows trees over the rows `learned` of inputs (`[n, n_in]`) to expect their targets (`[n, n_out]`), asking `go_on` after each.
+    ///
+    /// # Errors
+    /// `go_on` asked to stop.
     pub(crate) fn grow(
         inputs: &Rows,
         targets: &[&[Option<f32>]],
         learned: &[usize],
         n_trees: usize,
         seed: u64,
-    ) -> Forest {
+        go_on: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Forest, RouterError> {
         let (n_in, n_out) = (inputs.width(), targets.first().map_or(0, |row| row.len()));
         let mut columns = vec![0.0; n_in * learned.len()];
         for (row, &i) in learned.iter().enumerate() {
@@ -65,8 +71,11 @@ impl Forest {
             let mut grower =
                 Grower { forest: &mut forest, columns: &columns, targets: &targets, features: &mut features };
             grower.grow(&mut rows, &vec![0.5; n_out], &mut random);
+            if go_on().is_break() {
+                return Err(stopped());
+            }
         }
-        forest
+        Ok(forest)
     }
 
     /// Adds what is expected of a row to `sums`, times `share`.
@@ -254,7 +263,8 @@ mod tests {
             targets.push([Some(f32::from(x[0] != x[1])), (i % 3 == 0).then_some(x[2])]);
         }
         let targets: Vec<&[Option<f32>]> = targets.iter().map(|row| &row[..]).collect();
-        Forest::grow(&inputs, &targets, &(0..300).collect::<Vec<_>>(), 20, 7)
+        let learned: Vec<usize> = (0..300).collect();
+        Forest::grow(&inputs, &targets, &learned, 20, 7, &mut || ControlFlow::Continue(())).unwrap()
     }
 
     fn expected(forest: &Forest, x: [f32; 4]) -> [f32; 2] {

@@ -91,7 +91,7 @@ fn share_of(cases: &[[f32; 3]]) -> f32 {
 }
 
 impl Selector {
-    /// Trains a selector among `models` on outcomes, telling `progress` after each pass over them; it may break.
+    /// Trains a selector among `models` on outcomes, telling `progress` after each pass over them and each tree; it may break.
     ///
     /// The same outcomes, options and machine give the same bits.
     ///
@@ -126,7 +126,11 @@ impl Selector {
         for member in 0..options.n_members {
             let (left_out, learned) = (0..outcomes.len()).partition(|&i| folds[i] == member);
             let fold = Fold { queries: &queries, outcomes, learned, left_out };
-            let parameters = train::fit(&network, &fold, options, member, &mut progress)?;
+            let mut last = None;
+            let parameters = train::fit(&network, &fold, options, member, &mut |told| {
+                last = Some(*told);
+                progress(told)
+            })?;
             let mut pass = Pass::default();
             for &i in &fold.left_out {
                 network.forward(&parameters, queries.row(i), &mut pass);
@@ -135,7 +139,8 @@ impl Selector {
             members.push(parameters);
             if options.n_trees > 0 {
                 let seed = options.seed.wrapping_add((member * options.n_trees) as u64);
-                let forest = Forest::grow(&queries, &targets, &fold.learned, options.n_trees, seed);
+                let mut go_on = || last.as_ref().map_or(ControlFlow::Continue(()), &mut progress);
+                let forest = Forest::grow(&queries, &targets, &fold.learned, options.n_trees, seed, &mut go_on)?;
                 fold.left_out.iter().for_each(|&i| forest.add(queries.row(i), 1.0, expected.row_mut(i)));
                 forests.push(forest);
             }

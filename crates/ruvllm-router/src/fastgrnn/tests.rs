@@ -200,6 +200,13 @@ fn what_cannot_be_learned_from_is_refused() {
         _ => ControlFlow::Break(()),
     });
     assert_eq!(stopped.unwrap_err().kind(), RouterErrorKind::Stopped);
+    // Behind the last pass come the trees.
+    let mut last = 0;
+    let stopped = Selector::train(&["weak", "strong"], &outcomes, &quick(), |told| {
+        let is_tree = told.epoch == std::mem::replace(&mut last, told.epoch);
+        if is_tree { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!(stopped.unwrap_err().kind(), RouterErrorKind::Stopped);
 }
 
 #[test]

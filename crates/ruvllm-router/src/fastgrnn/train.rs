@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::network::{Network, Pass, TEMPERATURE_MAX, context_bucket};
-use crate::error::{RouterError, RouterErrorKind, data, shape, value};
+use crate::error::{RouterError, data, shape, stopped, value};
 use crate::math::{dot, unit};
 
 /// What is known of one answered query.
@@ -229,7 +229,7 @@ pub(super) fn fit(
         let told =
             Progress { member, n_members: options.n_members, epoch, n_epochs: options.n_epochs, loss_left_out: loss };
         if progress(&told).is_break() {
-            return Err(RouterError::new(RouterErrorKind::Stopped, "training was stopped"));
+            return Err(stopped());
         }
         if !sparsity.settled() {
             continue;
