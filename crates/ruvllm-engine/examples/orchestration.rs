@@ -72,7 +72,7 @@ fn measure(folder: &std::path::Path) -> Result<(), Box<dyn Error>> {
             prompt: Content::new(&[1; 200], false),
             settings: "x".repeat(700),
             routing: decision.choice.reason,
-            policy: policy.map(|policy| policy.reason).unwrap_or_default(),
+            policy: policy.map(|policy| policy.put.reason).unwrap_or_default(),
             ..Served::default()
         };
         if session.is_none() || !log.record("acme", Event::Served(Box::new(served))) {

@@ -213,6 +213,14 @@ impl KvStore {
         KvLayout::blocks_for(n_tokens) * self.block_bytes()
     }
 
+    /// Returns the bytes that prefixes can have at present, where evicting one costs computing it again.
+    pub(super) fn reusable_bytes(&self) -> usize {
+        match (&self.prefixes, &self.persist) {
+            (Some(_), None) => self.room().free_bytes,
+            _ => 0,
+        }
+    }
+
     /// Returns the bytes of its blocks once they have aged as a policy says.
     pub(super) fn bytes_aged(&self, policy: KvPolicy, n_tokens: usize) -> usize {
         policy.aged(n_tokens).into_iter().map(|format| self.pool.block_bytes(format)).sum()

@@ -262,6 +262,10 @@ pub trait LlmBackend: Send {
     /// Returns the bytes of keys and values that a sequence of `n_tokens` holds.
     fn kv_bytes_for(&self, n_tokens: usize) -> usize;
 
+    /// Returns the bytes that cached prefixes can have at present, where what is evicted must be computed again: 0 without a
+    /// prefix cache, or with a folder that it is read from.
+    fn kv_reusable_bytes(&self) -> usize;
+
     /// Returns the bytes of such a sequence's blocks once they have aged as a policy says.
     fn kv_bytes_aged(&self, policy: KvPolicy, n_tokens: usize) -> usize;
 

@@ -477,6 +477,10 @@ impl LlmBackend for NativeBackend {
         self.kv.bytes_for(n_tokens)
     }
 
+    fn kv_reusable_bytes(&self) -> usize {
+        self.kv.reusable_bytes()
+    }
+
     fn kv_bytes_aged(&self, policy: KvPolicy, n_tokens: usize) -> usize {
         self.kv.bytes_aged(policy, n_tokens)
     }

@@ -33,6 +33,38 @@ impl Default for WindowOptions {
     }
 }
 
+/// A part of a text that is read in one piece behind the model's first token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Its first token.
+    pub from: usize,
+    /// Its tokens that no window before it had.
+    pub new: Range<usize>,
+}
+
+impl WindowOptions {
+    /// Cuts a text of `n_tokens` for a context of `n_ctx`: windows that overlap, each token new in one of them.
+    ///
+    /// # Errors
+    /// The context or the options leave no window.
+    pub(super) fn cut(&self, n_tokens: usize, n_ctx: usize) -> Result<impl Iterator<Item = Window>, EngineError> {
+        let n_window = self.n_window.min(n_ctx);
+        let n_stride = self.n_stride.min(n_window * 2 / 3);
+        if n_stride == 0 {
+            let line = format!("windows of {n_window} tokens, {n_stride} apart; choose at least 2 and 1");
+            return Err(EngineError::new(ErrorKind::Options, line));
+        }
+        let (mut from, mut n_shown) = (0, 0);
+        Ok(std::iter::from_fn(move || {
+            // One more than the window has places: the last is only predicted.
+            let end = (from + n_window).min(n_tokens);
+            let window = (n_shown < n_tokens).then_some(Window { from, new: n_shown..end });
+            (n_shown, from) = (end, from + n_stride);
+            window
+        }))
+    }
+}
+
 /// Consecutive positions of a text: of each what the model computed, and what followed.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
@@ -77,21 +109,12 @@ impl Engine {
         windows: &WindowOptions,
         sink: &mut dyn FnMut(&mut Engine, Shown<'_>) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let n_window = windows.n_window.min(self.info().n_ctx);
-        let n_stride = windows.n_stride.min(n_window * 2 / 3);
-        if n_stride == 0 {
-            let line = format!("windows of {n_window} tokens, {n_stride} apart; choose at least 2 and 1");
-            return Err(EngineError::new(ErrorKind::Options, line));
-        }
+        let windows = windows.cut(tokens.len(), self.info().n_ctx)?;
         let Some(&first) = tokens.first() else { return Ok(()) };
         let start = self.window_start(first)?;
-        let all = [&[start], tokens].concat();
-        let (mut from, mut n_shown) = (0, 0);
-        while n_shown + 1 < all.len() {
-            let end = (from + n_window).min(all.len() - 1);
-            let window = [&[start], &all[from + 1..end]].concat();
-            self.read_window(&window, n_shown - from, &all[n_shown + 1..=end], n_shown, sink)?;
-            (n_shown, from) = (end, from + n_stride);
+        for Window { from, new } in windows {
+            let window = [&[start], &tokens[from..new.end - 1]].concat();
+            self.read_window(&window, new.start - from, &tokens[new.clone()], new.start, sink)?;
         }
         Ok(())
     }

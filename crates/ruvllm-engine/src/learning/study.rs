@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use ruvllm_sona::history::Passage;
 
-use super::course::WindowOptions;
+use super::course::{Window, WindowOptions};
 use super::reading::ReadSums;
 use super::tenant::Tenant;
 use crate::engine::Engine;
@@ -51,30 +51,17 @@ impl Engine {
 
     /// Cuts a document into passages that are read one after another: windows that overlap, each with the model's first token before it.
     fn passages(&self, tokens: &[u32], windows: &WindowOptions, n_step: usize) -> Result<Vec<Passage>, EngineError> {
-        let n_window = windows.n_window.min(self.info().n_ctx);
-        let n_stride = windows.n_stride.min(n_window * 2 / 3);
-        if n_stride == 0 {
-            let line = format!("a context of {n_window} tokens is too short to read documents; choose at least 2");
-            return Err(EngineError::new(ErrorKind::Options, line));
-        }
+        let windows = windows.cut(tokens.len(), self.info().n_ctx)?;
         let Some(&first) = tokens.first() else { return Ok(Vec::new()) };
         let start = self.window_start(first)?;
-        let mut passages = Vec::new();
-        let (mut from, mut n_shown) = (0, 0);
-        while n_shown < tokens.len() {
-            // One more than the window: the last is only predicted.
-            let end = (from + n_window).min(tokens.len());
-            let mut at = n_shown;
-            while at < end {
-                let to = (at + N_REQUEST).min(end);
+        let passages = windows.flat_map(|Window { from, new }| {
+            new.clone().step_by(N_REQUEST).map(move |at| {
                 let n_read = 1 + at - from;
-                let tokens = [&[start], &tokens[from..to]].concat();
-                passages.push(Passage { tokens, n_read, n_remembered: n_read, n_step, ..Passage::default() });
-                at = to;
-            }
-            (n_shown, from) = (end, from + n_stride);
-        }
-        Ok(passages)
+                let tokens = [&[start], &tokens[from..(at + N_REQUEST).min(new.end)]].concat();
+                Passage { tokens, n_read, n_remembered: n_read, n_step, ..Passage::default() }
+            })
+        });
+        Ok(passages.collect())
     }
 }
 

@@ -61,6 +61,8 @@ const COMPANY: [(usize, &str); 4] = [(1, "alone"), (3, "2 to 3"), (6, "4 to 6"),
 const LONG_TOKENS: usize = 1024;
 /// How often guesses are right: names, and the least hit rate of each but the first.
 const HITS: [&str; 4] = ["guesses unknown", "guesses wrong", "guesses mixed", "guesses right"];
+/// The place of a workload whose guesses are wrong.
+const WRONG: usize = 1;
 const HIT_MIXED: f32 = 0.15;
 const HIT_RIGHT: f32 = 0.6;
 /// The first guesses of a request tell how good guesses are: all ways make as many.
@@ -253,10 +255,10 @@ impl Optimiser {
         let n_known: Vec<usize> = kv.policies.iter().map(known).collect();
         let bytes: Vec<usize> = kv.policies.iter().map(|&policy| backend.kv_bytes_aged(policy, prompt.len())).collect();
         // What runs takes its room for a while only.
-        self.free_bytes_max = self.free_bytes_max.max(backend.kv_room().free_bytes);
+        kv.room_bytes = kv.room_bytes.max(backend.kv_reusable_bytes());
         let mut owner = DefaultHasher::new();
         (tenant, adapters.identity()).hash(&mut owner);
-        let prompt = Prompt { tokens: prompt, owner: owner.finish(), room_bytes: self.free_bytes_max, bytes: &bytes };
+        let prompt = Prompt { tokens: prompt, owner: owner.finish(), room_bytes: kv.room_bytes, bytes: &bytes };
         let choice = kv.choose(place, &prompt, &n_known);
         Some((kv.policies[usize::from(choice.arm)], choice))
     }
@@ -308,7 +310,7 @@ impl Optimiser {
             0 => true,
             arm => {
                 let before = if arm == 1 { default } else { self.options(ARMS[arm - 2]).n_guesses(n_running) };
-                hits != 1 && self.options(ARMS[arm - 1]).n_guesses(n_running) > before
+                hits != WRONG && self.options(ARMS[arm - 1]).n_guesses(n_running) > before
             }
         };
         let may: [bool; 1 + ARMS.len()] = std::array::from_fn(may);
@@ -326,7 +328,7 @@ impl Optimiser {
     fn hits(&self) -> usize {
         match self.hit {
             None => 0,
-            Some(hit) if hit < HIT_MIXED => 1,
+            Some(hit) if hit < HIT_MIXED => WRONG,
             Some(hit) if hit < HIT_RIGHT => 2,
             Some(_) => 3,
         }

@@ -27,7 +27,7 @@ pub(crate) struct Prompt<'a> {
     pub tokens: &'a [u32],
     /// Whose it is, and with which adapters: others share nothing with it.
     pub owner: u64,
-    /// Bytes that keys and values can have, prompts and all.
+    /// Bytes that keys and values can have, prompts and all; 0 where nothing is kept of them.
     pub room_bytes: usize,
     /// Bytes of its own, by the way they are kept.
     pub bytes: &'a [usize],
@@ -148,6 +148,7 @@ mod tests {
         // There is room for all anyway, for none, and nothing comes again.
         assert!(play(&in_turns, 4.5).iter().all(Option::is_none));
         assert!(play(&in_turns, 1.0).iter().all(Option::is_none));
+        assert!(play(&in_turns, 0.0).iter().all(Option::is_none));
         assert!(play(&(0..20).collect::<Vec<_>>(), 2.5).iter().all(Option::is_none));
     }
 

@@ -53,7 +53,7 @@ impl Scheduler<'_> {
     /// Counts the rows that the step, which is planned now, would have by the default.
     pub(super) fn count(&self, tuned: &mut Option<Tuned>) {
         let Some(Tuned { n_default, n_default_rows, .. }) = tuned else { return };
-        *n_default_rows = self.running.iter().map(|task| task.n_rows + task.n_guessed().min(*n_default)).sum();
+        *n_default_rows = self.rows(*n_default).n_answer;
     }
 
     /// Tells the optimiser what came of a step, unless it was another one than was chosen for.
@@ -86,14 +86,19 @@ impl Scheduler<'_> {
         if !self.running.iter().all(|task| task.kv.is_some_and(is_same)) {
             return None;
         }
+        Some((choice, Instant::now(), self.rows(usize::MAX)))
+    }
+
+    /// Counts the rows of the step, which is planned now, with up to so many guesses of each request.
+    fn rows(&self, n_guesses_max: usize) -> Rows {
         let mut rows = Rows::default();
         for task in self.running.iter().filter(|task| task.n_rows > 0) {
             match task.is_answering() {
-                true => rows.n_answer += task.n_rows + task.n_guessed(),
+                true => rows.n_answer += task.n_rows + task.n_guessed().min(n_guesses_max),
                 false => rows.n_prompt += task.n_rows,
             }
         }
-        Some((choice, Instant::now(), rows))
+        rows
     }
 
     /// Tells the optimiser what such a step took.

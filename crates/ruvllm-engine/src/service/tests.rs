@@ -122,6 +122,10 @@ impl LlmBackend for Counting {
         n_tokens
     }
 
+    fn kv_reusable_bytes(&self) -> usize {
+        0
+    }
+
     fn kv_bytes_aged(&self, _policy: KvPolicy, n_tokens: usize) -> usize {
         n_tokens
     }

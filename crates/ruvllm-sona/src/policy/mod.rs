@@ -30,6 +30,8 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Deref;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -190,29 +192,23 @@ impl NewPolicy {
     }
 }
 
-/// A policy that is kept.
+/// A policy that is kept: what was put, which it derefs to, with its number and time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Its number: later ones are greater.
     pub version: u64,
     /// When it was made, in Unix milliseconds.
     pub created_ms: u64,
-    /// What it is about.
-    pub kind: PolicyKind,
-    /// The workload it is for; empty for any.
-    pub context: String,
-    /// Whose requests it is for; `None` for everybody's.
-    pub tenant: Option<String>,
-    /// What is to be done.
-    pub value: Value,
-    /// How sure that is, 0 to 1.
-    pub confidence: f32,
-    /// Who says so.
-    pub source: Source,
-    /// In Unix milliseconds: from then on it does not count.
-    pub expires_ms: Option<u64>,
-    /// Why, in one line.
-    pub reason: String,
+    /// What was put.
+    pub put: NewPolicy,
+}
+
+impl Deref for Policy {
+    type Target = NewPolicy;
+
+    fn deref(&self) -> &NewPolicy {
+        &self.put
+    }
 }
 
 /// First byte of a policy's record.
@@ -233,11 +229,6 @@ impl Policy {
     /// Returns whether it counts at a time.
     pub fn holds(&self, now_ms: u64) -> bool {
         self.expires_ms.is_none_or(|at| now_ms < at)
-    }
-
-    fn of(new: NewPolicy, version: u64, created_ms: u64) -> Policy {
-        let NewPolicy { kind, context, tenant, value, confidence, source, expires_ms, reason } = new;
-        Policy { version, created_ms, kind, context, tenant, value, confidence, source, expires_ms, reason }
     }
 
     fn to_bytes(&self) -> Vec<u8> {
@@ -268,7 +259,8 @@ impl Policy {
         from.end()?;
         let value = serde_json::from_str(&value).map_err(|error| invalid(format!("policy: its value: {error}")))?;
         let expires_ms = (expires_ms != u64::MAX).then_some(expires_ms);
-        Ok(Policy { version, created_ms, kind, context, tenant, value, confidence, source, expires_ms, reason })
+        let put = NewPolicy { kind, context, tenant, value, confidence, source, expires_ms, reason };
+        Ok(Policy { version, created_ms, put })
     }
 }
 

@@ -140,7 +140,7 @@ impl PolicyStore for StoredPolicies {
             let last = known.by_version.last_key_value().map_or(0, |(version, _)| *version);
             (last + 1, same[..n_over].to_vec())
         };
-        let policy = Policy::of(policy, version, now_ms);
+        let policy = Policy { version, created_ms: now_ms, put: policy };
         let scope = scope_of(&policy.tenant);
         let mut change = self.store.begin(Durability::Durable)?;
         change.put(POLICIES, scope, &version.to_be_bytes(), &policy.to_bytes())?;

@@ -138,7 +138,7 @@ fn policies_are_there_again_also_from_an_encrypted_store() {
 #[test]
 fn bytes_that_are_no_policy_are_refused() {
     const POLICIES: Table = Table::new("policies");
-    let policy = Policy::of(new("context", 7).learned(0.5).because("so"), 1, 2);
+    let policy = Policy { version: 1, created_ms: 2, put: new("context", 7).learned(0.5).because("so") };
     let bytes = policy.to_bytes();
     assert_eq!(Policy::from_bytes(&bytes, 1, None).expect("a policy"), policy);
     for n in 0..bytes.len() {
