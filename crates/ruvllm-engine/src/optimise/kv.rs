@@ -111,8 +111,9 @@ impl KvChooser {
             (Some(arm), _) => (arm, Who::Operator),
             // To compute again what is cached would cost more than windows can show. Where something is missing some is computed
             // in any case.
-            (None, None) if n_cached >= BOUND_TOKENS => (cached, Who::Bound),
-            (None, Some(_)) if n_cached >= BOUND_TOKENS && n_cached + BOUND_TOKENS > n_seen => (cached, Who::Bound),
+            (None, taken) if n_cached >= BOUND_TOKENS && (taken.is_none() || n_cached + BOUND_TOKENS > n_seen) => {
+                (cached, Who::Bound)
+            }
             (None, Some((arm, share))) => (arm, Who::Reuse((100.0 * share).round() as u8)),
             (None, None) => {
                 // A request seldom begins where a window ends.
@@ -146,7 +147,7 @@ impl KvChooser {
             Who::Measured(why) => (why.as_str().to_owned(), Some(why)),
             Who::Bound => ("as its cached beginning".to_owned(), None),
             Who::Reuse(share) => {
-                (format!("learned: prompts that come again stay cached, which saves 0.{share:02} of the time"), None)
+                (format!("learned: prompts that come again stay cached, which saves {share} % of the time"), None)
             }
         };
         let because = because(&who, (why, &self.reasons[place]), &self.contexts[place]);

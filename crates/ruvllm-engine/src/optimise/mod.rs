@@ -5,7 +5,8 @@
 //! values of long prompts are kept ([`Optimiser::with_kv`]). The choice is a [`SafeBandit`]'s: another way than the
 //! default is tried so seldom that it loses less than a hundredth of the time, and taken only where it was measured to be
 //! better, workload by workload. The workload is how many requests run, how long their contexts are, how often guesses
-//! were right lately and whether memory is short.
+//! were right lately and whether memory is short. What no try can show is counted: which prompts that come again would still be
+//! cached if keys and values took fewer bytes.
 //!
 //! What is learned is a [`NewPolicy`] of kind `speculation` or `kv`, which a process that comes later begins with. An operator's
 //! policy of such a kind ends the choice for its workload; one of kind `batch` says how much of prompts is read in a step.
