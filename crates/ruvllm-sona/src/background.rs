@@ -23,7 +23,7 @@ use crate::history::History;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Consolidate {
-    /// The base's rank, 1 to [`BASE_RANK_MAX`](ruvllm_lora::micro::BASE_RANK_MAX); it stays what it was at first.
+    /// The base's rank, 1 to [`BASE_RANK_MAX`]; it stays what it was at first.
     pub rank: usize,
     /// The share of MicroLoRA that moves, above 0, up to 1.
     pub share: f32,
