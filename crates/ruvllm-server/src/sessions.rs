@@ -148,6 +148,8 @@ impl Turn {
     /// Counts an answer, on a thread that may wait for the disk.
     pub(crate) fn end(self, summary: &GenerationSummary) {
         let n_tokens = (summary.prompt_tokens.len() + summary.tokens.len()) as u32;
+        // Threads come to it in any order; the latest session is the one whose answer ended last.
+        let used_ms = now_ms();
         drop(tokio::task::spawn_blocking(move || {
             let Turn { index, adding, tenant, name, user, model, adapter, context } = self;
             let _adding = adding.lock().unwrap_or_else(PoisonError::into_inner);
@@ -162,7 +164,7 @@ impl Turn {
                     n_tokens,
                     ..before
                 };
-                index.save(&tenant, &name, &session, now_ms())
+                index.save(&tenant, &name, &session, used_ms)
             });
             if let Err(error) = saved {
                 tracing::error!(%error, "a session was not saved");
