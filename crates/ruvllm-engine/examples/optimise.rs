@@ -196,26 +196,27 @@ fn question(part: &[u32], i: usize, seed: usize) -> GenerateRequest {
     request([part, begins].concat(), 192, sampling)
 }
 
-fn part(document: &[u32], i: usize) -> &[u32] {
-    let at = (i * 7919) % document.len().saturating_sub(LONG).max(1);
-    &document[at..(at + LONG).min(document.len())]
+/// Returns the `i`th of the parts of so many tokens.
+fn part(document: &[u32], i: usize, n: usize) -> &[u32] {
+    let at = (i * 7919) % document.len().saturating_sub(n).max(1);
+    &document[at..(at + n).min(document.len())]
 }
 
 fn long_document(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
-    let part = part(document, round);
+    let part = part(document, round, LONG);
     let one = |i: usize| question(part, i, round * 8 + i);
     Ok(vec![vec![one(0)], (1..8).map(one).collect()])
 }
 
 fn long_documents(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
-    let one =
-        |(i, &asked): (usize, &usize)| vec![question(part(document, 4 * round + asked), i, round * ASKED.len() + i)];
+    let one = |(i, &asked): (usize, &usize)| {
+        vec![question(part(document, 4 * round + asked, LONG), i, round * ASKED.len() + i)]
+    };
     Ok(ASKED.iter().enumerate().map(one).collect())
 }
 
 fn edits(engine: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn Error>> {
-    let at = (round * 7919) % document.len().saturating_sub(EDITED).max(1);
-    let file = engine.tokenizer()?.decode(&document[at..(at + EDITED).min(document.len())], DecodeOptions::default());
+    let file = engine.tokenizer()?.decode(part(document, round, EDITED), DecodeOptions::default());
     let one = |edit: &&str| {
         let question = format!("```\n{file}\n```\nWrite all of this file again. {edit}");
         Ok(vec![request(engine.encode_prompt(&question, false)?, EDITED, SamplingParams::greedy())])

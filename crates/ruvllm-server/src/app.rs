@@ -14,8 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use ruvllm_engine::learning::Consolidate;
 use ruvllm_engine::{AdapterSet, EmbedderName, Engine, ModelRouter};
-use ruvllm_sona::now_ms;
-use ruvllm_sona::policy::{PolicyKind, PolicyStore as _, Wanted};
+use ruvllm_sona::policy::PolicyKind;
 use ruvllm_sona::witness::Event;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -263,9 +262,8 @@ impl Server {
                     learning::key_of(tenant).unwrap_or(crate::witness::NOBODY)
                 }
                 let how = |tenant: &str| {
-                    let wanted = Wanted::new(PolicyKind::Ewc, "").of_tenant(named(tenant));
-                    let policy = server.witness.as_ref()?.policies.best(&wanted, now_ms())?;
-                    policy.read::<Consolidate>().ok().filter(Consolidate::is_sound)
+                    let policy = server.witness.as_ref()?.policy(PolicyKind::Ewc, named(tenant))?;
+                    policy.read().ok().filter(Consolidate::is_sound)
                 };
                 let tell = |tenant: &str, what: &str| {
                     let event = Event::Learning { what: what.to_owned() };

@@ -7,8 +7,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use ruvllm_engine::{Decision, ModelRouter, ServiceEmbedder};
 use ruvllm_router::roles::Role;
 use ruvllm_router::{Embedder, Weighing};
-use ruvllm_sona::now_ms;
-use ruvllm_sona::policy::{PolicyKind, PolicyStore as _, Wanted};
+use ruvllm_sona::policy::PolicyKind;
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Endpoint, Plain, Run, Server};
@@ -134,9 +133,8 @@ impl Server {
 
     /// Returns how quality and cost are weighed for a tenant: as a policy says, or the router.
     fn weighing(&self, router: &ModelRouter, tenant: &Tenant) -> Weighing {
-        let wanted = Wanted::new(PolicyKind::Router, "").of_tenant(tenant_name(tenant));
-        let said = self.witness.as_ref().and_then(|witness| witness.policies.best(&wanted, now_ms()));
-        let said = said.and_then(|policy| policy.read::<Weighing>().ok()).filter(|weighing| weighing.is_sound());
+        let policy = self.witness.as_ref().and_then(|witness| witness.policy(PolicyKind::Router, tenant_name(tenant)));
+        let said = policy.and_then(|policy| policy.read::<Weighing>().ok()).filter(|weighing| weighing.is_sound());
         said.unwrap_or(router.weighing)
     }
 }

@@ -65,8 +65,6 @@ pub(super) struct KvChooser {
     /// What an operator says of workloads: arms.
     pub said: Vec<Option<usize>>,
     pub reasons: Vec<String>,
-    /// The most bytes that cached prefixes could have.
-    pub room_bytes: usize,
     usual: Usual,
     reuse: Reuse,
 }
@@ -90,7 +88,6 @@ impl KvChooser {
             said: vec![None; contexts.len()],
             reasons: vec![String::new(); contexts.len()],
             contexts,
-            room_bytes: 0,
             usual: Usual::default(),
             reuse: Reuse::new(policies.len()),
         }

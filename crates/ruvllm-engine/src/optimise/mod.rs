@@ -62,10 +62,10 @@ const COMPANY: [(usize, &str); 4] = [(1, "alone"), (3, "2 to 3"), (6, "4 to 6"),
 const LONG_TOKENS: usize = 1024;
 /// How often guesses are right: names, and the least hit rate of each but the first.
 const HITS: [&str; 4] = ["guesses unknown", "guesses wrong", "guesses mixed", "guesses right"];
-/// The place of a workload whose guesses are wrong.
-const WRONG: usize = 1;
 const HIT_MIXED: f32 = 0.15;
 const HIT_RIGHT: f32 = 0.6;
+/// The place of wrong guesses among them.
+const WRONG: usize = 1;
 /// The first guesses of a request tell how good guesses are: all ways make as many.
 const NEAR: usize = 4;
 /// The weight of a step in the running hit rate, and the steps without guesses after which it is forgotten.
@@ -255,11 +255,10 @@ impl Optimiser {
         };
         let n_known: Vec<usize> = kv.policies.iter().map(known).collect();
         let bytes: Vec<usize> = kv.policies.iter().map(|&policy| backend.kv_bytes_aged(policy, prompt.len())).collect();
-        // What runs takes its room for a while only.
-        kv.room_bytes = kv.room_bytes.max(backend.kv_reusable_bytes());
+        let room_bytes = backend.kv_reusable_bytes();
         let mut owner = DefaultHasher::new();
         (tenant, adapters.identity()).hash(&mut owner);
-        let prompt = Prompt { tokens: prompt, owner: owner.finish(), room_bytes: kv.room_bytes, bytes: &bytes };
+        let prompt = Prompt { tokens: prompt, owner: owner.finish(), room_bytes, bytes: &bytes };
         let choice = kv.choose(place, &prompt, &n_known);
         Some((kv.policies[usize::from(choice.arm)], choice))
     }

@@ -27,7 +27,7 @@ pub(crate) struct Prompt<'a> {
     pub tokens: &'a [u32],
     /// Whose it is, and with which adapters: others share nothing with it.
     pub owner: u64,
-    /// Bytes that keys and values can have, prompts and all; 0 where nothing is kept of them.
+    /// Bytes that cached keys and values can have at present; 0 where nothing is kept of them.
     pub room_bytes: usize,
     /// Bytes of its own, by the way they are kept.
     pub bytes: &'a [usize],
@@ -44,13 +44,16 @@ pub(super) struct Reuse {
     n_prompts: Vec<usize>,
     /// Seconds that requests took.
     seconds: f64,
+    /// The most bytes that there were: what runs takes its room for a while only.
+    room_bytes: usize,
     /// The way that is taken, and the share of the time that it saves.
     taken: Option<(usize, f64)>,
 }
 
 impl Reuse {
     pub(super) fn new(n_arms: usize) -> Reuse {
-        Reuse { seen: Vec::new(), saved: vec![0.0; n_arms], n_prompts: vec![0; n_arms], seconds: 0.0, taken: None }
+        let (saved, n_prompts) = (vec![0.0; n_arms], vec![0; n_arms]);
+        Reuse { seen: Vec::new(), saved, n_prompts, seconds: 0.0, room_bytes: 0, taken: None }
     }
 
     /// Takes note of what steps of long prompts took.
@@ -65,9 +68,11 @@ impl Reuse {
         let n_since: Vec<usize> = pieces.iter().map_while(|piece| self.n_since(*piece)).collect();
         self.saved.iter_mut().for_each(|tokens| *tokens *= MEMORY);
         self.seconds *= MEMORY;
+        self.room_bytes = self.room_bytes.max(prompt.room_bytes);
+        let room_bytes = SHARE * self.room_bytes as f64;
         let found = |bytes: usize| {
             let piece_bytes = bytes as f64 * PIECE_TOKENS as f64 / prompt.tokens.len() as f64;
-            let fits = |n_since: usize| (n_since + 1) as f64 * piece_bytes <= SHARE * prompt.room_bytes as f64;
+            let fits = |n_since: usize| (n_since + 1) as f64 * piece_bytes <= room_bytes;
             n_since.iter().take_while(|&&n_since| fits(n_since)).count() * PIECE_TOKENS
         };
         let by_default = found(prompt.bytes[0]);

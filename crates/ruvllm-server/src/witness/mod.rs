@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ruvllm_engine::witness::{About, Record, Recorder};
 use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
 use ruvllm_sona::now_ms;
-use ruvllm_sona::policy::{NewPolicy, PolicyLimits, PolicyStore as _, StoredPolicies};
+use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies, Wanted};
 use ruvllm_sona::quality::{Scorer, ScorerOptions};
 use ruvllm_sona::session::SessionIndex;
 use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
@@ -101,6 +101,11 @@ impl Witness {
         let (adding_turns, verifying) = (Arc::default(), tokio::sync::Mutex::default());
         let options = options.clone();
         Ok(Witness { store, log, scorer, policies, sessions, adding_turns, options, verifying })
+    }
+
+    /// Returns the policy that counts for a tenant, by the name that records have, whatever the workload.
+    pub(crate) fn policy(&self, kind: PolicyKind, tenant: &str) -> Option<Policy> {
+        self.policies.best(&Wanted::new(kind, "").of_tenant(tenant), now_ms())
     }
 
     /// Makes the recorder of a model.
