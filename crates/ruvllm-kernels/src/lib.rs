@@ -36,6 +36,7 @@ pub mod distance;
 pub mod lowrank;
 pub mod matmul;
 pub mod norm;
+mod prefetch;
 pub mod rope;
 pub mod softmax;
 pub mod team;

@@ -106,12 +106,6 @@ unsafe impl lanes::Lanes for Ymm {
     }
 
     #[inline(always)]
-    unsafe fn prefetch<T>(from: *const T) {
-        // SAFETY: a prefetch of any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-    }
-
-    #[inline(always)]
     unsafe fn div(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
         // SAFETY: the caller enabled the instruction set.
         unsafe { [_mm256_div_ps(a[0], b[0]), _mm256_div_ps(a[1], b[1])] }

@@ -95,12 +95,6 @@ unsafe impl lanes::Lanes for Zmm {
     }
 
     #[inline(always)]
-    unsafe fn prefetch<T>(from: *const T) {
-        // SAFETY: a prefetch of any address is allowed.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-    }
-
-    #[inline(always)]
     unsafe fn div(a: __m512, b: __m512) -> __m512 {
         // SAFETY: the caller enabled the instruction set.
         unsafe { _mm512_div_ps(a, b) }

@@ -2,7 +2,7 @@
 
 use super::lanes::{Kernels, Lanes};
 use super::quant::{load_values, store_scores, store_values};
-use super::{BLOCK_TOKENS, ScoreArgs, ValueArgs, ahead_of};
+use super::{BLOCK_TOKENS, ScoreArgs, ValueArgs};
 use half::f16;
 
 /// An element as its 16 floats.
@@ -43,14 +43,13 @@ impl<T: Loaded> Kernels for T {
             // Past the last block, it is scored again and dropped.
             let keys: [*const T; B] =
                 std::array::from_fn(|b| args.blocks[(first + b).min(n_blocks - 1)].bytes.as_ptr().cast());
-            let ahead: [*const T; B] = std::array::from_fn(|b| ahead_of(args.ahead, first + b, keys[b]));
+            let ahead: [*const T; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
             // SAFETY: the caller enabled the instruction set.
             let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
             let mut d = 0;
             while d + columns_per_line <= k_dim {
                 for ahead in &ahead {
-                    // SAFETY: the caller enabled the instruction set.
-                    unsafe { L::prefetch(ahead.wrapping_add(d * BLOCK_TOKENS)) };
+                    args.ahead.level.prefetch(ahead.wrapping_add(d * BLOCK_TOKENS));
                 }
                 for i in 0..columns_per_line {
                     // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
@@ -80,11 +79,10 @@ impl<T: Loaded> Kernels for T {
             let first: *const T = args.blocks[block].bytes.as_ptr().cast();
             // SAFETY: the block's head has 16 rows of `v_stride`.
             let mut v = unsafe { first.add(token % BLOCK_TOKENS * v_stride + column) };
-            let mut ahead = ahead_of(args.ahead, block, v).wrapping_add(column);
+            let mut ahead = args.ahead.of(block, v).wrapping_add(column);
             while token < end {
                 for line in 0..(16 * W).div_ceil(line::<T>()) {
-                    // SAFETY: the caller enabled the instruction set.
-                    unsafe { L::prefetch(ahead.wrapping_add(line * self::line::<T>())) };
+                    args.ahead.level.prefetch(ahead.wrapping_add(line * self::line::<T>()));
                 }
                 ahead = ahead.wrapping_add(v_stride);
                 let mut row = [sums[0][0]; W];

@@ -49,8 +49,6 @@ pub(crate) unsafe trait Lanes {
     unsafe fn reduce_max(a: Self::V) -> f32;
     /// The sum of all lanes, in an order that is always the same.
     unsafe fn reduce_add(a: Self::V) -> f32;
-    /// Asks for the cache line at `from`, which may lead anywhere.
-    unsafe fn prefetch<T>(from: *const T);
     /// Lane by lane, `x` where `a < b`, else `y`.
     unsafe fn select_lt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
 }

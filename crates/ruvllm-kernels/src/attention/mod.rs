@@ -80,6 +80,7 @@ pub use layout::{
 pub use store::store;
 
 use crate::isa::{self, Isa, Row};
+use crate::prefetch::Level;
 use quantize::{DequantizeArgs, QuantizeArgs};
 use std::ops::Range;
 
@@ -177,10 +178,19 @@ impl Part<'_> {
     const NONE: Part<'static> = Part { bytes: &[], sub: 0 };
 }
 
-/// Returns what is read ahead while part `block` of a group is read at `current`, which serves if there is no more.
-#[inline(always)]
-fn ahead_of<T>(ahead: &[Part<'_>], block: usize, current: *const T) -> *const T {
-    ahead.get(block).map_or(current, |part| part.bytes.as_ptr().cast())
+/// What comes next, to be asked for at the pace of reading.
+#[derive(Clone, Copy)]
+struct Ahead<'a> {
+    parts: &'a [Part<'a>],
+    level: Level,
+}
+
+impl Ahead<'_> {
+    /// Returns what is read ahead while part `block` of a group is read at `current`, which serves if there is no more.
+    #[inline(always)]
+    fn of<T>(&self, block: usize, current: *const T) -> *const T {
+        self.parts.get(block).map_or(current, |part| part.bytes.as_ptr().cast())
+    }
 }
 
 /// Scores of up to `chunk_rows` rows and [`GROUP_BLOCKS`] blocks: `out[r][16 b + t] = Σ_d q[r][d]·k[b][d][t]`.
@@ -193,8 +203,7 @@ struct ScoreArgs<'a> {
     q: &'a [f32],
     /// The keys of each block.
     blocks: &'a [Part<'a>],
-    /// What comes next, to be prefetched at the pace of reading.
-    ahead: &'a [Part<'a>],
+    ahead: Ahead<'a>,
     /// Rows `out_stride` apart.
     out: &'a mut [f32],
     out_stride: usize,
@@ -211,8 +220,7 @@ struct ValueArgs<'a> {
     p_stride: usize,
     /// The values of each block.
     blocks: &'a [Part<'a>],
-    /// What comes next, to be prefetched at the pace of reading.
-    ahead: &'a [Part<'a>],
+    ahead: Ahead<'a>,
     /// Which positions count, from the first of the first block.
     tokens: Range<usize>,
     /// `[n_rows, v_stride]`

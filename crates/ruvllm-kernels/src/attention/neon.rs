@@ -119,12 +119,6 @@ unsafe impl lanes::Lanes for Quads {
     }
 
     #[inline(always)]
-    unsafe fn prefetch<T>(from: *const T) {
-        // SAFETY: a prefetch of any address is allowed; the intrinsic for it is not stable.
-        unsafe { asm!("prfm pldl1keep, [{from}]", from = in(reg) from, options(nostack, readonly, preserves_flags)) }
-    }
-
-    #[inline(always)]
     unsafe fn div(a: [float32x4_t; 4], b: [float32x4_t; 4]) -> [float32x4_t; 4] {
         each!(vdivq_f32(a, b))
     }

@@ -61,7 +61,7 @@ impl Kernels for Q8 {
             // Past the last block, it is scored again and dropped.
             let keys: [*const u8; B] =
                 std::array::from_fn(|b| args.blocks[(first + b).min(n_blocks - 1)].bytes.as_ptr());
-            let ahead: [*const u8; B] = std::array::from_fn(|b| super::ahead_of(args.ahead, first + b, keys[b]));
+            let ahead: [*const u8; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
             // SAFETY: the caller enabled the instruction set.
             let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
             let mut scales = [[0.0; 16]; B];
@@ -69,7 +69,7 @@ impl Kernels for Q8 {
                 for (b, scales) in scales.iter_mut().enumerate() {
                     // SAFETY: scales are whole vectors.
                     unsafe {
-                        L::prefetch(ahead[b].wrapping_add(2 * d));
+                        args.ahead.level.prefetch(ahead[b].wrapping_add(2 * d));
                         L::store(scales.as_mut_ptr(), L::load_f16(keys[b].add(2 * d).cast()));
                     }
                 }
@@ -78,8 +78,7 @@ impl Kernels for Q8 {
                 for i in 0..n / 4 {
                     let at = codes_at + (d + 4 * i) * BLOCK_TOKENS;
                     for ahead in &ahead {
-                        // SAFETY: the caller enabled the instruction set.
-                        unsafe { L::prefetch(ahead.wrapping_add(at)) };
+                        args.ahead.level.prefetch(ahead.wrapping_add(at));
                     }
                     for i in 4 * i..4 * i + 4 {
                         // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
@@ -107,12 +106,12 @@ impl Kernels for Q8 {
             let mut sums = load_values::<L, R, W>(args, column);
             for block in args.tokens.start / BLOCK_TOKENS..args.tokens.end.div_ceil(BLOCK_TOKENS) {
                 let v = args.blocks[block].bytes.as_ptr();
-                let ahead = super::ahead_of(args.ahead, block, v);
-                L::prefetch(ahead.wrapping_add(scales_at));
+                let ahead = args.ahead.of(block, v);
+                args.ahead.level.prefetch(ahead.wrapping_add(scales_at));
                 let weights = weights::<L, R>(args, block, v.add(scales_at));
                 for t in tokens_of(args, block) {
                     let at = codes_at + t * v_stride + column;
-                    L::prefetch(ahead.wrapping_add(at));
+                    args.ahead.level.prefetch(ahead.wrapping_add(at));
                     let mut row = [sums[0][0]; W];
                     for (w, row) in row.iter_mut().enumerate() {
                         *row = L::load_i8(v.add(at + 16 * w));
@@ -148,11 +147,11 @@ impl<const BITS: u32> Packed<BITS> {
     unsafe fn unit_scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>, first: usize, n: usize) {
         let (k_stride, part) = (args.shape.k_stride(), args.blocks[first]);
         let (keys, q) = (part.bytes.as_ptr(), args.q.as_ptr());
-        let ahead = super::ahead_of(args.ahead, first, keys);
+        let ahead = args.ahead.of(first, keys);
         // SAFETY: minima and queries are whole vectors, and there are `R` rows.
         unsafe {
             for line in (0..4 * k_stride).step_by(LINE) {
-                L::prefetch(ahead.wrapping_add(line));
+                args.ahead.level.prefetch(ahead.wrapping_add(line));
             }
             let mut offsets = [L::splat(0.0); R];
             for d in (0..k_stride).step_by(16) {
@@ -201,7 +200,7 @@ impl<const BITS: u32> Packed<BITS> {
                 }
                 let (n, codes) = ((k_dim - d).min(16), 4 * k_stride + d * Self::CODES);
                 for line in 0..n / per_line {
-                    L::prefetch(ahead.wrapping_add(codes + line * LINE));
+                    args.ahead.level.prefetch(ahead.wrapping_add(codes + line * LINE));
                     for i in line * per_line..(line + 1) * per_line {
                         Self::column::<L, R, B>(sums, &scaled, i, keys.add(codes + i * Self::CODES), sub);
                     }
@@ -277,13 +276,13 @@ impl<const BITS: u32> Kernels for Packed<BITS> {
                 let Part { bytes, sub } = args.blocks[block];
                 let v = bytes.as_ptr();
                 let (scales, codes) = (scales_at + 2 * BLOCK_TOKENS * sub, codes_at + group * Self::CODES);
-                let ahead = super::ahead_of(args.ahead, block, v);
-                L::prefetch(ahead.wrapping_add(scales));
-                L::prefetch(ahead.wrapping_add(scales + 2 * UNIT_TOKENS));
+                let ahead = args.ahead.of(block, v);
+                args.ahead.level.prefetch(ahead.wrapping_add(scales));
+                args.ahead.level.prefetch(ahead.wrapping_add(scales + 2 * UNIT_TOKENS));
                 let weights = weights::<L, R>(args, block, v.add(scales));
                 for t in tokens_of(args, block) {
                     let at = codes + (sub * BLOCK_TOKENS + t) * groups * Self::CODES;
-                    L::prefetch(ahead.wrapping_add(at));
+                    args.ahead.level.prefetch(ahead.wrapping_add(at));
                     let codes = L::shift_right(Self::load::<L>(v.add(at)), BITS * first_code);
                     let mut row = [sums[0][0]; W];
                     for (w, row) in row.iter_mut().enumerate() {

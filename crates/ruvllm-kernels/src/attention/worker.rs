@@ -3,9 +3,10 @@
 use super::attend::{Context, Total};
 use super::plan::{Tile, segment_spans, spans};
 use super::{
-    BLOCK_TOKENS, GROUP_BLOCKS, KvFormat, MinArgs, Options, Part, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment,
+    Ahead, BLOCK_TOKENS, GROUP_BLOCKS, KvFormat, MinArgs, Options, Part, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment,
     SoftmaxArgs, TILE_ROWS, ValueArgs,
 };
+use crate::prefetch::Level;
 use std::ops::Range;
 
 /// One tile at work.
@@ -375,12 +376,13 @@ enum Next {
 }
 
 /// Returns `next` as the kernels want it.
-fn ahead<'p, 'a>(k_parts: &'p [Part<'a>], v_parts: &'p [Part<'a>], next: Next) -> &'p [Part<'a>] {
-    match next {
+fn ahead<'p>(k_parts: &'p [Part<'_>], v_parts: &'p [Part<'_>], next: Next) -> Ahead<'p> {
+    let parts = match next {
         Next::Nothing => &[],
         Next::Keys(blocks) => &k_parts[blocks],
         Next::Values(blocks) => &v_parts[blocks],
-    }
+    };
+    Ahead { parts, level: Level::of_streams() }
 }
 
 /// Returns the positions of `blocks`, from the start of what these count from.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-pub(super) const LINE_BYTES: usize = 64;
+use crate::prefetch::{LINE_BYTES, Level};
 
 /// Ranges that there is room for at most: more rows with different adapters keep the cores busy anyway.
 const RANGES_MAX: usize = 64;
@@ -88,7 +88,7 @@ impl Fetch<'_> {
     pub(super) fn step(&self) {
         let (at, n) = self.advance();
         for line in 0..n {
-            prefetch(at.wrapping_add(LINE_BYTES * line));
+            Level::Second.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
         }
     }
 
@@ -116,19 +116,6 @@ impl Fetch<'_> {
             None => self.n_lines.set(0),
         }
     }
-}
-
-/// Asks for the line at `address`, which may lead anywhere, into the second-level cache.
-#[inline(always)]
-fn prefetch(address: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address is allowed; every x86-64 has it.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(address as *const i8);
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 #[cfg(test)]

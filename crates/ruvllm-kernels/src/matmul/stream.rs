@@ -2,15 +2,25 @@
 
 use super::beside::Fetch;
 #[cfg(target_arch = "x86_64")]
-use super::beside::LINE_BYTES;
-#[cfg(target_arch = "x86_64")]
 use super::format::Format;
 use super::{Matrix, Plan};
+#[cfg(target_arch = "x86_64")]
+use crate::prefetch::{LINE_BYTES, Level};
 use crate::team::Upcoming;
 
-/// How far ahead of use weights are asked for, in bytes: about a memory latency of work.
+/// How far ahead of use weights are asked for, in bytes: about a memory latency of work, and what is left of the level of
+/// cache by other streams.
 #[cfg(target_arch = "x86_64")]
-const AHEAD_BYTES: usize = 16 * 1024;
+const fn ahead_bytes(level: Level) -> usize {
+    match level {
+        Level::First => 16 * 1024,
+        Level::Second => 24 * 1024,
+    }
+}
+
+/// How far ahead weights that are in the second level are asked into the first.
+#[cfg(target_arch = "x86_64")]
+const NEAR_BYTES: usize = 1024;
 
 /// Where a worker that reads panels goes on after the last one of its share: the weights it needs next are seldom those
 /// that lie next.
@@ -47,6 +57,7 @@ impl<'a> Stream<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<'a> {
     stream: Stream<'a>,
+    level: Level,
     /// Bytes between what is read and what is asked for.
     distance: usize,
     /// This tile asks at blocks `b` with `b % n_tiles == tile`.
@@ -63,7 +74,8 @@ impl<'a> Ahead<'a> {
     /// For one pass over the panels.
     #[inline(always)]
     pub(super) fn straight(stream: Stream<'a>) -> Ahead<'a> {
-        Ahead { stream, distance: AHEAD_BYTES, tile: 0, n_tiles: 1 }
+        let level = Level::of_streams();
+        Ahead { stream, level, distance: ahead_bytes(level), tile: 0, n_tiles: 1 }
     }
 
     /// For the tile of `tile_rows` rows from row `i` of `n_rows` on. A single tile streams; several have the time of all
@@ -77,24 +89,35 @@ impl<'a> Ahead<'a> {
     ) -> Ahead<'a> {
         match n_rows.div_ceil(tile_rows).min(MOST_TILES) {
             0 | 1 => Ahead::straight(stream),
-            n_tiles => Ahead { stream, distance: job_bytes.max(AHEAD_BYTES), tile: i / tile_rows, n_tiles },
+            n_tiles => {
+                let (level, tile) = (Level::First, i / tile_rows);
+                Ahead { stream, level, distance: job_bytes.max(ahead_bytes(level)), tile, n_tiles }
+            }
         }
     }
 
-    /// Asks for what will be read some time after block `b` of `panel`, if it is this tile's turn.
+    /// Asks for what will be read some time after block `b` of `panel`, if it is this tile's turn. `STREAMS` says whether
+    /// this may be the only tile.
     #[inline(always)]
-    pub(super) fn prefetch<F: Format>(self, panel: *const u8, b: usize) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    pub(super) fn prefetch<F: Format, const STREAMS: bool>(self, panel: *const u8, b: usize) {
         if b % self.n_tiles != self.tile {
             return;
         }
         let Stream { end, next, beside } = self.stream;
         let block_bytes = F::GROUP_BYTES / F::GROUP;
-        let at = (panel as usize).wrapping_add(self.distance + b * block_bytes);
-        let at = if at < end { at } else { at.wrapping_sub(end).wrapping_add(next) };
-        for line in 0..block_bytes.div_ceil(LINE_BYTES) {
-            // SAFETY: a prefetch of any address is allowed; every x86-64 has it.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(LINE_BYTES * line) as *const i8) };
+        let at = (panel as usize).wrapping_add(b * block_bytes);
+        let far = at.wrapping_add(self.distance);
+        let far = if far < end { far } else { far.wrapping_sub(end).wrapping_add(next) };
+        let ask = |level: Level, at: usize| {
+            for line in 0..block_bytes.div_ceil(LINE_BYTES) {
+                level.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
+            }
+        };
+        if !STREAMS || self.level == Level::First {
+            ask(Level::First, far);
+        } else {
+            ask(Level::Second, far);
+            ask(Level::First, at.wrapping_add(NEAR_BYTES));
         }
         if let Some(beside) = beside {
             beside.step();

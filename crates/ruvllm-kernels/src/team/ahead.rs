@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::prefetch::{LINE_BYTES, Level};
+
 /// What each worker of a team reads soon: the weights of the next product.
 ///
 /// It holds addresses and borrows nothing: asking for memory that is gone does nothing.
@@ -25,8 +27,6 @@ const MOST_BYTES: usize = 128 * 1024;
 
 /// Bytes asked for between two looks at whether the wait is over: they come in about 30 ns.
 const STEP_BYTES: usize = 512;
-
-const LINE_BYTES: usize = 64;
 
 /// What one worker is told to expect. The two addresses need not be seen together: what is asked for by a mixture is
 /// only of no use.
@@ -69,25 +69,7 @@ impl Ahead {
         }
         let step = next..next.saturating_add(STEP_BYTES);
         cursor.next.set(step.end);
-        step.step_by(LINE_BYTES).for_each(|line| prefetch(line as *const u8));
+        step.step_by(LINE_BYTES).for_each(|line| Level::Second.prefetch(line as *const u8));
         true
     }
-}
-
-/// Asks for the cache line at `from`, which may lead anywhere, into the second-level cache.
-#[inline(always)]
-fn prefetch(from: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address is allowed; every x86-64 has it.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(from.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a prefetch of any address is allowed; the intrinsic for it is not stable.
-    unsafe {
-        std::arch::asm!("prfm pldl2keep, [{from}]", from = in(reg) from, options(nostack, readonly, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = from;
 }

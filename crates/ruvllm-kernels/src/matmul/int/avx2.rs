@@ -152,7 +152,7 @@ unsafe fn widen_weights<F: Format>(job: &Job<'_>, blocks: Range<usize>, weights:
             // SAFETY: panel `p` is there, and block `b` in it.
             weights[p * DENSE_BLOCKS + at].write(unsafe {
                 let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
-                Ahead::straight(job.stream).prefetch::<F>(panel, b);
+                Ahead::straight(job.stream).prefetch::<F, true>(panel, b);
                 let q = panel.add(F::quants_at(b));
                 let mut pairs = [[[_mm256_setzero_si256(); 2]; BLOCK / 4]; 2];
                 for (half, pairs) in pairs.iter_mut().enumerate() {
@@ -266,7 +266,7 @@ unsafe fn tile<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize>(
             let at = b - blocks.start;
             let q = part.panel.add(F::quants_at(b));
             if !DENSE && part.first {
-                Ahead::straight(job.stream).prefetch::<F>(part.panel, b);
+                Ahead::straight(job.stream).prefetch::<F, true>(part.panel, b);
             }
             let mut act = [part.acts; MR];
             for (r, act) in act.iter_mut().enumerate() {

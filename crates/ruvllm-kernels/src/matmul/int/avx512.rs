@@ -55,14 +55,16 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
         // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
         i += unsafe {
             match (job.n_panels, n) {
-                (2, 8..) if F::HALVES || job.rows.len() == 8 => pair::<F, 8>(job, i),
-                (2, 4..) => tile::<F, 2, 4>(job, i),
-                (2, 2..) => tile::<F, 2, 2>(job, i),
-                (2, _) => tile::<F, 2, 1>(job, i),
-                (_, 6..) => tile::<F, 1, 6>(job, i),
-                (_, 4..) => tile::<F, 1, 4>(job, i),
-                (_, 2..) => tile::<F, 1, 2>(job, i),
-                (_, _) => tile::<F, 1, 1>(job, i),
+                (2, 8..) if job.rows.len() == 8 => pair::<F, 8, true>(job, i),
+                (2, 8..) if F::HALVES => pair::<F, 8, false>(job, i),
+                (2, 4..) if job.rows.len() < 8 => tile::<F, 2, 4, true>(job, i),
+                (2, 4..) => tile::<F, 2, 4, false>(job, i),
+                (2, 2..) => tile::<F, 2, 2, true>(job, i),
+                (2, _) => tile::<F, 2, 1, true>(job, i),
+                (_, 6..) => tile::<F, 1, 6, true>(job, i),
+                (_, 4..) => tile::<F, 1, 4, true>(job, i),
+                (_, 2..) => tile::<F, 1, 2, true>(job, i),
+                (_, _) => tile::<F, 1, 1, true>(job, i),
             }
         };
     }
@@ -77,27 +79,27 @@ fn tile_rows<F: Format, const MR: usize>(job: &Job<'_>) -> usize {
     }
 }
 
-/// Computes both panels of a job, one after the other, by the `MR` rows from `i` on; returns `MR`.
+/// Computes both panels of a job, one after the other, as [`tile`] does; returns `MR`.
 ///
 /// # Safety
 /// As [`super::Kernel`] says, with two panels and `i + MR` within the job's rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn pair<F: Format, const MR: usize>(job: &Job<'_>, i: usize) -> usize {
+unsafe fn pair<F: Format, const MR: usize, const STREAMS: bool>(job: &Job<'_>, i: usize) -> usize {
     let (first, second) = job.panels.split_at(job.panels.len() / 2);
     let single = |panels, out| Job { panels, n_panels: 1, blocks: job.blocks.clone(), out, ..*job };
     // SAFETY: the caller's promises; the second panel's results begin 16 lanes on.
     unsafe {
-        tile::<F, 1, MR>(&single(first, job.out), i);
-        tile::<F, 1, MR>(&single(second, job.out.add(PANEL_ROWS)), i)
+        tile::<F, 1, MR, STREAMS>(&single(first, job.out), i);
+        tile::<F, 1, MR, STREAMS>(&single(second, job.out.add(PANEL_ROWS)), i)
     }
 }
 
-/// Computes `P` panels by the `MR` rows from `i` on; returns `MR`.
+/// Computes `P` panels by the `MR` rows from `i` on; returns `MR`. `STREAMS` says whether these may be all rows.
 ///
 /// # Safety
 /// As [`super::Kernel`] says, with `P` the job's panels and `i + MR` within its rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usize) -> usize {
+unsafe fn tile<F: Format, const P: usize, const MR: usize, const STREAMS: bool>(job: &Job<'_>, i: usize) -> usize {
     let panel_bytes = panel_bytes::<F>(job.n_blocks);
     let mut acts = [std::ptr::null::<ActBlock>(); MR];
     for r in 0..MR {
@@ -126,7 +128,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
             }
             let mut q = [panels; P];
             for (p, q) in q.iter_mut().enumerate() {
-                ahead.prefetch::<F>(q.add(p * panel_bytes), b);
+                ahead.prefetch::<F, STREAMS>(q.add(p * panel_bytes), b);
                 *q = q.add(p * panel_bytes + F::quants_at(b));
             }
             let mut w_scale = [[_mm512_setzero_ps(); 2]; P];
