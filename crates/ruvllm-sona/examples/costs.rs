@@ -20,6 +20,9 @@ const SIZES: [usize; 3] = [4_096, 16_384, 100_000];
 /// Tokens that are timed, and tokens of a request.
 const N_TIMED: usize = 400;
 const N_REQUEST: usize = 512;
+/// Requests whose end is timed, and how many of them one memory takes in, so that it stays of about its size.
+const N_ENDS: usize = 300;
+const N_ENDS_A_COPY: usize = 20;
 /// States that calibration is made of.
 const N_CALIBRATION: usize = 4_000;
 
@@ -92,7 +95,10 @@ fn measure<'a>(learned: &mut Learned, state: &impl Fn(usize) -> &'a [f32], logit
         accept.push(start.elapsed().as_secs_f64() * 1e3);
     }
     let mut copy = learned.clone();
-    for _ in 0..20 {
+    for i in 0..N_ENDS {
+        if i % N_ENDS_A_COPY == 0 {
+            copy.clone_from(learned);
+        }
         let mut notes = Notes::default();
         (0..N_REQUEST).for_each(|i| notes.remember(learned, state(i * 31), i as u32));
         let start = Instant::now();
@@ -107,12 +113,13 @@ fn measure<'a>(learned: &mut Learned, state: &impl Fn(usize) -> &'a [f32], logit
         times[((times.len() - 1) as f64 * q) as usize]
     };
     println!(
-        "{size} entries: before the token {:.3} ms (p99 {:.3}), behind it {:.3} ms (p99 {:.3}); end of a request of {N_REQUEST} noted tokens {:.3} ms (longest {:.3}), of {N_TIMED} learned ones {learned_end:.3} ms",
+        "{size} entries: before the token {:.3} ms (p99 {:.3}), behind it {:.3} ms (p99 {:.3}); end of a request of {N_REQUEST} noted tokens {:.3} ms (p99 {:.3}, longest {:.3}), of {N_TIMED} learned ones {learned_end:.3} ms",
         quantile(&mut adjust, 0.5),
         quantile(&mut adjust, 0.99),
         quantile(&mut accept, 0.5),
         quantile(&mut accept, 0.99),
         quantile(&mut end, 0.5),
+        quantile(&mut end, 0.99),
         quantile(&mut end, 1.0),
     );
 }
