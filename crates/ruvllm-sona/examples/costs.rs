@@ -96,7 +96,7 @@ fn measure<'a>(learned: &mut Learned, state: &impl Fn(usize) -> &'a [f32], logit
     }
     let mut copy = learned.clone();
     for i in 0..N_ENDS {
-        if i % N_ENDS_A_COPY == 0 {
+        if i > 0 && i % N_ENDS_A_COPY == 0 {
             copy.clone_from(learned);
         }
         let mut notes = Notes::default();

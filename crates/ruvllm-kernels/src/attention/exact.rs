@@ -3,6 +3,7 @@
 use super::lanes::{Kernels, Lanes};
 use super::quant::{load_values, store_scores, store_values};
 use super::{BLOCK_TOKENS, ScoreArgs, ValueArgs};
+use crate::prefetch::LINE_BYTES;
 use half::f16;
 
 /// An element as its 16 floats.
@@ -30,7 +31,7 @@ impl Loaded for f32 {
 
 /// Elements of type `T` in a cache line.
 const fn line<T>() -> usize {
-    64 / size_of::<T>()
+    LINE_BYTES / size_of::<T>()
 }
 
 impl<T: Loaded> Kernels for T {

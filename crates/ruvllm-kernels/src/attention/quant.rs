@@ -5,6 +5,7 @@
 use super::lanes::{Kernels, Lanes};
 use super::layout::V_GROUP;
 use super::{BLOCK_TOKENS, MinArgs, Part, ScoreArgs, UNIT_BLOCKS, UNIT_TOKENS, ValueArgs};
+use crate::prefetch::LINE_BYTES;
 use std::ptr;
 
 /// [`KvFormat::Q8`](super::KvFormat::Q8) to the kernels.
@@ -13,9 +14,6 @@ pub(super) struct Q8;
 /// [`KvFormat::Q4`](super::KvFormat::Q4) and [`KvFormat::Q2`](super::KvFormat::Q2) to the kernels: codes of `BITS` bits,
 /// four to a lane.
 pub(super) struct Packed<const BITS: u32>;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// 16 factors, as the kernels read them one by one.
 type Factors = [f32; 16];
@@ -150,7 +148,7 @@ impl<const BITS: u32> Packed<BITS> {
         let ahead = args.ahead.of(first, keys);
         // SAFETY: minima and queries are whole vectors, and there are `R` rows.
         unsafe {
-            for line in (0..4 * k_stride).step_by(LINE) {
+            for line in (0..4 * k_stride).step_by(LINE_BYTES) {
                 args.ahead.level.prefetch(ahead.wrapping_add(line));
             }
             let mut offsets = [L::splat(0.0); R];
@@ -189,7 +187,7 @@ impl<const BITS: u32> Packed<BITS> {
         sub: usize,
     ) {
         let (k_dim, k_stride, q) = (args.shape.k_dim, args.shape.k_stride(), args.q.as_ptr());
-        let per_line = LINE / Self::CODES;
+        let per_line = LINE_BYTES / Self::CODES;
         let mut scaled = [[0.0; 16]; R];
         // SAFETY: scales and queries are whole vectors; there are `R` rows and `k_dim` columns of codes.
         unsafe {
@@ -200,7 +198,7 @@ impl<const BITS: u32> Packed<BITS> {
                 }
                 let (n, codes) = ((k_dim - d).min(16), 4 * k_stride + d * Self::CODES);
                 for line in 0..n / per_line {
-                    args.ahead.level.prefetch(ahead.wrapping_add(codes + line * LINE));
+                    args.ahead.level.prefetch(ahead.wrapping_add(codes + line * LINE_BYTES));
                     for i in line * per_line..(line + 1) * per_line {
                         Self::column::<L, R, B>(sums, &scaled, i, keys.add(codes + i * Self::CODES), sub);
                     }

@@ -96,8 +96,9 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Asks for what will be read some time after block `b` of `panel`, if it is this tile's turn. `STREAMS` says whether
-    /// this may be the only tile.
+    /// Asks for what will be read some time after block `b` of `panel`, if it is this tile's turn. Of several tiles
+    /// the level is the first: a tile that cannot be the only one is compiled without the choice (`STREAMS` is false), which
+    /// costs some formats per cents there.
     #[inline(always)]
     pub(super) fn prefetch<F: Format, const STREAMS: bool>(self, panel: *const u8, b: usize) {
         if b % self.n_tiles != self.tile {

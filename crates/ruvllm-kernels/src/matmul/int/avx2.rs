@@ -147,12 +147,13 @@ fn tile_rows(n: usize) -> usize {
 /// As [`super::Kernel`] says; `blocks` are of the job, at most [`DENSE_BLOCKS`].
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 unsafe fn widen_weights<F: Format>(job: &Job<'_>, blocks: Range<usize>, weights: &mut Weights) {
+    let ahead = Ahead::straight(job.stream);
     for p in 0..job.n_panels {
         for (at, b) in blocks.clone().enumerate() {
             // SAFETY: panel `p` is there, and block `b` in it.
             weights[p * DENSE_BLOCKS + at].write(unsafe {
                 let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
-                Ahead::straight(job.stream).prefetch::<F, true>(panel, b);
+                ahead.prefetch::<F, true>(panel, b);
                 let q = panel.add(F::quants_at(b));
                 let mut pairs = [[[_mm256_setzero_si256(); 2]; BLOCK / 4]; 2];
                 for (half, pairs) in pairs.iter_mut().enumerate() {
@@ -260,13 +261,14 @@ unsafe fn tile<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize>(
             }
         }
     }
+    let ahead = Ahead::straight(job.stream);
     for b in blocks.clone() {
         // SAFETY: block `b` is in the panel and, counted from the first, among the widened ones.
         unsafe {
             let at = b - blocks.start;
             let q = part.panel.add(F::quants_at(b));
             if !DENSE && part.first {
-                Ahead::straight(job.stream).prefetch::<F, true>(part.panel, b);
+                ahead.prefetch::<F, true>(part.panel, b);
             }
             let mut act = [part.acts; MR];
             for (r, act) in act.iter_mut().enumerate() {
