@@ -11,6 +11,7 @@
 //! [`Whitener`](crate::Whitener). A memory has a limit of bytes. When it is full, entries give way by what they were worth,
 //! never by age: see [`Memory::push`].
 
+mod entries;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub use search::Scratch;
 
 pub use crate::top::Hit;
 
+use entries::Entries;
 use ruvllm_kernels::distance::PADDING;
 
 use crate::codec::{Reader, Writer};
@@ -90,14 +92,9 @@ impl Default for MemoryOptions {
 pub struct Memory {
     options: MemoryOptions,
     n_key: usize,
-    /// `[n, n_head]` and `[n, n_key - n_head]`.
-    heads: Vec<i8>,
-    tails: Vec<i8>,
-    scales: Vec<f32>,
-    tokens: Vec<u32>,
-    /// What an entry is worth keeping for, in nats.
+    entries: Entries,
+    /// What an entry is worth keeping for, in nats. They lie apart: every request changes many of them.
     worths: Vec<f32>,
-    contexts: Vec<Context>,
     /// Entries that give way next, the least worth last.
     victims: Vec<u32>,
     n_evicted: u64,
@@ -126,12 +123,8 @@ impl Memory {
         Ok(Memory {
             options,
             n_key,
-            heads: Vec::new(),
-            tails: Vec::new(),
-            scales: Vec::new(),
-            tokens: Vec::new(),
+            entries: Entries::new(n_key.min(HEAD), n_key - n_key.min(HEAD)),
             worths: Vec::new(),
-            contexts: Vec::new(),
             victims: Vec::new(),
             n_evicted: 0,
         })
@@ -139,12 +132,12 @@ impl Memory {
 
     /// Returns how many entries there are.
     pub fn len(&self) -> usize {
-        self.tokens.len()
+        self.entries.len()
     }
 
     /// Returns whether nothing is remembered.
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.entries.len() == 0
     }
 
     /// Returns the bytes of all entries.
@@ -188,12 +181,7 @@ impl Memory {
 
     /// Returns the token of an entry.
     pub fn token(&self, index: u32) -> u32 {
-        self.tokens[index as usize]
-    }
-
-    /// Returns the bytes of a key that the coarse scan reads.
-    fn n_head(&self) -> usize {
-        self.n_key.min(HEAD)
+        self.entries.token(index as usize)
     }
 
     /// Adds an entry: what the tokens of `context` and the state of `key` were followed by. `worth` is what is known of its use, in nats: how badly the model predicted the token, less what
@@ -204,22 +192,15 @@ impl Memory {
     /// If the key has another width.
     pub fn push(&mut self, key: &Key, context: Context, token: u32, worth: f32) {
         assert_eq!(key.bytes.len(), self.n_key, "a key of {} bytes", key.bytes.len());
-        let (head, tail) = key.bytes.split_at(self.n_head());
         let worth = if worth.is_finite() { worth } else { 0.0 };
         if self.len() < self.capacity() {
-            self.heads.extend_from_slice(head);
-            self.tails.extend_from_slice(tail);
-            self.scales.push(key.scale);
-            self.tokens.push(token);
+            self.entries.push(key, context, token);
             self.worths.push(worth);
-            self.contexts.push(context);
             return;
         }
         let at = self.next_victim();
-        self.heads[at * head.len()..][..head.len()].copy_from_slice(head);
-        self.tails[at * tail.len()..][..tail.len()].copy_from_slice(tail);
-        (self.scales[at], self.tokens[at], self.worths[at]) = (key.scale, token, worth);
-        self.contexts[at] = context;
+        self.entries.replace(at, key, context, token);
+        self.worths[at] = worth;
         self.n_evicted += 1;
     }
 
@@ -256,12 +237,10 @@ impl Memory {
             out.u64(value as u64);
         }
         out.u64(self.n_evicted);
-        out.i8s(&self.heads);
-        out.i8s(&self.tails);
-        out.plain_f32s(&self.scales);
-        out.plain_u32s(&self.tokens);
+        self.entries.write_keys(&mut out);
+        self.entries.write_tokens(&mut out);
         out.plain_f32s(&self.worths);
-        self.contexts.iter().for_each(|context| _ = out.u64(context.bits()));
+        self.entries.write_contexts(&mut out);
         out.plain_u32s(&self.victims);
         out.take()
     }
@@ -282,15 +261,10 @@ impl Memory {
         let n = from.number(memory.capacity().min(N_ENTRIES_MAX))?;
         let n_victims = from.number(n)?;
         memory.n_evicted = from.u64()?;
-        let n_head = memory.n_head();
-        memory.heads = from.i8s(n * n_head)?;
-        memory.tails = from.i8s(n * (memory.n_key - n_head))?;
-        memory.scales = from.plain_f32s(n)?;
-        memory.tokens = from.plain_u32s(n)?;
+        memory.entries.read_keys(n, &mut from)?;
+        memory.entries.read_tokens(&mut from)?;
         memory.worths = from.plain_f32s(n)?;
-        for _ in 0..n {
-            memory.contexts.push(Context::from_bits(from.u64()?));
-        }
+        memory.entries.read_contexts(&mut from)?;
         memory.victims = from.plain_u32s(n_victims)?;
         if memory.victims.iter().any(|&at| at as usize >= n) {
             return Err(from.invalid(format_args!("an entry beyond {n}")));

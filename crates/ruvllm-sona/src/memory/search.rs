@@ -2,6 +2,7 @@
 
 use ruvllm_kernels::distance::Table;
 
+use super::entries::Block;
 use super::{CONTEXT_BONUS, Context, Memory};
 use crate::top::{self, BLOCK, Hit, Top};
 use crate::whiten::Key;
@@ -41,15 +42,15 @@ impl Memory {
     ) {
         assert_eq!(key.bytes.len(), self.n_key, "a key of {} bytes", key.bytes.len());
         let top = &mut scratch.top;
-        let (n_head, n_nearest) = (self.n_head(), self.options.n_nearest);
-        let (head, tail) = key.bytes.split_at(n_head);
+        let n_nearest = self.options.n_nearest;
+        let (head, tail) = key.bytes.split_at(self.entries.n_head());
         top.start(if exact { 2 * n_nearest } else { self.options.n_candidates });
         let (mut dots, mut tail_dots, mut similarities) = ([0; BLOCK], [0; BLOCK], [0.0; BLOCK]);
-        for (block, scales) in self.scales.chunks(BLOCK).enumerate() {
-            let (first, n) = (block * BLOCK, scales.len());
-            kernels.dots(head, &self.heads[first * n_head..][..n * n_head], &mut dots[..n]);
+        for Block { first, heads, tails, scales } in self.entries.blocks() {
+            let n = scales.len();
+            kernels.dots(head, heads, &mut dots[..n]);
             if exact && !tail.is_empty() {
-                kernels.dots(tail, &self.tails[first * tail.len()..][..n * tail.len()], &mut tail_dots[..n]);
+                kernels.dots(tail, tails, &mut tail_dots[..n]);
                 dots.iter_mut().zip(&tail_dots).for_each(|(dot, tail)| *dot += tail);
             }
             for ((similarity, &dot), scale) in similarities.iter_mut().zip(&dots).zip(scales) {
@@ -60,15 +61,16 @@ impl Memory {
         let found = top.finish();
         if !exact && !tail.is_empty() {
             for hit in found.iter_mut() {
-                let (at, mut dots) = (hit.index as usize, [0; 2]);
-                kernels.dots(head, &self.heads[at * n_head..][..n_head], &mut dots[..1]);
-                kernels.dots(tail, &self.tails[at * tail.len()..][..tail.len()], &mut dots[1..]);
-                hit.value = (dots[0] + dots[1]) as f32 * (self.scales[at] * key.scale);
+                let (entry_head, entry_tail, scale) = self.entries.key(hit.index as usize);
+                let mut dots = [0; 2];
+                kernels.dots(head, entry_head, &mut dots[..1]);
+                kernels.dots(tail, entry_tail, &mut dots[1..]);
+                hit.value = (dots[0] + dots[1]) as f32 * (scale * key.scale);
             }
         }
         top::keep(found, 2 * n_nearest);
         for hit in found.iter_mut() {
-            let n_common = self.contexts[hit.index as usize].n_common(context);
+            let n_common = self.entries.context(hit.index as usize).n_common(context);
             hit.value += CONTEXT_BONUS * n_common as f32;
         }
         found.sort_unstable_by(Hit::order);

@@ -34,11 +34,10 @@ fn the_nearest_are_those_that_sorting_finds() {
         (0..3).for_each(|_| memory.push(&key(n_key, 5), Context::default(), 7, 1.0));
         let query = key(n_key, 5);
         let similarity = |i: usize| {
-            let row = memory.heads[i * memory.n_head()..][..memory.n_head()].iter();
-            let n_tail = n_key - memory.n_head();
-            let row = row.chain(&memory.tails[i * n_tail..][..n_tail]);
+            let (head, tail, scale) = memory.entries.key(i);
+            let row = head.iter().chain(tail);
             let dot: i32 = row.zip(&query.bytes).map(|(&x, &y)| i32::from(x) * i32::from(y)).sum();
-            dot as f32 * (memory.scales[i] * query.scale)
+            dot as f32 * (scale * query.scale)
         };
         let mut expected: Vec<Hit> = (0..memory.len()).map(|i| Hit { index: i as u32, value: similarity(i) }).collect();
         expected.sort_by(|a, b| b.value.total_cmp(&a.value).then(a.index.cmp(&b.index)));
@@ -112,9 +111,29 @@ fn a_full_memory_lets_go_of_what_is_worth_least() {
 }
 
 #[test]
+fn what_a_copy_learns_the_original_never_sees() {
+    let options = MemoryOptions { n_bytes_max: 1100 * (64 + ENTRY_BYTES), ..MemoryOptions::default() };
+    let (original, same) = (filled(64, 1090, options), filled(64, 1090, options));
+    let mut copy = original.clone();
+    // Ten are added, ten take the places of others.
+    (0..20).for_each(|i| copy.push(&key(64, 1000 + i), context(&[i as u32]), 77, 5.0));
+    copy.credit(0, 3.0);
+    assert_eq!((&original, original.snapshot()), (&same, same.snapshot()));
+    let tokens = |memory: &Memory| (0..memory.len()).filter(|&i| memory.token(i as u32) == 77).count();
+    assert_eq!((tokens(&original), tokens(&copy), copy.len()), (0, 20, 1100));
+    assert_eq!(copy.snapshot(), {
+        let mut alone = filled(64, 1090, options);
+        (0..20).for_each(|i| alone.push(&key(64, 1000 + i), context(&[i as u32]), 77, 5.0));
+        alone.credit(0, 3.0);
+        alone.snapshot()
+    });
+}
+
+#[test]
 fn snapshots_are_the_same_and_damage_is_told() {
-    let options = MemoryOptions { n_bytes_max: 200 * (192 + ENTRY_BYTES), ..MemoryOptions::default() };
-    let mut memory = filled(192, 210, options);
+    // More than two pages.
+    let options = MemoryOptions { n_bytes_max: 2500 * (192 + ENTRY_BYTES), ..MemoryOptions::default() };
+    let mut memory = filled(192, 2510, options);
     memory.credit(3, 0.5);
     let bytes = memory.snapshot();
     let mut again = Memory::restore(&bytes).expect("a snapshot");

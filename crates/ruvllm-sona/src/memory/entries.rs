@@ -1,0 +1,190 @@
+//! The entries of a memory, in pages that copies share until one of them writes.
+//!
+//! A request reads the memory as it was when it began, and what it taught goes into a copy (`Learned::take_in`). So a copy
+//! costs a pointer for a page, and adding a request's entries the page that they begin in; nothing is ever moved to make
+//! room.
+
+use std::sync::Arc;
+
+use super::Context;
+use crate::codec::{Reader, Writer};
+use crate::error::SonaError;
+use crate::top::BLOCK;
+use crate::whiten::Key;
+
+/// Entries of a page.
+const PAGE: usize = 1024;
+
+const _: () = assert!(PAGE.is_multiple_of(BLOCK), "a search reads pages block by block");
+
+/// Keys, each with the token that followed and what was read before.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Entries {
+    /// The first bytes of a key lie apart from the rest: they are what a coarse scan reads.
+    n_head: usize,
+    n_tail: usize,
+    /// Full but for the last one.
+    pages: Vec<Arc<Page>>,
+}
+
+/// Up to [`PAGE`] entries.
+#[derive(Debug, PartialEq)]
+struct Page {
+    /// `[n, n_head]` and `[n, n_tail]`.
+    heads: Vec<i8>,
+    tails: Vec<i8>,
+    scales: Vec<f32>,
+    tokens: Vec<u32>,
+    contexts: Vec<Context>,
+}
+
+impl Page {
+    /// Makes an empty page with room for all of its entries.
+    fn new(n_head: usize, n_tail: usize) -> Page {
+        Page {
+            heads: Vec::with_capacity(PAGE * n_head),
+            tails: Vec::with_capacity(PAGE * n_tail),
+            scales: Vec::with_capacity(PAGE),
+            tokens: Vec::with_capacity(PAGE),
+            contexts: Vec::with_capacity(PAGE),
+        }
+    }
+}
+
+impl Clone for Page {
+    /// A copy has room for a page as well: it is made to be written.
+    fn clone(&self) -> Page {
+        let n = self.scales.len().max(1);
+        let mut page = Page::new(self.heads.len() / n, self.tails.len() / n);
+        page.heads.extend_from_slice(&self.heads);
+        page.tails.extend_from_slice(&self.tails);
+        page.scales.extend_from_slice(&self.scales);
+        page.tokens.extend_from_slice(&self.tokens);
+        page.contexts.extend_from_slice(&self.contexts);
+        page
+    }
+}
+
+/// Up to [`BLOCK`] neighbouring entries, as a search reads them.
+pub(super) struct Block<'a> {
+    /// The number of the first.
+    pub(super) first: usize,
+    /// `[n, n_head]`
+    pub(super) heads: &'a [i8],
+    /// `[n, n_tail]`
+    pub(super) tails: &'a [i8],
+    /// `[n]`
+    pub(super) scales: &'a [f32],
+}
+
+impl Entries {
+    /// No entries, of keys that are cut behind `n_head` bytes.
+    pub(super) fn new(n_head: usize, n_tail: usize) -> Entries {
+        Entries { n_head, n_tail, pages: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pages.last().map_or(0, |last| (self.pages.len() - 1) * PAGE + last.scales.len())
+    }
+
+    pub(super) fn n_head(&self) -> usize {
+        self.n_head
+    }
+
+    /// Adds an entry behind the others.
+    pub(super) fn push(&mut self, key: &Key, context: Context, token: u32) {
+        if self.len() == self.pages.len() * PAGE {
+            self.pages.push(Arc::new(Page::new(self.n_head, self.n_tail)));
+        }
+        let (head, tail) = key.bytes.split_at(self.n_head);
+        if let Some(page) = self.pages.last_mut().map(Arc::make_mut) {
+            page.heads.extend_from_slice(head);
+            page.tails.extend_from_slice(tail);
+            page.scales.push(key.scale);
+            page.tokens.push(token);
+            page.contexts.push(context);
+        }
+    }
+
+    /// Puts an entry in the place of another.
+    pub(super) fn replace(&mut self, at: usize, key: &Key, context: Context, token: u32) {
+        let (head, tail) = key.bytes.split_at(self.n_head);
+        let (page, at) = (Arc::make_mut(&mut self.pages[at / PAGE]), at % PAGE);
+        page.heads[at * head.len()..][..head.len()].copy_from_slice(head);
+        page.tails[at * tail.len()..][..tail.len()].copy_from_slice(tail);
+        (page.scales[at], page.tokens[at], page.contexts[at]) = (key.scale, token, context);
+    }
+
+    /// Returns an entry's key, cut in two, and its scale.
+    pub(super) fn key(&self, at: usize) -> (&[i8], &[i8], f32) {
+        let (page, at) = (&self.pages[at / PAGE], at % PAGE);
+        let (head, tail) = (&page.heads[at * self.n_head..], &page.tails[at * self.n_tail..]);
+        (&head[..self.n_head], &tail[..self.n_tail], page.scales[at])
+    }
+
+    pub(super) fn token(&self, at: usize) -> u32 {
+        self.pages[at / PAGE].tokens[at % PAGE]
+    }
+
+    pub(super) fn context(&self, at: usize) -> Context {
+        self.pages[at / PAGE].contexts[at % PAGE]
+    }
+
+    /// Iterates over all of them, block by block.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
+        self.pages.iter().enumerate().flat_map(move |(i, page)| {
+            page.scales.chunks(BLOCK).enumerate().map(move |(block, scales)| {
+                let (at, n) = (block * BLOCK, scales.len());
+                let heads = &page.heads[at * self.n_head..][..n * self.n_head];
+                let tails = &page.tails[at * self.n_tail..][..n * self.n_tail];
+                Block { first: i * PAGE + at, heads, tails, scales }
+            })
+        })
+    }
+
+    /// Writes the keys: all heads, all tails, all scales.
+    pub(super) fn write_keys(&self, out: &mut Writer) {
+        self.pages.iter().for_each(|page| _ = out.i8s(&page.heads));
+        self.pages.iter().for_each(|page| _ = out.i8s(&page.tails));
+        self.pages.iter().for_each(|page| _ = out.plain_f32s(&page.scales));
+    }
+
+    pub(super) fn write_tokens(&self, out: &mut Writer) {
+        self.pages.iter().for_each(|page| _ = out.plain_u32s(&page.tokens));
+    }
+
+    pub(super) fn write_contexts(&self, out: &mut Writer) {
+        self.pages.iter().flat_map(|page| &page.contexts).for_each(|context| _ = out.u64(context.bits()));
+    }
+
+    /// Reads the keys of `n` entries, as [`Entries::write_keys`] wrote them; tokens and contexts are still missing.
+    pub(super) fn read_keys(&mut self, n: usize, from: &mut Reader<'_>) -> Result<(), SonaError> {
+        let (n_head, n_tail) = (self.n_head, self.n_tail);
+        let (heads, tails, scales) = (from.i8s(n * n_head)?, from.i8s(n * n_tail)?, from.plain_f32s(n)?);
+        self.pages.clear();
+        for (i, scales) in scales.chunks(PAGE).enumerate() {
+            let mut page = Page::new(n_head, n_tail);
+            page.heads.extend_from_slice(&heads[i * PAGE * n_head..][..scales.len() * n_head]);
+            page.tails.extend_from_slice(&tails[i * PAGE * n_tail..][..scales.len() * n_tail]);
+            page.scales.extend_from_slice(scales);
+            self.pages.push(Arc::new(page));
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_tokens(&mut self, from: &mut Reader<'_>) -> Result<(), SonaError> {
+        for page in self.pages.iter_mut().map(Arc::make_mut) {
+            page.tokens = from.plain_u32s(page.scales.len())?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn read_contexts(&mut self, from: &mut Reader<'_>) -> Result<(), SonaError> {
+        for page in self.pages.iter_mut().map(Arc::make_mut) {
+            for _ in 0..page.scales.len() {
+                page.contexts.push(Context::from_bits(from.u64()?));
+            }
+        }
+        Ok(())
+    }
+}
