@@ -27,11 +27,11 @@ const BLOCK: usize = 64;
 /// One prompt of so many is held back.
 const ONE_OF: u8 = 8;
 /// Blocks of each control.
-const CONTROL_BLOCKS: usize = 12;
+const CONTROL_BLOCKS: usize = 32;
 /// Items that are looked through for held-back text.
 const LOOKED_AT: usize = 4096;
 
-/// Text that learning must not harm: a page and a source of this project, as they were once.
+/// Text that learning must not harm: pages and sources of this project, as they were once.
 const CONTROLS: [(&str, &str); 2] =
     [("prose", include_str!("control/prose.txt")), ("code", include_str!("control/code.txt"))];
 

@@ -2,10 +2,13 @@
 
 use std::cmp::Ordering;
 
-use super::{BLOCK, greatest};
+use super::kernels;
 
 /// How many of the likeliest are sorted at first where it is not known how many are needed.
 const SORTED_AT_FIRST: usize = 256;
+
+/// Logits that are looked at together.
+const BLOCK: usize = 64;
 
 /// A token that may be chosen, with its logit, and its probability once it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,10 +50,10 @@ impl Candidates {
             return self.keep(k);
         }
         self.items.clear();
-        let mut least = f32::NEG_INFINITY;
+        let (kernels, mut least) = (kernels(), f32::NEG_INFINITY);
         for (i, block) in logits.chunks(BLOCK).enumerate() {
             // Most blocks have nothing for the list once it is full.
-            let best = greatest(block);
+            let best = kernels.max(block);
             if best < least || (best == least && self.items.len() >= k) {
                 continue;
             }

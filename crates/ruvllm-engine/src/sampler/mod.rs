@@ -28,6 +28,10 @@ mod xtc;
 pub use logprobs::TokenLogprobs;
 pub use params::{Mirostat, SamplerKind, SamplingParams};
 
+use std::sync::LazyLock;
+
+use ruvllm_kernels::{Isa, softmax};
+
 use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
 use candidates::Candidates;
@@ -171,7 +175,7 @@ impl Sampler {
     /// # Errors
     /// [`ErrorKind::Model`] if no logit is a number; [`ErrorKind::Options`] if all tokens are ruled out.
     pub(crate) fn sample(&mut self, logits: &mut [f32], mask: impl FnOnce(&mut [f32])) -> Result<Chosen, EngineError> {
-        if argmax(logits).is_none() {
+        if !logits.iter().any(is_number) {
             let line = "the model gave no finite logits; the file may be damaged";
             return Err(EngineError::new(ErrorKind::Model, line));
         }
@@ -258,33 +262,19 @@ impl Sampler {
     }
 }
 
-/// Logits that are looked at together.
-const BLOCK: usize = 64;
+/// Returns what compares logits. That is exact: every instruction set finds the same.
+fn kernels() -> &'static softmax::Table {
+    static KERNELS: LazyLock<&softmax::Table> = LazyLock::new(|| softmax::pick(Isa::best()));
+    *KERNELS
+}
 
 /// Returns the index of the largest number, the first of equals; `None` if there is no number above -∞.
 pub(crate) fn argmax(logits: &[f32]) -> Option<u32> {
-    let mut best = (None, f32::NEG_INFINITY);
-    for (i, block) in logits.chunks(BLOCK).enumerate() {
-        let greatest = greatest(block);
-        if greatest > best.1 {
-            best = (Some(i), greatest);
-        }
-    }
-    let start = best.0? * BLOCK;
-    let offset = logits[start..].iter().position(|&logit| logit == best.1)?;
-    Some((start + offset) as u32)
+    let at = kernels().argmax(logits);
+    logits.get(at).filter(|logit| is_number(logit)).map(|_| at as u32)
 }
 
-/// Returns the largest number, -∞ if there is none. Lanes of their own let the compiler compare several at once, which
-/// is 6 times as fast for a vocabulary as one after the other.
-fn greatest(block: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let (rows, rest) = block.as_chunks::<16>();
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    for row in rows {
-        for (lane, &logit) in lanes.iter_mut().zip(row) {
-            *lane = larger(*lane, logit);
-        }
-    }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
+/// Returns whether a logit is above -∞: not ruled out, and no NaN.
+fn is_number(logit: &f32) -> bool {
+    *logit > f32::NEG_INFINITY
 }
