@@ -41,6 +41,9 @@ const CONTROLS: [(&str, &str); 2] = [
 const KINDS: [(&str, bool); 4] = [("text", true), ("random", false), ("lie", false), ("garbage", false)];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
+type Request = Vec<u32>;
+/// A text's name and its requests.
+type Control = (String, Vec<Request>);
 
 /// Numbers that look random and are the same each time.
 struct Draw(u64);
@@ -54,6 +57,26 @@ impl Draw {
     /// Puts tokens in another order (Fisher and Yates).
     fn shuffle(&mut self, tokens: &mut [u32]) {
         (1..tokens.len()).rev().for_each(|i| tokens.swap(i, self.below(i + 1)));
+    }
+}
+
+/// What is taught in the place of a text.
+struct BadFeedback {
+    random: Request,
+    lie: Request,
+    garbage: Vec<Request>,
+}
+
+impl BadFeedback {
+    fn new(tokens: &[u32], seed: u64) -> BadFeedback {
+        let mut random = tokens.to_vec();
+        Draw(seed).shuffle(&mut random);
+        let mut kinds = tokens.to_vec();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let other = |token: &u32| kinds[(kinds.binary_search(token).unwrap_or(0) + kinds.len() / 2) % kinds.len()];
+        let garbage = random.chunks_exact(N_TOKENS).map(<[u32]>::to_vec).collect();
+        BadFeedback { lie: tokens.iter().map(other).collect(), random, garbage }
     }
 }
 
@@ -71,7 +94,7 @@ impl Bench {
     }
 
     /// Returns a domain's requests.
-    fn domain(&self, folder: &str) -> Result<Vec<Vec<u32>>> {
+    fn domain(&self, folder: &str) -> Result<Vec<Request>> {
         let mut files: Vec<_> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
         files.sort();
         let mut requests = Vec::new();
@@ -83,7 +106,7 @@ impl Bench {
     }
 
     /// Has states learn the same requests, each with its own tokens in the place of those that follow.
-    fn teach(&mut self, from: &Learned, requests: &[Vec<u32>], taught: &[Option<Vec<u32>>]) -> Result<Vec<Learned>> {
+    fn teach(&mut self, from: &Learned, requests: &[Request], taught: &[Option<Vec<u32>>]) -> Result<Vec<Learned>> {
         let mut courses: Vec<Course> = taught.iter().map(|_| Course::new(from.clone(), self.options)).collect();
         let head = self.learning.head();
         for (i, request) in requests.iter().enumerate() {
@@ -101,7 +124,7 @@ impl Bench {
     }
 
     /// Returns the mean losses of the blocks of some requests under each of the states.
-    fn losses(&mut self, states: &[&Learned], requests: &[Vec<u32>]) -> Result<Vec<Vec<f64>>> {
+    fn losses(&mut self, states: &[&Learned], requests: &[Request]) -> Result<Vec<Vec<f64>>> {
         let options = CourseOptions { is_learning: false, ..self.options };
         let mut courses: Vec<Course> = states.iter().map(|&state| Course::new(state.clone(), options)).collect();
         let mut blocks = vec![Vec::new(); states.len()];
@@ -126,23 +149,14 @@ impl Bench {
     fn trial(
         &mut self,
         known: &Learned,
-        requests: &[Vec<u32>],
-        (controls, seed): (&[(String, Vec<Vec<u32>>)], usize),
+        requests: &[Request],
+        (controls, seed): (&[Control], usize),
     ) -> Result<(Value, Option<Learned>)> {
         let is_held = |i: &usize| i % ONE_OF == ONE_OF - 1;
         let (held, learned): (Vec<usize>, Vec<usize>) = (0..requests.len()).partition(is_held);
         let of = |indices: &[usize]| indices.iter().map(|&i| requests[i].clone()).collect::<Vec<_>>();
         let (held, learned) = (of(&held), of(&learned));
-        let tokens = learned.concat();
-        let mut draw = Draw(seed as u64);
-        let mut random = tokens.clone();
-        draw.shuffle(&mut random);
-        let mut kinds = tokens.clone();
-        kinds.sort_unstable();
-        kinds.dedup();
-        let other = |token: &u32| kinds[(kinds.binary_search(token).unwrap_or(0) + kinds.len() / 2) % kinds.len()];
-        let lie = tokens.iter().map(other).collect();
-        let garbage: Vec<Vec<u32>> = random.chunks_exact(N_TOKENS).map(<[u32]>::to_vec).collect();
+        let BadFeedback { random, lie, garbage } = BadFeedback::new(&learned.concat(), seed as u64);
         let mut candidates = self.teach(known, &learned, &[None, Some(random), Some(lie)])?;
         candidates.extend(self.teach(known, &garbage, &[None])?);
         let states: Vec<&Learned> = std::iter::once(known).chain(&candidates).collect();
@@ -191,13 +205,21 @@ fn main() -> Result<()> {
     let (mut trials, start) = (Vec::new(), Instant::now());
     let mut counts = [[0usize; 2]; KINDS.len()];
     for (name, folder) in args[2..].iter().filter_map(|arg| arg.split_once('=')) {
-        if !Path::new(folder).is_dir() {
+        if name == "trials" {
             continue;
+        }
+        let requests = bench.domain(folder)?;
+        if requests.len() < N_REQUESTS {
+            return Err(format!(
+                "{folder}: {} requests of {N_TOKENS} tokens, a trial has {N_REQUESTS}",
+                requests.len()
+            )
+            .into());
         }
         let fresh =
             Learned::new(Arc::clone(bench.learning.calibration()), LearnOptions::default(), bench.engine.info().isa)?;
         let (mut known, mut controls) = (fresh, own.clone());
-        for (i, requests) in bench.domain(folder)?.chunks_exact(N_REQUESTS).take(n_trials).enumerate() {
+        for (i, requests) in requests.chunks_exact(N_REQUESTS).take(n_trials).enumerate() {
             eprintln!("{:.0} s: {name}, trial {}", start.elapsed().as_secs_f64(), i + 1);
             let (report, published) = bench.trial(&known, requests, (&controls, trials.len()))?;
             for (count, (kind, _)) in counts.iter_mut().zip(KINDS) {
