@@ -93,11 +93,11 @@ fn measure<'a>(learned: &mut Learned, state: &impl Fn(usize) -> &'a [f32], logit
         notes.accept(learned, i as u32 % 1000, -2.0, head);
         accept.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    let mut ends = |mut notes: Notes| {
+    let mut ends = |notes: Notes| {
         // As a tenant does it: on a copy, since others read what was known.
         let start = Instant::now();
         let mut copy = learned.clone();
-        copy.take_in(std::mem::take(&mut notes), 1.0);
+        copy.take_in(notes, 1.0);
         end.push(start.elapsed().as_secs_f64() * 1e3);
         end[end.len() - 1]
     };
