@@ -95,7 +95,8 @@ impl Bench {
 
     /// Returns a domain's requests.
     fn domain(&self, folder: &str) -> Result<Vec<Request>> {
-        let mut files: Vec<_> = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+        let entries = std::fs::read_dir(folder).map_err(|error| format!("{folder}: {error}"))?;
+        let mut files: Vec<_> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
         files.sort();
         let mut requests = Vec::new();
         for file in files {
