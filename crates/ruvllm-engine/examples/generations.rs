@@ -153,10 +153,7 @@ impl Bench {
         requests: &[Request],
         (controls, seed): (&[Control], usize),
     ) -> Result<(Value, Option<Learned>)> {
-        let is_held = |i: &usize| i % ONE_OF == ONE_OF - 1;
-        let (held, learned): (Vec<usize>, Vec<usize>) = (0..requests.len()).partition(is_held);
-        let of = |indices: &[usize]| indices.iter().map(|&i| requests[i].clone()).collect::<Vec<_>>();
-        let (held, learned) = (of(&held), of(&learned));
+        let (held, learned) = split(requests);
         let BadFeedback { random, lie, garbage } = BadFeedback::new(&learned.concat(), seed as u64);
         let mut candidates = self.teach(known, &learned, &[None, Some(random), Some(lie)])?;
         candidates.extend(self.teach(known, &garbage, &[None])?);
@@ -189,6 +186,14 @@ impl Bench {
         }
         Ok((Value::Object(report), is_kept.then(|| candidates.swap_remove(0))))
     }
+}
+
+/// Returns the requests of a trial that are held back, and those that are learned.
+fn split(requests: &[Request]) -> (Vec<Request>, Vec<Request>) {
+    let all = requests.iter().cloned().enumerate();
+    let (held, learned): (Vec<_>, Vec<_>) = all.partition(|(i, _)| i % ONE_OF == ONE_OF - 1);
+    let of = |part: Vec<(usize, Request)>| part.into_iter().map(|(_, request)| request).collect();
+    (of(held), of(learned))
 }
 
 fn main() -> Result<()> {
@@ -229,10 +234,7 @@ fn main() -> Result<()> {
             trials.push(json!({ "domain": name, "trial": i + 1, "candidates": report }));
             known = published.unwrap_or(known);
             controls.truncate(own.len());
-            controls.push((
-                "held back earlier".to_owned(),
-                cut(requests[ONE_OF - 1..].iter().step_by(ONE_OF).flatten().copied().collect()),
-            ));
+            controls.push(("held back earlier".to_owned(), cut(split(requests).0.concat())));
             let shares: serde_json::Map<String, Value> = counts
                 .iter()
                 .zip(KINDS)

@@ -93,14 +93,19 @@ impl Entries {
 
     /// Adds an entry behind the others.
     pub(super) fn push(&mut self, key: &Key, context: Context, token: u32) {
+        let (head, tail) = key.bytes.split_at(self.n_head);
+        self.add((head, tail, key.scale), context, token);
+    }
+
+    /// The same, of a key that is cut in two.
+    fn add(&mut self, (head, tail, scale): (&[i8], &[i8], f32), context: Context, token: u32) {
         if self.len() == self.pages.len() * PAGE {
             self.pages.push(Arc::new(Page::new(self.n_head, self.n_tail)));
         }
-        let (head, tail) = key.bytes.split_at(self.n_head);
         if let Some(page) = self.pages.last_mut().map(Arc::make_mut) {
             page.heads.extend_from_slice(head);
             page.tails.extend_from_slice(tail);
-            page.scales.push(key.scale);
+            page.scales.push(scale);
             page.tokens.push(token);
             page.contexts.push(context);
         }
@@ -142,49 +147,30 @@ impl Entries {
         })
     }
 
-    /// Writes the keys: all heads, all tails, all scales.
-    pub(super) fn write_keys(&self, out: &mut Writer) {
+    /// Writes all heads, all tails, all scales, all tokens, what `between` writes, and all contexts.
+    pub(super) fn write(&self, out: &mut Writer, between: impl FnOnce(&mut Writer)) {
         self.pages.iter().for_each(|page| _ = out.i8s(&page.heads));
         self.pages.iter().for_each(|page| _ = out.i8s(&page.tails));
         self.pages.iter().for_each(|page| _ = out.plain_f32s(&page.scales));
-    }
-
-    pub(super) fn write_tokens(&self, out: &mut Writer) {
         self.pages.iter().for_each(|page| _ = out.plain_u32s(&page.tokens));
-    }
-
-    pub(super) fn write_contexts(&self, out: &mut Writer) {
+        between(out);
         self.pages.iter().flat_map(|page| &page.contexts).for_each(|context| _ = out.u64(context.bits()));
     }
 
-    /// Reads the keys of `n` entries, as [`Entries::write_keys`] wrote them; tokens and contexts are still missing.
-    pub(super) fn read_keys(&mut self, n: usize, from: &mut Reader<'_>) -> Result<(), SonaError> {
+    /// Reads `n` entries that [`Entries::write`] wrote, and adds them.
+    pub(super) fn read<T>(
+        &mut self,
+        n: usize,
+        from: &mut Reader<'_>,
+        between: impl FnOnce(&mut Reader<'_>) -> Result<T, SonaError>,
+    ) -> Result<T, SonaError> {
         let (n_head, n_tail) = (self.n_head, self.n_tail);
         let (heads, tails, scales) = (from.i8s(n * n_head)?, from.i8s(n * n_tail)?, from.plain_f32s(n)?);
-        self.pages.clear();
-        for (i, scales) in scales.chunks(PAGE).enumerate() {
-            let mut page = Page::new(n_head, n_tail);
-            page.heads.extend_from_slice(&heads[i * PAGE * n_head..][..scales.len() * n_head]);
-            page.tails.extend_from_slice(&tails[i * PAGE * n_tail..][..scales.len() * n_tail]);
-            page.scales.extend_from_slice(scales);
-            self.pages.push(Arc::new(page));
+        let (tokens, between) = (from.plain_u32s(n)?, between(from)?);
+        for i in 0..n {
+            let (head, tail) = (&heads[i * n_head..][..n_head], &tails[i * n_tail..][..n_tail]);
+            self.add((head, tail, scales[i]), Context::from_bits(from.u64()?), tokens[i]);
         }
-        Ok(())
-    }
-
-    pub(super) fn read_tokens(&mut self, from: &mut Reader<'_>) -> Result<(), SonaError> {
-        for page in self.pages.iter_mut().map(Arc::make_mut) {
-            page.tokens = from.plain_u32s(page.scales.len())?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn read_contexts(&mut self, from: &mut Reader<'_>) -> Result<(), SonaError> {
-        for page in self.pages.iter_mut().map(Arc::make_mut) {
-            for _ in 0..page.scales.len() {
-                page.contexts.push(Context::from_bits(from.u64()?));
-            }
-        }
-        Ok(())
+        Ok(between)
     }
 }

@@ -237,10 +237,7 @@ impl Memory {
             out.u64(value as u64);
         }
         out.u64(self.n_evicted);
-        self.entries.write_keys(&mut out);
-        self.entries.write_tokens(&mut out);
-        out.plain_f32s(&self.worths);
-        self.entries.write_contexts(&mut out);
+        self.entries.write(&mut out, |out| _ = out.plain_f32s(&self.worths));
         out.plain_u32s(&self.victims);
         out.take()
     }
@@ -261,10 +258,7 @@ impl Memory {
         let n = from.number(memory.capacity().min(N_ENTRIES_MAX))?;
         let n_victims = from.number(n)?;
         memory.n_evicted = from.u64()?;
-        memory.entries.read_keys(n, &mut from)?;
-        memory.entries.read_tokens(&mut from)?;
-        memory.worths = from.plain_f32s(n)?;
-        memory.entries.read_contexts(&mut from)?;
+        memory.worths = memory.entries.read(n, &mut from, |from| from.plain_f32s(n))?;
         memory.victims = from.plain_u32s(n_victims)?;
         if memory.victims.iter().any(|&at| at as usize >= n) {
             return Err(from.invalid(format_args!("an entry beyond {n}")));
