@@ -60,7 +60,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let n_places = states.len() / n_embd;
     (0..N_CALIBRATION)
         .for_each(|i| builder.push(state(i * n_places / N_CALIBRATION), &logits[..256], i as u32 % 256, i == 0));
-    let calibration = Arc::new(builder.finish(n_embd)?);
+    let calibration = builder.finish(n_embd)?;
+    let basis = calibration.fit_basis(&head, Isa::best())?;
+    let calibration = Arc::new(calibration.with_basis(Arc::new(basis))?);
     recall(&calibration, &state);
     let options = LearnOptions::default();
     let mut learned = Learned::new(Arc::clone(&calibration), options, Isa::best())?;

@@ -55,6 +55,21 @@ pub(crate) fn symmetric(matrix: Vec<f64>, n: usize) -> (Vec<f64>, Vec<f64>) {
     (values, sorted)
 }
 
+/// Adds `x·xᵀ / n` to the upper half of a square matrix.
+pub(crate) fn add_square(matrix: &mut [f64], x: &[impl Copy + Into<f64>], n: f64) {
+    for (i, row) in matrix.chunks_exact_mut(x.len()).enumerate() {
+        let factor = x[i].into() / n;
+        row[i..].iter_mut().zip(&x[i..]).for_each(|(sum, &x)| *sum += factor * x.into());
+    }
+}
+
+/// Copies the upper half of a square matrix to the lower one.
+pub(crate) fn mirror(matrix: &mut [f64], n: usize) {
+    for i in 0..n {
+        (0..i).for_each(|j| matrix[i * n + j] = matrix[j * n + i]);
+    }
+}
+
 /// Turns rows `p < q` of a matrix: `(c·p - s·q, s·p + c·q)`.
 fn rotate(rows: &mut [f64], (p, q, n): (usize, usize, usize), (c, s): (f64, f64)) {
     let (before, after) = rows.split_at_mut(q * n);

@@ -77,7 +77,7 @@ pub struct MicroOptions {
 
 impl Default for MicroOptions {
     fn default() -> MicroOptions {
-        MicroOptions { rank: 2, rate: 1e-3, n_tokens: 32, n_likeliest: 128, is_centred: true, seed: 1 }
+        MicroOptions { rank: 4, rate: 1e-3, n_tokens: 32, n_likeliest: 128, is_centred: true, seed: 1 }
     }
 }
 
@@ -141,7 +141,8 @@ impl Learned {
                 return Err(SonaError::new(SonaErrorKind::Value, line));
             }
             let plain = MicroLora::new(n_embd, micro.rank, 1.0, micro.seed)?;
-            Ok(Arc::new(if micro.is_centred { plain.centred(calibration.whitener().mean())? } else { plain }))
+            let micro = if micro.is_centred { plain.centred(calibration.whitener().mean())? } else { plain };
+            Ok(Arc::new(in_basis_of(&calibration, micro)?))
         });
         let micro = micro.transpose()?;
         Ok(Learned {
@@ -319,7 +320,8 @@ impl Learned {
     pub fn step(&mut self, notes: &mut Notes, quality: f32) {
         let quality = quality.clamp(0.0, 1.0);
         let n_complete = notes.gradients.len() - usize::from(notes.n_in_last > 0);
-        self.take_steps(notes.gradients.drain(..n_complete), quality);
+        self.take_steps(&mut notes.gradients[..n_complete], quality);
+        notes.gradients.drain(..n_complete);
         if quality > 0.0 {
             notes.samples.drain(..).for_each(|sample| self.gate.learn(&sample, quality));
         }
@@ -360,25 +362,28 @@ impl Learned {
 
     /// Makes so few gradients of many that the steps along them are not too many.
     fn merge_gradients(&self, gradients: &mut Vec<Gradient>) {
-        let (Some(micro), true) = (&self.micro, gradients.len() > STEPS_AT_END_MAX) else { return };
+        // The last one is of the tokens that made no whole piece.
+        if let (Some(micro), Some(last)) = (&self.micro, gradients.last_mut()) {
+            micro.prepare(last);
+        }
+        if gradients.len() <= STEPS_AT_END_MAX {
+            return;
+        }
         let n_each = gradients.len().div_ceil(STEPS_AT_END_MAX);
-        let merge = |gradients: &[Gradient]| {
-            let mut mean = micro.gradient_buffer();
-            gradients.iter().for_each(|gradient| mean.add(gradient, 1.0 / gradients.len() as f32));
-            mean
-        };
-        *gradients = gradients.chunks(n_each).map(merge).collect();
+        *gradients = gradients.chunks(n_each).map(Gradient::mean).collect();
     }
 
-    fn take_steps(&mut self, gradients: impl Iterator<Item = Gradient>, quality: f32) {
+    fn take_steps(&mut self, gradients: &mut [Gradient], quality: f32) {
         let (Some(micro), Some(options)) = (&mut self.micro, &self.options.micro) else { return };
         let rule = Rule::RmsProp { decay: 0.95 };
         let update = UpdateOptions { rule, rate: options.rate * quality, clip: 1.0, decay: 0.0 };
-        for mut gradient in gradients.filter(|_| quality > 0.0) {
-            if let Some(base) = self.base.as_mut().filter(|base| base.ewc.len() == 2 * gradient.a().len()) {
-                base.ewc.observe([gradient.a(), gradient.b()].into_iter());
+        if quality > 0.0 && !gradients.is_empty() {
+            for gradient in &*gradients {
+                if let Some(base) = self.base.as_mut().filter(|base| base.ewc.len() == 2 * gradient.a().len()) {
+                    base.ewc.observe([gradient.a(), gradient.b()].into_iter());
+                }
             }
-            Arc::make_mut(micro).update(&mut gradient, &update);
+            Arc::make_mut(micro).update_all(gradients, &update);
         }
         self.serve().expect("what was merged is of one shape with what learns");
     }
@@ -457,7 +462,10 @@ impl Learned {
         let episodes = Episodes::restore(from.part()?)?;
         let gate = Gate::restore(from.part()?)?;
         let micro = from.part()?;
-        let micro = if micro.is_empty() { None } else { Some(Arc::new(MicroLora::restore(micro)?)) };
+        let micro = match micro.is_empty() {
+            true => None,
+            false => Some(Arc::new(in_basis_of(&learned.calibration, MicroLora::restore(micro)?)?)),
+        };
         let (lora, ewc) = (from.part()?, from.part()?);
         if !lora.is_empty() {
             learned.base = Some(Base { lora: MicroLora::restore(lora)?, ewc: Ewc::restore(ewc)? });
@@ -474,6 +482,14 @@ impl Learned {
         learned.serve()?;
         Ok(learned)
     }
+}
+
+/// Has a MicroLoRA take its steps in the calibration's basis, where there is one.
+fn in_basis_of(calibration: &Calibration, micro: MicroLora) -> Result<MicroLora, SonaError> {
+    Ok(match calibration.basis() {
+        Some(basis) => micro.in_basis(Arc::clone(basis))?,
+        None => micro,
+    })
 }
 
 #[cfg(test)]

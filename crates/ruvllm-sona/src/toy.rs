@@ -40,7 +40,12 @@ impl Toy {
             let logits = logits(&head, &hidden);
             builder.push(&hidden, &logits, i * 11 % N_VOCAB as u32, i % 100 == 0);
         }
-        Toy { head, calibration: Arc::new(builder.finish(N_EMBD).expect("states")), adopted: None }
+        let calibration = Arc::new(builder.finish(N_EMBD).expect("states"));
+        let mut toy = Toy { head, calibration, adopted: None };
+        let basis = toy.calibration.fit_basis(&toy, Isa::best()).expect("a head");
+        let with_basis = Calibration::clone(&toy.calibration).with_basis(Arc::new(basis));
+        toy.calibration = Arc::new(with_basis.expect("a width"));
+        toy
     }
 
     pub(crate) fn learned(&self, options: LearnOptions) -> Learned {

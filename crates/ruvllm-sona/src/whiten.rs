@@ -69,14 +69,9 @@ impl Whitener {
         let (mut covariance, mut x) = (vec![0.0; n_embd * n_embd], vec![0.0; n_embd]);
         for h in hidden.chunks_exact(n_embd) {
             x.iter_mut().zip(h).zip(&mean).for_each(|((x, &h), m)| *x = f64::from(h) - m);
-            for (i, row) in covariance.chunks_exact_mut(n_embd).enumerate() {
-                let factor = x[i] / n;
-                row[i..].iter_mut().zip(&x[i..]).for_each(|(c, x)| *c += factor * x);
-            }
+            eigen::add_square(&mut covariance, &x, n);
         }
-        for i in 0..n_embd {
-            (0..i).for_each(|j| covariance[i * n_embd + j] = covariance[j * n_embd + i]);
-        }
+        eigen::mirror(&mut covariance, n_embd);
         let trace: f64 = (0..n_embd).map(|i| covariance[i * n_embd + i]).sum();
         if !trace.is_finite() || trace <= 0.0 {
             let line = format!("hidden states with a variance of {trace}; calibrate on more and other text");

@@ -2,7 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
+use ruvllm_kernels::Isa;
+use ruvllm_lora::micro::{Basis, HeadRows};
 use ruvllm_sona::{Calibration, CalibrationBuilder};
 
 use super::course::{Shown, WindowOptions};
@@ -94,6 +97,28 @@ impl Engine {
         }
         Ok(builder.finish(n_embd)?)
     }
+}
+
+/// Reads what a MicroLoRA takes its steps in from a folder, or makes it of the calibration and the model's head, and keeps it there.
+pub(super) fn with_basis(
+    calibration: Calibration,
+    head: &dyn HeadRows,
+    folder: Option<&Path>,
+    isa: Isa,
+) -> Result<Calibration, EngineError> {
+    let path = folder.map(|folder| folder.join("basis"));
+    let bytes = path.as_deref().map(file::read).transpose()?.flatten();
+    let read = bytes.and_then(|bytes| Basis::restore(&bytes, isa).ok());
+    // As with the calibration: one that is damaged is made again.
+    let basis = match read.filter(|basis| basis.n_embd() == calibration.whitener().n_embd()) {
+        Some(basis) => basis,
+        None => {
+            let made = calibration.fit_basis(head, isa)?;
+            path.map_or(Ok(()), |path| file::write(&path, &made.snapshot()))?;
+            made
+        }
+    };
+    Ok(calibration.with_basis(Arc::new(basis))?)
 }
 
 /// The error of who breaks off.

@@ -163,12 +163,14 @@ impl Learning {
         }
         let name = name_of(&engine.identity());
         options.folder = options.folder.map(|folder| folder.join(name));
-        let calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;
-        let head = engine.head_weights().ok();
-        if head.is_none() {
-            options.learn.micro = None;
+        let mut calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;
+        let (head, isa) = (engine.head_weights().ok(), engine.info().isa);
+        match &head {
+            Some(head) if options.learn.micro.is_some() => {
+                calibration = calibrate::with_basis(calibration, head, options.folder.as_deref(), isa)?;
+            }
+            _ => options.learn.micro = None,
         }
-        let isa = engine.info().isa;
         // Who never asks the gate holds nothing back.
         let judges = options.upkeep.as_ref().is_some_and(|upkeep| upkeep.judge_every.is_some());
         let controls = if judges { upkeep::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };

@@ -10,9 +10,15 @@
 //! exact gradient reads the whole head; the sparse one some tens of rows. `B` begins at zero and `A` at seeded noise, as in
 //! Hu et al. 2021 (arXiv:2106.09685), so that nothing changes before something was learned.
 
+mod basis;
+mod gradient;
 mod optimizer;
 
+pub use basis::Basis;
+pub use gradient::{Gradient, of_state};
 pub use optimizer::{Rule, UpdateOptions};
+
+use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -37,52 +43,6 @@ const MAGIC: [u8; 8] = *b"ruvmicr2";
 pub trait HeadRows {
     /// Writes the row of a token: `[n_embd]`, as floats.
     fn row(&self, token: u32, out: &mut [f32]);
-}
-
-/// A gradient of both factors, with the buffers it was computed in; made once and used again.
-#[derive(Clone, Debug)]
-pub struct Gradient {
-    /// `[rank, n_embd]`
-    a: Vec<f32>,
-    /// `[rank, n_embd]`: `B` on its side.
-    b: Vec<f32>,
-    /// Of the loss with respect to the changed hidden state.
-    hidden: Vec<f32>,
-    row: Vec<f32>,
-}
-
-impl Gradient {
-    /// Returns the gradient of `A`: `[rank, n_embd]`.
-    pub fn a(&self) -> &[f32] {
-        &self.a
-    }
-
-    /// Returns the gradient of `Bᵀ`: `[rank, n_embd]`.
-    pub fn b(&self) -> &[f32] {
-        &self.b
-    }
-
-    /// Sets it to zero.
-    pub fn clear(&mut self) {
-        self.a.fill(0.0);
-        self.b.fill(0.0);
-    }
-
-    /// Adds another one, times a factor: a step for many tokens takes their mean.
-    ///
-    /// # Panics
-    /// If it is of another adapter.
-    pub fn add(&mut self, other: &Gradient, factor: f32) {
-        assert_eq!(self.a.len(), other.a.len(), "the gradient is of another adapter");
-        for (own, other) in [(&mut self.a, &other.a), (&mut self.b, &other.b)] {
-            own.iter_mut().zip(other).for_each(|(x, y)| *x += factor * y);
-        }
-    }
-
-    /// Returns its Euclidean length.
-    pub fn norm(&self) -> f64 {
-        self.a.iter().chain(&self.b).map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
-    }
 }
 
 /// A small adapter of the final hidden state.
@@ -129,6 +89,8 @@ pub struct MicroLora {
     n_updates: u64,
     /// `[n_embd]`, or nothing.
     centre: Vec<f32>,
+    /// What steps of `B` are taken in; `None`: as its values lie.
+    basis: Option<Arc<Basis>>,
 }
 
 impl MicroLora {
@@ -144,7 +106,17 @@ impl MicroLora {
         let mut draw = || (rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0;
         let a = (0..rank * n_embd).map(|_| bound * draw()).collect();
         let b = vec![0.0; rank * n_embd];
-        Ok(MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates: 0, centre: Vec::new() })
+        Ok(MicroLora {
+            n_embd,
+            rank,
+            scale,
+            a,
+            b,
+            moments: Moments::default(),
+            n_updates: 0,
+            centre: Vec::new(),
+            basis: None,
+        })
     }
 
     /// Makes it see hidden states less a centre, `[n_embd]`: their mean on ordinary text. Three quarters of a final hidden
@@ -158,6 +130,19 @@ impl MicroLora {
             return Err(invalid(line));
         }
         self.centre = centre.to_vec();
+        Ok(self)
+    }
+
+    /// Makes it take its steps of `B` in a basis: see [`Basis`]. What it changes stays the same. A snapshot leaves the basis out.
+    ///
+    /// # Errors
+    /// The basis is of another width.
+    pub fn in_basis(mut self, basis: Arc<Basis>) -> Result<MicroLora, LoraError> {
+        if basis.n_embd() != self.n_embd {
+            let line = format!("a basis of {} values for states of {}", basis.n_embd(), self.n_embd);
+            return Err(invalid(line));
+        }
+        self.basis = Some(basis);
         Ok(self)
     }
 
@@ -183,8 +168,7 @@ impl MicroLora {
 
     /// Returns what a gradient is computed in.
     pub fn gradient_buffer(&self) -> Gradient {
-        let zeros = |n: usize| vec![0.0; n * self.n_embd];
-        Gradient { a: zeros(self.rank), b: zeros(self.rank), hidden: zeros(1), row: zeros(1) }
+        Gradient::zeros(self.rank, self.n_embd)
     }
 
     /// Returns `A·h`, or `A·(h - centre)`.
@@ -220,7 +204,7 @@ impl MicroLora {
         assert!(factor.is_finite() && factor > 0.0, "a change times {factor}");
         let (a, b, centre) = (self.a.clone(), self.b.clone(), self.centre.clone());
         let (n_embd, rank, scale, n_updates) = (self.n_embd, self.rank, self.scale * factor, self.n_updates);
-        MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates, centre }
+        MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates, centre, basis: None }
     }
 
     /// Returns what the whole change gains for a token that came: `ln p₁[target] - ln p₀[target]` in nats, `p₁` with the change
@@ -276,20 +260,9 @@ impl MicroLora {
     ) {
         assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
         assert_eq!(gradient.a.len(), self.a.len(), "the gradient is of another adapter");
-        let Gradient { a, b, hidden: g, row } = gradient;
-        g.fill(0.0);
-        let mut add = |token: u32, error: f32| {
-            head.row(token, row);
-            g.iter_mut().zip(&*row).for_each(|(g, w)| *g += error * w);
-        };
-        let mut has_target = false;
-        for &(token, probability) in likeliest {
-            has_target |= token == target;
-            add(token, probability - f32::from(u8::from(token == target)));
-        }
-        if !has_target {
-            add(target, -1.0);
-        }
+        let Gradient { a, b, turned, hidden: g, row } = gradient;
+        turned.clear();
+        of_state(likeliest, target, head, g, row);
         let t = self.shrink(hidden);
         for (i, &t) in t.iter().take(self.rank).enumerate() {
             let range = i * self.n_embd..(i + 1) * self.n_embd;
@@ -301,20 +274,49 @@ impl MicroLora {
         }
     }
 
+    /// Prepares a gradient for [`MicroLora::update`], which does it otherwise: two products with the basis, some tens of microseconds
+    /// that need not wait for the end of a request.
+    pub fn prepare(&self, gradient: &mut Gradient) {
+        if let Some(basis) = &self.basis {
+            gradient.turn(basis);
+        }
+    }
+
     /// Goes a step against the gradient, which is clipped in place. One that holds something else than numbers changes
     /// nothing. Returns whether it was taken.
     pub fn update(&mut self, gradient: &mut Gradient, options: &UpdateOptions) -> bool {
-        let norm = gradient.norm();
-        if !norm.is_finite() {
-            return false;
+        self.update_all(std::slice::from_mut(gradient), options) == 1
+    }
+
+    /// Goes a step against each of some gradients, one after the other, as [`MicroLora::update`] does; what `B` has in the basis is
+    /// turned back once. Returns how many were taken.
+    pub fn update_all(&mut self, gradients: &mut [Gradient], options: &UpdateOptions) -> usize {
+        let n_before = self.n_updates;
+        let basis = self.basis.clone();
+        let mut steps = vec![0.0; basis.as_ref().map_or(0, |_| self.b.len())];
+        for gradient in gradients {
+            let norm = gradient.norm();
+            if !norm.is_finite() {
+                continue;
+            }
+            if norm > f64::from(options.clip) {
+                gradient.shorten((f64::from(options.clip) / norm) as f32);
+            }
+            self.n_updates += 1;
+            if let Some(basis) = &basis {
+                gradient.turn(basis);
+                self.b.iter_mut().for_each(|x| *x *= options.keep());
+            }
+            let b = match &basis {
+                None => (&mut self.b, &gradient.b),
+                Some(_) => (&mut steps, &gradient.turned),
+            };
+            self.moments.step(options, (&mut self.a, &gradient.a), (b.0, b.1));
         }
-        if norm > f64::from(options.clip) {
-            let by = (f64::from(options.clip) / norm) as f32;
-            gradient.a.iter_mut().chain(&mut gradient.b).for_each(|x| *x *= by);
+        if let Some(basis) = &basis {
+            basis.add_back(&steps, &mut self.b);
         }
-        self.n_updates += 1;
-        self.moments.step(options, (&mut self.a, &gradient.a), (&mut self.b, &gradient.b));
-        true
+        (self.n_updates - n_before) as usize
     }
 
     /// Moves towards another one by an exponential mean: `x += (y - x)·share`.
@@ -346,7 +348,7 @@ impl MicroLora {
         check(self.n_embd, (rank, BASE_RANK_MAX), self.scale)?;
         let (a, b) = (vec![0.0; rank * self.n_embd], vec![0.0; rank * self.n_embd]);
         let (moments, centre) = (Moments::default(), self.centre.clone());
-        Ok(MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates: 0, centre })
+        Ok(MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates: 0, centre, basis: None })
     }
 
     /// Merges another one into this: the change it makes becomes `keep` of its own and `share` of the other's, the best of this rank
@@ -405,7 +407,17 @@ impl MicroLora {
         let a = [&self.a[..], &other.a].concat();
         let b = self.b.iter().copied().chain(other.b.iter().map(|x| x * ratio)).collect();
         let (moments, centre) = (Moments::default(), self.centre.clone());
-        Ok(MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates: self.n_updates, centre })
+        Ok(MicroLora {
+            n_embd: self.n_embd,
+            rank,
+            scale: self.scale,
+            a,
+            b,
+            moments,
+            n_updates: self.n_updates,
+            centre,
+            basis: None,
+        })
     }
 
     fn check_beside(&self, other: &MicroLora) -> Result<(), LoraError> {
@@ -464,7 +476,7 @@ impl MicroLora {
         }
         let [a, b, moments_a, moments_b, centre] = all;
         let moments = Moments { a: moments_a, b: moments_b };
-        Ok(MicroLora { n_embd, rank, scale, a, b, moments, n_updates, centre })
+        Ok(MicroLora { n_embd, rank, scale, a, b, moments, n_updates, centre, basis: None })
     }
 
     /// Returns it as an ordinary adapter of the output head: `W·(h + s·B·A·h) = W·h + s·(W·B)·(A·h)`.

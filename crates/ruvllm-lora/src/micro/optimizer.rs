@@ -31,6 +31,11 @@ pub struct UpdateOptions {
 const EPSILON: f32 = 1e-8;
 
 impl UpdateOptions {
+    /// Returns what a step leaves of a value before it moves it.
+    pub(super) fn keep(&self) -> f32 {
+        1.0 - self.rate * self.decay
+    }
+
     /// Plain steps of a rate, gradients clipped at 1.
     pub fn sgd(rate: f32) -> UpdateOptions {
         UpdateOptions { rule: Rule::Sgd, rate, clip: 1.0, decay: 0.0 }
@@ -48,7 +53,7 @@ impl Moments {
     /// Updates both factors.
     pub(super) fn step(&mut self, options: &UpdateOptions, a: (&mut [f32], &[f32]), b: (&mut [f32], &[f32])) {
         for ((values, gradient), moments) in [(a, &mut self.a), (b, &mut self.b)] {
-            let keep = 1.0 - options.rate * options.decay;
+            let keep = options.keep();
             if options.rule == Rule::Sgd {
                 values.iter_mut().zip(gradient).for_each(|(x, d)| *x = *x * keep - options.rate * d);
                 continue;

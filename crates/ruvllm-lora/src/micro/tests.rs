@@ -1,5 +1,8 @@
 //! Gradients against finite differences, update rules by hand, and what survives a snapshot.
 
+use half::f16;
+use ruvllm_kernels::Isa;
+
 use super::*;
 
 /// A head in memory: `[n_vocab, n_embd]`.
@@ -122,7 +125,7 @@ fn gains_are_those_of_both_distributions() {
 
 #[test]
 fn gradients_add_up() {
-    let gradient = |x: f32| Gradient { a: vec![x, 2.0], b: vec![0.5, -x], hidden: vec![9.0], row: vec![9.0] };
+    let gradient = |x: f32| Gradient { a: vec![x, 2.0], b: vec![0.5, -x], ..Gradient::zeros(1, 2) };
     let mut sum = gradient(1.0);
     sum.clear();
     assert_eq!(sum.norm(), 0.0);
@@ -150,7 +153,7 @@ fn update_rules_by_hand() {
         (micro.a, micro.b) = (vec![2.0], vec![1.0]);
         let options = UpdateOptions { rule, rate: 0.1, clip: 100.0, decay: 0.5 };
         for &d in gradients {
-            let mut gradient = Gradient { a: vec![d], b: vec![0.0], hidden: vec![0.0], row: vec![0.0] };
+            let mut gradient = Gradient { a: vec![d], ..Gradient::zeros(1, 1) };
             assert!(micro.update(&mut gradient, &options));
         }
         micro.a[0]
@@ -166,13 +169,110 @@ fn update_rules_by_hand() {
     // Clipping keeps the direction; what is no number changes nothing.
     let mut micro = MicroLora::new(2, 1, 1.0, 0).expect("a rank");
     let before = micro.clone();
-    let mut gradient = Gradient { a: vec![30.0, 0.0], b: vec![0.0, 40.0], hidden: vec![0.0; 2], row: vec![0.0; 2] };
+    let mut gradient = Gradient { a: vec![30.0, 0.0], b: vec![0.0, 40.0], ..Gradient::zeros(1, 2) };
     assert!(micro.update(&mut gradient, &UpdateOptions::sgd(1.0)));
     near(before.a[0] - micro.a[0], 0.6);
     near(before.b[1] - micro.b[1], 0.8);
     let before = micro.clone();
     gradient.a[0] = f32::NAN;
     assert!(!micro.update(&mut gradient, &UpdateOptions::sgd(1.0)) && micro == before);
+}
+
+/// Directions of planes turned by an angle: value `i` goes with value `i + n/2`.
+fn turned_planes(n: usize, angle: f64) -> Basis {
+    let mut directions = vec![0.0; n * n];
+    for i in 0..n / 2 {
+        let j = i + n / 2;
+        (directions[i * n + i], directions[i * n + j]) = (angle.cos(), angle.sin());
+        (directions[j * n + i], directions[j * n + j]) = (-angle.sin(), angle.cos());
+    }
+    Basis::new(n, &directions, Isa::best()).expect("a basis")
+}
+
+#[test]
+fn steps_in_a_basis_are_steps_along_its_directions() {
+    let (n, rank, angle) = (40, 3, 0.6f64);
+    let plain = MicroLora::new(n, rank, 1.0, 5).expect("a rank");
+    let micro = plain.clone().in_basis(Arc::new(turned_planes(n, angle))).expect("a width");
+    let gradient =
+        |seed: usize| Gradient { a: noise(rank * n, seed), b: noise(rank * n, seed + 9), ..Gradient::zeros(rank, n) };
+    let near = |x: &MicroLora, y: &MicroLora| {
+        assert_eq!(x.a, y.a);
+        assert!(x.b.iter().zip(&y.b).all(|(x, y)| (x - y).abs() < 2e-3), "{:?}\n{:?}", x.b, y.b);
+    };
+    // A step of a plain rule is the same in every basis, and what stays of values does not depend on it.
+    let options = UpdateOptions { decay: 0.5, ..UpdateOptions::sgd(0.1) };
+    let (mut a, mut b) = (micro.clone(), plain.clone());
+    for seed in 0..3 {
+        assert!(a.update(&mut gradient(seed), &options) && b.update(&mut gradient(seed), &options));
+    }
+    near(&a, &b);
+    // The first step of Adagrad has the length of the rate: along each direction, here.
+    let (mut found, mut one) = (micro.clone(), gradient(1));
+    let rule = UpdateOptions { rule: Rule::Adagrad, rate: 0.1, clip: 100.0, decay: 0.0 };
+    assert!(found.update(&mut one, &rule));
+    let (sin, cos) = (angle.sin() as f32, angle.cos() as f32);
+    for row in 0..rank {
+        for i in 0..n / 2 {
+            let (i, j) = (row * n + i, row * n + i + n / 2);
+            let (x, y) = (cos * one.b[i] + sin * one.b[j], cos * one.b[j] - sin * one.b[i]);
+            let (x, y) = (-0.1 * x.signum(), -0.1 * y.signum());
+            let (of_i, of_j) = (cos * x - sin * y, sin * x + cos * y);
+            assert!((found.b[i] - of_i).abs() < 1e-3 && (found.b[j] - of_j).abs() < 1e-3, "row {row}, value {i}");
+        }
+    }
+    // Turned beforehand or not, and one step after the other or all at once.
+    let (mut prepared, mut all) = (micro.clone(), micro.clone());
+    let mut early = gradient(1);
+    micro.prepare(&mut early);
+    assert!(prepared.update(&mut early, &rule) && prepared == found);
+    assert!(found.update(&mut gradient(2), &rule));
+    assert_eq!(all.update_all(&mut [gradient(1), gradient(2)], &rule), 2);
+    near(&all, &found);
+    assert_eq!(all.moments, found.moments);
+}
+
+#[test]
+fn a_mean_of_turned_gradients_is_the_turned_mean() {
+    let n = 24;
+    let micro = MicroLora::new(n, 2, 1.0, 5).and_then(|micro| micro.in_basis(Arc::new(turned_planes(n, 0.3))));
+    let micro = micro.expect("a basis");
+    let one = |seed: usize| Gradient { b: noise(2 * n, seed), ..Gradient::zeros(2, n) };
+    let mut all = [one(1), one(2), one(3)];
+    let mut expected = Gradient::mean(&all);
+    assert!(expected.turned.is_empty());
+    micro.prepare(&mut expected);
+    micro.prepare(&mut all[0]);
+    assert!(Gradient::mean(&all).turned.is_empty(), "one is turned, the others are not");
+    all.iter_mut().for_each(|one| micro.prepare(one));
+    let found = Gradient::mean(&all);
+    assert_eq!(found.b, expected.b);
+    assert!(found.turned.iter().zip(&expected.turned).all(|(x, y)| (x - y).abs() < 1e-5));
+    // What is added to is no longer what was turned.
+    all[0].add(&one(4), 0.5);
+    assert!(all[0].turned.is_empty());
+}
+
+#[test]
+fn a_basis_is_read_as_it_was_written_and_damage_is_told() {
+    let basis = turned_planes(24, 0.3);
+    let bytes = basis.snapshot();
+    assert_eq!(Basis::restore(&bytes, Isa::best()).expect("a snapshot"), basis);
+    for cut in [0, 7, 8, 15, 16, bytes.len() - 2, bytes.len() - 1] {
+        assert!(Basis::restore(&bytes[..cut], Isa::best()).is_err(), "{cut} bytes");
+    }
+    assert!(Basis::restore(&[&bytes[..], &[0; 2]].concat(), Isa::best()).is_err());
+    for width in [0u64, 25, u64::MAX] {
+        let mut other = bytes.clone();
+        other[8..16].copy_from_slice(&width.to_le_bytes());
+        assert!(Basis::restore(&other, Isa::best()).is_err(), "{width} values");
+    }
+    let mut endless = bytes;
+    endless[16..18].copy_from_slice(&f16::INFINITY.to_le_bytes());
+    assert!(Basis::restore(&endless, Isa::best()).is_err());
+    assert!(Basis::new(3, &[0.0; 8], Isa::best()).is_err() && Basis::new(1, &[f64::NAN], Isa::best()).is_err());
+    let micro = MicroLora::new(23, 2, 1.0, 5).expect("a rank");
+    assert!(micro.in_basis(Arc::new(basis)).is_err());
 }
 
 #[test]

@@ -556,6 +556,26 @@ fn what_was_learned_elsewhere_takes_the_place_of_all() {
 }
 
 #[test]
+fn what_was_learned_without_a_basis_and_with_rank_2_goes_on() {
+    let mut place = Place::new();
+    let mut setup = place.setup(HistoryLimits::default());
+    let bytes = setup.calibration.snapshot();
+    setup.calibration = Arc::new(crate::Calibration::restore(&bytes).expect("a calibration"));
+    setup.options.micro.as_mut().expect("a MicroLoRA").rank = 2;
+    let mut before = History::open(Arc::clone(&place.store), "a", setup, &mut place.toy).expect("a history");
+    Request::new(1).end(&place.toy, &mut before).expect("learned");
+    let memory = before.learned().memory().clone();
+    drop(before);
+    let mut history = place.open("a");
+    assert_eq!(history.learned().memory(), &memory);
+    assert_eq!(history.learned().micro().map(|micro| (micro.rank(), micro.n_updates())), Some((4, 0)));
+    Request::new(2).end(&place.toy, &mut history).expect("learned");
+    let state = history.state();
+    drop(history);
+    assert!(place.open("a").state() == state);
+}
+
+#[test]
 fn what_the_gate_discards_goes_and_corrections_stay() {
     let mut place = Place::new();
     let mut history = place.open("a");

@@ -285,6 +285,9 @@ impl Notes {
         }
         self.n_in_last = (self.n_in_last + 1) % options.n_tokens;
         if self.n_in_last == 0 {
+            if let Some(last) = self.gradients.last_mut() {
+                micro.prepare(last);
+            }
             self.weigh(learned);
         }
     }

@@ -89,7 +89,9 @@ fn a_snapshot_goes_on_to_the_bit() {
     (0..4).for_each(|seed| _ = toy.learn(&mut learned, &text(seed), 0.7));
     let bytes = learned.snapshot();
     let restore = |bytes: &[u8], options| {
-        let calibration = Arc::new(Calibration::restore(&toy.calibration.snapshot()).expect("a calibration"));
+        let calibration = Calibration::restore(&toy.calibration.snapshot()).expect("a calibration");
+        let basis = Arc::clone(toy.calibration.basis().expect("of the toy"));
+        let calibration = Arc::new(calibration.with_basis(basis).expect("a width"));
         Learned::restore(bytes, calibration, options, Isa::best())
     };
     let mut again = restore(&bytes, options).expect("a snapshot");
