@@ -38,6 +38,8 @@ const MAGIC: [u8; 8] = *b"ruvlear5";
 /// The most steps of the MicroLoRA at the end of a request. All of its gradients are those of the state that it began with:
 /// many steps along the same go too far (a document of 2,500 tokens learned in 78 of them nearly doubled the loss of others).
 const STEPS_AT_END_MAX: usize = 4;
+/// What rows of `A` begin with, times directions in which a state varies as much as one of its values.
+const BEGIN: f32 = 2.0;
 /// Tokens learned for one that is rehearsed.
 const LEARNED_PER_REHEARSED: u64 = 4;
 
@@ -71,13 +73,11 @@ pub struct MicroOptions {
     pub n_likeliest: usize,
     /// Whether it sees hidden states less their mean on calibration text.
     pub is_centred: bool,
-    /// Draws what it begins with.
-    pub seed: u64,
 }
 
 impl Default for MicroOptions {
     fn default() -> MicroOptions {
-        MicroOptions { rank: 4, rate: 1e-3, n_tokens: 32, n_likeliest: 128, is_centred: true, seed: 1 }
+        MicroOptions { rank: 4, rate: 1e-3, n_tokens: 32, n_likeliest: 128, is_centred: true }
     }
 }
 
@@ -140,8 +140,10 @@ impl Learned {
                 let line = "a step of 0 tokens or through 0 of them; choose 32 and 128 or so";
                 return Err(SonaError::new(SonaErrorKind::Value, line));
             }
-            let plain = MicroLora::new(n_embd, micro.rank, 1.0, micro.seed)?;
-            let micro = if micro.is_centred { plain.centred(calibration.whitener().mean())? } else { plain };
+            let whitener = calibration.whitener();
+            let begin: Vec<f32> = whitener.directions(micro.rank).iter().map(|x| BEGIN * x).collect();
+            let plain = MicroLora::new(n_embd, micro.rank, 1.0, 0)?.along(&begin)?;
+            let micro = if micro.is_centred { plain.centred(whitener.mean())? } else { plain };
             Ok(Arc::new(in_basis_of(&calibration, micro)?))
         });
         let micro = micro.transpose()?;
@@ -306,7 +308,7 @@ impl Learned {
     pub fn configure(&mut self, options: LearnOptions) -> Result<(), SonaError> {
         let fresh = Learned::new(Arc::clone(&self.calibration), options, self.isa)?;
         self.memory.configure(*fresh.memory.options())?;
-        let shape = |micro: &MicroOptions| (micro.rank, micro.is_centred, micro.seed);
+        let shape = |micro: &MicroOptions| (micro.rank, micro.is_centred);
         if self.options.micro.as_ref().map(shape) != options.micro.as_ref().map(shape) {
             (self.micro, self.base) = (fresh.micro, None);
         }

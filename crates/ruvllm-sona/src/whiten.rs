@@ -99,6 +99,19 @@ impl Whitener {
         &self.mean
     }
 
+    /// Returns the first directions, those in which states vary most: `[n, n_embd]`. Each is so long that a state's part along it
+    /// varies as much as one of its values does in the mean, if it was fitted with a power of 0.25.
+    pub(crate) fn directions(&self, n: usize) -> Vec<f32> {
+        let rows = self.rows.chunks_exact(lowrank::stride(self.n_embd)).take(n);
+        let direction = |row: &[f16]| {
+            let row: Vec<f32> = row[..self.n_embd].iter().map(|x| x.to_f32()).collect();
+            // A row is as long as the fourth root of `mean variance / variance`.
+            let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+            row.into_iter().map(move |x| length * x)
+        };
+        rows.flat_map(direction).collect()
+    }
+
     /// Returns the bytes of a key.
     pub fn n_key(&self) -> usize {
         self.n_key

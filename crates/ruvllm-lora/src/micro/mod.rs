@@ -133,6 +133,20 @@ impl MicroLora {
         Ok(self)
     }
 
+    /// Makes it begin with other rows of `A` than drawn ones: `[rank, n_embd]`. `B` stays, so what has learned nothing changes nothing.
+    ///
+    /// # Errors
+    /// They are of another shape, or hold what is no finite number.
+    pub fn along(mut self, rows: &[f32]) -> Result<MicroLora, LoraError> {
+        if rows.len() != self.a.len() || rows.iter().any(|x| !x.is_finite()) {
+            let line =
+                format!("{} values, or not of numbers, for {} rows of {}", rows.len(), self.rank, self.n_embd);
+            return Err(invalid(line));
+        }
+        self.a.copy_from_slice(rows);
+        Ok(self)
+    }
+
     /// Makes it take its steps of `B` in a basis: see [`Basis`]. What it changes stays the same. A snapshot leaves the basis out.
     ///
     /// # Errors

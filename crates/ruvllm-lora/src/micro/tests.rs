@@ -276,6 +276,15 @@ fn a_basis_is_read_as_it_was_written_and_damage_is_told() {
 }
 
 #[test]
+fn one_begins_along_given_rows() {
+    let micro = || MicroLora::new(24, 2, 1.0, 5).expect("a rank");
+    let rows = noise(48, 3);
+    let along = micro().along(&rows).expect("rows");
+    assert_eq!((along.factors().0, along.factors().1), (&rows[..], micro().factors().1));
+    assert!(micro().along(&rows[1..]).is_err() && micro().along(&[f32::NAN; 48]).is_err());
+}
+
+#[test]
 fn a_snapshot_goes_on_to_the_bit_and_an_export_does_the_same() {
     let (n, n_vocab) = (24, 30);
     let (hidden, head) = (noise(n, 3), Head(noise(n_vocab * n, 8), n));

@@ -339,9 +339,10 @@ pub(super) fn write_options(to: &mut Writer, options: &LearnOptions) {
         [n_bytes_max, n_nearest, n_exact_max, n_candidates].into_iter().for_each(|n| number(to, n));
     }
     to.u8(u8::from(options.micro.is_some()));
-    if let Some(MicroOptions { rank, rate, n_tokens, n_likeliest, is_centred, seed }) = options.micro {
+    if let Some(MicroOptions { rank, rate, n_tokens, n_likeliest, is_centred }) = options.micro {
         [rank, n_tokens, n_likeliest].into_iter().for_each(|n| number(to, n));
-        to.f32(rate).u8(u8::from(is_centred)).u64(seed);
+        // Where a seed was once.
+        to.f32(rate).u8(u8::from(is_centred)).u64(0);
     }
 }
 
@@ -362,8 +363,8 @@ pub(super) fn read_options(from: &mut Reader<'_>) -> Result<LearnOptions, SonaEr
         0 => None,
         _ => {
             let (rank, n_tokens, n_likeliest) = (number(from)?, number(from)?, number(from)?);
-            let (rate, is_centred, seed) = (from.f32()?, from.u8()? == 1, from.u64()?);
-            Some(MicroOptions { rank, rate, n_tokens, n_likeliest, is_centred, seed })
+            let (rate, is_centred, _) = (from.f32()?, from.u8()? == 1, from.u64()?);
+            Some(MicroOptions { rank, rate, n_tokens, n_likeliest, is_centred })
         }
     };
     Ok(LearnOptions { memory, micro, temperature })
