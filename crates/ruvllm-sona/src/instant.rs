@@ -342,8 +342,7 @@ impl Learned {
         if quality == 0.0 {
             return;
         }
-        notes.n_in_last = 0;
-        self.merge_gradients(&mut notes.gradients);
+        self.merge_gradients(&mut notes);
         self.step(&mut notes, quality);
         for &(index, token, gain) in &notes.credits {
             // Another request may have put another entry there.
@@ -362,17 +361,17 @@ impl Learned {
         }
     }
 
-    /// Makes so few gradients of many that the steps along them are not too many.
-    fn merge_gradients(&self, gradients: &mut Vec<Gradient>) {
-        // The last one is of the tokens that made no whole piece.
-        if let (Some(micro), Some(last)) = (&self.micro, gradients.last_mut()) {
-            micro.prepare(last);
+    /// Makes so few gradients of many that the steps along them are not too many. Tokens that make no whole piece count where there
+    /// are few pieces; behind many, turning their gradient would only make the end of a request longer.
+    fn merge_gradients(&self, notes: &mut Notes) {
+        let (n, gradients) = (notes.gradients.len(), &mut notes.gradients);
+        if std::mem::take(&mut notes.n_in_last) > 0 && n > STEPS_AT_END_MAX {
+            gradients.pop();
         }
-        if gradients.len() <= STEPS_AT_END_MAX {
-            return;
+        if gradients.len() > STEPS_AT_END_MAX {
+            let n_each = gradients.len().div_ceil(STEPS_AT_END_MAX);
+            *gradients = gradients.chunks(n_each).map(Gradient::mean).collect();
         }
-        let n_each = gradients.len().div_ceil(STEPS_AT_END_MAX);
-        *gradients = gradients.chunks(n_each).map(Gradient::mean).collect();
     }
 
     fn take_steps(&mut self, gradients: &mut [Gradient], quality: f32) {

@@ -139,8 +139,7 @@ impl MicroLora {
     /// They are of another shape, or hold what is no finite number.
     pub fn along(mut self, rows: &[f32]) -> Result<MicroLora, LoraError> {
         if rows.len() != self.a.len() || rows.iter().any(|x| !x.is_finite()) {
-            let line =
-                format!("{} values, or not of numbers, for {} rows of {}", rows.len(), self.rank, self.n_embd);
+            let line = format!("{} values, or not of numbers, for {} rows of {}", rows.len(), self.rank, self.n_embd);
             return Err(invalid(line));
         }
         self.a.copy_from_slice(rows);

@@ -21,6 +21,9 @@ const SHARE_MIN: f32 = 1e-4;
 const SHARE_MAX: f32 = 0.999;
 /// The most that a badly predicted token makes an entry worth, in nats.
 const WORTH_MAX: f32 = 8.0;
+/// What an entry gained or lost is forgotten if it is less, in nats: most of what is found has next to no share, and at the end of a
+/// request each credit is a place in memory that nothing else has read.
+const CREDIT_MIN: f32 = 1e-3;
 /// What an entry is worth whose prediction nobody knows.
 const WORTH_UNKNOWN: f32 = 2.0;
 /// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
@@ -255,7 +258,8 @@ impl Notes {
             return;
         }
         let hits = recall.hits.iter().filter(|&&(.., entry)| whose(entry));
-        self.credits.extend(hits.map(|&(index, share, entry)| (index, entry, gain * share / all)));
+        let credits = hits.map(|&(index, share, entry)| (index, entry, gain * share / all));
+        self.credits.extend(credits.filter(|(.., gain)| gain.abs() >= CREDIT_MIN));
     }
 
     fn learn_micro(
