@@ -46,19 +46,30 @@ pub(super) fn load_or_make(
     folder: Option<&Path>,
     on_progress: &mut dyn FnMut(CalibrationProgress) -> ControlFlow<()>,
 ) -> Result<Calibration, EngineError> {
-    let path = folder.map(|folder| folder.join("calibration"));
-    if let Some(bytes) = path.as_deref().map(file::read).transpose()?.flatten() {
-        let n_embd = engine.info().n_embd;
-        // One that is damaged, or of an older program, is made again.
-        if let Some(read) = Calibration::restore(&bytes).ok().filter(|read| read.whitener().n_embd() == n_embd) {
-            return Ok(read);
-        }
+    let n_embd = engine.info().n_embd;
+    kept(
+        (folder, "calibration"),
+        |bytes| Calibration::restore(bytes).ok().filter(|read| read.whitener().n_embd() == n_embd),
+        || engine.calibrate(on_progress),
+        Calibration::snapshot,
+    )
+}
+
+/// Reads a file of a folder, or makes what it holds and keeps it there. One that is damaged, or of an older program, is made again.
+fn kept<T>(
+    (folder, name): (Option<&Path>, &str),
+    restore: impl FnOnce(&[u8]) -> Option<T>,
+    make: impl FnOnce() -> Result<T, EngineError>,
+    snapshot: impl FnOnce(&T) -> Vec<u8>,
+) -> Result<T, EngineError> {
+    let Some(folder) = folder else { return make() };
+    let path = folder.join(name);
+    if let Some(read) = file::read(&path)?.as_deref().and_then(restore) {
+        return Ok(read);
     }
-    let made = engine.calibrate(on_progress)?;
-    if let (Some(folder), Some(path)) = (folder, path) {
-        file::make_folder(folder)?;
-        file::write(&path, &made.snapshot())?;
-    }
+    let made = make()?;
+    file::make_folder(folder)?;
+    file::write(&path, &snapshot(&made))?;
     Ok(made)
 }
 
@@ -106,18 +117,13 @@ pub(super) fn with_basis(
     folder: Option<&Path>,
     isa: Isa,
 ) -> Result<Calibration, EngineError> {
-    let path = folder.map(|folder| folder.join("basis"));
-    let bytes = path.as_deref().map(file::read).transpose()?.flatten();
-    let read = bytes.and_then(|bytes| Basis::restore(&bytes, isa).ok());
-    // As with the calibration: one that is damaged is made again.
-    let basis = match read.filter(|basis| basis.n_embd() == calibration.whitener().n_embd()) {
-        Some(basis) => basis,
-        None => {
-            let made = calibration.fit_basis(head, isa)?;
-            path.map_or(Ok(()), |path| file::write(&path, &made.snapshot()))?;
-            made
-        }
-    };
+    let n_embd = calibration.whitener().n_embd();
+    let basis = kept(
+        (folder, "basis"),
+        |bytes| Basis::restore(bytes, isa).ok().filter(|basis| basis.n_embd() == n_embd),
+        || Ok(calibration.fit_basis(head, isa)?),
+        Basis::snapshot,
+    )?;
     Ok(calibration.with_basis(Arc::new(basis))?)
 }
 

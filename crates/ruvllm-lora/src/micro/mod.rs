@@ -215,9 +215,14 @@ impl MicroLora {
     /// If the factor is no positive number.
     pub fn weakened(&self, factor: f32) -> MicroLora {
         assert!(factor.is_finite() && factor > 0.0, "a change times {factor}");
-        let (a, b, centre) = (self.a.clone(), self.b.clone(), self.centre.clone());
-        let (n_embd, rank, scale, n_updates) = (self.n_embd, self.rank, self.scale * factor, self.n_updates);
-        MicroLora { n_embd, rank, scale, a, b, moments: Moments::default(), n_updates, centre, basis: None }
+        let whole = (self.a.clone(), self.b.clone());
+        MicroLora { scale: self.scale * factor, ..self.of_factors(self.rank, whole, self.n_updates) }
+    }
+
+    /// Returns one of the same states with other factors; it does not learn.
+    fn of_factors(&self, rank: usize, (a, b): (Vec<f32>, Vec<f32>), n_updates: u64) -> MicroLora {
+        let (moments, centre) = (Moments::default(), self.centre.clone());
+        MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates, centre, basis: None }
     }
 
     /// Returns what the whole change gains for a token that came: `ln p₁[target] - ln p₀[target]` in nats, `p₁` with the change
@@ -287,7 +292,7 @@ impl MicroLora {
         }
     }
 
-    /// Prepares a gradient for [`MicroLora::update`], which does it otherwise: two products with the basis, some tens of microseconds
+    /// Prepares a gradient for [`MicroLora::update`], which does it otherwise: a product with the basis, some tens of microseconds
     /// that need not wait for the end of a request.
     pub fn prepare(&self, gradient: &mut Gradient) {
         if let Some(basis) = &self.basis {
@@ -316,15 +321,15 @@ impl MicroLora {
                 gradient.shorten((f64::from(options.clip) / norm) as f32);
             }
             self.n_updates += 1;
-            if let Some(basis) = &basis {
-                gradient.turn(basis);
-                self.b.iter_mut().for_each(|x| *x *= options.keep());
-            }
-            let b = match &basis {
+            let (b, of_b) = match &basis {
                 None => (&mut self.b, &gradient.b),
-                Some(_) => (&mut steps, &gradient.turned),
+                Some(basis) => {
+                    gradient.turn(basis);
+                    self.b.iter_mut().for_each(|x| *x *= options.keep());
+                    (&mut steps, &gradient.turned)
+                }
             };
-            self.moments.step(options, (&mut self.a, &gradient.a), (b.0, b.1));
+            self.moments.step(options, (&mut self.a, &gradient.a), (b, of_b));
         }
         if let Some(basis) = &basis {
             basis.add_back(&steps, &mut self.b);
@@ -359,9 +364,8 @@ impl MicroLora {
     /// The rank is not 1 to [`BASE_RANK_MAX`].
     pub fn empty_base(&self, rank: usize) -> Result<MicroLora, LoraError> {
         check(self.n_embd, (rank, BASE_RANK_MAX), self.scale)?;
-        let (a, b) = (vec![0.0; rank * self.n_embd], vec![0.0; rank * self.n_embd]);
-        let (moments, centre) = (Moments::default(), self.centre.clone());
-        Ok(MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates: 0, centre, basis: None })
+        let zeros = vec![0.0; rank * self.n_embd];
+        Ok(self.of_factors(rank, (zeros.clone(), zeros), 0))
     }
 
     /// Merges another one into this: the change it makes becomes `keep` of its own and `share` of the other's, the best of this rank
@@ -419,18 +423,7 @@ impl MicroLora {
         let ratio = other.scale / self.scale;
         let a = [&self.a[..], &other.a].concat();
         let b = self.b.iter().copied().chain(other.b.iter().map(|x| x * ratio)).collect();
-        let (moments, centre) = (Moments::default(), self.centre.clone());
-        Ok(MicroLora {
-            n_embd: self.n_embd,
-            rank,
-            scale: self.scale,
-            a,
-            b,
-            moments,
-            n_updates: self.n_updates,
-            centre,
-            basis: None,
-        })
+        Ok(self.of_factors(rank, (a, b), self.n_updates))
     }
 
     fn check_beside(&self, other: &MicroLora) -> Result<(), LoraError> {
