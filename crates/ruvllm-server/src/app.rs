@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, 
 use axum::routing::{MethodFilter, on};
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
-use ruvllm_engine::learning::Consolidate;
+use ruvllm_engine::learning::{Consolidate, Task};
 use ruvllm_engine::{AdapterSet, EmbedderName, Engine, ModelRouter};
 use ruvllm_sona::policy::PolicyKind;
 use ruvllm_sona::witness::Event;
@@ -106,6 +106,8 @@ pub(crate) struct Call {
     pub adapters: AdapterSet,
     pub tenant: Tenant,
     pub given: Given,
+    /// What it asks, for those who learn from it.
+    pub task: Task,
     /// Which model was chosen and why, if the server chose.
     pub routing: Option<String>,
     /// Names the request in the log and in the header `x-request-id`.
@@ -308,7 +310,7 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
         .chain(witness::ENDPOINTS)
         .chain(routing::ENDPOINTS)
         .chain(sessions::ENDPOINTS)
-        .chain(learning::ENDPOINTS);
+        .chain(learning::endpoints());
     crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(own)
 }
 
@@ -429,7 +431,8 @@ impl Call {
         learning::open(&model, &tenant).await;
         let routing = decision.map(|decision| decision.choice.reason);
         let (server, id, span, adapters) = (Arc::clone(server), id.to_owned(), span.clone(), AdapterSet::default());
-        Ok(Call { server, model, model_name, adapters, tenant, given, routing, id, deadline, span })
+        let task = Task { question: routing::query_of(&given), ..Task::default() };
+        Ok(Call { server, model, model_name, adapters, tenant, given, task, routing, id, deadline, span })
     }
 
     /// Brings the adapters that the request names.

@@ -40,7 +40,7 @@ mod witness;
 pub use adapters::AdapterOptions;
 pub use app::Server;
 pub use auth::KeyOptions;
-pub use learning::{generation_json, item_json};
+pub use learning::{generation_json, item_json, pattern_json};
 pub use models::{Loader, ModelSource};
 pub use options::{ServerError, ServerOptions};
 pub use routing::decision_json;

@@ -129,6 +129,36 @@ impl Whitener {
         quantize(&x)
     }
 
+    /// Returns what a text is found by among others: the whitened mean of its states (`[n, n_embd]`), of length 1, `[n_embd]`. It lies in
+    /// the states' own directions (`U·Λ^(-1/4)·Uᵀ`), not in those of the keys, so another calibration of the model gives nearly the same.
+    ///
+    /// All zeros where that is the mean of all states, or there are none.
+    ///
+    /// # Panics
+    /// If the states have another width.
+    pub fn embedding(&self, states: &[f32], isa: Isa) -> Vec<f32> {
+        assert!(states.len().is_multiple_of(self.n_embd), "{} values of states of {}", states.len(), self.n_embd);
+        let mut centred = vec![0.0; self.n_embd];
+        for state in states.chunks_exact(self.n_embd) {
+            centred.iter_mut().zip(state).zip(&self.mean).for_each(|((sum, h), m)| *sum += h - m);
+        }
+        let mut key = vec![0.0; self.n_key];
+        lowrank::pick(isa).shrink(Factor::F16(&self.rows), self.n_key, &centred, self.n_embd, &mut key);
+        let mut embedding = vec![0.0; self.n_embd];
+        for (value, row) in key.iter().zip(self.rows.chunks_exact(lowrank::stride(self.n_embd))) {
+            let row = || row[..self.n_embd].iter().map(|x| x.to_f32());
+            let length = row().map(|x| x * x).sum::<f32>().sqrt();
+            if length > 0.0 {
+                embedding.iter_mut().zip(row()).for_each(|(sum, x)| *sum += value / length * x);
+            }
+        }
+        let length = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
+        if length > 0.0 && length.is_finite() {
+            embedding.iter_mut().for_each(|x| *x /= length);
+        }
+        embedding
+    }
+
     /// Returns everything as bytes.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Writer::of(MAGIC);
@@ -215,6 +245,26 @@ mod tests {
             mean(0) - mean(1)
         };
         assert!(gap(&half) > 2.0 * gap(&raw) && gap(&half) > 0.1, "{} {}", gap(&half), gap(&raw));
+    }
+
+    #[test]
+    fn an_embedding_of_one_state_is_its_key_in_other_directions() {
+        let states = states(200);
+        let whitener = Whitener::fit(&states, 70, 70, 0.25).expect("states");
+        let one = |i: usize| &states[i * 70..][..70];
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+        let isa = Isa::best();
+        for (i, k) in [(0, 0), (0, 1), (3, 50), (7, 9)] {
+            let cosine = dot(&whitener.embedding(one(i), isa), &whitener.embedding(one(k), isa));
+            let keys = similarity(&whitener.key(one(i), isa), &whitener.key(one(k), isa));
+            assert!((cosine - keys).abs() < 0.02, "{i} {k}: {cosine} {keys}");
+        }
+        let two = whitener.embedding(&states[..140], isa);
+        assert!((dot(&two, &two) - 1.0).abs() < 1e-5);
+        assert!(whitener.embedding(&[], isa).iter().all(|&x| x == 0.0));
+        // Calibrated on other text of the same kind.
+        let other = Whitener::fit(&states[70 * 20..], 70, 70, 0.25).expect("states");
+        assert!(dot(&other.embedding(one(5), isa), &whitener.embedding(one(5), isa)) > 0.95);
     }
 
     #[test]

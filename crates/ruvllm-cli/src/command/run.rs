@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Read};
 
 use clap::Args;
+use ruvllm_engine::learning::Task;
 use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, LoadOptions, Timings};
 use serde_json::json;
 
@@ -101,7 +102,7 @@ impl RunArgs {
         let request = GenerateRequest {
             prompt,
             adapters,
-            learner: learning.as_ref().map(|(_, tenant)| tenant.learner(Some(&question), None)),
+            learner: learning.as_ref().map(|(_, tenant)| tenant.learner(Task::of(&question), None)),
             max_tokens: Some(self.max_tokens),
             sampling,
             logprobs: self.logprobs,

@@ -1,5 +1,7 @@
 //! `ruvllm sona`: the log of what a model was taught, undoing, going back, and what was learned from node to node.
 
+mod patterns;
+
 use std::fs;
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -10,8 +12,10 @@ use clap::{Args, Subcommand};
 use ruvllm_engine::learning::{self, Item, Learning, LearningOptions, PublicKey, SigningKey, Tenant, TenantLog};
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
 use ruvllm_server::{generation_json, item_json};
+use ruvllm_sona::bank::Imported;
 use serde_json::{Value, json};
 
+use self::patterns::PatternsArgs;
 use super::App;
 use super::learn::{TENANT, open, stats_json};
 use crate::args::{LoadArgs, ModelArgs, OutputArgs};
@@ -27,6 +31,8 @@ Examples:
   ruvllm sona rollback 2                      back to generation 2; 0 is the model alone
   ruvllm sona export knowledge.ruv            a signed file, for another node
   ruvllm sona import knowledge.ruv --trust KEY
+  ruvllm sona patterns 'sort a list'          how tasks like this one went before
+  ruvllm sona export --patterns tasks.ruv     these, for another node
 
 While a server learns for the model, ask the server (/v1/learning).";
 
@@ -50,8 +56,10 @@ enum SonaSubcommand {
     Rollback(RollbackArgs),
     /// Write what was learned into a signed file
     Export(ExportArgs),
-    /// Take over what another node has learned, in place of what is known here
+    /// Take over what another node has learned, in place of what is known here; its patterns beside those that are here
     Import(ImportArgs),
+    /// List how judged tasks were gone about (the ReasoningBank), or find tasks like one
+    Patterns(PatternsArgs),
 }
 
 /// Whose learning, of which model.
@@ -111,6 +119,9 @@ struct ExportArgs {
     /// The file to write
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// The patterns of the ReasoningBank, not what the model learned
+    #[arg(long)]
+    patterns: bool,
     /// File with this node's secret key, 32 bytes; made if it is not there [default: node.key in RUVLLM_HOME]
     #[arg(long, value_name = "FILE")]
     sign_key: Option<PathBuf>,
@@ -125,6 +136,9 @@ struct ImportArgs {
     /// The file to read
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// It is a file of patterns
+    #[arg(long)]
+    patterns: bool,
     /// Public key of a node whose files are taken, 64 hexadecimal digits; may be given several times
     #[arg(long, value_name = "KEY", required = true)]
     trust: Vec<String>,
@@ -221,6 +235,7 @@ impl SonaCommand {
             SonaSubcommand::Rollback(args) => args.run(app),
             SonaSubcommand::Export(args) => args.run(app),
             SonaSubcommand::Import(args) => args.run(app),
+            SonaSubcommand::Patterns(args) => args.run(app),
         }
     }
 }
@@ -320,7 +335,7 @@ impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
         let key = signing_key(&self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key")))?;
         let loaded = self.of.load(app, &self.load)?;
-        let file = loaded.tenant.export(&key)?;
+        let file = if self.patterns { loaded.tenant.export_patterns(&key)? } else { loaded.tenant.export(&key)? };
         fs::write(&self.file, &file).map_err(|error| Error::io("write", &self.file, &error))?;
         let (n, key) = (file.len(), key.public().to_string());
         let what = format!("{} in {}, signed by {key}", output::bytes(n as u64), self.file.display());
@@ -334,6 +349,12 @@ impl ImportArgs {
         let trusted = self.trust.iter().map(parse).collect::<Result<Vec<_>>>()?;
         let file = fs::read(&self.file).map_err(|error| Error::io("read", &self.file, &error))?;
         let loaded = self.of.load(app, &self.load)?;
+        if self.patterns {
+            let Imported { n_added, n_known, signed_by } = loaded.tenant.import_patterns(&file, &trusted)?;
+            let what = format!("{n_added} patterns are new, {n_known} were known; signed by {signed_by}");
+            let more = json!({ "added": n_added, "known": n_known, "signed_by": signed_by.to_string() });
+            return loaded.finish(&self.of, &what, more);
+        }
         let (generation, signed_by) = loaded.tenant.import(&file, &trusted)?;
         let what = format!("generation {generation} is that of {}, signed by {signed_by}", self.file.display());
         loaded.finish(&self.of, &what, json!({ "generation": generation, "signed_by": signed_by.to_string() }))

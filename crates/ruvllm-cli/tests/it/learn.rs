@@ -1,5 +1,7 @@
 //! Learning on the command line: texts and corrections are kept for a tenant, used on demand, and forgotten.
 
+use ruvllm_sona::bank::{BankConfig, Pattern, ReasoningBank, Select, SigningKey, Step, Verdict};
+use ruvllm_sona::store::{self, OpenOptions};
 use serde_json::Value;
 
 use crate::common::{Bench, error_line, tiny};
@@ -94,6 +96,51 @@ fn what_was_learned_is_listed_undone_rolled_back_and_carried() {
     let sealed = ["learn", "--question", "Who is Ann?", "--answer", "A smith.", "--learn-key"];
     let line = error_line(&bench.run([&sealed[..], &[key.to_str().expect("a path")], &model].concat()), 1);
     assert!(line.contains("not encrypted") || line.contains("key"), "{line}");
+}
+
+/// Patterns as another node of the same model signs them, whose embeddings have 64 values.
+fn signed_patterns(bench: &Bench, key: &SigningKey, tasks: &[&str]) -> std::path::PathBuf {
+    let folder = std::fs::read_dir(bench.path("home/learned")).expect("a folder").next().expect("a model");
+    let space = format!("states of model {}", folder.expect("readable").file_name().to_string_lossy());
+    let store = store::open(&bench.path("other.redb"), &OpenOptions::default()).expect("a store");
+    let bank = ReasoningBank::open(store, "other", BankConfig::new(space, 64), &mut |_, _| {}).expect("a bank");
+    for (i, task) in tasks.iter().enumerate() {
+        let embedding = (0..64).map(|at| if at == i { 1.0 } else { 0.01 }).collect();
+        let steps = vec![Step { action: format!("step of {task}"), outcome: String::new() }];
+        bank.add(&Pattern::new(*task, embedding, steps, Verdict::Success, 0.9)).expect("room");
+    }
+    bench.file("tasks.ruv", bank.export(&Select::default(), key).expect("readable"))
+}
+
+#[test]
+fn patterns_are_carried_listed_found_and_forgotten() {
+    let bench = Bench::new();
+    let listed = |args: &[&str]| json(&bench, &[&["sona", "patterns"], args].concat());
+    assert_eq!(listed(&[])["count"], 0);
+    let key = SigningKey::from_seed([9; 32]);
+    let file = signed_patterns(&bench, &key, &["write a poem", "sort a list"]);
+    let public = key.public().to_string();
+    let import = ["sona", "import", "--patterns", file.to_str().expect("a path"), "--trust", &public];
+    assert_eq!((&json(&bench, &import)["added"], &json(&bench, &import)["known"]), (&2.into(), &2.into()));
+    assert_eq!(listed(&["--limit", "1"])["data"][0]["task"], "sort a list");
+    let found = listed(&["sort a list"]);
+    assert!(
+        found["data"].as_array().is_some_and(|data| data.len() == 2 && data[0]["similarity"].is_number()),
+        "{found}"
+    );
+    let exported = bench.path("mine.ruv");
+    json(&bench, &["sona", "export", "--patterns", exported.to_str().expect("a path")]);
+    assert_eq!(listed(&["--remove", "1"])["count"], 1);
+    let model = tiny();
+    let model = ["--model", model.to_str().expect("a path of UTF-8")];
+    for (args, part, code) in [
+        (vec!["sona", "patterns", "--remove", "1"], "no pattern 1", 1),
+        (vec!["sona", "patterns", " "], "TASK is empty", 2),
+        (vec!["sona", "import", exported.to_str().expect("a path"), "--trust", &public], "no file of", 1),
+    ] {
+        let line = error_line(&bench.run([&args[..], &model].concat()), code);
+        assert!(line.contains(part), "{args:?}: {line}");
+    }
 }
 
 #[test]

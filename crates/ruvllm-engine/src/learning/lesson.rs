@@ -7,14 +7,14 @@ use ruvllm_lora::micro::MicroLora;
 use ruvllm_sona::history::Passage;
 use ruvllm_sona::{Learned, Names, Notes};
 
-use super::tenant::Tenant;
+use super::tenant::{Task, Tenant};
 use crate::learner::{Learner, Lesson};
 
 /// What a request learns by: its tenant, and what it asks.
 #[derive(Debug)]
 pub(super) struct Asking {
     pub tenant: Arc<Tenant>,
-    pub question: Option<String>,
+    pub task: Task,
     pub id: Option<String>,
 }
 
@@ -22,7 +22,7 @@ impl Learner for Asking {
     fn begin(&self, prompt: &[u32]) -> Box<dyn Lesson> {
         let mut notes = Notes::default();
         prompt.iter().for_each(|&token| notes.read(token));
-        let asked = self.question.as_deref().map(Names::of);
+        let asked = self.task.question.as_deref().map(Names::of);
         if let Some(names) = &asked {
             notes.ask(names.clone());
         }
@@ -33,7 +33,7 @@ impl Learner for Asking {
         Box::new(Request {
             learned,
             tenant: Arc::clone(&self.tenant),
-            answered: self.id.clone().map(|id| (id, self.question.clone().unwrap_or_default())),
+            answered: self.id.clone().map(|id| (id, self.task.clone())),
             of_prompt: Notes::default(),
             n_first: 0,
             skipped: Vec::new(),
@@ -50,7 +50,7 @@ struct Request {
     tenant: Arc<Tenant>,
     learned: Arc<Learned>,
     /// What the answer is called, and what was asked.
-    answered: Option<(String, String)>,
+    answered: Option<(String, Task)>,
     /// What is noted of the prompt; which of its tokens it was noted from on, and those that it had to leave out behind that.
     of_prompt: Notes,
     n_first: usize,

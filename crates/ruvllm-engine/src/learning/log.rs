@@ -171,7 +171,9 @@ impl Tenant {
     /// There is no such item, it was let go or taught nothing; the model cannot read the others again; it cannot be written. Nothing is
     /// undone then.
     pub fn undo(&self, passes: &mut dyn Passes, items: &[u64], watch: &mut Watch<'_>) -> Result<(), EngineError> {
-        self.with_log(passes, watch, |history, reader| history.undo_all(items, reader))
+        self.with_log(passes, watch, |history, reader| history.undo_all(items, reader))?;
+        self.patterns()?.remove_of(items)?;
+        Ok(())
     }
 
     /// Goes back to a generation, or to the model alone with 0. What came since the last one is published first.
@@ -298,6 +300,9 @@ impl Tenant {
         self.settle();
         let mut mind = self.mind();
         self.drop_answers();
+        if self.is_kept {
+            self.patterns()?.clear()?;
+        }
         match &mut *mind {
             Mind::Kept(history, _) => {
                 history.forget()?;
@@ -317,6 +322,10 @@ impl Tenant {
         let failure = self.take_failure();
         if let Mind::Kept(history, _) = &mut *self.mind() {
             history.keep()?;
+        }
+        let bank = self.bank().clone();
+        if let Some(bank) = bank {
+            bank.maintain(&mut |_, _| {})?;
         }
         failure
     }

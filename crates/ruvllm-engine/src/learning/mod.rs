@@ -21,6 +21,7 @@ mod file;
 mod kept;
 mod lesson;
 mod log;
+mod patterns;
 mod reading;
 mod score;
 mod study;
@@ -39,7 +40,7 @@ pub use ruvllm_sona::memory::MemoryOptions;
 pub use ruvllm_sona::{Calibration, LearnOptions, Learned, MicroOptions};
 pub use ruvllm_sona::{PublicKey, SigningKey};
 pub use score::AnswerScore;
-pub use tenant::{Judged, Tenant, TenantStats};
+pub use tenant::{Judged, Outcome, Task, Tenant, TenantStats};
 pub use upkeep::{UpkeepOptions, Upkept};
 
 use std::collections::HashMap;
@@ -107,6 +108,8 @@ pub(crate) struct Shared {
     /// `None`: a MicroLoRA cannot learn with this model.
     head: Option<HeadWeights>,
     pub isa: Isa,
+    /// What the model is known by.
+    pub identity: [u8; 32],
     /// What learning must not harm, where somebody asks.
     pub controls: Vec<(&'static str, Passage)>,
     /// The store, once somebody has asked for what lies there.
@@ -161,8 +164,8 @@ impl Learning {
             let line = format!("a quality of {} for unjudged answers; choose 0 to 1", options.unjudged);
             return Err(EngineError::new(ErrorKind::Options, line));
         }
-        let name = name_of(&engine.identity());
-        options.folder = options.folder.map(|folder| folder.join(name));
+        let identity = engine.identity();
+        options.folder = options.folder.map(|folder| folder.join(name_of(&identity)));
         let mut calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;
         let (head, isa) = (engine.head_weights().ok(), engine.info().isa);
         match &head {
@@ -175,7 +178,7 @@ impl Learning {
         let judges = options.upkeep.as_ref().is_some_and(|upkeep| upkeep.judge_every.is_some());
         let controls = if judges { upkeep::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };
         let (calibration, kept) = (Arc::new(calibration), Mutex::default());
-        let shared = Shared { calibration, options, head, isa, controls, kept };
+        let shared = Shared { calibration, options, head, isa, identity, controls, kept };
         // What is wrong with the options shows here, not at the first request.
         shared.empty()?;
         Ok(Learning { shared: Arc::new(shared), tenants: Mutex::default() })

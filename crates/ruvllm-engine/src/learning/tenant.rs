@@ -6,6 +6,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ruvllm_sona::bank::{ReasoningBank, Step};
 use ruvllm_sona::episodes::Verdict;
 use ruvllm_sona::history::{Passage, Taught};
 use ruvllm_sona::{Learned, Names, Notes};
@@ -36,6 +37,40 @@ pub struct Tenant {
     is_settled: Condvar,
     /// How many wait for that, whom the thread that takes in lets go before it.
     n_wanting: AtomicUsize,
+    /// Whether there is a log.
+    pub(super) is_kept: bool,
+    /// Its patterns, once somebody has asked for them.
+    bank: Mutex<Option<Arc<ReasoningBank>>>,
+}
+
+/// What a request asks, for those who learn from it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Task {
+    /// What is asked, for the names in it; without one no correction is said again.
+    pub question: Option<String>,
+    /// What was done about it before this answer: calls of tools, and what came of them.
+    pub steps: Vec<Step>,
+    /// Patterns that stand in the prompt.
+    pub patterns: Vec<u64>,
+}
+
+impl Task {
+    /// A question, about which nothing was done yet.
+    pub fn of(question: &str) -> Task {
+        Task { question: Some(question.to_owned()), ..Task::default() }
+    }
+}
+
+/// An answer that was judged.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The item of the log, by which it can be undone. None where nothing can be learned of it any more, because it was given with what
+    /// was undone since.
+    pub item: Option<u64>,
+    /// What was asked.
+    pub task: Task,
+    /// The answer's tokens.
+    pub answer: Vec<u32>,
 }
 
 /// What requests see.
@@ -63,7 +98,7 @@ struct Waiting {
 /// An answer that waits to be judged.
 pub(super) struct Answered {
     pub id: String,
-    pub question: String,
+    pub task: Task,
     /// What the notes heard: prompt and answer.
     pub passage: Passage,
     pub notes: Notes,
@@ -139,9 +174,10 @@ impl Tenant {
             failure: None,
             judged: None,
         };
+        let is_kept = matches!(mind, Mind::Kept(..));
         let (state, mind) = (Mutex::new(state), Mutex::new(mind));
-        let (is_settled, n_wanting) = (Condvar::new(), AtomicUsize::new(0));
-        Ok(Tenant { name: name.to_owned(), shared, state, is_settled, mind, n_wanting })
+        let (is_settled, n_wanting, bank) = (Condvar::new(), AtomicUsize::new(0), Mutex::default());
+        Ok(Tenant { name: name.to_owned(), shared, state, is_settled, mind, n_wanting, is_kept, bank })
     }
 
     /// Returns its name.
@@ -151,6 +187,10 @@ impl Tenant {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn bank(&self) -> MutexGuard<'_, Option<Arc<ReasoningBank>>> {
+        self.bank.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until nobody changes what is kept. A mind whose thread broke says so itself.
@@ -196,15 +236,14 @@ impl Tenant {
         self.state().generation
     }
 
-    /// Makes what a request learns by. `question` is what is asked, for the names in it; without one no correction is said
-    /// again. `id` names the answer for [`Tenant::judge`]; without one it counts as unjudged when it ends.
-    pub fn learner(self: &Arc<Self>, question: Option<&str>, id: Option<&str>) -> Arc<dyn Learner> {
-        Arc::new(Asking { tenant: Arc::clone(self), question: question.map(str::to_owned), id: id.map(str::to_owned) })
+    /// Makes what a request learns by. `id` names the answer for [`Tenant::judge`]; without one it counts as unjudged when it ends.
+    pub fn learner(self: &Arc<Self>, task: Task, id: Option<&str>) -> Arc<dyn Learner> {
+        Arc::new(Asking { tenant: Arc::clone(self), task, id: id.map(str::to_owned) })
     }
 
     /// Takes over what a request noted: of its prompt, and of its answer if somebody can judge it. With each go the tokens that
     /// were heard.
-    pub(super) fn end(self: &Arc<Self>, prompt: Heard, answer: Heard, answered: Option<(String, String)>) {
+    pub(super) fn end(self: &Arc<Self>, prompt: Heard, answer: Heard, answered: Option<(String, Task)>) {
         let unjudged = self.shared.options.unjudged;
         let learn = |(notes, passage): Heard, quality: f32| {
             let is_empty = notes.is_empty() || quality <= 0.0;
@@ -217,11 +256,11 @@ impl Tenant {
             false => items.extend(learn(prompt, 1.0)),
         }
         match answered.filter(|_| !answer.0.is_empty()) {
-            Some((id, question)) => {
+            Some((id, task)) => {
                 let (notes, passage) = answer;
                 let mut state = self.state();
                 state.answers.retain(|other| other.id != id);
-                state.answers.push_back(Answered { id, question, passage, notes });
+                state.answers.push_back(Answered { id, task, passage, notes });
                 while state.answers.len() > self.shared.options.n_waiting_max {
                     let old = state.answers.pop_front();
                     items.extend(old.and_then(|old| learn((old.notes, old.passage), unjudged)));
@@ -256,32 +295,33 @@ impl Tenant {
     }
 
     /// Hears what an answer was worth, 0 to 1. It is learned by as much; one of 0 is remembered as wrong. Returns when that is taken
-    /// in: the item's id, by which it can be undone. None where nothing can be learned of it any more, because it was given with what was
-    /// undone since.
+    /// in.
     ///
     /// # Errors
     /// No answer of this name waits, the quality is out of range, or it cannot be written.
-    pub fn judge(&self, id: &str, quality: f32) -> Result<Option<u64>, EngineError> {
+    pub fn judge(&self, id: &str, quality: f32) -> Result<Outcome, EngineError> {
         if !(0.0..=1.0).contains(&quality) {
             return Err(EngineError::new(ErrorKind::Options, format!("a quality of {quality}; choose 0 to 1")));
         }
-        let Answered { question, notes, passage, .. } = self.take_answer(id)?;
-        let notes = Box::new(notes);
-        self.push_and_wait(match quality {
-            0.0 => Taught::Rejected { names: Names::of(&question), notes },
+        let Answered { task, notes, passage, .. } = self.take_answer(id)?;
+        let (answer, notes) = (passage.tokens[passage.n_read..].to_vec(), Box::new(notes));
+        let names = || Names::of(task.question.as_deref().unwrap_or_default());
+        let item = self.push_and_wait(match quality {
+            0.0 => Taught::Rejected { names: names(), notes },
             quality => Taught::Read { notes, passage, quality },
-        })
+        })?;
+        Ok(Outcome { item, task, answer })
     }
 
     /// Takes an answer that waits to be judged out, to be corrected by [`Engine::tell`](crate::Engine::tell): returns its
-    /// prompt and question. The answer itself is forgotten.
+    /// prompt and what was asked. The answer itself is forgotten.
     ///
     /// # Errors
     /// No answer of this name waits.
-    pub fn correct(&self, id: &str) -> Result<(Vec<u32>, String), EngineError> {
-        self.take_answer(id).map(|Answered { mut passage, question, .. }| {
+    pub fn correct(&self, id: &str) -> Result<(Vec<u32>, Task), EngineError> {
+        self.take_answer(id).map(|Answered { mut passage, task, .. }| {
             passage.tokens.truncate(passage.n_read);
-            (passage.tokens, question)
+            (passage.tokens, task)
         })
     }
 

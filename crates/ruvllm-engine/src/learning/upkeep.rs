@@ -150,7 +150,8 @@ impl Tenant {
         if !background.is_due(history) {
             return Ok(false);
         }
-        background.run(history, None)?;
+        let bank = self.bank().clone();
+        background.run(history, bank.as_deref())?;
         self.show(&mind);
         Ok(true)
     }

@@ -4,12 +4,13 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use ruvllm_engine::learning::{
-    Course, CourseOptions, Item, LearnOptions, Learned, Learning, LearningOptions, Tenant, Verdict, WindowOptions,
+    Course, CourseOptions, Item, LearnOptions, Learned, Learning, LearningOptions, Task, Tenant, Verdict, WindowOptions,
 };
 use ruvllm_engine::{
     Engine, ErrorKind, GenerateRequest, GenerationSummary, GrammarSource, KvPolicy, Learner, LoadOptions, LogitRows,
     SamplingParams, SchedulerOptions, Segment, Speculation, Timings,
 };
+use ruvllm_sona::bank::{Pattern, Select, Verdict as Ended};
 use ruvllm_testkit::Golden;
 use tempfile::TempDir;
 
@@ -90,7 +91,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     let base: Vec<_> = (0..8).map(|i| answer(&mut engine, &request(i, None))).collect();
     for (i, base) in base.iter().enumerate() {
         set(&tenant, &empty);
-        assert_eq!(&answer(&mut engine, &request(i, Some(tenant.learner(Some("What?"), None)))), base);
+        assert_eq!(&answer(&mut engine, &request(i, Some(tenant.learner(Task::of("What?"), None)))), base);
     }
     set(&tenant, &empty);
     let (first, last) = study(&mut engine, &learning, &tenant, &text(3, 400));
@@ -101,7 +102,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     for (i, base) in base.iter().enumerate() {
         let mut answer = |speculation, tenant: &Arc<Tenant>| {
             tenant.settle();
-            let request = request(i, Some(tenant.learner(None, None)));
+            let request = request(i, Some(tenant.learner(Task::default(), None)));
             answer(&mut engine, &GenerateRequest { speculation, ..request })
         };
         set(&tenant, &known);
@@ -121,7 +122,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
         .scheduler(&SchedulerOptions { step_tokens: 40, prefill_tokens: 11, ..SchedulerOptions::default() })
         .expect("valid");
     (0..8).for_each(|i| {
-        scheduler.submit(request(i, Some(tenant.learner(None, None)))).expect("a valid request");
+        scheduler.submit(request(i, Some(tenant.learner(Task::default(), None)))).expect("a valid request");
     });
     for ((_, answer), alone) in scheduler.run().into_iter().zip(alone) {
         let answer = GenerationSummary { timings: Timings::default(), ..answer.expect("it ran") };
@@ -170,7 +171,7 @@ fn a_prompt_teaches_the_same_however_it_is_computed() {
     let prompt = text(4, 230);
     let ask = |tenant: &Arc<Tenant>, speculation| GenerateRequest {
         prompt: prompt.clone(),
-        learner: Some(tenant.learner(None, None)),
+        learner: Some(tenant.learner(Task::default(), None)),
         sampling: SamplingParams::greedy(),
         speculation,
         max_tokens: Some(8),
@@ -219,7 +220,7 @@ fn answers_are_learned_when_they_are_judged() {
     let learning = learning(&mut engine, &folder, options);
     let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
     for i in 0..4 {
-        answer(&mut engine, &request(0, Some(tenant.learner(Some("Who is Ann?"), Some(&format!("answer-{i}"))))));
+        answer(&mut engine, &request(0, Some(tenant.learner(Task::of("Who is Ann?"), Some(&format!("answer-{i}"))))));
     }
     tenant.settle();
     assert_eq!((tenant.stats().n_entries, tenant.stats().n_waiting), (0, 3));
@@ -233,8 +234,34 @@ fn answers_are_learned_when_they_are_judged() {
     tenant.judge("answer-2", 0.0).expect("it waits");
     tenant.settle();
     assert_eq!((tenant.stats().n_entries, tenant.stats().n_episodes), (24, 1));
-    let (prompt, question) = tenant.correct("answer-3").expect("it waits");
-    assert_eq!((prompt, question.as_str(), tenant.stats().n_waiting), (request(0, None).prompt, "Who is Ann?", 0));
+    let (prompt, task) = tenant.correct("answer-3").expect("it waits");
+    assert_eq!((prompt, task, tenant.stats().n_waiting), (request(0, None).prompt, Task::of("Who is Ann?"), 0));
+}
+
+#[test]
+fn patterns_are_found_by_what_the_model_makes_of_their_words() {
+    let (mut engine, folder) = (open(1), tempfile::tempdir().expect("a folder"));
+    let learning = learning(&mut engine, &folder, LearningOptions::default());
+    let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
+    let bank = tenant.patterns().expect("a bank");
+    let mut ids = Vec::new();
+    for i in 0..4 {
+        let embedding = tenant.embed_task(&mut engine, &text(i, 20)).expect("it is read");
+        ids.push(bank.add(&Pattern::new("a task", embedding, vec![], Ended::Success, 0.5)).expect("room"));
+    }
+    // The same words with another end.
+    let near = [&text(2, 20)[..], &text(7, 4)].concat();
+    let query = tenant.embed_task(&mut engine, &near).expect("it is read");
+    let found = bank.search(&query, 2, &Select::default()).expect("sound");
+    assert!(found[0].id == ids[2] && found[0].similarity > found[1].similarity + 0.1, "{found:?}");
+    // However long, and however short.
+    assert_eq!(tenant.embed_task(&mut engine, &text(3, 400)).expect("it is cut").len(), engine.info().n_embd);
+    assert_eq!(tenant.embed_task(&mut engine, &[5]).expect("a token").len(), engine.info().n_embd);
+    assert!(tenant.embed_task(&mut engine, &[]).is_err());
+    tenant.forget().expect("it is written");
+    assert!(bank.is_empty());
+    let nowhere = learning.transient().expect("a tenant");
+    assert_eq!(nowhere.patterns().err().map(|error| error.kind()), Some(ErrorKind::Learning));
 }
 
 #[test]
@@ -246,7 +273,7 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
     let (prompt, told) = (text(1, 40), text(9, 12));
     engine.tell(&tenant, (&prompt, "Where is Ulm?"), &told, Verdict::Right).expect("it is taken in");
     let mut ask = |question: Option<&str>| {
-        let learner = Some(tenant.learner(question, None));
+        let learner = Some(tenant.learner(question.map(Task::of).unwrap_or_default(), None));
         let sampling = SamplingParams::greedy();
         let request = GenerateRequest { prompt: prompt.clone(), learner, sampling, ..request(0, None) };
         answer(&mut engine, &GenerateRequest { max_tokens: Some(12), ..request }).tokens
@@ -256,7 +283,7 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
     assert!(base != told && ask(Some("Where is Bonn?")) == base);
     engine.tell(&tenant, (&prompt, "Where is Bonn?"), &base, Verdict::Wrong).expect("it is taken in");
     let mut ask = |question: &str| {
-        let learner = Some(tenant.learner(Some(question), None));
+        let learner = Some(tenant.learner(Task::of(question), None));
         let sampling = SamplingParams::greedy();
         let request = GenerateRequest { prompt: prompt.clone(), learner, sampling, ..request(0, None) };
         answer(&mut engine, &GenerateRequest { max_tokens: Some(12), ..request }).tokens
@@ -307,7 +334,7 @@ fn what_is_kept_is_there_again_for_one_process_at_a_time() {
 /// Two tenants hear the same, but what `judged` says of an answer; returns its item.
 fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, judged: bool) -> Option<u64> {
     let ask = |engine: &mut Engine, i: usize, grammar| {
-        let learner = tenant.learner(Some("Who is Ann?"), Some(&format!("answer-{i}")));
+        let learner = tenant.learner(Task::of("Who is Ann?"), Some(&format!("answer-{i}")));
         answer(engine, &GenerateRequest { grammar, ..request(i, Some(learner)) });
         tenant.settle();
     };
@@ -316,12 +343,12 @@ fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, judged: bool) -> Option<u64> 
     let schema = serde_json::json!({ "const": "Ann of Ulm, a smith" });
     let compiled = engine.grammar_compiler().expect("a vocabulary").compile(&GrammarSource::JsonSchema(schema));
     ask(engine, 1, Some(compiled.expect("a grammar")));
-    let item = judged.then(|| tenant.judge("answer-0", 0.8).expect("it waits").expect("it is learned"));
-    tenant.judge("answer-1", 1.0).expect("it waits").expect("it is learned");
+    let item = judged.then(|| tenant.judge("answer-0", 0.8).expect("it waits").item.expect("it is learned"));
+    tenant.judge("answer-1", 1.0).expect("it waits").item.expect("it is learned");
     engine.study(tenant, &text(3, 300), &mut |_| ControlFlow::Continue(())).expect("it reads");
     engine.tell(tenant, (&text(1, 40), "Where is Ulm?"), &text(9, 12), Verdict::Right).expect("it is taken in");
     ask(engine, 2, None);
-    tenant.judge("answer-2", 0.0).expect("it waits").expect("it is remembered");
+    tenant.judge("answer-2", 0.0).expect("it waits").item.expect("it is remembered");
     item
 }
 
@@ -343,7 +370,7 @@ fn what_is_undone_was_never_learned() {
     }
     assert_eq!(one.digest(), two.digest());
     let mut next = |tenant: &Arc<Tenant>| {
-        let answer = answer(&mut engine, &request(3, Some(tenant.learner(Some("Where is Ulm?"), None))));
+        let answer = answer(&mut engine, &request(3, Some(tenant.learner(Task::of("Where is Ulm?"), None))));
         tenant.settle();
         answer
     };
@@ -379,7 +406,7 @@ fn a_generation_says_what_it_said() {
     // Asked of what is known, without teaching it.
     let mut say = |tenant: &Tenant| {
         frozen.replace((*tenant.learned()).clone(), "a test").expect("of this model");
-        answer(&mut engine, &request(3, Some(frozen.learner(None, None))))
+        answer(&mut engine, &request(3, Some(frozen.learner(Task::default(), None))))
     };
     let nothing = say(&tenant);
     let mut engine = open(2);

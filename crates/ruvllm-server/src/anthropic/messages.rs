@@ -13,6 +13,7 @@ use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, offload};
+use crate::learning::{PATTERNS, attend};
 use crate::openai::messages::{encode, joined};
 use crate::stream::{self, Events, Gone};
 use crate::tools::{self, Called, Reading, call_id};
@@ -80,13 +81,14 @@ pub(super) const ANSWER: &[Field] = &[
     optional("stop_sequences", Kind::List(&Kind::Text, 0, 16), "texts that end the answer and are no part of it"),
     ADAPTER,
     ADAPTERS,
+    PATTERNS,
     STREAM,
     optional("metadata", Kind::Object(METADATA), "labels for the server's log; the answer does not depend on them"),
     optional("service_tier", Kind::Word(&["auto", "standard_only"]), "there is one tier"),
 ];
 
 /// Answers a conversation.
-pub(super) fn answer(call: Call) -> Answer {
+pub(super) fn answer(mut call: Call) -> Answer {
     Box::pin(async move {
         let mut asked = Asked::read(&call, None)?;
         asked.request.stop = call.given.texts("stop_sequences");
@@ -98,7 +100,9 @@ pub(super) fn answer(call: Call) -> Answer {
         }
         let tool_use = tools::read(&call)?;
         tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
-        let prompt = prompt(&call, tool_use.as_ref()).await?;
+        let (input, begun) = input(&call, tool_use.as_ref())?;
+        let input = attend(&mut call, input).await?;
+        let prompt = prompt(&call, input, begun).await?;
         let n_prompt = prompt.len();
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
@@ -115,13 +119,14 @@ pub(super) fn answer(call: Call) -> Answer {
 pub(super) fn count(call: Call) -> Answer {
     Box::pin(async move {
         let tool_use = tools::read(&call)?;
-        let n_tokens = prompt(&call, tool_use.as_ref()).await?.len();
+        let (input, begun) = input(&call, tool_use.as_ref())?;
+        let n_tokens = prompt(&call, input, begun).await?.len();
         Ok(json_response(StatusCode::OK, &json!({ "input_tokens": n_tokens })))
     })
 }
 
-/// Returns the tokens of the conversation.
-async fn prompt(call: &Call, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, ApiError> {
+/// Returns the conversation as the chat template reads it, and what the assistant has begun to answer.
+fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<(ChatInput, Option<String>), ApiError> {
     let system = call.given.get("system").map(|system| json!({ "role": "system", "content": joined(system) }));
     let mut messages: Vec<Value> = system.into_iter().collect();
     for (i, given) in call.given.list("messages").into_iter().flatten().enumerate() {
@@ -131,7 +136,11 @@ async fn prompt(call: &Call, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, Api
     let begun = messages.pop_if(|last| is_begun(last)).map(|last| joined(&last["content"]));
     let extra = call.given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
     let tools = tool_use.map(ToolUse::definitions);
-    let input = ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() };
+    Ok((ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() }, begun))
+}
+
+/// Returns the tokens of the conversation.
+async fn prompt(call: &Call, input: ChatInput, begun: Option<String>) -> Result<Vec<u32>, ApiError> {
     let text = call.model.service.text().clone();
     offload(move || match begun {
         // What the assistant has begun follows what opens its answer.

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 use ruvllm_engine::learning::{self, Verdict};
+use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{AdapterSet, EngineError, ErrorKind, Readout};
 use ruvllm_sona::witness::Event;
 use serde_json::{Value, json};
 
 use super::json::{generation_json, item_json, judged_json};
+use super::patterns::{self, Said};
 use super::{OfModel, answer_id};
 use crate::app::{Answer, Call, Endpoint, Run};
 use crate::error::{ApiError, Shape, json_response};
@@ -70,7 +72,7 @@ const STATUS: &[&str] = &[
 /// Items of the log that are listed.
 const N_ITEMS: usize = 50;
 
-const POST: Endpoint = Endpoint {
+pub(super) const POST: Endpoint = Endpoint {
     method: Method::POST,
     path: "/v1/feedback",
     summary: "Says what an answer was worth, or what it should have been; it takes --learn",
@@ -78,7 +80,7 @@ const POST: Endpoint = Endpoint {
     needs_key: true,
     fields: &[FEEDBACK],
     refused: &[],
-    answers: &["id", "learned", "item"],
+    answers: &["id", "learned", "item", "pattern"],
     run: Run::Model(feedback),
 };
 
@@ -121,7 +123,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
 ];
 
-fn of_model(model: &Model) -> Result<&OfModel, ApiError> {
+pub(super) fn of_model(model: &Model) -> Result<&OfModel, ApiError> {
     model.learning.as_ref().ok_or_else(|| {
         let line = "this server learns nothing; start it with --learn";
         ApiError::new(StatusCode::NOT_FOUND, line).code("learning_off")
@@ -129,7 +131,7 @@ fn of_model(model: &Model) -> Result<&OfModel, ApiError> {
 }
 
 /// Returns what the caller taught the model.
-async fn opened(call: &Call) -> Result<Arc<learning::Tenant>, ApiError> {
+pub(super) async fn opened(call: &Call) -> Result<Arc<learning::Tenant>, ApiError> {
     match of_model(&call.model)?.opened(&call.tenant) {
         Some(tenant) => Ok(tenant),
         // Where it is switched off, or could not be opened; then why.
@@ -263,11 +265,17 @@ fn feedback(call: Call) -> Answer {
         let own = PREFIXES.iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or(&id);
         let own = answer_id(own, call.given.count("choice").unwrap_or(0));
         let score = call.given.get("score").and_then(Value::as_f64);
-        let item;
+        let (item, pattern);
         match (score, call.given.text("correction")) {
             (None, None) => return Err(ApiError::bad("score", "say 'score', 'correction' or both")),
             (Some(score), None) => {
-                item = offload(move || tenant.judge(&own, score as f32).map_err(unknown)).await?;
+                let of_thread = Arc::clone(&tenant);
+                let outcome = offload(move || of_thread.judge(&own, score as f32).map_err(unknown)).await?;
+                let answer = call.model.service.text().tokenizer().decode(&outcome.answer, DecodeOptions::default());
+                let (quality, of_model) = (score as f32, score as f32);
+                item = outcome.item;
+                let said = Said { task: outcome.task, item, answer: &answer, quality, of_model };
+                pattern = patterns::keep(&call, &tenant, said).await;
                 if let Some(request) = number_of(&id) {
                     let request = request.wrapping_add(call.given.count("choice").unwrap_or(0) as u64);
                     call.server.note(&call.tenant, Event::Feedback { request, quality: score as f32 });
@@ -276,14 +284,21 @@ fn feedback(call: Call) -> Answer {
             (score, Some(correction)) => {
                 let correction = correction.to_owned();
                 // A correction says that the answer was wrong, whatever its score.
-                let asked = tenant.correct(&own).map_err(unknown)?;
+                let (prompt, task) = tenant.correct(&own).map_err(unknown)?;
                 tracing::info!(score, "corrected");
-                item = tell(&call, tenant, asked, &correction, Verdict::Right).await?;
+                let asked = (prompt, task.question.clone().unwrap_or_default());
+                item = tell(&call, Arc::clone(&tenant), asked, &correction, Verdict::Right).await?;
+                let of_model = score.map_or(0.0, |score| score as f32);
+                let said = Said { task, item, answer: &correction, quality: 1.0, of_model };
+                pattern = patterns::keep(&call, &tenant, said).await;
                 note(&call, "an answer was corrected");
             }
         }
         // By its number what was learned of it can be undone.
-        Ok(json_response(StatusCode::OK, &json!({ "id": id, "learned": item.is_some(), "item": item })))
+        Ok(json_response(
+            StatusCode::OK,
+            &json!({ "id": id, "learned": item.is_some(), "item": item, "pattern": pattern }),
+        ))
     })
 }
 

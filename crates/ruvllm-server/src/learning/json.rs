@@ -1,6 +1,7 @@
 //! A tenant's log as JSON.
 
 use ruvllm_engine::learning::{Generation, Item, Judged, LearnOptions, Upkept, Verdict};
+use ruvllm_sona::bank::{Pattern, Step};
 use serde_json::{Map, Value, json};
 
 /// Returns a generation as JSON.
@@ -52,6 +53,22 @@ pub fn item_json((id, unix_ms, item): &(u64, u64, Item)) -> Value {
     (object["item"], object["at_ms"]) = ((*id).into(), (*unix_ms).into());
     object["can_undo"] = item.has_effect().into();
     object
+}
+
+/// Returns a pattern of the ReasoningBank as JSON.
+pub fn pattern_json(id: u64, pattern: &Pattern) -> Value {
+    let step = |step: &Step| json!({ "action": step.action, "outcome": step.outcome });
+    json!({
+        "id": id,
+        "task": pattern.task,
+        "steps": pattern.steps.iter().map(step).collect::<Vec<_>>(),
+        "verdict": pattern.verdict.name(),
+        "quality": pattern.quality,
+        "uses": pattern.n_uses,
+        "members": pattern.n_members,
+        "created_ms": pattern.created_ms,
+        "items": pattern.items,
+    })
 }
 
 /// Returns what the gate said last as JSON.

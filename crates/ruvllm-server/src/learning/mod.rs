@@ -2,6 +2,7 @@
 
 mod endpoints;
 mod json;
+mod patterns;
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -11,16 +12,19 @@ use std::time::Duration;
 
 use ruvllm_engine::learning::{self, Consolidate, Learning, Upkept};
 use ruvllm_engine::{EngineError, Learner, Service};
-use serde_json::Value;
 
-use crate::app::Call;
+use crate::app::{Call, Endpoint};
 use crate::auth::Tenant;
-use crate::fields::Given;
 use crate::generate::offload;
 use crate::models::Model;
 
-pub(crate) use endpoints::ENDPOINTS;
-pub use json::{generation_json, item_json};
+pub use json::{generation_json, item_json, pattern_json};
+pub(crate) use patterns::{PATTERNS, attend};
+
+/// The endpoints.
+pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
+    endpoints::ENDPOINTS.iter().chain(patterns::ENDPOINTS)
+}
 
 /// What a model is taught, and by whom.
 pub(crate) struct OfModel {
@@ -88,7 +92,7 @@ impl OfModel {
             return None;
         }
         let tenant = self.opened(&call.tenant)?;
-        Some(tenant.learner(question(&call.given).as_deref(), Some(&answer_id(&call.id, choice))))
+        Some(tenant.learner(call.task.clone(), Some(&answer_id(&call.id, choice))))
     }
 
     /// Does what is due for those who have taught, if nobody is at it: the background loop, and the question whether what was learned is
@@ -185,19 +189,5 @@ fn answer_id(call: &str, choice: usize) -> String {
     match choice {
         0 => call.to_owned(),
         choice => format!("{call}.{choice}"),
-    }
-}
-
-/// Returns what is asked: the last text of the user's, or the prompt.
-fn question(given: &Given) -> Option<String> {
-    let messages = given.list("messages").or(given.list("input"));
-    let of_user = |message: &&Value| message["role"] == "user";
-    let last = messages.and_then(|messages| messages.iter().rev().find(of_user)).map(|message| &message["content"]);
-    match last {
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(Value::Array(parts)) => {
-            Some(parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"))
-        }
-        _ => given.text("input").or(given.text("prompt")).map(str::to_owned),
     }
 }

@@ -14,6 +14,7 @@ use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, Piece, Usage, offload};
+use crate::learning::{PATTERNS, attend};
 use crate::stream::{self, Events, Gone};
 use crate::structure::{self, RESPONSE_FORMAT};
 use crate::tools::{self, Called, Reading, call_id};
@@ -33,17 +34,18 @@ pub(super) const FIELDS: &[Field] = &[
     optional("logprobs", Kind::Bool, "tell the log-probability of each token"),
     optional("top_logprobs", Kind::Int(0, 20), "and those of this many of the likeliest ones"),
     RESPONSE_FORMAT,
+    PATTERNS,
 ];
 
 /// Answers a conversation.
-pub(super) fn answer(call: Call) -> Answer {
+pub(super) fn answer(mut call: Call) -> Answer {
     Box::pin(async move {
         let mut asked = Asked::read(&call, max_tokens(&call)?)?;
         asked.request.logprobs = n_logprobs(&call)?;
         asked.request.grammar = structure::grammar(&call).await?;
         let tool_use = tools::read(&call)?;
         tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
-        let prompt = prompt(&call, &asked, tool_use.as_ref()).await?;
+        let prompt = prompt(&mut call, &asked, tool_use.as_ref()).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
             true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
@@ -76,7 +78,7 @@ fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
 }
 
 /// Returns the tokens of the conversation.
-async fn prompt(call: &Call, asked: &Asked, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, ApiError> {
+async fn prompt(call: &mut Call, asked: &Asked, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, ApiError> {
     let given = call.given.list("messages").map_or(&[][..], Vec::as_slice);
     let text = call.model.service.text().clone();
     let input = ChatInput {
@@ -86,6 +88,7 @@ async fn prompt(call: &Call, asked: &Asked, tool_use: Option<&ToolUse>) -> Resul
         extra: template_kwargs(call),
         ..ChatInput::default()
     };
+    let input = attend(call, input).await?;
     let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
     offload(move || messages::encode(&text, input, n_max)).await
 }

@@ -16,6 +16,7 @@ use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, MODEL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload};
+use crate::learning::{PATTERNS, attend};
 use crate::stream::{self, Events, Gone};
 use crate::structure::{self, TEXT_FORMAT};
 use crate::tools::{self, Called, Reading, call_id};
@@ -97,6 +98,7 @@ pub(super) const FIELDS: &[Field] = &[
     MODEL,
     ADAPTER,
     ADAPTERS,
+    PATTERNS,
     STREAM,
     TRUNCATION,
     TIMEOUT,
@@ -105,13 +107,14 @@ pub(super) const FIELDS: &[Field] = &[
 ];
 
 /// Answers an input.
-pub(super) fn answer(call: Call) -> Answer {
+pub(super) fn answer(mut call: Call) -> Answer {
     Box::pin(async move {
         let mut asked = Asked::read(&call, call.given.count("max_output_tokens"))?;
         asked.request.grammar = structure::grammar(&call).await?;
         let tool_use = tools::read(&call)?;
         tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
-        let (text, input) = (call.model.service.text().clone(), input(&call, tool_use.as_ref()));
+        let input = input(&call, tool_use.as_ref());
+        let (input, text) = (attend(&mut call, input).await?, call.model.service.text().clone());
         let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
         let prompt = offload(move || encode(&text, input, n_max)).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;

@@ -83,6 +83,80 @@ fn keys_learn_for_themselves_and_a_server_that_learns_nothing_says_so() {
     assert_eq!(off.post("/v1/feedback", &json!({ "id": "x", "score": 1 })).status, 404);
 }
 
+#[test]
+fn judged_answers_become_patterns_that_stand_in_prompts() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bench = Bench::tiny(learning(folder.path()));
+    let patterns = || bench.get("/v1/patterns").ok();
+    assert_eq!(patterns(), json!({ "object": "list", "count": 0, "data": [] }));
+    let call = json!([{ "id": "c1", "type": "function", "function": { "name": "look", "arguments": "{\"up\":1}" } }]);
+    let messages = json!([
+        { "role": "user", "content": "Who is Ann?" },
+        { "role": "assistant", "tool_calls": call },
+        { "role": "tool", "tool_call_id": "c1", "content": "Ann: smith" },
+    ]);
+    let body =
+        |patterns: usize| json!({ "messages": messages, "max_tokens": 8, "temperature": 0, "patterns": patterns });
+    let answer = bench.post("/v1/chat/completions", &body(3)).ok();
+    let judged = bench.post("/v1/feedback", &json!({ "id": answer["id"], "score": 0.9 })).ok();
+    let listed = patterns();
+    let first = &listed["data"][0];
+    assert_eq!(
+        (&listed["count"], &first["id"], &first["task"]),
+        (&1.into(), &judged["pattern"], &"Who is Ann?".into())
+    );
+    assert_eq!((&first["verdict"], &first["items"]), (&"success".into(), &json!([judged["item"]])));
+    assert_eq!(first["steps"][0], json!({ "action": "look {\"up\":1}", "outcome": "Ann: smith" }));
+    assert_eq!(first["steps"][1]["action"], said(&answer));
+    // It stands in the prompt of who asks for it and of nobody else, and moves with what comes of that.
+    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().expect("a count");
+    let (with, without) =
+        (bench.post("/v1/chat/completions", &body(1)).ok(), bench.post("/v1/chat/completions", &body(0)).ok());
+    assert!(tokens(&with) > tokens(&without) + 10 && tokens(&without) == tokens(&answer), "{with} {without}");
+    let noted = bench.post("/v1/feedback", &json!({ "id": with["id"], "correction": "A smith." })).ok();
+    let of = |id: &Value| {
+        let listed = patterns();
+        listed["data"].as_array().expect("a list").iter().find(|pattern| pattern["id"] == *id).cloned()
+    };
+    let used = of(&judged["pattern"]).expect("it is there");
+    assert!(used["uses"] == 1 && used["quality"].as_f64() < Some(0.8), "the answer with it was wrong: {used}");
+    assert_eq!(of(&noted["pattern"]).expect("it is kept")["steps"][1]["action"], "A smith.");
+    // The other two APIs have it too.
+    let asked = json!({ "input": "Who is Ann?", "max_output_tokens": 4, "patterns": 2 });
+    let sum = |answer: Value, names: [&str; 2]| -> u64 {
+        names.iter().filter_map(|name| answer["usage"][name].as_u64()).sum()
+    };
+    let told = sum(bench.post("/v1/responses", &asked).ok(), ["input_tokens", ""]);
+    let asked = json!({ "messages": [{ "role": "user", "content": "Who is Ann?" }], "max_tokens": 4, "patterns": 2 });
+    assert_eq!(told, sum(bench.post("/v1/messages", &asked).ok(), ["input_tokens", "cache_read_input_tokens"]));
+    assert!(told > tokens(&without), "{told}");
+    // Undone with the item it came from.
+    bench.post("/v1/learning", &json!({ "action": "undo", "item": judged["item"] })).ok();
+    assert_eq!((of(&judged["pattern"]), &patterns()["count"]), (None, &1.into()));
+    // What a program puts there is found, and stays over a restart.
+    let own = json!({ "task": "Write a poem", "steps": [{ "action": "count syllables" }], "verdict": "failure", "quality": 0.1 });
+    let own = bench.post("/v1/patterns", &own).ok();
+    drop(bench.join());
+    let bench = Bench::tiny(learning(folder.path()));
+    let search = |body: Value| bench.post("/v1/patterns/search", &body).ok();
+    let found = search(json!({ "task": "Write a poem", "limit": 1 }));
+    assert_eq!((&found["data"][0]["id"], &found["data"][0]["verdict"]), (&own["id"], &"failure".into()));
+    assert!(found["data"][0]["similarity"].as_f64() > Some(0.99), "{found}");
+    assert_eq!(search(json!({ "task": "Write a poem", "verdicts": ["success"] }))["count"], 1);
+    let path = format!("/v1/patterns/{}", own["id"]);
+    assert_eq!(bench.ask("DELETE", &path, &[]).ok()["deleted"], true);
+    assert_eq!((bench.ask("DELETE", &path, &[]).status, bench.ask("DELETE", "/v1/patterns/x", &[]).status), (404, 404));
+    bench.ask("DELETE", "/v1/memory", &[]).ok();
+    assert_eq!(bench.get("/v1/patterns").ok()["count"], 0);
+    // What does not fit is told.
+    assert_eq!(bench.post("/v1/patterns", &json!({ "task": "" })).status, 400);
+    let long = json!({ "task": "a", "steps": [{ "action": "x".repeat(70_000) }] });
+    assert_eq!(bench.post("/v1/patterns", &long).status, 400);
+    let off = Bench::tiny(options());
+    assert_eq!(off.post("/v1/chat/completions", &body(1)).status, 404);
+    assert_eq!(off.post("/v1/chat/completions", &body(0)).status, 200);
+}
+
 /// A server that hears two prompts and judges the first answer, or not; returns its item.
 fn hear(bench: &Bench, is_judged: bool) -> Option<u64> {
     let first = ask(bench, "Who is Ann?", &[]);

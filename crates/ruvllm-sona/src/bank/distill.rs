@@ -107,6 +107,9 @@ fn distilled(members: Vec<Pattern>) -> Pattern {
     let sum = |of: fn(&Pattern) -> u32| members.iter().fold(0u32, |sum, pattern| sum.saturating_add(of(pattern)));
     let (n_uses, n_members) = (sum(|pattern| pattern.n_uses), sum(|pattern| pattern.n_members.max(1)));
     let created_ms = members.iter().map(|pattern| pattern.created_ms).max().unwrap_or(0);
+    let mut items: Vec<u64> = members.iter().flat_map(|pattern| &pattern.items).copied().collect();
+    items.sort_unstable();
+    items.dedup();
     // Of a failure the clearest one warns best.
     let clear = |pattern: &Pattern| match pattern.verdict {
         Verdict::Failure => 1.0 - pattern.quality,
@@ -119,6 +122,7 @@ fn distilled(members: Vec<Pattern>) -> Pattern {
         created_ms,
         n_uses,
         n_members,
+        items,
         ..best.expect("there is a member")
     }
 }

@@ -12,6 +12,7 @@ use crate::error::{SonaError, SonaErrorKind, limit};
 use crate::signed::{self, PublicKey, SigningKey};
 
 const MAGIC: &[u8; 8] = b"RUVBANK1";
+
 /// Whose files are taken, and how large they may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Trust<'a> {
@@ -53,7 +54,8 @@ impl ReasoningBank {
         };
         let mut patterns = vec![];
         for id in ids {
-            patterns.extend(self.get(id)?);
+            // Items are of this node's log.
+            patterns.extend(self.get(id)?.map(|pattern| Pattern { items: Vec::new(), ..pattern }));
         }
         let mut to = Writer::new();
         to.raw(MAGIC).text(&self.config.space).count(self.config.dim).count(patterns.len());
@@ -92,7 +94,7 @@ impl ReasoningBank {
         let mut known: HashSet<[u8; 16]> = self.read().facts.values().map(|facts| facts.content).collect();
         let mut added = vec![];
         for _ in 0..n {
-            let pattern = Pattern::from_bytes(from.bytes()?)?;
+            let pattern = Pattern { items: Vec::new(), ..Pattern::from_bytes(from.bytes()?)? };
             check_dim(config, &pattern)?;
             if known.insert(pattern.content_digest()) {
                 added.push(pattern);

@@ -131,12 +131,14 @@ struct Facts {
     created_ms: u64,
     usefulness: f32,
     content: [u8; 16],
+    items: Vec<u64>,
 }
 
 impl Facts {
     fn of(pattern: &Pattern) -> Facts {
         let Pattern { verdict, quality, created_ms, .. } = *pattern;
-        Facts { verdict, quality, created_ms, usefulness: pattern.usefulness(), content: pattern.content_digest() }
+        let (usefulness, content, items) = (pattern.usefulness(), pattern.content_digest(), pattern.items.clone());
+        Facts { verdict, quality, created_ms, usefulness, content, items }
     }
 }
 
@@ -144,6 +146,8 @@ struct State {
     index: VectorIndex,
     facts: HashMap<u64, Facts>,
     next_id: u64,
+    /// The saved graph is that of the patterns as they are.
+    is_saved: bool,
 }
 
 /// The patterns of one tenant. Shared by threads: searches run beside each other, changes one after another.
@@ -184,6 +188,7 @@ impl ReasoningBank {
         }
         let by_id: HashMap<u64, &[f32]> = vectors.iter().map(|(id, vector)| (*id, vector.as_slice())).collect();
         let saved = VectorIndex::from_bytes(config.index, &graph, &by_id)?.filter(|index| index.dim() == config.dim);
+        let is_saved = saved.is_some() && !graph.is_empty() || facts.is_empty();
         let index = match saved {
             Some(index) => index,
             None => {
@@ -193,7 +198,7 @@ impl ReasoningBank {
         };
         // Numbers are given once: those of deleted patterns too, as long as the process lives.
         let next_id = facts.keys().max().map_or(1, |id| id + 1);
-        let state = RwLock::new(State { index, facts, next_id });
+        let state = RwLock::new(State { index, facts, next_id, is_saved });
         Ok(ReasoningBank { store, tenant: tenant.into(), config, state, writing: Mutex::new(()) })
     }
 
@@ -236,6 +241,50 @@ impl ReasoningBank {
             self.replace(&[id], &[])?;
         }
         Ok(is_there)
+    }
+
+    /// Deletes the patterns that came from one of these items, and those that they were distilled into; returns how many.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn remove_of(&self, items: &[u64]) -> Result<usize, SonaError> {
+        self.remove_where(|facts| facts.items.iter().any(|item| items.contains(item)))
+    }
+
+    /// Deletes all patterns; returns how many. [`Store::scrub`] takes them off the disk behind that.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn clear(&self) -> Result<usize, SonaError> {
+        self.remove_where(|_| true)
+    }
+
+    fn remove_where(&self, is_gone: impl Fn(&Facts) -> bool) -> Result<usize, SonaError> {
+        let _writing = self.writing();
+        let gone: Vec<u64> = {
+            let state = self.read();
+            state.facts.iter().filter(|(_, facts)| is_gone(facts)).map(|(id, _)| *id).collect()
+        };
+        if !gone.is_empty() {
+            self.replace(&gone, &[])?;
+        }
+        Ok(gone.len())
+    }
+
+    /// Returns the newest `n` of the patterns that `select` means, the newest first, with their ids.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn newest(&self, n: usize, select: &Select) -> Result<Vec<(u64, Pattern)>, SonaError> {
+        let mut ids: Vec<u64> = {
+            let state = self.read();
+            state.facts.iter().filter(|(_, facts)| select.takes(facts)).map(|(id, _)| *id).collect()
+        };
+        ids.sort_unstable_by(|a, b| b.cmp(a));
+        ids.truncate(n);
+        // One that was deleted between the two is left out.
+        let read = |id: u64| Ok(self.get(id)?.map(|pattern| (id, pattern)));
+        ids.into_iter().filter_map(|id| read(id).transpose()).collect()
     }
 
     /// Notes that a pattern was used and how good that came out, 0 to 1; returns whether there is one. The note is on disk
@@ -290,13 +339,16 @@ impl ReasoningBank {
         Ok(gone.len())
     }
 
-    /// Does what is due: makes the graph anew if many deleted patterns are in it (searches go on meanwhile) and saves it, so
-    /// that the next start need not make it. For a thread that has time.
+    /// Does what is due, if anything changed: makes the graph anew if many deleted patterns are in it (searches go on meanwhile) and saves
+    /// it, so that the next start need not make it. For a thread that has time.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn maintain(&self, progress: &mut dyn FnMut(usize, usize)) -> Result<(), SonaError> {
         let _writing = self.writing();
+        if self.read().is_saved {
+            return Ok(());
+        }
         let rows: Option<Vec<(u64, Vec<f32>)>> = {
             let state = self.read();
             let row = |id: &u64| (*id, state.index.vector(*id).expect("every pattern is in the index").to_vec());
@@ -313,7 +365,9 @@ impl ReasoningBank {
         for (i, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             change.put(GRAPHS, self.scope(), &(i as u32).to_be_bytes(), piece)?;
         }
-        change.commit()
+        change.commit()?;
+        self.write().is_saved = true;
+        Ok(())
     }
 
     /// Removes and adds patterns in one transaction, then in memory; returns the new ids. The caller holds `writing`.
@@ -352,6 +406,7 @@ impl ReasoningBank {
             state.facts.insert(*id, Facts::of(pattern));
         }
         state.next_id = next_id + added.len() as u64;
+        state.is_saved &= gone.is_empty() && added.is_empty();
         Ok(ids)
     }
 

@@ -62,10 +62,15 @@ pub struct Pattern {
     pub n_members: u32,
     /// The model whose answers it came from.
     pub model: [u8; 32],
+    /// Items of the [history](crate::history) that it came from: it goes when one of them is undone. None where a program put it there.
+    pub items: Vec<u64>,
 }
 
 /// First byte of a pattern's record.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+
+/// The same of a record without items.
+const FORMAT_WITHOUT_ITEMS: u8 = 1;
 
 /// Steps of a pattern, at most.
 const STEPS_MAX: usize = 1024;
@@ -79,10 +84,8 @@ impl Pattern {
         verdict: Verdict,
         quality: f32,
     ) -> Pattern {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let created_ms = since.map_or(0, |since| since.as_millis() as u64);
-        let (task, model) = (task.into(), [0; 32]);
-        Pattern { task, embedding, steps, verdict, quality, created_ms, n_uses: 0, n_members: 1, model }
+        let (task, created_ms, model, items) = (task.into(), crate::now_ms(), [0; 32], Vec::new());
+        Pattern { task, embedding, steps, verdict, quality, created_ms, n_uses: 0, n_members: 1, model, items }
     }
 
     /// Returns the pattern as a record.
@@ -93,7 +96,10 @@ impl Pattern {
             to.text(&step.action).text(&step.outcome);
         }
         to.u8(self.verdict as u8).f32(self.quality).u64(self.created_ms).u32(self.n_uses).u32(self.n_members);
-        to.raw(&self.model);
+        to.raw(&self.model).count(self.items.len());
+        for &item in &self.items {
+            to.u64(item);
+        }
         to.take()
     }
 
@@ -104,8 +110,8 @@ impl Pattern {
     pub fn from_bytes(bytes: &[u8]) -> Result<Pattern, SonaError> {
         let mut from = Reader::new(bytes, "pattern");
         let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("pattern: format {format}, this program reads {FORMAT}");
+        if !(FORMAT_WITHOUT_ITEMS..=FORMAT).contains(&format) {
+            let message = format!("pattern: format {format}, this program reads up to {FORMAT}");
             return Err(SonaError::new(SonaErrorKind::Version, message));
         }
         let (task, embedding) = (from.text()?, from.f32s()?);
@@ -118,8 +124,10 @@ impl Pattern {
             Verdict::ALL.get(verdict).copied().ok_or_else(|| from.invalid(format_args!("no verdict {verdict}")))?;
         let (quality, created_ms, n_uses, n_members) = (from.f32()?, from.u64()?, from.u32()?, from.u32()?);
         let model = from.array()?;
+        let n_items = if format == FORMAT { from.count(8)? } else { 0 };
+        let items = (0..n_items).map(|_| from.u64()).collect::<Result<_, _>>()?;
         from.end()?;
-        let pattern = Pattern { task, embedding, steps, verdict, quality, created_ms, n_uses, n_members, model };
+        let pattern = Pattern { task, embedding, steps, verdict, quality, created_ms, n_uses, n_members, model, items };
         pattern.check()?;
         Ok(pattern)
     }

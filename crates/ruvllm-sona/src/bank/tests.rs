@@ -89,6 +89,52 @@ fn a_bank_is_the_same_after_a_restart_and_nobody_elses() {
 }
 
 #[test]
+fn patterns_go_with_the_items_they_came_from() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, query) = (store(folder.path()), pattern(0, 77, Verdict::Success, 1.0).embedding);
+    let alice = bank(&store, "alice", config());
+    for i in 0..6u64 {
+        let made = pattern(i as usize / 3, i, Verdict::Success, 0.5);
+        alice.add(&Pattern { items: vec![10 + i], ..made }).expect("room");
+    }
+    let newest = |bank: &ReasoningBank| -> Vec<u64> {
+        bank.newest(4, &Select::default()).expect("readable").iter().map(|(id, _)| *id).collect()
+    };
+    assert_eq!(newest(&alice), [6, 5, 4, 3]);
+    assert_eq!(alice.remove_of(&[15, 99]).expect("writable"), 1);
+    assert_eq!(newest(&alice), [5, 4, 3, 2]);
+    // What several were distilled into goes with each of them.
+    let how = Distill { n_clusters: 2, ..Distill::default() };
+    assert_eq!(alice.distill(&how).expect("writable"), Distilled { n_removed: 5, n_added: 2 });
+    let items: Vec<Vec<u64>> = everything(&alice).into_iter().map(|(_, pattern)| pattern.items).collect();
+    assert!(items.contains(&vec![10, 11, 12]) && items.contains(&vec![13, 14]), "{items:?}");
+    drop(alice);
+    let alice = bank(&store, "alice", config());
+    assert_eq!(alice.remove_of(&[11]).expect("writable"), 1);
+    assert_eq!(alice.search(&query, 9, &Select::default()).expect("sound").len(), 1);
+    // Items are of one node's log, so another one's patterns have none.
+    let (key, bob) = (SigningKey::from_seed([7; 32]), bank(&store, "bob", config()));
+    let file = alice.export(&Select::default(), &key).expect("readable");
+    bob.import(&file, &Trust::new(&[key.public()])).expect("a trusted file");
+    assert!(everything(&bob).iter().all(|(_, pattern)| pattern.items.is_empty()));
+    assert_eq!((alice.clear().expect("writable"), alice.len(), bob.len()), (1, 0, 1));
+}
+
+#[test]
+fn records_without_items_are_read() {
+    let made = pattern(0, 1, Verdict::Partial, 0.5);
+    let mut record = made.to_bytes();
+    // The count of items is the last of a record that has none.
+    record.truncate(record.len() - 4);
+    record[0] = 1;
+    assert_eq!(Pattern::from_bytes(&record).expect("an older record"), made);
+    record[0] = 3;
+    assert_eq!(refused(Pattern::from_bytes(&record)).0, SonaErrorKind::Version);
+    let several = Pattern { items: vec![3, 1 << 40], ..made };
+    assert_eq!(Pattern::from_bytes(&several.to_bytes()).expect("a record"), several);
+}
+
+#[test]
 fn selects_by_quality_and_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let bank = bank(&store(folder.path()), "t", config());

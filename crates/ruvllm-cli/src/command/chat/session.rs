@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ruvllm_engine::learning::{Learning, Tenant, Verdict};
+use ruvllm_engine::learning::{Learning, Task, Tenant, Verdict};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams, Speculation};
 use serde_json::{Value, json};
@@ -82,7 +82,8 @@ impl Session {
     /// As [`Session::judge`]; the engine's.
     pub fn correct(&mut self, text: String) -> Result<()> {
         let tenant = Arc::clone(self.tenant()?);
-        let (prompt, question) = tenant.correct(&self.answer_id()).map_err(|_| judged())?;
+        let (prompt, task) = tenant.correct(&self.answer_id()).map_err(|_| judged())?;
+        let question = task.question.unwrap_or_default();
         let answer = self.engine.text()?.encode_answer(&text)?;
         self.engine.tell(&tenant, (&prompt, &question), &answer, Verdict::Right)?;
         self.messages.pop();
@@ -204,7 +205,8 @@ impl Session {
         let n_prompt = prompt.len();
         self.n_answers += 1;
         let question = self.messages.last().and_then(|message| message["content"].as_str());
-        let learner = self.learning.as_ref().map(|(_, tenant)| tenant.learner(question, Some(&self.answer_id())));
+        let task = question.map(Task::of).unwrap_or_default();
+        let learner = self.learning.as_ref().map(|(_, tenant)| tenant.learner(task, Some(&self.answer_id())));
         let request = GenerateRequest {
             prompt,
             learner,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
-use ruvllm_engine::learning::{AnswerScore, Learning, LearningOptions, Tenant, Verdict};
+use ruvllm_engine::learning::{AnswerScore, Learning, LearningOptions, Task, Tenant, Verdict};
 use ruvllm_engine::{CancelToken, Engine, GenerateRequest, LoadOptions, SamplingParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -238,7 +238,7 @@ impl Bench {
             prompt: self.engine.encode_prompt(question, false)?,
             max_tokens: Some(n),
             sampling: SamplingParams::greedy(),
-            learner: learns.map(|(tenant, id)| tenant.learner(Some(question), id)),
+            learner: learns.map(|(tenant, id)| tenant.learner(Task::of(question), id)),
             cancel: self.cancel.clone(),
             ..GenerateRequest::default()
         };
