@@ -431,7 +431,9 @@ impl Call {
         learning::open(&model, &tenant).await;
         let routing = decision.map(|decision| decision.choice.reason);
         let (server, id, span, adapters) = (Arc::clone(server), id.to_owned(), span.clone(), AdapterSet::default());
-        let task = Task { question: routing::query_of(&given), ..Task::default() };
+        // Of several prompts none is what all answers are about.
+        let is_one = given.list("prompt").is_none_or(|prompts| prompts.len() == 1);
+        let task = Task { question: routing::query_of(&given).filter(|_| is_one), ..Task::default() };
         Ok(Call { server, model, model_name, adapters, tenant, given, task, routing, id, deadline, span })
     }
 

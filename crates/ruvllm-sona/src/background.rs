@@ -159,6 +159,8 @@ impl Background {
         while report.n_due > 0 && start.elapsed() < self.options.budget {
             report.n_due = history.rehearse(N_REHEARSED)?;
         }
+        // Forgetting may leave fewer than there were.
+        self.n_patterns = self.n_patterns.min(bank.map_or(0, ReasoningBank::len));
         if let Some(bank) = bank.filter(|bank| bank.len() >= self.n_patterns + self.options.n_patterns)
             && start.elapsed() < self.options.budget
         {

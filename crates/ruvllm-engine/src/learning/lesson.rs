@@ -33,6 +33,7 @@ impl Learner for Asking {
         Box::new(Request {
             learned,
             tenant: Arc::clone(&self.tenant),
+            has_patterns: !self.task.patterns.is_empty(),
             answered: self.id.clone().map(|id| (id, self.task.clone())),
             of_prompt: Notes::default(),
             n_first: 0,
@@ -49,6 +50,8 @@ impl Learner for Asking {
 struct Request {
     tenant: Arc<Tenant>,
     learned: Arc<Learned>,
+    /// Patterns stand in the prompt.
+    has_patterns: bool,
     /// What the answer is called, and what was asked.
     answered: Option<(String, Task)>,
     /// What is noted of the prompt; which of its tokens it was noted from on, and those that it had to leave out behind that.
@@ -64,7 +67,9 @@ struct Request {
 
 impl Lesson for Request {
     fn reads_prompt(&self) -> bool {
-        self.tenant.shared.options.prompts && self.tenant.shared.options.learn.memory.is_some()
+        // A prompt with patterns is not the user's alone: what is undone would live on in it.
+        let options = &self.tenant.shared.options;
+        options.prompts && options.learn.memory.is_some() && !self.has_patterns
     }
 
     fn read(&mut self, first: usize, hidden: &[f32]) {

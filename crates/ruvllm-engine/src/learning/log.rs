@@ -171,9 +171,11 @@ impl Tenant {
     /// There is no such item, it was let go or taught nothing; the model cannot read the others again; it cannot be written. Nothing is
     /// undone then.
     pub fn undo(&self, passes: &mut dyn Passes, items: &[u64], watch: &mut Watch<'_>) -> Result<(), EngineError> {
-        self.with_log(passes, watch, |history, reader| history.undo_all(items, reader))?;
-        self.patterns()?.remove_of(items)?;
-        Ok(())
+        let bank = self.is_kept.then(|| self.patterns()).transpose()?;
+        self.with_log(passes, watch, |history, reader| {
+            history.undo_all(items, reader)?;
+            bank.map_or(Ok(()), |bank| bank.remove_of(items).map(drop))
+        })
     }
 
     /// Goes back to a generation, or to the model alone with 0. What came since the last one is published first.
@@ -300,11 +302,9 @@ impl Tenant {
         self.settle();
         let mut mind = self.mind();
         self.drop_answers();
-        if self.is_kept {
-            self.patterns()?.clear()?;
-        }
         match &mut *mind {
             Mind::Kept(history, _) => {
+                self.forget_patterns()?;
                 history.forget()?;
                 self.show(&mind);
             }

@@ -1,15 +1,14 @@
 //! A tenant's ReasoningBank: how tasks were gone about, found by what the model makes of their words.
 
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 
-use ruvllm_sona::bank::{BankConfig, Imported, ReasoningBank, Select, Trust};
+use ruvllm_sona::bank::{self, BankConfig, Imported, Pattern, ReasoningBank, Select, Trust};
+use ruvllm_sona::store::Durability;
 use ruvllm_sona::{PublicKey, SigningKey};
 
 use super::name_of;
-use super::reading::Passes;
 use super::tenant::Tenant;
-use crate::{AdapterSet, EngineError, ErrorKind, Readout};
+use crate::{EngineError, ErrorKind, Readout};
 
 /// Tokens of a task that are read to find others like it: while they are, nobody else's are.
 const TASK_TOKENS_MAX: usize = 256;
@@ -61,20 +60,45 @@ impl Tenant {
         Ok(self.patterns()?.import(file, &Trust::new(trusted))?)
     }
 
-    /// Returns what a task is found by among the patterns: `[n_embd]`, of length 1. `tokens` are its words as a text to embed; of more
-    /// than 256 the first are read.
+    /// Keeps a pattern that came from an item, unless that was undone meanwhile; returns its id.
     ///
     /// # Errors
-    /// No tokens, or the model cannot read them.
-    pub fn embed_task(&self, passes: &mut dyn Passes, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
-        let tokens = tokens[..tokens.len().min(TASK_TOKENS_MAX)].to_vec();
-        let (sender, receiver) = sync_channel(1);
-        passes.pass(Box::new(move |backend| {
-            let n_last = tokens.len().saturating_sub(N_FIRST).max(1);
-            drop(sender.send(backend.embed(&tokens, Readout::States { n_last }, &AdapterSet::default())));
-        }))?;
-        let states =
-            receiver.recv().map_err(|_| EngineError::new(ErrorKind::Stopped, "the model ended while it read"))??;
-        Ok(self.shared.calibration.whitener().embedding(&states, self.shared.isa))
+    /// As [`Tenant::patterns`]; the pattern does not fit, or it cannot be written.
+    pub fn keep_pattern(&self, item: u64, pattern: Pattern) -> Result<Option<u64>, EngineError> {
+        let bank = self.patterns()?;
+        // Undoing has it as well.
+        let mut mind = self.mind();
+        let Some((history, _)) = mind.kept() else { return Ok(None) };
+        match history.is_in_effect(item)? {
+            true => Ok(Some(bank.add(&Pattern { items: vec![item], ..pattern })?)),
+            false => Ok(None),
+        }
+    }
+
+    /// Forgets all patterns, also where they cannot be read. The caller has the mind.
+    pub(super) fn forget_patterns(&self) -> Result<(), EngineError> {
+        if let Ok(bank) = self.patterns() {
+            bank.clear()?;
+        } else if let Some(store) = self.shared.store(self.name())? {
+            let mut change = store.begin(Durability::Durable)?;
+            bank::forget_tenant(change.as_mut(), self.name())?;
+            change.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Returns what the model has to read of a task to find others like it: of its words, as tokens of a text to embed, the first 256.
+    pub fn task_readout(mut tokens: Vec<u32>) -> (Vec<u32>, Readout) {
+        tokens.truncate(TASK_TOKENS_MAX);
+        let n_last = tokens.len().saturating_sub(N_FIRST).max(1);
+        (tokens, Readout::States { n_last })
+    }
+
+    /// Returns what a task is found by among the patterns, of what the model [read](Tenant::task_readout): `[n_embd]`, of length 1.
+    ///
+    /// # Panics
+    /// If the states have another width.
+    pub fn task_embedding(&self, states: &[f32]) -> Vec<f32> {
+        self.shared.calibration.whitener().embedding(states, self.shared.isa)
     }
 }

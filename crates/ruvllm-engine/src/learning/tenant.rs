@@ -31,6 +31,8 @@ pub struct Tenant {
     /// What keeps what it knows. Held while something is taken in or taken back; requests never wait for it. It goes before what is
     /// shared: the folder is free when nobody has its store.
     mind: Mutex<Mind>,
+    /// Its patterns, once somebody has asked for them.
+    bank: Mutex<Option<Arc<ReasoningBank>>>,
     pub(super) shared: Arc<Shared>,
     state: Mutex<State>,
     /// Nothing waits to be taken in any more.
@@ -39,8 +41,6 @@ pub struct Tenant {
     n_wanting: AtomicUsize,
     /// Whether there is a log.
     pub(super) is_kept: bool,
-    /// Its patterns, once somebody has asked for them.
-    bank: Mutex<Option<Arc<ReasoningBank>>>,
 }
 
 /// What a request asks, for those who learn from it.

@@ -244,20 +244,32 @@ fn patterns_are_found_by_what_the_model_makes_of_their_words() {
     let learning = learning(&mut engine, &folder, LearningOptions::default());
     let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
     let bank = tenant.patterns().expect("a bank");
+    let mut embed = |tokens: Vec<u32>| {
+        let (tokens, readout) = Tenant::task_readout(tokens);
+        tenant.task_embedding(&engine.read_out(&tokens, readout).expect("it is read"))
+    };
     let mut ids = Vec::new();
     for i in 0..4 {
-        let embedding = tenant.embed_task(&mut engine, &text(i, 20)).expect("it is read");
-        ids.push(bank.add(&Pattern::new("a task", embedding, vec![], Ended::Success, 0.5)).expect("room"));
+        let pattern = Pattern::new("a task", embed(text(i, 20)), vec![], Ended::Success, 0.5);
+        ids.push(bank.add(&pattern).expect("room"));
     }
     // The same words with another end.
-    let near = [&text(2, 20)[..], &text(7, 4)].concat();
-    let query = tenant.embed_task(&mut engine, &near).expect("it is read");
+    let query = embed([&text(2, 20)[..], &text(7, 4)].concat());
     let found = bank.search(&query, 2, &Select::default()).expect("sound");
     assert!(found[0].id == ids[2] && found[0].similarity > found[1].similarity + 0.1, "{found:?}");
     // However long, and however short.
-    assert_eq!(tenant.embed_task(&mut engine, &text(3, 400)).expect("it is cut").len(), engine.info().n_embd);
-    assert_eq!(tenant.embed_task(&mut engine, &[5]).expect("a token").len(), engine.info().n_embd);
-    assert!(tenant.embed_task(&mut engine, &[]).is_err());
+    assert_eq!((embed(text(3, 400)).len(), embed(vec![5]).len()), (query.len(), query.len()));
+    assert_eq!(Tenant::task_readout(text(3, 400)).0, text(3, 256));
+    // What came from an item that is not there, or not any more, is not kept.
+    let (prompt, told) = (text(1, 40), text(9, 12));
+    let item =
+        engine.tell(&tenant, (&prompt, "Who?"), &told, Verdict::Right).expect("it is taken in").expect("an item");
+    let made = || Pattern::new("a task", query.clone(), vec![], Ended::Success, 0.5);
+    assert_eq!(tenant.keep_pattern(item + 1, made()).expect("readable"), None);
+    let kept = tenant.keep_pattern(item, made()).expect("room").expect("it is kept");
+    assert_eq!(bank.get(kept).expect("readable").expect("it is there").items, [item]);
+    tenant.undo(&mut engine, &[item], &mut |_| ControlFlow::Continue(())).expect("it is undone");
+    assert_eq!((bank.get(kept).expect("readable"), tenant.keep_pattern(item, made()).expect("readable")), (None, None));
     tenant.forget().expect("it is written");
     assert!(bank.is_empty());
     let nowhere = learning.transient().expect("a tenant");

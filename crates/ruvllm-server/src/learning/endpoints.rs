@@ -17,7 +17,7 @@ use super::{OfModel, answer_id};
 use crate::app::{Answer, Call, Endpoint, Run};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{MODEL, offload};
+use crate::generate::{MODEL, offload, with_retry};
 use crate::models::Model;
 use crate::witness::number_of;
 
@@ -322,6 +322,25 @@ fn unknown(error: EngineError) -> ApiError {
     }
 }
 
+/// Has the engine compute states of the model as it is, without the request's adapters.
+pub(super) async fn states(call: &Call, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let sink = Box::new(move |states| drop(sender.send(states)));
+    let ticket = call.model.service.read_out(tokens, readout, AdapterSet::default(), sink);
+    let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
+    let late = || {
+        let line = "the request's time was over before the model had read it; allow more of it";
+        ApiError::new(StatusCode::GATEWAY_TIMEOUT, line).code("timeout")
+    };
+    let computed = match call.deadline {
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), receiver).await.map_err(|_| late())?,
+        None => receiver.await,
+    };
+    Ok(computed.map_err(|_| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the engine has ended by an internal error; see the log")
+    })??)
+}
+
 /// Has the engine compute what an answer follows, and remembers it.
 async fn tell(
     call: &Call,
@@ -330,15 +349,9 @@ async fn tell(
     answer: &str,
     verdict: Verdict,
 ) -> Result<Option<u64>, ApiError> {
-    let service = &call.model.service;
-    let answer = service.text().encode_answer(answer)?;
+    let answer = call.model.service.text().encode_answer(answer)?;
     let n = answer.len();
     let tokens = [&prompt[..], &answer[..n.saturating_sub(1)]].concat();
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let sink = Box::new(move |states| drop(sender.send(states)));
-    let _ticket = service.read_out(tokens, Readout::States { n_last: n }, AdapterSet::default(), sink)?;
-    let states = receiver.await.map_err(|_| {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the engine has ended by an internal error; see the log")
-    })??;
+    let states = states(call, tokens, Readout::States { n_last: n }).await?;
     offload(move || Ok(tenant.tell(&question, &states, &answer, verdict)?)).await
 }

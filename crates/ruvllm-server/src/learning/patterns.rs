@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use axum::http::{Method, StatusCode};
+use ruvllm_engine::ModelText;
 use ruvllm_engine::learning::{self, Task};
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tokenizer::EncodeOptions;
@@ -11,13 +12,12 @@ use ruvllm_sona::bank::{Found, Pattern, Select, Step, Verdict};
 use ruvllm_sona::{SonaError, SonaErrorKind};
 use serde_json::{Value, json};
 
-use super::endpoints::{POST, of_model, opened};
+use super::endpoints::{POST, of_model, opened, states};
 use super::json::pattern_json;
 use crate::app::{Answer, Call, Endpoint, Plain, Run};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, offload};
-use crate::models::Model;
 use crate::openai::messages::joined;
 
 const PATH: &str = "/v1/patterns/";
@@ -32,9 +32,16 @@ const SIMILARITY_MIN: f32 = 0.65;
 const SUCCESS_MIN: f32 = 0.75;
 const FAILURE_MAX: f32 = 0.25;
 
-/// Bytes of a text of a pattern that is made of an answer, and its steps.
+/// Bytes of the task of a pattern that is made of an answer, of what was done and came of it in a step, and of the answer; and steps
+/// before that: in all fewer than a pattern may have.
 const TEXT_BYTES_MAX: usize = 4096;
-const STEPS_MAX: usize = 14;
+const STEP_BYTES_MAX: usize = 2048;
+const ANSWER_BYTES_MAX: usize = 8192;
+const STEPS_MAX: usize = 12;
+
+/// What stands in front of patterns in a prompt, and behind them.
+const INTRODUCTION: &str = "Tasks like the one below, as they went before:\n\n";
+const THE_TASK: &str = "The task now: ";
 
 /// The field of a request that has patterns put into its prompt.
 pub(crate) const PATTERNS: Field = optional(
@@ -64,8 +71,7 @@ const SEARCH: &[Field] = &[
     MODEL,
 ];
 
-const PATTERN: &[&str] =
-    &["id", "task", "steps", "verdict", "quality", "uses", "members", "created_ms", "items", "similarity"];
+const PATTERN: &[&str] = &["id", "task", "steps", "verdict", "quality", "uses", "members", "created_ms", "items"];
 
 /// The endpoints.
 pub(crate) static ENDPOINTS: &[Endpoint] = &[
@@ -80,7 +86,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         method: Method::GET,
         path: "/v1/patterns",
-        summary: "Lists the newest patterns of this key",
+        summary: "Lists the newest patterns that the first model has of this key; a search may name another model",
         fields: &[],
         answers: &["object", "count", "data"],
         run: Run::Model(list),
@@ -97,7 +103,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         method: Method::DELETE,
         path: "/v1/patterns/{*pattern}",
-        summary: "Forgets a pattern",
+        summary: "Forgets a pattern; it is named ID or MODEL:ID",
         fields: &[],
         answers: &["id", "deleted"],
         run: Run::Server(remove),
@@ -114,17 +120,15 @@ fn refused(error: SonaError) -> ApiError {
 }
 
 /// Returns what a task is found by: the beginning of a long one says what it is.
-async fn embedded(model: &Arc<Model>, tenant: &Arc<learning::Tenant>, task: &str) -> Result<Vec<f32>, ApiError> {
+async fn embedded(call: &Call, tenant: &learning::Tenant, task: &str) -> Result<Vec<f32>, ApiError> {
     if task.trim().is_empty() {
         return Err(ApiError::bad("task", "'task' is empty; say in a line what is to be done"));
     }
-    let (mut service, tenant, task) = (model.service.clone(), Arc::clone(tenant), cut(task));
-    offload(move || {
-        let options = EncodeOptions { add_special: true, parse_special: false };
-        let tokens = service.text().tokenizer().encode(&task, options)?;
-        Ok(tenant.embed_task(&mut service, &tokens)?)
-    })
-    .await
+    let (text, task) = (call.model.service.text().clone(), cut(task, TEXT_BYTES_MAX));
+    let options = EncodeOptions { add_special: true, parse_special: false };
+    let tokens = offload(move || Ok(text.tokenizer().encode(&task, options)?)).await?;
+    let (tokens, readout) = learning::Tenant::task_readout(tokens);
+    Ok(tenant.task_embedding(&states(call, tokens, readout).await?))
 }
 
 async fn found(call: &Call, task: &str, n: usize, select: Select) -> Result<Vec<Found>, ApiError> {
@@ -136,7 +140,7 @@ async fn found(call: &Call, task: &str, n: usize, select: Select) -> Result<Vec<
     if bank.is_empty() {
         return Ok(Vec::new());
     }
-    let query = embedded(&call.model, &tenant, task).await?;
+    let query = embedded(call, &tenant, task).await?;
     offload(move || bank.search(&query, n, &select).map_err(refused)).await
 }
 
@@ -184,7 +188,7 @@ fn add(call: Call) -> Answer {
         let steps = given.list("steps").into_iter().flatten().map(step).collect();
         let named = |verdict: &Verdict| given.text("verdict") == Some(verdict.name());
         let verdict = Verdict::ALL.into_iter().find(named).unwrap_or(Verdict::Unknown);
-        let embedding = embedded(&call.model, &tenant, task).await?;
+        let embedding = embedded(&call, &tenant, task).await?;
         let quality = given.number("quality").unwrap_or(0.5);
         let pattern = Pattern::new(task, embedding, steps, verdict, quality);
         offload(move || {
@@ -198,7 +202,11 @@ fn add(call: Call) -> Answer {
 fn remove(call: Plain) -> Answer {
     Box::pin(async move {
         let asked = call.path_behind(PATH);
-        let model = call.server.model(None, call.deadline).await?;
+        let (model, asked) = match asked.rsplit_once(':') {
+            Some((model, id)) => (Some(model), id.to_owned()),
+            None => (None, asked.clone()),
+        };
+        let model = call.server.model(model, call.deadline).await?;
         offload(move || {
             let bank = of_model(&model)?.tenant(&call.tenant)?.patterns()?;
             let id = asked.parse().ok();
@@ -236,15 +244,23 @@ pub(crate) async fn attend(call: &mut Call, mut input: ChatInput) -> Result<Chat
     };
     let mut found = found(call, &question, n, Select::default()).await?;
     found.retain(|found| found.similarity >= SIMILARITY_MIN);
-    let is_user = |message: &&mut Value| message["role"] == "user";
-    let Some(asked) = input.messages.iter_mut().rev().find(is_user) else { return Ok(input) };
-    // A quarter of the context, at about four bytes a token.
-    let (notes, n_told) = notes_of(&found, call.model.service.info().n_ctx);
-    if n_told > 0 {
-        asked["content"] = format!("{notes}{}", joined(&asked["content"])).into();
-        call.task.patterns = found[..n_told].iter().map(|found| found.id).collect();
-        tracing::debug!(patterns = ?call.task.patterns, "patterns are in the prompt");
+    if found.is_empty() {
+        return Ok(input);
     }
+    let (text, n_ctx) = (call.model.service.text().clone(), call.model.service.info().n_ctx);
+    let (input, told) = offload(move || {
+        // What was asked for has room with them: half of what is free is left for the answer.
+        let n_free = n_ctx.saturating_sub(text.encode_chat(&input)?.len());
+        let (notes, told) = notes_of(&found, &text, (n_free / 2).min(n_ctx / 4))?;
+        let is_user = |message: &&mut Value| message["role"] == "user";
+        if let Some(asked) = input.messages.iter_mut().rev().find(is_user).filter(|_| !told.is_empty()) {
+            asked["content"] = format!("{notes}{}", joined(&asked["content"])).into();
+        }
+        Ok((input, told))
+    })
+    .await?;
+    tracing::debug!(patterns = ?told, "patterns are in the prompt");
+    call.task.patterns = told;
     Ok(input)
 }
 
@@ -256,7 +272,7 @@ fn steps_of(messages: &[Value]) -> Vec<Step> {
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let (name, arguments) =
                 (call["function"]["name"].as_str().unwrap_or_default(), &call["function"]["arguments"]);
-            let step = Step { action: cut(&format!("{name} {arguments}")), outcome: String::new() };
+            let step = Step { action: cut(&format!("{name} {arguments}"), STEP_BYTES_MAX), outcome: String::new() };
             steps.push((call["id"].clone(), step));
         }
         if message["role"] == "tool" {
@@ -264,45 +280,55 @@ fn steps_of(messages: &[Value]) -> Vec<Step> {
                 step.outcome.is_empty() && (message["tool_call_id"].is_null() || *id == message["tool_call_id"])
             };
             if let Some((_, step)) = steps.iter_mut().find(of_call) {
-                step.outcome = cut(&joined(&message["content"]));
+                step.outcome = cut(&joined(&message["content"]), STEP_BYTES_MAX);
             }
         }
     }
     steps.into_iter().map(|(_, step)| step).take(STEPS_MAX).collect()
 }
 
-/// Returns a text, or as much of it as a pattern keeps.
-fn cut(text: &str) -> String {
-    match text.floor_char_boundary(TEXT_BYTES_MAX) {
+/// Returns a text, or the first bytes of it.
+fn cut(text: &str, n_bytes_max: usize) -> String {
+    match text.floor_char_boundary(n_bytes_max) {
         end if end < text.len() => format!("{}…", &text[..end]),
         _ => text.to_owned(),
     }
 }
 
-/// Returns patterns as a model reads them, in front of its task, and how many of them have room.
-fn notes_of(found: &[Found], n_bytes_max: usize) -> (String, usize) {
-    let (mut notes, mut n) = (String::new(), 0);
-    for Found { pattern, .. } in found {
-        let mut note = format!("Task: {}\n", pattern.task.trim());
-        for Step { action, outcome } in &pattern.steps {
-            note += &match outcome.trim() {
-                "" => format!("Done: {}\n", action.trim()),
-                outcome => format!("Done: {}\nResult: {outcome}\n", action.trim()),
-            };
-        }
-        note += match pattern.verdict {
-            Verdict::Success => "This was right.\n\n",
-            Verdict::Failure => "This was wrong.\n\n",
-            Verdict::Partial => "This was right in part.\n\n",
-            Verdict::Unknown => "\n",
-        };
-        if notes.len() + note.len() > n_bytes_max {
+/// Returns patterns as a model reads them, in front of its task, and which of them have room in so many tokens.
+///
+/// # Errors
+/// The tokenizer cannot read them.
+fn notes_of(found: &[Found], text: &ModelText, n_tokens_max: usize) -> Result<(String, Vec<u64>), ApiError> {
+    let count = |text_of: &str| Ok::<_, ApiError>(text.tokenizer().encode(text_of, EncodeOptions::default())?.len());
+    let (mut notes, mut told) = (INTRODUCTION.to_owned(), Vec::new());
+    let mut n_tokens = count(INTRODUCTION)? + count(THE_TASK)?;
+    for Found { id, pattern, .. } in found {
+        let note = note_of(pattern);
+        n_tokens += count(&note)?;
+        if n_tokens > n_tokens_max {
             break;
         }
         notes += &note;
-        n += 1;
+        told.push(*id);
     }
-    (format!("Tasks like the one below, as they went before:\n\n{notes}The task now: "), n)
+    Ok((notes + THE_TASK, told))
+}
+
+fn note_of(pattern: &Pattern) -> String {
+    let mut note = format!("Task: {}\n", pattern.task.trim());
+    for Step { action, outcome } in &pattern.steps {
+        note += &match outcome.trim() {
+            "" => format!("Done: {}\n", action.trim()),
+            outcome => format!("Done: {}\nResult: {outcome}\n", action.trim()),
+        };
+    }
+    note + match pattern.verdict {
+        Verdict::Success => "This was right.\n\n",
+        Verdict::Failure => "This was wrong.\n\n",
+        Verdict::Partial => "This was right in part.\n\n",
+        Verdict::Unknown => "\n",
+    }
 }
 
 /// What somebody said of an answer.
@@ -329,24 +355,22 @@ pub(super) async fn keep(call: &Call, tenant: &Arc<learning::Tenant>, said: Said
 async fn keep_task(call: &Call, tenant: &Arc<learning::Tenant>, said: Said<'_>) -> Result<Option<u64>, ApiError> {
     let Said { task: Task { question, mut steps, patterns }, item, answer, quality, of_model } = said;
     let of_thread = Arc::clone(tenant);
-    let bank = offload(move || {
+    offload(move || {
         let bank = of_thread.patterns()?;
-        for id in patterns {
-            bank.record_use(id, of_model).map_err(refused)?;
-        }
-        Ok(bank)
+        patterns.into_iter().try_for_each(|id| bank.record_use(id, of_model).map(drop).map_err(refused))
     })
     .await?;
     let question = question.filter(|question| !question.trim().is_empty());
     let (Some(question), Some(item)) = (question, item) else { return Ok(None) };
-    let embedding = embedded(&call.model, tenant, &question).await?;
-    steps.push(Step { action: cut(answer.trim()), outcome: String::new() });
+    let embedding = embedded(call, tenant, &question).await?;
+    steps.push(Step { action: cut(answer.trim(), ANSWER_BYTES_MAX), outcome: String::new() });
     let verdict = match quality {
         quality if quality >= SUCCESS_MIN => Verdict::Success,
         quality if quality <= FAILURE_MAX => Verdict::Failure,
         _ => Verdict::Partial,
     };
-    let (items, model) = (vec![item], *tenant.model());
-    let pattern = Pattern { items, model, ..Pattern::new(cut(&question), embedding, steps, verdict, quality) };
-    offload(move || bank.add(&pattern).map(Some).map_err(refused)).await
+    let task = cut(&question, TEXT_BYTES_MAX);
+    let pattern = Pattern { model: *tenant.model(), ..Pattern::new(task, embedding, steps, verdict, quality) };
+    let tenant = Arc::clone(tenant);
+    offload(move || Ok(tenant.keep_pattern(item, pattern)?)).await
 }

@@ -146,8 +146,10 @@ struct State {
     index: VectorIndex,
     facts: HashMap<u64, Facts>,
     next_id: u64,
-    /// The saved graph is that of the patterns as they are.
+    /// What is worth saving of the graph is saved.
     is_saved: bool,
+    /// The last pattern of each verdict that was looked at to distill it.
+    looked_at: [u64; Verdict::ALL.len()],
 }
 
 /// The patterns of one tenant. Shared by threads: searches run beside each other, changes one after another.
@@ -188,7 +190,7 @@ impl ReasoningBank {
         }
         let by_id: HashMap<u64, &[f32]> = vectors.iter().map(|(id, vector)| (*id, vector.as_slice())).collect();
         let saved = VectorIndex::from_bytes(config.index, &graph, &by_id)?.filter(|index| index.dim() == config.dim);
-        let is_saved = saved.is_some() && !graph.is_empty() || facts.is_empty();
+        let (is_saved, looked_at) = (facts.is_empty(), [0; Verdict::ALL.len()]);
         let index = match saved {
             Some(index) => index,
             None => {
@@ -198,7 +200,7 @@ impl ReasoningBank {
         };
         // Numbers are given once: those of deleted patterns too, as long as the process lives.
         let next_id = facts.keys().max().map_or(1, |id| id + 1);
-        let state = RwLock::new(State { index, facts, next_id, is_saved });
+        let state = RwLock::new(State { index, facts, next_id, is_saved, looked_at });
         Ok(ReasoningBank { store, tenant: tenant.into(), config, state, writing: Mutex::new(()) })
     }
 

@@ -18,6 +18,15 @@ impl History {
         self.undo_all(&[item], reading)
     }
 
+    /// Returns whether an item is in the log and can be undone.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub fn is_in_effect(&self, item: u64) -> Result<bool, SonaError> {
+        let record = self.store.snapshot()?.get(ITEMS, &self.tenant, &item.to_be_bytes())?;
+        Ok(record.map(|bytes| Record::from_bytes(&bytes)).transpose()?.is_some_and(|record| record.item.has_effect()))
+    }
+
     /// Takes items back as [`History::undo`] does, all of them or none.
     ///
     /// # Errors

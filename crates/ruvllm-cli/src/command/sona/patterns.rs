@@ -2,6 +2,7 @@
 
 use clap::Args;
 use ruvllm_engine::EngineError;
+use ruvllm_engine::learning::Tenant;
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_server::pattern_json;
 use ruvllm_sona::bank::{Pattern, Select};
@@ -63,7 +64,8 @@ impl PatternsArgs {
                 }
                 let options = EncodeOptions { add_special: true, parse_special: false };
                 let tokens = loaded.engine.tokenizer()?.encode(task, options)?;
-                let query = loaded.tenant.embed_task(&mut loaded.engine, &tokens)?;
+                let (tokens, readout) = Tenant::task_readout(tokens);
+                let query = loaded.tenant.task_embedding(&loaded.engine.read_out(&tokens, readout)?);
                 let found = bank.search(&query, self.limit, &select).map_err(EngineError::from)?;
                 found.into_iter().map(|found| (found.id, Some(found.similarity), found.pattern)).collect()
             }
