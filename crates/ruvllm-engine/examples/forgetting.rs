@@ -1,6 +1,8 @@
-//! What an adapter forgets when it learns one domain after another, and what holds it: `forgetting MODEL OUT.json NAME=FOLDER…`
+//! What an adapter forgets when it learns one domain after another, and what holds it:
+//! `forgetting MODEL OUT.json NAME=FOLDER… control=FOLDER…`
 //!
-//! Each folder is a domain: its files in order, cut into lessons of 256 tokens; the first are learned, others held back. For each
+//! Each folder is a domain: its files in order, cut into lessons of 256 tokens; the first are learned, others held back. Those named
+//! `control` are never learned: the gate does not let them suffer. For each
 //! method the matrix `R[i][j]` is the mean loss of domain `j`, held back, behind learning domain `i` (row 0: before any). From it, in
 //! shares of the loss before any learning, as Lopez-Paz & Ranzato 2017 (arXiv:1706.08840) have it for losses:
 //!
@@ -90,11 +92,16 @@ fn main() -> Result<()> {
     let (rate, n_epochs, strength) = (setting("rate", 1e-3), setting("epochs", 3.0), setting("strength", 1e3) as f32);
     let load = LoadOptions { n_threads: 1, n_ctx: Some(512), prefix_cache: false, ..LoadOptions::default() };
     let engine = Engine::load(Path::new(model), &load, &mut |_| {})?;
-    let tasks: Vec<DeepTask> = args[2..]
-        .iter()
-        .filter_map(|arg| arg.split_once('=').filter(|(_, folder)| Path::new(folder).is_dir()))
-        .map(|(name, folder)| domain(&engine, name, folder, sizes))
-        .collect::<Result<_>>()?;
+    let folders =
+        args[2..].iter().filter_map(|arg| arg.split_once('=').filter(|(_, folder)| Path::new(folder).is_dir()));
+    let (mut tasks, mut controls) = (Vec::new(), Vec::new());
+    for (name, folder) in folders {
+        match name {
+            "control" => controls.push((folder.to_owned(), domain(&engine, folder, folder, (0, sizes.1))?.held_back)),
+            _ => tasks.push(domain(&engine, name, folder, sizes)?),
+        }
+    }
+    tasks.iter_mut().for_each(|task| task.controls.clone_from(&controls));
     let mut trainer = DeepTrainer::new(&engine, shape, rate, CancelToken::default(), &mut |_| {})?;
     let plain = DeepOptions {
         n_epochs,

@@ -12,6 +12,7 @@
 
 mod notes;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ruvllm_kernels::{Isa, distance};
@@ -50,13 +51,13 @@ pub struct LearnOptions {
     pub memory: Option<MemoryOptions>,
     /// MicroLoRA; `None` switches it off.
     pub micro: Option<MicroOptions>,
-    /// Shares of entries are `softmax(similarity / temperature)`.
+    /// Entries count by `exp(similarity / temperature)`: see [`memory`](crate::memory).
     pub temperature: f32,
 }
 
 impl Default for LearnOptions {
     fn default() -> LearnOptions {
-        LearnOptions { memory: Some(MemoryOptions::default()), micro: Some(MicroOptions::default()), temperature: 0.03 }
+        LearnOptions { memory: Some(MemoryOptions::default()), micro: Some(MicroOptions::default()), temperature: 0.05 }
     }
 }
 
@@ -131,7 +132,7 @@ impl Learned {
     /// An option is out of range.
     pub fn new(calibration: Arc<Calibration>, options: LearnOptions, isa: Isa) -> Result<Learned, SonaError> {
         if !(options.temperature.is_finite() && options.temperature > 0.0) {
-            let line = format!("a temperature of {}; choose a positive number, 0.03 or so", options.temperature);
+            let line = format!("a temperature of {}; choose a positive number, 0.05 or so", options.temperature);
             return Err(SonaError::new(SonaErrorKind::Value, line));
         }
         let (n_embd, n_key) = (calibration.whitener().n_embd(), calibration.whitener().n_key());
@@ -404,6 +405,8 @@ impl Learned {
         }
         let n = n_due.min(n_max);
         let (kernels, calibration) = (distance::pick(self.isa), Arc::clone(&self.calibration));
+        // Calibration text is no tenant's, so nothing of it is in the memory.
+        let nothing = HashSet::new();
         for _ in 0..n {
             let position = &calibration.positions()[self.cursor % calibration.len()];
             if position.starts {
@@ -411,7 +414,8 @@ impl Learned {
             }
             let Search { scratch, hits, recall } = &mut self.search;
             self.memory.search((&position.key, self.context), kernels, scratch, hits);
-            recall.read(&self.memory, hits, self.options.temperature);
+            let log_p = |token: u32| position.confidence(token).log_p_recalled;
+            recall.read((&self.memory, hits), self.options.temperature, log_p, &nothing);
             let recalled = recall.classes().first().map_or(u32::MAX, |class| class.0);
             let features = self.trail.features(recall, &position.confidence(recalled));
             let (p_model, p_memory) = (position.log_p.exp(), recall.probability(position.token));

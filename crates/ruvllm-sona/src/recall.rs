@@ -1,6 +1,15 @@
 //! What a memory says of the next token.
 
-use crate::memory::{Hit, Memory};
+use std::collections::HashSet;
+
+use crate::memory::{Context, Hit, Memory};
+
+/// How far the model's own opinion of a token goes into the share of its entries: as this power of its probability.
+const MODEL_SHARE: f32 = 0.15;
+/// Log probabilities below this count as this.
+const LOG_P_MIN: f32 = -9.0;
+/// How much an entry counts that the model has in view: it read the same itself, and what it makes of that is in its own distribution.
+const IN_VIEW: f32 = 0.1;
 
 /// A distribution over the tokens of the nearest entries.
 #[derive(Clone, Debug, Default)]
@@ -14,17 +23,32 @@ pub struct Recall {
 }
 
 impl Recall {
-    /// Reads the tokens of found entries: shares are `softmax(similarity / temperature)`.
-    pub(crate) fn read(&mut self, memory: &Memory, hits: &[Hit], temperature: f32) {
+    /// Reads the tokens of found entries. A share is `exp(similarity / temperature)`, less for tokens that the model itself, of which
+    /// `log_p` gives log probabilities, hardly thinks of, and for what it has in view: contexts that the request itself has read.
+    pub(crate) fn read(
+        &mut self,
+        (memory, hits): (&Memory, &[Hit]),
+        temperature: f32,
+        log_p: impl Fn(u32) -> f32,
+        in_view: &HashSet<Context>,
+    ) {
         self.hits.clear();
         self.classes.clear();
         self.nearest = hits.first().map_or(0.0, |hit| hit.value);
         let nearest = self.nearest;
-        let weight = |hit: &Hit| ((hit.value - nearest) / temperature).exp();
-        let sum: f32 = hits.iter().map(weight).sum();
-        for hit in hits {
-            let (token, share) = (memory.token(hit.index), weight(hit) / sum);
-            self.hits.push((hit.index, share, token));
+        let weight = |hit: &Hit, token: u32| {
+            let of_model = MODEL_SHARE * log_p(token).max(LOG_P_MIN);
+            let of_view = if in_view.contains(&memory.context_behind(hit.index)) { IN_VIEW } else { 1.0 };
+            of_view * ((hit.value - nearest) / temperature + of_model).exp()
+        };
+        self.hits.extend(hits.iter().map(|hit| {
+            let token = memory.token(hit.index);
+            (hit.index, weight(hit, token), token)
+        }));
+        let sum: f32 = self.hits.iter().map(|&(_, weight, _)| weight).sum();
+        self.hits.iter_mut().for_each(|(_, share, _)| *share /= sum);
+        for i in 0..self.hits.len() {
+            let (_, share, token) = self.hits[i];
             self.add(token, share);
         }
         self.classes.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -75,6 +99,47 @@ impl Recall {
             if logit.is_finite() {
                 *logit = if gain.is_finite() { *logit + gain.ln_1p() } else { log_sum + (odds * share).ln() };
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryOptions;
+    use crate::whiten::Key;
+
+    #[test]
+    fn shares_go_by_similarity_the_models_opinion_and_what_is_in_view() {
+        let mut memory = Memory::new(64, MemoryOptions::default()).expect("options");
+        let key = Key { bytes: vec![1; 64], scale: 0.125 };
+        let (mut context, mut in_view) = (Context::default(), HashSet::new());
+        for token in 0..4 {
+            memory.push(&key, context, token, 1.0);
+            context.push(token);
+            // The third token came behind the first two in this request too.
+            if token == 2 {
+                in_view.insert(context);
+            }
+        }
+        let read = |indices: [u32; 2], ahead: f32, log_p: fn(u32) -> f32| {
+            let mut recall = Recall::default();
+            let hits = [(indices[0], 0.5 + ahead), (indices[1], 0.5)].map(|(index, value)| Hit { index, value });
+            recall.read((&memory, &hits), 0.05, log_p, &in_view);
+            assert!((recall.classes.iter().map(|class| class.1).sum::<f32>() - 1.0).abs() < 1e-5);
+            recall.probability(indices[0]) / recall.probability(indices[1])
+        };
+        let is_about = |x: f32, y: f32| assert!((x / y - 1.0).abs() < 1e-3, "{x} for {y}");
+        is_about(read([0, 1], 0.0, |_| -1.0), 1.0);
+        is_about(read([0, 1], 0.05, |_| -1.0), 1f32.exp());
+        is_about(read([0, 1], 0.0, |token| -2.0 * token as f32), (2.0 * MODEL_SHARE).exp());
+        is_about(read([0, 2], 0.0, |_| -1.0), 1.0 / IN_VIEW);
+        is_about(read([3, 1], 0.0, |_| -1.0), 1.0);
+        // What was ruled out, or is no number, is only unlikely.
+        for log_p in
+            [|token| if token == 1 { f32::NEG_INFINITY } else { 0.0 }, |token| if token == 1 { f32::NAN } else { 0.0 }]
+        {
+            is_about(read([0, 1], 0.0, log_p), (-LOG_P_MIN * MODEL_SHARE).exp());
         }
     }
 }

@@ -74,6 +74,8 @@ pub struct Rows<'a> {
     pub logits: &'a [f32],
     /// The tokens that followed: `[n]`.
     pub next: &'a [u32],
+    /// What the model read before those: the first token of its own and what it has in view of the text.
+    pub before: &'a [u32],
 }
 
 /// What a pass shows of a text.
@@ -154,7 +156,8 @@ impl Engine {
             for (i, (tokens, next)) in new.chunks(ROWS).zip(next.chunks(ROWS)).enumerate() {
                 let states = self.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }])?;
                 let (hidden, logits) = (states.hidden.to_vec(), states.logits.to_vec());
-                let rows = Rows { hidden: &hidden, logits: &logits, next };
+                let before = &window[..=n_known + i * ROWS];
+                let rows = Rows { hidden: &hidden, logits: &logits, next, before };
                 sink(self, Shown { first: first + i * ROWS, rows })?;
             }
             Ok(())
@@ -214,6 +217,10 @@ impl Course {
         let taught = taught.unwrap_or(rows.next);
         let mut at = 0;
         while at < rows.next.len() {
+            if self.n_in_request == 0 {
+                // What stands in front of it, as a prompt would.
+                rows.before.iter().chain(&rows.next[..at]).for_each(|&token| self.notes.read(token));
+            }
             // Up to there hidden states change as they do now.
             let n_steady = self.notes.n_until_step(&self.learned).min(ROWS);
             let n = n_steady.min(self.options.n_request - self.n_in_request).min(rows.next.len() - at);

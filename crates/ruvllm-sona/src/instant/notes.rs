@@ -1,5 +1,6 @@
 //! What one request finds out while it is answered.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use ruvllm_kernels::{distance, softmax};
@@ -79,6 +80,8 @@ pub struct Notes {
     opened: Opened,
     trail: Trail,
     context: Context,
+    /// Every context so far: what the model has before its eyes.
+    in_view: HashSet<Context>,
     pub(super) prediction: Option<Prediction>,
     pub(super) notes: Vec<Note>,
     pub(super) samples: Vec<Sample>,
@@ -200,17 +203,16 @@ impl Notes {
         let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
         let Search { scratch, hits, .. } = &mut self.scratch.search;
         learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
-        let recall = &mut prediction.recall;
-        recall.read(&learned.memory, hits, learned.options.temperature);
-        let Some(&(recalled, _)) = recall.classes().first() else { return };
+        if hits.is_empty() {
+            return;
+        }
         let log_sum = log_sum.unwrap_or_else(|| softmax.log_sum_exp(logits) as f32);
-        let likeliest = softmax.argmax(logits);
-        let log_p = |token: usize| logits.get(token).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
-        let model = Confidence {
-            log_p_max: log_p(likeliest),
-            likeliest: likeliest as u32,
-            log_p_recalled: log_p(recalled as usize),
-        };
+        let log_p = |token: u32| logits.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
+        let recall = &mut prediction.recall;
+        recall.read((&learned.memory, hits), learned.options.temperature, log_p, &self.in_view);
+        let Some(&(recalled, _)) = recall.classes().first() else { return };
+        let likeliest = softmax.argmax(logits) as u32;
+        let model = Confidence { log_p_max: log_p(likeliest), likeliest, log_p_recalled: log_p(recalled) };
         prediction.features = self.trail.features(recall, &model);
         let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
         if lambda >= SHARE_MIN && log_sum.is_finite() {
@@ -313,6 +315,7 @@ impl Notes {
     pub fn read(&mut self, token: u32) {
         self.n_heard += 1;
         self.context.push(token);
+        self.in_view.insert(self.context);
     }
 
     /// Returns how many tokens were noted.

@@ -4,8 +4,9 @@
 //! entry:   key of a hidden state (bytes), the token that came next
 //! search:  sim[i] = q·k[i];  the k nearest entries                      (exact up to a few thousand entries)
 //!          beyond: the 256 nearest by the keys' first 128 values, then exact among those
-//! context: sim[i] += 0.01 for each of up to eight tokens before that were the same, one after another
-//! recall:  w[i] = softmax(sim[i] / T);   p_memory(token) = Σ w[i] over entries with that token
+//! context: sim[i] += 0.02 for each of up to eight tokens before that were the same, one after another
+//! recall:  w[i] ∝ exp(sim[i] / T)·p_model(token[i])^0.15, a tenth of it for what the model has in view itself;
+//!          p_memory(token) = Σ w[i] over entries with that token
 //! ```
 //! Khandelwal et al. 2020 (kNN-LM, arXiv:1911.00172) and Grave et al. 2017 (neural cache, arXiv:1612.04426), over keys of
 //! [`Whitener`](crate::Whitener). A memory has a limit of bytes. When it is full, entries give way by what they were worth,
@@ -34,15 +35,15 @@ const HEAD: usize = 2 * PADDING;
 /// Bytes of an entry beside its key: token, scale, worth, context.
 const ENTRY_BYTES: usize = 20;
 /// What a token in common before an entry adds to its similarity.
-const CONTEXT_BONUS: f32 = 0.01;
+const CONTEXT_BONUS: f32 = 0.02;
 /// The most entries a snapshot is read of.
 const N_ENTRIES_MAX: usize = 1 << 26;
 /// Of the entries of a full memory, one in this many gives way at once.
 const EVICTED_SHARE: usize = 32;
 
-/// The last eight tokens, a byte of each, the last one lowest. Two contexts that are the same by accident cost nothing but a
-/// small bonus.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The last eight tokens, a byte of each, the last one lowest. Two contexts that are the same by accident cost a bonus or
+/// a share, no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Context(u64);
 
 impl Context {
@@ -182,6 +183,13 @@ impl Memory {
     /// Returns the token of an entry.
     pub fn token(&self, index: u32) -> u32 {
         self.entries.token(index as usize)
+    }
+
+    /// Returns the context of what came behind an entry: its own, and its token.
+    pub(crate) fn context_behind(&self, index: u32) -> Context {
+        let mut context = self.entries.context(index as usize);
+        context.push(self.token(index));
+        context
     }
 
     /// Adds an entry: what the tokens of `context` and the state of `key` were followed by. `worth` is what is known of its use, in nats: how badly the model predicted the token, less what

@@ -66,7 +66,7 @@ fn what_was_read_before_brings_nearer() {
     memory.search((&key(64, 1), before), distance::pick(Isa::best()), &mut scratch, &mut hits);
     assert_eq!(hits.iter().map(|hit| memory.token(hit.index)).collect::<Vec<_>>(), [2, 0, 1]);
     let gains: Vec<f32> = hits.iter().map(|hit| hit.value - 1.0).collect();
-    for (gain, expected) in gains.iter().zip([0.08, 0.03, 0.02]) {
+    for (gain, expected) in gains.iter().zip([0.16, 0.06, 0.04]) {
         assert!((gain - expected).abs() < 1e-3, "{gains:?}");
     }
 }
