@@ -12,7 +12,6 @@
 
 mod notes;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use ruvllm_kernels::{Isa, distance};
@@ -405,8 +404,6 @@ impl Learned {
         }
         let n = n_due.min(n_max);
         let (kernels, calibration) = (distance::pick(self.isa), Arc::clone(&self.calibration));
-        // Calibration text is no tenant's, so nothing of it is in the memory.
-        let nothing = HashSet::new();
         for _ in 0..n {
             let position = &calibration.positions()[self.cursor % calibration.len()];
             if position.starts {
@@ -415,7 +412,8 @@ impl Learned {
             let Search { scratch, hits, recall } = &mut self.search;
             self.memory.search((&position.key, self.context), kernels, scratch, hits);
             let log_p = |token: u32| position.confidence(token).log_p_recalled;
-            recall.read((&self.memory, hits), self.options.temperature, log_p, &nothing);
+            // Calibration text is no tenant's, so nothing of it is in the memory.
+            recall.read((&self.memory, hits), self.options.temperature, log_p, |_| false);
             let recalled = recall.classes().first().map_or(u32::MAX, |class| class.0);
             let features = self.trail.features(recall, &position.confidence(recalled));
             let (p_model, p_memory) = (position.log_p.exp(), recall.probability(position.token));

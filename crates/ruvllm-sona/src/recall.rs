@@ -1,7 +1,5 @@
 //! What a memory says of the next token.
 
-use std::collections::HashSet;
-
 use crate::memory::{Context, Hit, Memory};
 
 /// How far the model's own opinion of a token goes into the share of its entries: as this power of its probability.
@@ -24,13 +22,13 @@ pub struct Recall {
 
 impl Recall {
     /// Reads the tokens of found entries. A share is `exp(similarity / temperature)`, less for tokens that the model itself, of which
-    /// `log_p` gives log probabilities, hardly thinks of, and for what it has in view: contexts that the request itself has read.
+    /// `log_p` gives log probabilities, hardly thinks of, and for what stands behind contexts that it has in view.
     pub(crate) fn read(
         &mut self,
         (memory, hits): (&Memory, &[Hit]),
         temperature: f32,
         log_p: impl Fn(u32) -> f32,
-        in_view: &HashSet<Context>,
+        is_in_view: impl Fn(Context) -> bool,
     ) {
         self.hits.clear();
         self.classes.clear();
@@ -38,7 +36,7 @@ impl Recall {
         let nearest = self.nearest;
         let weight = |hit: &Hit, token: u32| {
             let of_model = MODEL_SHARE * log_p(token).max(LOG_P_MIN);
-            let of_view = if in_view.contains(&memory.context_behind(hit.index)) { IN_VIEW } else { 1.0 };
+            let of_view = if is_in_view(memory.context_behind(hit.index)) { IN_VIEW } else { 1.0 };
             of_view * ((hit.value - nearest) / temperature + of_model).exp()
         };
         self.hits.extend(hits.iter().map(|hit| {
@@ -46,10 +44,9 @@ impl Recall {
             (hit.index, weight(hit, token), token)
         }));
         let sum: f32 = self.hits.iter().map(|&(_, weight, _)| weight).sum();
-        self.hits.iter_mut().for_each(|(_, share, _)| *share /= sum);
-        for i in 0..self.hits.len() {
-            let (_, share, token) = self.hits[i];
-            self.add(token, share);
+        for (_, share, token) in &mut self.hits {
+            *share /= sum;
+            add(&mut self.classes, *token, *share);
         }
         self.classes.sort_by(|a, b| b.1.total_cmp(&a.1));
     }
@@ -60,16 +57,9 @@ impl Recall {
         let weight = |similarity: f32| ((similarity - nearest) / temperature).exp();
         let sum: f32 = steps.iter().map(|step| weight(step.0)).sum();
         let mut recall = Recall { nearest, ..Recall::default() };
-        steps.iter().for_each(|&(similarity, token)| recall.add(token, weight(similarity) / sum));
+        steps.iter().for_each(|&(similarity, token)| add(&mut recall.classes, token, weight(similarity) / sum));
         recall.classes.sort_by(|a, b| b.1.total_cmp(&a.1));
         recall
-    }
-
-    fn add(&mut self, token: u32, share: f32) {
-        match self.classes.iter_mut().find(|(other, _)| *other == token) {
-            Some((_, all)) => *all += share,
-            None => self.classes.push((token, share)),
-        }
     }
 
     /// Returns the share of a token: its probability by the memory.
@@ -103,6 +93,14 @@ impl Recall {
     }
 }
 
+/// Gives a share to a token.
+fn add(classes: &mut Vec<(u32, f32)>, token: u32, share: f32) {
+    match classes.iter_mut().find(|(other, _)| *other == token) {
+        Some((_, all)) => *all += share,
+        None => classes.push((token, share)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,19 +111,19 @@ mod tests {
     fn shares_go_by_similarity_the_models_opinion_and_what_is_in_view() {
         let mut memory = Memory::new(64, MemoryOptions::default()).expect("options");
         let key = Key { bytes: vec![1; 64], scale: 0.125 };
-        let (mut context, mut in_view) = (Context::default(), HashSet::new());
+        let (mut context, mut in_view) = (Context::default(), None);
         for token in 0..4 {
             memory.push(&key, context, token, 1.0);
             context.push(token);
             // The third token came behind the first two in this request too.
             if token == 2 {
-                in_view.insert(context);
+                in_view = Some(context);
             }
         }
         let read = |indices: [u32; 2], ahead: f32, log_p: fn(u32) -> f32| {
             let mut recall = Recall::default();
             let hits = [(indices[0], 0.5 + ahead), (indices[1], 0.5)].map(|(index, value)| Hit { index, value });
-            recall.read((&memory, &hits), 0.05, log_p, &in_view);
+            recall.read((&memory, &hits), 0.05, log_p, |context| in_view == Some(context));
             assert!((recall.classes.iter().map(|class| class.1).sum::<f32>() - 1.0).abs() < 1e-5);
             recall.probability(indices[0]) / recall.probability(indices[1])
         };

@@ -80,7 +80,7 @@ pub struct Notes {
     opened: Opened,
     trail: Trail,
     context: Context,
-    /// Every context so far: what the model has before its eyes.
+    /// Every context so far: what the model has in view itself.
     in_view: HashSet<Context>,
     pub(super) prediction: Option<Prediction>,
     pub(super) notes: Vec<Note>,
@@ -209,7 +209,8 @@ impl Notes {
         let log_sum = log_sum.unwrap_or_else(|| softmax.log_sum_exp(logits) as f32);
         let log_p = |token: u32| logits.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
         let recall = &mut prediction.recall;
-        recall.read((&learned.memory, hits), learned.options.temperature, log_p, &self.in_view);
+        let is_in_view = |context| self.in_view.contains(&context);
+        recall.read((&learned.memory, hits), learned.options.temperature, log_p, is_in_view);
         let Some(&(recalled, _)) = recall.classes().first() else { return };
         let likeliest = softmax.argmax(logits) as u32;
         let model = Confidence { log_p_max: log_p(likeliest), likeliest, log_p_recalled: log_p(recalled) };
