@@ -339,8 +339,17 @@ impl Answer {
         match n_tail {
             _ if first.max(self.n_read) + 1 < self.n_prompt => LogitRows::TailOfStates(n_tail),
             0 => LogitRows::None,
-            n_tail => LogitRows::Tail(n_tail),
+            n_tail => match self.n_best() {
+                Some(n_best) => LogitRows::Top { n_tail, n_best },
+                None => LogitRows::Tail(n_tail),
+            },
         }
+    }
+
+    /// Returns how many of the largest logits its choices depend on; `None` if on all.
+    fn n_best(&self) -> Option<usize> {
+        let sees_all = self.constraint.is_some() || self.lesson.is_some();
+        self.sampler.n_best().filter(|_| !sees_all)
     }
 
     /// Lets its lesson see final hidden states of its prompt: `[n, n_embd]`, of the context's tokens from position `first`

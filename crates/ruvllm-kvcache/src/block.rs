@@ -225,6 +225,24 @@ impl Allocator {
         }
     }
 
+    /// Commits pages until `n_units` units for rows are ready to be taken, as far as there is room, and tells `touch` which.
+    pub(crate) fn make_ready(&self, n_units: usize, touch: &mut dyn FnMut(KvFormat, usize)) {
+        let mut state = self.lock();
+        let State { spaces, exact, n_pages, n_pages_max, .. } = &mut *state;
+        let space = &mut spaces[*exact as usize];
+        while space.ready.len() < n_units {
+            let n_left = (*n_pages_max - *n_pages).saturating_sub(space.n_left_over);
+            let Some(unit) = space.free.iter().find(|&unit| !space.ready.contains(unit)) else { return };
+            let new = space.pages_of(unit).filter(|&page| !space.committed.contains(page)).collect::<Vec<_>>();
+            if new.len() > n_left {
+                return;
+            }
+            space.commit(unit);
+            *n_pages += new.len();
+            new.into_iter().for_each(|page| touch(space.format, page));
+        }
+    }
+
     /// Lends pages that are not committed: fewer may be until they are back. Returns whether there were as many.
     pub(crate) fn lend(&self, n: usize) -> bool {
         let mut state = self.lock();

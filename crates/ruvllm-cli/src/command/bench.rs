@@ -37,6 +37,9 @@ pub struct BenchArgs {
     /// Numbers of sequences to write at once (empty context)
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = count::<1, 256>)]
     batch: Vec<usize>,
+    /// Ask for the K likeliest tokens only when writing, as sampling with --top-k does; 1 as --temp 0 does [default: all]
+    #[arg(long, value_name = "K", value_parser = count::<1, MAX_CTX>)]
+    top_k: Option<usize>,
     /// How often each test runs
     #[arg(long, value_name = "R", default_value = "3", value_parser = count::<1, 1000>)]
     reps: usize,
@@ -107,14 +110,15 @@ impl BenchArgs {
             return Err(Error::failure("this model makes embeddings and writes no tokens; bench another one"));
         }
         let bar = app.ui.steps_bar("warming up", (tests.len() * self.reps) as u64);
-        measure(&mut engine, Test::Prefill { n: 32 })?;
-        measure(&mut engine, Test::Decode { n: 4, n_batch: 1, depth: 0 })?;
+        let logits = self.top_k.map_or(LogitRows::Last, |n_best| LogitRows::Top { n_tail: 1, n_best });
+        measure(&mut engine, Test::Prefill { n: 32 }, logits)?;
+        measure(&mut engine, Test::Decode { n: 4, n_batch: 1, depth: 0 }, logits)?;
         let mut results = Vec::with_capacity(tests.len());
         for test in tests {
             bar.set_message(test.name());
             let mut rates = Vec::with_capacity(self.reps);
             for _ in 0..self.reps {
-                rates.push(measure(&mut engine, test)?);
+                rates.push(measure(&mut engine, test, logits)?);
                 bar.inc(1);
             }
             results.push(summarize(test, rates));
@@ -122,7 +126,7 @@ impl BenchArgs {
         bar.finish_and_clear();
         // Before the bandwidth is measured: its buffer is no part of running the model.
         let peak_bytes = peak_bytes();
-        let (read_gbps, read_share) = read_share(&mut engine)?;
+        let (read_gbps, read_share) = read_share(&mut engine, logits)?;
         let costs = Costs { read_gbps, read_share, peak_bytes };
         if self.output.json { print_object(&engine, &costs, &results) } else { print_table(&engine, &costs, &results) }
     }
@@ -146,8 +150,8 @@ fn token(i: usize, n_vocab: usize) -> u32 {
     ((i * 7919 + 13) % n_vocab) as u32
 }
 
-/// Runs one test once and returns tokens per second.
-fn measure(engine: &mut Engine, test: Test) -> Result<f64> {
+/// Runs one test once and returns tokens per second; `logits` are asked for of tokens that are written.
+fn measure(engine: &mut Engine, test: Test, logits: LogitRows) -> Result<f64> {
     let n_vocab = engine.info().n_vocab;
     let (n_batch, n_before) = match test {
         Test::Prefill { .. } => (1, 0),
@@ -164,7 +168,7 @@ fn measure(engine: &mut Engine, test: Test) -> Result<f64> {
     let start = Instant::now();
     match test {
         Test::Prefill { n } => read(engine, sequences[0], 0, n, n_vocab)?,
-        Test::Decode { n, .. } => write(engine, &sequences, n, n_vocab)?,
+        Test::Decode { n, .. } => write(engine, &sequences, n, logits)?,
     }
     let seconds = start.elapsed().as_secs_f64();
     for seq in sequences {
@@ -181,12 +185,12 @@ fn read(engine: &mut Engine, seq: SeqId, from: usize, n: usize, n_vocab: usize) 
 }
 
 /// Writes `n` tokens to every sequence, one step at a time.
-fn write(engine: &mut Engine, sequences: &[SeqId], n: usize, n_vocab: usize) -> Result<()> {
+fn write(engine: &mut Engine, sequences: &[SeqId], n: usize, logits: LogitRows) -> Result<()> {
+    let n_vocab = engine.info().n_vocab;
     for i in 0..n {
         let tokens: Vec<_> = (0..sequences.len()).map(|s| [token(i + s, n_vocab)]).collect();
         let pairs = sequences.iter().zip(&tokens);
-        let segments: Vec<_> =
-            pairs.map(|(seq, tokens)| Segment { seq: *seq, tokens, logits: LogitRows::Last }).collect();
+        let segments: Vec<_> = pairs.map(|(seq, tokens)| Segment { seq: *seq, tokens, logits }).collect();
         engine.forward(&segments)?;
     }
     Ok(())
@@ -198,12 +202,12 @@ const ROUNDS: usize = 5;
 /// Returns the bandwidth at which the threads read a buffer of the weights' size, and the share of it that decode
 /// reaches. The bandwidth of a shared machine drifts within seconds, so a share is that of a short decode to what was
 /// read right before and after it; both are medians over the rounds.
-fn read_share(engine: &mut Engine) -> Result<(f64, f64)> {
+fn read_share(engine: &mut Engine, logits: LogitRows) -> Result<(f64, f64)> {
     let weight_bytes = engine.info().weight_bytes;
     let (mut bandwidths, mut shares) = (Vec::with_capacity(ROUNDS), Vec::with_capacity(ROUNDS));
     for _ in 0..ROUNDS {
         let before = engine.read_bandwidth(weight_bytes);
-        let rate = measure(engine, Test::Decode { n: 16, n_batch: 1, depth: 0 })?;
+        let rate = measure(engine, Test::Decode { n: 16, n_batch: 1, depth: 0 }, logits)?;
         let gbps = (before + engine.read_bandwidth(weight_bytes)) / 2.0;
         bandwidths.push(gbps);
         shares.push(rate * weight_bytes as f64 / (gbps * 1e9));

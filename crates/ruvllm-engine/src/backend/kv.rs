@@ -18,6 +18,8 @@ use crate::{EngineError, ErrorKind, Scope};
 const SHRUNK_AT_ONCE: usize = 64;
 /// Memory without use that is kept for the next request.
 pub(super) const IDLE_BYTES: usize = 16 << 20;
+/// Memory that the next request finds ready: that of some hundred tokens.
+const READY_BYTES: usize = 4 << 20;
 
 /// An open sequence and what is known of it.
 pub(super) struct Open {
@@ -300,6 +302,7 @@ impl KvStore {
             drop(sequence);
         }
         self.pool.reclaim(IDLE_BYTES);
+        self.pool.make_ready(READY_BYTES);
     }
 
     /// Gives the whole blocks of a running sequence to the prefix cache as well, for others that start alike.

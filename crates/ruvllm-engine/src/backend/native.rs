@@ -534,6 +534,10 @@ impl LlmBackend for NativeBackend {
             let counts = self.run_batch(known, false);
             known =
                 RowCounts { n_logits: known.n_logits + counts.n_logits, n_states: known.n_states + counts.n_states };
+            if self.state.screen.is_due() {
+                self.state.screen.make(&self.model, &self.compute);
+                self.model.link(self.info.n_threads, self.state.screen.get());
+            }
             if next.0 < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
                 self.kv.age(kernels(&self.compute), seqs, self.tokens.len());

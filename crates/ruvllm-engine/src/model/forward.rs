@@ -9,6 +9,7 @@ use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::MicroLora;
 
 use super::blocks::{Adapted, Angles, Buffers, KvAccess, Operand, Rows, Tail};
+use super::screen::{HeadScreen, n_best};
 use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
 use crate::kernels::Compute;
 
@@ -23,6 +24,14 @@ pub enum LogitRows {
     Tail(usize),
     /// Every one.
     All,
+    /// This many at the end, and of each only the `n_best` largest logits: others may be -∞, which they are where that
+    /// is faster.
+    Top {
+        /// How many rows.
+        n_tail: usize,
+        /// How many logits of each.
+        n_best: usize,
+    },
     /// This many at the end; of every row the final hidden state is wanted
     /// ([`States::hidden`](crate::States::hidden)).
     TailOfStates(usize),
@@ -34,7 +43,7 @@ impl LogitRows {
         match self {
             LogitRows::None => 0,
             LogitRows::Last => n.min(1),
-            LogitRows::Tail(n_tail) | LogitRows::TailOfStates(n_tail) => n.min(n_tail),
+            LogitRows::Tail(n_tail) | LogitRows::Top { n_tail, .. } | LogitRows::TailOfStates(n_tail) => n.min(n_tail),
             LogitRows::All => n,
         }
     }
@@ -52,6 +61,7 @@ impl LogitRows {
         match self {
             LogitRows::Last if n_left > 0 => LogitRows::None,
             LogitRows::Tail(n_tail) => LogitRows::Tail(n_tail.saturating_sub(n_left)),
+            LogitRows::Top { n_tail, n_best } => LogitRows::Top { n_tail: n_tail.saturating_sub(n_left), n_best },
             LogitRows::TailOfStates(n_tail) => LogitRows::TailOfStates(n_tail.saturating_sub(n_left)),
             wanted => wanted,
         }
@@ -77,6 +87,7 @@ pub(crate) struct ForwardState {
     pub hidden: Vec<f32>,
     /// Recurrent state, one vector a sequence slot.
     pub states: Vec<Vec<f32>>,
+    pub screen: HeadScreen,
 }
 
 /// Rows of a pass that came before, or came out of one.
@@ -132,6 +143,7 @@ impl ForwardState {
             logits: vec![0.0; n_seq * model.n_vocab],
             hidden: vec![0.0; n_seq * model.hparams.n_embd],
             states: vec![vec![0.0; model.state_len]; n_seq],
+            screen: HeadScreen::default(),
         }
     }
 
@@ -315,7 +327,16 @@ impl ForwardState {
         let hidden = change(&mut self.normed[..n_logits * n_embd], n_embd, batch);
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
-        project(model, compute, Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted), logits);
+        let operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
+        let n_best = n_best(batch.wanted).filter(|_| !operand.is_adapted());
+        let screen = n_best.and_then(|n_best| Some((n_best, self.screen.ask(n_logits, n_best)?)));
+        match (screen, &model.output.head) {
+            (Some((n_best, screen)), Some(head)) => {
+                let share = operand.apply_screened(compute, head, screen, n_best, logits);
+                self.screen.learn(n_best, share);
+            }
+            _ => project(model, compute, operand, logits),
+        }
         RowCounts { n_logits, n_states: n }
     }
 

@@ -6,6 +6,7 @@ mod builder;
 mod forward;
 mod hparams;
 mod loader;
+mod screen;
 #[cfg(feature = "train")]
 mod spec;
 
@@ -16,11 +17,13 @@ pub use forward::LogitRows;
 pub(crate) use forward::{Batch, ForwardState, RowCounts};
 pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
+pub(crate) use screen::HeadScreen;
 #[cfg(feature = "train")]
 pub(crate) use spec::spec;
 
-use ruvllm_kernels::matmul::{self, Matrix};
+use ruvllm_kernels::matmul::{self, Matrix, Screen};
 use ruvllm_kernels::rope::Rope;
+use ruvllm_kernels::team::Upcoming;
 use ruvllm_kvcache::KvLayout;
 
 use blocks::{Attention, Linear, Mlp, Moe, Norm, ShortConv, Sizes};
@@ -191,20 +194,24 @@ impl Layer {
 }
 
 impl Model {
-    /// Tells every product what a pass of a team of `n_threads` reads after its weights.
-    fn link(&mut self, n_threads: usize) {
+    /// Tells every product what a pass of a team of `n_threads` reads after its weights; of the head that is the screen,
+    /// where there is one.
+    pub(crate) fn link(&mut self, n_threads: usize, screen: Option<&Screen>) {
         let mut groups: Vec<Vec<&mut Linear>> = self.layers.iter_mut().flat_map(Layer::groups).collect();
         groups.extend(self.output.head.as_mut().map(|head| vec![head]));
         let upcoming = |group: &Vec<&mut Linear>| {
             let matrices: Vec<&Matrix> = group.iter().map(|linear| linear.matrix()).collect();
             matmul::upcoming(n_threads, &matrices)
         };
+        let mut reads: Vec<Upcoming> = groups.iter().map(upcoming).collect();
+        if let (Some(screen), Some(head)) = (screen, reads.last_mut()) {
+            *head = matmul::upcoming(n_threads, &[screen.coarse()]);
+        }
         // The last is followed by the first of the next pass.
-        let mut next = groups.first().map(upcoming).unwrap_or_default();
-        for group in groups.iter_mut().rev() {
-            let own = upcoming(group);
+        let n_first = reads.len().min(1);
+        reads.rotate_left(n_first);
+        for (group, next) in groups.iter_mut().zip(reads) {
             group.iter_mut().for_each(|linear| linear.next = next.clone());
-            next = own;
         }
     }
 

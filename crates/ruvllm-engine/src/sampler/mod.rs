@@ -159,6 +159,29 @@ impl Sampler {
         }
     }
 
+    /// Returns how many of the largest logits the choice depends on; `None` if on all.
+    pub(crate) fn n_best(&self) -> Option<usize> {
+        let sees_all = self.logprobs.is_some() || !self.params.logit_bias.is_empty();
+        match self.chain.first() {
+            _ if sees_all || self.params.mirostat != Mirostat::Off => None,
+            _ if self.is_greedy(&self.chain) => Some(1),
+            Some(SamplerKind::TopK) => Some(self.params.top_k),
+            _ => None,
+        }
+    }
+
+    /// Returns whether these samplers leave the largest logit.
+    fn is_greedy(&self, rest: &[SamplerKind]) -> bool {
+        let is_greedy = self.params.temperature == 0.0 && self.params.dynatemp_range == 0.0;
+        // The likeliest token survives all cuts but these.
+        let keeps_best = |kind: &SamplerKind| match kind {
+            SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP => true,
+            SamplerKind::Temperature => true,
+            SamplerKind::Typical | SamplerKind::Xtc | SamplerKind::Penalties | SamplerKind::Dry => false,
+        };
+        is_greedy && rest.contains(&SamplerKind::Temperature) && rest.iter().all(keeps_best)
+    }
+
     /// Takes note of a token of the prompt or the answer.
     pub(crate) fn accept(&mut self, id: u32) {
         if let Some(penalties) = &mut self.penalties {
@@ -203,14 +226,7 @@ impl Sampler {
         let n_dense = self.run_dense(logits);
         let rest = &self.chain[n_dense..];
         let best = argmax(logits)?;
-        let is_greedy = self.params.temperature == 0.0 && self.params.dynatemp_range == 0.0;
-        // The likeliest token survives all cuts but these.
-        let keeps_best = |kind: &SamplerKind| match kind {
-            SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP => true,
-            SamplerKind::Temperature => true,
-            SamplerKind::Typical | SamplerKind::Xtc | SamplerKind::Penalties | SamplerKind::Dry => false,
-        };
-        if is_greedy && rest.contains(&SamplerKind::Temperature) && rest.iter().all(keeps_best) {
+        if self.is_greedy(rest) {
             return Some(best);
         }
         match rest.first() {

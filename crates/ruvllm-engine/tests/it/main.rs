@@ -17,6 +17,7 @@ mod optimise;
 mod persist;
 mod prefix_cache;
 mod scheduler;
+mod screen;
 mod speculation;
 mod teacher_forced;
 mod template;

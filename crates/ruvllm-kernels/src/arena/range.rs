@@ -22,6 +22,9 @@ pub struct PageRange {
     len: usize,
 }
 
+/// What the system clears at once where it has no large pages.
+const SMALL_PAGE_BYTES: usize = 4096;
+
 enum Memory {
     /// The map, and its first large page.
     Map {
@@ -79,6 +82,19 @@ impl PageRange {
         }
     }
 
+    /// Makes pages memory that would become so when they are first written; their bytes stay.
+    ///
+    /// # Panics
+    /// If there are not so many pages.
+    pub fn touch(&mut self, pages: Range<usize>) {
+        let bytes = &mut self[pages.start * PAGE_BYTES..pages.end * PAGE_BYTES];
+        for small in bytes.chunks_mut(SMALL_PAGE_BYTES) {
+            let first: *mut u8 = &raw mut small[0];
+            // SAFETY: the byte is ours; volatile, so that writing back what was read is not left out.
+            unsafe { first.write_volatile(first.read_volatile()) };
+        }
+    }
+
     fn start(&self) -> *const u8 {
         match &self.memory {
             Memory::Map { start, .. } => start.as_ptr(),
@@ -131,12 +147,16 @@ mod tests {
         let mut range = PageRange::reserve(n_pages * PAGE_BYTES - 5).expect("addresses are there");
         assert_eq!((range.len(), range.as_ptr() as usize % PAGE_BYTES), (n_pages * PAGE_BYTES, 0));
         range.fill(7);
+        range.touch(0..n_pages);
+        assert!(range.iter().all(|&byte| byte == 7), "bytes stay");
         let full = resident();
         range.release(1..n_pages);
         assert_eq!((range[0], range[PAGE_BYTES - 1]), (7, 7));
         if let (true, Some(full), Some(after)) = (cfg!(target_os = "linux"), full, resident()) {
             // Other tests take and give memory meanwhile.
             assert!(full > after + 32 * PAGE_BYTES, "{full} {after}");
+            range.touch(1..n_pages);
+            assert!(resident().is_none_or(|touched| touched > after + 32 * PAGE_BYTES), "touched pages are memory");
             assert_eq!(range[PAGE_BYTES], 0);
         }
         range[n_pages * PAGE_BYTES - 1] = 1;

@@ -108,6 +108,19 @@ impl Matrix {
         }
     }
 
+    /// Returns what the integer path reads.
+    pub(super) fn panels(&self) -> Option<&int::Panels> {
+        match &self.weights {
+            Weights::Panels(panels) => Some(panels),
+            Weights::Blocks { .. } => None,
+        }
+    }
+
+    /// Makes a matrix of panels of `ty` that are there.
+    pub(super) fn of_panels(ty: GgmlType, n_cols: usize, panels: int::Panels) -> Matrix {
+        Matrix { ty, n_rows: panels.n_rows, n_cols, weights: Weights::Panels(panels) }
+    }
+
     /// Panics unless `x` and `out` fit.
     pub(super) fn check(&self, x: &Acts, n: usize, out: &[f32]) {
         let format = self.act_format();

@@ -9,6 +9,8 @@
 //! - **float** (every other type): blocks stay where they are, usually in the file's mapping; tiles of rows are
 //!   dequantised and multiplied with f32 activations.
 //!
+//! Where only the largest results of a row are wanted, a [`Screen`] finds them without reading all of a matrix.
+//!
 //! ```text
 //! panel of 16 rows, block of 32 values:
 //!   nibbles  4 vectors; byte (row, i) of vector j holds value 4j+i (low) and 16+4j+i (high)
@@ -40,11 +42,13 @@ mod format;
 mod int;
 mod matrix;
 mod pack;
+mod screen;
 mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts};
 pub use beside::Beside;
 pub use matrix::{Matrix, Packing};
+pub use screen::{Screen, Tops};
 
 use crate::isa::{self, Isa, Row};
 use crate::team::{Team, share};

@@ -48,7 +48,7 @@ proptest! {
     #[test]
     fn blocks_units_and_pages_stay_in_step(
         n_pages_max in 1usize..40,
-        ops in proptest::collection::vec((0usize..8, 0usize..100), 1..80),
+        ops in proptest::collection::vec((0usize..9, 0usize..100), 1..80),
     ) {
         let allocator = Allocator::new(&sizes(), PAGE, n_pages_max);
         let mut owned: Vec<KvBlock> = Vec::new();
@@ -78,6 +78,14 @@ proptest! {
                     assert_eq!(allocator.n_lent(), before + if is_lent { n } else { 0 });
                 }
                 6 => allocator.take_back((n % 4).min(allocator.n_lent())),
+                7 => {
+                    let (mut touched, before) = (Vec::new(), allocator.n_pages());
+                    allocator.make_ready(n % 5, &mut |format, page| touched.push((format, page)));
+                    assert_eq!(allocator.n_pages() - before, touched.len());
+                    let state = allocator.lock();
+                    let n_ready = state.spaces[KvFormat::F16 as usize].ready.len();
+                    assert!(n_ready >= n % 5 || state.n_free() == n_ready, "there is room for more");
+                }
                 _ => {
                     let mut given = Vec::new();
                     let before = allocator.n_pages();

@@ -78,6 +78,6 @@ pub(crate) fn load<'a>(file: &'a GgufFile, loader: &'a Loader<'a>, n_ctx: Option
     };
     let keys = Keys::new(metadata, arch);
     let mut model = build(Builder::new(Hparams::read(keys, n_ctx)?, keys, loader))?;
-    model.link(loader.n_threads());
+    model.link(loader.n_threads(), None);
     Ok(model)
 }

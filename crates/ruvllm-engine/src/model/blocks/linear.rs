@@ -1,6 +1,6 @@
 //! A weight matrix with an optional bias, and the activations it is multiplied with.
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix};
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix, Screen, Tops};
 use ruvllm_kernels::team::Upcoming;
 use ruvllm_lora::AdaptedRows;
 
@@ -41,6 +41,10 @@ impl Linear {
     #[cfg(feature = "train")]
     pub(crate) fn parts(&self) -> (usize, Option<&[f32]>) {
         (self.id, self.bias.as_deref())
+    }
+
+    pub(crate) fn has_bias(&self) -> bool {
+        self.bias.is_some()
     }
 
     fn add_bias(&self, out: &mut [f32]) {
@@ -147,6 +151,26 @@ impl<'a> Operand<'a> {
         for (linear, _, out) in &mut products {
             linear.add_bias(out);
         }
+    }
+
+    /// Returns whether adapters change some of the rows.
+    pub(crate) fn is_adapted(&self) -> bool {
+        self.adapted.rows.is_some()
+    }
+
+    /// Writes the `n_best` largest of each row of `linear(x)` to `out`, `[n, n_out]`, and -∞ where the matrix's screen
+    /// rules them out. Returns which share of the matrix was read. Neither bias nor adapters are added.
+    pub(crate) fn apply_screened(
+        mut self,
+        compute: &Compute,
+        linear: &Linear,
+        (screen, tops): (&Screen, &mut Tops),
+        n_best: usize,
+        out: &mut [f32],
+    ) -> f32 {
+        self.prepare(compute, linear.matrix.act_format());
+        compute.team.expect(&linear.next);
+        screen.multiply(&compute.team, &linear.matrix, self.acts, n_best, tops, out)
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.

@@ -1,0 +1,128 @@
+//! When the head is screened: where of each row's logits only the largest count.
+
+use ruvllm_kernels::GgmlType;
+use ruvllm_kernels::matmul::{Screen, Tops};
+
+use super::{LogitRows, Model};
+use crate::kernels::Compute;
+
+/// Rows that ask before the screen is made: a short answer is not worth the time and the memory.
+const ASKED_BEFORE: usize = 16;
+
+/// Rows of a pass that are screened: with more, arithmetic bounds the head and not memory.
+const ROWS_MAX: usize = 4;
+
+/// Logits of a row that may count.
+const BEST_MAX: usize = 64;
+
+/// The share of the head that may be read beside the screen, whose bytes are two thirds of it.
+const SHARE_MAX: f32 = 0.2;
+
+/// How much of the mean share is that of the last pass.
+const FADE: f32 = 1.0 / 8.0;
+
+/// A model's head as a greedy decoder sees it. It costs two thirds of the head's memory, once enough rows have asked for it.
+#[derive(Default)]
+pub(crate) struct HeadScreen {
+    is_wanted: bool,
+    n_asked: usize,
+    screen: Option<Screen>,
+    tops: Tops,
+    /// The mean share of the head that was read, by the logarithm of how many logits counted.
+    shares: [f32; BEST_MAX.ilog2() as usize + 1],
+}
+
+impl HeadScreen {
+    /// Returns the screen of a model's head that is not made yet. Never will be where the largest of the products is not the largest
+    /// of the logits for certain, or the head has another type than Q8_0.
+    pub(crate) fn new(model: &Model) -> HeadScreen {
+        let output = &model.output;
+        let is_plain = output.scale == 1.0 && output.softcap.is_none();
+        let head = output.head.as_ref().filter(|head| !head.has_bias() && head.matrix().ty() == GgmlType::Q8_0);
+        HeadScreen { is_wanted: is_plain && head.is_some(), ..HeadScreen::default() }
+    }
+
+    /// Returns whether enough rows have asked.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_wanted && self.screen.is_none() && self.n_asked >= ASKED_BEFORE
+    }
+
+    /// Makes it.
+    pub(crate) fn make(&mut self, model: &Model, compute: &Compute) {
+        let head = model.output.head.as_ref().filter(|_| self.is_wanted);
+        self.screen = head.and_then(|head| Screen::new(compute.kernels.matmul, &compute.team, head.matrix()));
+        self.is_wanted = self.screen.is_some();
+    }
+
+    /// Returns the screen once it is made.
+    pub(crate) fn get(&self) -> Option<&Screen> {
+        self.screen.as_ref()
+    }
+
+    /// Returns the screen and its scratch for a pass in which `n_rows` rows want `n_best` logits each; `None` if all logits are
+    /// computed.
+    pub(crate) fn ask(&mut self, n_rows: usize, n_best: usize) -> Option<(&Screen, &mut Tops)> {
+        if n_rows > ROWS_MAX || n_best > BEST_MAX || self.shares[n_best.ilog2() as usize] > SHARE_MAX {
+            return None;
+        }
+        self.n_asked = self.n_asked.saturating_add(n_rows);
+        Some((self.screen.as_ref()?, &mut self.tops))
+    }
+
+    /// Takes note of the share of the head that was read for `n_best` logits of each row. A model that reads too much is no longer
+    /// screened for so many.
+    pub(crate) fn learn(&mut self, n_best: usize, share: f32) {
+        let mean = &mut self.shares[n_best.ilog2() as usize];
+        *mean += FADE * (share - *mean);
+    }
+}
+
+/// Returns how many of the largest logits count in the rows of a pass; `None` where all do.
+pub(crate) fn n_best(wanted: &[LogitRows]) -> Option<usize> {
+    let wanting = wanted.iter().filter(|rows| rows.count(usize::MAX) > 0);
+    let counts = wanting.map(|rows| match rows {
+        LogitRows::Top { n_best, .. } => Some((*n_best).max(1)),
+        _ => None,
+    });
+    counts.reduce(|a, b| Some(a?.max(b?))).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_logits_count_if_one_row_wants_them() {
+        let top = |n_best| LogitRows::Top { n_tail: 1, n_best };
+        assert_eq!(n_best(&[top(1), LogitRows::None, top(40)]), Some(40));
+        assert_eq!(n_best(&[top(1), LogitRows::Last]), None);
+        assert_eq!(n_best(&[LogitRows::All, top(1)]), None);
+        assert_eq!(n_best(&[LogitRows::None, LogitRows::Tail(0)]), None);
+    }
+
+    #[test]
+    fn a_head_that_is_read_all_the_same_is_no_longer_screened_for_so_many() {
+        let mut screen = HeadScreen { is_wanted: true, ..HeadScreen::default() };
+        let asks = |screen: &mut HeadScreen, n_best| {
+            let before = screen.n_asked;
+            screen.ask(1, n_best);
+            screen.n_asked > before
+        };
+        (0..5).for_each(|_| screen.learn(40, 1.0));
+        (0..20).for_each(|_| screen.learn(1, 0.1));
+        assert!(asks(&mut screen, 40) && asks(&mut screen, 1), "a few prompts may read much");
+        (0..5).for_each(|_| screen.learn(40, 1.0));
+        assert!(!asks(&mut screen, 40) && !asks(&mut screen, 32) && asks(&mut screen, 1) && asks(&mut screen, 16));
+        assert!(!asks(&mut screen, 65) && screen.ask(5, 1).is_none());
+    }
+
+    #[test]
+    fn a_screen_is_due_after_some_rows() {
+        let mut screen = HeadScreen { is_wanted: true, ..HeadScreen::default() };
+        (1..ASKED_BEFORE).for_each(|_| assert!(screen.ask(1, 1).is_none()));
+        assert!(!screen.is_due());
+        screen.ask(1, 1);
+        assert!(screen.is_due());
+        assert!(!HeadScreen { n_asked: 1000, ..HeadScreen::default() }.is_due());
+    }
+}

@@ -1,0 +1,131 @@
+//! What a screen leaves against the whole product.
+
+use super::*;
+
+/// Returns a Q8_0 matrix whose rows differ in length, as those of a head do: most products are far below the largest.
+fn head(rng: &mut Rng, n_rows: usize, k: usize) -> Vec<u8> {
+    let mut bytes = blocks(rng, GgmlType::Q8_0, n_rows, k, Fill::Random).to_vec();
+    for row in bytes.chunks_exact_mut(GgmlType::Q8_0.row_bytes(k).expect("whole blocks")) {
+        let size = 0.001 * 2f32.powf(4.0 * rng.f32());
+        for block in row.chunks_exact_mut(GgmlType::Q8_0.block_bytes()) {
+            block[..2].copy_from_slice(&f16::from_f32(size).to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// Compares every result with the whole product's, and returns which share of the matrix was read.
+fn check(table: &'static Table, bytes: &[u8], (n_rows, k): (usize, usize), x: &[f32], n_best: usize) -> Option<f32> {
+    let (n, n_threads) = (x.len() / k, 1 + n_rows % 3);
+    let team = Team::new(n_threads);
+    let w = Matrix::new(table, &team, GgmlType::Q8_0, n_rows, k, Bytes::copy_from_slice(bytes));
+    let x = acts(table, &team, x, n, k, w.act_format());
+    let mut whole = vec![0.0; n * n_rows];
+    matmul(&team, &w, &x, &mut whole);
+    let screen = Screen::new(table, &team, &w)?;
+    let (mut out, mut tops) = (vec![f32::NAN; n * n_rows], Tops::default());
+    let share = screen.multiply(&team, &w, &x, n_best, &mut tops, &mut out);
+    for (out, whole) in out.chunks_exact(n_rows).zip(whole.chunks_exact(n_rows)) {
+        let mut sorted = whole.to_vec();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        let least = sorted[n_best - 1];
+        for (r, (out, whole)) in out.iter().zip(whole).enumerate() {
+            let is_same = out.to_bits() == whole.to_bits();
+            let is_out = *out == f32::NEG_INFINITY && *whole < least;
+            assert!(is_same || is_out, "{} {n_rows}x{k}, row {r}: {out}, in full {whole}", table.name);
+        }
+    }
+    Some(share)
+}
+
+#[test]
+fn the_largest_products_are_those_of_the_whole_matrix() {
+    for table in rows() {
+        for (seed, n_rows, k, n) in [(1, 400, 96, 1), (2, 47, 576, 3), (3, 1000, 64, 2), (4, 16, 32, 1)] {
+            let mut rng = Rng(seed);
+            let bytes = head(&mut rng, n_rows, k);
+            let x = rng.floats(n * k);
+            for n_best in [1, 2, 7, n_rows] {
+                check(table, &bytes, (n_rows, k), &x, n_best);
+            }
+        }
+    }
+}
+
+#[test]
+fn most_of_a_head_is_not_read() {
+    for table in rows() {
+        let (n_rows, k, mut rng) = (2000, 128, Rng(5));
+        let x = rng.floats(2 * k);
+        let bytes = head(&mut rng, n_rows, k);
+        let (one, eight) = (check(table, &bytes, (n_rows, k), &x, 1), check(table, &bytes, (n_rows, k), &x, 8));
+        let (one, eight) = (one.expect("its scales are numbers"), eight.expect("its scales are numbers"));
+        assert!(one > 0.0 && one < 0.2 && one < eight && eight < 0.6, "{}: {one}, {eight}", table.name);
+    }
+}
+
+#[test]
+fn weights_of_any_kind_are_screened_or_refused() {
+    for table in rows() {
+        for fill in FILLS {
+            let (n_rows, k, mut rng) = (100, 96, Rng(6));
+            let bytes = blocks(&mut rng, GgmlType::Q8_0, n_rows, k, fill);
+            let share = check(table, &bytes, (n_rows, k), &rng.floats(k), 2);
+            // Eight times the scale is infinite.
+            assert_eq!(share.is_none(), fill == Fill::HugeScales, "{} {fill:?}", table.name);
+        }
+    }
+}
+
+#[test]
+fn rows_that_differ_in_low_bits_only_are_told_apart() {
+    for table in rows() {
+        let (n_rows, k, mut rng) = (320, 64, Rng(7));
+        let x = rng.floats(k);
+        let mut bytes = blocks(&mut rng, GgmlType::Q8_0, 1, k, Fill::Random).repeat(n_rows);
+        let row_bytes = GgmlType::Q8_0.row_bytes(k).expect("whole blocks");
+        for (r, row) in bytes.chunks_exact_mut(row_bytes).enumerate() {
+            row.iter_mut()
+                .enumerate()
+                .filter(|(i, _)| i % 34 > 1)
+                .for_each(|(i, q)| *q = (*q & !7) | ((i * r) % 8) as u8);
+        }
+        for n_best in [1, 5] {
+            check(table, &bytes, (n_rows, k), &x, n_best);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_is_multiplied_in_full() {
+    for table in rows() {
+        let (n_rows, k, mut rng) = (64, 64, Rng(8));
+        let bytes = head(&mut rng, n_rows, k);
+        for value in [f32::NAN, f32::INFINITY, 1e30] {
+            let mut x = rng.floats(k);
+            x[5] = value;
+            assert_eq!(check(table, &bytes, (n_rows, k), &x, 1), Some(1.0), "{} {value}", table.name);
+        }
+    }
+}
+
+#[test]
+fn other_types_have_no_screen() {
+    let (table, team, mut rng) = (pick(Isa::best()), Team::new(1), Rng(9));
+    for ty in [GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::F16] {
+        let bytes = blocks(&mut rng, ty, 32, 256, Fill::Random);
+        assert!(Screen::new(table, &team, &Matrix::new(table, &team, ty, 32, 256, bytes)).is_none(), "{ty}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_head_gives_its_largest_products(seed in any::<u64>(), n_rows in 1usize..300, blocks in 1usize..6, n_best in 1usize..12) {
+        let (k, mut rng) = (32 * blocks, Rng(seed));
+        let bytes = head(&mut rng, n_rows, k);
+        let x = rng.floats(k);
+        for table in rows() {
+            check(table, &bytes, (n_rows, k), &x, n_best.min(n_rows));
+        }
+    }
+}
