@@ -147,6 +147,12 @@ pub struct LoadArgs {
     /// q2 use that many bits for all but the last 256.
     #[arg(long, value_name = "POLICY", default_value = "f16", help_heading = "Model")]
     pub kv: KvPolicy,
+    /// Keep no coarse copy of an output head in Q8_0: two thirds of the head's memory less, slower tokens
+    ///
+    /// Where a sampler looks at the likeliest tokens only (--temp 0, --top-k), the copy tells which rows of the head are read.
+    /// The tokens are the same.
+    #[arg(long, help_heading = "Model")]
+    pub no_screen: bool,
 }
 
 impl LoadArgs {
@@ -157,6 +163,7 @@ impl LoadArgs {
             n_threads: settings.threads(self.threads),
             n_ctx,
             kv: self.kv,
+            screen_head: !self.no_screen,
             prefix_cache: false,
             ..LoadOptions::default()
         }

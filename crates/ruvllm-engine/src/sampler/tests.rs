@@ -315,3 +315,20 @@ fn what_is_looked_at_in_blocks_is_found_as_one_by_one() {
         }
     }
 }
+
+#[test]
+fn how_many_logits_a_choice_depends_on() {
+    let n_best = |params: SamplingParams| sampler(params, 100).n_best();
+    let default = SamplingParams::default;
+    assert_eq!(n_best(SamplingParams::greedy()), Some(1));
+    assert_eq!(n_best(SamplingParams { top_k: 3, ..SamplingParams::greedy() }), Some(1));
+    assert_eq!(n_best(default()), Some(40));
+    assert_eq!(n_best(SamplingParams { top_k: 0, ..default() }), None);
+    assert_eq!(n_best(SamplingParams { repeat_penalty: 1.1, ..default() }), None);
+    assert_eq!(n_best(SamplingParams { repeat_penalty: 1.1, ..SamplingParams::greedy() }), None);
+    assert_eq!(n_best(SamplingParams { logit_bias: vec![(3, 1.0)], ..SamplingParams::greedy() }), None);
+    assert_eq!(n_best(SamplingParams { mirostat: Mirostat::V2, ..default() }), None);
+    assert_eq!(n_best(SamplingParams { top_n_sigma: 1.0, ..default() }), None, "it comes before top-k");
+    let (temperature, dynatemp_range) = (0.0, 0.5);
+    assert_eq!(n_best(SamplingParams { temperature, dynatemp_range, top_k: 7, ..default() }), Some(7));
+}
