@@ -228,18 +228,14 @@ impl Allocator {
     /// Commits pages until `n_units` units for rows are ready to be taken, as far as there is room, and tells `touch` which.
     pub(crate) fn make_ready(&self, n_units: usize, touch: &mut dyn FnMut(KvFormat, usize)) {
         let mut state = self.lock();
-        let State { spaces, exact, n_pages, n_pages_max, .. } = &mut *state;
-        let space = &mut spaces[*exact as usize];
-        while space.ready.len() < n_units {
-            let n_left = (*n_pages_max - *n_pages).saturating_sub(space.n_left_over);
-            let Some(unit) = space.free.iter().find(|&unit| !space.ready.contains(unit)) else { return };
-            let new = space.pages_of(unit).filter(|&page| !space.committed.contains(page)).collect::<Vec<_>>();
-            if new.len() > n_left {
+        let format = state.exact;
+        loop {
+            let Space { free, ready, .. } = &state.spaces[format as usize];
+            let next = free.iter().find(|&unit| !ready.contains(unit)).filter(|_| ready.len() < n_units);
+            let is_committed = next.is_some_and(|unit| state.commit(format, unit, &mut |page| touch(format, page)));
+            if !is_committed {
                 return;
             }
-            space.commit(unit);
-            *n_pages += new.len();
-            new.into_iter().for_each(|page| touch(space.format, page));
         }
     }
 
@@ -298,24 +294,29 @@ impl State {
 
     /// Takes the first unit whose pages are there, else the first one if its pages may be committed.
     fn take_unit(&mut self, format: KvFormat) -> Option<usize> {
-        let n_left = self.n_pages_max - self.n_pages;
         let space = &mut self.spaces[format as usize];
-        let n_left = n_left.saturating_sub(space.n_left_over);
         let unit = match space.ready.least() {
             Some(unit) => unit,
-            None => {
-                let unit = space.free.least()?;
-                let n_new = space.pages_of(unit).filter(|&page| !space.committed.contains(page)).count();
-                if n_new > n_left {
-                    return None;
-                }
-                space.commit(unit);
-                self.n_pages += n_new;
-                unit
-            }
+            None => space.free.least().filter(|&unit| self.commit(format, unit, &mut |_| {}))?,
         };
-        space.occupy(unit);
+        self.spaces[format as usize].occupy(unit);
         Some(unit)
+    }
+
+    /// Commits the pages of a free unit that are not, if there is room for them, and tells `touch` which; returns whether
+    /// there was.
+    fn commit(&mut self, format: KvFormat, unit: usize, touch: &mut dyn FnMut(usize)) -> bool {
+        let space = &mut self.spaces[format as usize];
+        let n_left = (self.n_pages_max - self.n_pages).saturating_sub(space.n_left_over);
+        let new = space.pages_of(unit).filter(|&page| !space.committed.contains(page));
+        let n_new = new.clone().count();
+        if n_new > n_left {
+            return false;
+        }
+        new.for_each(touch);
+        space.commit(unit);
+        self.n_pages += n_new;
+        true
     }
 
     fn release(&mut self, blocks: &[KvBlock]) {

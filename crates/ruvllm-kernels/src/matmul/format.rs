@@ -1,6 +1,7 @@
 //! The eight formats of the integer path: what the kernels must know of each, and its panel layout.
 
 use crate::block::GgmlType;
+use std::ops::Range;
 
 /// Rows of a panel.
 pub(super) const PANEL_ROWS: usize = 16;
@@ -85,6 +86,11 @@ pub(super) trait Format: 'static {
 /// Returns the bytes of a panel with `n_blocks` blocks of 32: a multiple of 64.
 pub(super) const fn panel_bytes<F: Format>(n_blocks: usize) -> usize {
     n_blocks.div_ceil(F::GROUP) * F::GROUP_BYTES
+}
+
+/// Returns the rows of a panel in a matrix of `n_rows`; the last has those that are left.
+pub(super) fn panel_rows(panel: usize, n_rows: usize) -> Range<usize> {
+    panel * PANEL_ROWS..n_rows.min((panel + 1) * PANEL_ROWS)
 }
 
 /// Q4_0: `d * (u - 8)`.

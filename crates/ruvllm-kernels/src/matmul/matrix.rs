@@ -1,9 +1,9 @@
 //! A weight matrix, in the layout that its kernels read.
 
 use super::acts::{ActFormat, Acts};
-use super::format::{BLOCK, Format, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
+use super::format::{Format, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 use super::stream::Stream;
-use super::{INT_TYPES, Table, float, int, pack};
+use super::{Table, float, int, pack};
 use crate::arena::LargePages;
 use crate::block::GgmlType;
 use crate::dequant;
@@ -188,14 +188,7 @@ struct Shape<'a, 'b> {
 
 impl Shape<'_, '_> {
     fn pack<F: Format>(&mut self, bytes: &[u8]) -> Weights {
-        let index = INT_TYPES.iter().position(|ty| *ty == F::TY).expect("every format is listed");
-        let n_blocks = self.n_cols / BLOCK;
-        Weights::Panels(int::Panels {
-            bytes: pack::pack::<F>(self.packing, self.n_rows, self.n_cols, bytes),
-            panel_bytes: panel_bytes::<F>(n_blocks),
-            n_blocks,
-            n_rows: self.n_rows,
-            kernel: self.packing.table.int[index],
-        })
+        let packed = pack::pack::<F>(self.packing, self.n_rows, self.n_cols, bytes);
+        Weights::Panels(int::Panels::new::<F>(self.packing.table, self.n_rows, self.n_cols, packed))
     }
 }

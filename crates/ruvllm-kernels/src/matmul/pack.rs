@@ -1,6 +1,6 @@
 //! Repacking: rows of file blocks into panels of 16 rows.
 
-use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes, panel_rows};
 use super::matrix::Packing;
 use crate::arena::AlignedVec;
 use crate::team::Shared;
@@ -28,7 +28,7 @@ pub(super) fn pack<F: Format>(packing: &mut Packing<'_>, n_rows: usize, n_cols: 
         let part = first * PANEL_ROWS..n_rows.min((first + n) * PANEL_ROWS);
         team.for_each(n, grain, &|range, _| {
             for panel in first + range.start..first + range.end {
-                let rows = panel * PANEL_ROWS..n_rows.min((panel + 1) * PANEL_ROWS);
+                let rows = panel_rows(panel, n_rows);
                 let from = &bytes[rows.start * row_bytes..rows.end * row_bytes];
                 // SAFETY: `for_each` hands out every panel once, and panels do not overlap.
                 let to = unsafe { shared.slice(panel * panel_bytes..(panel + 1) * panel_bytes) };

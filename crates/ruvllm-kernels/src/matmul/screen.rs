@@ -15,10 +15,10 @@
 //! them, with all that equal them.
 
 use super::acts::{ActBlock, Acts};
-use super::format::{Format, PANEL_ROWS, Q50, Q80, panel_bytes};
+use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
 use super::int::Panels;
 use super::stream::Stream;
-use super::{INT_TYPES, Matrix, Out, Table, matmul};
+use super::{Matrix, Out, Table, matmul};
 use crate::arena::LargePages;
 use crate::block::GgmlType;
 use crate::team::{Shared, Team};
@@ -38,9 +38,12 @@ pub struct Screen {
     slack: Vec<f32>,
 }
 
-/// Of each panel in the pass at hand: the largest coarse product, and the largest reach. Kept for its allocation.
+/// What [`Screen::multiply`] knows of the pass at hand, kept for its allocation.
 #[derive(Debug, Default)]
 pub struct Tops {
+    /// The length of each row of activations.
+    lengths: Vec<f32>,
+    /// Of each panel: the largest coarse product, and the largest reach.
     panels: Vec<(f32, f32)>,
     /// The panels of the largest coarse products.
     likeliest: Vec<u32>,
@@ -73,8 +76,7 @@ impl Screen {
         if !slack.iter().all(|slack| slack.is_finite()) {
             return None;
         }
-        let index = INT_TYPES.iter().position(|ty| *ty == Q50::TY).expect("every format is listed");
-        let panels = Panels { bytes, panel_bytes: coarse_bytes, n_blocks, n_rows, kernel: table.int[index] };
+        let panels = Panels::new::<Q50>(table, n_rows, w.n_cols(), bytes);
         let coarse = Matrix::of_panels(Q50::TY, w.n_cols(), panels);
         Some(Screen { coarse, slack })
     }
@@ -93,16 +95,17 @@ impl Screen {
     pub fn multiply(&self, team: &Team, w: &Matrix, x: &Acts, k: usize, tops: &mut Tops, out: &mut [f32]) -> f32 {
         assert_eq!((w.n_rows(), w.n_cols()), (self.slack.len(), self.coarse.n_cols()), "screen: another matrix's");
         assert!(w.ty() == GgmlType::Q8_0 && k > 0, "screen: the {k} largest of {w:?}");
-        let lengths = x.blocks().chunks_exact(x.k() / super::BLOCK).map(length);
-        if k * PANEL_ROWS > w.n_rows() || !lengths.clone().all(|length| length <= LENGTH_MAX) {
+        w.check(x, x.n(), out);
+        tops.lengths.clear();
+        tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(length));
+        if k * PANEL_ROWS > w.n_rows() || !tops.lengths.iter().all(|&length| length <= LENGTH_MAX) {
             matmul(team, w, x, out);
             return 1.0;
         }
-        w.check(x, x.n(), out);
         matmul(team, &self.coarse, x, out);
         let mut n_read = 0;
-        for ((row, length), out) in lengths.enumerate().zip(out.chunks_exact_mut(w.n_rows())) {
-            self.look(team, length, out, &mut tops.panels);
+        for (row, out) in out.chunks_exact_mut(w.n_rows()).enumerate() {
+            self.look(team, tops.lengths[row], out, &mut tops.panels);
             let exact = Exact { w, x, row: row as u32, out: Out(out.as_mut_ptr()) };
             let least = exact.least(team, k, tops);
             n_read += exact.refine(team, least, &tops.panels);
@@ -118,7 +121,7 @@ impl Screen {
             // SAFETY: `for_each` hands out every panel once.
             let tops = unsafe { panels.slice(range.clone()) };
             for (panel, top) in range.zip(tops) {
-                let rows = rows_of(panel, coarse.len());
+                let rows = panel_rows(panel, coarse.len());
                 *top = reach(&coarse[rows.clone()], &self.slack[rows], length);
             }
         });
@@ -140,7 +143,7 @@ impl Exact<'_> {
     /// # Safety
     /// No other thread touches the results of its rows.
     unsafe fn panel(&self, panel: usize) {
-        let rows = rows_of(panel, self.w.n_rows());
+        let rows = panel_rows(panel, self.w.n_rows());
         // SAFETY: `check` passed with the slice of `out`, and the rest is the caller's promise.
         unsafe { self.w.multiply(rows, self.x, &[self.row], self.out.0, Stream::straight()) };
     }
@@ -150,14 +153,14 @@ impl Exact<'_> {
     /// # Safety
     /// No thread writes them meanwhile.
     unsafe fn results(&self, panel: usize) -> &[f32] {
-        let rows = rows_of(panel, self.w.n_rows());
+        let rows = panel_rows(panel, self.w.n_rows());
         // SAFETY: the rows are among the results; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.out.0.add(rows.start), rows.len()) }
     }
 
     /// Returns the `k`-th largest product of the `k` likeliest panels: no more than the `k`-th largest of all.
     fn least(&self, team: &Team, k: usize, tops: &mut Tops) -> f32 {
-        let Tops { panels, likeliest, exact } = tops;
+        let Tops { panels, likeliest, exact, .. } = tops;
         likeliest.clear();
         likeliest.extend(0..panels.len() as u32);
         let by_top = |a: &u32, b: &u32| panels[*b as usize].0.total_cmp(&panels[*a as usize].0);
@@ -178,7 +181,7 @@ impl Exact<'_> {
     fn refine(&self, team: &Team, least: f32, panels: &[(f32, f32)]) -> usize {
         team.for_each(panels.len(), GRAIN, &|range, _| {
             for panel in range {
-                let rows = rows_of(panel, self.w.n_rows());
+                let rows = panel_rows(panel, self.w.n_rows());
                 // SAFETY: each panel's results are written by the worker that claimed it.
                 unsafe {
                     match panels[panel].1 >= least {
@@ -191,11 +194,6 @@ impl Exact<'_> {
         });
         panels.iter().filter(|(_, reach)| *reach >= least).count()
     }
-}
-
-/// Returns the rows of a panel, of which the last may have fewer.
-fn rows_of(panel: usize, n_rows: usize) -> std::ops::Range<usize> {
-    panel * PANEL_ROWS..n_rows.min((panel + 1) * PANEL_ROWS)
 }
 
 impl fmt::Debug for Screen {
@@ -216,7 +214,7 @@ fn reach(coarse: &[f32], slack: &[f32], length: f32) -> (f32, f32) {
 /// Returns at least the length of a row of activations; NaN if one of them is not finite.
 fn length(blocks: &[ActBlock]) -> f32 {
     let squares = blocks.iter().map(|block| {
-        let squares: i64 = (0..super::BLOCK).map(|i| i64::from(block.q(i)).pow(2)).sum();
+        let squares: i64 = (0..BLOCK).map(|i| i64::from(block.q(i)).pow(2)).sum();
         squares as f64 * f64::from(block.scale).powi(2)
     });
     up(squares.sum::<f64>().sqrt())

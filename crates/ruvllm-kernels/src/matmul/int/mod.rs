@@ -31,8 +31,9 @@ pub(super) mod neon;
 pub(super) mod scalar;
 
 use super::acts::ActBlock;
-use super::format::PANEL_ROWS;
+use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::stream::Stream;
+use super::{INT_TYPES, Table};
 use crate::arena::AlignedVec;
 use std::ops::Range;
 
@@ -91,6 +92,15 @@ pub(super) struct Panels {
     pub(super) n_blocks: usize,
     pub(super) n_rows: usize,
     pub(super) kernel: Kernel,
+}
+
+impl Panels {
+    /// Takes `bytes` for the panels of a matrix of `n_rows` by `n_cols`.
+    pub(super) fn new<F: Format>(table: &Table, n_rows: usize, n_cols: usize, bytes: AlignedVec<u8>) -> Panels {
+        let index = INT_TYPES.iter().position(|ty| *ty == F::TY).expect("every format is listed");
+        let n_blocks = n_cols / BLOCK;
+        Panels { bytes, panel_bytes: panel_bytes::<F>(n_blocks), n_blocks, n_rows, kernel: table.int[index] }
+    }
 }
 
 /// Activation rows taken at once: with [`BLOCKS_CHUNK`] they stay in a second-level cache.
