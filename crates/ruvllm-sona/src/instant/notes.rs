@@ -25,6 +25,8 @@ const WORTH_MAX: f32 = 8.0;
 /// What an entry gained or lost is forgotten if it is less, in nats: most of what is found has next to no share, and at the end of a
 /// request each credit is a place in memory that nothing else has read.
 const CREDIT_MIN: f32 = 1e-3;
+/// Entries that share what a token gained or lost, at most: the nearest, which have most of the share.
+const CREDITED_MAX: usize = 8;
 /// What an entry is worth whose prediction nobody knows.
 const WORTH_UNKNOWN: f32 = 2.0;
 /// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
@@ -260,7 +262,7 @@ impl Notes {
         if gain == 0.0 || all <= 0.0 {
             return;
         }
-        let hits = recall.hits.iter().filter(|&&(.., entry)| whose(entry));
+        let hits = recall.hits.iter().filter(|&&(.., entry)| whose(entry)).take(CREDITED_MAX);
         let credits = hits.map(|&(index, share, entry)| (index, entry, gain * share / all));
         self.credits.extend(credits.filter(|(.., gain)| gain.abs() >= CREDIT_MIN));
     }
