@@ -177,8 +177,12 @@ impl Answer {
     }
 
     /// Returns how many of `n_max` tokens may be guessed: the last that fits is chosen, not guessed, and so is the last
-    /// before its lesson changes the model.
+    /// before its lesson changes the model. The first of the answer does not wait for guesses: the end of a turn is where
+    /// a conversation repeats itself and its answers do not.
     fn n_guessable(&self, n_max: usize) -> usize {
+        if self.n_tokens() == 0 {
+            return 0;
+        }
         let n_steady = self.lesson.as_ref().map_or(usize::MAX, |lesson| lesson.n_steady());
         let n_left = (self.n_prompt + self.max_tokens).saturating_sub(self.context().len());
         n_max.min(n_left.min(n_steady).saturating_sub(1))
@@ -195,10 +199,9 @@ impl Answer {
     }
 
     /// Lets a draft model begin to guess up to `n_max` tokens, and returns whether there are some to come: none if there are
-    /// guesses, and none before the first token, which does not wait for it.
+    /// guesses.
     pub(crate) fn begin_draft(&mut self, draft: &mut dyn LlmBackend, n_max: usize) -> bool {
-        let is_wanted = self.n_guessed == 0 && self.n_tokens() > 0;
-        let n_max = if is_wanted { self.n_guessable(n_max) } else { 0 };
+        let n_max = if self.n_guessed == 0 { self.n_guessable(n_max) } else { 0 };
         let Some(speculator) = &mut self.speculator else { return false };
         let context = (&self.context[..], self.request.tenant);
         let begins = speculator.begin_draft(draft, context, &self.sampler, n_max);
