@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::{self, Segment};
-use ruvllm_kernels::team::Shared;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::MicroLora;
 
-use super::blocks::{Adapted, Angles, Buffers, KvAccess, Operand, Rows, Tail};
+use super::blocks::{Adapted, Angles, Branches, Buffers, Join, KvAccess, Operand, Reader, Residual, Rows, Tail};
 use super::screen::{HeadScreen, n_best};
 use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
 use crate::kernels::Compute;
@@ -73,11 +72,7 @@ pub(crate) struct ForwardState {
     n_rows_max: usize,
     /// From which row on tokens belong to the second text of a pair (BERT); beyond the batch for one text.
     pub second_from: usize,
-    /// Residual stream, normed input and branch output: `[n_rows_max, n_embd]` each.
-    x: Vec<f32>,
-    normed: Vec<f32>,
-    branch: Vec<f32>,
-    second: Vec<f32>,
+    residual: Residual,
     angles: Vec<Angles>,
     buffers: Buffers,
     /// Rows whose final states are wanted, then the logits of those that want them: `[n_logit_rows, n_vocab]`.
@@ -125,7 +120,6 @@ impl ForwardState {
             v_dim: model.hparams.v_dim,
             n_ctx,
         };
-        let rows = || vec![0.0; n_rows * model.hparams.n_embd];
         let angles = model.ropes.iter().map(|rope| {
             let n_half = rope.n_rot() / 2;
             Angles { style: rope.style(), n_half, cos: vec![0.0; n_rows * n_half], sin: vec![0.0; n_rows * n_half] }
@@ -133,10 +127,7 @@ impl ForwardState {
         ForwardState {
             n_rows_max: n_rows,
             second_from: usize::MAX,
-            x: rows(),
-            normed: rows(),
-            branch: rows(),
-            second: rows(),
+            residual: Residual::new(n_rows, model.hparams.n_embd),
             angles: angles.collect(),
             buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
             state_rows: Vec::with_capacity(n_rows),
@@ -154,7 +145,7 @@ impl ForwardState {
     /// Returns the hidden states of the last pass behind the final norm, as the head sees them: `[n, n_embd]`.
     pub(crate) fn normed_hidden(&mut self, model: &Model, compute: &Compute, n: usize) -> &[f32] {
         let len = n * model.hparams.n_embd;
-        normed(compute, model.output.norm.as_ref(), &self.x[..len], &mut self.normed[..len])
+        normed(compute, model.output.norm.as_ref(), &mut self.residual, len)
     }
 
     /// Runs the batch and leaves what its rows want in `logits` and `hidden` behind the rows that are `known`, in batch
@@ -177,13 +168,15 @@ impl ForwardState {
         let mut rows = self.wanted_rows(batch);
         let tail = batch.tails.map(|segments| Tail { rows: &rows, segments });
         let tail = tail.filter(|_| model.layers.last().is_some_and(drops_rows));
+        let mut stream = (Join::Nothing, n);
         for (i, layer) in model.layers.iter().enumerate() {
             let tail = tail.filter(|_| i + 1 == model.layers.len());
             let mut pass = Pass { model, compute, batch, kv: &mut kv, tail };
-            self.layer(layer, &mut pass, n * n_embd);
+            stream = self.layer(layer, &mut pass, stream);
         }
+        self.residual.settle(compute, stream.0, stream.1);
         if tail.is_none() {
-            Tail { rows: &rows, segments: &[] }.gather(&mut self.x[..n * n_embd], n_embd);
+            Tail { rows: &rows, segments: &[] }.gather(&mut self.residual.x[..n * n_embd], n_embd);
         }
         let counts = self.head(model, compute, batch, &mut rows, known);
         self.state_rows = rows;
@@ -207,13 +200,13 @@ impl ForwardState {
         for segment in batch.rows {
             for i in 0..segment.n {
                 let row = segment.first + i;
-                let x = &mut self.x[row * n_embd..(row + 1) * n_embd];
+                let x = &mut self.residual.x[row * n_embd..(row + 1) * n_embd];
                 input.tokens.row(&compute.kernels, batch.tokens[row] as usize, x);
                 if input.scale != 1.0 {
                     x.iter_mut().for_each(|x| *x *= input.scale);
                 }
                 if let Some(positions) = &input.positions {
-                    let added = &mut self.branch[..n_embd];
+                    let added = &mut self.residual.branch[..n_embd];
                     positions.row(&compute.kernels, segment.pos + i, added);
                     x.iter_mut().zip(added).for_each(|(x, p)| *x += *p);
                 }
@@ -224,8 +217,8 @@ impl ForwardState {
         }
         if let Some(norm) = &input.norm {
             let len = batch.tokens.len() * n_embd;
-            self.branch[..len].copy_from_slice(&self.x[..len]);
-            norm.apply(compute, &self.branch[..len], &mut self.x[..len]);
+            self.residual.branch[..len].copy_from_slice(&self.residual.x[..len]);
+            norm.apply(compute, &self.residual.branch[..len], &mut self.residual.x[..len]);
         }
     }
 
@@ -242,67 +235,76 @@ impl ForwardState {
         }
     }
 
-    fn layer(&mut self, layer: &Layer, pass: &mut Pass<'_, '_>, len: usize) {
-        let compute = pass.compute;
-        let scale = pass.model.residual_scale;
+    /// Runs a layer on `n` rows that have `join` to come, and returns what is to join to how many then.
+    fn layer<'m>(
+        &mut self,
+        layer: &'m Layer,
+        pass: &mut Pass<'_, '_>,
+        (join, n): (Join<'m>, usize),
+    ) -> (Join<'m>, usize) {
+        let (mixer_post_norm, ffn_post_norm) = (layer.mixer_post_norm.as_ref(), layer.ffn_post_norm.as_ref());
+        self.mix(layer, pass, (join, n));
         match layer.wiring {
             Wiring::Sequential => {
-                let source = normed(compute, layer.mixer_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
-                let n_embd = pass.model.hparams.n_embd;
-                let kept = pass.tail.map_or(len, |tail| tail.rows.len() * n_embd);
-                mix(layer, pass, source, &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..kept]);
-                if let Some(tail) = pass.tail {
-                    tail.gather(&mut self.x[..len], n_embd);
-                }
-                let len = kept;
-                if len == 0 {
-                    return;
-                }
-                join(
-                    compute,
-                    layer.mixer_post_norm.as_ref(),
-                    scale,
-                    &self.branch[..len],
-                    &mut self.second[..len],
-                    &mut self.x[..len],
-                );
-                let source = normed(compute, layer.ffn_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
-                feed(layer, pass, source, &mut self.buffers, &mut self.branch[..len]);
-                join(
-                    compute,
-                    layer.ffn_post_norm.as_ref(),
-                    scale,
-                    &self.branch[..len],
-                    &mut self.second[..len],
-                    &mut self.x[..len],
-                );
+                let scale = pass.model.residual_scale;
+                let n = match pass.tail {
+                    Some(tail) => {
+                        tail.gather(&mut self.residual.x, pass.model.hparams.n_embd);
+                        tail.rows.len()
+                    }
+                    None => n,
+                };
+                self.feed(layer, pass, (Join::Branch { norm: mixer_post_norm, scale }, n));
+                (Join::Branch { norm: ffn_post_norm, scale }, n)
             }
             Wiring::Parallel => {
-                let source = normed(compute, layer.mixer_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
-                mix(layer, pass, source, &self.angles, &mut self.buffers, &mut self.states, &mut self.branch[..len]);
-                if layer.ffn_norm.is_some() {
-                    normed(compute, layer.ffn_norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
-                }
-                feed(layer, pass, &self.normed[..len], &mut self.buffers, &mut self.second[..len]);
-                add(compute, &mut self.x[..len], &self.branch[..len]);
-                add(compute, &mut self.x[..len], &self.second[..len]);
+                self.feed(layer, pass, (Join::Nothing, n));
+                (Join::Both, n)
             }
             Wiring::PostNorm => {
-                mix(
-                    layer,
-                    pass,
-                    &self.x[..len],
-                    &self.angles,
-                    &mut self.buffers,
-                    &mut self.states,
-                    &mut self.branch[..len],
-                );
-                add(compute, &mut self.branch[..len], &self.x[..len]);
-                normed(compute, layer.mixer_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
-                feed(layer, pass, &self.x[..len], &mut self.buffers, &mut self.branch[..len]);
-                add(compute, &mut self.branch[..len], &self.x[..len]);
-                normed(compute, layer.ffn_post_norm.as_ref(), &self.branch[..len], &mut self.x[..len]);
+                self.feed(layer, pass, (Join::Replace(mixer_post_norm), n));
+                (Join::Replace(ffn_post_norm), n)
             }
+        }
+    }
+
+    /// Runs a layer's mixer and leaves the branch; of the pass's tail, for its rows only.
+    fn mix(&mut self, layer: &Layer, pass: &mut Pass<'_, '_>, stream: (Join<'_>, usize)) {
+        let compute = pass.compute;
+        let reader = Reader { norm: layer.mixer_norm.as_ref(), format: layer.mixer.format() };
+        let (acts, adapted) = (&mut self.buffers.acts, Adapted::new(pass.batch.adapted));
+        let Branches { operand, branch, .. } = self.residual.read(compute, stream, reader, acts, adapted);
+        let kept = pass.tail.map_or(stream.1, |tail| tail.rows.len());
+        let out = &mut branch[..kept * pass.model.hparams.n_embd];
+        match &layer.mixer {
+            Mixer::Attention(attention) => {
+                let operand = (operand, pass.tail);
+                attention.forward(compute, operand, &self.angles, pass.kv, &mut self.buffers.attention, out);
+            }
+            Mixer::ShortConv(conv) => {
+                let states = (pass.batch.rows, &mut self.states[..]);
+                conv.forward(compute, operand, states, &mut self.buffers.conv, out);
+            }
+        }
+    }
+
+    /// Runs a layer's feed-forward block and leaves the branch, the second one where the mixer's is to join as well.
+    fn feed(&mut self, layer: &Layer, pass: &Pass<'_, '_>, stream: (Join<'_>, usize)) {
+        if stream.1 == 0 {
+            return;
+        }
+        let compute = pass.compute;
+        let parallel = layer.wiring == Wiring::Parallel;
+        // Without a norm of its own a block beside the mixer reads what that reads.
+        let norm = layer.ffn_norm.as_ref().or(layer.mixer_norm.as_ref().filter(|_| parallel));
+        let adapted = Adapted::new(pass.batch.adapted);
+        let adapted = pass.tail.map_or(adapted, |tail| adapted.of_rows(tail.rows));
+        let (reader, acts) = (Reader { norm, format: layer.ffn.format() }, &mut self.buffers.acts);
+        let Branches { operand, branch, second } = self.residual.read(compute, stream, reader, acts, adapted);
+        let out = if parallel { second } else { branch };
+        match &layer.ffn {
+            Ffn::Mlp(mlp) => mlp.forward(compute, operand, &mut self.buffers.mlp, out),
+            Ffn::Moe(moe) => moe.forward(compute, operand, (&mut self.buffers.moe, &mut self.buffers.mlp), out),
         }
     }
 
@@ -321,10 +323,10 @@ impl ForwardState {
             return RowCounts::default();
         }
         let len = n * n_embd;
-        normed(compute, model.output.norm.as_ref(), &self.x[..len], &mut self.normed[..len]);
-        rows_at(&mut self.hidden, known.n_states, n, n_embd).copy_from_slice(&self.normed[..len]);
-        let n_logits = keep_logit_rows(batch, rows, &mut self.normed[..len], n_embd);
-        let hidden = change(&mut self.normed[..n_logits * n_embd], n_embd, batch);
+        let states = normed(compute, model.output.norm.as_ref(), &mut self.residual, len);
+        rows_at(&mut self.hidden, known.n_states, n, n_embd).copy_from_slice(states);
+        let n_logits = keep_logit_rows(batch, rows, states, n_embd);
+        let hidden = change(&mut states[..n_logits * n_embd], n_embd, batch);
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
@@ -417,78 +419,12 @@ fn drops_rows(layer: &Layer) -> bool {
     matches!(parts, (Wiring::Sequential, Mixer::Attention(_), Ffn::Mlp(_)))
 }
 
-/// Returns the normed rows, or the rows themselves where there is no norm (then `out` is a copy, so that callers may
-/// rely on it).
-fn normed<'a>(compute: &Compute, norm: Option<&Norm>, x: &[f32], out: &'a mut [f32]) -> &'a [f32] {
+/// Returns the first `len` values of the stream normed, or a copy of them where there is no norm.
+fn normed<'a>(compute: &Compute, norm: Option<&Norm>, residual: &'a mut Residual, len: usize) -> &'a mut [f32] {
+    let (x, out) = (&residual.x[..len], &mut residual.normed[..len]);
     match norm {
         Some(norm) => norm.apply(compute, x, out),
         None => out.copy_from_slice(x),
     }
     out
-}
-
-/// Adds a branch to the residual stream, through its post-norm and scale where there are any.
-fn join(compute: &Compute, norm: Option<&Norm>, scale: f32, branch: &[f32], spare: &mut [f32], x: &mut [f32]) {
-    let branch = match norm {
-        Some(norm) => {
-            norm.apply(compute, branch, spare);
-            &*spare
-        }
-        None => branch,
-    };
-    if scale == 1.0 {
-        add(compute, x, branch);
-    } else {
-        x.iter_mut().zip(branch).for_each(|(x, b)| *x += scale * b);
-    }
-}
-
-/// Values that make a piece of work worth handing to another thread.
-const ADD_PIECE: usize = 4096;
-
-/// Adds `delta` to `x`, shared among the team.
-fn add(compute: &Compute, x: &mut [f32], delta: &[f32]) {
-    assert_eq!(x.len(), delta.len(), "add: the streams differ in length");
-    let (len, shared) = (x.len(), Shared::new(x));
-    compute.team.for_each(len, ADD_PIECE, &|range, _| {
-        // SAFETY: pieces are disjoint ranges.
-        compute.kernels.norm.add(unsafe { shared.slice(range.clone()) }, &delta[range]);
-    });
-}
-
-fn mix(
-    layer: &Layer,
-    pass: &mut Pass<'_, '_>,
-    source: &[f32],
-    angles: &[Angles],
-    buffers: &mut Buffers,
-    states: &mut [Vec<f32>],
-    out: &mut [f32],
-) {
-    let adapted = Adapted::new(pass.batch.adapted);
-    let operand = Operand::new(source, pass.batch.tokens.len(), &mut buffers.acts, adapted);
-    match &layer.mixer {
-        Mixer::Attention(attention) => {
-            let operand = (operand, pass.tail);
-            attention.forward(pass.compute, operand, angles, pass.kv, &mut buffers.attention, out);
-        }
-        Mixer::ShortConv(conv) => {
-            conv.forward(pass.compute, operand, (pass.batch.rows, states), &mut buffers.conv, out);
-        }
-    }
-}
-
-fn feed(layer: &Layer, pass: &Pass<'_, '_>, source: &[f32], buffers: &mut Buffers, out: &mut [f32]) {
-    let (n, adapted) = (pass.batch.tokens.len(), Adapted::new(pass.batch.adapted));
-    match &layer.ffn {
-        Ffn::Mlp(mlp) => {
-            let operand = Operand::new(source, n, &mut buffers.acts, adapted);
-            let operand = match pass.tail {
-                Some(tail) => operand.of_rows(tail.rows),
-                None => operand,
-            };
-            mlp.forward(pass.compute, operand, &mut buffers.mlp, out);
-        }
-        Ffn::Moe(moe) => moe.forward(pass.compute, (source, n), adapted, buffers, out),
-    }
 }

@@ -21,7 +21,7 @@ pub(crate) use screen::HeadScreen;
 #[cfg(feature = "train")]
 pub(crate) use spec::spec;
 
-use ruvllm_kernels::matmul::{self, Matrix, Screen};
+use ruvllm_kernels::matmul::{self, ActFormat, Matrix, Screen};
 use ruvllm_kernels::rope::Rope;
 use ruvllm_kernels::team::Upcoming;
 use ruvllm_kvcache::KvLayout;
@@ -140,6 +140,26 @@ pub(crate) enum Mixer {
 pub(crate) enum Ffn {
     Mlp(Mlp),
     Moe(Moe),
+}
+
+impl Mixer {
+    /// Returns what it multiplies with first.
+    pub(crate) fn format(&self) -> ActFormat {
+        match self {
+            Mixer::Attention(attention) => attention.q.format(),
+            Mixer::ShortConv(conv) => conv.in_proj.format(),
+        }
+    }
+}
+
+impl Ffn {
+    /// Returns what it multiplies with first.
+    pub(crate) fn format(&self) -> ActFormat {
+        match self {
+            Ffn::Mlp(mlp) => mlp.up.format(),
+            Ffn::Moe(moe) => moe.router.format(),
+        }
+    }
 }
 
 impl Layer {

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Columns of a head one task takes.
 const PIECE: usize = 64;
 /// Elements below which waking the team costs more than it saves.
-const ALONE: usize = 1 << 14;
+const ALONE: usize = 1 << 12;
 
 /// What a block holds: how floats become it.
 trait Stored: bytemuck::Pod + Send + Sync {

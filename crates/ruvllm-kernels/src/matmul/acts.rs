@@ -6,6 +6,7 @@ use crate::arena::AlignedVec;
 use crate::team::{Shared, Team};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
+use std::ops::Range;
 
 /// What a matrix multiplies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,6 +99,18 @@ pub struct Acts {
 /// Values from which on `set` is worth waking the team for.
 const PARALLEL_LEN: usize = 8 * 1024;
 
+/// Values of a piece, if a row is not longer.
+const PIECE_LEN: usize = 2 * 1024;
+
+/// Where rows that are being made may be cut into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Between rows.
+    Rows,
+    /// Anywhere: each value is made by itself.
+    Anywhere,
+}
+
 impl Acts {
     /// Makes room for `n_max` rows of `k_max` values, in both formats (pages never written cost nothing).
     pub fn new(k_max: usize, n_max: usize) -> Acts {
@@ -119,10 +132,52 @@ impl Acts {
     /// # Panics
     /// If `x` has another size, the buffer is too small, or `k` is not a multiple of 32 for [`ActFormat::Q16`].
     pub fn set(&mut self, table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFormat) {
-        assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
-        assert!(n <= self.all_rows.len(), "activations: {n} rows, room for {}", self.all_rows.len());
-        (self.n, self.k, self.has_f32, self.has_q16) = (n, k, false, false);
+        self.begin(x, n, k);
         self.add(table, team, x, format);
+    }
+
+    /// Takes `x` (`[n, k]`) in `format` as `make` writes it: called once for each piece of the values, with its range, by
+    /// any worker, who quantises the piece while it is near. What was held before is gone.
+    ///
+    /// Results do not depend on the team's size if those of `make` do not depend on how the values are cut.
+    ///
+    /// # Panics
+    /// As [`Acts::set`] does.
+    pub fn make(
+        &mut self,
+        (table, team): (&Table, &Team),
+        (x, n, k): (&mut [f32], usize, usize),
+        (format, cut): (ActFormat, Cut),
+        make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+    ) {
+        self.begin(x, n, k);
+        let n_blocks = match format {
+            ActFormat::F32 => 0,
+            ActFormat::Q16 => self.n_blocks(),
+        };
+        let (len, shared, blocks) = (x.len(), Shared::new(x), Shared::new(&mut self.blocks[..n_blocks]));
+        let one = |range: Range<usize>| {
+            // SAFETY: each piece is made by one worker, and pieces do not overlap.
+            let x = unsafe { shared.slice(range.clone()) };
+            make(range.clone(), x);
+            if format == ActFormat::Q16 {
+                // SAFETY: as above; pieces are whole blocks.
+                table.quantize(x, unsafe { blocks.slice(range.start / BLOCK..range.end / BLOCK) });
+            }
+        };
+        if len < PARALLEL_LEN || team.n_threads() == 1 {
+            one(0..len);
+        } else {
+            let piece = match cut {
+                Cut::Rows => (PIECE_LEN / k).max(1) * k,
+                Cut::Anywhere => PIECE_LEN,
+            };
+            team.for_each(len.div_ceil(piece), 1, &|pieces, _| one(pieces.start * piece..len.min(pieces.end * piece)));
+        }
+        match format {
+            ActFormat::F32 => self.add(table, team, x, format),
+            ActFormat::Q16 => self.has_q16 = true,
+        }
     }
 
     /// Adds a second format of the same rows, for matrices of one layer that differ in what they multiply with.
@@ -140,13 +195,27 @@ impl Acts {
                 self.has_f32 = true;
             }
             ActFormat::Q16 => {
-                assert!(k.is_multiple_of(BLOCK), "activations: rows of {k} values are not whole blocks of 32");
-                let n_blocks = n * (k / BLOCK);
-                assert!(n_blocks <= self.blocks.len(), "activations: {n} rows of {k} values do not fit");
+                let n_blocks = self.n_blocks();
                 quantize(table, team, x, &mut self.blocks[..n_blocks]);
                 self.has_q16 = true;
             }
         }
+    }
+
+    /// Forgets what is held; `n` rows `x` of `k` values are to come.
+    fn begin(&mut self, x: &[f32], n: usize, k: usize) {
+        assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
+        assert!(n <= self.all_rows.len(), "activations: {n} rows, room for {}", self.all_rows.len());
+        (self.n, self.k, self.has_f32, self.has_q16) = (n, k, false, false);
+    }
+
+    /// Returns how many blocks the rows are.
+    fn n_blocks(&self) -> usize {
+        let (n, k) = (self.n, self.k);
+        assert!(k.is_multiple_of(BLOCK), "activations: rows of {k} values are not whole blocks of 32");
+        let n_blocks = n * (k / BLOCK);
+        assert!(n_blocks <= self.blocks.len(), "activations: {n} rows of {k} values do not fit");
+        n_blocks
     }
 
     /// Returns the number of rows.

@@ -45,7 +45,7 @@ mod pack;
 mod screen;
 mod stream;
 
-pub use acts::{ActBlock, ActFormat, Acts};
+pub use acts::{ActBlock, ActFormat, Acts, Cut};
 pub use beside::Beside;
 pub use matrix::{Matrix, Packing};
 pub use screen::{Screen, Tops};

@@ -8,6 +8,9 @@ use super::buffers::{Angles, AttentionBuffers};
 use super::{Linear, Norm, Operand};
 use crate::kernels::Compute;
 
+/// Values of queries and keys that are worth handing to another thread.
+const PIECE_LEN: usize = 2048;
+
 /// Consecutive rows of a batch that belong to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
@@ -123,8 +126,7 @@ impl Attention {
         let v = &mut buffers.v[..n * v_width];
         operand.apply_many(compute, [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)]);
         let angles = self.rope.map(|idx| &angles[idx]);
-        self.place(compute, q, q_width, self.q_norm.as_ref(), angles);
-        self.place(compute, k, k_width, self.k_norm.as_ref(), angles);
+        self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
         kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
         let options = Options {
             n_heads: self.n_heads,
@@ -153,24 +155,26 @@ impl Attention {
         }
     }
 
-    /// Normalises and rotates the heads of every row in place; `x`: `[n, width]`.
-    fn place(&self, compute: &Compute, x: &mut [f32], width: usize, norm: Option<&HeadNorm>, angles: Option<&Angles>) {
-        if norm.is_none() && angles.is_none() {
+    /// Normalises and rotates the heads of the `n` rows of queries and of keys in place.
+    fn place(&self, compute: &Compute, parts: [(&mut [f32], Option<&HeadNorm>); 2], n: usize, angles: Option<&Angles>) {
+        if angles.is_none() && parts.iter().all(|(_, norm)| norm.is_none()) {
             return;
         }
-        let n = x.len() / width;
-        let shared = Shared::new(x);
-        compute.team.for_each(n, 8, &|rows, _| {
+        let rows_a_piece = (PIECE_LEN * n).div_ceil(parts.iter().map(|(x, _)| x.len()).sum::<usize>().max(1));
+        let parts = parts.map(|(x, norm)| (x.len() / n, Shared::new(x), norm));
+        compute.team.for_each(n, rows_a_piece, &|rows, _| {
             for row in rows {
-                // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                let heads = unsafe { shared.slice(row * width..(row + 1) * width) };
-                if let Some(norm) = norm {
-                    norm.apply_in_place(compute, heads);
-                }
-                if let Some(angles) = angles {
-                    let part = row * angles.n_half..(row + 1) * angles.n_half;
-                    let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
-                    compute.kernels.rope.rotate(angles.style, heads, self.k_dim, cos, sin);
+                for (width, x, norm) in &parts {
+                    // SAFETY: every row is claimed by one worker, and rows do not overlap.
+                    let heads = unsafe { x.slice(row * width..(row + 1) * width) };
+                    if let Some(norm) = norm {
+                        norm.apply_in_place(compute, heads);
+                    }
+                    if let Some(angles) = angles {
+                        let part = row * angles.n_half..(row + 1) * angles.n_half;
+                        let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
+                        compute.kernels.rope.rotate(angles.style, heads, self.k_dim, cos, sin);
+                    }
                 }
             }
         });

@@ -1,6 +1,8 @@
 //! A weight matrix with an optional bias, and the activations it is multiplied with.
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix, Screen, Tops};
+use std::ops::Range;
+
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Cut, Matrix, Screen, Tops};
 use ruvllm_kernels::team::Upcoming;
 use ruvllm_lora::AdaptedRows;
 
@@ -26,6 +28,11 @@ impl Linear {
 
     pub(crate) fn n_out(&self) -> usize {
         self.matrix.n_rows()
+    }
+
+    /// Returns what it is multiplied with.
+    pub(crate) fn format(&self) -> ActFormat {
+        self.matrix.act_format()
     }
 
     /// Returns the bytes one pass over the weights reads.
@@ -93,12 +100,41 @@ impl<'a> Operand<'a> {
         Operand { x, n, acts, adapted, started: false }
     }
 
+    /// Makes an operand of rows that `make` writes, a piece at a time, each brought into `format` while it is near.
+    pub(crate) fn made(
+        compute: &Compute,
+        (x, n): (&'a mut [f32], usize),
+        acts: &'a mut Acts,
+        adapted: Adapted<'a>,
+        how: (ActFormat, Cut),
+        make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+    ) -> Operand<'a> {
+        let k = x.len() / n;
+        acts.make((compute.kernels.matmul, &compute.team), (&mut *x, n, k), how, make);
+        Operand { x, n, acts, adapted, started: true }
+    }
+
     /// Makes an operand of other rows in the same activation buffer.
     pub(crate) fn replaced_by<'b>(self, x: &'b [f32]) -> Operand<'b>
     where
         'a: 'b,
     {
         Operand::new(x, self.n, self.acts, self.adapted)
+    }
+
+    /// Makes an operand of other rows in the same activation buffer, as [`Operand::made`] does for `linear`: each value by
+    /// itself.
+    pub(crate) fn replaced_by_made<'b>(
+        self,
+        compute: &Compute,
+        x: &'b mut [f32],
+        linear: &Linear,
+        make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+    ) -> Operand<'b>
+    where
+        'a: 'b,
+    {
+        Operand::made(compute, (x, self.n), self.acts, self.adapted, (linear.format(), Cut::Anywhere), make)
     }
 
     /// Makes an operand of as many rows as are `picked` out of the batch.
@@ -111,6 +147,11 @@ impl<'a> Operand<'a> {
 
     pub(crate) fn n_rows(&self) -> usize {
         self.n
+    }
+
+    /// Returns what adapters change in its rows.
+    pub(crate) fn adapted(&self) -> Adapted<'a> {
+        self.adapted
     }
 
     fn prepare(&mut self, compute: &Compute, format: ActFormat) {
@@ -131,7 +172,7 @@ impl<'a> Operand<'a> {
     /// Writes `linear(x)` for several matrices, shared among the threads as one piece of work.
     pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
         for (linear, _) in &pairs {
-            self.prepare(compute, linear.matrix.act_format());
+            self.prepare(compute, linear.format());
         }
         if let Some((linear, _)) = pairs.first() {
             compute.team.expect(&linear.next);
@@ -168,14 +209,14 @@ impl<'a> Operand<'a> {
         n_best: usize,
         out: &mut [f32],
     ) -> f32 {
-        self.prepare(compute, linear.matrix.act_format());
+        self.prepare(compute, linear.format());
         compute.team.expect(&linear.next);
         screen.multiply(&compute.team, &linear.matrix, self.acts, n_best, tops, out)
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.
     pub(crate) fn apply_rows(&mut self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
-        self.prepare(compute, linear.matrix.act_format());
+        self.prepare(compute, linear.format());
         matmul::matmul_rows(&compute.team, &linear.matrix, self.acts, rows, out);
         if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
             let (how, k) = ((compute.kernels.lowrank, &*compute.team), self.x.len() / self.n);

@@ -7,6 +7,7 @@ mod linear;
 mod mlp;
 mod moe;
 mod norm;
+mod residual;
 mod short_conv;
 
 pub(crate) use attention::{Attention, HeadNorm, KvAccess, Rows, Tail};
@@ -15,4 +16,5 @@ pub(crate) use linear::{Adapted, Linear, Operand};
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{ExpertActivation, Gating, Moe, SharedExpert};
 pub(crate) use norm::{Norm, NormKind};
+pub(crate) use residual::{Branches, Join, Reader, Residual};
 pub(crate) use short_conv::ShortConv;

@@ -1,10 +1,10 @@
 //! Mixture of experts: a router, experts that see only their rows, and an optional shared expert.
 
 use ruvllm_kernels::activation::Activation;
+use ruvllm_kernels::matmul::Cut;
 
-use super::buffers::{Buffers, MoeBuffers};
-use super::mlp::gated;
-use super::{Adapted, Linear, Mlp, Operand};
+use super::buffers::{MlpBuffers, MoeBuffers};
+use super::{Linear, Mlp, Operand};
 use crate::kernels::Compute;
 
 /// How router logits become expert weights.
@@ -71,18 +71,16 @@ impl Moe {
         self.n_used as f64 / self.up.len() as f64
     }
 
-    /// Writes the block's output for `x`: `[n, n_embd]` to `out`: `[n, n_embd]`.
+    /// Writes the block's output for the operand's rows to `out`: `[n, n_embd]`. The shared expert uses `mlp`.
     pub(crate) fn forward(
         &self,
         compute: &Compute,
-        (x, n): (&[f32], usize),
-        adapted: Adapted<'_>,
-        all: &mut Buffers,
+        mut operand: Operand<'_>,
+        (buffers, mlp): (&mut MoeBuffers, &mut MlpBuffers),
         out: &mut [f32],
     ) {
-        let (n_experts, n_embd) = (self.up.len(), x.len() / n);
-        let buffers = &mut all.moe;
-        let mut operand = Operand::new(x, n, &mut all.acts, adapted);
+        let (n, n_experts) = (operand.n_rows(), self.up.len());
+        let n_embd = out.len() / n;
         operand.apply(compute, &self.router, &mut buffers.scores[..n * n_experts]);
         for row in 0..n {
             let scores = &mut buffers.scores[row * n_experts..(row + 1) * n_experts];
@@ -90,7 +88,7 @@ impl Moe {
             self.route(compute, scores, &mut buffers.chosen[slots.clone()], &mut buffers.weights[slots]);
         }
         for expert in 0..n_experts {
-            self.run_expert(compute, (expert, n), adapted, &mut operand, buffers);
+            self.run_expert(compute, expert, &mut operand, buffers);
         }
         // Combined in the order of the router's choice, so that a row's result does not depend on its batch.
         out.fill(0.0);
@@ -100,7 +98,7 @@ impl Moe {
             out[row * n_embd..(row + 1) * n_embd].iter_mut().zip(result).for_each(|(y, r)| *y += weight * r);
         }
         if let Some(shared) = &self.shared {
-            shared.add(compute, (x, n), adapted, all, out);
+            shared.add(compute, operand, (buffers, mlp), out);
         }
     }
 
@@ -132,14 +130,8 @@ impl Moe {
     }
 
     /// Runs one expert on the rows that chose it and leaves the results in their slots.
-    fn run_expert(
-        &self,
-        compute: &Compute,
-        (expert, n): (usize, usize),
-        adapted: Adapted<'_>,
-        operand: &mut Operand<'_>,
-        buffers: &mut MoeBuffers,
-    ) {
+    fn run_expert(&self, compute: &Compute, expert: usize, operand: &mut Operand<'_>, buffers: &mut MoeBuffers) {
+        let (n, adapted) = (operand.n_rows(), operand.adapted());
         buffers.rows.clear();
         buffers.slots.clear();
         for (slot, &chosen) in buffers.chosen[..n * self.n_used].iter().enumerate() {
@@ -155,21 +147,23 @@ impl Moe {
         let (gate, up) = (&mut buffers.gate[..n_mine * n_ff], &mut buffers.up[..n_mine * n_ff]);
         operand.apply_rows(compute, &self.gate[expert], &buffers.rows, gate);
         operand.apply_rows(compute, &self.up[expert], &buffers.rows, up);
-        match self.activation {
-            ExpertActivation::Gated(activation) => gated(compute, activation, gate, up, n_ff),
-            ExpertActivation::ClampedSwiglu { alpha, limit } => {
-                for (g, &u) in gate.iter_mut().zip(&*up) {
-                    let clamped = g.min(limit);
-                    *g = clamped / (1.0 + (-alpha * clamped).exp()) * (u.clamp(-limit, limit) + 1.0);
+        let results = &mut buffers.expert[..n_mine * n_embd];
+        let (table, activation) = (compute.kernels.activation, self.activation);
+        let how = (self.down[expert].format(), Cut::Anywhere);
+        let adapted = adapted.of_rows(&buffers.rows);
+        let mut hidden = Operand::made(compute, (gate, n_mine), &mut buffers.acts, adapted, how, &|range, gate| {
+            let up = &up[range];
+            match activation {
+                ExpertActivation::Gated(activation) => table.gated(activation, gate, up),
+                ExpertActivation::ClampedSwiglu { alpha, limit } => {
+                    for (g, &u) in gate.iter_mut().zip(up) {
+                        let clamped = g.min(limit);
+                        *g = clamped / (1.0 + (-alpha * clamped).exp()) * (u.clamp(-limit, limit) + 1.0);
+                    }
                 }
             }
-        }
-        let results = &mut buffers.expert[..n_mine * n_embd];
-        Operand::new(gate, n_mine, &mut buffers.acts, adapted.of_rows(&buffers.rows)).apply(
-            compute,
-            &self.down[expert],
-            results,
-        );
+        });
+        hidden.apply(compute, &self.down[expert], results);
         for (result, &slot) in results.chunks_exact(n_embd).zip(&buffers.slots) {
             buffers.outputs[slot as usize * n_embd..(slot as usize + 1) * n_embd].copy_from_slice(result);
         }
@@ -177,22 +171,22 @@ impl Moe {
 }
 
 impl SharedExpert {
-    /// Adds the shared expert's output for `x` to `out`.
+    /// Adds the shared expert's output for the operand's rows to `out`.
     fn add(
         &self,
         compute: &Compute,
-        (x, n): (&[f32], usize),
-        adapted: Adapted<'_>,
-        all: &mut Buffers,
+        mut operand: Operand<'_>,
+        (buffers, mlp): (&mut MoeBuffers, &mut MlpBuffers),
         out: &mut [f32],
     ) {
-        let n_embd = x.len() / n;
-        let result = &mut all.moe.expert[..n * n_embd];
-        self.mlp.forward(compute, Operand::new(x, n, &mut all.acts, adapted), &mut all.mlp, result);
+        let n = operand.n_rows();
+        let (result, scores) = (&mut buffers.expert[..out.len()], &mut buffers.scores[..n]);
         if let Some(gate) = &self.gate {
-            let scores = &mut all.moe.scores[..n];
-            Operand::new(x, n, &mut all.acts, adapted).apply(compute, gate, scores);
-            for (row, score) in result.chunks_exact_mut(n_embd).zip(scores) {
+            operand.apply(compute, gate, scores);
+        }
+        self.mlp.forward(compute, operand, mlp, result);
+        if self.gate.is_some() {
+            for (row, score) in result.chunks_exact_mut(out.len() / n).zip(scores) {
                 let weight = 1.0 / (1.0 + (-*score).exp());
                 row.iter_mut().for_each(|y| *y *= weight);
             }

@@ -24,22 +24,23 @@ impl Norm {
     pub(crate) fn apply(&self, compute: &Compute, x: &[f32], out: &mut [f32]) {
         let n = self.weight.len();
         assert!(x.len() == out.len() && x.len().is_multiple_of(n), "norm: rows of {n} values");
-        let table = compute.kernels.norm;
-        let one = |x: &[f32], out: &mut [f32]| match self.kind {
-            NormKind::Rms => table.rms_norm(x, &self.weight, self.eps, out),
-            NormKind::Layer => table.layer_norm(x, &self.weight, self.bias.as_deref(), self.eps, out),
-        };
-        if x.len() == n {
-            return one(x, out);
-        }
         let out = Shared::new(out);
         compute.team.for_each(x.len() / n, 8, &|rows, _| {
             for row in rows {
                 // SAFETY: every row is claimed by one worker, and rows do not overlap.
                 let out = unsafe { out.slice(row * n..(row + 1) * n) };
-                one(&x[row * n..(row + 1) * n], out);
+                self.apply_row(compute, &x[row * n..(row + 1) * n], out);
             }
         });
+    }
+
+    /// Normalises one row `x` into `out`: `[n]`.
+    pub(crate) fn apply_row(&self, compute: &Compute, x: &[f32], out: &mut [f32]) {
+        let table = compute.kernels.norm;
+        match self.kind {
+            NormKind::Rms => table.rms_norm(x, &self.weight, self.eps, out),
+            NormKind::Layer => table.layer_norm(x, &self.weight, self.bias.as_deref(), self.eps, out),
+        }
     }
 
     /// Normalises each run of `n` values of `x` in place (one head, or a whole row).

@@ -59,6 +59,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
                 (2, 8..) if F::HALVES => pair::<F, 8, false>(job, i),
                 (2, 4..) if job.rows.len() < 8 => tile::<F, 2, 4, true>(job, i),
                 (2, 4..) => tile::<F, 2, 4, false>(job, i),
+                (2, 3..) => tile::<F, 2, 3, true>(job, i),
                 (2, 2..) => tile::<F, 2, 2, true>(job, i),
                 (2, _) => tile::<F, 2, 1, true>(job, i),
                 (_, 6..) => tile::<F, 1, 6, true>(job, i),
