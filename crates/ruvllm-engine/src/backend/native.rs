@@ -1,17 +1,20 @@
 //! The native backend: packed weights, paged KV cache, SIMD kernels on the CPU.
 
+mod pass;
+
 use std::sync::{Arc, OnceLock, Weak};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
-use ruvllm_lora::gate::{Gate, GateScratch};
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
+use pass::Gating;
+
 use super::content;
-use super::embedding::{self, Pool};
+use super::embedding;
 use super::kv::KvStore;
 use super::persist::Persist;
 use super::tiers::Kernels;
@@ -19,7 +22,7 @@ use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId,
 use crate::adapters::{AdapterLoader, HeadWeights};
 use crate::generate::Generation;
 use crate::kernels::Compute;
-use crate::model::{Batch, ForwardState, LogitRows, Model, Pooling, RowCounts, Rows};
+use crate::model::{ForwardState, LogitRows, Model, Pooling, RowCounts, Rows};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
@@ -39,9 +42,9 @@ pub struct NativeBackend {
     file: Arc<GgufFile>,
     /// Guesses for this one, and how many branches of its guesses are tried.
     pub(super) draft: Option<(Box<NativeBackend>, usize)>,
-    /// Built when first asked for: computing logits needs none.
     /// The hash of the file's bytes, once somebody asked.
     content: OnceLock<[u8; 32]>,
+    /// Built when first asked for: computing logits needs none.
     tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
     /// A template that does not compile is told when it is asked for: raw prompts need none.
     template: Option<Result<Arc<ChatTemplate>, (ErrorKind, String)>>,
@@ -228,118 +231,6 @@ impl NativeBackend {
     /// Returns how full the memory for keys and values is, and what to do about it.
     pub fn kv_pressure(&mut self) -> Pressure {
         self.kv.pressure()
-    }
-
-    /// Checks a call before anything is computed.
-    fn check(&self, segments: &[Segment<'_>]) -> Result<(), EngineError> {
-        let error = |kind, line: String| Err(EngineError::new(kind, line));
-        for (i, segment) in segments.iter().enumerate() {
-            let open = self.kv.get(segment.seq).is_some();
-            if !open || segments[..i].iter().any(|other| other.seq == segment.seq) {
-                return error(ErrorKind::Options, format!("sequence {} is not open, or stands twice", segment.seq.0));
-            }
-            if segment.tokens.is_empty() {
-                return error(ErrorKind::Prompt, "no tokens to compute; the prompt is empty".to_owned());
-            }
-            let n_known = self.model.input.tokens.n_rows;
-            if let Some(id) = segment.tokens.iter().find(|&&id| id as usize >= n_known) {
-                return error(ErrorKind::Prompt, format!("token id {id} is outside the vocabulary of {n_known}"));
-            }
-            let len = self.sequence_len(segment.seq) + segment.tokens.len();
-            if len > self.info.n_ctx {
-                return error(ErrorKind::ContextLength, context_line(len, self.info.n_ctx, self.info.n_ctx_train));
-            }
-        }
-        Ok(())
-    }
-
-    /// Fills the batch lists with up to `n_rows_max` rows, going on at `*next` = (segment, token).
-    fn fill_batch(&mut self, segments: &[Segment<'_>], next: &mut (usize, usize)) {
-        self.rows.clear();
-        self.wanted.clear();
-        self.tokens.clear();
-        while let Some(segment) = segments.get(next.0) {
-            let room = self.state.n_rows_max() - self.tokens.len();
-            let n = room.min(segment.tokens.len() - next.1);
-            if n == 0 {
-                return;
-            }
-            let pos = self.sequence_len(segment.seq);
-            self.rows.push(Rows { first: self.tokens.len(), n, pos, state_idx: segment.seq.0 });
-            self.tokens.extend_from_slice(&segment.tokens[next.1..next.1 + n]);
-            next.1 += n;
-            self.wanted.push(segment.logits.before(segment.tokens.len() - next.1));
-            if next.1 == segment.tokens.len() {
-                *next = (next.0 + 1, 0);
-            }
-        }
-    }
-
-    /// Computes the batch in the lists, for which blocks are reserved, and appends what its rows want behind what is
-    /// `known`. Returns how many rows that is. `keeps_all`: the residual stream of all rows is wanted as well.
-    fn run_batch(&mut self, known: RowCounts, keeps_all: bool) -> RowCounts {
-        let (pool, sequences) = self.kv.parts();
-        let mut views = recycle(std::mem::take(&mut self.views));
-        let mut tails = recycle(std::mem::take(&mut self.tails));
-        views.extend(self.rows.iter().map(|rows| {
-            let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
-            open.sequence.segment(rows.first, rows.n)
-        }));
-        self.adapted.clear();
-        self.micros.clear();
-        for rows in &self.rows {
-            let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
-            let set = &open.scope.adapters;
-            match set.gate() {
-                None => self.adapted.push(rows.n, set),
-                Some(gate) => {
-                    let new = &self.tokens[rows.first..rows.first + rows.n];
-                    let weights = self.gating.weigh(gate, (&open.tokens, new), &self.model, &self.compute);
-                    self.adapted.push_gated(rows.n, set, weights);
-                }
-            }
-            self.micros.push(open.micro.clone());
-        }
-        for (view, wanted) in views.iter().zip(&self.wanted) {
-            let n_rows = wanted.n_states(view.n_rows);
-            let first_row = tails.last().map_or(0, |tail: &attention::Segment<'_>| tail.first_row + tail.n_rows);
-            if n_rows > 0 {
-                tails.push(attention::Segment { first_row, n_rows, pos: view.n_kv - n_rows, ..*view });
-            }
-        }
-        let n_wanted = tails.last().map_or(0, |tail| tail.first_row + tail.n_rows);
-        let (tokens, rows, wanted) = (&self.tokens, &self.rows, &self.wanted);
-        let (adapted, micros) = (&self.adapted, &self.micros);
-        let tail = (!keeps_all && n_wanted < tokens.len()).then_some(&tails[..]);
-        let batch = Batch { tokens, rows, wanted, segments: &views, adapted, micros, tails: tail };
-        let counts = self.state.run(&self.model, &self.compute, pool, &batch, known);
-        self.views = recycle(views);
-        self.tails = recycle(tails);
-        // Adapters of requests that end with this pass can give way then, not with the next one.
-        self.adapted.clear();
-        for rows in &self.rows {
-            self.kv.advance(SeqId(rows.state_idx), &self.tokens[rows.first..rows.first + rows.n]);
-        }
-        counts
-    }
-
-    /// Computes a sequence of its own and returns its vector by `pooling`: `[n_embd]`, of any length.
-    fn pooled(&mut self, tokens: &[u32], pooling: Pooling, adapters: &AdapterSet) -> Result<Vec<f32>, EngineError> {
-        let seq = self.new_adapted_sequence(adapters)?;
-        let segment = [Segment { seq, tokens, logits: LogitRows::None }];
-        let result = self.check(&segment).and_then(|()| {
-            self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
-            let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.hparams.n_embd));
-            while next.0 < segment.len() {
-                self.fill_batch(&segment, &mut next);
-                self.run_batch(RowCounts::default(), true);
-                let n = self.tokens.len();
-                pool.add(self.state.normed_hidden(&self.model, &self.compute, n));
-            }
-            Ok(pool.finish())
-        });
-        self.free_sequence(seq);
-        result
     }
 }
 
@@ -583,27 +474,6 @@ impl LlmBackend for NativeBackend {
     }
 }
 
-/// Has gates weigh adapters. What it keeps is for the next pass to find its memory.
-#[derive(Default)]
-struct Gating {
-    scratch: GateScratch,
-    tokens: Vec<u32>,
-    weights: Vec<f32>,
-}
-
-impl Gating {
-    /// Returns what a gate says to the rows of `new` tokens behind those that are `known`: `[new, n_adapters]`.
-    fn weigh(&mut self, gate: &Gate, (known, new): (&[u32], &[u32]), model: &Model, compute: &Compute) -> &[f32] {
-        self.tokens.clear();
-        self.tokens.extend_from_slice(&known[known.len().saturating_sub(gate.shape().window - 1)..]);
-        self.tokens.extend_from_slice(new);
-        self.weights.clear();
-        let mut embed = |token: u32, out: &mut [f32]| model.input.tokens.row(&compute.kernels, token as usize, out);
-        gate.weigh(&self.tokens, new.len(), &mut embed, &mut self.scratch, &mut self.weights);
-        &self.weights
-    }
-}
-
 /// Returns what quantises, and on which threads.
 fn kernels(compute: &Compute) -> Kernels<'_> {
     (compute.kernels.attention, &compute.team)
@@ -616,12 +486,6 @@ pub(crate) fn context_line(n_tokens: usize, n_ctx: usize, n_ctx_train: usize) ->
         false => "shorten the prompt".to_owned(),
     };
     format!("{n_tokens} tokens do not fit the context of {n_ctx}; {advice}")
-}
-
-/// Empties a list of views and gives its allocation a new lifetime (the collect happens in place).
-fn recycle<'a>(mut views: Vec<attention::Segment<'_>>) -> Vec<attention::Segment<'a>> {
-    views.clear();
-    views.into_iter().map(|_| unreachable!("the list is empty")).collect()
 }
 
 /// Returns the texts of the BOS and EOS tokens for the chat template; empty where the file has none.
