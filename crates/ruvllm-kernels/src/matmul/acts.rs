@@ -96,10 +96,10 @@ pub struct Acts {
     all_rows: Vec<u32>,
 }
 
-/// Values from which on `set` is worth waking the team for.
+/// Values from which on it is worth waking the team.
 const PARALLEL_LEN: usize = 8 * 1024;
 
-/// Values of a piece, if a row is not longer.
+/// Values of a piece, a multiple of [`BLOCK`]; more where a row is longer.
 const PIECE_LEN: usize = 2 * 1024;
 
 /// Where rows that are being made may be cut into pieces.
@@ -165,15 +165,11 @@ impl Acts {
                 table.quantize(x, unsafe { blocks.slice(range.start / BLOCK..range.end / BLOCK) });
             }
         };
-        if len < PARALLEL_LEN || team.n_threads() == 1 {
-            one(0..len);
-        } else {
-            let piece = match cut {
-                Cut::Rows => (PIECE_LEN / k).max(1) * k,
-                Cut::Anywhere => PIECE_LEN,
-            };
-            team.for_each(len.div_ceil(piece), 1, &|pieces, _| one(pieces.start * piece..len.min(pieces.end * piece)));
-        }
+        let piece_len = match cut {
+            Cut::Rows => (PIECE_LEN / k.max(1)).max(1) * k,
+            Cut::Anywhere => PIECE_LEN,
+        };
+        in_pieces(team, len, piece_len, &one);
         match format {
             ActFormat::F32 => self.add(table, team, x, format),
             ActFormat::Q16 => self.has_q16 = true,
@@ -256,37 +252,36 @@ impl fmt::Debug for Acts {
     }
 }
 
-/// Copies rows of `k` values to rows padded with zeros to a multiple of 16.
-fn copy_rows(team: &Team, x: &[f32], k: usize, to: &mut [f32]) {
-    let stride = k.next_multiple_of(16);
-    let copy = |x: &[f32], to: &mut [f32]| {
-        for (row, to) in x.chunks_exact(k.max(1)).zip(to.chunks_exact_mut(stride.max(1))) {
-            to[..k].copy_from_slice(row);
-            to[k..].fill(0.0);
-        }
-    };
-    if x.len() < PARALLEL_LEN || team.n_threads() == 1 {
-        copy(x, to);
-        return;
+/// Cuts `len` values into pieces and runs `f` on each, shared among the team; few values are a single piece.
+fn in_pieces(team: &Team, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+    if len < PARALLEL_LEN || team.n_threads() == 1 {
+        return f(0..len);
     }
-    let (n, shared) = (x.len() / k, Shared::new(to));
-    team.for_each(n, n.div_ceil(4 * team.n_threads()), &|range, _| {
-        // SAFETY: `for_each` hands out every row once.
-        let to = unsafe { shared.slice(range.start * stride..range.end * stride) };
-        copy(&x[range.start * k..range.end * k], to);
+    team.for_each(len.div_ceil(piece_len), 1, &|pieces, _| {
+        f(pieces.start * piece_len..len.min(pieces.end * piece_len));
     });
 }
 
-/// Quantises in pieces of 2,048 values: blocks are independent, so any split gives the same.
+/// Copies rows of `k` values to rows padded with zeros to a multiple of 16.
+fn copy_rows(team: &Team, x: &[f32], k: usize, to: &mut [f32]) {
+    let (stride, k) = (k.next_multiple_of(16), k.max(1));
+    let (n, shared) = (x.len() / k, Shared::new(to));
+    in_pieces(team, x.len(), n.div_ceil(4 * team.n_threads()) * k, &|range| {
+        // SAFETY: pieces are disjoint ranges of rows.
+        let to = unsafe { shared.slice(range.start / k * stride..range.end / k * stride) };
+        for (row, to) in x[range].chunks_exact(k).zip(to.chunks_exact_mut(stride.max(1))) {
+            to[..k].copy_from_slice(row);
+            to[k..].fill(0.0);
+        }
+    });
+}
+
+/// Quantises in pieces: blocks are independent, so any split gives the same.
 fn quantize(table: &Table, team: &Team, x: &[f32], blocks: &mut [ActBlock]) {
-    if x.len() < PARALLEL_LEN || team.n_threads() == 1 {
-        table.quantize(x, blocks);
-        return;
-    }
-    let (n_blocks, shared) = (blocks.len(), Shared::new(blocks));
-    team.for_each(n_blocks, 64, &|range, _| {
-        let x = &x[range.start * BLOCK..range.end * BLOCK];
-        // SAFETY: `for_each` hands out every index once.
-        table.quantize(x, unsafe { shared.slice(range) });
+    let shared = Shared::new(blocks);
+    in_pieces(team, x.len(), PIECE_LEN, &|range| {
+        // SAFETY: pieces are disjoint, and whole blocks.
+        let blocks = unsafe { shared.slice(range.start / BLOCK..range.end / BLOCK) };
+        table.quantize(&x[range], blocks);
     });
 }

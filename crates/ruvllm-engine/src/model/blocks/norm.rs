@@ -43,6 +43,14 @@ impl Norm {
         }
     }
 
+    /// Normalises one row with a norm, or passes it on where there is none.
+    pub(crate) fn apply_any(norm: Option<&Norm>, compute: &Compute, x: &[f32], out: &mut [f32]) {
+        match norm {
+            Some(norm) => norm.apply_row(compute, x, out),
+            None => out.copy_from_slice(x),
+        }
+    }
+
     /// Normalises each run of `n` values of `x` in place (one head, or a whole row).
     pub(crate) fn apply_in_place(&self, compute: &Compute, x: &mut [f32]) {
         for part in x.chunks_exact_mut(self.weight.len()) {

@@ -69,10 +69,7 @@ impl Residual {
             for (at, normed) in range.step_by(n_embd).zip(normed.chunks_exact_mut(n_embd)) {
                 // SAFETY: each row is made once.
                 let x = unsafe { rows.join(compute, join, at..at + n_embd) };
-                match reader.norm {
-                    Some(norm) => norm.apply_row(compute, x, normed),
-                    None => normed.copy_from_slice(x),
-                }
+                Norm::apply_any(reader.norm, compute, x, normed);
             }
         };
         let operand = Operand::made(compute, (normed, n), acts, adapted, (reader.format, Cut::Rows), &make);
@@ -130,10 +127,7 @@ impl<'a> Joining<'a> {
             }
             Join::Replace(norm) => {
                 table.add(branch, x);
-                match norm {
-                    Some(norm) => norm.apply_row(compute, branch, x),
-                    None => x.copy_from_slice(branch),
-                }
+                Norm::apply_any(norm, compute, branch, x);
             }
         }
         x
