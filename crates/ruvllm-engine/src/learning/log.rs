@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
+use ruvllm_sona::bank::Removal;
 use ruvllm_sona::history::{self, Generation, History, HistoryLimits, Overview, Passage, Setup, Taught};
 use ruvllm_sona::publish::Judgement;
 use ruvllm_sona::{Learned, PublicKey, SigningKey};
@@ -164,7 +165,7 @@ impl Tenant {
         changed
     }
 
-    /// Takes items back: what is known then is byte for byte what would be known if they had never been. The model reads again what
+    /// Takes items back, with the patterns that came from them: what is known then is byte for byte what would be known if they had never been. The model reads again what
     /// came since the generation before them; `watch` hears how far that is.
     ///
     /// # Errors
@@ -173,8 +174,12 @@ impl Tenant {
     pub fn undo(&self, passes: &mut dyn Passes, items: &[u64], watch: &mut Watch<'_>) -> Result<(), EngineError> {
         let bank = self.is_kept.then(|| self.patterns()).transpose()?;
         self.with_log(passes, watch, |history, reader| {
-            history.undo_all(items, reader)?;
-            bank.map_or(Ok(()), |bank| bank.remove_of(items).map(drop))
+            let patterns = bank.as_ref().map(|bank| bank.removal_of(items));
+            history.undo_with(items, reader, &mut |change| {
+                patterns.as_ref().map_or(Ok(()), |patterns| patterns.write(change))
+            })?;
+            patterns.map(Removal::committed);
+            Ok(())
         })
     }
 

@@ -152,6 +152,39 @@ struct State {
     looked_at: [u64; Verdict::ALL.len()],
 }
 
+impl State {
+    fn forget(&mut self, gone: &[u64]) {
+        for id in gone {
+            self.index.remove(*id);
+            self.facts.remove(id);
+        }
+        self.is_saved &= gone.is_empty();
+    }
+}
+
+/// Patterns that are to go in somebody else's transaction. While it lives nobody else changes patterns.
+pub struct Removal<'a> {
+    bank: &'a ReasoningBank,
+    gone: Vec<u64>,
+    _writing: MutexGuard<'a, ()>,
+}
+
+impl Removal<'_> {
+    /// Puts it into a transaction of the bank's store.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, change: &mut dyn Transaction) -> Result<(), SonaError> {
+        self.bank.write_removal(change, &self.gone)
+    }
+
+    /// Lets the patterns go, once the transaction is committed; returns how many went.
+    pub fn committed(self) -> usize {
+        self.bank.write().forget(&self.gone);
+        self.gone.len()
+    }
+}
+
 /// The patterns of one tenant. Shared by threads: searches run beside each other, changes one after another.
 pub struct ReasoningBank {
     store: Arc<dyn Store>,
@@ -245,12 +278,12 @@ impl ReasoningBank {
         Ok(is_there)
     }
 
-    /// Deletes the patterns that came from one of these items, and those that they were distilled into; returns how many.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn remove_of(&self, items: &[u64]) -> Result<usize, SonaError> {
-        self.remove_where(|facts| facts.items.iter().any(|item| items.contains(item)))
+    /// Prepares to delete the patterns that came from one of these items, and those that they were distilled into, in a
+    /// transaction of the same store that takes the items themselves back: a process that dies has both or neither.
+    pub fn removal_of(&self, items: &[u64]) -> Removal<'_> {
+        let _writing = self.writing();
+        let gone = self.ids_where(|facts| facts.items.iter().any(|item| items.contains(item)));
+        Removal { bank: self, gone, _writing }
     }
 
     /// Deletes all patterns; returns how many. [`Store::scrub`] takes them off the disk behind that.
@@ -258,19 +291,16 @@ impl ReasoningBank {
     /// # Errors
     /// If it cannot be written.
     pub fn clear(&self) -> Result<usize, SonaError> {
-        self.remove_where(|_| true)
-    }
-
-    fn remove_where(&self, is_gone: impl Fn(&Facts) -> bool) -> Result<usize, SonaError> {
         let _writing = self.writing();
-        let gone: Vec<u64> = {
-            let state = self.read();
-            state.facts.iter().filter(|(_, facts)| is_gone(facts)).map(|(id, _)| *id).collect()
-        };
+        let gone = self.ids_where(|_| true);
         if !gone.is_empty() {
             self.replace(&gone, &[])?;
         }
         Ok(gone.len())
+    }
+
+    fn ids_where(&self, is_meant: impl Fn(&Facts) -> bool) -> Vec<u64> {
+        self.read().facts.iter().filter(|(_, facts)| is_meant(facts)).map(|(id, _)| *id).collect()
     }
 
     /// Returns the newest `n` of the patterns that `select` means, the newest first, with their ids.
@@ -278,10 +308,7 @@ impl ReasoningBank {
     /// # Errors
     /// If the store cannot be read.
     pub fn newest(&self, n: usize, select: &Select) -> Result<Vec<(u64, Pattern)>, SonaError> {
-        let mut ids: Vec<u64> = {
-            let state = self.read();
-            state.facts.iter().filter(|(_, facts)| select.takes(facts)).map(|(id, _)| *id).collect()
-        };
+        let mut ids = self.ids_where(|facts| select.takes(facts));
         ids.sort_unstable_by(|a, b| b.cmp(a));
         ids.truncate(n);
         // One that was deleted between the two is left out.
@@ -387,29 +414,31 @@ impl ReasoningBank {
         let next_id = self.read().next_id;
         let ids: Vec<u64> = (next_id..).take(added.len()).collect();
         let mut change = self.store.begin(Durability::Durable)?;
-        for id in &gone {
+        self.write_removal(change.as_mut(), &gone)?;
+        for (id, pattern) in ids.iter().zip(added) {
+            change.put(PATTERNS, self.scope(), &id.to_be_bytes(), &pattern.to_bytes())?;
+        }
+        change.commit()?;
+        let state = &mut *self.write();
+        state.forget(&gone);
+        for (id, pattern) in ids.iter().zip(added) {
+            state.index.insert(*id, &pattern.embedding)?;
+            state.facts.insert(*id, Facts::of(pattern));
+        }
+        state.next_id = next_id + added.len() as u64;
+        state.is_saved &= added.is_empty();
+        Ok(ids)
+    }
+
+    fn write_removal(&self, change: &mut dyn Transaction, gone: &[u64]) -> Result<(), SonaError> {
+        for id in gone {
             change.remove(PATTERNS, self.scope(), &id.to_be_bytes())?;
         }
         if !gone.is_empty() {
             // The saved graph knows them: it goes too, until it is saved anew.
             change.remove_scope(GRAPHS, self.scope())?;
         }
-        for (id, pattern) in ids.iter().zip(added) {
-            change.put(PATTERNS, self.scope(), &id.to_be_bytes(), &pattern.to_bytes())?;
-        }
-        change.commit()?;
-        let state = &mut *self.write();
-        for id in &gone {
-            state.index.remove(*id);
-            state.facts.remove(id);
-        }
-        for (id, pattern) in ids.iter().zip(added) {
-            state.index.insert(*id, &pattern.embedding)?;
-            state.facts.insert(*id, Facts::of(pattern));
-        }
-        state.next_id = next_id + added.len() as u64;
-        state.is_saved &= gone.is_empty() && added.is_empty();
-        Ok(ids)
+        Ok(())
     }
 
     fn check(&self, pattern: &Pattern) -> Result<(), SonaError> {

@@ -101,7 +101,16 @@ fn patterns_go_with_the_items_they_came_from() {
         bank.newest(4, &Select::default()).expect("readable").iter().map(|(id, _)| *id).collect()
     };
     assert_eq!(newest(&alice), [6, 5, 4, 3]);
-    assert_eq!(alice.remove_of(&[15, 99]).expect("writable"), 1);
+    let remove_of = |bank: &ReasoningBank, items: &[u64], is_committed: bool| {
+        let removal = bank.removal_of(items);
+        let mut change = store.begin(Durability::Durable).expect("a transaction");
+        removal.write(change.as_mut()).expect("writable");
+        if is_committed { change.commit().map(|()| removal.committed()).expect("a commit") } else { 0 }
+    };
+    // What was not committed is not gone, neither here nor on the disk.
+    remove_of(&alice, &[15, 99], false);
+    assert_eq!(newest(&alice), [6, 5, 4, 3]);
+    assert_eq!(remove_of(&alice, &[15, 99], true), 1);
     assert_eq!(newest(&alice), [5, 4, 3, 2]);
     // What several were distilled into goes with each of them.
     let how = Distill { n_clusters: 2, ..Distill::default() };
@@ -110,7 +119,7 @@ fn patterns_go_with_the_items_they_came_from() {
     assert!(items.contains(&vec![10, 11, 12]) && items.contains(&vec![13, 14]), "{items:?}");
     drop(alice);
     let alice = bank(&store, "alice", config());
-    assert_eq!(alice.remove_of(&[11]).expect("writable"), 1);
+    assert_eq!(remove_of(&alice, &[11], true), 1);
     assert_eq!(alice.search(&query, 9, &Select::default()).expect("sound").len(), 1);
     // Items are of one node's log, so another one's patterns have none.
     let (key, bob) = (SigningKey::from_seed([7; 32]), bank(&store, "bob", config()));

@@ -29,6 +29,7 @@ pub use generation::Generation;
 pub use item::{Item, Passage, Taught};
 pub use keep::{Overview, forget, look, tenants};
 pub use rebuild::{Each, Reading, losses};
+pub use undo::Also;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -522,7 +523,7 @@ impl History {
         let goes = |item: &Item| !matches!(item, Item::Told { .. } | Item::Configured(_)) && item.has_effect();
         let items: Vec<u64> = records.iter().filter(|(_, record)| goes(&record.item)).map(|(id, _)| *id).collect();
         let event = Item::Discarded { why: judgement.why.clone(), figures: judgement.figures() };
-        self.take_back(&items, vec![event], reading)?;
+        self.take_back(&items, vec![event], reading, &mut |_| Ok(()))?;
         Ok(None)
     }
 

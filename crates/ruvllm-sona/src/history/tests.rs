@@ -5,8 +5,10 @@ use ruvllm_lora::micro::{HeadRows, MicroLora};
 use tempfile::TempDir;
 
 use super::*;
+use crate::bank::{self, BankConfig, Pattern, ReasoningBank};
 use crate::deep::DeepState;
-use crate::store::{self, OpenOptions};
+use crate::error::limit;
+use crate::store::{self, OpenOptions, Transaction};
 use crate::toy::{N_VOCAB, Toy, log_p, logits, state, text};
 
 mod kill;
@@ -359,6 +361,26 @@ fn a_request_that_read_what_was_undone_is_not_taken_in() {
     let line = history.undo(item, &mut place.toy).expect_err("twice").to_string();
     assert_eq!(line, "item 1 taught nothing that is left");
     assert_eq!(history.undo(99, &mut place.toy).expect_err("none").to_string(), "there is no item 99");
+}
+
+#[test]
+fn patterns_of_an_item_go_in_the_transaction_that_takes_it_back() {
+    let mut place = Place::new();
+    let open = |store| ReasoningBank::open(store, "a", BankConfig::new("toy", 2), &mut |_, _| {}).expect("a bank");
+    let (bank, mut history) = (open(Arc::clone(&place.store)), place.open("a"));
+    let item = Request::new(1).end(&place.toy, &mut history).expect("learned");
+    let pattern = Pattern::new("a task", vec![1.0, 0.0], vec![], bank::Verdict::Success, 0.5);
+    let id = bank.add(&Pattern { items: vec![item], ..pattern }).expect("room");
+    let (known, removal) = (history.state(), bank.removal_of(&[item]));
+    let full = |change: &mut dyn Transaction| removal.write(change).and(Err(limit("a full disk")));
+    assert!(history.undo_with(&[item], &mut place.toy, &mut { full }).is_err());
+    drop(removal);
+    assert!(history.state() == known && history.is_in_effect(item).expect("readable"));
+    assert!(bank.len() == 1 && bank.get(id).expect("readable").is_some());
+    let removal = bank.removal_of(&[item]);
+    history.undo_with(&[item], &mut place.toy, &mut |change| removal.write(change)).expect("an item");
+    assert_eq!((removal.committed(), bank.len()), (1, 0));
+    assert!(!history.is_in_effect(item).expect("readable") && open(Arc::clone(&place.store)).is_empty());
 }
 
 #[test]

@@ -6,7 +6,10 @@ use super::rebuild::Reading;
 use super::{History, ITEMS};
 use crate::clock::now_ms;
 use crate::error::{SonaError, SonaErrorKind};
-use crate::store::Durability;
+use crate::store::{Durability, Transaction};
+
+/// What is done in the transaction that takes items back.
+pub type Also<'a> = &'a mut dyn FnMut(&mut dyn Transaction) -> Result<(), SonaError>;
 
 impl History {
     /// Takes one item back: what is known then, now and in every generation that had it, is what would be known if it had
@@ -32,6 +35,14 @@ impl History {
     /// # Errors
     /// As [`History::undo`].
     pub fn undo_all(&mut self, items: &[u64], reading: &mut dyn Reading) -> Result<(), SonaError> {
+        self.undo_with(items, reading, &mut |_| Ok(()))
+    }
+
+    /// Takes items back as [`History::undo_all`] does, and what `also` does in the same transaction.
+    ///
+    /// # Errors
+    /// As [`History::undo`], and those of `also`.
+    pub fn undo_with(&mut self, items: &[u64], reading: &mut dyn Reading, also: Also<'_>) -> Result<(), SonaError> {
         for &item in items {
             let record = self.store.snapshot()?.get(ITEMS, &self.tenant, &item.to_be_bytes())?;
             match record.map(|bytes| Record::from_bytes(&bytes)).transpose()? {
@@ -47,7 +58,10 @@ impl History {
         }
         match items.is_empty() {
             true => Ok(()),
-            false => self.take_back(items, items.iter().map(|&item| Item::TookBack { item }).collect(), reading),
+            false => {
+                let events = items.iter().map(|&item| Item::TookBack { item }).collect();
+                self.take_back(items, events, reading, also)
+            }
         }
     }
 
@@ -59,15 +73,17 @@ impl History {
         let records = self.records(&*self.store.snapshot()?, first..self.next_item)?;
         let goes = |item: &Item| matches!(item, Item::Read { .. } | Item::Rehearsed { .. });
         let items: Vec<u64> = records.iter().filter(|(_, record)| goes(&record.item)).map(|(id, _)| *id).collect();
-        self.take_back(&items, vec![Item::Discarded { why: why.to_owned(), figures: Vec::new() }], reading)
+        let events = vec![Item::Discarded { why: why.to_owned(), figures: Vec::new() }];
+        self.take_back(&items, events, reading, &mut |_| Ok(()))
     }
 
-    /// Takes items back, with what was adopted of them, and says so in the log.
+    /// Takes items back, with what was adopted of them and what `also` does, and says so in the log.
     pub(super) fn take_back(
         &mut self,
         items: &[u64],
         events: Vec<Item>,
         reading: &mut dyn Reading,
+        also: Also<'_>,
     ) -> Result<(), SonaError> {
         self.check_sound()?;
         let mut items = items.to_vec();
@@ -102,6 +118,7 @@ impl History {
             generation.put(&mut *change, &self.tenant)?;
         }
         self.drop_kept(&mut *change)?;
+        also(&mut *change)?;
         change.commit()?;
         let is_affected = |g: &&mut Generation| affected.contains(&g.number);
         self.generations.iter_mut().filter(is_affected).for_each(|g| (g.has_state, g.adopted) = (false, None));
