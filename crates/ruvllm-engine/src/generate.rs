@@ -118,5 +118,6 @@ impl Drop for Generation<'_> {
     fn drop(&mut self) {
         self.answer.leave_draft(self.backend);
         self.backend.free_sequence(self.seq);
+        while self.backend.idle() {}
     }
 }

@@ -225,18 +225,14 @@ impl Allocator {
         }
     }
 
-    /// Commits pages until `n_units` units for rows are ready to be taken, as far as there is room, and tells `touch` which.
-    pub(crate) fn make_ready(&self, n_units: usize, touch: &mut dyn FnMut(KvFormat, usize)) {
+    /// Commits the pages of one more unit for rows unless `n_units` are ready to be taken, if there is room, and tells `touch`
+    /// which; returns whether one more is ready.
+    pub(crate) fn make_ready(&self, n_units: usize, touch: &mut dyn FnMut(KvFormat, usize)) -> bool {
         let mut state = self.lock();
         let format = state.exact;
-        loop {
-            let Space { free, ready, .. } = &state.spaces[format as usize];
-            let next = free.iter().find(|&unit| !ready.contains(unit)).filter(|_| ready.len() < n_units);
-            let is_committed = next.is_some_and(|unit| state.commit(format, unit, &mut |page| touch(format, page)));
-            if !is_committed {
-                return;
-            }
-        }
+        let Space { free, ready, .. } = &state.spaces[format as usize];
+        let next = free.iter().find(|&unit| !ready.contains(unit)).filter(|_| ready.len() < n_units);
+        next.is_some_and(|unit| state.commit(format, unit, &mut |page| touch(format, page)))
     }
 
     /// Lends pages that are not committed: fewer may be until they are back. Returns whether there were as many.

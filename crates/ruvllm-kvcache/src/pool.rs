@@ -487,15 +487,15 @@ impl BlockPool {
         });
     }
 
-    /// Makes memory of pages that are taken next until blocks of `n_bytes` are ready, as far as there is room: the system clears
-    /// a page when it is first written, for which nobody needs to wait who computes a prompt.
-    pub fn make_ready(&mut self, n_bytes: usize) {
+    /// Makes memory of the pages of one more block unless blocks of `n_bytes` are ready to be taken, if there is room; returns whether
+    /// it did. The system clears a page when it is first written, for which nobody needs to wait who computes a prompt.
+    pub fn make_ready(&mut self, n_bytes: usize) -> bool {
         let BlockPool { allocator, stores, exact, .. } = self;
         let stride = stores[*exact as usize].as_ref().map_or(1, |store| store.stride);
         allocator.make_ready(n_bytes.div_ceil(stride), &mut |format, page| {
             let store = stores[format as usize].as_mut().expect("a format with pages has a store");
             store.range.touch(page..page + 1);
-        });
+        })
     }
 
     /// Returns one layer for attention.

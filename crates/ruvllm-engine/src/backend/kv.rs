@@ -302,7 +302,11 @@ impl KvStore {
             drop(sequence);
         }
         self.pool.reclaim(IDLE_BYTES);
-        self.pool.make_ready(READY_BYTES);
+    }
+
+    /// Does a piece of what makes the next request quicker; returns whether it did something.
+    pub(super) fn idle(&mut self) -> bool {
+        self.pool.make_ready(READY_BYTES)
     }
 
     /// Gives the whole blocks of a running sequence to the prefix cache as well, for others that start alike.

@@ -315,6 +315,10 @@ impl LlmBackend for NativeBackend {
         self.kv.remove(kernels(&self.compute), seq);
     }
 
+    fn idle(&mut self) -> bool {
+        self.kv.idle()
+    }
+
     fn abandon_sequence(&mut self, seq: SeqId) {
         self.kv.stay_out(seq);
         self.free_sequence(seq);

@@ -111,7 +111,7 @@ impl<'a> Owner<'a> {
         self.publish(true);
     }
 
-    /// Takes all commands there are; waits for one if there is nothing to do. Returns whether there is more to do.
+    /// Takes all commands there are; waits for one if there is nothing to do, not even for the next request. Returns whether there is more to do.
     fn receive(&mut self) -> bool {
         loop {
             let is_idle = self.scheduler.is_idle() && self.embeds.is_empty() && self.works.is_empty();
@@ -120,6 +120,7 @@ impl<'a> Owner<'a> {
                 Err(TryRecvError::Disconnected) if is_idle => return false,
                 Err(_) if !is_idle => return true,
                 Err(_) if self.stop_at.is_some() => return false,
+                Err(_) if self.scheduler.backend_mut().idle() => continue,
                 Err(_) => match self.inbox.recv_timeout(STATS_INTERVAL) {
                     Ok(command) => command,
                     Err(RecvTimeoutError::Disconnected) => return false,

@@ -80,7 +80,7 @@ proptest! {
                 6 => allocator.take_back((n % 4).min(allocator.n_lent())),
                 7 => {
                     let (mut touched, before) = (Vec::new(), allocator.n_pages());
-                    allocator.make_ready(n % 5, &mut |format, page| touched.push((format, page)));
+                    while allocator.make_ready(n % 5, &mut |format, page| touched.push((format, page))) {}
                     assert_eq!(allocator.n_pages() - before, touched.len());
                     let state = allocator.lock();
                     let n_ready = state.spaces[KvFormat::F16 as usize].ready.len();

@@ -368,12 +368,12 @@ fn what_is_made_ready_is_taken_first_and_never_more_than_there_is() {
     let layout = KvLayout { layers: vec![KvShape { n_kv_heads: 2, k_dim: 64, v_dim: 64 }; 4] };
     let unit = layout.unit_bytes(KvFormat::F16);
     let mut pool = BlockPool::within(&layout, &[KvFormat::F16], 3 * PAGE_BYTES).expect("addresses are there");
-    pool.make_ready(unit);
+    assert!(pool.make_ready(unit) && !pool.make_ready(unit));
     assert_eq!(pool.committed_bytes(), PAGE_BYTES);
     let mut sequence = pool.sequence(BLOCK_TOKENS);
     pool.reserve(&mut sequence, BLOCK_TOKENS).expect("it is ready");
     assert_eq!(pool.committed_bytes(), PAGE_BYTES, "another page was taken");
-    pool.make_ready(100 * PAGE_BYTES);
+    while pool.make_ready(100 * PAGE_BYTES) {}
     assert_eq!(pool.committed_bytes(), 3 * PAGE_BYTES);
     pool.reclaim(0);
     assert_eq!(pool.committed_bytes(), PAGE_BYTES, "what nobody has is given back");
