@@ -181,6 +181,13 @@ impl Allocator {
         }
     }
 
+    /// Forgets what was made of a block: it is about to hold something else.
+    pub(crate) fn forget_heir(&self, block: KvBlock) {
+        if let Some(life) = self.lock().spaces[block.format() as usize].lives.get_mut(block.index()) {
+            life.heir = None;
+        }
+    }
+
     /// Adds an owner to the unit of format `to` that was made of `blocks` and appends its blocks to `heirs`; `false` if
     /// there is none any more.
     pub(crate) fn take_heirs(&self, blocks: &[KvBlock], to: KvFormat, heirs: &mut Vec<KvBlock>) -> bool {

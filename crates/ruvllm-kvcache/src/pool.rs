@@ -326,13 +326,19 @@ impl BlockPool {
         let n_blocks = sequence.blocks.len();
         let n_more = needed.div_ceil(BLOCK_TOKENS).saturating_sub(n_blocks);
         let partial = sequence.len() / BLOCK_TOKENS;
-        let shared = sequence.blocks.get(partial).copied().filter(|&block| self.allocator.count(block) > 1);
+        let (exact, allocator) = (self.exact, &self.allocator);
+        let is_own = |block: KvBlock| block.format() == exact && allocator.count(block) == 1;
+        let last = sequence.blocks.get(partial).copied();
+        let copied = last.filter(|&block| !is_own(block));
         // A copy goes through the table's spare place, so that nothing is allocated.
-        self.take(self.exact, n_more + usize::from(shared.is_some()), &mut sequence.blocks)?;
-        if let Some(shared) = shared {
+        self.take(exact, n_more + usize::from(copied.is_some()), &mut sequence.blocks)?;
+        if let Some(copied) = copied {
             sequence.blocks[partial] = sequence.blocks.remove(n_blocks);
-            self.copy(shared, sequence.blocks[partial]);
-            self.allocator.release(&[shared]);
+            self.copy(copied, sequence.blocks[partial]);
+            self.allocator.release(&[copied]);
+        } else if let Some(last) = last {
+            // Others it was once shared with may hold what was made of it.
+            self.allocator.forget_heir(last);
         }
         Ok(())
     }

@@ -308,6 +308,37 @@ fn a_fork_inside_a_block_of_few_bits_writes_to_a_copy() {
 }
 
 #[test]
+fn what_was_made_of_a_block_is_not_what_is_written_to_it_later() {
+    let (team, mut pool, mut a, tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
+    let kernels = (attention::pick(Isa::best()), &team);
+    let mut b = pool.fork(&a, 20);
+    let mut of_b = Ageing::default();
+    while pool.age(kernels, &mut a, (&mut ageing, KvPolicy::Q8), 4) > 0 {}
+    check_about(&pool, &a, &tags);
+    // The exact block inside which it goes on is its own now, and is written to where it lies.
+    let more: Vec<u16> = (0..400).map(|i| i * 5 + 3).collect();
+    append(&team, &mut pool, &mut b, &more).expect("there is room");
+    while pool.age(kernels, &mut b, (&mut of_b, KvPolicy::Q8), 4) > 0 {}
+    assert!(!b.blocks[1].format().is_exact() && a.blocks[0] == b.blocks[0], "they share what they have in common");
+    check_about(&pool, &b, &[&tags[..20], &more].concat());
+    check_about(&pool, &a, &tags);
+}
+
+#[test]
+fn a_block_of_few_bits_that_nobody_else_has_is_written_to_as_a_copy() {
+    let (team, mut pool, sequence, tags, _) = aged(KvPolicy::Q8, 320);
+    let mut fork = pool.fork(&sequence, 20);
+    drop(sequence);
+    append(&team, &mut pool, &mut fork, &[1, 2, 3]).expect("there is room");
+    assert_eq!(fork.blocks[1].format(), KvFormat::F16);
+    assert_eq!(row(&pool, &fork, 22), rows(&[3]));
+    // What stood there came back from 8 bits.
+    let ((old_k, _), (k, _)) = (row(&pool, &fork, 19), rows(&[tags[19]]));
+    assert!(old_k.iter().zip(k).all(|(a, b)| (a - b).abs() < 0.3), "{old_k:?}");
+    assert_eq!((pool.stats().in_use, pool.stats().references), (2, 2));
+}
+
+#[test]
 fn sequences_that_share_age_together_where_they_are_alike() {
     let policy = KvPolicy::Tiered { hot: 16, warm: 64 };
     let (team, mut pool, mut a, mut tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
