@@ -41,7 +41,8 @@ fn bench_screen(c: &mut Criterion) {
             let mut acts = Acts::new(w.n_cols(), 1);
             acts.set(table, &team, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format());
             let (mut out, mut tops) = (vec![0.0; w.n_rows()], Tops::default());
-            let make = || Screen::new(table, &team, &w).expect("a head in Q8_0 has a screen");
+            let nowhere = vec![0.0; w.n_cols()];
+            let make = || Screen::new(table, &team, &w, &nowhere).expect("a head in Q8_0 has a screen");
             let screen = make();
             group.throughput(Throughput::Bytes(w.weight_bytes() as u64));
             let id = |what: &str| BenchmarkId::new(format!("{}/{what}", model.name), table.name());

@@ -331,7 +331,7 @@ impl ForwardState {
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
         let n_best = n_best(batch.wanted).filter(|_| !operand.is_adapted());
-        let screen = n_best.and_then(|n_best| Some((n_best, self.screen.ask(n_logits, n_best)?)));
+        let screen = n_best.and_then(|n_best| Some((n_best, self.screen.ask((hidden, n_logits), n_best)?)));
         match (screen, &model.output.head) {
             (Some((n_best, screen)), Some(head)) => {
                 let share = operand.apply_screened(compute, head, screen, n_best, logits);

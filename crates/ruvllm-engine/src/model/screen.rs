@@ -26,6 +26,8 @@ const FADE: f32 = 1.0 / 8.0;
 pub(crate) struct HeadScreen {
     is_wanted: bool,
     n_asked: usize,
+    /// The sum of the rows that asked before it was made: where states point.
+    direction: Vec<f32>,
     screen: Option<Screen>,
     tops: Tops,
     /// The mean share of the head that was read, by the logarithm of how many logits counted.
@@ -50,8 +52,10 @@ impl HeadScreen {
     /// Makes it.
     pub(crate) fn make(&mut self, model: &Model, compute: &Compute) {
         let head = model.output.head.as_ref().filter(|_| self.is_wanted);
-        self.screen = head.and_then(|head| Screen::new(compute.kernels.matmul, &compute.team, head.matrix()));
+        let table = compute.kernels.matmul;
+        self.screen = head.and_then(|head| Screen::new(table, &compute.team, head.matrix(), &self.direction));
         self.is_wanted = self.screen.is_some();
+        self.direction = Vec::new();
     }
 
     /// Returns the screen once it is made.
@@ -59,13 +63,18 @@ impl HeadScreen {
         self.screen.as_ref()
     }
 
-    /// Returns the screen and its scratch for a pass in which `n_rows` rows want `n_best` logits each; `None` if all logits are
-    /// computed.
-    pub(crate) fn ask(&mut self, n_rows: usize, n_best: usize) -> Option<(&Screen, &mut Tops)> {
+    /// Returns the screen and its scratch for a pass in which `n_rows` rows of `states` want `n_best` logits each; `None` if all
+    /// logits are computed.
+    pub(crate) fn ask(&mut self, (states, n_rows): (&[f32], usize), n_best: usize) -> Option<(&Screen, &mut Tops)> {
         if n_rows > ROWS_MAX || n_best > BEST_MAX || self.shares[n_best.ilog2() as usize] > SHARE_MAX {
             return None;
         }
         self.n_asked = self.n_asked.saturating_add(n_rows);
+        if self.screen.is_none() && self.is_wanted {
+            self.direction.resize(states.len() / n_rows.max(1), 0.0);
+            let rows = states.chunks_exact(self.direction.len().max(1));
+            rows.for_each(|row| self.direction.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
+        }
         Some((self.screen.as_ref()?, &mut self.tops))
     }
 
@@ -105,7 +114,7 @@ mod tests {
         let mut screen = HeadScreen { is_wanted: true, ..HeadScreen::default() };
         let asks = |screen: &mut HeadScreen, n_best| {
             let before = screen.n_asked;
-            screen.ask(1, n_best);
+            screen.ask((&[1.0], 1), n_best);
             screen.n_asked > before
         };
         screen.learn(40, 1.0);
@@ -113,16 +122,16 @@ mod tests {
         assert!(asks(&mut screen, 40) && asks(&mut screen, 1), "a token may read all");
         screen.learn(40, 1.0);
         assert!(!asks(&mut screen, 40) && !asks(&mut screen, 32) && asks(&mut screen, 1) && asks(&mut screen, 16));
-        assert!(!asks(&mut screen, 65) && screen.ask(5, 1).is_none());
+        assert!(!asks(&mut screen, 65) && screen.ask((&[1.0; 5], 5), 1).is_none());
     }
 
     #[test]
     fn a_screen_is_due_after_some_rows() {
         let mut screen = HeadScreen { is_wanted: true, ..HeadScreen::default() };
-        (1..ASKED_BEFORE).for_each(|_| assert!(screen.ask(1, 1).is_none()));
+        (1..ASKED_BEFORE).for_each(|_| assert!(screen.ask((&[1.0, 2.0], 1), 1).is_none()));
         assert!(!screen.is_due());
-        screen.ask(1, 1);
-        assert!(screen.is_due());
+        screen.ask((&[0.0, 2.0], 1), 1);
+        assert!(screen.is_due() && screen.direction == [15.0, 32.0]);
         assert!(!HeadScreen { n_asked: 1000, ..HeadScreen::default() }.is_due());
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Who decodes greedily asks a head of 100,000 rows for one of them, and a sampler that cuts at top-k for some. A [`Screen`]
 //! is the high five bits of a Q8_0 matrix's weights in the panels of Q5_0, and for each row a bound of what the other
-//! three can add:
+//! three can add. Final states have much in common, so what the low bits add along one direction `m`, of length one, is kept
+//! apart, and only what is upright to it has to be bounded:
 //!
 //! ```text
-//! c[r]     = coarse[r] · x                                       5.5 bits a weight instead of 8.5
-//! reach[r] = c[r] + slack[r] * ‖x‖                               ≥ w[r] · x, by Cauchy-Schwarz
+//! w[r]     = coarse[r] + along[r] * m + rest[r]                  along[r] = (w[r] - coarse[r]) · m
+//! c[r]     = coarse[r] · x + along[r] * (m · x)                  5.5 bits a weight instead of 8.5
+//! reach[r] = c[r] + ‖rest[r]‖ * ‖x - (m · x) * m‖                ≥ w[r] · x, by Cauchy-Schwarz
 //! least    = the k-th largest exact product of the k panels where c is largest
 //! out[r]   = w[r] · x, exact, in panels where some row's reach is `least` or more; -∞ in the others
 //! ```
@@ -24,6 +26,7 @@ use crate::block::GgmlType;
 use crate::team::{Shared, Team};
 use half::f16;
 use std::fmt;
+use std::ops::Range;
 
 /// Panels that a worker claims at once.
 const GRAIN: usize = 64;
@@ -34,16 +37,31 @@ const LENGTH_MAX: f32 = 1e20;
 /// What finds the largest products of a matrix.
 pub struct Screen {
     coarse: Matrix,
-    /// Of each row: the length of its weights less the coarse ones, and what rounding can make of it.
+    /// `[n_cols]`: of length one, or zeros.
+    direction: Vec<f32>,
+    /// Of each row: what its weights less the coarse ones are along the direction, and the length of what is left of them.
+    along: Vec<f32>,
     slack: Vec<f32>,
+    /// What rounding can make of a row's products, times the length of `x`.
+    rounding: f32,
+}
+
+/// What bounds a row of activations.
+#[derive(Clone, Copy, Debug)]
+struct Length {
+    /// At least its length.
+    whole: f32,
+    /// How much of it is along the direction, and at least the length of what is left.
+    along: f32,
+    rest: f32,
 }
 
 /// What [`Screen::multiply`] knows of the pass at hand, kept for its allocation.
 #[derive(Debug, Default)]
 pub struct Tops {
-    /// The length of each row of activations.
-    lengths: Vec<f32>,
-    /// Of each panel: the largest coarse product, and the largest reach.
+    /// Of each row of activations.
+    lengths: Vec<Length>,
+    /// Of each panel: the largest product as far as it is known, and the largest reach.
     panels: Vec<(f32, f32)>,
     /// The panels of the largest coarse products.
     likeliest: Vec<u32>,
@@ -52,33 +70,42 @@ pub struct Tops {
 }
 
 impl Screen {
-    /// Makes the screen of a matrix that `table`'s kernels multiply: two thirds of its bytes more. `None` for types other than
-    /// Q8_0, whose coarse copy would be no smaller, and where a scale is no usable number.
-    pub fn new(table: &'static Table, team: &Team, w: &Matrix) -> Option<Screen> {
+    /// Makes the screen of a matrix that `table`'s kernels multiply: two thirds of its bytes more. `direction`, `[n_cols]`, is where
+    /// most rows of activations point, of any length: the mean of some of them; zeros if they point anywhere. It changes what is read
+    /// and nothing else. `None` for types other than Q8_0, whose coarse copy would be no smaller, and where a scale is no usable
+    /// number.
+    ///
+    /// # Panics
+    /// If the direction is of another width.
+    pub fn new(table: &'static Table, team: &Team, w: &Matrix, direction: &[f32]) -> Option<Screen> {
+        assert_eq!(direction.len(), w.n_cols(), "screen: a direction of another width");
         let panels = w.panels().filter(|_| w.ty() == GgmlType::Q8_0)?;
         let (n_rows, n_blocks) = (panels.n_rows, panels.n_blocks);
         let (n_panels, coarse_bytes) = (n_rows.div_ceil(PANEL_ROWS), panel_bytes::<Q50>(n_blocks));
         let mut bytes = LargePages::default().take_with(team, n_panels * coarse_bytes);
-        let mut slack = vec![0.0; n_panels * PANEL_ROWS];
-        let (to, to_slack) = (Shared::new(&mut bytes), Shared::new(&mut slack));
+        let direction = of_length_one(direction);
+        let mut about = vec![About::default(); n_panels * PANEL_ROWS];
+        let (to, to_about) = (Shared::new(&mut bytes), Shared::new(&mut about));
         team.for_each(n_panels, GRAIN, &|range, _| {
             for panel in range {
                 let from = &panels.bytes[panel * panels.panel_bytes..(panel + 1) * panels.panel_bytes];
                 // SAFETY: `for_each` hands out every panel once, and panels and their rows do not overlap.
-                let (to, slack) = unsafe {
+                let (to, about) = unsafe {
                     let rows = panel * PANEL_ROWS..(panel + 1) * PANEL_ROWS;
-                    (to.slice(panel * coarse_bytes..(panel + 1) * coarse_bytes), to_slack.slice(rows))
+                    (to.slice(panel * coarse_bytes..(panel + 1) * coarse_bytes), to_about.slice(rows))
                 };
-                coarsen(from, n_blocks, to, slack);
+                coarsen(from, n_blocks, &direction, to, about);
             }
         });
-        slack.truncate(n_rows);
-        if !slack.iter().all(|slack| slack.is_finite()) {
+        about.truncate(n_rows);
+        if !about.iter().all(|row| row.slack.is_finite() && row.along.is_finite() && row.rounding.is_finite()) {
             return None;
         }
         let panels = Panels::new::<Q50>(table, n_rows, w.n_cols(), bytes);
         let coarse = Matrix::of_panels(Q50::TY, w.n_cols(), panels);
-        Some(Screen { coarse, slack })
+        let rounding = about.iter().map(|row| row.rounding).fold(0.0, f32::max);
+        let (along, slack) = about.iter().map(|row| (row.along, row.slack)).unzip();
+        Some(Screen { coarse, direction, along, slack, rounding })
     }
 
     /// Returns what is read of every row: what to [expect](super::upcoming) before [`Screen::multiply`].
@@ -97,8 +124,8 @@ impl Screen {
         assert!(w.ty() == GgmlType::Q8_0 && k > 0, "screen: the {k} largest of {w:?}");
         w.check(x, x.n(), out);
         tops.lengths.clear();
-        tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(length));
-        if k * PANEL_ROWS > w.n_rows() || !tops.lengths.iter().all(|&length| length <= LENGTH_MAX) {
+        tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));
+        if k * PANEL_ROWS > w.n_rows() || !tops.lengths.iter().all(|length| length.whole <= LENGTH_MAX) {
             matmul(team, w, x, out);
             return 1.0;
         }
@@ -114,17 +141,27 @@ impl Screen {
     }
 
     /// Writes what can be said of each panel by the coarse products of a row of this length.
-    fn look(&self, team: &Team, length: f32, coarse: &[f32], panels: &mut Vec<(f32, f32)>) {
+    fn look(&self, team: &Team, length: Length, coarse: &[f32], panels: &mut Vec<(f32, f32)>) {
         panels.resize(coarse.len().div_ceil(PANEL_ROWS), (0.0, 0.0));
         let (n_panels, panels) = (panels.len(), Shared::new(panels));
         team.for_each(n_panels, GRAIN, &|range, _| {
             // SAFETY: `for_each` hands out every panel once.
             let tops = unsafe { panels.slice(range.clone()) };
             for (panel, top) in range.zip(tops) {
-                let rows = panel_rows(panel, coarse.len());
-                *top = reach(&coarse[rows.clone()], &self.slack[rows], length);
+                *top = self.reach(panel_rows(panel, coarse.len()), coarse, length);
             }
         });
+    }
+
+    /// Returns the largest product of some rows as far as it is known, and the most that one of them can be.
+    fn reach(&self, rows: Range<usize>, coarse: &[f32], length: Length) -> (f32, f32) {
+        let mut top = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+        let rows = coarse[rows.clone()].iter().zip(&self.along[rows.clone()]).zip(&self.slack[rows]);
+        for ((coarse, along), slack) in rows {
+            let known = coarse + along * length.along;
+            top = (top.0.max(known), top.1.max(known + slack * length.rest));
+        }
+        (top.0, top.1 + self.rounding * length.whole)
     }
 }
 
@@ -202,22 +239,26 @@ impl fmt::Debug for Screen {
     }
 }
 
-/// Returns the largest coarse product of a panel's rows, and the most that an exact one of them can be.
-fn reach(coarse: &[f32], slack: &[f32], length: f32) -> (f32, f32) {
-    let mut top = (f32::NEG_INFINITY, f32::NEG_INFINITY);
-    for (c, slack) in coarse.iter().zip(slack) {
-        top = (top.0.max(*c), top.1.max(c + slack * length));
+/// Returns what bounds a row of activations; its length is NaN if one of them is not finite.
+fn length(blocks: &[ActBlock], direction: &[f32]) -> Length {
+    let (mut square, mut along) = (0f64, 0f64);
+    for (block, direction) in blocks.iter().zip(direction.as_chunks::<BLOCK>().0) {
+        let scale = f64::from(block.scale);
+        let squares: i64 = (0..BLOCK).map(|i| i64::from(block.q(i)).pow(2)).sum();
+        square += squares as f64 * scale.powi(2);
+        along += (0..BLOCK).map(|i| f64::from(block.q(i)) * f64::from(direction[i])).sum::<f64>() * scale;
     }
-    top
+    // Its length is one but for some 2^-24, which is not little where next to nothing is left.
+    let n: f64 = direction.iter().map(|&m| f64::from(m).powi(2)).sum();
+    let rest = (square - along.powi(2) / n.max(0.5)).max(0.0);
+    Length { whole: up(square.sqrt()), along: along as f32, rest: up(rest.sqrt()) }
 }
 
-/// Returns at least the length of a row of activations; NaN if one of them is not finite.
-fn length(blocks: &[ActBlock]) -> f32 {
-    let squares = blocks.iter().map(|block| {
-        let squares: i64 = (0..BLOCK).map(|i| i64::from(block.q(i)).pow(2)).sum();
-        squares as f64 * f64::from(block.scale).powi(2)
-    });
-    up(squares.sum::<f64>().sqrt())
+/// Returns a vector with length one, or zeros where it has none.
+fn of_length_one(vector: &[f32]) -> Vec<f32> {
+    let length = vector.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+    let factor = if length.is_normal() { 1.0 / length } else { 0.0 };
+    vector.iter().map(|&x| if factor == 0.0 { 0.0 } else { (f64::from(x) * factor) as f32 }).collect()
 }
 
 /// Rounds up, and by more than the operations before it can have rounded down.
@@ -225,12 +266,25 @@ fn up(x: f64) -> f32 {
     (x * (1.0 + 1e-6)) as f32
 }
 
-/// Turns a panel of Q8_0 into one of Q5_0, and writes the slack of its rows.
-fn coarsen(from: &[u8], n_blocks: usize, to: &mut [u8], slack: &mut [f32]) {
-    let (mut rest, mut whole) = ([0f64; PANEL_ROWS], [0f64; PANEL_ROWS]);
-    for b in 0..n_blocks {
-        let squares = coarsen_quants(
+/// What a coarse row leaves out.
+#[derive(Clone, Copy, Debug, Default)]
+struct About {
+    along: f32,
+    slack: f32,
+    rounding: f32,
+}
+
+/// What is added to a row's rounding, as a share of its length, for sums of 32 floats (`along`) and a direction that is not quite
+/// of length one.
+const ROUNDING: f64 = 1e-5;
+
+/// Turns a panel of Q8_0 into one of Q5_0, and writes what its rows leave out.
+fn coarsen(from: &[u8], n_blocks: usize, direction: &[f32], to: &mut [u8], about: &mut [About]) {
+    let (mut rest, mut whole, mut along) = ([0f64; PANEL_ROWS], [0f64; PANEL_ROWS], [0f64; PANEL_ROWS]);
+    for (b, direction) in direction.as_chunks::<BLOCK>().0.iter().enumerate().take(n_blocks) {
+        let (squares, products) = coarsen_quants(
             from[Q80::quants_at(b)..][..Q80::QUANT_BYTES].as_chunks::<64>().0,
+            direction,
             to[Q50::quants_at(b)..][..Q50::QUANT_BYTES].as_chunks_mut::<64>().0,
         );
         let scales = &from[Q80::record_at(b)..][..Q80::SCALE_BYTES];
@@ -244,40 +298,52 @@ fn coarsen(from: &[u8], n_blocks: usize, to: &mut [u8], slack: &mut [f32]) {
             let square = f64::from(coarse.to_f32() / 8.0).powi(2);
             rest[row] += square * f64::from(squares[row]);
             whole[row] += square * (32.0 * 128.0 * 128.0);
+            along[row] += f64::from(coarse.to_f32() / 8.0) * f64::from(products[row]);
         }
     }
     // Either product rounds some five times a block by 2^-24 of what it has by then, at most ‖w‖·‖x‖ each; the sums of
-    // reach and slack once more.
-    let rounding = f64::from(n_blocks as u32 * 10 + 20) * 2f64.powi(-24);
-    for (slack, (rest, whole)) in slack.iter_mut().zip(rest.into_iter().zip(whole)) {
-        *slack = up(rest.sqrt() + rounding * whole.sqrt());
+    // reach once more.
+    let rounding = f64::from(n_blocks as u32 * 10 + 20) * 2f64.powi(-24) + ROUNDING;
+    for (row, about) in about.iter_mut().enumerate() {
+        let square = (rest[row] - along[row].powi(2)).max(0.0) + ROUNDING * rest[row];
+        *about =
+            About { along: along[row] as f32, slack: up(square.sqrt()), rounding: up(rounding * whole[row].sqrt()) };
     }
 }
 
-/// Writes the high five bits of a block's quants, rounded, and returns of each row the sum of squares of what is left.
-fn coarsen_quants(from: &[[u8; 64]], to: &mut [[u8; 64]]) -> [u32; PANEL_ROWS] {
-    let mut sums = [0u32; PANEL_ROWS];
+/// Writes the high five bits of a block's quants, rounded, and returns of each row the sum of squares of what is left, and its
+/// product with the direction.
+fn coarsen_quants(
+    from: &[[u8; 64]],
+    direction: &[f32; BLOCK],
+    to: &mut [[u8; 64]],
+) -> ([u32; PANEL_ROWS], [f32; PANEL_ROWS]) {
+    let (mut sums, mut products) = ([0u32; PANEL_ROWS], [0f32; PANEL_ROWS]);
     let mut fifth = [0u8; 64];
     let (nibbles, high) = to.split_at_mut(4);
     for (j, to) in nibbles.iter_mut().enumerate() {
-        let mut squares = [0u8; 64];
+        let mut rests = [[0i8; 64]; 2];
         for k in 0..64 {
             let ((a, rest_a), (b, rest_b)) = (five(from[j][k]), five(from[j + 4][k]));
             to[k] = (a & 15) | (b & 15) << 4;
             fifth[k] |= (a >> 4) << j | (b >> 4) << (j + 4);
-            squares[k] = rest_a * rest_a + rest_b * rest_b;
+            (rests[0][k], rests[1][k]) = (rest_a, rest_b);
         }
-        for (sum, squares) in sums.iter_mut().zip(squares.as_chunks::<4>().0) {
-            *sum += squares.iter().map(|&square| u32::from(square)).sum::<u32>();
+        for (rests, at) in rests.iter().zip([4 * j, 4 * (j + 4)]) {
+            let sums = sums.iter_mut().zip(&mut products);
+            for ((sum, product), rests) in sums.zip(rests.as_chunks::<4>().0) {
+                *sum += rests.iter().map(|&rest| u32::from(rest.unsigned_abs()).pow(2)).sum::<u32>();
+                *product += rests.iter().zip(&direction[at..]).map(|(&rest, m)| f32::from(rest) * m).sum::<f32>();
+            }
         }
     }
     high[0] = fifth;
-    sums
+    (sums, products)
 }
 
-/// Returns the nearest multiple of 8, by 8, at most 31; and how far that is off.
+/// Returns the nearest multiple of 8, by 8, at most 31; and what is left above it.
 #[inline(always)]
-fn five(u: u8) -> (u8, u8) {
+fn five(u: u8) -> (u8, i8) {
     let nearest = ((u >> 3) + (u >> 2 & 1)).min(31);
-    (nearest, u.abs_diff(nearest << 3))
+    (nearest, u.wrapping_sub(nearest << 3) as i8)
 }

@@ -14,15 +14,32 @@ fn head(rng: &mut Rng, n_rows: usize, k: usize) -> Vec<u8> {
     bytes
 }
 
-/// Compares every result with the whole product's, and returns which share of the matrix was read.
+/// Compares every result with the whole product's, for screens of several directions, and returns which share of the matrix was
+/// read without one.
 fn check(table: &'static Table, bytes: &[u8], (n_rows, k): (usize, usize), x: &[f32], n_best: usize) -> Option<f32> {
+    let mean: Vec<f32> = (0..k).map(|i| x.iter().skip(i).step_by(k).sum()).collect();
+    let elsewhere = Rng(n_rows as u64).floats(k);
+    for towards in [mean, elsewhere, vec![1e-30; k], vec![f32::INFINITY; k], vec![1e30; k]] {
+        check_towards(table, bytes, (n_rows, k), (x, &towards), n_best);
+    }
+    check_towards(table, bytes, (n_rows, k), (x, &vec![0.0; k]), n_best)
+}
+
+/// The same for a screen of one direction.
+fn check_towards(
+    table: &'static Table,
+    bytes: &[u8],
+    (n_rows, k): (usize, usize),
+    (x, towards): (&[f32], &[f32]),
+    n_best: usize,
+) -> Option<f32> {
     let (n, n_threads) = (x.len() / k, 1 + n_rows % 3);
     let team = Team::new(n_threads);
     let w = Matrix::new(table, &team, GgmlType::Q8_0, n_rows, k, Bytes::copy_from_slice(bytes));
     let x = acts(table, &team, x, n, k, w.act_format());
     let mut whole = vec![0.0; n * n_rows];
     matmul(&team, &w, &x, &mut whole);
-    let screen = Screen::new(table, &team, &w)?;
+    let screen = Screen::new(table, &team, &w, towards)?;
     let (mut out, mut tops) = (vec![f32::NAN; n * n_rows], Tops::default());
     let share = screen.multiply(&team, &w, &x, n_best, &mut tops, &mut out);
     for (out, whole) in out.chunks_exact(n_rows).zip(whole.chunks_exact(n_rows)) {
@@ -61,6 +78,23 @@ fn most_of_a_head_is_not_read() {
         let (one, eight) = (check(table, &bytes, (n_rows, k), &x, 1), check(table, &bytes, (n_rows, k), &x, 8));
         let (one, eight) = (one.expect("its scales are numbers"), eight.expect("its scales are numbers"));
         assert!(one > 0.0 && one < 0.2 && one < eight && eight < 0.6, "{}: {one}, {eight}", table.name);
+    }
+}
+
+#[test]
+fn what_rows_have_in_common_is_kept_apart() {
+    for table in rows() {
+        let (n_rows, k, mut rng) = (2000, 128, Rng(11));
+        let bytes = head(&mut rng, n_rows, k);
+        let common = rng.floats(k);
+        let x: Vec<f32> = common.iter().chain(&common).zip(rng.floats(2 * k)).map(|(m, x)| 3.0 * m + x).collect();
+        let share = |towards: &[f32]| {
+            check_towards(table, &bytes, (n_rows, k), (&x, towards), 8).expect("its scales are numbers")
+        };
+        // The likeliest panels are read in any case.
+        let least = 8.0 / (n_rows / 16) as f32;
+        let (without, with) = (share(&vec![0.0; k]) - least, share(&common) - least);
+        assert!(with < 0.5 * without, "{}: {without}, {with}", table.name);
     }
 }
 
@@ -114,7 +148,10 @@ fn other_types_have_no_screen() {
     let (table, team, mut rng) = (pick(Isa::best()), Team::new(1), Rng(9));
     for ty in [GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::F16] {
         let bytes = blocks(&mut rng, ty, 32, 256, Fill::Random);
-        assert!(Screen::new(table, &team, &Matrix::new(table, &team, ty, 32, 256, bytes)).is_none(), "{ty}");
+        assert!(
+            Screen::new(table, &team, &Matrix::new(table, &team, ty, 32, 256, bytes), &[0.0; 256]).is_none(),
+            "{ty}"
+        );
     }
 }
 
