@@ -134,9 +134,11 @@ impl Background {
     }
 
     /// Returns whether there is work.
-    pub fn is_due(&self, history: &History) -> bool {
-        // An undo may leave fewer than there were.
-        let n_new = history.learned().n_tokens().saturating_sub(self.n_tokens);
+    pub fn is_due(&mut self, history: &History) -> bool {
+        // An undo may leave fewer than there were: what comes then is new.
+        let n_now = history.learned().n_tokens();
+        self.n_tokens = self.n_tokens.min(n_now);
+        let n_new = n_now - self.n_tokens;
         n_new >= self.options.n_tokens || n_new > 0 && self.last.elapsed() >= self.options.interval
     }
 

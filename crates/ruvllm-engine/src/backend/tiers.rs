@@ -67,6 +67,9 @@ impl KvStore {
     pub(super) fn relieve(&mut self, kernels: Kernels<'_>) {
         loop {
             let pressure = self.pressure();
+            if pressure.excess_bytes == 0 {
+                return;
+            }
             let n_blocks = pressure.excess_bytes.div_ceil(self.block_bytes().max(1));
             let n = match (pressure.relief, &mut self.prefixes) {
                 // A block in 8 bits brings half.

@@ -150,7 +150,7 @@ fn written(model: &Path, options: &LearningOptions, tenant: &str) -> Result<Opti
 
 impl Tenant {
     /// Does something with the log when all that waits is taken in, and lets requests see what came of it.
-    fn with_log<T>(
+    pub(super) fn with_log<T>(
         &self,
         passes: &mut dyn Passes,
         watch: &mut Watch<'_>,
@@ -310,8 +310,10 @@ impl Tenant {
         match &mut *mind {
             Mind::Kept(history, _) => {
                 self.forget_patterns()?;
-                history.forget()?;
+                // Where it is still in the file it is forgotten all the same.
+                let forgotten = history.forget();
                 self.show(&mind);
+                forgotten?;
             }
             Mind::Transient(_) => self.set(Arc::new(self.shared.empty()?)),
         }

@@ -10,6 +10,7 @@
 //! unsure         otherwise: nothing changes, and it is asked again when more was held back
 //! ```
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use ruvllm_sona::background::{Background, BackgroundOptions, Consolidate};
@@ -159,16 +160,20 @@ impl Tenant {
     fn is_to_be_judged(&self, options: &UpkeepOptions) -> Result<bool, EngineError> {
         let mut mind = self.mind();
         let Some((history, Some(upkeep))) = mind.kept() else { return Ok(false) };
-        let n_new = history.learned().n_tokens().saturating_sub(upkeep.judged_tokens);
+        // An undo may leave fewer than there were: what comes then is new.
+        let n_now = history.learned().n_tokens();
+        upkeep.judged_tokens = upkeep.judged_tokens.min(n_now);
+        let n_new = n_now - upkeep.judged_tokens;
         let is_due = options.judge_every.is_some_and(|every| upkeep.judged_at.elapsed() >= every);
         let is_due = is_due && n_new >= options.judge_tokens && history.has_news()?;
         if is_due {
-            (upkeep.judged_at, upkeep.judged_tokens) = (Instant::now(), history.learned().n_tokens());
+            (upkeep.judged_at, upkeep.judged_tokens) = (Instant::now(), n_now);
         }
         Ok(is_due)
     }
 
     /// Asks the gate, and does what it says. Requests and feedback go on meanwhile; what they teach until then is judged with the rest.
+    /// Where somebody published, went back or forgot meanwhile, what it says is of something else, and nothing is done.
     fn judge_what_was_learned(
         &self,
         options: &UpkeepOptions,
@@ -176,13 +181,14 @@ impl Tenant {
         watch: &mut Watch<'_>,
     ) -> Result<Option<Upkept>, EngineError> {
         let mut reader = Reader::new(passes, (&self.shared, self.name()), watch, false);
-        let (before, after, first) = {
+        let place = |history: &History| (history.generation(), history.first_item());
+        let (before, after, measured_at) = {
             let mut mind = self.mind();
             let Some((history, _)) = mind.kept() else { return Ok(None) };
             let before = history.at(history.generation(), &mut reader).map_err(|error| reader.told(error))?;
-            (before, history.known(), history.first_item())
+            (before, history.known(), place(history))
         };
-        let measured = self.measure(options, (&before, &after), first, &mut reader);
+        let measured = self.measure(options, (&before, &after), measured_at.1, &mut reader);
         let (target, controls) = measured.map_err(|error| reader.told(error))?;
         drop(reader);
         let judgement = options.gate.judge(&target, &controls)?;
@@ -191,7 +197,12 @@ impl Tenant {
         if !judgement.is_published && !is_harm && judgement.target.n_blocks < options.n_blocks_max {
             return Ok(Some(Upkept::Unsure(judgement)));
         }
-        Ok(Some(match self.decide(passes, &judgement)? {
+        let mut watch = |_| ControlFlow::Continue(());
+        let decided = self.with_log(passes, &mut watch, |history, reader| match place(history) == measured_at {
+            true => history.decide(&judgement, reader).map(Some),
+            false => Ok(None),
+        })?;
+        Ok(decided.map(|decided| match decided {
             Some(number) => Upkept::Published(number, judgement),
             None => Upkept::Discarded(judgement),
         }))

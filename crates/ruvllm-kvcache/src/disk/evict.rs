@@ -65,19 +65,21 @@ impl Writer {
     /// A file cannot be read, written or removed.
     pub(super) fn expire_blocks(&mut self, before: SystemTime) -> Result<(), KvError> {
         let ids = self.shared.lock().index.segments();
+        let mut due = Vec::with_capacity(ids.len());
         for id in ids {
             let path = segment::path(&self.shared.path, id);
             let modified = fs::metadata(&path).and_then(|about| about.modified());
             if modified.map_err(|error| io_error("read", &path, &error))? > before {
                 // Not past it: what a later segment deletes may lie in this one.
-                return Ok(());
+                break;
             }
-            if self.active.as_ref().is_some_and(|active| active.header.id == id) {
-                self.leave_active()?;
-            }
-            self.give_up(id, Keep::OnlySessions)?;
+            due.push(id);
         }
-        Ok(())
+        // Sessions that are copied on the way go to a segment of their own.
+        if self.active.as_ref().is_some_and(|active| due.contains(&active.header.id)) {
+            self.leave_active()?;
+        }
+        due.into_iter().try_for_each(|id| self.give_up(id, Keep::OnlySessions))
     }
 
     /// Removes a segment after copying what of it is kept.

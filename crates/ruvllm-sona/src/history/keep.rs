@@ -4,6 +4,7 @@ use super::generation::{self, GENERATIONS, STATES};
 use super::item::{Item, Record};
 use super::rebuild::{self, Reading};
 use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS, State};
+use crate::clock::now_ms;
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, invalid};
 use crate::instant::Learned;
@@ -108,32 +109,37 @@ impl History {
     fn restart(&mut self, learned: Option<(Learned, &str)>) -> Result<u64, SonaError> {
         let options = *self.state.learned.options();
         let mut state = State::empty(options, &self.setup)?;
-        let id = self.next_item;
-        let head = Head { parent: 0, first: id + 1, options, calibration: self.head.calibration };
+        let (id, number) = (self.next_item, u64::from(learned.is_some()));
+        let head = Head { parent: number, first: id + 1, options, calibration: self.head.calibration };
+        let generation = learned.map(|(learned, why)| {
+            state.learned = std::sync::Arc::new(learned);
+            let (first, end) = (id + 1, id + 1);
+            let (parent, unix_ms, why, figures) = (0, now_ms(), why.to_owned(), Vec::new());
+            let (adopted, is_oldest, has_state) = (None, true, true);
+            Generation { number, parent, unix_ms, why, figures, first, end, adopted, is_oldest, has_state }
+        });
         state.learned_mut().set_version(id);
-        // Memory and log say the same again once both are written.
-        self.is_sound = false;
         let mut change = self.store.begin(Durability::Durable)?;
         for table in [ITEMS, HEADS, GENERATIONS, STATES, ADAPTERS] {
             change.remove_scope(table, &self.tenant)?;
         }
         change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
+        if let Some(generation) = &generation {
+            generation.put(&mut *change, &self.tenant)?;
+            generation::put_state(&mut *change, &self.tenant, number, &state.to_bytes())?;
+        }
+        // Whether a commit that fails is on the disk nobody knows.
+        self.is_sound = false;
         change.commit()?;
         self.gone.push(0..id);
-        self.generations.clear();
+        self.generations = generation.into_iter().collect();
         (self.head, self.state, self.next_item, self.is_sound) = (head, state, id + 1, true);
-        match learned {
-            None => Ok(0),
-            Some((learned, why)) => {
-                self.state.learned = std::sync::Arc::new(learned);
-                self.state.learned_mut().set_version(id);
-                self.publish_as(why, &[], true)
-            }
-        }
+        Ok(number)
     }
 
     /// Lets the oldest generations and items go if there are too many: one on the way to what is known now becomes the oldest,
-    /// and what does not come from it goes.
+    /// and what does not come from it goes. Where that would leave few, since those before have no state of their own any more, it
+    /// waits until there are more, up to twice as many.
     pub(super) fn let_go(&mut self) -> Result<(), SonaError> {
         let limits = self.setup.limits;
         let n_max = limits.n_generations_max.max(2);
@@ -156,6 +162,10 @@ impl History {
         let oldest = Generation { is_oldest: true, ..oldest.clone() };
         let stays = |g: &Generation| self.chain(g.number).any(|g| g.number == oldest.number);
         let (mut kept, gone): (Vec<_>, Vec<_>) = self.generations.iter().cloned().partition(stays);
+        let may_wait = self.generations.len() <= 2 * n_max && bytes_from(0) <= limits.items_bytes_max;
+        if may_wait && 2 * kept.len() < n_max {
+            return Ok(());
+        }
         let is_held = |id: u64| {
             let holds = |g: &Generation| g.number != oldest.number && (g.first..g.end).contains(&id);
             id >= self.head.first || kept.iter().any(holds)

@@ -42,7 +42,7 @@ use crate::clock::now_ms;
 use crate::codec::{Reader, Writer};
 use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind, invalid};
-use crate::instant::{LearnOptions, Learned, Notes};
+use crate::instant::{LearnOptions, Learned, Notes, Stamp};
 use crate::names::Names;
 use crate::publish::Judgement;
 use crate::store::{Durability, Scan, Snapshot, Store, Table};
@@ -281,8 +281,8 @@ impl History {
     }
 
     /// Takes in what a request found out, and returns the item's id; it is on disk then. `passage` is what the notes heard.
-    /// Nothing is taken in, and `None` returned, at quality 0, or when the request read what was undone or rolled back since: what
-    /// it found out may come from there.
+    /// Nothing is taken in, and `None` returned, at quality 0, or when the request read what was undone, rolled back or let go since:
+    /// what it found out may come from there.
     ///
     /// # Errors
     /// The notes heard something else than the passage, the quality is no number of 0 to 1, or it cannot be written.
@@ -294,8 +294,7 @@ impl History {
             return Err(SonaError::new(SonaErrorKind::Shape, line));
         }
         let stamps = notes.stamps().to_vec();
-        let is_gone = |version: u64| self.gone.iter().any(|range| range.contains(&version));
-        if quality == 0.0 || stamps.is_empty() || stamps.iter().any(|stamp| is_gone(stamp.version)) {
+        if quality == 0.0 || stamps.is_empty() || self.is_gone(&stamps) {
             return Ok(None);
         }
         let record = Record { stamps, ..Record::new(now_ms(), Item::Read { passage, quality }) };
@@ -360,16 +359,23 @@ impl History {
     }
 
     /// Remembers the answer that notes were taken of as wrong, as [`Learned::reject`]; returns the item's id, `None` where nothing was
-    /// noted.
+    /// noted, or [`History::take_in`] would take nothing in.
     ///
     /// # Errors
     /// As [`Learned::reject`], and if it cannot be written.
     pub fn reject(&mut self, names: &Names, notes: &Notes) -> Result<Option<u64>, SonaError> {
         let keys = self.state.learned.noted_keys(notes);
-        if keys.is_empty() {
+        if keys.is_empty() || self.is_gone(notes.stamps()) {
             return Ok(None);
         }
         self.tell_keys(names, &keys, Verdict::Wrong).map(Some)
+    }
+
+    /// Whether a piece read what is no longer part of what is known, or what is older than all that is kept.
+    fn is_gone(&self, stamps: &[Stamp]) -> bool {
+        let oldest = self.generations.iter().find(|generation| generation.is_oldest).map_or(0, Generation::last);
+        let is_gone = |version: u64| version < oldest || self.gone.iter().any(|range| range.contains(&version));
+        stamps.iter().any(|stamp| is_gone(stamp.version))
     }
 
     fn tell_keys(&mut self, names: &Names, answer: &[(Key, u32)], verdict: Verdict) -> Result<u64, SonaError> {
@@ -410,22 +416,25 @@ impl History {
         self.log_and(Record::new(now_ms(), item), |_| Ok(()))
     }
 
-    /// Does what an item says and writes it. Where that fails halfway, what is in memory is no longer what the log says, and
-    /// nothing is done any more before the history is opened again.
+    /// Does what an item says and writes it. Where that fails, what is known is what it was. Whether a commit that fails is on the
+    /// disk nobody knows: then nothing is done any more before the history is opened again.
     fn log_and(
         &mut self,
         record: Record,
         apply: impl FnOnce(&mut Learned) -> Result<(), SonaError>,
     ) -> Result<u64, SonaError> {
         self.check_sound()?;
-        let id = self.next_item;
-        // Corrections and options are refused before they change anything; a document may fail on the way.
-        self.is_sound = !matches!(&record.item, Item::Read { .. });
-        apply(self.state.learned_mut())?;
-        self.is_sound = false;
-        let mut change = self.store.begin(Durability::Durable)?;
-        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
-        change.commit()?;
+        let (id, before) = (self.next_item, self.state.clone());
+        let written = apply(self.state.learned_mut()).and_then(|()| {
+            let mut change = self.store.begin(Durability::Durable)?;
+            change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
+            self.is_sound = false;
+            change.commit()
+        });
+        if let Err(error) = written {
+            self.state = before;
+            return Err(error);
+        }
         self.is_sound = true;
         self.next_item = id + 1;
         self.state.learned_mut().set_version(id);
@@ -435,7 +444,10 @@ impl History {
     fn check_sound(&self) -> Result<(), SonaError> {
         match self.is_sound {
             true => Ok(()),
-            false => Err(SonaError::new(SonaErrorKind::Io, "an item could not be written; open the history again")),
+            false => Err(SonaError::new(
+                SonaErrorKind::Io,
+                "an item could not be written, and what is on the disk is not known; start the program again",
+            )),
         }
     }
 
@@ -444,10 +456,13 @@ impl History {
     /// # Errors
     /// If it cannot be written.
     pub fn publish(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
-        self.publish_as(why, figures, false)
+        let number = self.add_generation(why, figures)?;
+        self.let_go()?;
+        Ok(number)
     }
 
-    fn publish_as(&mut self, why: &str, figures: &[(String, f64)], is_oldest: bool) -> Result<u64, SonaError> {
+    /// Publishes what is known now, and lets nothing go.
+    fn add_generation(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
         self.check_sound()?;
         let number = self.generations.last().map_or(0, |last| last.number) + 1;
         let generation = Generation {
@@ -459,7 +474,7 @@ impl History {
             first: self.head.first,
             end: self.next_item,
             adopted: self.state.adopted,
-            is_oldest,
+            is_oldest: false,
             has_state: true,
         };
         let head = Head { parent: number, first: self.next_item, ..self.head.clone() };
@@ -470,7 +485,6 @@ impl History {
         change.commit()?;
         self.head = head;
         self.generations.push(generation);
-        self.let_go()?;
         Ok(number)
     }
 
@@ -488,11 +502,7 @@ impl History {
             return Err(SonaError::new(SonaErrorKind::Limit, line));
         }
         if self.has_news()? {
-            self.publish(&format!("before going back to {number}"), &[])?;
-            // A place may have been made for it.
-            if number > 0 {
-                self.generation_of(number)?;
-            }
+            self.add_generation(&format!("before going back to {number}"), &[])?;
         }
         let state = self.state_of(number, None, None, reading)?;
         let id = self.next_item;
@@ -507,7 +517,8 @@ impl History {
         self.gone.push(last.map_or(1, |generation| generation.end)..id);
         (self.head, self.state, self.next_item) = (head, state, id + 1);
         self.state.learned_mut().set_version(id);
-        Ok(())
+        // Only now: what it went back to stays.
+        self.let_go()
     }
 
     /// Publishes what was learned since the last generation if the gate says so, and returns the generation's number. Otherwise

@@ -252,16 +252,21 @@ impl Store for EmbeddedStore {
         let (old, path) = (self.db(), beside(&self.path));
         let within = |error: SonaError| error.within(self.path.display());
         let _ = std::fs::remove_file(&path);
-        let new = redb::Builder::new().set_cache_size(self.limits.cache_bytes).create(&path);
-        let new = new.map_err(|e| within(db_error(e)))?;
-        copy(&old, &new).map_err(|e| within(db_error(e)))?;
         let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
-        std::fs::rename(&path, &self.path).map_err(io)?;
+        let make = || {
+            let new = redb::Builder::new().set_cache_size(self.limits.cache_bytes).create(&path);
+            let new = new.map_err(|e| within(db_error(e)))?;
+            copy(&old, &new).map_err(|e| within(db_error(e)))?;
+            std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
+        };
+        // Half a copy may have filled the disk.
+        let new = make().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        // The old file has no name any more: whatever comes now, the new one is the store.
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         #[cfg(unix)]
         if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
         }
-        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
         Ok(())
     }
 }

@@ -278,6 +278,19 @@ fn contents_are_listed_while_in_use() {
 }
 
 #[test]
+fn blocks_of_the_newest_segment_go_when_a_session_is_copied_behind_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    store.save_session("talk", &[1, 2, 3], "").unwrap();
+    Chain::new(1).put_all(&store, 80);
+    store.flush().unwrap();
+    assert!(store.stats().bytes > 2 * (32 << 10), "more than two segments");
+    std::thread::sleep(Duration::from_millis(20));
+    store.expire_blocks(Duration::ZERO).unwrap();
+    assert_eq!((store.stats().n_blocks, store.sessions().len()), (0, 1));
+}
+
+#[test]
 fn old_blocks_go_and_sessions_stay() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
