@@ -100,7 +100,7 @@ impl fmt::Display for KvError {
             KvErrorKind::PoolFull { needed, free, total } => write!(
                 f,
                 "kv cache is full: {needed} more blocks of 16 positions needed, {free} of {total} free; \
-                 end a sequence or use a larger context"
+                 allow more memory for it (serve --kv-mib), shorten the prompt, or wait until others have ended"
             ),
             KvErrorKind::SequenceFull { needed, capacity } => {
                 write!(f, "context is full: {needed} positions needed, {capacity} available; use a larger context")
@@ -114,7 +114,10 @@ impl fmt::Display for KvError {
             KvErrorKind::Disk(_) => f.write_str(self.line.as_deref().unwrap_or("the store on disk cannot be used")),
             KvErrorKind::NoMemory { needed } => {
                 let gib = needed as f64 / (1u64 << 30) as f64;
-                write!(f, "the kv cache would take {gib:.1} GiB, more than there is; choose a smaller context")
+                write!(
+                    f,
+                    "the kv cache would take {gib:.1} GiB, more than there is; choose a smaller context, or less memory for it"
+                )
             }
         }
     }

@@ -109,6 +109,28 @@ impl<'a> Owner<'a> {
             self.publish(false);
         }
         self.publish(true);
+        self.refuse_the_rest();
+    }
+
+    /// Tells those who asked while it ended.
+    fn refuse_the_rest(&mut self) {
+        let refusal = || EngineError::new(ErrorKind::Stopped, "the server is stopping and takes no requests");
+        while let Ok(command) = self.inbox.try_recv() {
+            match command {
+                Command::Generate(_, mut sink) => {
+                    self.leave();
+                    let result = Err(refusal());
+                    self.observer.done(&result);
+                    sink(ServiceEvent::Done(result));
+                }
+                Command::Embed(job) => {
+                    self.leave();
+                    (job.sink)(Err(refusal()));
+                }
+                // Their senders see that nobody answers.
+                _ => {}
+            }
+        }
     }
 
     /// Takes all commands there are; waits for one if there is nothing to do, not even for the next request. Returns whether there is more to do.
@@ -174,13 +196,18 @@ impl<'a> Owner<'a> {
             if !is_cancelled && self.scheduler.backend().kv_room().free_seqs == 0 {
                 return;
             }
-            let EmbedJob { tokens, readout, adapters, sink, .. } = self.embeds.pop_front().expect("it is there");
+            let job = self.embeds.pop_front().expect("it is there");
             let result = match is_cancelled {
                 true => Err(EngineError::new(ErrorKind::Cancelled, "the request was cancelled")),
-                false => self.scheduler.backend_mut().embed(&tokens, readout, &adapters),
+                false => self.scheduler.backend_mut().embed(&job.tokens, job.readout, &job.adapters),
             };
+            if matches!(&result, Err(error) if error.is_kv_full()) && self.scheduler.n_running() > 0 {
+                // Those that write have the memory; it may fit when one of them has ended.
+                self.embeds.push_front(job);
+                return;
+            }
             self.leave();
-            sink(result);
+            (job.sink)(result);
             if !is_cancelled {
                 return;
             }

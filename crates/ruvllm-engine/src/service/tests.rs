@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
-use ruvllm_kvcache::KvPolicy;
+use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv};
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_testkit::Golden;
 
@@ -147,6 +147,12 @@ impl LlmBackend for Counting {
 
     fn embed(&mut self, tokens: &[u32], _: Readout, _: &AdapterSet) -> Result<Vec<f32>, EngineError> {
         assert_ne!(tokens, [13], "a bug in the model");
+        if tokens == [14] && self.sequences.iter().any(Option::is_some) {
+            let layout = KvLayout { layers: vec![LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 }] };
+            let mut pool = BlockPool::new(&layout, KvFormat::F32, 1);
+            let mut sequence = pool.sequence(32);
+            pool.reserve(&mut sequence, 32)?;
+        }
         Ok(vec![tokens.len() as f32])
     }
 
@@ -364,6 +370,9 @@ fn embeddings_are_computed_between_steps() {
     let (_ticket, embedding) = embed(vec![1, 2]).expect("there is room");
     bench.run_freely();
     assert_eq!(embedding.recv().expect("an answer").expect("it fits"), [2.0]);
+    // One that finds the memory full waits for those that write.
+    let (_ticket, large) = embed(vec![14]).expect("there is room");
+    assert_eq!(large.recv().expect("an answer").expect("it fits when they have ended"), [1.0]);
     // A model that breaks takes nobody with it but those that wait for it, and is told about.
     let (_ticket, broken) = embed(vec![13]).expect("there is room");
     assert!(broken.recv().is_err());

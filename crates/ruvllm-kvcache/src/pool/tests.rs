@@ -147,7 +147,8 @@ fn errors_say_the_numbers() {
     assert_eq!(error.kind(), KvErrorKind::PoolFull { needed: 3, free: 1, total: 3 });
     assert_eq!(
         error.to_string(),
-        "kv cache is full: 3 more blocks of 16 positions needed, 1 of 3 free; end a sequence or use a larger context"
+        "kv cache is full: 3 more blocks of 16 positions needed, 1 of 3 free; \
+         allow more memory for it (serve --kv-mib), shorten the prompt, or wait until others have ended"
     );
     assert_eq!((b.blocks().len(), pool.stats().free), (0, 1));
     assert!(pool.reserve(&mut b, usize::MAX).is_err());
