@@ -1,6 +1,6 @@
 //! Ctrl-C: stops the answer being written, if there is one, else the program.
 
-use std::io::Write;
+use std::io::{IsTerminal as _, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ruvllm_engine::CancelToken;
@@ -23,7 +23,9 @@ pub fn install() -> Result<()> {
         Some(token) => token.cancel(),
         None => {
             // A progress bar may have hidden the cursor; anything half-written ends with the line.
-            let _ = writeln!(std::io::stderr(), "\x1b[?25h");
+            if std::io::stderr().is_terminal() {
+                let _ = writeln!(std::io::stderr(), "\x1b[?25h");
+            }
             std::process::exit(i32::from(Error::Interrupted.exit_code()));
         }
     };

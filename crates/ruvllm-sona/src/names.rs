@@ -157,6 +157,10 @@ impl Names {
                 words.push((hash(&stem(&lower)), Kind::Stem));
             }
         }
+        if words.is_empty() {
+            // Signs alone: only the same ones are the same.
+            words.push((hash(question.trim()), Kind::Word));
+        }
         words.sort_unstable();
         // Of a word that stands there twice, the one that is a name counts; it comes last.
         words.reverse();
@@ -177,14 +181,16 @@ impl Names {
 
     /// Returns whether two questions may be about the same thing: not if each has a name that the other lacks, and not if
     /// one has names of which the other has none. Where neither has names, more than half of what one is about is also in the
-    /// other.
+    /// other; where one is about nothing ("who are you?"), the words are the same.
     pub fn fit(&self, other: &Names) -> bool {
         let missing = |kind| (self.missing_in(other, kind), other.missing_in(self, kind));
         let ((n, n_missing), (n_other, n_other_missing)) = missing(Kind::Name);
         if n == 0 && n_other == 0 {
             let ((n, n_missing), (n_other, _)) = missing(Kind::Stem);
-            let n_least = n.min(n_other);
-            return n_least == 0 || 2 * (n - n_missing) > n_least;
+            return match n.min(n_other) {
+                0 => self.words == other.words,
+                n_least => 2 * (n - n_missing) > n_least,
+            };
         }
         let substituted = n_missing > 0 && n_other_missing > 0;
         let strange = n > 0 && n == n_missing || n_other > 0 && n_other == n_other_missing;
@@ -236,7 +242,16 @@ mod tests {
         check("When does room B12 open?", "When does room B13 open?", false);
         check("What is the door code?", "Please remind me: which code opens the door?", true);
         check("What is the door code?", "What is the door code of Building Nine?", false);
-        check("", "What is this?", true);
+        check("", "What is this?", false);
+        // Those that are about nothing are alike in their states, so all of the words count.
+        check("who are you?", "How are you?", false);
+        check("who are you?", "what can you do?", false);
+        check("who are you?", "Who are you", true);
+        check("who are you?", "who are you in this novel?", false);
+        check("hello", "thanks", false);
+        check("hello", "Hello!", true);
+        check("?!", "?!", true);
+        check("?!", "...", false);
         check("Wie heißt Ümlaut?", "Wo liegt ümlaut?", false);
         check("Where is Zorbia's port?", "Which port has Zorbia?", true);
         // Where nobody is named, what else is asked for decides.

@@ -148,7 +148,15 @@ impl LearnArgs {
     /// # Errors
     /// A failure if a file cannot be read or nothing can be kept; nothing is kept of a text that Ctrl-C stops.
     pub fn run(&self, app: &App) -> Result<()> {
+        for (name, text) in [("--question", &self.question), ("--answer", &self.answer)] {
+            if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
+                return Err(Error::usage(format_args!("{name} is empty; say what is asked and what the answer is")));
+            }
+        }
         let texts = self.file.iter().map(|path| Ok((path, read_text(path)?))).collect::<Result<Vec<_>>>()?;
+        if let Some((path, _)) = texts.iter().find(|(_, text)| text.trim().is_empty()) {
+            return Err(Error::failure(format_args!("{} is empty; there is nothing to learn", path.display())));
+        }
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..self.load.options(&app.settings, None) })?;
         let (learning, tenant) = open(app, &mut engine, Some(&self.tenant), self.learn_key.as_deref())?;

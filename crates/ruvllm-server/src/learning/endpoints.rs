@@ -249,6 +249,9 @@ fn remember(call: Call) -> Answer {
         let tenant = opened(&call).await?;
         let [question, answer] =
             ["question", "answer"].map(|name| call.given.text(name).unwrap_or_default().to_owned());
+        for (name, text) in [("question", &question), ("answer", &answer)] {
+            not_empty(name, text)?;
+        }
         let text = call.model.service.text();
         let prompt = text.encode_prompt(&question, false)?;
         let verdict = if call.given.is_set("wrong") { Verdict::Wrong } else { Verdict::Right };
@@ -256,6 +259,14 @@ fn remember(call: Call) -> Answer {
         note(&call, "an answer to a question was remembered");
         offload(move || standing(&call)).await
     })
+}
+
+/// What says nothing would be given as the answer to whatever is nearly as empty.
+fn not_empty(name: &str, text: &str) -> Result<(), ApiError> {
+    match text.trim().is_empty() {
+        true => Err(ApiError::bad(name, format!("'{name}' is empty; say what is to be remembered"))),
+        false => Ok(()),
+    }
 }
 
 fn feedback(call: Call) -> Answer {
@@ -283,6 +294,7 @@ fn feedback(call: Call) -> Answer {
             }
             (score, Some(correction)) => {
                 let correction = correction.to_owned();
+                not_empty("correction", &correction)?;
                 // A correction says that the answer was wrong, whatever its score.
                 let (prompt, task) = tenant.correct(&own).map_err(unknown)?;
                 tracing::info!(score, "corrected");

@@ -98,6 +98,6 @@ async fn score_by_cosine(call: &Call, query: String, documents: &[String]) -> Re
         n_tokens += tokens.len();
         vectors.push(read_out(call, tokens, Readout::Embedding(pooling(call))).await?);
     }
-    let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let cosine = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>().clamp(-1.0, 1.0);
     Ok((vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect(), n_tokens))
 }
