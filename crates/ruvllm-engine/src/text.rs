@@ -80,7 +80,10 @@ impl ModelText {
     /// No template, or one that refuses the messages.
     pub fn render_chat(&self, input: &ChatInput) -> Result<String, EngineError> {
         let template = self.template()?.ok_or_else(|| {
-            let line = format!("model '{}' has no chat template; give it a plain prompt (run --raw, /v1/completions)", self.name);
+            let line = format!(
+                "model '{}' has no chat template; give it a plain prompt (run --raw, /v1/completions)",
+                self.name
+            );
             EngineError::new(ErrorKind::Prompt, line)
         })?;
         crate::tools::prompt::render(template, input)

@@ -246,7 +246,12 @@ fn choice(texts: &[String]) -> Result<TopLevelGrammar, EngineError> {
 
 /// Makes an error of what `llguidance` says, in one line that names unsupported keywords.
 fn refused(reason: &str) -> EngineError {
-    let line = reason.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it cannot be compiled");
+    let lines = || reason.lines().map(str::trim);
+    let line = lines().find(|line| !line.is_empty()).unwrap_or("it cannot be compiled");
+    // A regular expression's fault comes behind a drawing of where it is.
+    let fault = lines().find_map(|line| line.strip_prefix("error: ")).filter(|_| line.ends_with(':'));
+    let whole = fault.map_or_else(|| line.to_owned(), |fault| format!("{line} {fault}"));
+    let line = whole.as_str();
     let line = match line.split_once("Unimplemented keys: ") {
         Some((_, keys)) => {
             let keys: Vec<String> = keys.split('"').skip(1).step_by(2).map(|key| format!("'{key}'")).collect();

@@ -157,6 +157,14 @@ fn what_is_not_supported_is_named() {
 }
 
 #[test]
+fn what_is_wrong_with_a_regular_expression_is_said() {
+    for (text, fault) in [("(", "unclosed group"), ("[z-a]", "range"), ("a{3,2}", "repetition")] {
+        let error = main_compiler().0.compile(&GrammarSource::Regex(text.into())).expect_err(text).to_string();
+        assert!(error.contains(fault) && error.lines().count() == 1, "{text}: {error}");
+    }
+}
+
+#[test]
 fn hostile_grammars_cost_little() {
     let nested = |open: &str, inside: &str, close: &str, n: usize| open.repeat(n) + inside + &close.repeat(n);
     let mut deep = json!({});
