@@ -158,7 +158,11 @@ fn what_is_wrong_is_said_in_a_line() {
     assert!(error_line(&bench.run(anchor), 1).contains("cannot read the anchor"));
     // Digests alone cannot be run again, and this is said of each.
     let model = tiny().to_string_lossy().into_owned();
-    let replayed = json_of(&bench.run(["witness", "replay", &log, "--key", &key, "--model", &model, "--json"]));
+    // What proves nothing is no success.
+    let output = bench.run(["witness", "replay", &log, "--key", &key, "--model", &model, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("none of 2 records could be run"), "{}", text(&output.stderr));
+    let replayed: Value = serde_json::from_str(&text(&output.stdout)).expect("JSON");
     assert_eq!(
         (&replayed["left"], replayed["records"][0]["why"].as_str().is_some_and(|why| why.contains("not kept"))),
         (&json!(2), true)

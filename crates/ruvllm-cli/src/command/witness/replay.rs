@@ -109,9 +109,9 @@ impl ReplayArgs {
             false => print_line(&format!("{n_same} came out the same, {n_other} did not, {n_left} could not be run"))?,
         }
         match n_other {
-            0 if n_same == 0 && n_left > 0 => Err(Error::failure(format_args!(
-                "none of {n_left} records could be run; name the models that answered"
-            ))),
+            0 if n_same == 0 && n_left > 0 => {
+                Err(Error::failure(format_args!("none of {n_left} records could be run")))
+            }
             0 => Ok(()),
             n => Err(Error::failure(format_args!("{n} of {} answers did not come out again", n_same + n))),
         }
