@@ -7,7 +7,7 @@ use ruvllm_server::{STORE_FILE, WitnessOptions, open_store};
 use ruvllm_sona::store::{Durability, Scan, Table};
 use serde_json::{Value, json};
 
-use crate::common::{Bench, error_line, json_of, text, tiny};
+use crate::common::{Bench, error_line, text, tiny};
 use crate::serve::Server;
 
 /// Serves the small model with a log in the folder `log`, and asks it `n` different things.
