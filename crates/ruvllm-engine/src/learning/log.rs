@@ -150,7 +150,7 @@ fn written(model: &Path, options: &LearningOptions, tenant: &str) -> Result<Opti
 
 impl Tenant {
     /// Does something with the log when all that waits is taken in, and lets requests see what came of it.
-    pub(super) fn with_log<T>(
+    fn with_log<T>(
         &self,
         passes: &mut dyn Passes,
         watch: &mut Watch<'_>,
@@ -165,8 +165,8 @@ impl Tenant {
         changed
     }
 
-    /// Takes items back, with the patterns that came from them: what is known then is byte for byte what would be known if they had never been. The model reads again what
-    /// came since the generation before them; `watch` hears how far that is.
+    /// Takes items back, with the patterns that came from them: what is known then is byte for byte what would be known if they had
+    /// never been. The model reads again what came since the generation before them; `watch` hears how far that is.
     ///
     /// # Errors
     /// There is no such item, it was let go or taught nothing; the model cannot read the others again; it cannot be written. Nothing is
@@ -192,13 +192,22 @@ impl Tenant {
     }
 
     /// Publishes what is known as a generation, or takes back what was read since the last one, as the gate says; returns the
-    /// generation's number.
+    /// generation's number. Nothing is done, and the outer `None` returned, if the generation and the first item since then are no
+    /// longer those that were judged.
     ///
     /// # Errors
     /// As [`Tenant::undo`].
-    pub fn decide(&self, passes: &mut dyn Passes, judgement: &Judgement) -> Result<Option<u64>, EngineError> {
+    pub(super) fn decide(
+        &self,
+        passes: &mut dyn Passes,
+        judgement: &Judgement,
+        judged_at: (u64, u64),
+    ) -> Result<Option<Option<u64>>, EngineError> {
         let mut watch = |_| ControlFlow::Continue(());
-        self.with_log(passes, &mut watch, |history, reader| history.decide(judgement, reader))
+        self.with_log(passes, &mut watch, |history, reader| match (history.generation(), history.first_item()) {
+            now if now == judged_at => history.decide(judgement, reader).map(Some),
+            _ => Ok(None),
+        })
     }
 
     /// Publishes what is known as a generation, and returns its number.

@@ -10,7 +10,6 @@
 //! unsure         otherwise: nothing changes, and it is asked again when more was held back
 //! ```
 
-use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use ruvllm_sona::background::{Background, BackgroundOptions, Consolidate};
@@ -181,14 +180,13 @@ impl Tenant {
         watch: &mut Watch<'_>,
     ) -> Result<Option<Upkept>, EngineError> {
         let mut reader = Reader::new(passes, (&self.shared, self.name()), watch, false);
-        let place = |history: &History| (history.generation(), history.first_item());
-        let (before, after, measured_at) = {
+        let (before, after, judged_at) = {
             let mut mind = self.mind();
             let Some((history, _)) = mind.kept() else { return Ok(None) };
             let before = history.at(history.generation(), &mut reader).map_err(|error| reader.told(error))?;
-            (before, history.known(), place(history))
+            (before, history.known(), (history.generation(), history.first_item()))
         };
-        let measured = self.measure(options, (&before, &after), measured_at.1, &mut reader);
+        let measured = self.measure(options, (&before, &after), judged_at.1, &mut reader);
         let (target, controls) = measured.map_err(|error| reader.told(error))?;
         drop(reader);
         let judgement = options.gate.judge(&target, &controls)?;
@@ -197,11 +195,7 @@ impl Tenant {
         if !judgement.is_published && !is_harm && judgement.target.n_blocks < options.n_blocks_max {
             return Ok(Some(Upkept::Unsure(judgement)));
         }
-        let mut watch = |_| ControlFlow::Continue(());
-        let decided = self.with_log(passes, &mut watch, |history, reader| match place(history) == measured_at {
-            true => history.decide(&judgement, reader).map(Some),
-            false => Ok(None),
-        })?;
+        let decided = self.decide(passes, &judgement, judged_at)?;
         Ok(decided.map(|decided| match decided {
             Some(number) => Upkept::Published(number, judgement),
             None => Upkept::Discarded(judgement),

@@ -368,7 +368,7 @@ impl Service {
             return Err(ended());
         }
         if self.is_stopping() {
-            return Err(EngineError::new(ErrorKind::Stopped, "the server is stopping and takes no requests"));
+            return Err(stopping());
         }
         let room = |n: usize| (n < *n_inside_max).then_some(n + 1);
         n_inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, room).map_err(|_| {
@@ -419,6 +419,11 @@ impl Service {
     pub fn has_ended(&self) -> bool {
         self.shared.has_ended.load(Ordering::Acquire)
     }
+}
+
+/// What whoever comes too late is told.
+fn stopping() -> EngineError {
+    EngineError::new(ErrorKind::Stopped, "the server is stopping and takes no requests")
 }
 
 pub(crate) fn ended() -> EngineError {

@@ -10,7 +10,7 @@ use ruvllm_kvcache::PageLender;
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
 
-use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step};
+use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step, stopping};
 use crate::backend::{LlmBackend, Readout};
 use crate::learning::Work;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary};
@@ -114,18 +114,12 @@ impl<'a> Owner<'a> {
 
     /// Tells those who asked while it ended.
     fn refuse_the_rest(&mut self) {
-        let refusal = || EngineError::new(ErrorKind::Stopped, "the server is stopping and takes no requests");
         while let Ok(command) = self.inbox.try_recv() {
             match command {
-                Command::Generate(_, mut sink) => {
-                    self.leave();
-                    let result = Err(refusal());
-                    self.observer.done(&result);
-                    sink(ServiceEvent::Done(result));
-                }
+                Command::Generate(_, sink) => self.refuse(sink, stopping()),
                 Command::Embed(job) => {
                     self.leave();
-                    (job.sink)(Err(refusal()));
+                    (job.sink)(Err(stopping()));
                 }
                 // Their senders see that nobody answers.
                 _ => {}
@@ -133,7 +127,8 @@ impl<'a> Owner<'a> {
         }
     }
 
-    /// Takes all commands there are; waits for one if there is nothing to do, not even for the next request. Returns whether there is more to do.
+    /// Takes all commands there are; waits for one if there is nothing to do, not even for the next request. Returns whether there
+    /// is more to do.
     fn receive(&mut self) -> bool {
         loop {
             let is_idle = self.scheduler.is_idle() && self.embeds.is_empty() && self.works.is_empty();
@@ -161,16 +156,11 @@ impl<'a> Owner<'a> {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Generate(request, mut sink) => {
+            Command::Generate(request, sink) => {
                 let cancel = request.cancel.clone();
                 match self.scheduler.submit(*request) {
                     Ok(id) => drop(self.clients.insert(id, Client { sink, cancel, last_token: None })),
-                    Err(error) => {
-                        self.leave();
-                        let result = Err(error);
-                        self.observer.done(&result);
-                        sink(ServiceEvent::Done(result));
-                    }
+                    Err(error) => self.refuse(sink, error),
                 }
             }
             // Who asked may be gone, with what was asked for.
@@ -181,6 +171,14 @@ impl<'a> Owner<'a> {
             Command::Quota(tenant, bytes) => self.scheduler.backend_mut().set_tenant_quota(tenant, bytes),
             Command::Drain(at) => self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at))),
         }
+    }
+
+    /// Tells somebody that nothing is written, and why.
+    fn refuse(&mut self, mut sink: Sink, error: EngineError) {
+        self.leave();
+        let result = Err(error);
+        self.observer.done(&result);
+        sink(ServiceEvent::Done(result));
     }
 
     /// Counts somebody out.

@@ -257,8 +257,10 @@ fn length(blocks: &[ActBlock], direction: &[f32]) -> Length {
 /// Returns a vector with length one, or zeros where it has none.
 fn of_length_one(vector: &[f32]) -> Vec<f32> {
     let length = vector.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
-    let factor = if length.is_normal() { 1.0 / length } else { 0.0 };
-    vector.iter().map(|&x| if factor == 0.0 { 0.0 } else { (f64::from(x) * factor) as f32 }).collect()
+    match length.is_normal() {
+        true => vector.iter().map(|&x| (f64::from(x) / length) as f32).collect(),
+        false => vec![0.0; vector.len()],
+    }
 }
 
 /// Rounds up, and by more than the operations before it can have rounded down.

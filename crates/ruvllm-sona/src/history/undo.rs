@@ -18,7 +18,7 @@ impl History {
     /// # Errors
     /// There is no such item, it was let go or taught nothing, the model cannot read the others again, or it cannot be written.
     pub fn undo(&mut self, item: u64, reading: &mut dyn Reading) -> Result<(), SonaError> {
-        self.undo_all(&[item], reading)
+        self.undo_with(&[item], reading, &mut |_| Ok(()))
     }
 
     /// Returns whether an item is in the log and can be undone.
@@ -30,15 +30,7 @@ impl History {
         Ok(record.map(|bytes| Record::from_bytes(&bytes)).transpose()?.is_some_and(|record| record.item.has_effect()))
     }
 
-    /// Takes items back as [`History::undo`] does, all of them or none.
-    ///
-    /// # Errors
-    /// As [`History::undo`].
-    pub fn undo_all(&mut self, items: &[u64], reading: &mut dyn Reading) -> Result<(), SonaError> {
-        self.undo_with(items, reading, &mut |_| Ok(()))
-    }
-
-    /// Takes items back as [`History::undo_all`] does, and what `also` does in the same transaction.
+    /// Takes items back as [`History::undo`] does, all of them or none, and what `also` does in the same transaction.
     ///
     /// # Errors
     /// As [`History::undo`], and those of `also`.
