@@ -54,6 +54,7 @@ mod train;
 pub mod witness;
 
 pub use adapters::{AdapterLoader, HeadWeights};
+pub use backend::PackedWeights;
 pub use backend::{
     DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout,
     Segment, SeqId, States,

@@ -129,6 +129,12 @@ impl<T: Pod> DerefMut for AlignedVec<T> {
     }
 }
 
+impl<T: Pod> AsRef<[T]> for AlignedVec<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
 impl<T: Pod> Default for AlignedVec<T> {
     fn default() -> Self {
         Self::new(0)

@@ -1,9 +1,10 @@
-//! `ruvllm cache`: what is kept on disk of prompts and sessions.
+//! `ruvllm cache`: what is kept on disk of prompts, sessions and repacked weights.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
+use ruvllm_engine::PackedWeights;
 use ruvllm_kvcache::KvError;
 use ruvllm_kvcache::disk::{self, Contents, DiskStore, StoreInfo, StoreOptions};
 use serde_json::{Value, json};
@@ -22,8 +23,8 @@ Examples:
   ruvllm cache clear --keep-sessions       remove all computed prompts, keep the conversations
 
 'ruvllm run' and 'ruvllm chat' keep computed prompts here, so that one that starts alike answers
-at once, also after a restart. Removing them costs time and no answer; a session that is removed is
-gone.";
+at once, also after a restart, and the weights as they are computed with, so that a start takes a
+fraction of the time. Removing them costs time and no answer; a session that is removed is gone.";
 
 /// Options of `ruvllm cache`.
 #[derive(Args, Debug)]
@@ -68,6 +69,8 @@ struct Removed {
     bytes: u64,
     n_blocks: usize,
     sessions: Vec<String>,
+    /// Repacked weights.
+    packed: Vec<PackedWeights>,
 }
 
 impl CacheCommand {
@@ -85,13 +88,18 @@ impl CacheCommand {
     }
 
     fn stats(&self, folder: &Path) -> Result<()> {
-        let found = read(folder)?;
-        let total = found.iter().map(|(store, _)| store.bytes).sum();
+        let (found, packed) = (read(folder)?, PackedWeights::list(folder));
+        let packed_bytes: u64 = packed.iter().map(|file| file.bytes).sum();
+        let total = found.iter().map(|(store, _)| store.bytes).sum::<u64>() + packed_bytes;
         if self.json {
             let models: Vec<_> = found.iter().map(|(store, contents)| stats_json(store, contents)).collect();
-            return print_json(&json!({ "folder": folder, "bytes": total, "models": models }));
+            let packed: Vec<_> = packed.iter().map(packed_json).collect();
+            return print_json(&json!({ "folder": folder, "bytes": total, "models": models, "packed": packed }));
         }
         print_line(&format!("{} in {}", bytes(total), folder.display()))?;
+        if !packed.is_empty() {
+            print_line(&format!("of that {} are repacked weights ({})", bytes(packed_bytes), models(packed.len())))?;
+        }
         if found.is_empty() {
             return Ok(());
         }
@@ -158,10 +166,24 @@ impl CacheCommand {
                     Err(error) => refused = Some(error),
                 }
             }
+            if !args.keep_sessions {
+                let age = args.older_than.unwrap_or(Duration::ZERO);
+                let is_old = |file: &PackedWeights| file.used.elapsed().is_ok_and(|since| since >= age);
+                for file in PackedWeights::list(folder).into_iter().filter(is_old) {
+                    match file.remove() {
+                        Ok(()) => removed.packed.push(file),
+                        Err(error) => refused = Some(Error::io("remove", &file.path, &error)),
+                    }
+                }
+            }
         }
         if self.json && refused.is_none() {
-            let Removed { bytes, n_blocks, sessions } = &removed;
-            print_json(&json!({ "folder": folder, "bytes": bytes, "blocks": n_blocks, "sessions": sessions }))?;
+            let Removed { bytes, n_blocks, sessions, packed } = &removed;
+            let (n_bytes, packed) =
+                (bytes + removed.packed_bytes(), packed.iter().map(packed_json).collect::<Vec<_>>());
+            print_json(&json!({
+                "folder": folder, "bytes": n_bytes, "blocks": n_blocks, "sessions": sessions, "packed": packed,
+            }))?;
         } else if !self.json {
             print_line(&removed.line(folder))?;
         }
@@ -176,7 +198,7 @@ fn clear_one(folder: &Path, store: &StoreInfo, contents: &Contents, args: &Clear
     let is_old = store.used.elapsed().is_ok_and(|since| since >= age);
     if is_old && (!args.keep_sessions || contents.sessions.is_empty()) {
         let bytes = disk::remove(folder, &store.identity).map_err(failed)?;
-        return Ok(Removed { bytes, n_blocks: contents.n_blocks, sessions: names(contents) });
+        return Ok(Removed { bytes, n_blocks: contents.n_blocks, sessions: names(contents), ..Removed::default() });
     }
     let open = open(folder, store)?;
     if !args.keep_sessions {
@@ -187,7 +209,8 @@ fn clear_one(folder: &Path, store: &StoreInfo, contents: &Contents, args: &Clear
     let left: Vec<String> = open.sessions().into_iter().map(|session| session.name).collect();
     let sessions = names(contents).into_iter().filter(|name| !left.contains(name)).collect();
     let n_blocks = contents.n_blocks.saturating_sub(stats.n_blocks);
-    Ok(Removed { bytes: store.bytes.saturating_sub(stats.bytes), n_blocks, sessions })
+    let bytes = store.bytes.saturating_sub(stats.bytes);
+    Ok(Removed { bytes, n_blocks, sessions, ..Removed::default() })
 }
 
 impl Removed {
@@ -197,18 +220,32 @@ impl Removed {
         self.sessions.extend(other.sessions);
     }
 
+    fn packed_bytes(&self) -> u64 {
+        self.packed.iter().map(|file| file.bytes).sum()
+    }
+
     fn line(&self, folder: &Path) -> String {
-        let Removed { bytes: n_bytes, n_blocks, sessions } = self;
-        if *n_blocks == 0 && sessions.is_empty() {
-            return format!("nothing to remove in {}", folder.display());
-        }
-        let prompts = format!("removed {n_blocks} blocks of 16 tokens ({})", bytes(*n_bytes));
-        match sessions.len() {
-            0 => prompts,
-            1 if *n_blocks == 0 => format!("removed session {}", sessions[0]),
-            n => format!("{prompts} and {n} sessions: {}", sessions.join(", ")),
+        let Removed { bytes: n_bytes, n_blocks, sessions, packed } = self;
+        let parts = [
+            (*n_blocks > 0).then(|| format!("{n_blocks} blocks of 16 tokens ({})", bytes(*n_bytes))),
+            (!packed.is_empty())
+                .then(|| format!("the repacked weights of {} ({})", models(packed.len()), bytes(self.packed_bytes()))),
+            match &sessions[..] {
+                [] => None,
+                [one] => Some(format!("session {one}")),
+                many => Some(format!("{} sessions: {}", many.len(), many.join(", "))),
+            },
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match &parts[..] {
+            [] => format!("nothing to remove in {}", folder.display()),
+            parts => format!("removed {}", parts.join(" and ")),
         }
     }
+}
+
+fn models(n: usize) -> String {
+    if n == 1 { "1 model".to_owned() } else { format!("{n} models") }
 }
 
 /// Returns the stores of the folder with what they hold.
@@ -239,6 +276,10 @@ fn stats_json(store: &StoreInfo, contents: &Contents) -> Value {
         "written_at": timestamp(unix_s(store.used)),
         "in_use": store.in_use,
     })
+}
+
+fn packed_json(file: &PackedWeights) -> Value {
+    json!({ "path": file.path, "bytes": file.bytes, "used_at": timestamp(unix_s(file.used)) })
 }
 
 fn sessions_json(store: &StoreInfo, contents: &Contents) -> impl Iterator<Item = Value> {
@@ -309,11 +350,17 @@ mod tests {
     fn what_was_removed_is_said_in_a_line() {
         let line = |n_blocks, sessions: &[&str]| {
             let sessions = sessions.iter().map(|&name| name.to_owned()).collect();
-            Removed { bytes: 2_500_000, n_blocks, sessions }.line(Path::new("/kv"))
+            Removed { bytes: 2_500_000, n_blocks, sessions, ..Removed::default() }.line(Path::new("/kv"))
         };
         assert_eq!(line(0, &[]), "nothing to remove in /kv");
         assert_eq!(line(7, &[]), "removed 7 blocks of 16 tokens (2.5 MB)");
         assert_eq!(line(0, &["a"]), "removed session a");
         assert_eq!(line(7, &["a", "b"]), "removed 7 blocks of 16 tokens (2.5 MB) and 2 sessions: a, b");
+        let packed = |bytes| PackedWeights { path: "/kv/packed/a".into(), bytes, used: UNIX_EPOCH };
+        let removed = Removed { packed: vec![packed(2_000_000)], ..Removed::default() };
+        assert_eq!(removed.line(Path::new("/kv")), "removed the repacked weights of 1 model (2.0 MB)");
+        let removed = Removed { packed: vec![packed(1), packed(999_999)], n_blocks: 1, bytes: 1_000, ..removed };
+        let expected = "removed 1 blocks of 16 tokens (1.0 kB) and the repacked weights of 2 models (1.0 MB)";
+        assert_eq!(removed.line(Path::new("/kv")), expected);
     }
 }

@@ -16,7 +16,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_kvcache::NamespaceBuilder;
 
 /// Bytes that one thread hashes at a time. The hash depends on it.
-const PIECE: usize = 4 << 20;
+pub(super) const PIECE: usize = 4 << 20;
 
 /// How long ago a file's last change must be for its hash to be kept: a second change within the same tick of the file
 /// system's clock would not show.
@@ -38,9 +38,18 @@ pub(super) fn identity(file: &GgufFile, folder: &Path, n_threads: usize) -> [u8;
     hash
 }
 
-/// Hashes the bytes of every part: BLAKE3 of pieces, which every CPU does fast, and SHA-256 of the pieces' hashes.
+/// Hashes the bytes of every part: SHA-256 of the hashes of their pieces.
 pub(super) fn hash(file: &GgufFile, n_threads: usize) -> [u8; 32] {
-    let pieces: Vec<&[u8]> = file.bytes().flat_map(|bytes| bytes.chunks(PIECE)).collect();
+    let parts: Vec<&[u8]> = file.bytes().map(|bytes| &bytes[..]).collect();
+    let hashes = piece_hashes(&parts, n_threads);
+    let lengths = file.bytes().map(|bytes| (bytes.len() as u64).to_le_bytes());
+    let builder = lengths.fold(NamespaceBuilder::new("model files 2"), |builder, len| builder.part("length", &len));
+    builder.part("pieces", hashes.as_flattened()).identity()
+}
+
+/// Hashes pieces of 4 MiB on some threads: BLAKE3, which every CPU does fast.
+pub(super) fn piece_hashes(parts: &[&[u8]], n_threads: usize) -> Vec<[u8; 32]> {
+    let pieces: Vec<&[u8]> = parts.iter().flat_map(|bytes| bytes.chunks(PIECE)).collect();
     let (next, hashes) = (AtomicUsize::new(0), Mutex::new(vec![[0; 32]; pieces.len()]));
     let work = || {
         loop {
@@ -56,10 +65,7 @@ pub(super) fn hash(file: &GgufFile, n_threads: usize) -> [u8; 32] {
         }
         work();
     });
-    let hashes = hashes.into_inner().expect("no thread panicked");
-    let lengths = file.bytes().map(|bytes| (bytes.len() as u64).to_le_bytes());
-    let builder = lengths.fold(NamespaceBuilder::new("model files 2"), |builder, len| builder.part("length", &len));
-    builder.part("pieces", hashes.as_flattened()).identity()
+    hashes.into_inner().expect("no thread panicked")
 }
 
 /// What the system says of a model's files.

@@ -13,6 +13,7 @@ use ruvllm_lora::Targets;
 use ruvllm_lora::format::ModelFacts;
 
 use super::kv::KvStore;
+use super::packed::{PackedFile, Saver};
 use super::persist::Persist;
 use super::{LlmBackend, ModelInfo, NativeBackend, identity};
 use crate::kernels::Compute;
@@ -175,11 +176,14 @@ impl NativeBackend {
         let persist = folder.map(|folder| Persist::open(folder, &file, options)).transpose()?;
         let content = persist.as_ref().map(|persist| persist.identity);
         let namespace = options.prefix_cache.then(|| identity::of_file(&file, content));
-        let (model, targets) = {
-            let loader = Loader::new(&file, &compute, progress);
+        let packed_file = persist.as_ref().map(|p| PackedFile::new(&p.folder, &p.identity, p.max_bytes));
+        let (model, targets, made) = {
+            let found = packed_file.as_ref().and_then(|packed| packed.open(options.n_threads));
+            let loader = Loader::new(&file, &compute, progress).with_packed(found);
             let model = model::load(&file, &loader, options.n_ctx)?;
-            (model, loader.take_targets())
+            (model, loader.take_targets(), loader.take_made())
         };
+        let saver = packed_file.filter(|_| !made.is_empty()).map(|packed| Saver::new(packed, made)).unwrap_or_default();
         let targets = Targets::new(facts(&file, &model)?, targets);
         let n_ctx = context(&model);
         // An encoder sees its whole input at once; a decoder's passes are cut.
@@ -196,7 +200,7 @@ impl NativeBackend {
             state.screen = HeadScreen::new(&model);
         }
         let info = describe(path, &file, &model, &compute, n_ctx)?;
-        NativeBackend::assemble(compute, model, state, kv, info, (file, targets))
+        NativeBackend::assemble(compute, model, state, kv, info, (file, targets, saver))
     }
 
     /// Loads the model that guesses for this one, on the same threads.

@@ -6,6 +6,7 @@ mod identity;
 mod kv;
 mod load;
 mod native;
+mod packed;
 mod persist;
 mod tiers;
 
@@ -13,6 +14,7 @@ pub(crate) use identity::identity_of;
 pub use load::{DraftOptions, FsyncPolicy, LoadOptions};
 pub use native::NativeBackend;
 pub(crate) use native::{REWIND_TOKENS_MAX, context_line};
+pub use packed::PackedWeights;
 pub(crate) use persist::Persist;
 
 use std::sync::{Arc, Weak};

@@ -16,6 +16,7 @@ use pass::Gating;
 use super::content;
 use super::embedding;
 use super::kv::KvStore;
+use super::packed::Saver;
 use super::persist::Persist;
 use super::tiers::Kernels;
 use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId, States};
@@ -59,6 +60,8 @@ pub struct NativeBackend {
     gating: Gating,
     micros: Vec<Option<Arc<MicroLora>>>,
     targets: Arc<Targets>,
+    /// Keeps the repacked weights for the next process.
+    saver: Saver,
 }
 
 impl NativeBackend {
@@ -68,7 +71,7 @@ impl NativeBackend {
         state: ForwardState,
         kv: KvStore,
         info: ModelInfo,
-        (file, targets): (GgufFile, Targets),
+        (file, targets, saver): (GgufFile, Targets, Saver),
     ) -> Result<NativeBackend, EngineError> {
         let (n_rows, n_seq_max) = (state.n_rows_max(), state.states.len());
         let mut backend = NativeBackend {
@@ -91,6 +94,7 @@ impl NativeBackend {
             gating: Gating::default(),
             micros: Vec::with_capacity(n_seq_max),
             targets: Arc::new(targets),
+            saver,
         };
         if let Some(source) = backend.file.metadata().str("tokenizer.chat_template")? {
             let (bos, eos) = special_texts(&backend.file)?;
@@ -316,6 +320,7 @@ impl LlmBackend for NativeBackend {
     }
 
     fn idle(&mut self) -> bool {
+        self.saver.start();
         self.kv.idle()
     }
 

@@ -17,6 +17,8 @@ pub(crate) struct Persist {
     pub(crate) identity: [u8; 32],
     /// The folder that the store is in, with those of other models.
     pub(crate) folder: PathBuf,
+    /// The most bytes on disk.
+    pub(super) max_bytes: u64,
     /// Reused between reads.
     payload: Vec<u8>,
     /// Tokens whose blocks were read so far.
@@ -42,6 +44,7 @@ impl Persist {
             store,
             identity,
             folder: folder.to_owned(),
+            max_bytes,
             payload: Vec::new(),
             n_tokens_read: 0,
             is_behind: false,
@@ -192,7 +195,15 @@ mod tests {
         let options = StoreOptions { queue_bytes, ..StoreOptions::new([3; 32]) };
         let store = DiskStore::open(folder, options).expect("a folder");
         let folder = folder.to_owned();
-        Persist { store, identity: [3; 32], folder, payload: Vec::new(), n_tokens_read: 0, is_behind: false }
+        Persist {
+            store,
+            identity: [3; 32],
+            folder,
+            max_bytes: 0,
+            payload: Vec::new(),
+            n_tokens_read: 0,
+            is_behind: false,
+        }
     }
 
     #[test]

@@ -30,6 +30,10 @@ pub(crate) struct Loader<'a> {
     compute: &'a Compute,
     /// Where repacked matrices go, in the order they are asked for: that of the forward pass.
     pages: RefCell<LargePages>,
+    /// Matrices that an earlier process repacked, one after another in that order; what is left of them.
+    packed: RefCell<Option<Bytes>>,
+    /// Those that were repacked here.
+    made: RefCell<Vec<Bytes>>,
     /// Every linear layer so far; its place is its number.
     targets: RefCell<Vec<Target>>,
     progress: RefCell<&'a mut dyn FnMut(LoadProgress)>,
@@ -51,7 +55,18 @@ impl<'a> Loader<'a> {
         let total_bytes = file.tensors().map(|tensor| tensor.n_bytes() as u64).sum();
         let pages = RefCell::new(LargePages::for_about(total_bytes as usize));
         let (targets, progress, done_bytes) = (RefCell::default(), RefCell::new(progress), Cell::new(0));
-        Loader { file, compute, pages, targets, progress, done_bytes, total_bytes }
+        let (packed, made) = (RefCell::default(), RefCell::default());
+        Loader { file, compute, pages, packed, made, targets, progress, done_bytes, total_bytes }
+    }
+
+    /// Takes matrices from what [`Loader::take_made`] gave for the same file.
+    pub(crate) fn with_packed(self, packed: Option<Bytes>) -> Loader<'a> {
+        Loader { packed: RefCell::new(packed), ..self }
+    }
+
+    /// Returns the panels of the matrices that were repacked, in order.
+    pub(crate) fn take_made(&self) -> Vec<Bytes> {
+        self.made.take()
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -222,9 +237,23 @@ impl<'a> Loader<'a> {
         let start = rows.start * row_bytes;
         let bytes = self.take_rows(tensor, start..rows.end * row_bytes);
         let (table, team, pages) = (self.compute.kernels.matmul, &self.compute.team, &mut *self.pages.borrow_mut());
+        let packed_bytes = Matrix::packed_bytes(tensor.ty, rows.len(), n_cols);
+        if let Some(panels) = packed_bytes.and_then(|n_bytes| self.take_packed(n_bytes)) {
+            return Ok(Matrix::from_packed(table, tensor.ty, rows.len(), n_cols, panels));
+        }
         // What is repacked need not stay beside its copy.
         let done = &mut |part: Range<usize>| self.file.release(tensor, start + part.start..start + part.end);
-        Ok(Matrix::pack(&mut Packing { table, team, pages, done }, tensor.ty, rows.len(), n_cols, bytes))
+        let matrix = Matrix::pack(&mut Packing { table, team, pages, done }, tensor.ty, rows.len(), n_cols, bytes);
+        if packed_bytes.is_some() {
+            self.made.borrow_mut().push(matrix.bytes().clone());
+        }
+        Ok(matrix)
+    }
+
+    fn take_packed(&self, n_bytes: usize) -> Option<Bytes> {
+        let mut packed = self.packed.borrow_mut();
+        let left = packed.as_mut().filter(|left| left.len() >= n_bytes)?;
+        Some(left.split_to(n_bytes))
     }
 
     fn take_rows(&self, tensor: &TensorInfo, range: Range<usize>) -> Bytes {

@@ -14,6 +14,7 @@ mod learner;
 mod learning;
 mod merge;
 mod optimise;
+mod packed;
 mod persist;
 mod prefix_cache;
 mod scheduler;

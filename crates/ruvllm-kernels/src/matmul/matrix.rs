@@ -1,10 +1,10 @@
 //! A weight matrix, in the layout that its kernels read.
 
 use super::acts::{ActFormat, Acts};
-use super::format::{Format, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+use super::pack::Repacker;
 use super::stream::Stream;
-use super::{Table, float, int, pack};
-use crate::arena::LargePages;
+use super::{Table, float, int};
+use crate::arena::{ALIGN, LargePages};
 use crate::block::GgmlType;
 use crate::dequant;
 use crate::team::Team;
@@ -54,22 +54,38 @@ impl Matrix {
         assert!(n_cols > 0, "matrix: rows of no values");
         let size = ty.row_bytes(n_cols).and_then(|row| row.checked_mul(n_rows));
         assert_eq!(size, Some(bytes.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes", bytes.len());
-        let mut shape = Shape { packing, n_rows, n_cols };
-        let weights = match ty {
-            GgmlType::Q4_0 => shape.pack::<Q40>(&bytes),
-            GgmlType::Q4_1 => shape.pack::<Q41>(&bytes),
-            GgmlType::Q5_0 => shape.pack::<Q50>(&bytes),
-            GgmlType::Q5_1 => shape.pack::<Q51>(&bytes),
-            GgmlType::Q8_0 => shape.pack::<Q80>(&bytes),
-            GgmlType::Q4_K => shape.pack::<Q4K>(&bytes),
-            GgmlType::Q5_K => shape.pack::<Q5K>(&bytes),
-            GgmlType::Q6_K => shape.pack::<Q6K>(&bytes),
-            _ => {
-                let table = shape.packing.table;
+        let weights = match Repacker::of(ty) {
+            Some(repacker) => {
+                let panels = Bytes::from_owner((repacker.pack)(packing, n_rows, n_cols, &bytes));
+                Weights::Panels(int::Panels::new(packing.table, ty, n_rows, n_cols, panels))
+            }
+            None => {
+                let table = packing.table;
                 Weights::Blocks { bytes, dequant: dequant::pick(table.isa), kernel: table.float }
             }
         };
         Matrix { ty, n_rows, n_cols, weights }
+    }
+
+    /// Returns how many bytes [`Matrix::pack`] makes of a matrix; `None` for types that stay as they are, and where a row is
+    /// not whole blocks. The panels are the same for all instruction sets.
+    pub fn packed_bytes(ty: GgmlType, n_rows: usize, n_cols: usize) -> Option<usize> {
+        ty.row_bytes(n_cols)?;
+        Repacker::of(ty).map(|repacker| repacker.bytes(n_rows, n_cols))
+    }
+
+    /// Takes a matrix that [`Matrix::pack`] made before, by its [`Matrix::bytes`]. Any bytes are sound to multiply with.
+    ///
+    /// # Panics
+    /// If the bytes are not [`Matrix::packed_bytes`] many, or do not begin at a multiple of [`ALIGN`].
+    pub fn from_packed(table: &'static Table, ty: GgmlType, n_rows: usize, n_cols: usize, panels: Bytes) -> Matrix {
+        let size = Matrix::packed_bytes(ty, n_rows, n_cols);
+        assert_eq!(size, Some(panels.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes of panels", panels.len());
+        assert!(
+            panels.is_empty() || panels.as_ptr().addr().is_multiple_of(ALIGN),
+            "matrix: panels begin at a cache line"
+        );
+        Matrix::of_panels(ty, n_cols, int::Panels::new(table, ty, n_rows, n_cols, panels))
     }
 
     /// Returns the type the weights came in.
@@ -100,8 +116,9 @@ impl Matrix {
         self.bytes().len()
     }
 
-    /// Returns what one pass over the matrix reads, from the first row's weights to the last's.
-    pub fn bytes(&self) -> &[u8] {
+    /// Returns what one pass over the matrix reads, from the first row's weights to the last's: panels where the type has
+    /// them, else blocks as the file has them.
+    pub fn bytes(&self) -> &Bytes {
         match &self.weights {
             Weights::Panels(panels) => &panels.bytes,
             Weights::Blocks { bytes, .. } => bytes,
@@ -177,18 +194,5 @@ impl fmt::Debug for Packing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Packing { table, team, pages, .. } = self;
         f.debug_struct("Packing").field("table", table).field("team", team).field("pages", pages).finish()
-    }
-}
-
-struct Shape<'a, 'b> {
-    packing: &'a mut Packing<'b>,
-    n_rows: usize,
-    n_cols: usize,
-}
-
-impl Shape<'_, '_> {
-    fn pack<F: Format>(&mut self, bytes: &[u8]) -> Weights {
-        let packed = pack::pack::<F>(self.packing, self.n_rows, self.n_cols, bytes);
-        Weights::Panels(int::Panels::new::<F>(self.packing.table, self.n_rows, self.n_cols, packed))
     }
 }

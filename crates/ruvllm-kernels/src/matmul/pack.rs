@@ -1,12 +1,50 @@
 //! Repacking: rows of file blocks into panels of 16 rows.
 
-use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes, panel_rows};
+use super::INT_TYPES;
+use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes, panel_rows};
 use super::matrix::Packing;
 use crate::arena::AlignedVec;
+use crate::block::GgmlType;
 use crate::team::Shared;
 
 /// Bytes of rows after which the packing's owner hears that they are done.
 const DONE_BYTES: usize = 16 << 20;
+
+/// How matrices of one type are repacked.
+pub(super) struct Repacker {
+    /// Returns the bytes of a panel with so many blocks of 32.
+    pub(super) panel_bytes: fn(usize) -> usize,
+    /// [`pack`].
+    pub(super) pack: fn(&mut Packing<'_>, usize, usize, &[u8]) -> AlignedVec<u8>,
+}
+
+/// In the order of [`INT_TYPES`].
+pub(super) static REPACKERS: [Repacker; INT_TYPES.len()] = [
+    Repacker::new::<Q40>(),
+    Repacker::new::<Q41>(),
+    Repacker::new::<Q50>(),
+    Repacker::new::<Q51>(),
+    Repacker::new::<Q80>(),
+    Repacker::new::<Q4K>(),
+    Repacker::new::<Q5K>(),
+    Repacker::new::<Q6K>(),
+];
+
+impl Repacker {
+    const fn new<F: Format>() -> Repacker {
+        Repacker { panel_bytes: panel_bytes::<F>, pack: pack::<F> }
+    }
+
+    /// Returns the repacker of a type, if it is one of the integer path.
+    pub(super) fn of(ty: GgmlType) -> Option<&'static Repacker> {
+        INT_TYPES.iter().position(|known| *known == ty).map(|index| &REPACKERS[index])
+    }
+
+    /// Returns the bytes of all panels of a matrix.
+    pub(super) fn bytes(&self, n_rows: usize, n_cols: usize) -> usize {
+        n_rows.div_ceil(PANEL_ROWS) * (self.panel_bytes)(n_cols / BLOCK)
+    }
+}
 
 /// Repacks a matrix, in parallel over its panels. Rows past the last are zeros.
 ///

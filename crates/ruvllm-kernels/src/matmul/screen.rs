@@ -24,6 +24,7 @@ use super::{Matrix, Out, Table, matmul};
 use crate::arena::LargePages;
 use crate::block::GgmlType;
 use crate::team::{Shared, Team};
+use bytes::Bytes;
 use half::f16;
 use std::fmt;
 use std::ops::Range;
@@ -101,7 +102,7 @@ impl Screen {
         if !about.iter().all(|row| row.slack.is_finite() && row.along.is_finite() && row.rounding.is_finite()) {
             return None;
         }
-        let panels = Panels::new::<Q50>(table, n_rows, w.n_cols(), bytes);
+        let panels = Panels::new(table, Q50::TY, n_rows, w.n_cols(), Bytes::from_owner(bytes));
         let coarse = Matrix::of_panels(Q50::TY, w.n_cols(), panels);
         let rounding = about.iter().map(|row| row.rounding).fold(0.0, f32::max);
         let (along, slack) = about.iter().map(|row| (row.along, row.slack)).unzip();

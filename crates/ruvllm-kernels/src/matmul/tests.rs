@@ -201,6 +201,31 @@ fn panels_take_little_more_than_the_file() {
 }
 
 #[test]
+fn panels_that_were_kept_multiply_as_those_that_are_made() {
+    let (team, table) = (Team::new(1), pick(Isa::best()));
+    for ty in INT_TYPES {
+        let made = Matrix::new(table, &team, ty, 40, 512, blocks(&mut Rng(4), ty, 40, 512, Fill::Random));
+        assert_eq!(Matrix::packed_bytes(ty, 40, 512), Some(made.bytes().len()));
+        let kept = Bytes::from_owner(AlignedVec::from_slice(made.bytes()));
+        let kept = Matrix::from_packed(table, ty, 40, 512, kept);
+        let x = acts(table, &team, &Rng(5).floats(3 * 512), 3, 512, ActFormat::Q16);
+        let [mut a, mut b] = [(); 2].map(|()| vec![f32::NAN; 3 * 40]);
+        matmul(&team, &made, &x, &mut a);
+        matmul(&team, &kept, &x, &mut b);
+        assert_eq!(a, b, "{ty}");
+    }
+    assert_eq!(Matrix::packed_bytes(GgmlType::F16, 40, 512), None, "it stays as it is");
+    assert_eq!(Matrix::packed_bytes(GgmlType::Q4_K, 40, 128), None, "half a block");
+}
+
+#[test]
+#[should_panic(expected = "matrix: 16 x 32 of Q8_0 in 576 bytes of panels")]
+fn kept_panels_of_another_size_are_refused() {
+    let bytes = Bytes::from_owner(AlignedVec::<u8>::new(576));
+    Matrix::from_packed(pick(Isa::Scalar), GgmlType::Q8_0, 16, 32, bytes);
+}
+
+#[test]
 fn shares_of_what_is_upcoming_cover_the_panels_in_order() {
     let (table, team, mut pages) = (pick(Isa::Scalar), Team::new(1), LargePages::default());
     let mut matrix = |n_rows| {

@@ -31,10 +31,12 @@ pub(super) mod neon;
 pub(super) mod scalar;
 
 use super::acts::ActBlock;
-use super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::format::{BLOCK, PANEL_ROWS};
+use super::pack::REPACKERS;
 use super::stream::Stream;
 use super::{INT_TYPES, Table};
-use crate::arena::AlignedVec;
+use crate::block::GgmlType;
+use bytes::Bytes;
 use std::ops::Range;
 
 /// One or two neighbouring panels times some activation rows, over some of the blocks.
@@ -86,7 +88,7 @@ pub(super) type Kernel = unsafe fn(&Job<'_>);
 /// A repacked matrix.
 pub(super) struct Panels {
     /// `[panels][panel_bytes]`.
-    pub(super) bytes: AlignedVec<u8>,
+    pub(super) bytes: Bytes,
     pub(super) panel_bytes: usize,
     /// Blocks of 32 in a row.
     pub(super) n_blocks: usize,
@@ -96,10 +98,14 @@ pub(super) struct Panels {
 
 impl Panels {
     /// Takes `bytes` for the panels of a matrix of `n_rows` by `n_cols`.
-    pub(super) fn new<F: Format>(table: &Table, n_rows: usize, n_cols: usize, bytes: AlignedVec<u8>) -> Panels {
-        let index = INT_TYPES.iter().position(|ty| *ty == F::TY).expect("every format is listed");
+    ///
+    /// # Panics
+    /// If the type has no panels.
+    pub(super) fn new(table: &Table, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Panels {
+        let index = INT_TYPES.iter().position(|known| *known == ty).expect("a type of the integer path");
         let n_blocks = n_cols / BLOCK;
-        Panels { bytes, panel_bytes: panel_bytes::<F>(n_blocks), n_blocks, n_rows, kernel: table.int[index] }
+        let panel_bytes = (REPACKERS[index].panel_bytes)(n_blocks);
+        Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index] }
     }
 }
 
