@@ -38,25 +38,25 @@ pub(super) fn identity(file: &GgufFile, folder: &Path, n_threads: usize) -> [u8;
     hash
 }
 
-/// Hashes the bytes of every part: SHA-256 of the hashes of their pieces.
+/// Hashes the bytes of every part: BLAKE3 of pieces, which every CPU does fast, and SHA-256 of the pieces' hashes.
 pub(super) fn hash(file: &GgufFile, n_threads: usize) -> [u8; 32] {
     let parts: Vec<&[u8]> = file.bytes().map(|bytes| &bytes[..]).collect();
-    let hashes = piece_hashes(&parts, n_threads);
+    let hashes = by_pieces(&parts, n_threads, |piece| *blake3::hash(piece).as_bytes());
     let lengths = file.bytes().map(|bytes| (bytes.len() as u64).to_le_bytes());
     let builder = lengths.fold(NamespaceBuilder::new("model files 2"), |builder, len| builder.part("length", &len));
     builder.part("pieces", hashes.as_flattened()).identity()
 }
 
-/// Hashes pieces of 4 MiB on some threads: BLAKE3, which every CPU does fast.
-pub(super) fn piece_hashes(parts: &[&[u8]], n_threads: usize) -> Vec<[u8; 32]> {
+/// Hashes pieces of 4 MiB on some threads.
+pub(super) fn by_pieces<const N: usize>(parts: &[&[u8]], n_threads: usize, hash: fn(&[u8]) -> [u8; N]) -> Vec<[u8; N]> {
     let pieces: Vec<&[u8]> = parts.iter().flat_map(|bytes| bytes.chunks(PIECE)).collect();
-    let (next, hashes) = (AtomicUsize::new(0), Mutex::new(vec![[0; 32]; pieces.len()]));
+    let (next, hashes) = (AtomicUsize::new(0), Mutex::new(vec![[0; N]; pieces.len()]));
     let work = || {
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
             let Some(piece) = pieces.get(i) else { return };
-            let hash = blake3::hash(piece);
-            hashes.lock().expect("no thread panics while it holds the lock")[i] = *hash.as_bytes();
+            let hash = hash(piece);
+            hashes.lock().expect("no thread panics while it holds the lock")[i] = hash;
         }
     };
     thread::scope(|scope| {

@@ -58,9 +58,11 @@ pub struct LoadOptions {
     pub prefix_cache: bool,
     /// Folder where the prefix cache keeps whole blocks, and where sessions are, over restarts; `None` for neither. One
     /// process at a time uses the part of it that belongs to a model file. The first load of a file hashes all its
-    /// bytes.
+    /// bytes. The weights as they are multiplied with are there too ([`PackedWeights`](super::PackedWeights)), so that the next
+    /// load maps them.
     pub cache_dir: Option<PathBuf>,
-    /// The most bytes on disk for this model, and for others beside it what it leaves of them; 4 GiB by default.
+    /// The most bytes on disk for this model, and for others beside it what it leaves of them; 4 GiB by default. Repacked
+    /// weights of all models together have as much beside it.
     pub cache_bytes: Option<u64>,
     /// When what is written to the folder survives not only this process but a power failure.
     pub cache_fsync: FsyncPolicy,

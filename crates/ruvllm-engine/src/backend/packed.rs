@@ -2,8 +2,8 @@
 //!
 //! Taking fresh memory from the system and repacking into it is most of the life of a process that answers once. A file
 //! holds a model's panels in the order in which loading asks for them, then [`Trailer`]. It is named by what was
-//! packed and by the sources of what packs it, and a hash of its bytes is checked before one of them is used: a
-//! file that a power failure left half written is removed and made again.
+//! packed and by the sources of what packs it, and a fingerprint of its bytes is checked before one of them is used:
+//! a file that a power failure left half written is removed and made again.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,6 +15,7 @@ use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
 use memmap2::Mmap;
 use ruvllm_kvcache::NamespaceBuilder;
+use ruvllm_kvcache::disk::fingerprint;
 
 use super::content::{self, PIECE};
 
@@ -25,9 +26,11 @@ struct Trailer {
     magic: [u8; 8],
     /// Bytes before the trailer, little-endian.
     n_bytes: [u8; 8],
-    /// Of the file's key and of those bytes.
+    /// SHA-256 of the file's key and of the fingerprints of its pieces.
     hash: [u8; 32],
 }
+
+type Fingerprint = [u8; 16];
 
 const MAGIC: [u8; 8] = *b"ruvllmW1";
 
@@ -69,13 +72,13 @@ impl PackedFile {
     fn check(&self, map: Mmap, n_threads: usize) -> Option<Bytes> {
         let n_bytes = map.len().checked_sub(size_of::<Trailer>())?;
         let trailer: Trailer = bytemuck::pod_read_unaligned(&map[n_bytes..]);
-        let hashes = content::piece_hashes(&[&map[..n_bytes]], n_threads);
-        (trailer == self.trailer(n_bytes, &hashes)).then(|| Bytes::from_owner(map).slice(..n_bytes))
+        let prints = content::by_pieces(&[&map[..n_bytes]], n_threads, fingerprint);
+        (trailer == self.trailer(n_bytes, &prints)).then(|| Bytes::from_owner(map).slice(..n_bytes))
     }
 
-    fn trailer(&self, n_bytes: usize, hashes: &[[u8; 32]]) -> Trailer {
+    fn trailer(&self, n_bytes: usize, prints: &[Fingerprint]) -> Trailer {
         let hash = NamespaceBuilder::new("packed weights 1").part("key", &self.key);
-        let hash = hash.part("pieces", hashes.as_flattened()).identity();
+        let hash = hash.part("pieces", prints.as_flattened()).identity();
         Trailer { magic: MAGIC, n_bytes: (n_bytes as u64).to_le_bytes(), hash }
     }
 
@@ -96,11 +99,11 @@ impl PackedFile {
 
     fn write(&self, path: &Path, weights: &[Bytes]) -> io::Result<()> {
         let mut file = File::create(path)?;
-        // Pieces that matrices share are put together, so that they are hashed as they will be found.
-        let (mut piece, mut n_bytes, mut hashes) = (Vec::with_capacity(PIECE), 0, Vec::new());
+        // Pieces that matrices share are put together, so that they are looked at as they will be found.
+        let (mut piece, mut n_bytes, mut prints) = (Vec::with_capacity(PIECE), 0, Vec::new());
         let mut put = |piece: &mut Vec<u8>| {
             n_bytes += piece.len();
-            hashes.push(*blake3::hash(piece).as_bytes());
+            prints.push(fingerprint(piece));
             file.write_all(piece).map(|()| piece.clear())
         };
         for mut part in weights.iter().map(|part| &part[..]) {
@@ -116,7 +119,7 @@ impl PackedFile {
         if !piece.is_empty() {
             put(&mut piece)?;
         }
-        let trailer = self.trailer(n_bytes, &hashes);
+        let trailer = self.trailer(n_bytes, &prints);
         file.write_all(bytemuck::bytes_of(&trailer))
     }
 }

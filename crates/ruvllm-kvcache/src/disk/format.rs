@@ -43,7 +43,7 @@ impl StoredFormat {
     }
 }
 
-/// Returns what stands for a unit's bytes in the blocks stored behind the one that has them.
+/// Returns what tells bytes from others that were damaged: XXH3. It stands for a unit in the blocks stored behind the one that has it.
 pub fn fingerprint(unit: &[u8]) -> [u8; 16] {
     xxh3_128(unit).to_le_bytes()
 }
