@@ -68,7 +68,9 @@ impl App {
         match self.try_load(path, &options) {
             Err(error) if error.kind() == ErrorKind::Cache && !cache.must_have_disk() => {
                 eprintln!("warning: nothing is kept of this run: {}", one_line(&error.to_string()));
-                self.load(path, &LoadOptions { cache_dir: None, ..options })
+                // Repacked weights are there for any number of processes.
+                let packed_dir = options.cache_dir.clone();
+                self.load(path, &LoadOptions { cache_dir: None, packed_dir, ..options })
             }
             loaded => Ok(loaded?),
         }

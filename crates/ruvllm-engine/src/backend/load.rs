@@ -7,6 +7,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::KvFormat;
 pub use ruvllm_kvcache::disk::FsyncPolicy;
+use ruvllm_kvcache::disk::StoreOptions;
 use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
 
 use ruvllm_lora::Targets;
@@ -15,7 +16,7 @@ use ruvllm_lora::format::ModelFacts;
 use super::kv::KvStore;
 use super::packed::{PackedFile, Saver};
 use super::persist::Persist;
-use super::{LlmBackend, ModelInfo, NativeBackend, identity};
+use super::{LlmBackend, ModelInfo, NativeBackend, content, identity};
 use crate::kernels::Compute;
 use crate::model::{self, ForwardState, HeadScreen, LoadProgress, Loader, Model};
 use crate::{EngineError, ErrorKind};
@@ -58,9 +59,11 @@ pub struct LoadOptions {
     pub prefix_cache: bool,
     /// Folder where the prefix cache keeps whole blocks, and where sessions are, over restarts; `None` for neither. One
     /// process at a time uses the part of it that belongs to a model file. The first load of a file hashes all its
-    /// bytes. The weights as they are multiplied with are there too ([`PackedWeights`](super::PackedWeights)), so that the next
-    /// load maps them.
+    /// bytes.
     pub cache_dir: Option<PathBuf>,
+    /// Folder where the weights are kept as they are multiplied with ([`PackedWeights`](super::PackedWeights)), so that the
+    /// next load maps them; by default `cache_dir`. Any number of processes may use it.
+    pub packed_dir: Option<PathBuf>,
     /// The most bytes on disk for this model, and for others beside it what it leaves of them; 4 GiB by default. Repacked
     /// weights of all models together have as much beside it.
     pub cache_bytes: Option<u64>,
@@ -88,6 +91,7 @@ impl Default for LoadOptions {
             adapter_bytes: 0,
             prefix_cache: true,
             cache_dir: None,
+            packed_dir: None,
             cache_bytes: None,
             cache_fsync: FsyncPolicy::Interval(Duration::from_secs(1)),
             screen_head: true,
@@ -178,7 +182,11 @@ impl NativeBackend {
         let persist = folder.map(|folder| Persist::open(folder, &file, options)).transpose()?;
         let content = persist.as_ref().map(|persist| persist.identity);
         let namespace = options.prefix_cache.then(|| identity::of_file(&file, content));
-        let packed_file = persist.as_ref().map(|p| PackedFile::new(&p.folder, &p.identity, p.max_bytes));
+        let packed_file = options.packed_dir.as_deref().or(folder).map(|folder| {
+            let identity = content.unwrap_or_else(|| content::identity(&file, folder, options.n_threads));
+            let max_bytes = options.cache_bytes.unwrap_or(StoreOptions::new(identity).max_bytes);
+            PackedFile::new(folder, &identity, max_bytes)
+        });
         let (model, targets, made) = {
             let found = packed_file.as_ref().and_then(|packed| packed.open(options.n_threads));
             let loader = Loader::new(&file, &compute, progress).with_packed(found);
@@ -226,6 +234,7 @@ impl NativeBackend {
             kv_bytes: None,
             adapter_bytes: 0,
             cache_dir: None,
+            packed_dir: None,
             draft: None,
             ..options.clone()
         };

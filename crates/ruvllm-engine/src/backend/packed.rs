@@ -148,7 +148,7 @@ pub struct PackedWeights {
 }
 
 impl PackedWeights {
-    /// Lists what a cache folder ([`LoadOptions::cache_dir`](super::LoadOptions::cache_dir)) has, last used last. A folder
+    /// Lists what a cache folder ([`LoadOptions::packed_dir`](super::LoadOptions::packed_dir)) has, last used last. A folder
     /// that is not there has nothing.
     pub fn list(cache: &Path) -> Vec<PackedWeights> {
         list(&folder_of(cache), FINISHED)

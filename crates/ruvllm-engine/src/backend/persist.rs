@@ -17,8 +17,6 @@ pub(crate) struct Persist {
     pub(crate) identity: [u8; 32],
     /// The folder that the store is in, with those of other models.
     pub(crate) folder: PathBuf,
-    /// The most bytes on disk.
-    pub(super) max_bytes: u64,
     /// Reused between reads.
     payload: Vec<u8>,
     /// Tokens whose blocks were read so far.
@@ -44,7 +42,6 @@ impl Persist {
             store,
             identity,
             folder: folder.to_owned(),
-            max_bytes,
             payload: Vec::new(),
             n_tokens_read: 0,
             is_behind: false,

@@ -50,6 +50,15 @@ fn check(model: &str) {
     assert_eq!(bits(&mut second), expected);
     answer(second);
     assert_eq!(inode(), first, "nothing was repacked, so nothing was written");
+    // A folder whose prompts another process has is open to others that need only the weights.
+    let holder = open(&model, Some(cache.path()));
+    let packed_dir = Some(cache.path().to_owned());
+    let options = LoadOptions { n_threads: 2, n_ctx: Some(64), packed_dir, ..LoadOptions::default() };
+    let mut beside = Engine::load(&model, &options, &mut |_| {}).expect("it loads");
+    assert_eq!(bits(&mut beside), expected);
+    answer(beside);
+    assert_eq!(inode(), first);
+    drop(holder);
     // What somebody changed is not used, but made and written again.
     let sound = fs::read(&kept[0].path).expect("a file");
     let mut damaged = sound.clone();
