@@ -192,15 +192,7 @@ mod tests {
         let options = StoreOptions { queue_bytes, ..StoreOptions::new([3; 32]) };
         let store = DiskStore::open(folder, options).expect("a folder");
         let folder = folder.to_owned();
-        Persist {
-            store,
-            identity: [3; 32],
-            folder,
-            max_bytes: 0,
-            payload: Vec::new(),
-            n_tokens_read: 0,
-            is_behind: false,
-        }
+        Persist { store, identity: [3; 32], folder, payload: Vec::new(), n_tokens_read: 0, is_behind: false }
     }
 
     #[test]
