@@ -54,10 +54,9 @@ mod train;
 pub mod witness;
 
 pub use adapters::{AdapterLoader, HeadWeights};
-pub use backend::PackedWeights;
 pub use backend::{
-    DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout,
-    Segment, SeqId, States,
+    DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, PackedWeights,
+    Readout, Segment, SeqId, States,
 };
 #[cfg(feature = "train")]
 pub use deep::DeepTrainer;

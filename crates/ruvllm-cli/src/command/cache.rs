@@ -63,6 +63,17 @@ struct ClearArgs {
     keep_sessions: bool,
 }
 
+impl ClearArgs {
+    /// Returns how long what is removed was not written to.
+    fn age(&self) -> Duration {
+        self.older_than.unwrap_or(Duration::ZERO)
+    }
+
+    fn is_old(&self, used: SystemTime) -> bool {
+        used.elapsed().is_ok_and(|since| since >= self.age())
+    }
+}
+
 /// What was removed.
 #[derive(Debug, Default)]
 struct Removed {
@@ -166,14 +177,11 @@ impl CacheCommand {
                     Err(error) => refused = Some(error),
                 }
             }
-            if !args.keep_sessions {
-                let age = args.older_than.unwrap_or(Duration::ZERO);
-                let is_old = |file: &PackedWeights| file.used.elapsed().is_ok_and(|since| since >= age);
-                for file in PackedWeights::list(folder).into_iter().filter(is_old) {
-                    match file.remove() {
-                        Ok(()) => removed.packed.push(file),
-                        Err(error) => refused = Some(Error::io("remove", &file.path, &error)),
-                    }
+            let is_meant = |file: &PackedWeights| !args.keep_sessions && args.is_old(file.used);
+            for file in PackedWeights::list(folder).into_iter().filter(is_meant) {
+                match file.remove() {
+                    Ok(()) => removed.packed.push(file),
+                    Err(error) => refused = Some(Error::io("remove", &file.path, &error)),
                 }
             }
         }
@@ -194,17 +202,15 @@ impl CacheCommand {
 /// Removes of one store what the options say.
 fn clear_one(folder: &Path, store: &StoreInfo, contents: &Contents, args: &ClearArgs) -> Result<Removed> {
     let names = |contents: &Contents| contents.sessions.iter().map(|session| session.name.clone()).collect::<Vec<_>>();
-    let age = args.older_than.unwrap_or(Duration::ZERO);
-    let is_old = store.used.elapsed().is_ok_and(|since| since >= age);
-    if is_old && (!args.keep_sessions || contents.sessions.is_empty()) {
+    if args.is_old(store.used) && (!args.keep_sessions || contents.sessions.is_empty()) {
         let bytes = disk::remove(folder, &store.identity).map_err(failed)?;
         return Ok(Removed { bytes, n_blocks: contents.n_blocks, sessions: names(contents), ..Removed::default() });
     }
     let open = open(folder, store)?;
     if !args.keep_sessions {
-        open.expire_sessions(age).map_err(failed)?;
+        open.expire_sessions(args.age()).map_err(failed)?;
     }
-    open.expire_blocks(age).map_err(failed)?;
+    open.expire_blocks(args.age()).map_err(failed)?;
     let stats = open.stats();
     let left: Vec<String> = open.sessions().into_iter().map(|session| session.name).collect();
     let sessions = names(contents).into_iter().filter(|name| !left.contains(name)).collect();
@@ -218,6 +224,7 @@ impl Removed {
         self.bytes += other.bytes;
         self.n_blocks += other.n_blocks;
         self.sessions.extend(other.sessions);
+        self.packed.extend(other.packed);
     }
 
     fn packed_bytes(&self) -> u64 {

@@ -33,7 +33,8 @@ pub(super) fn identity(file: &GgufFile, folder: &Path, n_threads: usize) -> [u8;
     let hash = hash(file, n_threads);
     if let Some(facts) = before.filter(|facts| facts.is_settled) {
         // A folder that cannot be written costs the next start this much time, no more.
-        let _ = remember(&path, &encode(&facts.text, &hash));
+        let text = encode(&facts.text, &hash);
+        let _ = in_one_step(&path, "new", |path| fs::write(path, text));
     }
     hash
 }
@@ -131,14 +132,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes a record in one step, so that no reader sees half of it.
-fn remember(path: &Path, text: &str) -> io::Result<()> {
+/// Makes a file in one step, so that no reader sees half of it: `write` makes it under another name that ends in
+/// `extension`. The folder is made where it is missing.
+pub(super) fn in_one_step(path: &Path, extension: &str, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder)?;
-    let temporary = path.with_extension(std::process::id().to_string());
-    fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })
+    let temporary = path.with_extension(format!("{}.{extension}", std::process::id()));
+    let written = write(&temporary).and_then(|()| fs::rename(&temporary, path));
+    written.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
 #[cfg(test)]

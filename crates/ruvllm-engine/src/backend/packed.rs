@@ -41,7 +41,6 @@ const FINISHED: &str = "panels";
 const IN_THE_MAKING: &str = "making";
 
 /// The file of one model's repacked weights, whether it is there or not.
-#[derive(Clone)]
 pub(super) struct PackedFile {
     path: PathBuf,
     key: [u8; 32],
@@ -87,14 +86,10 @@ impl PackedFile {
     /// # Errors
     /// The system's, and if it is larger than all of them may be. Then no file is left, nor a part of one.
     fn save(&self, weights: &[Bytes]) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or(&self.path);
-        fs::create_dir_all(folder)?;
         let n_bytes = weights.iter().map(|part| part.len() as u64).sum::<u64>() + size_of::<Trailer>() as u64;
         let room = self.max_bytes.checked_sub(n_bytes).ok_or(io::ErrorKind::FileTooLarge)?;
-        trim(folder, room);
-        let making = self.path.with_extension(format!("{}.{IN_THE_MAKING}", std::process::id()));
-        let written = self.write(&making, weights).and_then(|()| fs::rename(&making, &self.path));
-        written.inspect_err(|_| drop(fs::remove_file(&making)))
+        trim(self.path.parent().unwrap_or(&self.path), room);
+        content::in_one_step(&self.path, IN_THE_MAKING, |path| self.write(path, weights))
     }
 
     fn write(&self, path: &Path, weights: &[Bytes]) -> io::Result<()> {
@@ -154,7 +149,7 @@ impl PackedWeights {
         list(&folder_of(cache), FINISHED)
     }
 
-    /// Removes them; processes that use them go on.
+    /// Removes them; processes that map them go on.
     ///
     /// # Errors
     /// The system's; what is gone already is none.

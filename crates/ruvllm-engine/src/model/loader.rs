@@ -32,7 +32,7 @@ pub(crate) struct Loader<'a> {
     pages: RefCell<LargePages>,
     /// Matrices that an earlier process repacked, one after another in that order; what is left of them.
     packed: RefCell<Option<Bytes>>,
-    /// Those that were repacked here.
+    /// Those that were repacked here, if there were none.
     made: RefCell<Vec<Bytes>>,
     /// Every linear layer so far; its place is its number.
     targets: RefCell<Vec<Target>>,
@@ -244,7 +244,7 @@ impl<'a> Loader<'a> {
         // What is repacked need not stay beside its copy.
         let done = &mut |part: Range<usize>| self.file.release(tensor, start + part.start..start + part.end);
         let matrix = Matrix::pack(&mut Packing { table, team, pages, done }, tensor.ty, rows.len(), n_cols, bytes);
-        if packed_bytes.is_some() {
+        if packed_bytes.is_some() && self.packed.borrow().is_none() {
             self.made.borrow_mut().push(matrix.bytes().clone());
         }
         Ok(matrix)

@@ -78,6 +78,11 @@ const INT_TYPES: [crate::GgmlType; 8] = {
     [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K]
 };
 
+/// Returns where a type is among [`INT_TYPES`].
+fn int_index(ty: crate::GgmlType) -> Option<usize> {
+    INT_TYPES.iter().position(|known| *known == ty)
+}
+
 /// The kernels of one file, in the order of [`INT_TYPES`].
 macro_rules! int_kernels {
     ($isa:ident $(, $flag:tt)?) => {[

@@ -1,8 +1,8 @@
 //! Repacking: rows of file blocks into panels of 16 rows.
 
-use super::INT_TYPES;
 use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes, panel_rows};
 use super::matrix::Packing;
+use super::{INT_TYPES, int_index};
 use crate::arena::AlignedVec;
 use crate::block::GgmlType;
 use crate::team::Shared;
@@ -37,7 +37,7 @@ impl Repacker {
 
     /// Returns the repacker of a type, if it is one of the integer path.
     pub(super) fn of(ty: GgmlType) -> Option<&'static Repacker> {
-        INT_TYPES.iter().position(|known| *known == ty).map(|index| &REPACKERS[index])
+        int_index(ty).map(|index| &REPACKERS[index])
     }
 
     /// Returns the bytes of all panels of a matrix.

@@ -43,9 +43,10 @@ impl StoredFormat {
     }
 }
 
-/// Returns what tells bytes from others that were damaged: XXH3. It stands for a unit in the blocks stored behind the one that has it.
-pub fn fingerprint(unit: &[u8]) -> [u8; 16] {
-    xxh3_128(unit).to_le_bytes()
+/// Returns what tells bytes from damaged ones (XXH3), and what stands for a unit in the blocks stored behind the one that
+/// has it.
+pub fn fingerprint(bytes: &[u8]) -> [u8; 16] {
+    xxh3_128(bytes).to_le_bytes()
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use super::acts::ActBlock;
 use super::format::{BLOCK, PANEL_ROWS};
 use super::pack::REPACKERS;
 use super::stream::Stream;
-use super::{INT_TYPES, Table};
+use super::{Table, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use std::ops::Range;
@@ -102,7 +102,7 @@ impl Panels {
     /// # Panics
     /// If the type has no panels.
     pub(super) fn new(table: &Table, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Panels {
-        let index = INT_TYPES.iter().position(|known| *known == ty).expect("a type of the integer path");
+        let index = int_index(ty).expect("a type of the integer path");
         let n_blocks = n_cols / BLOCK;
         let panel_bytes = (REPACKERS[index].panel_bytes)(n_blocks);
         Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index] }
