@@ -15,6 +15,8 @@ pub enum ActFormat {
     F32,
     /// 16-bit integers, in two bytes that are multiplied apart, with an f32 scale per 32 values.
     Q16,
+    /// The same integers and scales as kernels for many rows take them, where there are such kernels.
+    Q16Pairs,
 }
 
 /// 32 quantised activations with all that a kernel needs of them: a cache line and a half.
@@ -63,6 +65,26 @@ impl ActBlock {
     }
 }
 
+/// The quants of an [`ActBlock`] whole, in pairs that one instruction multiplies and adds.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct PairBlock {
+    /// `[even, odd][j]`: quants `4j` and `4j + 2`, or `4j + 1` and `4j + 3`, as weights of a vector's even and odd bytes
+    /// lie; the first in the low half.
+    pub(super) pairs: [[i32; BLOCK / 4]; 2],
+    pub(super) scale: f32,
+    /// `scale * Σq`.
+    pub(super) scaled_sum: f32,
+}
+
+impl PairBlock {
+    /// Returns quant `i`.
+    #[cfg(test)]
+    pub(super) fn q(&self, i: usize) -> i32 {
+        i32::from((self.pairs[i % 2][i / 4] >> (16 * (i % 4 / 2))) as i16)
+    }
+}
+
 /// The largest magnitude of a quant.
 const Q_MAX: f32 = 32_512.0;
 
@@ -88,10 +110,13 @@ pub struct Acts {
     k: usize,
     has_f32: bool,
     has_q16: bool,
+    has_pairs: bool,
     /// `[n][k rounded up to 16]`, padded with zeros.
     floats: AlignedVec<f32>,
     /// `[n][k / 32]`.
     blocks: AlignedVec<ActBlock>,
+    /// `[n][k / 32]`.
+    pairs: AlignedVec<PairBlock>,
     /// `0..n_max`: the rows of an ordinary matmul.
     all_rows: Vec<u32>,
 }
@@ -112,15 +137,17 @@ pub enum Cut {
 }
 
 impl Acts {
-    /// Makes room for `n_max` rows of `k_max` values, in both formats (pages never written cost nothing).
+    /// Makes room for `n_max` rows of `k_max` values, in all formats (pages never written cost nothing).
     pub fn new(k_max: usize, n_max: usize) -> Acts {
         Acts {
             n: 0,
             k: 0,
             has_f32: false,
             has_q16: false,
+            has_pairs: false,
             floats: AlignedVec::new(n_max * k_max.next_multiple_of(16)),
             blocks: AlignedVec::new(n_max * k_max.div_ceil(BLOCK)),
+            pairs: AlignedVec::new(n_max * k_max.div_ceil(BLOCK)),
             all_rows: (0..n_max as u32).collect(),
         }
     }
@@ -130,7 +157,8 @@ impl Acts {
     /// Results do not depend on the team's size.
     ///
     /// # Panics
-    /// If `x` has another size, the buffer is too small, or `k` is not a multiple of 32 for [`ActFormat::Q16`].
+    /// If `x` has another size, the buffer is too small, or, but for [`ActFormat::F32`], `k` is not a multiple of 32; if
+    /// the table has no kernels that take `format`.
     pub fn set(&mut self, table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFormat) {
         self.begin(x, n, k);
         self.add(table, team, x, format);
@@ -151,28 +179,33 @@ impl Acts {
         make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
     ) {
         self.begin(x, n, k);
-        let n_blocks = match format {
-            ActFormat::F32 => 0,
-            ActFormat::Q16 => self.n_blocks(),
-        };
-        let (len, shared, blocks) = (x.len(), Shared::new(x), Shared::new(&mut self.blocks[..n_blocks]));
-        let one = |range: Range<usize>| {
-            // SAFETY: each piece is made by one worker, and pieces do not overlap.
-            let x = unsafe { shared.slice(range.clone()) };
-            make(range.clone(), x);
-            if format == ActFormat::Q16 {
-                // SAFETY: as above; pieces are whole blocks.
-                table.quantize(x, unsafe { blocks.slice(range.start / BLOCK..range.end / BLOCK) });
-            }
-        };
         let piece_len = match cut {
             Cut::Rows => (PIECE_LEN / k.max(1)).max(1) * k,
             Cut::Anywhere => PIECE_LEN,
         };
-        in_pieces(team, len, piece_len, &one);
+        let (len, shared) = (x.len(), Shared::new(x));
+        let made = |range: Range<usize>| {
+            // SAFETY: each piece is made by one worker, and pieces do not overlap.
+            let x = unsafe { shared.slice(range.clone()) };
+            make(range, x);
+            &*x
+        };
         match format {
-            ActFormat::F32 => self.add(table, team, x, format),
-            ActFormat::Q16 => self.has_q16 = true,
+            ActFormat::F32 => {
+                in_pieces(team, len, piece_len, &|range| _ = made(range));
+                self.add(table, team, x, format);
+            }
+            ActFormat::Q16 => {
+                let n_blocks = self.n_blocks();
+                quantize(team, (len, piece_len), made, &mut self.blocks[..n_blocks], |x, to| table.quantize(x, to));
+                self.has_q16 = true;
+            }
+            ActFormat::Q16Pairs => {
+                let n_blocks = self.n_blocks();
+                let pairs = &mut self.pairs[..n_blocks];
+                quantize(team, (len, piece_len), made, pairs, |x, to| table.quantize_pairs(x, to));
+                self.has_pairs = true;
+            }
         }
     }
 
@@ -192,8 +225,15 @@ impl Acts {
             }
             ActFormat::Q16 => {
                 let n_blocks = self.n_blocks();
-                quantize(table, team, x, &mut self.blocks[..n_blocks]);
+                let (cut, blocks) = ((x.len(), PIECE_LEN), &mut self.blocks[..n_blocks]);
+                quantize(team, cut, |range| &x[range], blocks, |x, to| table.quantize(x, to));
                 self.has_q16 = true;
+            }
+            ActFormat::Q16Pairs => {
+                let n_blocks = self.n_blocks();
+                let (cut, pairs) = ((x.len(), PIECE_LEN), &mut self.pairs[..n_blocks]);
+                quantize(team, cut, |range| &x[range], pairs, |x, to| table.quantize_pairs(x, to));
+                self.has_pairs = true;
             }
         }
     }
@@ -202,7 +242,8 @@ impl Acts {
     fn begin(&mut self, x: &[f32], n: usize, k: usize) {
         assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
         assert!(n <= self.all_rows.len(), "activations: {n} rows, room for {}", self.all_rows.len());
-        (self.n, self.k, self.has_f32, self.has_q16) = (n, k, false, false);
+        (self.n, self.k) = (n, k);
+        (self.has_f32, self.has_q16, self.has_pairs) = (false, false, false);
     }
 
     /// Returns how many blocks the rows are.
@@ -229,6 +270,7 @@ impl Acts {
         match format {
             ActFormat::F32 => self.has_f32,
             ActFormat::Q16 => self.has_q16,
+            ActFormat::Q16Pairs => self.has_pairs,
         }
     }
 
@@ -240,6 +282,10 @@ impl Acts {
         &self.blocks[..self.n * (self.k / BLOCK)]
     }
 
+    pub(super) fn pairs(&self) -> &[PairBlock] {
+        &self.pairs[..self.n * (self.k / BLOCK)]
+    }
+
     pub(super) fn floats(&self) -> &[f32] {
         &self.floats[..self.n * self.k.next_multiple_of(16)]
     }
@@ -247,8 +293,8 @@ impl Acts {
 
 impl fmt::Debug for Acts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (n, k, has_f32, has_q16) = (self.n, self.k, self.has_f32, self.has_q16);
-        write!(f, "Acts({n} x {k}, f32: {has_f32}, q16: {has_q16})")
+        let Acts { n, k, has_f32, has_q16, has_pairs, .. } = self;
+        write!(f, "Acts({n} x {k}, f32: {has_f32}, q16: {has_q16}, pairs: {has_pairs})")
     }
 }
 
@@ -276,12 +322,18 @@ fn copy_rows(team: &Team, x: &[f32], k: usize, to: &mut [f32]) {
     });
 }
 
-/// Quantises in pieces: blocks are independent, so any split gives the same.
-fn quantize(table: &Table, team: &Team, x: &[f32], blocks: &mut [ActBlock]) {
+/// Quantises in pieces what `values` returns of each: blocks are independent, so any split gives the same.
+fn quantize<'x, B: Send>(
+    team: &Team,
+    (len, piece_len): (usize, usize),
+    values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
+    blocks: &mut [B],
+    quantize: impl Fn(&[f32], &mut [B]) + Sync,
+) {
     let shared = Shared::new(blocks);
-    in_pieces(team, x.len(), PIECE_LEN, &|range| {
+    in_pieces(team, len, piece_len, &|range| {
         // SAFETY: pieces are disjoint, and whole blocks.
         let blocks = unsafe { shared.slice(range.start / BLOCK..range.end / BLOCK) };
-        table.quantize(&x[range], blocks);
+        quantize(values(range), blocks);
     });
 }

@@ -103,9 +103,11 @@ impl Matrix {
         self.n_cols
     }
 
-    /// Returns what the activations must be given in.
-    pub fn act_format(&self) -> ActFormat {
-        match self.weights {
+    /// Returns what `n` activation rows are best given in. A matrix that wants [`ActFormat::Q16Pairs`] for many rows and
+    /// [`ActFormat::Q16`] for few takes either for any number, with the same bits.
+    pub fn act_format(&self, n: usize) -> ActFormat {
+        match &self.weights {
+            Weights::Panels(panels) if panels.pairs.is_some() && n >= int::PAIRS_ROWS => ActFormat::Q16Pairs,
             Weights::Panels(_) => ActFormat::Q16,
             Weights::Blocks { .. } => ActFormat::F32,
         }
@@ -140,7 +142,11 @@ impl Matrix {
 
     /// Panics unless `x` and `out` fit.
     pub(super) fn check(&self, x: &Acts, n: usize, out: &[f32]) {
-        let format = self.act_format();
+        let format = match &self.weights {
+            Weights::Panels(panels) if panels.pairs.is_some() && x.has(ActFormat::Q16Pairs) => ActFormat::Q16Pairs,
+            Weights::Panels(_) => ActFormat::Q16,
+            Weights::Blocks { .. } => ActFormat::F32,
+        };
         assert_eq!(x.k(), self.n_cols, "matmul: activation rows and matrix rows differ in length");
         assert!(x.has(format), "matmul: the activations do not hold {format:?}, which {} multiplies with", self.ty);
         assert_eq!(out.len(), n * self.n_rows, "matmul: results are {n} x {}", self.n_rows);
@@ -161,7 +167,7 @@ impl Matrix {
     ) {
         match &self.weights {
             // SAFETY: the caller's promise.
-            Weights::Panels(panels) => unsafe { int::multiply(panels, w_rows, x.blocks(), rows, out, stream) },
+            Weights::Panels(panels) => unsafe { int::multiply(panels, w_rows, x, rows, out, stream) },
             Weights::Blocks { bytes, dequant, kernel } => {
                 let (ty, n_rows, n_cols) = (self.ty, self.n_rows, self.n_cols);
                 let blocks = float::Blocks { ty, n_rows, n_cols, bytes, dequant, kernel: *kernel };

@@ -20,7 +20,7 @@ use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
 use super::int::Panels;
 use super::stream::Stream;
-use super::{Matrix, Out, Table, matmul};
+use super::{ActFormat, Matrix, Out, Table, matmul};
 use crate::arena::LargePages;
 use crate::block::GgmlType;
 use crate::team::{Shared, Team};
@@ -119,10 +119,12 @@ impl Screen {
     /// mean over the rows of `x`.
     ///
     /// # Panics
-    /// As [`matmul`] does, if `k` is 0, and if `w` is of another shape or type than that of the screen.
+    /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the screen, and if `x` does not hold
+    /// [`ActFormat::Q16`].
     pub fn multiply(&self, team: &Team, w: &Matrix, x: &Acts, k: usize, tops: &mut Tops, out: &mut [f32]) -> f32 {
         assert_eq!((w.n_rows(), w.n_cols()), (self.slack.len(), self.coarse.n_cols()), "screen: another matrix's");
         assert!(w.ty() == GgmlType::Q8_0 && k > 0, "screen: the {k} largest of {w:?}");
+        assert!(x.has(ActFormat::Q16), "screen: the activations do not hold {:?}", ActFormat::Q16);
         w.check(x, x.n(), out);
         tops.lengths.clear();
         tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));

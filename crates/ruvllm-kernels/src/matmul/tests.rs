@@ -107,6 +107,12 @@ fn acts(table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFo
     acts
 }
 
+/// Iterates over what a matrix takes activations in: for few rows, and for many.
+fn formats(w: &Matrix) -> impl Iterator<Item = ActFormat> + use<> {
+    let [few, many] = [1, usize::MAX].map(|n| w.act_format(n));
+    std::iter::once(few).chain((many != few).then_some(many))
+}
+
 /// The AMX row, its tile instructions done in software.
 #[cfg(target_arch = "x86_64")]
 static SOFTWARE_AMX: Table = {
@@ -117,6 +123,7 @@ static SOFTWARE_AMX: Table = {
         supported: || true,
         quantize: int::avx512::quantize,
         int: int_kernels!(amx, Software),
+        pairs: None,
         float: float::avx512::run,
     }
 };
@@ -259,14 +266,15 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
     let size = panel_bytes::<F>(n_blocks);
     let mut q = vec![bytemuck::Zeroable::zeroed(); n * n_blocks];
     pick(Isa::Scalar).quantize(&x, &mut q);
-    let results: Vec<(&Table, Vec<f32>)> = rows()
-        .map(|table| {
-            let w = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
+    let mut results: Vec<(&Table, Vec<f32>)> = Vec::new();
+    for table in rows() {
+        let w = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
+        for format in formats(&w) {
             let mut out = vec![f32::NAN; n * n_rows];
-            matmul(&team, &w, &acts(table, &team, &x, n, k, ActFormat::Q16), &mut out);
-            (table, out)
-        })
-        .collect();
+            matmul(&team, &w, &acts(table, &team, &x, n, k, format), &mut out);
+            results.push((table, out));
+        }
+    }
     for row in 0..n_rows {
         let panel = &packed[row / PANEL_ROWS * size..][..size];
         let lane = row % PANEL_ROWS;
@@ -339,12 +347,14 @@ fn check_integers<F: Format>(seed: u64) {
     let bytes = Bytes::from(bytes);
     for table in rows() {
         let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
-        let mut out = vec![0.0; n * n_rows];
-        matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::Q16), &mut out);
-        for (i, q) in q.chunks_exact(k).enumerate() {
-            for (r, w) in w.chunks_exact(k).enumerate() {
-                let exact: i64 = q.iter().zip(w).map(|(&q, &w)| i64::from(q) * w as i64).sum();
-                assert_eq!(256.0 * out[i * n_rows + r], exact as f32, "{} {} ({i}, {r})", table.name, F::TY);
+        for format in formats(&matrix) {
+            let mut out = vec![0.0; n * n_rows];
+            matmul(&team, &matrix, &acts(table, &team, &x, n, k, format), &mut out);
+            for (i, q) in q.chunks_exact(k).enumerate() {
+                for (r, w) in w.chunks_exact(k).enumerate() {
+                    let exact: i64 = q.iter().zip(w).map(|(&q, &w)| i64::from(q) * w as i64).sum();
+                    assert_eq!(256.0 * out[i * n_rows + r], exact as f32, "{} {} ({i}, {r})", table.name, F::TY);
+                }
             }
         }
     }
@@ -391,30 +401,32 @@ fn products_are_within_the_activations_rounding() {
     }
 }
 
-/// Bits of a result do not depend on the rows beside it, on how they are picked, on the threads or on the chunk.
+/// Bits of a result do not depend on the rows beside it, on how they are picked or laid out, on the threads or on the chunk.
 fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
     let (k, mut rng) = (k.next_multiple_of(ty.block_len()), Rng(seed));
     let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
     let x = rng.floats(n * k);
     let team = Team::new(1);
     let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
-    let all = acts(table, &team, &x, n, k, w.act_format());
     let mut expected = vec![0.0; n * n_rows];
     for (x, out) in x.chunks_exact(k).zip(expected.chunks_exact_mut(n_rows)) {
-        matmul(&team, &w, &acts(table, &team, x, 1, k, w.act_format()), out);
+        matmul(&team, &w, &acts(table, &team, x, 1, k, w.act_format(1)), out);
     }
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     for n_threads in [1, 2, 3] {
         let team = Team::new(n_threads);
         let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
-        let mut out = vec![f32::NAN; n * n_rows];
-        matmul(&team, &w, &all, &mut out);
-        assert_eq!(bits(&out), bits(&expected), "{} {ty} {n_rows}x{k} n={n} threads={n_threads}", table.name);
-        let rows: Vec<u32> = (0..n + 3).map(|_| (rng.next() % n as u64) as u32).collect();
-        let mut out = vec![f32::NAN; rows.len() * n_rows];
-        matmul_rows(&team, &w, &all, &rows, &mut out);
-        for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {
-            assert_eq!(bits(out), bits(&expected[row as usize * n_rows..][..n_rows]), "{} {ty} gathered", table.name);
+        for format in formats(&w) {
+            let (all, mut out) = (acts(table, &team, &x, n, k, format), vec![f32::NAN; n * n_rows]);
+            let case = format!("{} {ty} {n_rows}x{k} n={n} threads={n_threads} {format:?}", table.name);
+            matmul(&team, &w, &all, &mut out);
+            assert_eq!(bits(&out), bits(&expected), "{case}");
+            let rows: Vec<u32> = (0..n + 3).map(|_| (rng.next() % n as u64) as u32).collect();
+            let mut out = vec![f32::NAN; rows.len() * n_rows];
+            matmul_rows(&team, &w, &all, &rows, &mut out);
+            for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {
+                assert_eq!(bits(out), bits(&expected[row as usize * n_rows..][..n_rows]), "{case}, gathered");
+            }
         }
     }
 }
@@ -491,7 +503,7 @@ fn check_floats(ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
     let depth = (float::KC / 4 + 8 + k.div_ceil(float::KC)) as f64;
     for table in rows() {
         let matrix = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
-        assert_eq!((matrix.act_format(), matrix.weight_bytes()), (ActFormat::F32, bytes.len()));
+        assert_eq!((matrix.act_format(n), matrix.weight_bytes()), (ActFormat::F32, bytes.len()));
         let mut out = vec![f32::NAN; n * n_rows];
         matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::F32), &mut out);
         for (i, x) in x.chunks_exact(k).enumerate() {

@@ -11,6 +11,8 @@
 //!   out[i][r] = acc
 //! ```
 //!
+//! Products of pairs of i16 take `a` whole and have `dot` at once, with the same bits (`avx2`, `pairs`).
+//!
 //! An activation is `a = 256 * a_hi + a_lo` with both bytes within ±127, so `|256 * hi| ≤ 255 * 127 * 32 * 256 < 2^28`
 //! and no sum leaves i32.
 //!
@@ -28,30 +30,32 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod pairs;
 pub(super) mod scalar;
 
-use super::acts::ActBlock;
+use super::acts::{ActBlock, Acts, PairBlock};
 use super::format::{BLOCK, PANEL_ROWS};
 use super::pack::REPACKERS;
 use super::stream::Stream;
-use super::{Table, int_index};
+use super::{ActFormat, Table, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use std::ops::Range;
 
-/// One or two neighbouring panels times some activation rows, over some of the blocks.
-pub(super) struct Job<'a> {
+/// One or two neighbouring panels times some activation rows of blocks `A`, over some of the blocks.
+pub(super) struct Job<'a, A = ActBlock> {
     /// The bytes of one or two panels.
     pub(super) panels: &'a [u8],
     /// How many panels: 1 or 2.
     pub(super) n_panels: usize,
     /// Blocks of 32 in a row.
     pub(super) n_blocks: usize,
-    /// The blocks to compute. Where they do not start at 0, `out` holds the sums so far. For K types the start is a
-    /// multiple of 8.
+    /// The blocks to compute. Where they do not start at 0, `out` holds the sums so far. For
+    /// activations in bytes and K types the start is a multiple of 8.
     pub(super) blocks: Range<usize>,
     /// All activations, `[rows of the buffer, n_blocks]`.
-    pub(super) acts: &'a [ActBlock],
+    pub(super) acts: &'a [A],
     /// The activation rows to compute.
     pub(super) rows: &'a [u32],
     /// Where result `(i, lane)` goes: `out[i * ld + lane]`, for `i` in `0..rows.len()`, `lane` in `0..16 * n_panels`.
@@ -66,7 +70,7 @@ pub(super) struct Job<'a> {
     pub(super) stream: Stream<'a>,
 }
 
-impl Job<'_> {
+impl<A> Job<'_, A> {
     /// Checks what can be checked: with it, kernels stay inside `panels` and `acts`.
     pub(super) fn check(&self, panel_bytes: usize) {
         assert!(matches!(self.n_panels, 1 | 2), "a job has one or two panels");
@@ -83,7 +87,7 @@ impl Job<'_> {
 /// # Safety
 /// The CPU has the features of the table row it comes from; [`Job::check`] passed with the format's panel size; `out`
 /// may be written where the job says.
-pub(super) type Kernel = unsafe fn(&Job<'_>);
+pub(super) type Kernel<A = ActBlock> = unsafe fn(&Job<'_, A>);
 
 /// A repacked matrix.
 pub(super) struct Panels {
@@ -94,6 +98,8 @@ pub(super) struct Panels {
     pub(super) n_blocks: usize,
     pub(super) n_rows: usize,
     pub(super) kernel: Kernel,
+    /// The kernel for many rows, if they have one of their own.
+    pub(super) pairs: Option<Kernel<PairBlock>>,
 }
 
 impl Panels {
@@ -105,15 +111,22 @@ impl Panels {
         let index = int_index(ty).expect("a type of the integer path");
         let n_blocks = n_cols / BLOCK;
         let panel_bytes = (REPACKERS[index].panel_bytes)(n_blocks);
-        Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index] }
+        let pairs = table.pairs.as_ref().and_then(|pairs| pairs.int[index]);
+        Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index], pairs }
     }
 }
+
+/// Rows from which on products of pairs pay for unpacking the weights beforehand.
+pub(super) const PAIRS_ROWS: usize = 128;
 
 /// Activation rows taken at once: with [`BLOCKS_CHUNK`] they stay in a second-level cache.
 const ROWS_CHUNK: usize = 516;
 
 /// Blocks taken at once where many rows share them: two panels' and a tile's worth stay in a first-level cache.
 const BLOCKS_CHUNK: usize = 16;
+
+/// Blocks of products of pairs taken at once: two panels', unpacked, stay in a first-level cache of 32 KiB.
+const PAIR_BLOCKS: usize = 10;
 
 /// Two panels of this size need no cutting.
 const SMALL_BYTES: usize = 24 * 1024;
@@ -134,22 +147,52 @@ const SCRATCH_ROWS: usize = 12;
 pub(super) unsafe fn multiply(
     w: &Panels,
     w_rows: Range<usize>,
-    acts: &[ActBlock],
+    x: &Acts,
+    rows: &[u32],
+    out: *mut f32,
+    stream: Stream<'_>,
+) {
+    let is_first_choice = rows.len() >= PAIRS_ROWS || !x.has(ActFormat::Q16);
+    let pairs = w.pairs.filter(|_| x.has(ActFormat::Q16Pairs) && is_first_choice);
+    let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
+    // SAFETY: the caller's promises.
+    unsafe {
+        match pairs {
+            Some(kernel) => {
+                let n_chunks = w.n_blocks.div_ceil(PAIR_BLOCKS).max(1);
+                let n_chunk = w.n_blocks.div_ceil(n_chunks);
+                multiply_by(w, (kernel, n_chunk), w_rows, x.pairs(), rows, out, stream);
+            }
+            None => {
+                let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
+                multiply_by(w, (w.kernel, n_chunk), w_rows, x.blocks(), rows, out, stream);
+            }
+        }
+    }
+}
+
+/// [`multiply`] by one of the kernels, `n_chunk` blocks at once.
+///
+/// # Safety
+/// As [`multiply`] says.
+unsafe fn multiply_by<A>(
+    w: &Panels,
+    (kernel, n_chunk): (Kernel<A>, usize),
+    w_rows: Range<usize>,
+    acts: &[A],
     rows: &[u32],
     out: *mut f32,
     stream: Stream<'_>,
 ) {
     assert!(w_rows.start.is_multiple_of(PANEL_ROWS) && w_rows.end <= w.n_rows, "rows are claimed in whole panels");
     let full = w_rows.start / PANEL_ROWS..w_rows.end / PANEL_ROWS;
-    let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
-    let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
     let job = |panel: usize, n_panels: usize, blocks: Range<usize>, rows, out, ld| {
         let panels = &w.bytes[panel * w.panel_bytes..(panel + n_panels) * w.panel_bytes];
         let job = Job { panels, n_panels, n_blocks: w.n_blocks, blocks, acts, rows, out, ld, stream };
         job.check(w.panel_bytes);
         // SAFETY: the kernel was picked for this CPU, the job is checked, and its results are the caller's promise
         // (or our scratch).
-        unsafe { (w.kernel)(&job) };
+        unsafe { kernel(&job) };
     };
     for (chunk, rows) in rows.chunks(ROWS_CHUNK).enumerate() {
         // SAFETY: within the results.

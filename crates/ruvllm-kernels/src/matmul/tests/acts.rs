@@ -27,6 +27,17 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
             "{}",
             table.name
         );
+        if table.pairs.is_none() {
+            continue;
+        }
+        let mut pairs = vec![bytemuck::Zeroable::zeroed(); 64];
+        table.quantize_pairs(&x, &mut pairs);
+        for (b, (pairs, block)) in pairs.iter().zip(&expected).enumerate() {
+            let q = |of: &dyn Fn(usize) -> i32| -> [i32; BLOCK] { std::array::from_fn(of) };
+            assert_eq!(q(&|i| pairs.q(i)), q(&|i| block.q(i)), "{} block {b}", table.name);
+            let bits = [pairs.scale, pairs.scaled_sum].map(f32::to_bits);
+            assert_eq!(bits, [block.scale, block.scaled_sum].map(f32::to_bits), "{} block {b}", table.name);
+        }
     }
     for (b, (block, x)) in expected.iter().zip(x.chunks_exact(32)).enumerate() {
         let q: [i32; BLOCK] = std::array::from_fn(|i| block.q(i));
@@ -58,8 +69,12 @@ fn rows_that_are_made_have_the_bits_of_rows_that_are_given() {
     for (n, k, cut) in [(1, 64, Cut::Rows), (1, 10_016, Cut::Anywhere), (23, 576, Cut::Rows), (40, 1536, Cut::Anywhere)]
     {
         let given = Rng(18).floats(n * k);
-        for (format, n_threads) in [(ActFormat::Q16, 1), (ActFormat::Q16, 3), (ActFormat::F32, 3)] {
+        let formats = [(ActFormat::Q16, 1), (ActFormat::Q16, 3), (ActFormat::F32, 3), (ActFormat::Q16Pairs, 3)];
+        for (format, n_threads) in formats {
             let (team, table) = (Team::new(n_threads), pick(Isa::best()));
+            if format == ActFormat::Q16Pairs && table.pairs.is_none() {
+                continue;
+            }
             let (mut x, mut made) = (vec![f32::NAN; n * k], Acts::new(k, n));
             made.make((table, &team), (&mut x, n, k), (format, cut), &|range, x| {
                 assert!(cut == Cut::Anywhere || range.start % k == 0 && range.end % k == 0, "{range:?} of rows of {k}");
@@ -72,6 +87,7 @@ fn rows_that_are_made_have_the_bits_of_rows_that_are_given() {
             match format {
                 ActFormat::F32 => assert_eq!(made.floats(), set.floats()),
                 ActFormat::Q16 => assert_eq!(made.blocks(), set.blocks()),
+                ActFormat::Q16Pairs => assert_eq!(made.pairs(), set.pairs()),
             }
         }
     }
@@ -83,4 +99,10 @@ fn rows_that_are_no_blocks_are_not_made_either() {
     let mut x = [0.0; 48];
     let how = (pick(Isa::Scalar), &Team::new(1));
     Acts::new(64, 1).make(how, (&mut x, 1, 48), (ActFormat::Q16, Cut::Rows), &|_, _| {});
+}
+
+#[test]
+#[should_panic(expected = "scalar does not multiply pairs")]
+fn pairs_are_made_only_for_who_multiplies_them() {
+    acts(pick(Isa::Scalar), &Team::new(1), &[0.0; 64], 1, 64, ActFormat::Q16Pairs);
 }
