@@ -12,27 +12,35 @@ use super::super::stream::Ahead;
 use super::Job;
 use std::arch::x86_64::*;
 
+/// Returns the scale of a block and its quants, 16 in each half; none where all are zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+pub(super) fn quants(x: &[f32; BLOCK]) -> (f32, Option<[__m512i; 2]>) {
+    // SAFETY: a block is 32 values: two vectors; loadu needs no alignment.
+    let halves = unsafe { [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))] };
+    let bits = halves.map(|v| _mm512_and_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff)));
+    let (scale, inverse) = block_scale(_mm512_reduce_max_epu32(_mm512_max_epu32(bits[0], bits[1])));
+    let quants = halves.map(|v| {
+        let q = _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(inverse)));
+        // A low byte of -128 becomes -127.
+        let low = _mm512_and_si512(q, _mm512_set1_epi32(0xff));
+        let lowest = _mm512_cmpeq_epi32_mask(low, _mm512_set1_epi32(0x80));
+        _mm512_mask_add_epi32(q, lowest, q, _mm512_set1_epi32(1))
+    });
+    (scale, (inverse != 0.0).then_some(quants))
+}
+
 /// Quantises whole blocks.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
-    let magnitude = _mm512_set1_epi32(0x7fff_ffff);
     for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
-        // SAFETY: a block is 32 values: two vectors; loadu needs no alignment.
-        let halves = unsafe { [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))] };
-        let bits = |v: __m512| _mm512_and_epi32(_mm512_castps_si512(v), magnitude);
-        let max_bits = _mm512_reduce_max_epu32(_mm512_max_epu32(bits(halves[0]), bits(halves[1])));
-        let (scale, inverse) = block_scale(max_bits);
-        if inverse == 0.0 {
+        let (scale, quants) = quants(x);
+        let Some(quants) = quants else {
             *block = ActBlock::zeros(scale);
             continue;
-        }
+        };
         let (mut hi, mut lo, mut sums) = ([0i8; BLOCK], [0i8; BLOCK], [0; 2]);
-        for (half, v) in halves.into_iter().enumerate() {
-            let q = _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(inverse)));
-            // A low byte of -128 becomes -127.
-            let low = _mm512_and_si512(q, _mm512_set1_epi32(0xff));
-            let lowest = _mm512_cmpeq_epi32_mask(low, _mm512_set1_epi32(0x80));
-            let q = _mm512_mask_add_epi32(q, lowest, q, _mm512_set1_epi32(1));
+        for (half, q) in quants.into_iter().enumerate() {
             let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
             // SAFETY: 16 bytes of 32, from 0 or 16 on.
             unsafe {

@@ -51,8 +51,8 @@ pub(super) struct Job<'a, A = ActBlock> {
     pub(super) n_panels: usize,
     /// Blocks of 32 in a row.
     pub(super) n_blocks: usize,
-    /// The blocks to compute. Where they do not start at 0, `out` holds the sums so far. For
-    /// activations in bytes and K types the start is a multiple of 8.
+    /// The blocks to compute. Where they do not start at 0, `out` holds the sums so far. For K types and
+    /// activations in bytes the start is a multiple of 8.
     pub(super) blocks: Range<usize>,
     /// All activations, `[rows of the buffer, n_blocks]`.
     pub(super) acts: &'a [A],

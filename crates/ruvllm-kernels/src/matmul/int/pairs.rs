@@ -8,10 +8,10 @@
 //!
 //! The integers are those of the `avx512` row, and so are the operations that scale them: both give the same bits.
 
-use super::super::acts::{PairBlock, block_scale};
+use super::super::acts::PairBlock;
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::super::stream::Ahead;
-use super::avx512::{block_scales, unpack};
+use super::avx512::{block_scales, quants, unpack};
 use super::{Job, PAIR_BLOCKS};
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -21,26 +21,14 @@ use std::ops::Range;
 /// Quantises whole blocks, as [`super::avx512::quantize`] does.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 pub(in super::super) fn quantize(x: &[f32], blocks: &mut [PairBlock]) {
-    let magnitude = _mm512_set1_epi32(0x7fff_ffff);
     // Each group of four words holds an even and an odd pair first.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
     for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
-        // SAFETY: a block is 32 values: two vectors; loadu needs no alignment.
-        let halves = unsafe { [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))] };
-        let bits = |v: __m512| _mm512_and_epi32(_mm512_castps_si512(v), magnitude);
-        let max_bits = _mm512_reduce_max_epu32(_mm512_max_epu32(bits(halves[0]), bits(halves[1])));
-        let (scale, inverse) = block_scale(max_bits);
-        if inverse == 0.0 {
+        let (scale, quants) = quants(x);
+        let Some(quants) = quants else {
             *block = PairBlock { scale, scaled_sum: scale * 0.0, ..bytemuck::Zeroable::zeroed() };
             continue;
-        }
-        let quants = halves.map(|v| {
-            let q = _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(inverse)));
-            // A low byte of -128 becomes -127.
-            let low = _mm512_and_si512(q, _mm512_set1_epi32(0xff));
-            let lowest = _mm512_cmpeq_epi32_mask(low, _mm512_set1_epi32(0x80));
-            _mm512_mask_add_epi32(q, lowest, q, _mm512_set1_epi32(1))
-        });
+        };
         let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(quants[0], quants[1]));
         let paired = quants.map(|q| {
             let next = _mm512_slli_epi32::<16>(_mm512_shuffle_epi32::<0b11_10_11_10>(q));
