@@ -195,17 +195,7 @@ impl Acts {
                 in_pieces(team, len, piece_len, &|range| _ = made(range));
                 self.add(table, team, x, format);
             }
-            ActFormat::Q16 => {
-                let n_blocks = self.n_blocks();
-                quantize(team, (len, piece_len), made, &mut self.blocks[..n_blocks], |x, to| table.quantize(x, to));
-                self.has_q16 = true;
-            }
-            ActFormat::Q16Pairs => {
-                let n_blocks = self.n_blocks();
-                let pairs = &mut self.pairs[..n_blocks];
-                quantize(team, (len, piece_len), made, pairs, |x, to| table.quantize_pairs(x, to));
-                self.has_pairs = true;
-            }
+            ActFormat::Q16 | ActFormat::Q16Pairs => self.quantize((table, team), format, (len, piece_len), made),
         }
     }
 
@@ -223,18 +213,27 @@ impl Acts {
                 copy_rows(team, x, k, &mut self.floats[..n * stride]);
                 self.has_f32 = true;
             }
-            ActFormat::Q16 => {
-                let n_blocks = self.n_blocks();
-                let (cut, blocks) = ((x.len(), PIECE_LEN), &mut self.blocks[..n_blocks]);
-                quantize(team, cut, |range| &x[range], blocks, |x, to| table.quantize(x, to));
-                self.has_q16 = true;
+            ActFormat::Q16 | ActFormat::Q16Pairs => {
+                self.quantize((table, team), format, (x.len(), PIECE_LEN), |range| &x[range]);
             }
-            ActFormat::Q16Pairs => {
-                let n_blocks = self.n_blocks();
-                let (cut, pairs) = ((x.len(), PIECE_LEN), &mut self.pairs[..n_blocks]);
-                quantize(team, cut, |range| &x[range], pairs, |x, to| table.quantize_pairs(x, to));
-                self.has_pairs = true;
-            }
+        }
+    }
+
+    /// Takes what `values` returns of each piece in a format of integers.
+    fn quantize<'x>(
+        &mut self,
+        (table, team): (&Table, &Team),
+        format: ActFormat,
+        cut: (usize, usize),
+        values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
+    ) {
+        let n_blocks = self.n_blocks();
+        if format == ActFormat::Q16Pairs {
+            quantize(team, cut, values, &mut self.pairs[..n_blocks], |x, to| table.quantize_pairs(x, to));
+            self.has_pairs = true;
+        } else {
+            quantize(team, cut, values, &mut self.blocks[..n_blocks], |x, to| table.quantize(x, to));
+            self.has_q16 = true;
         }
     }
 

@@ -143,7 +143,7 @@ impl Matrix {
     /// Panics unless `x` and `out` fit.
     pub(super) fn check(&self, x: &Acts, n: usize, out: &[f32]) {
         let format = match &self.weights {
-            Weights::Panels(panels) if panels.pairs.is_some() && x.has(ActFormat::Q16Pairs) => ActFormat::Q16Pairs,
+            Weights::Panels(panels) if panels.pairs_for(x, n).is_some() => ActFormat::Q16Pairs,
             Weights::Panels(_) => ActFormat::Q16,
             Weights::Blocks { .. } => ActFormat::F32,
         };

@@ -114,6 +114,12 @@ impl Panels {
         let pairs = table.pairs.as_ref().and_then(|pairs| pairs.int[index]);
         Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index], pairs }
     }
+
+    /// Returns the kernel that multiplies `n` rows of `x` as pairs, unless bytes are to be taken.
+    pub(super) fn pairs_for(&self, x: &Acts, n: usize) -> Option<Kernel<PairBlock>> {
+        let is_first_choice = n >= PAIRS_ROWS || !x.has(ActFormat::Q16);
+        self.pairs.filter(|_| is_first_choice && x.has(ActFormat::Q16Pairs))
+    }
 }
 
 /// Rows from which on products of pairs pay for unpacking the weights beforehand.
@@ -152,21 +158,18 @@ pub(super) unsafe fn multiply(
     out: *mut f32,
     stream: Stream<'_>,
 ) {
-    let is_first_choice = rows.len() >= PAIRS_ROWS || !x.has(ActFormat::Q16);
-    let pairs = w.pairs.filter(|_| x.has(ActFormat::Q16Pairs) && is_first_choice);
-    let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
-    // SAFETY: the caller's promises.
-    unsafe {
-        match pairs {
-            Some(kernel) => {
-                let n_chunks = w.n_blocks.div_ceil(PAIR_BLOCKS).max(1);
-                let n_chunk = w.n_blocks.div_ceil(n_chunks);
-                multiply_by(w, (kernel, n_chunk), w_rows, x.pairs(), rows, out, stream);
-            }
-            None => {
-                let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
-                multiply_by(w, (w.kernel, n_chunk), w_rows, x.blocks(), rows, out, stream);
-            }
+    match w.pairs_for(x, rows.len()) {
+        Some(kernel) => {
+            let n_chunks = w.n_blocks.div_ceil(PAIR_BLOCKS).max(1);
+            let n_chunk = w.n_blocks.div_ceil(n_chunks);
+            // SAFETY: the caller's promises.
+            unsafe { multiply_by(w, (kernel, n_chunk), w_rows, x.pairs(), rows, out, stream) };
+        }
+        None => {
+            let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
+            let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
+            // SAFETY: the caller's promises.
+            unsafe { multiply_by(w, (w.kernel, n_chunk), w_rows, x.blocks(), rows, out, stream) };
         }
     }
 }
