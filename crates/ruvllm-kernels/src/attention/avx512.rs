@@ -1,4 +1,7 @@
 //! AVX-512: 16 floats are one register. 24 accumulators at most, 4 for keys or values, one for the broadcast.
+//!
+//! Tiles of five rows and more are one column wide: the broadcast of a query or a weight is then part of the one instruction
+//! that uses it, and there are sums enough for none to wait for another.
 
 use super::quant::{self, Packed, Q8};
 use super::quantize::{self, DequantizeArgs, QuantizeArgs};
@@ -172,4 +175,4 @@ unsafe impl lanes::Lanes for Zmm {
     }
 }
 
-lanes::entries!(Zmm, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 1: 8 4 4, 2: 8 4 4, 3: 4 4 4, 4: 4 4 4, 5: 4 4 4, 6: 4 4 4, 7: 2 2 2, 8: 2 2 2);
+lanes::entries!(Zmm, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c", 1: 8 4 4, 2: 8 4 4, 3: 4 4 4, 4: 4 4 4, 5: 1 1 4, 6: 1 1 4, 7: 1 1 2, 8: 1 1 2);
