@@ -80,6 +80,14 @@ impl<A> Job<'_, A> {
         let n_rows = self.acts.len() / self.n_blocks.max(1);
         assert!(self.rows.iter().all(|&row| (row as usize) < n_rows), "a job's activation rows exist");
     }
+
+    /// Returns where the `MR` rows of activations begin that come after rows `i..i + MR`; the last one again where there are
+    /// no more. For asking only.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn next_rows<const MR: usize>(&self, i: usize) -> [*const A; MR] {
+        let row = |r: usize| self.rows[(i + MR + r).min(self.rows.len() - 1)] as usize;
+        std::array::from_fn(|r| self.acts.as_ptr().wrapping_add(row(r) * self.n_blocks))
+    }
 }
 
 /// A kernel of one format.
@@ -132,7 +140,10 @@ const ROWS_CHUNK: usize = 516;
 const BLOCKS_CHUNK: usize = 16;
 
 /// Blocks of products of pairs taken at once: two panels', unpacked, stay in a first-level cache of 32 KiB.
-const PAIR_BLOCKS: usize = 10;
+const PAIR_BLOCKS: usize = 8;
+
+/// Rows of products of pairs taken at once: their sums so far stay in a second-level cache.
+const PAIR_ROWS: usize = 256;
 
 /// Two panels of this size need no cutting.
 const SMALL_BYTES: usize = 24 * 1024;
@@ -160,27 +171,25 @@ pub(super) unsafe fn multiply(
 ) {
     match w.pairs_for(x, rows.len()) {
         Some(kernel) => {
-            let n_chunks = w.n_blocks.div_ceil(PAIR_BLOCKS).max(1);
-            let n_chunk = w.n_blocks.div_ceil(n_chunks);
             // SAFETY: the caller's promises.
-            unsafe { multiply_by(w, (kernel, n_chunk), w_rows, x.pairs(), rows, out, stream) };
+            unsafe { multiply_by(w, (kernel, PAIR_ROWS, w.n_blocks), w_rows, x.pairs(), rows, out, stream) };
         }
         None => {
             let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
             let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
             // SAFETY: the caller's promises.
-            unsafe { multiply_by(w, (w.kernel, n_chunk), w_rows, x.blocks(), rows, out, stream) };
+            unsafe { multiply_by(w, (w.kernel, ROWS_CHUNK, n_chunk), w_rows, x.blocks(), rows, out, stream) };
         }
     }
 }
 
-/// [`multiply`] by one of the kernels, `n_chunk` blocks at once.
+/// [`multiply`] by one of the kernels, for `rows_chunk` rows and `n_chunk` blocks at once.
 ///
 /// # Safety
 /// As [`multiply`] says.
 unsafe fn multiply_by<A>(
     w: &Panels,
-    (kernel, n_chunk): (Kernel<A>, usize),
+    (kernel, rows_chunk, n_chunk): (Kernel<A>, usize, usize),
     w_rows: Range<usize>,
     acts: &[A],
     rows: &[u32],
@@ -197,9 +206,9 @@ unsafe fn multiply_by<A>(
         // (or our scratch).
         unsafe { kernel(&job) };
     };
-    for (chunk, rows) in rows.chunks(ROWS_CHUNK).enumerate() {
+    for (chunk, rows) in rows.chunks(rows_chunk).enumerate() {
         // SAFETY: within the results.
-        let out = unsafe { out.add(chunk * ROWS_CHUNK * w.n_rows) };
+        let out = unsafe { out.add(chunk * rows_chunk * w.n_rows) };
         for first in (0..w.n_blocks).step_by(n_chunk.max(1)) {
             let blocks = first..w.n_blocks.min(first + n_chunk);
             for panel in full.clone().step_by(2) {

@@ -12,7 +12,8 @@ use super::super::acts::PairBlock;
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::super::stream::Ahead;
 use super::avx512::{block_scales, quants, unpack};
-use super::{Job, PAIR_BLOCKS};
+use super::{Job, PAIR_BLOCKS, PAIR_ROWS};
+use crate::prefetch::LINE_BYTES;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -54,26 +55,43 @@ struct Wide {
 /// Some blocks of a job's panels: `[panels][PAIR_BLOCKS]`.
 type Weights = [MaybeUninit<Wide>; 2 * PAIR_BLOCKS];
 
+/// What a job's results have come to so far, `[rows][panels]`: side by side, where the results themselves lie a row apart and
+/// crowd into a few sets of the caches.
+type Sums = [MaybeUninit<[__m512; 2]>; PAIR_ROWS];
+
+/// Some of a job's blocks.
+struct Chunk {
+    blocks: Range<usize>,
+    is_first: bool,
+    is_last: bool,
+}
+
 /// # Safety
 /// As [`super::Kernel`] says.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_, PairBlock>) {
+    assert!(job.rows.len() <= PAIR_ROWS, "rows come in chunks");
     let mut weights: Weights = [const { MaybeUninit::uninit() }; 2 * PAIR_BLOCKS];
-    for first in job.blocks.clone().step_by(PAIR_BLOCKS) {
-        let blocks = first..job.blocks.end.min(first + PAIR_BLOCKS);
+    let mut sums: Sums = [const { MaybeUninit::uninit() }; PAIR_ROWS];
+    let Range { start, end } = job.blocks;
+    let n_chunks = (end - start).div_ceil(PAIR_BLOCKS).max(1);
+    let n_blocks = (end - start).div_ceil(n_chunks).max(1);
+    for first in (start..end).step_by(n_blocks) {
+        let blocks = first..end.min(first + n_blocks);
+        let chunk = Chunk { is_first: first == 0, is_last: blocks.end == end, blocks };
         // SAFETY: the caller's promises, for blocks of the job, which are then unpacked; `i + MR` stays within its rows.
         unsafe {
-            widen::<F>(job, blocks.clone(), &mut weights);
-            let weights = weights.as_ptr().cast();
+            widen::<F>(job, chunk.blocks.clone(), &mut weights);
+            let (weights, sums) = (weights.as_ptr().cast(), sums.as_mut_ptr().cast());
             let mut i = 0;
             while i < job.rows.len() {
                 i += match (job.n_panels, job.rows.len() - i) {
-                    (2, 4..) => tile::<F, 2, 4>(job, &blocks, weights, i),
-                    (2, 2..) => tile::<F, 2, 2>(job, &blocks, weights, i),
-                    (2, _) => tile::<F, 2, 1>(job, &blocks, weights, i),
-                    (_, 8..) => tile::<F, 1, 8>(job, &blocks, weights, i),
-                    (_, 4..) => tile::<F, 1, 4>(job, &blocks, weights, i),
-                    (_, _) => tile::<F, 1, 1>(job, &blocks, weights, i),
+                    (2, 4..) => tile::<F, 2, 4>(job, &chunk, weights, sums, i),
+                    (2, 2..) => tile::<F, 2, 2>(job, &chunk, weights, sums, i),
+                    (2, _) => tile::<F, 2, 1>(job, &chunk, weights, sums, i),
+                    (_, 8..) => tile::<F, 1, 8>(job, &chunk, weights, sums, i),
+                    (_, 4..) => tile::<F, 1, 4>(job, &chunk, weights, sums, i),
+                    (_, _) => tile::<F, 1, 1>(job, &chunk, weights, sums, i),
                 };
             }
         }
@@ -114,30 +132,33 @@ unsafe fn widen<F: Format>(job: &Job<'_, PairBlock>, blocks: Range<usize>, weigh
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 unsafe fn tile<F: Format, const P: usize, const MR: usize>(
     job: &Job<'_, PairBlock>,
-    blocks: &Range<usize>,
+    chunk: &Chunk,
     weights: *const Wide,
+    sums: *mut [__m512; 2],
     i: usize,
 ) -> usize {
     let mut acts = [std::ptr::null::<PairBlock>(); MR];
     for r in 0..MR {
         // SAFETY: `Job::check` compared the row index with the buffer, and the blocks with a row.
-        acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks + blocks.start) };
+        acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks + chunk.blocks.start) };
     }
+    let next = job.next_rows::<MR>(i);
     // SAFETY: row `i` is one of the job's results.
     let out = unsafe { job.out.add(i * job.ld) };
     let mut acc = [[_mm512_setzero_ps(); MR]; P];
-    if blocks.start > 0 {
+    if !chunk.is_first {
         for p in 0..P {
             for r in 0..MR {
-                // SAFETY: the job's results may be read; 16 lanes per panel.
-                acc[p][r] = unsafe { _mm512_loadu_ps(out.add(r * job.ld + p * PANEL_ROWS)) };
+                // SAFETY: the rows' sums are there, and the chunk before this one wrote them.
+                acc[p][r] = unsafe { (*sums.add(i + r))[p] };
             }
         }
     }
-    for at in 0..blocks.len() {
+    for at in 0..chunk.blocks.len() {
         // SAFETY: the block is in each row of activations and, unpacked, in each panel.
         unsafe {
             let act = acts.map(|act| &*act.add(at));
+            next.iter().for_each(|next| prefetch(next.wrapping_add(chunk.blocks.start + at)));
             let mut w = [&*weights.add(at); P];
             for p in 1..P {
                 w[p] = &*weights.add(p * PAIR_BLOCKS + at);
@@ -166,11 +187,27 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(
     }
     for p in 0..P {
         for r in 0..MR {
-            // SAFETY: the job's results may be written; 16 lanes per panel.
-            unsafe { _mm512_storeu_ps(out.add(r * job.ld + p * PANEL_ROWS), acc[p][r]) };
+            // SAFETY: the job's results may be written, 16 lanes per panel, and so may the sums.
+            unsafe {
+                match chunk.is_last {
+                    true => _mm512_storeu_ps(out.add(r * job.ld + p * PANEL_ROWS), acc[p][r]),
+                    false => (*sums.add(i + r))[p] = acc[p][r],
+                }
+            }
         }
     }
     MR
+}
+
+/// Asks for a block of activations that the next tile reads: rows seldom follow each other closely enough for the hardware to.
+#[inline]
+fn prefetch(block: *const PairBlock) {
+    let at = block.cast::<i8>();
+    // SAFETY: a prefetch reads nothing.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(at);
+        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(LINE_BYTES));
+    }
 }
 
 /// Adds the products of the pairs of one parity of group `J`.
