@@ -13,7 +13,7 @@ use std::ops::Range;
 pub enum ActFormat {
     /// 32-bit floats.
     F32,
-    /// 16-bit integers, in two bytes that are multiplied apart, with an f32 scale per 32 values.
+    /// 16-bit integers, in two bytes that are multiplied apart, with a power of two as their scale per 32 values.
     Q16,
     /// The same integers and scales as kernels for many rows take them, where there are such kernels.
     Q16Pairs,
@@ -21,10 +21,12 @@ pub enum ActFormat {
 
 /// 32 quantised activations with all that a kernel needs of them: a cache line and a half.
 ///
-/// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, `scale = max|x| / 32512` and `q` rounded to nearest even, so
-/// `|q| ≤ 32512 = 127 * 256`. Both bytes stay within ±127, which the i16 sums of AVX2 need: where the low byte would be
-/// -128, `q` is one larger, a step off instead of half a step. A block with a largest magnitude under 1e-30 counts as
-/// zeros; one with a NaN or an infinity has a NaN scale, which spreads to every result it takes part in.
+/// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, `scale` the least power of two that is not less than
+/// `max|x| / 32512`, and `q` rounded to nearest even, so `|q| ≤ 32512 = 127 * 256`. Both bytes stay within ±127, which the
+/// i16 sums of AVX2 need: where the low byte would be -128, `q` is one larger, a step off instead of half a step. A block
+/// with a largest magnitude under 1e-30 counts as zeros; one with a NaN or an infinity has a NaN scale, which spreads to
+/// every result it takes part in. Multiplying with a power of two never rounds, and is the addition of an exponent where
+/// that is faster.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub struct ActBlock {
@@ -36,7 +38,9 @@ pub struct ActBlock {
     /// `-Σq`, and the same of each 16: times the offset of unsigned weights it starts an accumulator.
     pub(super) neg_sum: i32,
     pub(super) neg_half_sums: [i32; 2],
-    _pad: [u32; 3],
+    /// The logarithm of `scale` to the base 2: an integer, minus infinity for 0, NaN for NaN.
+    pub(super) log2_scale: f32,
+    _pad: [u32; 2],
 }
 
 impl ActBlock {
@@ -50,7 +54,8 @@ impl ActBlock {
             scaled_sum: scale * sum as f32,
             neg_sum: -sum,
             neg_half_sums: half_sums.map(|sum| -sum),
-            _pad: [0; 3],
+            log2_scale: log2(scale),
+            _pad: [0; 2],
         }
     }
 
@@ -72,7 +77,8 @@ pub(super) struct PairBlock {
     /// `[even, odd][j]`: quants `4j` and `4j + 2`, or `4j + 1` and `4j + 3`, as weights of a vector's even and odd bytes
     /// lie; the first in the low half.
     pub(super) pairs: [[i32; BLOCK / 4]; 2],
-    pub(super) scale: f32,
+    /// As in [`ActBlock`].
+    pub(super) log2_scale: f32,
     /// `scale * Σq`.
     pub(super) scaled_sum: f32,
 }
@@ -85,8 +91,8 @@ impl PairBlock {
     }
 }
 
-/// The largest magnitude of a quant.
-const Q_MAX: f32 = 32_512.0;
+/// Bits of an f32 below its exponent.
+const MANTISSA_BITS: u32 = 23;
 
 /// Returns `(scale, 1 / scale)` for the bits of a block's largest magnitude; the inverse is 0 where quants must be 0.
 ///
@@ -98,7 +104,19 @@ pub(super) fn block_scale(max_bits: u32) -> (f32, f32) {
     } else if max < 1e-30 {
         (0.0, 0.0)
     } else {
-        (max / Q_MAX, Q_MAX / max)
+        // 32512 is 127/64 · 2^14: a larger mantissa wants the next exponent, which the addition carries into.
+        let exponent = ((max_bits + 0x1_ffff) >> MANTISSA_BITS) - 14;
+        let power = |exponent| f32::from_bits(exponent << MANTISSA_BITS);
+        (power(exponent), power(2 * 127 - exponent))
+    }
+}
+
+/// Returns the logarithm of 0, a power of two or NaN.
+pub(super) fn log2(scale: f32) -> f32 {
+    match scale {
+        0.0 => f32::NEG_INFINITY,
+        _ if scale.is_nan() => scale,
+        _ => (scale.to_bits() >> MANTISSA_BITS) as f32 - 127.0,
     }
 }
 

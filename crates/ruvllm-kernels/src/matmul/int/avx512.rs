@@ -313,7 +313,8 @@ pub(super) unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__
     }
 }
 
-/// `acc += (256 * dot.hi + dot.lo) * (w_scale * a_scale)`.
+/// `acc += (256 * dot.hi + dot.lo) * (w_scale * a_scale)`; the scales meet by the addition of an exponent, in pipes that the
+/// products leave free.
 ///
 /// # Safety
 /// `act` points to blocks.
@@ -328,9 +329,9 @@ unsafe fn scale_add<const P: usize, const MR: usize>(
 ) {
     for r in 0..MR {
         // SAFETY: the caller's promise.
-        let a_scale = _mm512_set1_ps(unsafe { (*act[r]).scale });
+        let log2_scale = _mm512_set1_ps(unsafe { (*act[r]).log2_scale });
         for p in 0..P {
-            let scale = _mm512_mul_ps(w_scale[p][half], a_scale);
+            let scale = _mm512_scalef_ps(w_scale[p][half], log2_scale);
             let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(dot.hi[p][r]), dot.lo[p][r]);
             acc[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc[p][r]);
         }

@@ -8,7 +8,7 @@
 //!
 //! The integers are those of the `avx512` row, and so are the operations that scale them: both give the same bits.
 
-use super::super::acts::PairBlock;
+use super::super::acts::{PairBlock, log2};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::super::stream::Ahead;
 use super::avx512::{block_scales, quants, unpack};
@@ -27,7 +27,7 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [PairBlock]) {
     for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
         let (scale, quants) = quants(x);
         let Some(quants) = quants else {
-            *block = PairBlock { scale, scaled_sum: scale * 0.0, ..bytemuck::Zeroable::zeroed() };
+            *block = PairBlock { log2_scale: log2(scale), scaled_sum: scale * 0.0, ..bytemuck::Zeroable::zeroed() };
             continue;
         };
         let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(quants[0], quants[1]));
@@ -36,7 +36,7 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [PairBlock]) {
             _mm512_mask_blend_epi16(0xaaaa_aaaa, q, next)
         });
         let words = _mm512_permutex2var_epi32(paired[0], order, paired[1]);
-        (block.scale, block.scaled_sum) = (scale, scale * sum as f32);
+        (block.log2_scale, block.scaled_sum) = (log2(scale), scale * sum as f32);
         // SAFETY: the pairs are 64 bytes.
         unsafe { _mm512_storeu_si512(block.pairs.as_mut_ptr().cast(), words) };
     }
@@ -242,7 +242,7 @@ fn multiply_add(mut acc: __m512i, w: __m512i, a: __m512i) -> __m512i {
     acc
 }
 
-/// `acc += dot * (w_scale * a_scale)`.
+/// `acc += dot * (w_scale * a_scale)`, the scales multiplied as [`super::avx512`] does.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 fn scale_add<const P: usize, const MR: usize>(
@@ -252,9 +252,9 @@ fn scale_add<const P: usize, const MR: usize>(
     act: [&PairBlock; MR],
 ) {
     for r in 0..MR {
-        let a_scale = _mm512_set1_ps(act[r].scale);
+        let log2_scale = _mm512_set1_ps(act[r].log2_scale);
         for p in 0..P {
-            let scale = _mm512_mul_ps(w_scale[p], a_scale);
+            let scale = _mm512_scalef_ps(w_scale[p], log2_scale);
             acc[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[p][r]), scale, acc[p][r]);
         }
     }
