@@ -17,7 +17,7 @@
 //! and no sum leaves i32.
 //!
 //! The order above holds for every tile shape, so a result does not depend on how many rows are computed at once.
-//! Cutting the blocks in pieces changes nothing either: the accumulators go through `out` as f32 and come back.
+//! Cutting the blocks in pieces changes nothing either: the accumulators go through `out` or scratch as f32 and come back.
 //! The scalar row multiplies and adds without fusing.
 
 #![allow(clippy::needless_range_loop, reason = "tiles are two-dimensional: one index runs through several arrays")]
@@ -51,8 +51,8 @@ pub(super) struct Job<'a, A = ActBlock> {
     pub(super) n_panels: usize,
     /// Blocks of 32 in a row.
     pub(super) n_blocks: usize,
-    /// The blocks to compute. Where they do not start at 0, `out` holds the sums so far. For K types and
-    /// activations in bytes the start is a multiple of 8.
+    /// The blocks to compute: all of them where activations come in pairs. Where they do not start at 0, `out` holds the sums
+    /// so far; for K types the start is a multiple of 8.
     pub(super) blocks: Range<usize>,
     /// All activations, `[rows of the buffer, n_blocks]`.
     pub(super) acts: &'a [A],

@@ -70,16 +70,16 @@ struct Chunk {
 /// As [`super::Kernel`] says.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_, PairBlock>) {
-    assert!(job.rows.len() <= PAIR_ROWS, "rows come in chunks");
+    assert!(job.rows.len() <= PAIR_ROWS && job.blocks == (0..job.n_blocks), "some rows, and whole ones");
     let mut weights: Weights = [const { MaybeUninit::uninit() }; 2 * PAIR_BLOCKS];
     let mut sums: Sums = [const { MaybeUninit::uninit() }; PAIR_ROWS];
-    let Range { start, end } = job.blocks;
-    let n_chunks = (end - start).div_ceil(PAIR_BLOCKS).max(1);
-    let n_blocks = (end - start).div_ceil(n_chunks).max(1);
-    for first in (start..end).step_by(n_blocks) {
-        let blocks = first..end.min(first + n_blocks);
-        let chunk = Chunk { is_first: first == 0, is_last: blocks.end == end, blocks };
-        // SAFETY: the caller's promises, for blocks of the job, which are then unpacked; `i + MR` stays within its rows.
+    let n_chunks = job.n_blocks.div_ceil(PAIR_BLOCKS).max(1);
+    let n_blocks = job.n_blocks.div_ceil(n_chunks).max(1);
+    for first in (0..job.n_blocks).step_by(n_blocks) {
+        let blocks = first..job.n_blocks.min(first + n_blocks);
+        let chunk = Chunk { is_first: first == 0, is_last: blocks.end == job.n_blocks, blocks };
+        // SAFETY: the caller's promises, for blocks of the job, which are then unpacked; `i + MR` stays within its rows, each
+        // of which has its sums, written by the first chunk.
         unsafe {
             widen::<F>(job, chunk.blocks.clone(), &mut weights);
             let (weights, sums) = (weights.as_ptr().cast(), sums.as_mut_ptr().cast());
@@ -127,8 +127,8 @@ unsafe fn widen<F: Format>(job: &Job<'_, PairBlock>, blocks: Range<usize>, weigh
 /// Computes some blocks of `P` panels by the `MR` rows from `i` on; returns `MR`.
 ///
 /// # Safety
-/// As [`super::Kernel`] says, with `P` the job's panels and `i + MR` within its rows; `blocks` are of the job, and
-/// `weights` are they, unpacked.
+/// As [`super::Kernel`] says, with `P` the job's panels and `i + MR` within its rows; the chunk's blocks are of the job, and
+/// `weights` are they, unpacked; each of the job's rows has its `sums`, which a chunk that is not the first finds there.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 unsafe fn tile<F: Format, const P: usize, const MR: usize>(
     job: &Job<'_, PairBlock>,
