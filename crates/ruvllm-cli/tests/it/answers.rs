@@ -132,6 +132,20 @@ fn chat_answers_line_by_line() {
 }
 
 #[test]
+fn all_that_chat_prints_is_json_where_that_is_asked_for() {
+    let bench = Bench::new();
+    let mut command = bench.ruvllm();
+    command.args(["chat", "--json", "--temp", "0", "--max-tokens", "4", "--model", path_of(&tiny())]);
+    let talk = "/help\n/system\nhello\n/set\n/set temp 0.5\n/stats\n/exit\n";
+    let output = command.write_stdin(talk).output().expect("the command starts");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert_eq!(lines.iter().filter(|line| line["note"].is_string()).count(), 4, "{said}");
+    assert_eq!(lines.iter().filter(|line| line["text"].is_string()).count(), 1, "{said}");
+}
+
+#[test]
 fn chat_says_when_the_context_is_full() {
     let bench = Bench::new();
     let model = tiny();

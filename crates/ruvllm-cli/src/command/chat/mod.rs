@@ -12,7 +12,6 @@ use super::resume::Resume;
 use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::output::print_line;
 use input::{Line, Reader};
 use session::Session;
 
@@ -118,16 +117,16 @@ fn turn(session: &mut Session, line: Line) -> Result<bool> {
     match line {
         Line::Empty => {}
         Line::Say(text) => session.say(text)?,
-        Line::Help => print_line(HELP)?,
-        Line::System(None) => print_line(session.system().unwrap_or("no instructions; /system TEXT sets them"))?,
+        Line::Help => session.tell(HELP)?,
+        Line::System(None) => session.tell(session.system().unwrap_or("no instructions; /system TEXT sets them"))?,
         Line::System(Some(text)) => session.set_system(Some(text))?,
         Line::Clear => session.clear()?,
         Line::Regen => session.regenerate()?,
         Line::Save(file) => session.save(&file)?,
         Line::Load(file) => session.load(&file)?,
-        Line::Set(None) => print_line(&session.settings())?,
+        Line::Set(None) => session.tell(&session.settings())?,
         Line::Set(Some((key, value))) => session.set(&key, &value)?,
-        Line::Stats => print_line(&session.stats())?,
+        Line::Stats => session.tell(&session.stats())?,
         Line::Good => session.judge(1.0)?,
         Line::Bad => session.judge(0.0)?,
         Line::Correct(text) => session.correct(text)?,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::command::resume::Resume;
 use crate::command::run::{answer, speed_line, summary_json};
 use crate::error::{Error, Result};
-use crate::output::{Ui, bytes, print, print_json};
+use crate::output::{Ui, bytes, print, print_json, print_line};
 
 /// A conversation with a loaded model.
 pub struct Session {
@@ -285,6 +285,14 @@ impl Session {
         self.keep()?;
         self.ui.note(&format!("loaded {} messages from {}", self.messages.len(), file.display()));
         Ok(())
+    }
+
+    /// Prints what a command asked for: as it is, or as an object among those of the answers.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn tell(&self, text: &str) -> Result<()> {
+        if self.json { print_json(&json!({ "note": text })) } else { print_line(text) }
     }
 
     /// Returns the settings, one a line.
