@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_engine::{Engine, KvPolicy, LoadOptions};
+use ruvllm_gguf::GgufFile;
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
@@ -235,7 +236,7 @@ impl ServeArgs {
         Ok(())
     }
 
-    /// Returns the models and their names; the first is loaded. All are there as files then.
+    /// Returns the models and their names; the first is loaded. All are there as sound files then.
     fn models(&self, app: &App, learning: Option<&LearningOptions>) -> Result<(Vec<String>, Vec<ModelSource>)> {
         if self.alias.len() > self.model.len() {
             let (n, n_models) = (self.alias.len(), self.model.len());
@@ -245,6 +246,10 @@ impl ServeArgs {
         for (i, spec) in self.model.iter().enumerate() {
             let name = self.alias.get(i).cloned().unwrap_or_else(|| model_name(spec));
             let path = app.store().locate(spec, true)?;
+            if i > 0 {
+                // It is loaded when it is first asked for; that it is damaged is better known now.
+                GgufFile::open(&path)?;
+            }
             let load = LoadOptions {
                 n_seq_max: self.parallel,
                 kv_others: self.optimise_kv.clone(),

@@ -198,5 +198,9 @@ fn what_cannot_be_served_is_told_in_a_line() {
     let line = error_line(&run(&["--port", &port]), 1);
     assert_eq!(line, format!("error: cannot listen on 127.0.0.1:{port}: address already in use"));
     assert!(error_line(&run(&["--host", "nowhere.invalid"]), 2).contains("--host nowhere.invalid is no address"));
+    let cut = bench.path("cut.gguf");
+    std::fs::write(&cut, &std::fs::read(&model).expect("the model")[..1000]).expect("a file");
+    let line = error_line(&run(&["--port", "0", "--model", &cut.to_string_lossy()]), 1);
+    assert!(line.contains("cut.gguf"), "a model that is not loaded yet: {line}");
     assert!(error_line(&run(&["--parallel", "0"]), 2).contains("use a number from 1 to 4096"));
 }
