@@ -33,9 +33,12 @@ impl ApiError {
         ApiError { status, message: message.into(), param: None, code: None, retry_after_s: None }
     }
 
-    /// A request that cannot be honoured as it is.
+    /// A request that cannot be honoured as it is, for a field; for the body as a whole without a name.
     pub(crate) fn bad(param: impl Into<String>, message: impl Into<String>) -> ApiError {
-        ApiError { param: Some(param.into()), ..ApiError::new(StatusCode::BAD_REQUEST, message) }
+        ApiError {
+            param: Some(param.into()).filter(|param| !param.is_empty()),
+            ..ApiError::new(StatusCode::BAD_REQUEST, message)
+        }
     }
 
     pub(crate) fn code(self, code: &'static str) -> ApiError {

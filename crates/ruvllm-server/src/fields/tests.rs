@@ -65,6 +65,12 @@ fn what_is_not_is_named() {
 }
 
 #[test]
+fn numbers_are_shown_as_they_are_written() {
+    assert_eq!([0.8, 1.0, 1e-3].map(decimal), [json!(0.8), json!(1.0), json!(0.001)]);
+    assert_eq!(decimal(f32::NAN), Value::Null);
+}
+
+#[test]
 fn the_tables_are_consistent() {
     for endpoint in endpoints() {
         let fields = endpoint.all_fields();

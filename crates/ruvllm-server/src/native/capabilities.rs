@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::ok;
 use crate::app::{Answer, Endpoint, Plain, endpoints};
 use crate::error::Shape;
-use crate::fields::schema;
+use crate::fields::{decimal, schema};
 use crate::models::Standing;
 
 /// Statuses that an endpoint with a body may answer with, beside 200.
@@ -47,11 +47,11 @@ pub(super) fn capabilities(call: Plain) -> Answer {
                 "request_seconds": options.request_timeout.map(|timeout| timeout.as_secs()),
             },
             "defaults": {
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
+                "temperature": decimal(sampling.temperature),
+                "top_p": decimal(sampling.top_p),
                 "top_k": sampling.top_k,
-                "min_p": sampling.min_p,
-                "repeat_penalty": sampling.repeat_penalty,
+                "min_p": decimal(sampling.min_p),
+                "repeat_penalty": decimal(sampling.repeat_penalty),
                 "repeat_last_n": sampling.repeat_last_n,
             },
             "learns": options.learning.is_some(),

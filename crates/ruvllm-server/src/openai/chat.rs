@@ -9,7 +9,7 @@ use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerateRequest, GenerationSummary};
 use serde_json::{Map, Value, json};
 
-use super::{chunk, finish_json, head, logprobs, messages, usage_json};
+use super::{VERBOSITY, chunk, finish_json, head, logprobs, messages, usage_json};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -30,6 +30,8 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     optional("metadata", Kind::Map(&Kind::Text), "labels for the server's log; the answer does not depend on them"),
     optional("store", Kind::Only("false", "the server stores no answers"), "keep the answer"),
+    optional("modalities", Kind::Only("[\"text\"]", "the model writes text only"), "what the answer is made of"),
+    VERBOSITY,
     optional("service_tier", Kind::Word(&["auto", "default"]), "there is one tier"),
     optional("logprobs", Kind::Bool, "tell the log-probability of each token"),
     optional("top_logprobs", Kind::Int(0, 20), "and those of this many of the likeliest ones"),

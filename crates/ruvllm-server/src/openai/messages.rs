@@ -40,7 +40,7 @@ const MESSAGE: &[Field] = &[
         "who says it; developer is system",
     ),
     optional("content", Kind::Either(&[Kind::Text, Kind::List(&Kind::Object(TEXT_PART), 0, 4096)]), "what is said"),
-    optional("name", Kind::Text, "the speaker's name, if the model's template has a place for it"),
+    optional("name", Kind::Text, "the speaker's name; the model reads it if its template has a place for it"),
     optional("tool_calls", Kind::List(&Kind::Object(TOOL_CALL), 0, 128), "the calls that the assistant made"),
     optional("tool_call_id", Kind::Text, "the call that a tool's message answers"),
     // What the SDKs' objects hold when an answer is sent back as it came.
@@ -57,7 +57,7 @@ pub(crate) const MESSAGES: Kind = Kind::List(&Kind::Object(MESSAGE), 1, 4096);
 /// Returns the conversation as the chat template reads it.
 ///
 /// # Errors
-/// 400: a message without content, or with what the template has no place for.
+/// 400: a message without content, or with what its role has no place for.
 pub(crate) fn for_template(messages: &[Value], text: &ModelText) -> Result<Vec<Value>, ApiError> {
     let template = text.template()?.map_or("", |template| template.source());
     let knows_names = [".name", "'name'", "\"name\""].iter().any(|word| template.contains(word));
@@ -80,11 +80,7 @@ fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError
             ));
         }
     };
-    if let Some(name) = get("name") {
-        if !knows_names {
-            let line = format!("'{path}.name' has no place in this model's chat template; put it into the content");
-            return Err(ApiError::bad(format!("{path}.name"), line).code("unsupported"));
-        }
+    if let Some(name) = get("name").filter(|_| knows_names) {
         out.insert("name".to_owned(), name.clone());
     }
     if let Some(calls) = calls {

@@ -17,7 +17,7 @@ pub(crate) use chat::prompt_max;
 
 use crate::app::{Call, Endpoint, Run};
 use crate::error::Shape;
-use crate::fields::Refused;
+use crate::fields::{Field, Kind, Refused, optional};
 use crate::generate::{Asked, GENERATION, SAMPLING, Usage};
 use crate::tools;
 
@@ -33,19 +33,28 @@ const POST: Endpoint = Endpoint {
     run: Run::Model(chat::answer),
 };
 
+/// What clients of OpenAI's API send along, and the server does without.
+const HINTS: &[Field] = &[
+    optional("prompt_cache_key", Kind::Text, "a hint for caches; prompts that begin alike are found by their tokens"),
+    optional("safety_identifier", Kind::Text, "a label of whoever asks; the answer does not depend on it"),
+];
+
+/// How long an answer should be, of which there is one way.
+const VERBOSITY: Field = optional(
+    "verbosity",
+    Kind::Only("\"medium\"", "say in the prompt how long the answer should be"),
+    "how long the answer should be; what is said in the prompt counts",
+);
+
 /// Fields of OpenAI's API that ask for what this server does not do.
 const REFUSED: &Refused = &[
     ("audio", "the model writes text only"),
-    ("modalities", "the model writes text only"),
     ("prediction", "predicted outputs are not taken; repeated text is fast without"),
     ("reasoning_effort", "how a model thinks is set by its template: see chat_template_kwargs"),
-    ("verbosity", "say in the prompt how long the answer should be"),
     ("web_search_options", "the server does not search"),
     ("functions", "use tools"),
     ("function_call", "use tool_choice"),
-    ("prompt_cache_key", "prompts that begin alike are found by their tokens"),
     ("prompt_cache_retention", "what is cached is kept while there is room"),
-    ("safety_identifier", "the server keeps no such records; use user for a label in its log"),
     ("suffix", "the model writes forwards only"),
 ];
 
@@ -57,9 +66,7 @@ const RESPONSES_REFUSED: &Refused = &[
     ("reasoning", "how a model thinks is set by its template"),
     ("max_tool_calls", "calls are the client's to make; parallel_tool_calls false asks for one at a time"),
     ("top_logprobs", "ask /v1/chat/completions"),
-    ("prompt_cache_key", "prompts that begin alike are found by their tokens"),
     ("prompt_cache_retention", "what is cached is kept while there is room"),
-    ("safety_identifier", "the server keeps no such records; use user for a label"),
 ];
 
 /// The endpoints.
@@ -67,7 +74,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/chat/completions",
         summary: "Answers a conversation",
-        fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION],
+        fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION, HINTS],
         refused: REFUSED,
         answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
         ..POST
@@ -75,7 +82,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/completions",
         summary: "Continues a text",
-        fields: &[completions::FIELDS, SAMPLING, GENERATION],
+        fields: &[completions::FIELDS, SAMPLING, GENERATION, HINTS],
         refused: REFUSED,
         answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
         run: Run::Model(completions::answer),
@@ -84,7 +91,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/responses",
         summary: "Answers an input, without memory of earlier ones",
-        fields: &[responses::FIELDS, tools::RESPONSES, SAMPLING],
+        fields: &[responses::FIELDS, tools::RESPONSES, SAMPLING, HINTS],
         refused: RESPONSES_REFUSED,
         answers: &["id", "object", "created_at", "status", "model", "output", "usage"],
         run: Run::Model(responses::answer),

@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 
 use super::chat::prompt_max;
 use super::messages::{PARSED, PARSED_ARGUMENTS, encode, joined};
-use super::now_s;
+use super::{VERBOSITY, now_s};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
-use crate::fields::{Field, Kind, optional, required};
+use crate::fields::{Field, Kind, decimal, optional, required};
 use crate::generate::{Asked, Choices, MODEL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload};
 use crate::learning::{PATTERNS, attend};
 use crate::stream::{self, Events, Gone};
@@ -66,7 +66,7 @@ const OUTPUT: &[Field] = &[
 const ITEM: Kind =
     Kind::Tagged(&[("message", MESSAGE), ("function_call", FUNCTION_CALL), ("function_call_output", OUTPUT)]);
 
-const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer")];
+const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer"), VERBOSITY];
 
 const STREAM_OPTIONS: &[Field] =
     &[optional("include_obfuscation", Kind::Only("false", "events are not padded"), "pad events")];
@@ -197,11 +197,11 @@ fn object(call: &Call, asked: &Asked, end: Option<(&GenerationSummary, Vec<Value
         "parallel_tool_calls": or("parallel_tool_calls", json!(true)),
         "previous_response_id": null,
         "store": false,
-        "temperature": sampling.temperature,
+        "temperature": decimal(sampling.temperature),
         "text": or("text", json!({ "format": { "type": "text" } })),
         "tool_choice": or("tool_choice", json!("auto")),
         "tools": or("tools", json!([])),
-        "top_p": sampling.top_p,
+        "top_p": decimal(sampling.top_p),
         "truncation": or("truncation", json!("disabled")),
         "usage": summary.map(usage),
         "user": given.get("user"),

@@ -26,6 +26,11 @@ fn every_field_is_honoured_or_named() {
         ("service_tier", json!("auto")),
         ("n", Value::Null),
         ("audio", Value::Null),
+        ("modalities", json!(["text"])),
+        ("verbosity", json!("medium")),
+        ("prompt_cache_key", json!("conversation-7")),
+        ("safety_identifier", json!("5f2a")),
+        ("messages", json!([{ "role": "user", "content": "x", "name": "ann" }])),
     ] {
         assert_eq!(ask(field, value), "200", "{field}");
     }
@@ -71,11 +76,8 @@ fn every_field_is_honoured_or_named() {
             json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]),
             "'messages[0].content[0]",
         ),
-        (
-            "messages",
-            json!([{ "role": "user", "content": "x", "name": "ann" }]),
-            "'messages[0].name' has no place in this model's chat template",
-        ),
+        ("modalities", json!(["text", "audio"]), "'modalities' is a list; only [\"text\"] is supported"),
+        ("verbosity", json!("low"), "'verbosity' is \"low\"; only \"medium\" is supported"),
     ] {
         let refusal = ask(field, value);
         assert!(refusal.starts_with(&format!("400 {expected}")), "{field}: {refusal}");
