@@ -347,10 +347,11 @@ impl State {
         loop {
             let is_new = || number(self.region.0.load(Ordering::SeqCst)) != seen;
             waiter.wait_until(&self.start, &self.ahead[worker].0, is_new);
+            let (region, joined) = self.join();
+            // Looked at behind the number: who has seen the last one has seen that it is the last, and waits for no other.
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            let (region, joined) = self.join();
             seen = region;
             if !joined {
                 continue;
