@@ -45,6 +45,7 @@ use ruvllm_sona::quality::Scorer;
 use ruvllm_sona::witness::{Content, Event, Served, WitnessLog};
 
 pub use replay::{Replayed, adapters_of, check, load_options, replay};
+pub use settings::decimal;
 
 use crate::engine::Engine;
 use crate::grammar::Grammar;

@@ -18,8 +18,9 @@ pub(super) fn format_of(adapter: &BoundAdapter) -> String {
 /// What is withheld where texts are not kept: the digest of the whole stands for it.
 const TEXTS: [&str; 4] = ["stop", "grammar", "dry_breakers", "logit_bias"];
 
-/// A number as it is written in the shortest way that reads as the same `f32`.
-fn number(x: f32) -> Value {
+/// Returns a number as it is written in the shortest way that reads as the same `f32`: 0.8, where that is 0.800000011920929;
+/// null for what JSON has no number for.
+pub fn decimal(x: f32) -> Value {
     x.to_string().parse().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number)
 }
 
@@ -44,7 +45,7 @@ pub(super) fn write(request: &GenerateRequest, running: &Running, keeps_texts: b
     if !request.adapters.is_empty() {
         let adapter = |(adapter, scale): (&Arc<BoundAdapter>, f32)| {
             let content = hex(&adapter.content());
-            json!({ "name": adapter.name(), "content": content, "format": format_of(adapter), "scale": number(scale) })
+            json!({ "name": adapter.name(), "content": content, "format": format_of(adapter), "scale": decimal(scale) })
         };
         all.insert("adapters".into(), request.adapters.iter().map(adapter).collect());
         all.insert("gated".into(), json!(request.adapters.gate().is_some()));
@@ -88,7 +89,7 @@ fn write_sampling(sampling: &SamplingParams, all: &mut Map<String, Value>) {
         ("mirostat_tau", sampling.mirostat_tau),
         ("mirostat_eta", sampling.mirostat_eta),
     ];
-    all.extend(numbers.map(|(name, x)| (name.to_owned(), number(x))));
+    all.extend(numbers.map(|(name, x)| (name.to_owned(), decimal(x))));
     let counts = [
         ("top_k", sampling.top_k),
         ("repeat_last_n", sampling.repeat_last_n),
@@ -105,7 +106,7 @@ fn write_sampling(sampling: &SamplingParams, all: &mut Map<String, Value>) {
     all.insert("samplers".into(), sampling.order.iter().map(|kind| kind.as_str()).collect());
     all.insert("dry_breakers".into(), json!(sampling.dry_breakers));
     // JSON has no infinity: null rules a token out.
-    let biases = sampling.logit_bias.iter().map(|&(id, bias)| json!([id, number(bias)]));
+    let biases = sampling.logit_bias.iter().map(|&(id, bias)| json!([id, decimal(bias)]));
     all.insert("logit_bias".into(), biases.collect());
 }
 

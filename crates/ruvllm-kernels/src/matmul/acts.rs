@@ -92,7 +92,7 @@ impl PairBlock {
 }
 
 /// Bits of an f32 below its exponent.
-const MANTISSA_BITS: u32 = 23;
+const MANTISSA_BITS: u32 = f32::MANTISSA_DIGITS - 1;
 
 /// Returns `(scale, 1 / scale)` for the bits of a block's largest magnitude; the inverse is 0 where quants must be 0.
 ///

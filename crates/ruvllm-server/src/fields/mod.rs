@@ -105,11 +105,6 @@ impl Given {
     }
 }
 
-/// Returns a number as somebody would write it: 0.8, where the f32 is 0.800000011920929.
-pub(crate) fn decimal(x: f32) -> Value {
-    x.to_string().parse::<f64>().map_or(Value::Null, Value::from)
-}
-
 /// Returns a whole number, also one that is written as 3.0.
 fn as_int(value: &Value) -> Option<i64> {
     let whole = |x: f64| (x.fract() == 0.0 && x.abs() < 9e15).then_some(x as i64);

@@ -1,12 +1,13 @@
 //! `/v1/capabilities` and `/openapi.json`: the tables of endpoints and fields, as data.
 
 use ruvllm_engine::ModelInfo;
+use ruvllm_engine::witness::decimal;
 use serde_json::{Map, Value, json};
 
 use super::ok;
 use crate::app::{Answer, Endpoint, Plain, endpoints};
 use crate::error::Shape;
-use crate::fields::{decimal, schema};
+use crate::fields::schema;
 use crate::models::Standing;
 
 /// Statuses that an endpoint with a body may answer with, beside 200.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
+use ruvllm_engine::witness::decimal;
 use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use super::{VERBOSITY, now_s};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
-use crate::fields::{Field, Kind, decimal, optional, required};
+use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, MODEL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload};
 use crate::learning::{PATTERNS, attend};
 use crate::stream::{self, Events, Gone};

@@ -80,14 +80,6 @@ impl<A> Job<'_, A> {
         let n_rows = self.acts.len() / self.n_blocks.max(1);
         assert!(self.rows.iter().all(|&row| (row as usize) < n_rows), "a job's activation rows exist");
     }
-
-    /// Returns where the `MR` rows of activations begin that come after rows `i..i + MR`; the last one again where there are
-    /// no more. For asking only.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn next_rows<const MR: usize>(&self, i: usize) -> [*const A; MR] {
-        let row = |r: usize| self.rows[(i + MR + r).min(self.rows.len() - 1)] as usize;
-        std::array::from_fn(|r| self.acts.as_ptr().wrapping_add(row(r) * self.n_blocks))
-    }
 }
 
 /// A kernel of one format.

@@ -13,7 +13,7 @@ use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::super::stream::Ahead;
 use super::avx512::{block_scales, quants, unpack};
 use super::{Job, PAIR_BLOCKS, PAIR_ROWS};
-use crate::prefetch::LINE_BYTES;
+use crate::prefetch::{LINE_BYTES, Level};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -59,13 +59,6 @@ type Weights = [MaybeUninit<Wide>; 2 * PAIR_BLOCKS];
 /// crowd into a few sets of the caches.
 type Sums = [MaybeUninit<[__m512; 2]>; PAIR_ROWS];
 
-/// Some of a job's blocks.
-struct Chunk {
-    blocks: Range<usize>,
-    is_first: bool,
-    is_last: bool,
-}
-
 /// # Safety
 /// As [`super::Kernel`] says.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
@@ -77,21 +70,20 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_, PairBlock>) {
     let n_blocks = job.n_blocks.div_ceil(n_chunks).max(1);
     for first in (0..job.n_blocks).step_by(n_blocks) {
         let blocks = first..job.n_blocks.min(first + n_blocks);
-        let chunk = Chunk { is_first: first == 0, is_last: blocks.end == job.n_blocks, blocks };
         // SAFETY: the caller's promises, for blocks of the job, which are then unpacked; `i + MR` stays within its rows, each
-        // of which has its sums, written by the first chunk.
+        // of which has its sums, written with the first blocks.
         unsafe {
-            widen::<F>(job, chunk.blocks.clone(), &mut weights);
+            widen::<F>(job, blocks.clone(), &mut weights);
             let (weights, sums) = (weights.as_ptr().cast(), sums.as_mut_ptr().cast());
             let mut i = 0;
             while i < job.rows.len() {
                 i += match (job.n_panels, job.rows.len() - i) {
-                    (2, 4..) => tile::<F, 2, 4>(job, &chunk, weights, sums, i),
-                    (2, 2..) => tile::<F, 2, 2>(job, &chunk, weights, sums, i),
-                    (2, _) => tile::<F, 2, 1>(job, &chunk, weights, sums, i),
-                    (_, 8..) => tile::<F, 1, 8>(job, &chunk, weights, sums, i),
-                    (_, 4..) => tile::<F, 1, 4>(job, &chunk, weights, sums, i),
-                    (_, _) => tile::<F, 1, 1>(job, &chunk, weights, sums, i),
+                    (2, 4..) => tile::<F, 2, 4>(job, &blocks, weights, sums, i),
+                    (2, 2..) => tile::<F, 2, 2>(job, &blocks, weights, sums, i),
+                    (2, _) => tile::<F, 2, 1>(job, &blocks, weights, sums, i),
+                    (_, 8..) => tile::<F, 1, 8>(job, &blocks, weights, sums, i),
+                    (_, 4..) => tile::<F, 1, 4>(job, &blocks, weights, sums, i),
+                    (_, _) => tile::<F, 1, 1>(job, &blocks, weights, sums, i),
                 };
             }
         }
@@ -127,12 +119,12 @@ unsafe fn widen<F: Format>(job: &Job<'_, PairBlock>, blocks: Range<usize>, weigh
 /// Computes some blocks of `P` panels by the `MR` rows from `i` on; returns `MR`.
 ///
 /// # Safety
-/// As [`super::Kernel`] says, with `P` the job's panels and `i + MR` within its rows; the chunk's blocks are of the job, and
-/// `weights` are they, unpacked; each of the job's rows has its `sums`, which a chunk that is not the first finds there.
+/// As [`super::Kernel`] says, with `P` the job's panels and `i + MR` within its rows; `blocks` are of the job, and
+/// `weights` are they, unpacked; each of the job's rows has its `sums`, of all blocks before these.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 unsafe fn tile<F: Format, const P: usize, const MR: usize>(
     job: &Job<'_, PairBlock>,
-    chunk: &Chunk,
+    blocks: &Range<usize>,
     weights: *const Wide,
     sums: *mut [__m512; 2],
     i: usize,
@@ -140,25 +132,28 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(
     let mut acts = [std::ptr::null::<PairBlock>(); MR];
     for r in 0..MR {
         // SAFETY: `Job::check` compared the row index with the buffer, and the blocks with a row.
-        acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks + chunk.blocks.start) };
+        acts[r] = unsafe { job.acts.as_ptr().add(job.rows[i + r] as usize * job.n_blocks + blocks.start) };
     }
-    let next = job.next_rows::<MR>(i);
+    // The rows of the next tile; the last one again where there are no more.
+    let next_row = |r: usize| job.rows[(i + MR + r).min(job.rows.len() - 1)] as usize;
+    let next: [_; MR] =
+        std::array::from_fn(|r| job.acts.as_ptr().wrapping_add(next_row(r) * job.n_blocks + blocks.start));
     // SAFETY: row `i` is one of the job's results.
     let out = unsafe { job.out.add(i * job.ld) };
     let mut acc = [[_mm512_setzero_ps(); MR]; P];
-    if !chunk.is_first {
+    if blocks.start > 0 {
         for p in 0..P {
             for r in 0..MR {
-                // SAFETY: the rows' sums are there, and the chunk before this one wrote them.
+                // SAFETY: the rows' sums are there: the blocks before these wrote them.
                 acc[p][r] = unsafe { (*sums.add(i + r))[p] };
             }
         }
     }
-    for at in 0..chunk.blocks.len() {
+    for at in 0..blocks.len() {
         // SAFETY: the block is in each row of activations and, unpacked, in each panel.
         unsafe {
             let act = acts.map(|act| &*act.add(at));
-            next.iter().for_each(|next| prefetch(next.wrapping_add(chunk.blocks.start + at)));
+            next.iter().for_each(|next| prefetch(next.wrapping_add(at)));
             let mut w = [&*weights.add(at); P];
             for p in 1..P {
                 w[p] = &*weights.add(p * PAIR_BLOCKS + at);
@@ -189,7 +184,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(
         for r in 0..MR {
             // SAFETY: the job's results may be written, 16 lanes per panel, and so may the sums.
             unsafe {
-                match chunk.is_last {
+                match blocks.end == job.n_blocks {
                     true => _mm512_storeu_ps(out.add(r * job.ld + p * PANEL_ROWS), acc[p][r]),
                     false => (*sums.add(i + r))[p] = acc[p][r],
                 }
@@ -202,12 +197,8 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(
 /// Asks for a block of activations that the next tile reads: rows seldom follow each other closely enough for the hardware to.
 #[inline]
 fn prefetch(block: *const PairBlock) {
-    let at = block.cast::<i8>();
-    // SAFETY: a prefetch reads nothing.
-    unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(at);
-        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(LINE_BYTES));
-    }
+    Level::First.prefetch(block);
+    Level::First.prefetch(block.cast::<u8>().wrapping_add(LINE_BYTES));
 }
 
 /// Adds the products of the pairs of one parity of group `J`.
