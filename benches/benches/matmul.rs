@@ -90,7 +90,7 @@ impl Cases<'_> {
             group.bench_function(BenchmarkId::new(format!("{name}/n{n}/t{n_threads}"), table.name()), |b| {
                 let (acts, out) = &mut *buffers;
                 if out.is_empty() {
-                    let format = weights.copies[0][0].act_format(n);
+                    let format = weights.copies[0][0].act_format();
                     acts.set(table, team, &values(n * n_cols, 2), n, n_cols, format);
                     out.extend(parts.iter().map(|(_, n_rows)| vec![0.0; n * n_rows]));
                 }

@@ -39,7 +39,7 @@ fn bench_screen(c: &mut Criterion) {
         for table in matmul::available().filter(|table| table.isa() != Isa::Scalar) {
             let w = head(model, table, &team);
             let mut acts = Acts::new(w.n_cols(), 1);
-            acts.set(table, &team, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format(1));
+            acts.set(table, &team, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format());
             let (mut out, mut tops) = (vec![0.0; w.n_rows()], Tops::default());
             let nowhere = vec![0.0; w.n_cols()];
             let make = || Screen::new(table, &team, &w, &nowhere).expect("a head in Q8_0 has a screen");

@@ -19,7 +19,7 @@
 //! let (kernels, team) = (matmul::pick(Isa::best()), Team::new(2));
 //! let w = Matrix::new(kernels, &team, GgmlType::Q8_0, 1, 32, block.into());
 //! let mut x = Acts::new(32, 1);
-//! x.set(kernels, &team, &[1.0; 32], 1, 32, w.act_format(1)); // quantised once, for every matrix that reads it
+//! x.set(kernels, &team, &[1.0; 32], 1, 32, w.act_format()); // quantised once, for every matrix that reads it
 //! let mut y = [0.0];
 //! matmul::matmul(&team, &w, &x, &mut y);
 //! assert!((y[0] - row.iter().sum::<f32>()).abs() < 1e-3);

@@ -271,7 +271,7 @@ impl ForwardState {
     /// Runs a layer's mixer and leaves the branch; of the pass's tail, for its rows only.
     fn mix(&mut self, layer: &Layer, pass: &mut Pass<'_, '_>, stream: (Join<'_>, usize)) {
         let compute = pass.compute;
-        let reader = Reader { norm: layer.mixer_norm.as_ref(), format: layer.mixer.format(stream.1) };
+        let reader = Reader { norm: layer.mixer_norm.as_ref(), format: layer.mixer.format() };
         let (acts, adapted) = (&mut self.buffers.acts, Adapted::new(pass.batch.adapted));
         let Branches { operand, branch, .. } = self.residual.read(compute, stream, reader, acts, adapted);
         let kept = pass.tail.map_or(stream.1, |tail| tail.rows.len());
@@ -299,7 +299,7 @@ impl ForwardState {
         let norm = layer.ffn_norm.as_ref().or(layer.mixer_norm.as_ref().filter(|_| parallel));
         let adapted = Adapted::new(pass.batch.adapted);
         let adapted = pass.tail.map_or(adapted, |tail| adapted.of_rows(tail.rows));
-        let (reader, acts) = (Reader { norm, format: layer.ffn.format(stream.1) }, &mut self.buffers.acts);
+        let (reader, acts) = (Reader { norm, format: layer.ffn.format() }, &mut self.buffers.acts);
         let Branches { operand, branch, second } = self.residual.read(compute, stream, reader, acts, adapted);
         let out = if parallel { second } else { branch };
         match &layer.ffn {

@@ -143,21 +143,21 @@ pub(crate) enum Ffn {
 }
 
 impl Mixer {
-    /// Returns what it multiplies `n` rows with first.
-    pub(crate) fn format(&self, n: usize) -> ActFormat {
+    /// Returns what it multiplies with first.
+    pub(crate) fn format(&self) -> ActFormat {
         match self {
-            Mixer::Attention(attention) => attention.q.format(n),
-            Mixer::ShortConv(conv) => conv.in_proj.format(n),
+            Mixer::Attention(attention) => attention.q.format(),
+            Mixer::ShortConv(conv) => conv.in_proj.format(),
         }
     }
 }
 
 impl Ffn {
-    /// Returns what it multiplies `n` rows with first.
-    pub(crate) fn format(&self, n: usize) -> ActFormat {
+    /// Returns what it multiplies with first.
+    pub(crate) fn format(&self) -> ActFormat {
         match self {
-            Ffn::Mlp(mlp) => mlp.up.format(n),
-            Ffn::Moe(moe) => moe.router.format(n),
+            Ffn::Mlp(mlp) => mlp.up.format(),
+            Ffn::Moe(moe) => moe.router.format(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Activations: the input rows of a matmul, as f32 or quantised to 16 bits, in buffers that are reused.
+//! Activations: the input rows of a matmul, as f32 or quantised, in buffers that are reused.
 
 use super::Table;
 use super::format::BLOCK;
@@ -13,20 +13,27 @@ use std::ops::Range;
 pub enum ActFormat {
     /// 32-bit floats.
     F32,
-    /// 16-bit integers, in two bytes that are multiplied apart, with a power of two as their scale per 32 values.
+    /// Integers with a scale per 32 values: of 16 bits where those are large, of 8 elsewhere.
     Q16,
-    /// The same integers and scales as kernels for many rows take them, where there are such kernels.
-    Q16Pairs,
 }
+
+/// Activations that are multiplied with by one instruction.
+pub(super) const GROUP: usize = 4;
+
+/// Groups of a block.
+pub(super) const N_GROUPS: usize = BLOCK / GROUP;
+
+/// Groups of a block whose activations have 16 bits.
+pub(super) const N_LARGE: usize = 2;
 
 /// 32 quantised activations with all that a kernel needs of them: a cache line and a half.
 ///
-/// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, `scale` the least power of two that is not less than
-/// `max|x| / 32512`, and `q` rounded to nearest even, so `|q| ≤ 32512 = 127 * 256`. Both bytes stay within ±127, which the
-/// i16 sums of AVX2 need: where the low byte would be -128, `q` is one larger, a step off instead of half a step. A block
-/// with a largest magnitude under 1e-30 counts as zeros; one with a NaN or an infinity has a NaN scale, which spreads to
-/// every result it takes part in. Multiplying with a power of two never rounds, and is the addition of an exponent where
-/// that is faster.
+/// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, rounded to nearest even, both bytes within ±127. What is large in
+/// a block is seldom more than a value or two: of its eight groups of four the two largest, [`ActBlock::large`], have high
+/// bytes, those of all others are 0. So `scale` is what the others need, `max|x| / 127`, or what the largest needs with 16 bits,
+/// `max|x| / 32512`; rounded up to a power of two times 1, 1.25, 1.5 or 1.75. Where a low byte would be -128, `q` is one larger,
+/// a step off instead of half a step: the i16 sums of NEON need that. A block with a largest magnitude under 1e-30 counts as zeros; one with a NaN or an infinity has a NaN
+/// scale, which spreads to every result it takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub struct ActBlock {
@@ -38,30 +45,31 @@ pub struct ActBlock {
     /// `-Σq`, and the same of each 16: times the offset of unsigned weights it starts an accumulator.
     pub(super) neg_sum: i32,
     pub(super) neg_half_sums: [i32; 2],
-    /// The logarithm of `scale` to the base 2: an integer, minus infinity for 0, NaN for NaN.
-    pub(super) log2_scale: f32,
-    _pad: [u32; 2],
+    /// Two different groups; the high bytes of all others are 0.
+    pub(super) large: [u32; N_LARGE],
+    _pad: u32,
 }
 
 impl ActBlock {
-    /// Completes a block from its quants' bytes, the quants' sums by halves, and the scale.
-    pub(super) fn new(hi: [i8; BLOCK], lo: [i8; BLOCK], half_sums: [i32; 2], scale: f32) -> ActBlock {
-        let sum = half_sums[0] + half_sums[1];
-        ActBlock {
-            hi,
-            lo,
-            scale,
-            scaled_sum: scale * sum as f32,
-            neg_sum: -sum,
-            neg_half_sums: half_sums.map(|sum| -sum),
-            log2_scale: log2(scale),
-            _pad: [0; 2],
-        }
+    /// Returns a block of quants' bytes, their sums by halves, and how they were quantised.
+    pub(super) fn new(hi: [i8; BLOCK], lo: [i8; BLOCK], half_sums: [i32; 2], grid: Grid) -> ActBlock {
+        let mut block = ActBlock { hi, lo, ..Zeroable::zeroed() };
+        block.complete(half_sums, grid);
+        block
     }
 
-    /// Returns a block of zeros with a scale: 0, or NaN where a value is not finite.
-    pub(super) fn zeros(scale: f32) -> ActBlock {
-        ActBlock::new([0; BLOCK], [0; BLOCK], [0; 2], scale)
+    /// Writes all but the quants.
+    #[inline]
+    pub(super) fn complete(&mut self, half_sums: [i32; 2], grid: Grid) {
+        let sum = half_sums[0] + half_sums[1];
+        (self.scale, self.scaled_sum) = (grid.scale, grid.scale * sum as f32);
+        (self.neg_sum, self.neg_half_sums) = (-sum, half_sums.map(|sum| -sum));
+        (self.large, self._pad) = (grid.large, 0);
+    }
+
+    /// Returns a block of zeros.
+    pub(super) fn zeros(grid: Grid) -> ActBlock {
+        ActBlock::new([0; BLOCK], [0; BLOCK], [0; 2], grid)
     }
 
     /// Returns quant `i`.
@@ -70,53 +78,48 @@ impl ActBlock {
     }
 }
 
-/// The quants of an [`ActBlock`] whole, in pairs that one instruction multiplies and adds.
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct PairBlock {
-    /// `[even, odd][j]`: quants `4j` and `4j + 2`, or `4j + 1` and `4j + 3`, as weights of a vector's even and odd bytes
-    /// lie; the first in the low half.
-    pub(super) pairs: [[i32; BLOCK / 4]; 2],
-    /// As in [`ActBlock`].
-    pub(super) log2_scale: f32,
-    /// `scale * Σq`.
-    pub(super) scaled_sum: f32,
+/// How a block is quantised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Grid {
+    /// The distance of values that quants are one apart for: 0, or NaN where a value is not finite.
+    pub(super) scale: f32,
+    /// `1 / scale`; 0 where quants must be 0.
+    pub(super) inverse: f32,
+    /// See [`ActBlock`].
+    pub(super) large: [u32; N_LARGE],
 }
 
-impl PairBlock {
-    /// Returns quant `i`.
-    #[cfg(test)]
-    pub(super) fn q(&self, i: usize) -> i32 {
-        i32::from((self.pairs[i % 2][i / 4] >> (16 * (i % 4 / 2))) as i16)
-    }
-}
+/// Bits of an f32's mantissa below the two that a scale may have.
+const FINE_BITS: u32 = f32::MANTISSA_DIGITS - 1 - 2;
 
-/// Bits of an f32 below its exponent.
-const MANTISSA_BITS: u32 = f32::MANTISSA_DIGITS - 1;
+/// What of a [`key`] is a group's number.
+const NUMBER: u32 = N_GROUPS as u32 - 1;
 
-/// Returns `(scale, 1 / scale)` for the bits of a block's largest magnitude; the inverse is 0 where quants must be 0.
+/// Returns what orders groups by their largest magnitude, given as bits: no two groups of a block have the same, so every
+/// instruction set finds the same ones.
 ///
 /// Magnitudes compare as integers: NaN is above infinity, infinity above every number.
-pub(super) fn block_scale(max_bits: u32) -> (f32, f32) {
-    let max = f32::from_bits(max_bits);
-    if !max.is_finite() {
-        (f32::NAN, 0.0)
-    } else if max < 1e-30 {
-        (0.0, 0.0)
-    } else {
-        // 32512 is 127/64 · 2^14: a larger mantissa wants the next exponent, which the addition carries into.
-        let exponent = ((max_bits + 0x1_ffff) >> MANTISSA_BITS) - 14;
-        let power = |exponent| f32::from_bits(exponent << MANTISSA_BITS);
-        (power(exponent), power(2 * 127 - exponent))
-    }
+pub(super) fn key(max_bits: u32, group: u32) -> u32 {
+    max_bits & !NUMBER | group
 }
 
-/// Returns the logarithm of 0, a power of two or NaN.
-pub(super) fn log2(scale: f32) -> f32 {
-    match scale {
-        0.0 => f32::NEG_INFINITY,
-        _ if scale.is_nan() => scale,
-        _ => (scale.to_bits() >> MANTISSA_BITS) as f32 - 127.0,
+impl Grid {
+    /// Returns how to quantise a block whose groups have these three largest [keys](key), in order.
+    #[inline]
+    pub(super) fn new([first, second, third]: [u32; N_LARGE + 1]) -> Grid {
+        // A millionth smaller at most than what it was made of, which no quant is rounded otherwise for.
+        let [largest, third] = [first, third].map(|key| f32::from_bits(key & !NUMBER));
+        let large = [first & NUMBER, second & NUMBER];
+        if !largest.is_finite() {
+            Grid { scale: f32::NAN, inverse: 0.0, large }
+        } else if largest < 1e-30 {
+            Grid { scale: 0.0, inverse: 0.0, large }
+        } else {
+            let least = third.max(largest / 256.0) / 127.0;
+            let fine = (1 << FINE_BITS) - 1;
+            let scale = f32::from_bits((least.to_bits() + fine) & !fine);
+            Grid { scale, inverse: 1.0 / scale, large }
+        }
     }
 }
 
@@ -128,13 +131,10 @@ pub struct Acts {
     k: usize,
     has_f32: bool,
     has_q16: bool,
-    has_pairs: bool,
     /// `[n][k rounded up to 16]`, padded with zeros.
     floats: AlignedVec<f32>,
     /// `[n][k / 32]`.
     blocks: AlignedVec<ActBlock>,
-    /// `[n][k / 32]`.
-    pairs: AlignedVec<PairBlock>,
     /// `0..n_max`: the rows of an ordinary matmul.
     all_rows: Vec<u32>,
 }
@@ -155,17 +155,15 @@ pub enum Cut {
 }
 
 impl Acts {
-    /// Makes room for `n_max` rows of `k_max` values, in all formats (pages never written cost nothing).
+    /// Makes room for `n_max` rows of `k_max` values, in both formats (pages never written cost nothing).
     pub fn new(k_max: usize, n_max: usize) -> Acts {
         Acts {
             n: 0,
             k: 0,
             has_f32: false,
             has_q16: false,
-            has_pairs: false,
             floats: AlignedVec::new(n_max * k_max.next_multiple_of(16)),
             blocks: AlignedVec::new(n_max * k_max.div_ceil(BLOCK)),
-            pairs: AlignedVec::new(n_max * k_max.div_ceil(BLOCK)),
             all_rows: (0..n_max as u32).collect(),
         }
     }
@@ -213,7 +211,7 @@ impl Acts {
                 in_pieces(team, len, piece_len, &|range| _ = made(range));
                 self.add(table, team, x, format);
             }
-            ActFormat::Q16 | ActFormat::Q16Pairs => self.quantize((table, team), format, (len, piece_len), made),
+            ActFormat::Q16 => self.quantize((table, team), (len, piece_len), made),
         }
     }
 
@@ -231,28 +229,25 @@ impl Acts {
                 copy_rows(team, x, k, &mut self.floats[..n * stride]);
                 self.has_f32 = true;
             }
-            ActFormat::Q16 | ActFormat::Q16Pairs => {
-                self.quantize((table, team), format, (x.len(), PIECE_LEN), |range| &x[range]);
-            }
+            ActFormat::Q16 => self.quantize((table, team), (x.len(), PIECE_LEN), |range| &x[range]),
         }
     }
 
-    /// Takes what `values` returns of each piece in a format of integers.
+    /// Quantises in pieces what `values` returns of each: blocks are independent, so any split gives the same.
     fn quantize<'x>(
         &mut self,
         (table, team): (&Table, &Team),
-        format: ActFormat,
-        cut: (usize, usize),
+        (len, piece_len): (usize, usize),
         values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
     ) {
         let n_blocks = self.n_blocks();
-        if format == ActFormat::Q16Pairs {
-            quantize(team, cut, values, &mut self.pairs[..n_blocks], |x, to| table.quantize_pairs(x, to));
-            self.has_pairs = true;
-        } else {
-            quantize(team, cut, values, &mut self.blocks[..n_blocks], |x, to| table.quantize(x, to));
-            self.has_q16 = true;
-        }
+        let shared = Shared::new(&mut self.blocks[..n_blocks]);
+        in_pieces(team, len, piece_len, &|range| {
+            // SAFETY: pieces are disjoint, and whole blocks.
+            let blocks = unsafe { shared.slice(range.start / BLOCK..range.end / BLOCK) };
+            table.quantize(values(range), blocks);
+        });
+        self.has_q16 = true;
     }
 
     /// Forgets what is held; `n` rows `x` of `k` values are to come.
@@ -260,7 +255,7 @@ impl Acts {
         assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
         assert!(n <= self.all_rows.len(), "activations: {n} rows, room for {}", self.all_rows.len());
         (self.n, self.k) = (n, k);
-        (self.has_f32, self.has_q16, self.has_pairs) = (false, false, false);
+        (self.has_f32, self.has_q16) = (false, false);
     }
 
     /// Returns how many blocks the rows are.
@@ -287,7 +282,6 @@ impl Acts {
         match format {
             ActFormat::F32 => self.has_f32,
             ActFormat::Q16 => self.has_q16,
-            ActFormat::Q16Pairs => self.has_pairs,
         }
     }
 
@@ -299,10 +293,6 @@ impl Acts {
         &self.blocks[..self.n * (self.k / BLOCK)]
     }
 
-    pub(super) fn pairs(&self) -> &[PairBlock] {
-        &self.pairs[..self.n * (self.k / BLOCK)]
-    }
-
     pub(super) fn floats(&self) -> &[f32] {
         &self.floats[..self.n * self.k.next_multiple_of(16)]
     }
@@ -310,8 +300,8 @@ impl Acts {
 
 impl fmt::Debug for Acts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Acts { n, k, has_f32, has_q16, has_pairs, .. } = self;
-        write!(f, "Acts({n} x {k}, f32: {has_f32}, q16: {has_q16}, pairs: {has_pairs})")
+        let Acts { n, k, has_f32, has_q16, .. } = self;
+        write!(f, "Acts({n} x {k}, f32: {has_f32}, q16: {has_q16})")
     }
 }
 
@@ -336,21 +326,5 @@ fn copy_rows(team: &Team, x: &[f32], k: usize, to: &mut [f32]) {
             to[..k].copy_from_slice(row);
             to[k..].fill(0.0);
         }
-    });
-}
-
-/// Quantises in pieces what `values` returns of each: blocks are independent, so any split gives the same.
-fn quantize<'x, B: Send>(
-    team: &Team,
-    (len, piece_len): (usize, usize),
-    values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
-    blocks: &mut [B],
-    quantize: impl Fn(&[f32], &mut [B]) + Sync,
-) {
-    let shared = Shared::new(blocks);
-    in_pieces(team, len, piece_len, &|range| {
-        // SAFETY: pieces are disjoint, and whole blocks.
-        let blocks = unsafe { shared.slice(range.start / BLOCK..range.end / BLOCK) };
-        quantize(values(range), blocks);
     });
 }

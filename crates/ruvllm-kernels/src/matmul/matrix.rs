@@ -103,11 +103,9 @@ impl Matrix {
         self.n_cols
     }
 
-    /// Returns what `n` activation rows are best given in. A matrix that wants [`ActFormat::Q16Pairs`] for many rows and
-    /// [`ActFormat::Q16`] for few takes either for any number, with the same bits.
-    pub fn act_format(&self, n: usize) -> ActFormat {
+    /// Returns what activation rows are to be given in.
+    pub fn act_format(&self) -> ActFormat {
         match &self.weights {
-            Weights::Panels(panels) if panels.pairs.is_some() && n >= int::PAIRS_ROWS => ActFormat::Q16Pairs,
             Weights::Panels(_) => ActFormat::Q16,
             Weights::Blocks { .. } => ActFormat::F32,
         }
@@ -142,11 +140,7 @@ impl Matrix {
 
     /// Panics unless `x` and `out` fit.
     pub(super) fn check(&self, x: &Acts, n: usize, out: &[f32]) {
-        let format = match &self.weights {
-            Weights::Panels(panels) if panels.pairs_for(x, n).is_some() => ActFormat::Q16Pairs,
-            Weights::Panels(_) => ActFormat::Q16,
-            Weights::Blocks { .. } => ActFormat::F32,
-        };
+        let format = self.act_format();
         assert_eq!(x.k(), self.n_cols, "matmul: activation rows and matrix rows differ in length");
         assert!(x.has(format), "matmul: the activations do not hold {format:?}, which {} multiplies with", self.ty);
         assert_eq!(out.len(), n * self.n_rows, "matmul: results are {n} x {}", self.n_rows);

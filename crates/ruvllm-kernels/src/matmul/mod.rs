@@ -4,9 +4,8 @@
 //!
 //! - **integer** (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K): the matrix is repacked into panels of 16 rows, and rows lie
 //!   in lanes: a 64-byte vector is 16 rows by 4 consecutive values, multiplied with 4 activations broadcast to every
-//!   lane. A lane is a result, so nothing is summed across. Activations have 16 bits and a scale per 32;
-//!   their high and low bytes go through the same byte products one after the other, or the whole of them through
-//!   products of pairs.
+//!   lane. A lane is a result, so nothing is summed across. Activations have a scale per 32, and of eight groups of four
+//!   the two largest have 16 bits and the others 8: high bytes go through the same byte products as low ones.
 //! - **float** (every other type): blocks stay where they are, usually in the file's mapping; tiles of rows are
 //!   dequantised and multiplied with f32 activations.
 //!
@@ -30,7 +29,7 @@
 //! let identity: Vec<u8> = [1f32, 0.0, 0.0, 1.0].iter().flat_map(|w| w.to_le_bytes()).collect();
 //! let w = Matrix::new(table, &team, GgmlType::F32, 2, 2, identity.into());
 //! let mut x = Acts::new(2, 1);
-//! x.set(table, &team, &[3.0, 4.0], 1, 2, w.act_format(1));
+//! x.set(table, &team, &[3.0, 4.0], 1, 2, w.act_format());
 //! let mut y = [0.0; 2];
 //! matmul::matmul(&team, &w, &x, &mut y);
 //! assert_eq!(y, [3.0, 4.0]);
@@ -53,7 +52,6 @@ pub use screen::{Screen, Tops};
 
 use crate::isa::{self, Isa, Row};
 use crate::team::{Team, share};
-use acts::PairBlock;
 use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
@@ -71,17 +69,9 @@ pub struct Table {
     quantize: unsafe fn(&[f32], &mut [ActBlock]),
     /// In the order of [`INT_TYPES`].
     int: [int::Kernel; 8],
-    /// What is faster with many rows.
-    pairs: Option<Pairs>,
+    /// What `int` takes at once.
+    chunk: int::Chunk,
     float: float::Kernel,
-}
-
-/// Kernels for activations in pairs.
-#[derive(Debug)]
-struct Pairs {
-    quantize: unsafe fn(&[f32], &mut [PairBlock]),
-    /// In the order of [`INT_TYPES`]; types that are no faster have none.
-    int: [Option<int::Kernel<PairBlock>>; 8],
 }
 
 /// The types of the integer path.
@@ -116,7 +106,7 @@ static ALL: &[Table] = &[
         supported: int::amx::works,
         quantize: int::avx512::quantize,
         int: int_kernels!(amx, Hardware),
-        pairs: None,
+        chunk: int::CHUNK,
         float: float::avx512::run,
     },
     #[cfg(target_arch = "x86_64")]
@@ -126,19 +116,7 @@ static ALL: &[Table] = &[
         supported: || true,
         quantize: int::avx512::quantize,
         int: int_kernels!(avx512),
-        pairs: Some(Pairs {
-            quantize: int::pairs::quantize,
-            int: [
-                None,
-                None,
-                Some(int::pairs::run::<Q50>),
-                Some(int::pairs::run::<Q51>),
-                Some(int::pairs::run::<Q80>),
-                None,
-                Some(int::pairs::run::<Q5K>),
-                Some(int::pairs::run::<Q6K>),
-            ],
-        }),
+        chunk: int::avx512::CHUNK,
         float: float::avx512::run,
     },
     #[cfg(target_arch = "x86_64")]
@@ -148,7 +126,7 @@ static ALL: &[Table] = &[
         supported: || true,
         quantize: int::avx2::quantize,
         int: int_kernels!(avx2, true),
-        pairs: None,
+        chunk: int::CHUNK,
         float: float::avx2::run,
     },
     #[cfg(target_arch = "x86_64")]
@@ -158,7 +136,7 @@ static ALL: &[Table] = &[
         supported: || true,
         quantize: int::avx2::quantize,
         int: int_kernels!(avx2, false),
-        pairs: None,
+        chunk: int::CHUNK,
         float: float::avx2::run,
     },
     #[cfg(target_arch = "aarch64")]
@@ -168,7 +146,7 @@ static ALL: &[Table] = &[
         supported: || std::arch::is_aarch64_feature_detected!("i8mm"),
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::MMLA }),
-        pairs: None,
+        chunk: int::CHUNK,
         float: float::neon::run,
     },
     #[cfg(target_arch = "aarch64")]
@@ -178,7 +156,7 @@ static ALL: &[Table] = &[
         supported: || std::arch::is_aarch64_feature_detected!("dotprod"),
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::DOT }),
-        pairs: None,
+        chunk: int::CHUNK,
         float: float::neon::run,
     },
     #[cfg(target_arch = "aarch64")]
@@ -188,7 +166,7 @@ static ALL: &[Table] = &[
         supported: || true,
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::PAIRS }),
-        pairs: None,
+        chunk: int::CHUNK,
         float: float::neon::run,
     },
     Table {
@@ -197,7 +175,7 @@ static ALL: &[Table] = &[
         supported: || true,
         quantize: int::scalar::quantize,
         int: int_kernels!(scalar),
-        pairs: None,
+        chunk: int::CHUNK,
         float: float::scalar::run,
     },
 ];
@@ -241,17 +219,6 @@ impl Table {
         assert_eq!(x.len(), out.len() * BLOCK, "quantize: {} values for {} blocks of 32", x.len(), out.len());
         // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
         unsafe { (self.quantize)(x, out) };
-    }
-
-    /// Quantises activations to the same integers in pairs.
-    ///
-    /// # Panics
-    /// If `x` is not 32 values per block, or the row has no kernels that take them.
-    fn quantize_pairs(&self, x: &[f32], out: &mut [PairBlock]) {
-        assert_eq!(x.len(), out.len() * BLOCK, "quantize: {} values for {} blocks of 32", x.len(), out.len());
-        let pairs = self.pairs.as_ref().unwrap_or_else(|| panic!("{} does not multiply pairs", self.name));
-        // SAFETY: as in `quantize`.
-        unsafe { (pairs.quantize)(x, out) };
     }
 }
 

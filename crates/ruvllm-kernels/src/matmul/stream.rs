@@ -52,72 +52,36 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// What one tile of a job asks for: every line once, by one of the tiles that go through the job's panels.
+/// What a pass over some panels asks for.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Ahead<'a> {
     stream: Stream<'a>,
     level: Level,
-    /// Bytes between what is read and what is asked for.
-    distance: usize,
-    /// This tile asks at blocks `b` with `b % n_tiles == tile`.
-    tile: usize,
-    n_tiles: usize,
 }
-
-/// Tiles that share the asking at most: each has a block or more in a job's chunk of blocks.
-#[cfg(target_arch = "x86_64")]
-const MOST_TILES: usize = 8;
 
 #[cfg(target_arch = "x86_64")]
 impl<'a> Ahead<'a> {
-    /// For one pass over the panels.
     #[inline(always)]
-    pub(super) fn straight(stream: Stream<'a>) -> Ahead<'a> {
-        let level = Level::of_streams();
-        Ahead { stream, level, distance: ahead_bytes(level), tile: 0, n_tiles: 1 }
+    pub(super) fn new(stream: Stream<'a>) -> Ahead<'a> {
+        Ahead { stream, level: Level::of_streams() }
     }
 
-    /// For the tile of `tile_rows` rows from row `i` of `n_rows` on. A single tile streams; several have the time of all
-    /// to ask for the panels of the next job, which lie `job_bytes` on.
+    /// Asks for what will be read some time after block `b` of `panel`.
     #[inline(always)]
-    pub(super) fn new(
-        stream: Stream<'a>,
-        (i, n_rows): (usize, usize),
-        tile_rows: usize,
-        job_bytes: usize,
-    ) -> Ahead<'a> {
-        match n_rows.div_ceil(tile_rows).min(MOST_TILES) {
-            0 | 1 => Ahead::straight(stream),
-            n_tiles => {
-                let (level, tile) = (Level::First, i / tile_rows);
-                Ahead { stream, level, distance: job_bytes.max(ahead_bytes(level)), tile, n_tiles }
-            }
-        }
-    }
-
-    /// Asks for what will be read some time after block `b` of `panel`, if it is this tile's turn. Of several tiles
-    /// the level is the first: a tile that cannot be the only one is compiled without the choice (`STREAMS` is false), which
-    /// costs some formats per cents there.
-    #[inline(always)]
-    pub(super) fn prefetch<F: Format, const STREAMS: bool>(self, panel: *const u8, b: usize) {
-        if b % self.n_tiles != self.tile {
-            return;
-        }
+    pub(super) fn prefetch<F: Format>(self, panel: *const u8, b: usize) {
         let Stream { end, next, beside } = self.stream;
         let block_bytes = F::GROUP_BYTES / F::GROUP;
         let at = (panel as usize).wrapping_add(b * block_bytes);
-        let far = at.wrapping_add(self.distance);
+        let far = at.wrapping_add(ahead_bytes(self.level));
         let far = if far < end { far } else { far.wrapping_sub(end).wrapping_add(next) };
         let ask = |level: Level, at: usize| {
             for line in 0..block_bytes.div_ceil(LINE_BYTES) {
                 level.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
             }
         };
-        if !STREAMS || self.level == Level::First {
-            ask(Level::First, far);
-        } else {
-            ask(Level::Second, far);
+        ask(self.level, far);
+        if self.level == Level::Second {
             ask(Level::First, at.wrapping_add(NEAR_BYTES));
         }
         if let Some(beside) = beside {

@@ -30,9 +30,9 @@ impl Linear {
         self.matrix.n_rows()
     }
 
-    /// Returns what `n` rows are multiplied with.
-    pub(crate) fn format(&self, n: usize) -> ActFormat {
-        self.matrix.act_format(n)
+    /// Returns what the matrix multiplies with.
+    pub(crate) fn format(&self) -> ActFormat {
+        self.matrix.act_format()
     }
 
     /// Returns the bytes one pass over the weights reads.
@@ -134,7 +134,7 @@ impl<'a> Operand<'a> {
     where
         'a: 'b,
     {
-        Operand::made(compute, (x, self.n), self.acts, self.adapted, (linear.format(self.n), Cut::Anywhere), make)
+        Operand::made(compute, (x, self.n), self.acts, self.adapted, (linear.format(), Cut::Anywhere), make)
     }
 
     /// Makes an operand of as many rows as are `picked` out of the batch.
@@ -172,7 +172,7 @@ impl<'a> Operand<'a> {
     /// Writes `linear(x)` for several matrices, shared among the threads as one piece of work.
     pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
         for (linear, _) in &pairs {
-            self.prepare(compute, linear.format(self.n));
+            self.prepare(compute, linear.format());
         }
         if let Some((linear, _)) = pairs.first() {
             compute.team.expect(&linear.next);
@@ -216,7 +216,7 @@ impl<'a> Operand<'a> {
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.
     pub(crate) fn apply_rows(&mut self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
-        self.prepare(compute, linear.format(rows.len()));
+        self.prepare(compute, linear.format());
         matmul::matmul_rows(&compute.team, &linear.matrix, self.acts, rows, out);
         if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
             let (how, k) = ((compute.kernels.lowrank, &*compute.team), self.x.len() / self.n);

@@ -149,7 +149,7 @@ impl Moe {
         operand.apply_rows(compute, &self.up[expert], &buffers.rows, up);
         let results = &mut buffers.expert[..n_mine * n_embd];
         let (table, activation) = (compute.kernels.activation, self.activation);
-        let how = (self.down[expert].format(n_mine), Cut::Anywhere);
+        let how = (self.down[expert].format(), Cut::Anywhere);
         let adapted = adapted.of_rows(&buffers.rows);
         let mut hidden = Operand::made(compute, (gate, n_mine), &mut buffers.acts, adapted, how, &|range, gate| {
             let up = &up[range];

@@ -8,7 +8,7 @@
 //! A chunk of activations is widened once for all panels of the job. A tile is a panel by `MR` rows. From
 //! [`dense_rows`] on a chunk of the panels is widened once too, else each tile unpacks it on the way.
 
-use super::super::acts::{ActBlock, block_scale};
+use super::super::acts::{ActBlock, Grid, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::super::stream::Ahead;
 use super::Job;
@@ -20,24 +20,18 @@ use std::ops::Range;
 /// Quantises whole blocks.
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
-    let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
         let mut v = [_mm256_setzero_ps(); 4];
-        let mut max = _mm256_setzero_si256();
         for (at, v) in v.iter_mut().enumerate() {
             // SAFETY: a block is 32 values: four vectors; loadu needs no alignment.
             *v = unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * at)) };
-            max = _mm256_max_epu32(max, _mm256_and_si256(_mm256_castps_si256(*v), magnitude));
         }
-        let max = _mm_max_epu32(_mm256_castsi256_si128(max), _mm256_extracti128_si256::<1>(max));
-        let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b01_00_11_10>(max));
-        let max = _mm_max_epu32(max, _mm_shuffle_epi32::<0b10_11_00_01>(max));
-        let (scale, inverse) = block_scale(_mm_cvtsi128_si32(max) as u32);
-        if inverse == 0.0 {
-            *block = ActBlock::zeros(scale);
+        let grid = Grid::new(largest_keys(&v));
+        if grid.inverse == 0.0 {
+            *block = ActBlock::zeros(grid);
             continue;
         }
-        let inverse = _mm256_set1_ps(inverse);
+        let inverse = _mm256_set1_ps(grid.inverse);
         let (mut q, mut high, mut low) =
             ([_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4], [_mm256_setzero_si256(); 4]);
         for (at, v) in v.into_iter().enumerate() {
@@ -49,8 +43,32 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
             low[at] = _mm256_sub_epi32(q[at], _mm256_slli_epi32::<8>(high[at]));
         }
         let sums = [hsum(_mm256_add_epi32(q[0], q[1])), hsum(_mm256_add_epi32(q[2], q[3]))];
-        *block = ActBlock::new(bytes(&high), bytes(&low), sums, scale);
+        *block = ActBlock::new(bytes(&high), bytes(&low), sums, grid);
     }
+}
+
+/// Returns the three largest keys of a block's groups.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn largest_keys(v: &[__m256; 4]) -> [u32; 3] {
+    // The largest of each group, in all its lanes; then lane `at` of each half from vector `at`.
+    let of_groups = v.map(|v| {
+        let bits = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7fff_ffff));
+        let max = _mm256_max_epu32(bits, _mm256_shuffle_epi32::<0b10_11_00_01>(bits));
+        _mm256_max_epu32(max, _mm256_shuffle_epi32::<0b01_00_11_10>(max))
+    });
+    let bits = _mm256_blend_epi32::<0b0010_0010>(of_groups[0], of_groups[1]);
+    let bits = _mm256_blend_epi32::<0b0100_0100>(bits, of_groups[2]);
+    let bits = _mm256_blend_epi32::<0b1000_1000>(bits, of_groups[3]);
+    let clear = _mm256_set1_epi32(key(u32::MAX, 0) as i32);
+    let mut keys = _mm256_or_si256(_mm256_and_si256(bits, clear), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    [(); 3].map(|()| {
+        let max = _mm256_max_epu32(keys, _mm256_permute2x128_si256::<1>(keys, keys));
+        let max = _mm256_max_epu32(max, _mm256_shuffle_epi32::<0b01_00_11_10>(max));
+        let max = _mm256_max_epu32(max, _mm256_shuffle_epi32::<0b10_11_00_01>(max));
+        keys = _mm256_andnot_si256(_mm256_cmpeq_epi32(keys, max), keys);
+        _mm256_cvtsi256_si32(max) as u32
+    })
 }
 
 /// Narrows 32 integers that fit to bytes.
@@ -147,13 +165,13 @@ fn tile_rows(n: usize) -> usize {
 /// As [`super::Kernel`] says; `blocks` are of the job, at most [`DENSE_BLOCKS`].
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 unsafe fn widen_weights<F: Format>(job: &Job<'_>, blocks: Range<usize>, weights: &mut Weights) {
-    let ahead = Ahead::straight(job.stream);
+    let ahead = Ahead::new(job.stream);
     for p in 0..job.n_panels {
         for (at, b) in blocks.clone().enumerate() {
             // SAFETY: panel `p` is there, and block `b` in it.
             weights[p * DENSE_BLOCKS + at].write(unsafe {
                 let panel = job.panels.as_ptr().add(p * panel_bytes::<F>(job.n_blocks));
-                ahead.prefetch::<F, true>(panel, b);
+                ahead.prefetch::<F>(panel, b);
                 let q = panel.add(F::quants_at(b));
                 let mut pairs = [[[_mm256_setzero_si256(); 2]; BLOCK / 4]; 2];
                 for (half, pairs) in pairs.iter_mut().enumerate() {
@@ -261,14 +279,14 @@ unsafe fn tile<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize>(
             }
         }
     }
-    let ahead = Ahead::straight(job.stream);
+    let ahead = Ahead::new(job.stream);
     for b in blocks.clone() {
         // SAFETY: block `b` is in the panel and, counted from the first, among the widened ones.
         unsafe {
             let at = b - blocks.start;
             let q = part.panel.add(F::quants_at(b));
             if !DENSE && part.first {
-                ahead.prefetch::<F, true>(part.panel, b);
+                ahead.prefetch::<F>(part.panel, b);
             }
             let mut act = [part.acts; MR];
             for (r, act) in act.iter_mut().enumerate() {

@@ -1,55 +1,106 @@
 //! AVX-512 VNNI: a vector is 16 rows by 4 values, `vpdpbusd` with a broadcast of 4 activations.
 //!
 //! A tile is `P` panels by `MR` activation rows. With 2 x 4 or 1 x 8 the eight sums in f32 and sixteen in i32, of the
-//! activations' high and low bytes, leave room for the weights and two broadcasts in 32 registers. 2 x 4 loads least.
-//! 1 x 8 unpacks no weight twice and takes a batch of eight through memory once (head of SmolLM2: 149 against 107 G/s);
-//! formats with scales per 16 gain as well (162 against 151 G/s). A larger tile in two passes, high bytes and then
-//! low ones, is not faster.
+//! activations' high and low bytes, leave room for the weights and two broadcasts in 32 registers. 1 x 8 unpacks no weight twice
+//! and takes a batch of eight through memory once. Weights are unpacked in registers, where all of them are multiplied with both
+//! bytes; to find those of the large groups alone, they have to be in memory ([`wide`]), which pays for more than eight rows.
 
-use super::super::acts::{ActBlock, block_scale};
+use super::super::acts::{ActBlock, Grid, N_LARGE, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::super::stream::Ahead;
-use super::Job;
+use super::{Chunk, Job, wide};
 use std::arch::x86_64::*;
 
-/// Returns the scale of a block and its quants, 16 in each half; none where all are zeros.
+/// Rows are taken whole: many of them are cut in [`wide`].
+pub(in super::super) const CHUNK: Chunk = Chunk { rows: wide::ROWS, blocks: usize::MAX };
+
+/// Most rows that are computed here; more of them go to [`wide`].
+const ROWS_MAX: usize = 8;
+
+/// Quantises whole blocks, two at once.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
+    for (x, blocks) in x.as_chunks::<BLOCK>().0.chunks(2).zip(blocks.chunks_mut(2)) {
+        // A last block alone is taken twice.
+        let pair = [halves(&x[0]), halves(&x[x.len() - 1])];
+        let grids = grids(pair);
+        for ((x, block), grid) in pair.into_iter().zip(blocks).zip(grids) {
+            quantize_by(x, grid, block);
+        }
+    }
+}
+
+/// Returns the halves of a block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-pub(super) fn quants(x: &[f32; BLOCK]) -> (f32, Option<[__m512i; 2]>) {
+fn halves(x: &[f32; BLOCK]) -> [__m512; 2] {
     // SAFETY: a block is 32 values: two vectors; loadu needs no alignment.
-    let halves = unsafe { [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))] };
-    let bits = halves.map(|v| _mm512_and_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff)));
-    let (scale, inverse) = block_scale(_mm512_reduce_max_epu32(_mm512_max_epu32(bits[0], bits[1])));
-    let quants = halves.map(|v| {
-        let q = _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(inverse)));
+    unsafe { [_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))] }
+}
+
+/// Returns how two blocks are quantised.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+fn grids(x: [[__m512; 2]; 2]) -> [Grid; 2] {
+    // The largest of each group, in all its lanes; then each 128 bits have a group of each of four halves.
+    let of_groups = |v: __m512| {
+        let bits = _mm512_and_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fff_ffff));
+        let max = _mm512_max_epu32(bits, _mm512_shuffle_epi32::<0b10_11_00_01>(bits));
+        _mm512_max_epu32(max, _mm512_shuffle_epi32::<0b01_00_11_10>(max))
+    };
+    let [[a, b], [c, d]] = x;
+    let ab = _mm512_mask_blend_epi32(0b1010_1010_1010_1010, of_groups(a), of_groups(b));
+    let cd = _mm512_mask_blend_epi32(0b1010_1010_1010_1010, of_groups(c), of_groups(d));
+    let bits = _mm512_mask_blend_epi32(0b1100_1100_1100_1100, ab, cd);
+    let numbers = _mm512_setr_epi32(0, 4, 0, 4, 1, 5, 1, 5, 2, 6, 2, 6, 3, 7, 3, 7);
+    // 0xea: (a & b) | c.
+    let mut keys = _mm512_ternarylogic_epi32::<0xea>(bits, _mm512_set1_epi32(key(u32::MAX, 0) as i32), numbers);
+    let mut largest = [_mm_setzero_si128(); N_LARGE + 1];
+    for largest in &mut largest {
+        let max = _mm512_max_epu32(keys, _mm512_shuffle_i32x4::<0b01_00_11_10>(keys, keys));
+        let max = _mm512_max_epu32(max, _mm512_shuffle_i32x4::<0b10_11_00_01>(max, max));
+        let max = _mm512_max_epu32(max, _mm512_shuffle_epi32::<0b10_11_00_01>(max));
+        keys = _mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(keys, max), keys);
+        *largest = _mm512_castsi512_si128(max);
+    }
+    let [first, second, third] = largest;
+    let of_first = |max: __m128i| _mm_cvtsi128_si32(max) as u32;
+    let of_second = |max: __m128i| _mm_extract_epi32::<2>(max) as u32;
+    [
+        Grid::new([of_first(first), of_first(second), of_first(third)]),
+        Grid::new([of_second(first), of_second(second), of_second(third)]),
+    ]
+}
+
+/// Quantises a block of two halves.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+fn quantize_by(x: [__m512; 2], grid: Grid, block: &mut ActBlock) {
+    if grid.inverse == 0.0 {
+        *block = ActBlock::zeros(grid);
+        return;
+    }
+    let bytes = |v: __m512| {
+        let q = _mm512_cvtps_epi32(_mm512_mul_ps(v, _mm512_set1_ps(grid.inverse)));
         // A low byte of -128 becomes -127.
         let low = _mm512_and_si512(q, _mm512_set1_epi32(0xff));
         let lowest = _mm512_cmpeq_epi32_mask(low, _mm512_set1_epi32(0x80));
-        _mm512_mask_add_epi32(q, lowest, q, _mm512_set1_epi32(1))
-    });
-    (scale, (inverse != 0.0).then_some(quants))
-}
-
-/// Quantises whole blocks.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
-    for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
-        let (scale, quants) = quants(x);
-        let Some(quants) = quants else {
-            *block = ActBlock::zeros(scale);
-            continue;
-        };
-        let (mut hi, mut lo, mut sums) = ([0i8; BLOCK], [0i8; BLOCK], [0; 2]);
-        for (half, q) in quants.into_iter().enumerate() {
-            let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
-            // SAFETY: 16 bytes of 32, from 0 or 16 on.
-            unsafe {
-                _mm_storeu_si128(hi.as_mut_ptr().add(16 * half).cast(), _mm512_cvtepi32_epi8(high));
-                _mm_storeu_si128(lo.as_mut_ptr().add(16 * half).cast(), _mm512_cvtepi32_epi8(q));
-            }
-            sums[half] = _mm512_reduce_add_epi32(q);
-        }
-        *block = ActBlock::new(hi, lo, sums, scale);
+        let q = _mm512_mask_add_epi32(q, lowest, q, _mm512_set1_epi32(1));
+        let high = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
+        (_mm512_cvtepi32_epi8(high), _mm512_cvtepi32_epi8(q))
+    };
+    let ((hi, lo), (hi_end, lo_end)) = (bytes(x[0]), bytes(x[1]));
+    let (hi, lo) = (_mm256_set_m128i(hi_end, hi), _mm256_set_m128i(lo_end, lo));
+    // Sums of groups, then of the halves.
+    let sums = |bytes: __m256i| _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+    let sums = _mm256_add_epi32(_mm256_slli_epi32::<8>(sums(hi)), sums(lo));
+    let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b01_00_11_10>(sums));
+    let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b10_11_00_01>(sums));
+    block.complete([_mm256_cvtsi256_si32(sums), _mm256_extract_epi32::<4>(sums)], grid);
+    // SAFETY: 32 bytes each.
+    unsafe {
+        _mm256_storeu_si256(block.hi.as_mut_ptr().cast(), hi);
+        _mm256_storeu_si256(block.lo.as_mut_ptr().cast(), lo);
     }
 }
 
@@ -57,34 +108,26 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
 /// As [`super::Kernel`] says.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
+    if job.rows.len() > ROWS_MAX {
+        // SAFETY: the caller's promises.
+        return unsafe { wide::run::<F>(job) };
+    }
     let mut i = 0;
     while i < job.rows.len() {
-        let n = job.rows.len() - i;
         // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
         i += unsafe {
-            match (job.n_panels, n) {
-                (2, 8..) if job.rows.len() == 8 => pair::<F, 8, true>(job, i),
-                (2, 8..) if F::HALVES => pair::<F, 8, false>(job, i),
-                (2, 4..) if job.rows.len() < 8 => tile::<F, 2, 4, true>(job, i),
-                (2, 4..) => tile::<F, 2, 4, false>(job, i),
-                (2, 3..) => tile::<F, 2, 3, true>(job, i),
-                (2, 2..) => tile::<F, 2, 2, true>(job, i),
-                (2, _) => tile::<F, 2, 1, true>(job, i),
-                (_, 6..) => tile::<F, 1, 6, true>(job, i),
-                (_, 4..) => tile::<F, 1, 4, true>(job, i),
-                (_, 2..) => tile::<F, 1, 2, true>(job, i),
-                (_, _) => tile::<F, 1, 1, true>(job, i),
+            match (job.n_panels, job.rows.len() - i) {
+                (2, ROWS_MAX) => pair::<F, ROWS_MAX>(job, i),
+                (2, 4..) => tile::<F, 2, 4>(job, i),
+                (2, 3) => tile::<F, 2, 3>(job, i),
+                (2, 2) => tile::<F, 2, 2>(job, i),
+                (2, _) => tile::<F, 2, 1>(job, i),
+                (_, 6..) => tile::<F, 1, 6>(job, i),
+                (_, 4..) => tile::<F, 1, 4>(job, i),
+                (_, 2..) => tile::<F, 1, 2>(job, i),
+                (_, _) => tile::<F, 1, 1>(job, i),
             }
         };
-    }
-}
-
-/// Returns the rows of a tile, as [`run`] cuts them, but for the last tiles.
-fn tile_rows<F: Format, const MR: usize>(job: &Job<'_>) -> usize {
-    match job.n_panels {
-        1 if MR < 8 => 6,
-        2 if !F::HALVES || job.rows.len() < 8 => 4,
-        _ => 8,
     }
 }
 
@@ -93,22 +136,22 @@ fn tile_rows<F: Format, const MR: usize>(job: &Job<'_>) -> usize {
 /// # Safety
 /// As [`super::Kernel`] says, with two panels and `i + MR` within the job's rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn pair<F: Format, const MR: usize, const STREAMS: bool>(job: &Job<'_>, i: usize) -> usize {
+unsafe fn pair<F: Format, const MR: usize>(job: &Job<'_>, i: usize) -> usize {
     let (first, second) = job.panels.split_at(job.panels.len() / 2);
     let single = |panels, out| Job { panels, n_panels: 1, blocks: job.blocks.clone(), out, ..*job };
     // SAFETY: the caller's promises; the second panel's results begin 16 lanes on.
     unsafe {
-        tile::<F, 1, MR, STREAMS>(&single(first, job.out), i);
-        tile::<F, 1, MR, STREAMS>(&single(second, job.out.add(PANEL_ROWS)), i)
+        tile::<F, 1, MR>(&single(first, job.out), i);
+        tile::<F, 1, MR>(&single(second, job.out.add(PANEL_ROWS)), i)
     }
 }
 
-/// Computes `P` panels by the `MR` rows from `i` on; returns `MR`. `STREAMS` says whether these may be all rows.
+/// Computes `P` panels by the `MR` rows from `i` on; returns `MR`.
 ///
 /// # Safety
 /// As [`super::Kernel`] says, with `P` the job's panels and `i + MR` within its rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn tile<F: Format, const P: usize, const MR: usize, const STREAMS: bool>(job: &Job<'_>, i: usize) -> usize {
+unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usize) -> usize {
     let panel_bytes = panel_bytes::<F>(job.n_blocks);
     let mut acts = [std::ptr::null::<ActBlock>(); MR];
     for r in 0..MR {
@@ -127,7 +170,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize, const STREAMS: bool>(
             }
         }
     }
-    let ahead = Ahead::new(job.stream, (i, job.rows.len()), tile_rows::<F, MR>(job), 2 * panel_bytes);
+    let ahead = Ahead::new(job.stream);
     for b in job.blocks.clone() {
         // SAFETY: block `b` is in each row of activations and each panel.
         unsafe {
@@ -137,7 +180,9 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize, const STREAMS: bool>(
             }
             let mut q = [panels; P];
             for (p, q) in q.iter_mut().enumerate() {
-                ahead.prefetch::<F, STREAMS>(q.add(p * panel_bytes), b);
+                if i == 0 {
+                    ahead.prefetch::<F>(q.add(p * panel_bytes), b);
+                }
                 *q = q.add(p * panel_bytes + F::quants_at(b));
             }
             let mut w_scale = [[_mm512_setzero_ps(); 2]; P];
@@ -198,19 +243,25 @@ unsafe fn start<F: Format, const P: usize, const MR: usize>(
     if let Some(log2) = F::OFFSET_LOG2 {
         for r in 0..MR {
             // SAFETY: the caller's promise.
-            let start = _mm512_set1_epi32(unsafe { *sum(act[r]) });
-            let start = match log2 {
-                3 => _mm512_slli_epi32::<3>(start),
-                4 => _mm512_slli_epi32::<4>(start),
-                5 => _mm512_slli_epi32::<5>(start),
-                _ => _mm512_slli_epi32::<7>(start),
-            };
+            let start = times_offset(_mm512_set1_epi32(unsafe { *sum(act[r]) }), log2);
             for lo in &mut dot.lo {
                 lo[r] = start;
             }
         }
     }
     dot
+}
+
+/// Returns `x` times the offset of a format.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+pub(super) fn times_offset(x: __m512i, log2: u32) -> __m512i {
+    match log2 {
+        3 => _mm512_slli_epi32::<3>(x),
+        4 => _mm512_slli_epi32::<4>(x),
+        5 => _mm512_slli_epi32::<5>(x),
+        _ => _mm512_slli_epi32::<7>(x),
+    }
 }
 
 /// Adds the dot products of groups `J..J + 4` of a block.
@@ -313,8 +364,7 @@ pub(super) unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__
     }
 }
 
-/// `acc += (256 * dot.hi + dot.lo) * (w_scale * a_scale)`; the scales meet by the addition of an exponent, in pipes that the
-/// products leave free.
+/// `acc += (256 * dot.hi + dot.lo) * (w_scale * a_scale)`.
 ///
 /// # Safety
 /// `act` points to blocks.
@@ -329,10 +379,10 @@ unsafe fn scale_add<const P: usize, const MR: usize>(
 ) {
     for r in 0..MR {
         // SAFETY: the caller's promise.
-        let log2_scale = _mm512_set1_ps(unsafe { (*act[r]).log2_scale });
+        let a_scale = _mm512_set1_ps(unsafe { (*act[r]).scale });
         for p in 0..P {
-            let scale = _mm512_scalef_ps(w_scale[p][half], log2_scale);
             let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(dot.hi[p][r]), dot.lo[p][r]);
+            let scale = _mm512_mul_ps(w_scale[p][half], a_scale);
             acc[p][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc[p][r]);
         }
     }

@@ -30,32 +30,32 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod pairs;
 pub(super) mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
-use super::acts::{ActBlock, Acts, PairBlock};
+use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, PANEL_ROWS};
 use super::pack::REPACKERS;
 use super::stream::Stream;
-use super::{ActFormat, Table, int_index};
+use super::{Table, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use std::ops::Range;
 
-/// One or two neighbouring panels times some activation rows of blocks `A`, over some of the blocks.
-pub(super) struct Job<'a, A = ActBlock> {
+/// One or two neighbouring panels times some activation rows, over some of the blocks.
+pub(super) struct Job<'a> {
     /// The bytes of one or two panels.
     pub(super) panels: &'a [u8],
     /// How many panels: 1 or 2.
     pub(super) n_panels: usize,
     /// Blocks of 32 in a row.
     pub(super) n_blocks: usize,
-    /// The blocks to compute: all of them where activations come in pairs. Where they do not start at 0, `out` holds the sums
-    /// so far; for K types the start is a multiple of 8.
+    /// The blocks to compute. Where they do not start at 0, `out` holds the sums so far; for K types the start is a multiple
+    /// of 8.
     pub(super) blocks: Range<usize>,
     /// All activations, `[rows of the buffer, n_blocks]`.
-    pub(super) acts: &'a [A],
+    pub(super) acts: &'a [ActBlock],
     /// The activation rows to compute.
     pub(super) rows: &'a [u32],
     /// Where result `(i, lane)` goes: `out[i * ld + lane]`, for `i` in `0..rows.len()`, `lane` in `0..16 * n_panels`.
@@ -70,7 +70,7 @@ pub(super) struct Job<'a, A = ActBlock> {
     pub(super) stream: Stream<'a>,
 }
 
-impl<A> Job<'_, A> {
+impl Job<'_> {
     /// Checks what can be checked: with it, kernels stay inside `panels` and `acts`.
     pub(super) fn check(&self, panel_bytes: usize) {
         assert!(matches!(self.n_panels, 1 | 2), "a job has one or two panels");
@@ -87,7 +87,7 @@ impl<A> Job<'_, A> {
 /// # Safety
 /// The CPU has the features of the table row it comes from; [`Job::check`] passed with the format's panel size; `out`
 /// may be written where the job says.
-pub(super) type Kernel<A = ActBlock> = unsafe fn(&Job<'_, A>);
+pub(super) type Kernel = unsafe fn(&Job<'_>);
 
 /// A repacked matrix.
 pub(super) struct Panels {
@@ -98,8 +98,8 @@ pub(super) struct Panels {
     pub(super) n_blocks: usize,
     pub(super) n_rows: usize,
     pub(super) kernel: Kernel,
-    /// The kernel for many rows, if they have one of their own.
-    pub(super) pairs: Option<Kernel<PairBlock>>,
+    /// What the kernel takes at once.
+    pub(super) chunk: Chunk,
 }
 
 impl Panels {
@@ -111,31 +111,21 @@ impl Panels {
         let index = int_index(ty).expect("a type of the integer path");
         let n_blocks = n_cols / BLOCK;
         let panel_bytes = (REPACKERS[index].panel_bytes)(n_blocks);
-        let pairs = table.pairs.as_ref().and_then(|pairs| pairs.int[index]);
-        Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index], pairs }
-    }
-
-    /// Returns the kernel that multiplies `n` rows of `x` as pairs, unless bytes are to be taken.
-    pub(super) fn pairs_for(&self, x: &Acts, n: usize) -> Option<Kernel<PairBlock>> {
-        let is_first_choice = n >= PAIRS_ROWS || !x.has(ActFormat::Q16);
-        self.pairs.filter(|_| is_first_choice && x.has(ActFormat::Q16Pairs))
+        Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index], chunk: table.chunk }
     }
 }
 
-/// Rows from which on products of pairs pay for unpacking the weights beforehand.
-pub(super) const PAIRS_ROWS: usize = 128;
+/// What is given to a kernel at once of many rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    /// Activation rows: with the blocks they stay in a second-level cache.
+    pub(super) rows: usize,
+    /// Blocks: two panels' and a tile's worth stay in a first-level cache.
+    pub(super) blocks: usize,
+}
 
-/// Activation rows taken at once: with [`BLOCKS_CHUNK`] they stay in a second-level cache.
-const ROWS_CHUNK: usize = 516;
-
-/// Blocks taken at once where many rows share them: two panels' and a tile's worth stay in a first-level cache.
-const BLOCKS_CHUNK: usize = 16;
-
-/// Blocks of products of pairs taken at once: two panels', unpacked, stay in a first-level cache of 32 KiB.
-const PAIR_BLOCKS: usize = 8;
-
-/// Rows of products of pairs taken at once: their sums so far stay in a second-level cache.
-const PAIR_ROWS: usize = 256;
+/// For kernels that do not cut rows themselves.
+pub(super) const CHUNK: Chunk = Chunk { rows: 516, blocks: 16 };
 
 /// Two panels of this size need no cutting.
 const SMALL_BYTES: usize = 24 * 1024;
@@ -161,48 +151,23 @@ pub(super) unsafe fn multiply(
     out: *mut f32,
     stream: Stream<'_>,
 ) {
-    match w.pairs_for(x, rows.len()) {
-        Some(kernel) => {
-            // SAFETY: the caller's promises.
-            unsafe { multiply_by(w, (kernel, PAIR_ROWS, w.n_blocks), w_rows, x.pairs(), rows, out, stream) };
-        }
-        None => {
-            let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
-            let n_chunk = if whole { w.n_blocks } else { BLOCKS_CHUNK };
-            // SAFETY: the caller's promises.
-            unsafe { multiply_by(w, (w.kernel, ROWS_CHUNK, n_chunk), w_rows, x.blocks(), rows, out, stream) };
-        }
-    }
-}
-
-/// [`multiply`] by one of the kernels, for `rows_chunk` rows and `n_chunk` blocks at once.
-///
-/// # Safety
-/// As [`multiply`] says.
-unsafe fn multiply_by<A>(
-    w: &Panels,
-    (kernel, rows_chunk, n_chunk): (Kernel<A>, usize, usize),
-    w_rows: Range<usize>,
-    acts: &[A],
-    rows: &[u32],
-    out: *mut f32,
-    stream: Stream<'_>,
-) {
+    let whole = rows.len() <= FEW_ROWS || 2 * w.panel_bytes <= SMALL_BYTES;
+    let n_chunk = if whole { w.n_blocks } else { w.chunk.blocks };
     assert!(w_rows.start.is_multiple_of(PANEL_ROWS) && w_rows.end <= w.n_rows, "rows are claimed in whole panels");
     let full = w_rows.start / PANEL_ROWS..w_rows.end / PANEL_ROWS;
     let job = |panel: usize, n_panels: usize, blocks: Range<usize>, rows, out, ld| {
         let panels = &w.bytes[panel * w.panel_bytes..(panel + n_panels) * w.panel_bytes];
-        let job = Job { panels, n_panels, n_blocks: w.n_blocks, blocks, acts, rows, out, ld, stream };
+        let job = Job { panels, n_panels, n_blocks: w.n_blocks, blocks, acts: x.blocks(), rows, out, ld, stream };
         job.check(w.panel_bytes);
         // SAFETY: the kernel was picked for this CPU, the job is checked, and its results are the caller's promise
         // (or our scratch).
-        unsafe { kernel(&job) };
+        unsafe { (w.kernel)(&job) };
     };
-    for (chunk, rows) in rows.chunks(rows_chunk).enumerate() {
+    for (chunk, rows) in rows.chunks(w.chunk.rows).enumerate() {
         // SAFETY: within the results.
-        let out = unsafe { out.add(chunk * rows_chunk * w.n_rows) };
+        let out = unsafe { out.add(chunk * w.chunk.rows * w.n_rows) };
         for first in (0..w.n_blocks).step_by(n_chunk.max(1)) {
-            let blocks = first..w.n_blocks.min(first + n_chunk);
+            let blocks = first..w.n_blocks.min(first.saturating_add(n_chunk));
             for panel in full.clone().step_by(2) {
                 let n_panels = 2.min(full.end - panel);
                 // SAFETY: as above.

@@ -9,7 +9,7 @@
 //! - `i8mm`: `smmla` multiplies two rows of 8 weights with two rows of 8 activations: the high and the low bytes of one.
 //!   A tile of one row profits like one of many, by half the instructions of `sdot`.
 
-use super::super::acts::{ActBlock, block_scale};
+use super::super::acts::{ActBlock, Grid, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::Job;
 use std::arch::aarch64::*;
@@ -27,22 +27,20 @@ pub(in super::super) const MMLA: u8 = 2;
 pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
     for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
         let mut v = [vdupq_n_f32(0.0); 8];
-        let mut max = vdupq_n_u32(0);
         for (at, v) in v.iter_mut().enumerate() {
             // SAFETY: a block is 32 values: eight vectors.
             *v = unsafe { vld1q_f32(x.as_ptr().add(4 * at)) };
-            max = vmaxq_u32(max, vandq_u32(vreinterpretq_u32_f32(*v), vdupq_n_u32(0x7fff_ffff)));
         }
-        let (scale, inverse) = block_scale(vmaxvq_u32(max));
-        if inverse == 0.0 {
-            *block = ActBlock::zeros(scale);
+        let grid = Grid::new(largest_keys(&v));
+        if grid.inverse == 0.0 {
+            *block = ActBlock::zeros(grid);
             continue;
         }
         let (mut hi, mut lo, mut sums) = ([0; BLOCK], [0; BLOCK], [0; 2]);
         for (half, sum) in sums.iter_mut().enumerate() {
             let (mut q, mut high) = ([vdupq_n_s32(0); 4], [vdupq_n_s32(0); 4]);
             for (at, v) in v[4 * half..][..4].iter().enumerate() {
-                let rounded = vcvtnq_s32_f32(vmulq_n_f32(*v, inverse));
+                let rounded = vcvtnq_s32_f32(vmulq_n_f32(*v, grid.inverse));
                 // A low byte of -128 becomes -127: a comparison that holds is -1.
                 let lowest = vceqq_s32(vandq_s32(rounded, vdupq_n_s32(0xff)), vdupq_n_s32(0x80));
                 q[at] = vsubq_s32(rounded, vreinterpretq_s32_u32(lowest));
@@ -55,8 +53,26 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
             }
             *sum = vaddvq_s32(vaddq_s32(vaddq_s32(q[0], q[1]), vaddq_s32(q[2], q[3])));
         }
-        *block = ActBlock::new(hi, lo, sums, scale);
+        *block = ActBlock::new(hi, lo, sums, grid);
     }
+}
+
+/// Returns the three largest keys of a block's groups, which are a vector each.
+#[inline]
+#[target_feature(enable = "neon")]
+fn largest_keys(v: &[float32x4_t; 8]) -> [u32; 3] {
+    let bits = v.map(|v| vandq_u32(vreinterpretq_u32_f32(v), vdupq_n_u32(0x7fff_ffff)));
+    let mut keys = [0, 4].map(|first: usize| {
+        let pairs = [0, 2].map(|at| vpmaxq_u32(bits[first + at], bits[first + at + 1]));
+        let numbers =
+            vaddq_u32(vdupq_n_u32(first as u32), vcombine_u32(vcreate_u32(1 << 32), vcreate_u32(3 << 32 | 2)));
+        vorrq_u32(vandq_u32(vpmaxq_u32(pairs[0], pairs[1]), vdupq_n_u32(key(u32::MAX, 0))), numbers)
+    });
+    [(); 3].map(|()| {
+        let max = vmaxvq_u32(vmaxq_u32(keys[0], keys[1]));
+        keys = keys.map(|keys| vbicq_u32(keys, vceqq_u32(keys, vdupq_n_u32(max))));
+        max
+    })
 }
 
 /// Returns the low bytes of 16 integers.

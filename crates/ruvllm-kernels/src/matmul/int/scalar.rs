@@ -1,6 +1,6 @@
 //! Plain loops: the truth of the integer path.
 
-use super::super::acts::{ActBlock, block_scale};
+use super::super::acts::{ActBlock, GROUP, Grid, N_GROUPS, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::Job;
 use half::f16;
@@ -8,14 +8,18 @@ use half::f16;
 /// Quantises whole blocks.
 pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
     for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
-        let max_bits = x.iter().map(|v| v.to_bits() & 0x7fff_ffff).max().expect("a block has 32 values");
-        let (scale, inverse) = block_scale(max_bits);
+        let mut keys: [u32; N_GROUPS] = std::array::from_fn(|group| {
+            let of_group = x[GROUP * group..][..GROUP].iter();
+            key(of_group.fold(0, |max, x| max.max(x.to_bits() & 0x7fff_ffff)), group as u32)
+        });
+        keys.sort_unstable_by(|a, b| b.cmp(a));
+        let grid = Grid::new([keys[0], keys[1], keys[2]]);
         let (mut hi, mut lo, mut sums) = ([0; BLOCK], [0; BLOCK], [0; 2]);
         // An inverse of 0 leaves zeros, also where a value is not finite.
-        if inverse != 0.0 {
+        if grid.inverse != 0.0 {
             for i in 0..BLOCK {
                 // Adding 1.5 * 2^23 rounds to an integer, ties to even, as the vector conversions do.
-                let rounded = (x[i] * inverse + 12_582_912.0) - 12_582_912.0;
+                let rounded = (x[i] * grid.inverse + 12_582_912.0) - 12_582_912.0;
                 let q = rounded as i32;
                 // A low byte of -128 becomes -127.
                 let q = q + i32::from(q & 0xff == 0x80);
@@ -23,7 +27,7 @@ pub(in super::super) fn quantize(x: &[f32], blocks: &mut [ActBlock]) {
                 sums[i / 16] += q;
             }
         }
-        *block = ActBlock::new(hi, lo, sums, scale);
+        *block = ActBlock::new(hi, lo, sums, grid);
     }
 }
 

@@ -36,7 +36,7 @@ fn check_towards(
     let (n, n_threads) = (x.len() / k, 1 + n_rows % 3);
     let team = Team::new(n_threads);
     let w = Matrix::new(table, &team, GgmlType::Q8_0, n_rows, k, Bytes::copy_from_slice(bytes));
-    let x = acts(table, &team, x, n, k, w.act_format(n));
+    let x = acts(table, &team, x, n, k, w.act_format());
     let mut whole = vec![0.0; n * n_rows];
     matmul(&team, &w, &x, &mut whole);
     let screen = Screen::new(table, &team, &w, towards)?;
