@@ -3,8 +3,8 @@
 //! `read` is memory ([`ruvllm_benches::read`]): buffers of the size of a second- and a third-level cache and of neither.
 //! `matmul.rs` does the same beside each model, as memory is faster in one minute than in another. `dot` is arithmetic: one thread issues the dot
 //! product of signed with unsigned bytes that each row of the matmul table is built on, between registers, in sums
-//! that do not wait for each other. It counts multiply-adds of bytes. Matrix products take activations of 16 bits and
-//! so need two of them for each of their own.
+//! that do not wait for each other. It counts multiply-adds of bytes. Activations of 16 bits take two of them for
+//! each of a product's own.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, read};

@@ -85,7 +85,7 @@ impl<'a> Cases<'a> {
             return Some(case.rate() / self.rate(&format!("matmul/{model}/read/{threads}"))?);
         }
         // Only the integer path is built on dot products of bytes; its models are those with a read bandwidth. An
-        // activation of 16 bits takes two of them.
+        // activation of 16 bits takes two of them; where it has 8 one is enough, for kernels that tell them apart.
         self.rate(&format!("matmul/{model}/read/t1"))?;
         Some(2.0 * case.rate() / self.peak(isa)?)
     }

@@ -28,12 +28,12 @@ pub(super) const N_LARGE: usize = 2;
 
 /// 32 quantised activations with all that a kernel needs of them: a cache line and a half.
 ///
-/// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, rounded to nearest even, both bytes within ±127. What is large in
-/// a block is seldom more than a value or two: of its eight groups of four the two largest, [`ActBlock::large`], have high
-/// bytes, those of all others are 0. So `scale` is what the others need, `max|x| / 127`, or what the largest needs with 16 bits,
-/// `max|x| / 32512`; rounded up to a power of two times 1, 1.25, 1.5 or 1.75. Where a low byte would be -128, `q` is one larger,
-/// a step off instead of half a step: the i16 sums of NEON need that. A block with a largest magnitude under 1e-30 counts as zeros; one with a NaN or an infinity has a NaN
-/// scale, which spreads to every result it takes part in.
+/// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, rounded to nearest even. What is large in a block is seldom more
+/// than a value or two: of its eight groups of four the two largest, [`ActBlock::large`], have high bytes, those of all
+/// others are 0. So `scale` is what the others need, `max|x| / 127`, or what the largest needs with 16 bits,
+/// `max|x| / 32512`; rounded up to a power of two times 1, 1.25, 1.5 or 1.75. Both bytes stay within ±127: where the low
+/// one would be -128, `q` is one larger, a step off instead of half a step. A block with a largest magnitude under 1e-30
+/// counts as zeros; one with a NaN or an infinity has a NaN scale, which spreads to every result it takes part in.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C, align(32))]
 pub struct ActBlock {
@@ -92,6 +92,9 @@ pub(super) struct Grid {
 /// Bits of an f32's mantissa below the two that a scale may have.
 const FINE_BITS: u32 = f32::MANTISSA_DIGITS - 1 - 2;
 
+/// `1 / x` of what the two bits make of 1.
+const INVERSES: [f32; 4] = [1.0, 1.0 / 1.25, 1.0 / 1.5, 1.0 / 1.75];
+
 /// What of a [`key`] is a group's number.
 const NUMBER: u32 = N_GROUPS as u32 - 1;
 
@@ -115,10 +118,12 @@ impl Grid {
         } else if largest < 1e-30 {
             Grid { scale: 0.0, inverse: 0.0, large }
         } else {
-            let least = third.max(largest / 256.0) / 127.0;
-            let fine = (1 << FINE_BITS) - 1;
-            let scale = f32::from_bits((least.to_bits() + fine) & !fine);
-            Grid { scale, inverse: 1.0 / scale, large }
+            let least = third.max(largest * (1.0 / 256.0)) * (1.0 / 127.0);
+            let bits = (least.to_bits() + (1 << FINE_BITS) - 1) >> FINE_BITS;
+            let (exponent, mantissa) = (bits & !3, bits & 3);
+            // That of the mantissa, and the exponent (of which 1 has 127) the other way round.
+            let inverse = INVERSES[mantissa as usize].to_bits() + 1f32.to_bits() - (exponent << FINE_BITS);
+            Grid { scale: f32::from_bits(bits << FINE_BITS), inverse: f32::from_bits(inverse), large }
         }
     }
 }

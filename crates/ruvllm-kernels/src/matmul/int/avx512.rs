@@ -1,9 +1,10 @@
 //! AVX-512 VNNI: a vector is 16 rows by 4 values, `vpdpbusd` with a broadcast of 4 activations.
 //!
 //! A tile is `P` panels by `MR` activation rows. With 2 x 4 or 1 x 8 the eight sums in f32 and sixteen in i32, of the
-//! activations' high and low bytes, leave room for the weights and two broadcasts in 32 registers. 1 x 8 unpacks no weight twice
-//! and takes a batch of eight through memory once. Weights are unpacked in registers, where all of them are multiplied with both
-//! bytes; to find those of the large groups alone, they have to be in memory ([`wide`]), which pays for more than eight rows.
+//! activations' high and low bytes, leave room for the weights and two broadcasts in 32 registers. 1 x 8 unpacks no
+//! weight twice and takes a batch of eight through memory once. Weights are unpacked in registers, where all of them are
+//! multiplied with both bytes; to find those of the large groups alone, they have to be in memory ([`wide`]), which pays
+//! for more than eight rows.
 
 use super::super::acts::{ActBlock, Grid, N_LARGE, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
@@ -14,8 +15,11 @@ use std::arch::x86_64::*;
 /// Rows are taken whole: many of them are cut in [`wide`].
 pub(in super::super) const CHUNK: Chunk = Chunk { rows: wide::ROWS, blocks: usize::MAX };
 
-/// Most rows that are computed here; more of them go to [`wide`].
-const ROWS_MAX: usize = 8;
+/// Returns the most rows that are computed here; more of them go to [`wide`]. Bytes need no unpacking, and a second pass
+/// over them finds them in a near cache.
+const fn rows_max<F: Format>() -> usize {
+    if F::BITS == 8 { 16 } else { 8 }
+}
 
 /// Quantises whole blocks, two at once.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
@@ -108,7 +112,7 @@ fn quantize_by(x: [__m512; 2], grid: Grid, block: &mut ActBlock) {
 /// As [`super::Kernel`] says.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
-    if job.rows.len() > ROWS_MAX {
+    if job.rows.len() > rows_max::<F>() {
         // SAFETY: the caller's promises.
         return unsafe { wide::run::<F>(job) };
     }
@@ -117,7 +121,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
         // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
         i += unsafe {
             match (job.n_panels, job.rows.len() - i) {
-                (2, ROWS_MAX) => pair::<F, ROWS_MAX>(job, i),
+                (2, 8..) => pair::<F, 8>(job, i),
                 (2, 4..) => tile::<F, 2, 4>(job, i),
                 (2, 3) => tile::<F, 2, 3>(job, i),
                 (2, 2) => tile::<F, 2, 2>(job, i),

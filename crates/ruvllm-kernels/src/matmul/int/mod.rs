@@ -1,17 +1,17 @@
-//! The integer path: panels of 8-bit or narrower weights times 16-bit activations.
+//! The integer path: panels of 8-bit or narrower weights times activations of two bytes.
 //!
 //! ```text
 //! for each activation row i, lane r (a row of the panel):
 //!   acc = 0 (f32)
 //!   for each block b of 32:
-//!     hi, lo = Σ u[r][b] * a_hi[b], Σ u[r][b] * a_lo[b]            the same byte products, twice
+//!     hi, lo = Σ u[r][b] * a_hi[b], Σ u[r][b] * a_lo[b]            hi: of two groups of four, 0 in the others
 //!     dot = 256 * hi + lo - offset * Σ a[b]                        exact, i32
 //!     acc = fma(f32(dot), w_scale[r][b] * a_scale[b], acc)         Q6_K: twice, once for each 16
 //!     acc = fma(m[r][b], a_scale[b] * Σ a[b], acc)                 formats with a minimum
 //!   out[i][r] = acc
 //! ```
 //!
-//! Products of pairs of i16 take `a` whole and have `dot` at once, with the same bits (`avx2`, `pairs`).
+//! Products of pairs of i16 take `a` whole and have `dot` at once, with the same bits (`avx2`).
 //!
 //! An activation is `a = 256 * a_hi + a_lo` with both bytes within ±127, so `|256 * hi| ≤ 255 * 127 * 32 * 256 < 2^28`
 //! and no sum leaves i32.

@@ -1,5 +1,5 @@
-//! AVX-512 VNNI for four rows and more: weights are unpacked once for all of them, and of an activation's two bytes the high
-//! one is multiplied only where it may not be 0.
+//! AVX-512 VNNI for more than eight rows: weights are unpacked once for all of them, and of an activation's two bytes the
+//! high one is multiplied only where it may not be 0.
 //!
 //! ```text
 //! for some blocks at a time:
@@ -11,8 +11,9 @@
 //!     acc = fma(f32(dot), w_scale * a_scale, acc)
 //! ```
 //!
-//! Ten dot products instead of sixteen, and one sum instead of two that are joined. The integers are those of the `avx512` row's
-//! small tiles, and so are the operations that scale them: both give the same bits.
+//! Ten dot products instead of sixteen (but for scales per 16, where either half has both bytes of all groups), and one sum
+//! instead of two that are joined. The integers are those of the `avx512` row's small tiles, and so are the operations
+//! that scale them: both give the same bits.
 //!
 //! Of two panels and `MR` rows a weight is loaded once for `MR` products and an activation once for two: 2 x 4 keeps eight
 //! sums in i32 and eight in f32 in registers, and few of either to load.
@@ -32,8 +33,8 @@ pub(super) const ROWS: usize = 256;
 /// Blocks that are unpacked at once: two panels' stay in a first-level cache.
 const BLOCKS: usize = 8;
 
-/// Up to so many rows, blocks are unpacked in smaller pieces: their weights come as fast as memory gives them, and are not asked
-/// for in bursts.
+/// Up to so many rows, blocks are unpacked in smaller pieces: their weights come as fast as memory gives them, and are not
+/// asked for in bursts.
 const FEW_ROWS: usize = 31;
 const FEW_BLOCKS: usize = 4;
 
@@ -236,8 +237,8 @@ unsafe fn add_block<F: Format, const P: usize, const MR: usize>(
     }
 }
 
-/// Returns the integer sums of a block, or of a half of it, as far as they do not come from low bytes: `256 * Σ u * a_hi - offset * Σ a`,
-/// of the groups that a row has high bytes in and the sum of its quants.
+/// Returns the integer sums of a block, or of a half of it, as far as they do not come from low bytes:
+/// `256 * Σ u * a_hi - offset * Σ a`, of the groups that a row may have high bytes in and the sum of its quants.
 ///
 /// # Safety
 /// `w` points to the bytes of blocks.
