@@ -22,7 +22,7 @@
 //! x.set(kernels, &team, &[1.0; 32], 1, 32, w.act_format()); // quantised once, for every matrix that reads it
 //! let mut y = [0.0];
 //! matmul::matmul(&team, &w, &x, &mut y);
-//! assert!((y[0] - row.iter().sum::<f32>()).abs() < 1e-3);
+//! assert!((y[0] / row.iter().sum::<f32>() - 1.0).abs() < 0.005); // what is not large in a block has 8 bits
 //! ```
 
 pub mod isa;
