@@ -29,7 +29,7 @@ pub(super) const N_LARGE: usize = 2;
 /// 32 quantised activations with all that a kernel needs of them: a cache line and a half.
 ///
 /// `x[i] ≈ scale * q[i]` with `q[i] = 256 * hi[i] + lo[i]`, rounded to nearest even. What is large in a block is seldom more
-/// than a value or two: of its eight groups of four the two largest, [`ActBlock::large`], have high bytes, those of all
+/// than a value or two: of its eight groups of four the two largest, `large`, have high bytes, those of all
 /// others are 0. So `scale` is what the others need, `max|x| / 127`, or what the largest needs with 16 bits,
 /// `max|x| / 32512`; rounded up to a power of two times 1, 1.25, 1.5 or 1.75. Both bytes stay within ±127: where the low
 /// one would be -128, `q` is one larger, a step off instead of half a step. A block with a largest magnitude under 1e-30
