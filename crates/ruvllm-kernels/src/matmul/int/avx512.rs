@@ -121,7 +121,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
         // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
         i += unsafe {
             match (job.n_panels, job.rows.len() - i) {
-                (2, 8..) => pair::<F, 8>(job, i),
+                (2, 8..) => pair::<F>(job, i),
                 (2, 4..) => tile::<F, 2, 4>(job, i),
                 (2, 3) => tile::<F, 2, 3>(job, i),
                 (2, 2) => tile::<F, 2, 2>(job, i),
@@ -135,18 +135,18 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
     }
 }
 
-/// Computes both panels of a job, one after the other, as [`tile`] does; returns `MR`.
+/// Computes both panels of a job, one after the other, by eight rows, as [`tile`] does; returns 8.
 ///
 /// # Safety
-/// As [`super::Kernel`] says, with two panels and `i + MR` within the job's rows.
+/// As [`super::Kernel`] says, with two panels and `i + 8` within the job's rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-unsafe fn pair<F: Format, const MR: usize>(job: &Job<'_>, i: usize) -> usize {
+unsafe fn pair<F: Format>(job: &Job<'_>, i: usize) -> usize {
     let (first, second) = job.panels.split_at(job.panels.len() / 2);
     let single = |panels, out| Job { panels, n_panels: 1, blocks: job.blocks.clone(), out, ..*job };
     // SAFETY: the caller's promises; the second panel's results begin 16 lanes on.
     unsafe {
-        tile::<F, 1, MR>(&single(first, job.out), i);
-        tile::<F, 1, MR>(&single(second, job.out.add(PANEL_ROWS)), i)
+        tile::<F, 1, 8>(&single(first, job.out), i);
+        tile::<F, 1, 8>(&single(second, job.out.add(PANEL_ROWS)), i)
     }
 }
 

@@ -283,23 +283,20 @@ unsafe fn low<const P: usize, const MR: usize, const HALF: usize>(
     act: [&ActBlock; MR],
     dot: &mut [[__m512i; MR]; P],
 ) {
-    macro_rules! groups {
-        ($($j:literal)*) => { $(
-            let mut u = [_mm512_setzero_si512(); P];
+    for j in 4 * HALF..4 * HALF + 4 {
+        let mut u = [_mm512_setzero_si512(); P];
+        for p in 0..P {
+            // SAFETY: the caller's promise.
+            u[p] = unsafe { _mm512_load_si512(w[p].bytes.add(64 * j).cast()) };
+        }
+        for r in 0..MR {
+            let groups: &[i32; N_GROUPS] = bytemuck::cast_ref(&act[r].lo);
+            let a = _mm512_set1_epi32(groups[j]);
             for p in 0..P {
-                // SAFETY: the caller's promise.
-                u[p] = unsafe { _mm512_load_si512(w[p].bytes.add(64 * (4 * HALF + $j)).cast()) };
+                dot[p][r] = _mm512_dpbusd_epi32(dot[p][r], u[p], a);
             }
-            for r in 0..MR {
-                let groups: &[i32; N_GROUPS] = bytemuck::cast_ref(&act[r].lo);
-                let a = _mm512_set1_epi32(groups[4 * HALF + $j]);
-                for p in 0..P {
-                    dot[p][r] = _mm512_dpbusd_epi32(dot[p][r], u[p], a);
-                }
-            }
-        )* };
+        }
     }
-    groups!(0 1 2 3);
 }
 
 /// `acc += dot * (w_scale * a_scale)`.
