@@ -1,6 +1,6 @@
 //! The driver: runs a step's tiles on the team and merges spans. Knows no instruction set.
 
-use super::plan::{Plan, Tile, segment_spans};
+use super::plan::{Plan, Task, Tile, segment_spans};
 use super::worker::Worker;
 use super::{BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS, Table};
 use crate::arena::AlignedVec;
@@ -128,6 +128,7 @@ fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, o
         table,
         inputs,
         plan: &plan,
+        n_threads: team.n_threads(),
         n_tasks: n_tiles * plan.n_spans,
         cursor: Cursor::default(),
         out: Shared::new(out),
@@ -138,17 +139,17 @@ fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, o
         // SAFETY: every thread has a tile of its own.
         let memory = unsafe { tiles.slice(thread * tile_len..(thread + 1) * tile_len) };
         while let Some(task) = context.claim() {
-            let index = task / plan.n_spans;
-            let tile = plan.tile_of_all(inputs, index);
-            let mut worker = Worker::new(&context, &tile, memory);
+            let mut worker = Worker::new(&context, &task.tile, memory);
             if !plan.split {
                 worker.run();
                 continue;
             }
-            worker.run_split(task % plan.n_spans);
-            // Release: this span's slots are written; acquire: so are those of the others.
-            if n_done[index].fetch_add(1, Ordering::AcqRel) as usize + 1 == plan.n_spans {
-                worker.merge();
+            worker.run_split(task.span);
+            for head in 0..task.tile.kv_heads.len() {
+                // Release: this span's slots are written; acquire: so are those of the others.
+                if n_done[task.first_tile + head].fetch_add(1, Ordering::AcqRel) as usize + 1 == plan.n_spans {
+                    worker.merge(head);
+                }
             }
         }
     };
@@ -169,6 +170,7 @@ pub(super) struct Context<'a> {
     pub(super) table: &'a Table,
     pub(super) inputs: &'a Inputs<'a>,
     plan: &'a Plan,
+    n_threads: usize,
     n_tasks: usize,
     cursor: Cursor,
     out: Shared<'a, f32>,
@@ -176,16 +178,30 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    fn claim(&self) -> Option<usize> {
-        Some(self.cursor.0.fetch_add(1, Ordering::Relaxed)).filter(|&task| task < self.n_tasks)
+    /// Takes the next task, of all KV heads that go together while there is enough for every thread to have as much.
+    fn claim(&self) -> Option<Task<'a>> {
+        let mut first = self.cursor.0.load(Ordering::Relaxed);
+        while first < self.n_tasks {
+            let mut task = self.plan.task(self.inputs, first);
+            let kv_heads = &mut task.tile.kv_heads;
+            if self.n_tasks - first < self.n_threads * kv_heads.len() {
+                kv_heads.end = kv_heads.start + 1;
+            }
+            let next = first + kv_heads.len();
+            match self.cursor.0.compare_exchange_weak(first, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(task),
+                Err(now) => first = now,
+            }
+        }
+        None
     }
 
     /// Returns the tile and the first span of the task that will be claimed next, probably by who asks.
     pub(super) fn peek(&self) -> Option<(Tile<'a>, usize)> {
-        let task = Some(self.cursor.0.load(Ordering::Relaxed)).filter(|&task| task < self.n_tasks)?;
-        let tile = self.plan.tile_of_all(self.inputs, task / self.plan.n_spans);
+        let first = Some(self.cursor.0.load(Ordering::Relaxed)).filter(|&first| first < self.n_tasks)?;
+        let Task { tile, span, .. } = self.plan.task(self.inputs, first);
         let spans = segment_spans(self.inputs.options, tile.segment);
-        let span = spans.start + task % self.plan.n_spans;
+        let span = spans.start + span;
         spans.contains(&span).then_some((tile, span))
     }
 

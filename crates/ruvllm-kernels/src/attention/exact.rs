@@ -43,7 +43,7 @@ impl<T: Loaded> Kernels for T {
         for first in (0..n_blocks).step_by(B) {
             // Past the last block, it is scored again and dropped.
             let keys: [*const T; B] =
-                std::array::from_fn(|b| args.blocks[(first + b).min(n_blocks - 1)].bytes.as_ptr().cast());
+                std::array::from_fn(|b| args.blocks.get((first + b).min(n_blocks - 1)).bytes.as_ptr().cast());
             let ahead: [*const T; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
             // SAFETY: the caller enabled the instruction set.
             let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
@@ -77,7 +77,7 @@ impl<T: Loaded> Kernels for T {
         while token < args.tokens.end {
             let block = token / BLOCK_TOKENS;
             let end = args.tokens.end.min((block + 1) * BLOCK_TOKENS);
-            let first: *const T = args.blocks[block].bytes.as_ptr().cast();
+            let first: *const T = args.blocks.get(block).bytes.as_ptr().cast();
             // SAFETY: the block's head has 16 rows of `v_stride`.
             let mut v = unsafe { first.add(token % BLOCK_TOKENS * v_stride + column) };
             let mut ahead = args.ahead.of(block, v).wrapping_add(column);

@@ -236,18 +236,6 @@ impl<'a> KvUnits<'a> {
         self.bytes.len().checked_div(self.stride).unwrap_or(0)
     }
 
-    /// Returns one head's keys in a unit.
-    pub(super) fn k_head(&self, format: KvFormat, shape: KvShape, unit: usize, head: usize) -> &'a [u8] {
-        let len = format.k_head_bytes(shape);
-        &self.bytes[unit * self.stride + self.k_at + head * len..][..len]
-    }
-
-    /// Returns one head's values in a unit.
-    pub(super) fn v_head(&self, format: KvFormat, shape: KvShape, unit: usize, head: usize) -> &'a [u8] {
-        let len = format.v_head_bytes(shape);
-        &self.bytes[unit * self.stride + self.v_at + head * len..][..len]
-    }
-
     /// Asserts that the parts lie inside a unit.
     fn check(&self, format: KvFormat, shape: KvShape) {
         check_parts(format, shape, (self.stride, self.k_at, self.v_at), self.bytes.is_empty());
@@ -313,16 +301,6 @@ impl<'a> KvLayer<'a> {
         let k = &units.bytes[start + units.k_at..][..format.k_bytes(shape)];
         let v = &units.bytes[start + units.v_at..][..format.v_bytes(shape)];
         KvPart { format, sub: block.sub(), k, v }
-    }
-
-    /// Returns the head's keys in the unit that `block` lies in.
-    pub(super) fn k_head(&self, shape: KvShape, block: KvBlock, head: usize) -> &'a [u8] {
-        self.units(block.format()).k_head(block.format(), shape, block.unit(), head)
-    }
-
-    /// Returns the head's values in the unit that `block` lies in.
-    pub(super) fn v_head(&self, shape: KvShape, block: KvBlock, head: usize) -> &'a [u8] {
-        self.units(block.format()).v_head(block.format(), shape, block.unit(), head)
     }
 
     /// Asserts that every format's parts lie inside its units; returns the blocks of each.

@@ -39,12 +39,12 @@
 //! never touch V, so whatever stale bits lie in unused slots cannot leak.
 //!
 //! # Tricks
-//! - A task is a *tile*: up to 24 (query, head) rows that share one KV head, so each K/V line is read from memory once
-//!   per tile and once per GQA group in decode.
+//! - A task is a *tile*: up to 24 (query, head) rows, so each K/V line is read from memory once per tile and once per GQA
+//!   group in decode. Prompts' tiles share one KV head; a single query's take neighbouring ones, which lie side by side.
 //! - Rows go through the register kernels in chunks of up to 8 (AVX-512) or 6; a chunk reads only the blocks it can see.
-//! - While a group of blocks is worked on, the next one is prefetched at the same pace: keys, after the last keys the
-//!   values, after the last values the keys of the task that will be claimed next. A head's 2 KiB in a block are too short
-//!   for the hardware to see a stream.
+//! - A group of blocks is read for each of a tile's heads before the next. While one is worked on, the next is prefetched at
+//!   the same pace: keys, after the last keys the values, after the last values the keys of the task that will be claimed
+//!   next. A head's 2 KiB in a block are too short for the hardware to see a stream.
 //! - When tiles are few and contexts long, spans become tasks of their own; whoever finishes a tile's last span merges
 //!   them in the same order, so there is one parallel region and no serial part.
 //! - Memory is O(tile): one span of scores per row. No N×N matrix exists.
@@ -165,10 +165,10 @@ impl Options<'_> {
     }
 }
 
-/// One head's keys or values of a block.
+/// Keys or values of a block, of all heads or of one.
 #[derive(Clone, Copy)]
 struct Part<'a> {
-    /// The head's share of the unit that the block lies in.
+    /// What the unit that the block lies in has of them.
     bytes: &'a [u8],
     /// The block's place in the unit.
     sub: usize,
@@ -178,10 +178,48 @@ impl Part<'_> {
     const NONE: Part<'static> = Part { bytes: &[], sub: 0 };
 }
 
+/// One head's keys or values of some blocks.
+#[derive(Clone, Copy)]
+struct Head<'a> {
+    /// Those of all heads.
+    parts: &'a [Part<'a>],
+    /// Where the head's begin in each.
+    at: usize,
+    /// How many bytes are the head's.
+    len: usize,
+}
+
+impl<'a> Head<'a> {
+    /// Returns the number of blocks.
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Returns the head's part of block `i`.
+    ///
+    /// # Panics
+    /// If there are fewer blocks, or the unit ends before the head.
+    #[inline(always)]
+    fn get(&self, i: usize) -> Part<'a> {
+        let Part { bytes, sub } = self.parts[i];
+        Part { bytes: &bytes[self.at..self.at + self.len], sub }
+    }
+
+    /// Asserts that kernels of `format` find `len` bytes of each block.
+    fn check(&self, format: KvFormat, len: usize) {
+        assert_eq!(self.len, len, "bytes of a head in {format}");
+        assert!(self.parts.iter().all(|part| part.sub < format.blocks_per_unit()));
+    }
+}
+
 /// What comes next, to be asked for at the pace of reading.
 #[derive(Clone, Copy)]
 struct Ahead<'a> {
+    /// Of all heads.
     parts: &'a [Part<'a>],
+    /// Where the head's begin in each.
+    at: usize,
     level: Level,
 }
 
@@ -189,7 +227,8 @@ impl Ahead<'_> {
     /// Returns what is read ahead while part `block` of a group is read at `current`, which serves if there is no more.
     #[inline(always)]
     fn of<T>(&self, block: usize, current: *const T) -> *const T {
-        self.parts.get(block).map_or(current, |part| part.bytes.as_ptr().cast())
+        let part = self.parts.get(block);
+        part.map_or(current, |part| part.bytes.as_ptr().wrapping_add(self.at).cast())
     }
 }
 
@@ -201,8 +240,8 @@ struct ScoreArgs<'a> {
     n_rows: usize,
     /// `[n_rows, k_stride]`, zeros past `k_dim`
     q: &'a [f32],
-    /// The keys of each block.
-    blocks: &'a [Part<'a>],
+    /// The keys.
+    blocks: Head<'a>,
     ahead: Ahead<'a>,
     /// Rows `out_stride` apart.
     out: &'a mut [f32],
@@ -218,8 +257,8 @@ struct ValueArgs<'a> {
     /// Rows `p_stride` apart, from the first position of the first block.
     p: &'a [f32],
     p_stride: usize,
-    /// The values of each block.
-    blocks: &'a [Part<'a>],
+    /// The values.
+    blocks: Head<'a>,
     ahead: Ahead<'a>,
     /// Which positions count, from the first of the first block.
     tokens: Range<usize>,
@@ -248,8 +287,10 @@ struct MinArgs<'a> {
     visible: &'a [Range<usize>],
     /// The format of each block of the span.
     formats: &'a [KvFormat],
-    /// The values of each block that a row sees.
+    /// The values of each block that a row sees, of all heads.
     blocks: &'a [Part<'a>],
+    /// The head.
+    head: usize,
     /// `[n_rows, v_stride]`
     out: &'a mut [f32],
 }
@@ -357,7 +398,7 @@ impl Table {
         assert!(n_rows > 0 && args.out.len() == n_rows * args.shape.v_stride());
         assert!(args.p.len() >= (n_rows - 1) * args.p_stride + blocks.end * BLOCK_TOKENS);
         let fits = |(part, format): (&Part<'_>, &KvFormat)| {
-            part.bytes.len() == format.v_head_bytes(args.shape) && part.sub < format.blocks_per_unit()
+            part.bytes.len() >= (args.head + 1) * format.v_head_bytes(args.shape) && part.sub < format.blocks_per_unit()
         };
         assert!(args.blocks[blocks.clone()].iter().zip(&args.formats[blocks]).all(fits));
         // SAFETY: as above.
@@ -384,8 +425,7 @@ impl ScoreArgs<'_> {
         assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&n_blocks));
         assert!(self.q.len() >= n_rows * self.shape.k_stride());
         assert!(self.out.len() >= (n_rows - 1) * self.out_stride + n_blocks * BLOCK_TOKENS);
-        let (len, n_subs) = (self.format.k_head_bytes(self.shape), self.format.blocks_per_unit());
-        assert!(self.blocks.iter().all(|block| block.bytes.len() == len && block.sub < n_subs));
+        self.blocks.check(self.format, self.format.k_head_bytes(self.shape));
     }
 }
 
@@ -397,7 +437,6 @@ impl ValueArgs<'_> {
         assert!(tokens.start <= tokens.end && tokens.end <= self.blocks.len() * BLOCK_TOKENS);
         assert!(self.p.len() >= (n_rows - 1) * self.p_stride + self.blocks.len() * BLOCK_TOKENS);
         assert!(self.out.len() >= n_rows * self.shape.v_stride());
-        let (len, n_subs) = (self.format.v_head_bytes(self.shape), self.format.blocks_per_unit());
-        assert!(self.blocks.iter().all(|block| block.bytes.len() == len && block.sub < n_subs));
+        self.blocks.check(self.format, self.format.v_head_bytes(self.shape));
     }
 }

@@ -9,7 +9,7 @@ const TILES_PER_THREAD: usize = 4;
 
 /// How a step is cut into tasks.
 pub(super) struct Plan {
-    /// Query heads of a tile, all on one KV head.
+    /// Query heads of a KV head that a tile takes.
     heads: usize,
     /// Query positions of a tile.
     queries: usize,
@@ -41,52 +41,87 @@ impl Plan {
         plan
     }
 
-    /// Returns the tiles of all segments.
+    /// Returns the tiles of one KV head in all segments.
     pub(super) fn n_tiles_of_all(&self, inputs: &Inputs<'_>) -> usize {
         inputs.segments.iter().map(|segment| self.n_tiles(inputs.options, segment)).sum()
     }
 
-    /// Returns the tiles of a segment.
+    /// Returns the tiles of one KV head in a segment.
     fn n_tiles(&self, options: &Options<'_>, segment: &Segment<'_>) -> usize {
-        let group = options.n_heads / options.n_kv_heads;
-        segment.n_rows.div_ceil(self.queries) * group.div_ceil(self.heads) * options.n_kv_heads
+        segment.n_rows.div_ceil(self.queries) * self.n_parts(options) * options.n_kv_heads
     }
 
-    /// Returns tile `index` of all.
+    /// Returns the tiles that the query heads of a KV head are.
+    fn n_parts(&self, options: &Options<'_>) -> usize {
+        (options.n_heads / options.n_kv_heads).div_ceil(self.heads)
+    }
+
+    /// Returns task `index` of all, with those after it that it may be done with.
     ///
     /// # Panics
     /// If there are fewer.
-    pub(super) fn tile_of_all<'a>(&self, inputs: &Inputs<'a>, mut index: usize) -> Tile<'a> {
+    pub(super) fn task<'a>(&self, inputs: &Inputs<'a>, index: usize) -> Task<'a> {
+        let (mut rest, mut n_tiles_before) = (index, 0);
         for segment in inputs.segments {
-            match index.checked_sub(self.n_tiles(inputs.options, segment)) {
-                Some(rest) => index = rest,
-                None => return self.tile(inputs.options, segment, index),
+            let n_tiles = self.n_tiles(inputs.options, segment);
+            match rest.checked_sub(n_tiles * self.n_spans) {
+                Some(left) => rest = left,
+                None => {
+                    let mut task = self.task_of(inputs.options, segment, rest);
+                    task.first_tile += n_tiles_before;
+                    return task;
+                }
             }
+            n_tiles_before += n_tiles;
         }
-        panic!("tile {index} past the last segment");
+        panic!("task {index} past the last segment");
     }
 
-    /// Returns tile `index` of a segment: KV heads outermost, and the last queries, which see most, first.
-    fn tile<'a>(&self, options: &Options<'_>, segment: &'a Segment<'a>, index: usize) -> Tile<'a> {
-        let group = options.n_heads / options.n_kv_heads;
-        let (n_parts, n_query_tiles) = (group.div_ceil(self.heads), segment.n_rows.div_ceil(self.queries));
-        let (head_part, query_tile) = (index / n_query_tiles, n_query_tiles - 1 - index % n_query_tiles);
+    /// Returns task `index` of a segment; the last queries, which see most, come first. Spans that are tasks of their own
+    /// have the KV heads innermost: these lie side by side. Otherwise KV heads are outermost, for all queries to find a
+    /// head's keys and values near.
+    fn task_of<'a>(&self, options: &Options<'_>, segment: &'a Segment<'a>, index: usize) -> Task<'a> {
+        let Options { n_heads, n_kv_heads, .. } = *options;
+        let (group, n_parts) = (n_heads / n_kv_heads, self.n_parts(options));
+        let (n_head_parts, n_query_tiles) = (n_kv_heads * n_parts, segment.n_rows.div_ceil(self.queries));
+        let (query_tile, span, head_part) = if self.split {
+            let (outer, head_part) = (index / n_head_parts, index % n_head_parts);
+            (outer / self.n_spans, outer % self.n_spans, head_part)
+        } else {
+            (index % n_query_tiles, 0, index / n_query_tiles)
+        };
         let (kv_head, part) = (head_part / n_parts, head_part % n_parts);
-        let first_head = kv_head * group + part * self.heads;
-        let first_query = query_tile * self.queries;
-        Tile {
-            segment,
-            kv_head,
-            heads: first_head..(first_head + self.heads).min((kv_head + 1) * group),
-            queries: first_query..(first_query + self.queries).min(segment.n_rows),
+        let first_query = (n_query_tiles - 1 - query_tile) * self.queries;
+        let queries = first_query..(first_query + self.queries).min(segment.n_rows);
+        let heads = part * self.heads..group.min((part + 1) * self.heads);
+        let neighbours = n_parts == 1 && (self.split || n_query_tiles == 1);
+        let n_together = if neighbours { TILE_ROWS / (group * queries.len()) } else { 1 };
+        let kv_heads = kv_head..n_kv_heads.min(kv_head + n_together);
+        Task {
+            tile: Tile { segment, group, kv_heads, heads, queries },
+            first_tile: query_tile * n_head_parts + head_part,
+            span,
         }
     }
 }
 
-/// Query rows that share a KV head; row `r` is query `r / heads.len()` and head `r % heads.len()` of the tile.
+/// What is claimed at once.
+pub(super) struct Task<'a> {
+    pub(super) tile: Tile<'a>,
+    /// The number of the tile of its first KV head, where spans are tasks of their own.
+    pub(super) first_tile: usize,
+    /// Which of the spans that the segment sees it is, if so.
+    pub(super) span: usize,
+}
+
+/// Query rows on neighbouring KV heads; row `r` is one of KV head `r / n`, where `n` rows share a KV head, and there query
+/// `r % n / heads.len()` and head `r % n % heads.len()` of the tile.
 pub(super) struct Tile<'a> {
     pub(super) segment: &'a Segment<'a>,
-    pub(super) kv_head: usize,
+    /// Query heads of a KV head.
+    group: usize,
+    pub(super) kv_heads: Range<usize>,
+    /// Which of each group; with several KV heads, all.
     heads: Range<usize>,
     /// Rows of the segment.
     queries: Range<usize>,
@@ -94,12 +129,22 @@ pub(super) struct Tile<'a> {
 
 impl Tile<'_> {
     pub(super) fn n_rows(&self) -> usize {
+        self.kv_heads.len() * self.n_rows_of_head()
+    }
+
+    fn n_rows_of_head(&self) -> usize {
         self.queries.len() * self.heads.len()
+    }
+
+    /// Returns the rows on KV head `head` of the tile.
+    pub(super) fn rows_of(&self, head: usize) -> Range<usize> {
+        head * self.n_rows_of_head()..(head + 1) * self.n_rows_of_head()
     }
 
     /// Returns the segment's row and the head of tile row `r`.
     pub(super) fn query_head(&self, r: usize) -> (usize, usize) {
-        (self.queries.start + r / self.heads.len(), self.heads.start + r % self.heads.len())
+        let (kv_head, r) = (self.kv_heads.start + r / self.n_rows_of_head(), r % self.n_rows_of_head());
+        (self.queries.start + r / self.heads.len(), kv_head * self.group + self.heads.start + r % self.heads.len())
     }
 }
 

@@ -58,7 +58,7 @@ impl Kernels for Q8 {
         for first in (0..n_blocks).step_by(B) {
             // Past the last block, it is scored again and dropped.
             let keys: [*const u8; B] =
-                std::array::from_fn(|b| args.blocks[(first + b).min(n_blocks - 1)].bytes.as_ptr());
+                std::array::from_fn(|b| args.blocks.get((first + b).min(n_blocks - 1)).bytes.as_ptr());
             let ahead: [*const u8; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
             // SAFETY: the caller enabled the instruction set.
             let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
@@ -103,7 +103,7 @@ impl Kernels for Q8 {
         unsafe {
             let mut sums = load_values::<L, R, W>(args, column);
             for block in args.tokens.start / BLOCK_TOKENS..args.tokens.end.div_ceil(BLOCK_TOKENS) {
-                let v = args.blocks[block].bytes.as_ptr();
+                let v = args.blocks.get(block).bytes.as_ptr();
                 let ahead = args.ahead.of(block, v);
                 args.ahead.level.prefetch(ahead.wrapping_add(scales_at));
                 let weights = weights::<L, R>(args, block, v.add(scales_at));
@@ -143,7 +143,7 @@ impl<const BITS: u32> Packed<BITS> {
     /// As for [`Kernels::scores`].
     #[inline(always)]
     unsafe fn unit_scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>, first: usize, n: usize) {
-        let (k_stride, part) = (args.shape.k_stride(), args.blocks[first]);
+        let (k_stride, part) = (args.shape.k_stride(), args.blocks.get(first));
         let (keys, q) = (part.bytes.as_ptr(), args.q.as_ptr());
         let ahead = args.ahead.of(first, keys);
         // SAFETY: minima and queries are whole vectors, and there are `R` rows.
@@ -244,9 +244,12 @@ impl<const BITS: u32> Kernels for Packed<BITS> {
     unsafe fn scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>) {
         let mut first = 0;
         while first < args.blocks.len() {
-            let (part, rest) = (args.blocks[first], &args.blocks[first..]);
-            let follows = |(i, other): (usize, &Part<'_>)| ptr::eq(other.bytes, part.bytes) && other.sub == i;
-            let is_whole = rest.len() >= UNIT_BLOCKS && rest[..UNIT_BLOCKS].iter().enumerate().all(follows);
+            let part = args.blocks.get(first);
+            let follows = |i: usize| {
+                let other = args.blocks.get(first + i);
+                ptr::eq(other.bytes, part.bytes) && other.sub == i
+            };
+            let is_whole = args.blocks.len() - first >= UNIT_BLOCKS && (0..UNIT_BLOCKS).all(follows);
             let n = if is_whole { UNIT_BLOCKS } else { 1 };
             // SAFETY: the caller's.
             unsafe {
@@ -271,7 +274,7 @@ impl<const BITS: u32> Kernels for Packed<BITS> {
         unsafe {
             let mut sums = load_values::<L, R, W>(args, column);
             for block in args.tokens.start / BLOCK_TOKENS..args.tokens.end.div_ceil(BLOCK_TOKENS) {
-                let Part { bytes, sub } = args.blocks[block];
+                let Part { bytes, sub } = args.blocks.get(block);
                 let v = bytes.as_ptr();
                 let (scales, codes) = (scales_at + 2 * BLOCK_TOKENS * sub, codes_at + group * Self::CODES);
                 let ahead = args.ahead.of(block, v);
@@ -416,7 +419,8 @@ pub(super) unsafe fn mins<L: Lanes>(args: &mut MinArgs<'_>) {
                 for block in blocks.clone() {
                     if args.formats[block].is_packed() {
                         let Part { bytes, sub } = args.blocks[block];
-                        let at = 2 * (UNIT_TOKENS * (2 * group + 1) + sub * BLOCK_TOKENS);
+                        let head_at = args.head * args.formats[block].v_head_bytes(args.shape);
+                        let at = head_at + 2 * (UNIT_TOKENS * (2 * group + 1) + sub * BLOCK_TOKENS);
                         let min = L::load_f16(bytes.as_ptr().add(at).cast());
                         let p = L::load_f32(args.p.as_ptr().add(r * args.p_stride + block * BLOCK_TOKENS));
                         sums = L::fma(p, min, sums);

@@ -14,13 +14,14 @@ pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); KvFormat::COUNT] = [sco
 pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT] = [values; KvFormat::COUNT];
 
 fn scores(args: &mut ScoreArgs<'_>) {
-    for (block, part) in args.blocks.iter().enumerate() {
+    for block in 0..args.blocks.len() {
+        let part = args.blocks.get(block);
         let start = block * BLOCK_TOKENS;
         for row in 0..args.n_rows {
             args.out[row * args.out_stride + start..][..BLOCK_TOKENS].fill(0.0);
         }
         for d in 0..args.shape.k_dim {
-            let keys = keys(args.format, args.shape, part, d);
+            let keys = keys(args.format, args.shape, &part, d);
             for row in 0..args.n_rows {
                 let q = args.q[row * args.shape.k_stride() + d];
                 let sums = &mut args.out[row * args.out_stride + start..][..BLOCK_TOKENS];
@@ -33,9 +34,9 @@ fn scores(args: &mut ScoreArgs<'_>) {
 fn values(args: &mut ValueArgs<'_>) {
     let v_stride = args.shape.v_stride();
     for token in args.tokens.clone() {
-        let part = &args.blocks[token / BLOCK_TOKENS];
+        let part = args.blocks.get(token / BLOCK_TOKENS);
         for column in (0..v_stride).step_by(16) {
-            let values = row(args.format, args.shape, part, token % BLOCK_TOKENS, column);
+            let values = row(args.format, args.shape, &part, token % BLOCK_TOKENS, column);
             for row in 0..args.n_rows {
                 let p = args.p[row * args.p_stride + token];
                 let sums = &mut args.out[row * v_stride + column..][..16];

@@ -332,22 +332,29 @@ fn model_shapes() {
 
 #[test]
 fn long_decodes_split_spans_and_stay_equal() {
-    let case = Case { sinks: true, ..Case::plain(2, 1, 16, 5000) };
-    let (cache, n) = (Cache::new(&case), case.n_kv);
-    for table in available() {
-        let decode = |team: &Team| {
-            let mut scratch = Scratch::new(team.n_threads(), cache.limits());
-            let (options, mut out) = (cache.options(), vec![0.0; 32]);
-            let segments = [Segment { first_row: 0, n_rows: 1, pos: n - 1, n_kv: n, blocks: &cache.blocks }];
-            let inputs =
-                Inputs { options: &options, kv: cache.layer(), segments: &segments, q: &cache.q[(n - 1) * 32..] };
-            attend(table, team, &mut scratch, &inputs, &mut out);
-            out
-        };
-        let alone = decode(&Team::new(1));
-        assert_same(&alone, &decode(&Team::new(2)), "two threads");
-        assert_same(&alone, &decode(&Team::new(5)), "five threads");
-        cache.check(&alone, n - 1, table.isa().name());
+    // One KV head; three that a tile takes together; 20, of which a tile takes some.
+    for (n_heads, n_kv_heads, n_kv) in [(2, 1, 5000), (9, 3, 2100), (40, 20, 700)] {
+        let case = Case { sinks: true, ..Case::plain(n_heads, n_kv_heads, 16, n_kv) };
+        let (cache, n, width) = (Cache::new(&case), case.n_kv, n_heads * 16);
+        for table in available() {
+            let decode = |team: &Team| {
+                let mut scratch = Scratch::new(team.n_threads(), cache.limits());
+                let (options, mut out) = (cache.options(), vec![0.0; width]);
+                let segments = [Segment { first_row: 0, n_rows: 1, pos: n - 1, n_kv: n, blocks: &cache.blocks }];
+                let inputs = Inputs {
+                    options: &options,
+                    kv: cache.layer(),
+                    segments: &segments,
+                    q: &cache.q[(n - 1) * width..],
+                };
+                attend(table, team, &mut scratch, &inputs, &mut out);
+                out
+            };
+            let alone = decode(&Team::new(1));
+            assert_same(&alone, &decode(&Team::new(2)), "two threads");
+            assert_same(&alone, &decode(&Team::new(5)), "five threads");
+            cache.check(&alone, n - 1, table.isa().name());
+        }
     }
 }
 

@@ -1,10 +1,11 @@
-//! One tile at work: scores, softmax and values, span by span, group of blocks by group, chunk of rows by chunk.
+//! One tile at work: scores, softmax and values, span by span, group of blocks by group, KV head by head, chunk of rows
+//! by chunk.
 
 use super::attend::{Context, Total};
 use super::plan::{Tile, segment_spans, spans};
 use super::{
-    Ahead, BLOCK_TOKENS, GROUP_BLOCKS, KvFormat, MinArgs, Options, Part, SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment,
-    SoftmaxArgs, TILE_ROWS, ValueArgs,
+    Ahead, BLOCK_TOKENS, GROUP_BLOCKS, Head, KvFormat, KvPart, KvShape, MinArgs, Options, Part, SPAN_BLOCKS,
+    SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs,
 };
 use crate::prefetch::Level;
 use std::ops::Range;
@@ -27,7 +28,7 @@ pub(super) struct Worker<'a> {
     softmax: [(f32, f32); TILE_ROWS],
     /// The formats of the current span's blocks.
     formats: [KvFormat; SPAN_BLOCKS],
-    /// The head's keys and values of the current span's blocks.
+    /// The keys and values of the current span's blocks, of all heads.
     k_parts: [Part<'a>; SPAN_BLOCKS],
     v_parts: [Part<'a>; SPAN_BLOCKS],
 }
@@ -91,10 +92,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Folds the slots of all rows into the output. All spans of the tile are done.
-    pub(super) fn merge(&mut self) {
+    /// Folds the slots of the tile's KV head `head` into the output. All its spans are done.
+    pub(super) fn merge(&mut self, head: usize) {
         let v_stride = self.context.inputs.options.shape().v_stride();
-        for r in 0..self.tile.n_rows() {
+        for r in self.tile.rows_of(head) {
             let mut total = Total::default();
             for span in spans(&self.positions(r)) {
                 // SAFETY: the tasks of this tile are done, and one of them merges.
@@ -122,9 +123,8 @@ impl<'a> Worker<'a> {
         self.context.inputs.options.visible(segment.pos + self.tile.query_head(r).0, segment.n_kv)
     }
 
-    /// Scores, softmax and values of one span for all rows that see it. While a group of blocks is worked on, the next
-    /// is read ahead: values after the last keys and, if this tile goes `on` to the next span, its keys after the last
-    /// values.
+    /// Scores, softmax and values of one span for all rows that see it. While one piece is worked on, the next is read
+    /// ahead: values after the last keys and, if this tile goes `on` to the next span, its keys after the last values.
     fn run_span(&mut self, span: usize, on: bool) {
         let n_rows = self.tile.n_rows();
         let start = span * SPAN_TOKENS;
@@ -134,40 +134,50 @@ impl<'a> Worker<'a> {
             let visible = clip(positions.start)..clip(positions.end);
             self.visible[r] = if visible.is_empty() { 0..0 } else { visible };
         }
-        let n_chunks = n_rows.div_ceil(self.context.table.chunk_rows);
-        let chunk_len = n_rows.div_ceil(n_chunks);
+        let n_chunks = self.tile.rows_of(0).len().div_ceil(self.context.table.chunk_rows);
         // What several chunks read should stay in the first-level cache.
         let group = if n_chunks == 1 { GROUP_BLOCKS } else { GROUP_BLOCKS / 2 };
         let seen = self.seen(0..n_rows, 0..SPAN_TOKENS);
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
         self.locate(span, blocks.clone());
-        let all_groups = Groups::new(&self.formats, &self.k_parts, blocks.clone(), group);
-        let first_group = all_groups.clone().next();
-        let mut groups = all_groups.clone();
-        while let Some(now) = groups.next() {
-            let next = groups.clone().next();
-            for first in (0..n_rows).step_by(chunk_len) {
-                // Once is enough: the first chunk reads ahead for all.
-                let next = match (&next, &first_group) {
-                    _ if first > 0 => Next::Nothing,
-                    (Some(next), _) => Next::Keys(next.clone()),
-                    (None, Some(values)) => Next::Values(values.clone()),
-                    (None, None) => Next::Nothing,
-                };
-                self.score(now.clone(), first..n_rows.min(first + chunk_len), next);
-            }
+        let pieces = Pieces::new(self, blocks.clone(), group);
+        for i in 0..pieces.len() {
+            let next = match pieces.get(i + 1) {
+                Some(keys) => self.next_keys(&keys),
+                None => self.next_values(pieces.get(0)),
+            };
+            self.for_chunks(&pieces, i, n_chunks, next, Worker::score);
         }
         for r in 0..n_rows {
             self.softmax_row(span, r);
         }
         self.start_values(blocks);
-        let mut groups = all_groups;
-        while let Some(now) = groups.next() {
-            let next = groups.clone().next().map_or_else(|| self.locate_after(span, on, group), Next::Values);
-            for first in (0..n_rows).step_by(chunk_len) {
-                let next = if first == 0 { next.clone() } else { Next::Nothing };
-                self.weigh(now.clone(), first..n_rows.min(first + chunk_len), next);
-            }
+        for i in 0..pieces.len() {
+            let next = match pieces.get(i + 1) {
+                Some(values) => self.next_values(Some(values)),
+                None => self.locate_after(span, on, group),
+            };
+            self.for_chunks(&pieces, i, n_chunks, next, Worker::weigh);
+        }
+    }
+
+    /// Runs `f` on piece `i` and each chunk of its head's rows. Once is enough to read ahead: the first chunk does it for
+    /// all.
+    fn for_chunks(
+        &mut self,
+        pieces: &Pieces,
+        i: usize,
+        n_chunks: usize,
+        next: Next,
+        f: impl Fn(&mut Self, &Piece, Range<usize>, Next),
+    ) {
+        let Some(piece) = pieces.get(i) else { return };
+        let rows = self.tile.rows_of(piece.head);
+        let chunk_len = rows.len().div_ceil(n_chunks);
+        let mut next = next;
+        for first in rows.clone().step_by(chunk_len) {
+            let next = std::mem::replace(&mut next, Next::Nothing);
+            f(self, &piece, first..rows.end.min(first + chunk_len), next);
         }
     }
 
@@ -175,14 +185,41 @@ impl<'a> Worker<'a> {
     /// the next task.
     fn locate_after(&mut self, span: usize, on: bool, group: usize) -> Next {
         let (segment, kv_head, span) = if on {
-            (self.tile.segment, self.tile.kv_head, span + 1)
+            (self.tile.segment, self.tile.kv_heads.start, span + 1)
         } else if let Some((tile, span)) = self.context.peek() {
-            (tile.segment, tile.kv_head, span)
+            (tile.segment, tile.kv_heads.start, span)
         } else {
             return Next::Nothing;
         };
-        let n = self.locate_keys(segment, kv_head, span, 0..group);
-        Next::Keys(0..n)
+        let n = self.locate_keys(segment, span, 0..group);
+        let format = segment.blocks.get(span * SPAN_BLOCKS).map_or(KvFormat::F16, |block| block.format());
+        Next::Keys(0..n, kv_head * format.k_head_bytes(self.shape()))
+    }
+
+    /// Returns the keys of a piece of this span as what comes next.
+    fn next_keys(&self, piece: &Piece) -> Next {
+        Next::Keys(piece.blocks.clone(), self.k_head(piece).at)
+    }
+
+    /// The same of its values.
+    fn next_values(&self, piece: Option<Piece>) -> Next {
+        piece.map_or(Next::Nothing, |piece| Next::Values(piece.blocks.clone(), self.v_head(&piece).at))
+    }
+
+    /// Returns the keys of a piece of this span.
+    fn k_head(&self, piece: &Piece) -> Head<'_> {
+        let len = self.formats[piece.blocks.start].k_head_bytes(self.shape());
+        Head { parts: &self.k_parts[piece.blocks.clone()], at: (self.tile.kv_heads.start + piece.head) * len, len }
+    }
+
+    /// Returns the values of a piece of this span.
+    fn v_head(&self, piece: &Piece) -> Head<'_> {
+        let len = self.formats[piece.blocks.start].v_head_bytes(self.shape());
+        Head { parts: &self.v_parts[piece.blocks.clone()], at: (self.tile.kv_heads.start + piece.head) * len, len }
+    }
+
+    fn shape(&self) -> KvShape {
+        self.context.inputs.options.shape()
     }
 
     /// Returns the positions of `within` that any of `rows` sees, from the span's start.
@@ -194,43 +231,43 @@ impl<'a> Worker<'a> {
 
     /// Finds the keys and values of `blocks` of a span.
     fn locate(&mut self, span: usize, blocks: Range<usize>) {
-        let (segment, kv_head) = (self.tile.segment, self.tile.kv_head);
-        self.locate_keys(segment, kv_head, span, blocks.clone());
-        let (context, shape) = (self.context, self.context.inputs.options.shape());
+        let (segment, shape) = (self.tile.segment, self.shape());
         let table = &segment.blocks[span * SPAN_BLOCKS + blocks.start..];
         for (i, &block) in blocks.zip(table) {
-            self.formats[i] = block.format();
-            self.v_parts[i] = Part { bytes: context.inputs.kv.v_head(shape, block, kv_head), sub: block.sub() };
+            let KvPart { format, sub, k, v } = self.context.inputs.kv.part(shape, block);
+            self.formats[i] = format;
+            (self.k_parts[i], self.v_parts[i]) = (Part { bytes: k, sub }, Part { bytes: v, sub });
         }
     }
 
-    /// Finds the keys of `blocks` of a span of some sequence and head; returns how many there are.
-    fn locate_keys(&mut self, segment: &Segment<'_>, kv_head: usize, span: usize, blocks: Range<usize>) -> usize {
-        let (context, shape) = (self.context, self.context.inputs.options.shape());
+    /// Finds the keys of `blocks` of a span of some sequence; returns how many there are.
+    fn locate_keys(&mut self, segment: &Segment<'_>, span: usize, blocks: Range<usize>) -> usize {
+        let (context, shape) = (self.context, self.shape());
         let n_known = segment.n_kv.div_ceil(BLOCK_TOKENS);
         let table = segment.blocks[..n_known].get(span * SPAN_BLOCKS + blocks.start..).unwrap_or(&[]);
         let n = blocks.len().min(table.len());
         for (part, &block) in self.k_parts[blocks].iter_mut().zip(table) {
-            *part = Part { bytes: context.inputs.kv.k_head(shape, block, kv_head), sub: block.sub() };
+            *part = Part { bytes: context.inputs.kv.part(shape, block).k, sub: block.sub() };
         }
         n
     }
 
-    /// Scores `rows` against the blocks they see of `group`.
-    fn score(&mut self, group: Range<usize>, rows: Range<usize>, next: Next) {
-        let seen = self.seen(rows.clone(), positions_of(&group));
+    /// Scores `rows` against the blocks they see of a piece.
+    fn score(&mut self, piece: &Piece, rows: Range<usize>, next: Next) {
+        let seen = self.seen(rows.clone(), positions_of(&piece.blocks));
         if seen.is_empty() {
             return;
         }
-        let shape = self.context.inputs.options.shape();
+        let shape = self.shape();
         let k_stride = shape.k_stride();
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
+        let head = self.k_head(piece);
         self.context.table.scores(&mut ScoreArgs {
-            format: self.formats[group.start],
+            format: self.formats[piece.blocks.start],
             shape,
             n_rows: rows.len(),
             q: &self.q[rows.start * k_stride..rows.end * k_stride],
-            blocks: &self.k_parts[blocks.clone()],
+            blocks: Head { parts: &self.k_parts[blocks.clone()], ..head },
             ahead: ahead(&self.k_parts, &self.v_parts, next),
             out: &mut self.scores[rows.start * SPAN_TOKENS + blocks.start * BLOCK_TOKENS..rows.end * SPAN_TOKENS],
             out_stride: SPAN_TOKENS,
@@ -264,37 +301,41 @@ impl<'a> Worker<'a> {
             self.values[..n_rows * v_stride].fill(0.0);
             return;
         }
-        self.context.table.mins(&mut MinArgs {
-            shape,
-            p: self.scores,
-            p_stride: SPAN_TOKENS,
-            visible: &self.visible[..n_rows],
-            formats: &self.formats,
-            blocks: &self.v_parts,
-            out: &mut self.values[..n_rows * v_stride],
-        });
+        for head in 0..self.tile.kv_heads.len() {
+            let rows = self.tile.rows_of(head);
+            self.context.table.mins(&mut MinArgs {
+                shape,
+                p: &self.scores[rows.start * SPAN_TOKENS..rows.end * SPAN_TOKENS],
+                p_stride: SPAN_TOKENS,
+                visible: &self.visible[rows.clone()],
+                formats: &self.formats,
+                blocks: &self.v_parts,
+                head: self.tile.kv_heads.start + head,
+                out: &mut self.values[rows.start * v_stride..rows.end * v_stride],
+            });
+        }
     }
 
-    /// Adds the weighted values of `group` to `rows`, each over the positions that it sees: first
+    /// Adds the weighted values of a piece to `rows`, each over the positions that it sees: first
     /// what only some see before the common positions, then these for all rows at once, then what comes after.
-    fn weigh(&mut self, group: Range<usize>, rows: Range<usize>, next: Next) {
-        let seen = self.seen(rows.clone(), positions_of(&group));
+    fn weigh(&mut self, piece: &Piece, rows: Range<usize>, next: Next) {
+        let seen = self.seen(rows.clone(), positions_of(&piece.blocks));
         if seen.is_empty() {
             return;
         }
         let visible = self.visible[rows.clone()].iter();
         let common = visible.fold(seen.clone(), |all, one| intersect(&all, one));
         if common.is_empty() {
-            self.weigh_runs(rows, &seen);
+            self.weigh_runs(piece, rows, &seen);
             return;
         }
-        self.weigh_runs(rows.clone(), &(seen.start..common.start));
-        self.weigh_rows(rows.clone(), &common, next);
-        self.weigh_runs(rows, &(common.end..seen.end));
+        self.weigh_runs(piece, rows.clone(), &(seen.start..common.start));
+        self.weigh_rows(piece, rows.clone(), &common, next);
+        self.weigh_runs(piece, rows, &(common.end..seen.end));
     }
 
     /// Adds `positions` to each run of `rows` that sees the same.
-    fn weigh_runs(&mut self, rows: Range<usize>, positions: &Range<usize>) {
+    fn weigh_runs(&mut self, piece: &Piece, rows: Range<usize>, positions: &Range<usize>) {
         if positions.is_empty() {
             return;
         }
@@ -304,25 +345,26 @@ impl<'a> Worker<'a> {
             let end = first + (first..rows.end).take_while(same).count();
             let positions = intersect(&self.visible[first], positions);
             if !positions.is_empty() {
-                self.weigh_rows(first..end, &positions, Next::Nothing);
+                self.weigh_rows(piece, first..end, &positions, Next::Nothing);
             }
             first = end;
         }
     }
 
-    /// Adds `positions` (of one group, from the span's start, seen by all) to `rows`.
-    fn weigh_rows(&mut self, rows: Range<usize>, positions: &Range<usize>, next: Next) {
-        let shape = self.context.inputs.options.shape();
+    /// Adds `positions` (of the piece, from the span's start, seen by all) to `rows`.
+    fn weigh_rows(&mut self, piece: &Piece, rows: Range<usize>, positions: &Range<usize>, next: Next) {
+        let shape = self.shape();
         let v_stride = shape.v_stride();
         let blocks = positions.start / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS);
         let start = blocks.start * BLOCK_TOKENS;
+        let head = self.v_head(piece);
         self.context.table.values(&mut ValueArgs {
             format: self.formats[blocks.start],
             shape,
             n_rows: rows.len(),
             p: &self.scores[rows.start * SPAN_TOKENS + start..rows.end * SPAN_TOKENS],
             p_stride: SPAN_TOKENS,
-            blocks: &self.v_parts[blocks],
+            blocks: Head { parts: &self.v_parts[blocks], ..head },
             ahead: ahead(&self.k_parts, &self.v_parts, next),
             tokens: positions.start - start..positions.end - start,
             out: &mut self.values[rows.start * v_stride..rows.end * v_stride],
@@ -330,59 +372,89 @@ impl<'a> Worker<'a> {
     }
 }
 
+/// What is read at once: a group of blocks, for one KV head.
+struct Piece {
+    /// Of the span.
+    blocks: Range<usize>,
+    /// Of the tile's KV heads.
+    head: usize,
+}
+
+/// The pieces of a span, in the order they are read: the heads of a block lie side by side, so a group is read for all of
+/// them before the next one.
+struct Pieces {
+    start: usize,
+    /// Where each group ends.
+    ends: [usize; SPAN_BLOCKS],
+    n_groups: usize,
+    n_heads: usize,
+}
+
+impl Pieces {
+    /// Cuts `blocks` of the worker's span in groups of up to `len_max`.
+    fn new(worker: &Worker<'_>, blocks: Range<usize>, len_max: usize) -> Pieces {
+        let n_heads = worker.tile.kv_heads.len();
+        let mut pieces = Pieces { start: blocks.start, ends: [0; SPAN_BLOCKS], n_groups: 0, n_heads };
+        let groups = Groups { formats: &worker.formats, parts: &worker.k_parts, rest: blocks, len_max };
+        for group in groups {
+            pieces.ends[pieces.n_groups] = group.end;
+            pieces.n_groups += 1;
+        }
+        pieces
+    }
+
+    fn len(&self) -> usize {
+        self.n_groups * self.n_heads
+    }
+
+    fn get(&self, i: usize) -> Option<Piece> {
+        let group = i / self.n_heads;
+        let start = if group == 0 { self.start } else { self.ends[group - 1] };
+        (i < self.len()).then(|| Piece { blocks: start..self.ends[group], head: i % self.n_heads })
+    }
+}
+
 /// Blocks of a span in groups for the register kernels: of one format, and ending with a unit where that is possible.
-#[derive(Clone)]
-struct Groups {
-    /// Format and place in its unit, of each block of the span.
-    kinds: [(KvFormat, usize); SPAN_BLOCKS],
+struct Groups<'a> {
+    /// Of each block of the span.
+    formats: &'a [KvFormat; SPAN_BLOCKS],
+    parts: &'a [Part<'a>; SPAN_BLOCKS],
     rest: Range<usize>,
     /// Blocks of a group at most.
     len_max: usize,
 }
 
-impl Groups {
-    fn new(
-        formats: &[KvFormat; SPAN_BLOCKS],
-        parts: &[Part<'_>; SPAN_BLOCKS],
-        rest: Range<usize>,
-        len_max: usize,
-    ) -> Self {
-        Groups { kinds: std::array::from_fn(|i| (formats[i], parts[i].sub)), rest, len_max }
-    }
-}
-
-impl Iterator for Groups {
+impl Iterator for Groups<'_> {
     type Item = Range<usize>;
 
     fn next(&mut self) -> Option<Range<usize>> {
         let Range { start, end } = self.rest.clone();
-        let format = self.kinds[self.rest.clone()].first()?.0;
-        let same = self.kinds[start..end].iter().take(self.len_max).take_while(|kind| kind.0 == format).count();
+        let format = *self.formats[self.rest.clone()].first()?;
+        let same = self.formats[start..end].iter().take(self.len_max).take_while(|&&other| other == format).count();
         let mut last = start + same;
-        if last < end && self.kinds[last].0 == format {
-            last = (start + 1..=last).rev().find(|&i| self.kinds[i].1 == 0).unwrap_or(last);
+        if last < end && self.formats[last] == format {
+            last = (start + 1..=last).rev().find(|&i| self.parts[i].sub == 0).unwrap_or(last);
         }
         self.rest.start = last;
         Some(start..last)
     }
 }
 
-/// What comes after a group of blocks, by its blocks in the span.
-#[derive(Clone)]
+/// What comes after a piece: blocks of the span, and where a head's part of each begins.
 enum Next {
     Nothing,
-    Keys(Range<usize>),
-    Values(Range<usize>),
+    Keys(Range<usize>, usize),
+    Values(Range<usize>, usize),
 }
 
 /// Returns `next` as the kernels want it.
 fn ahead<'p>(k_parts: &'p [Part<'_>], v_parts: &'p [Part<'_>], next: Next) -> Ahead<'p> {
-    let parts = match next {
-        Next::Nothing => &[],
-        Next::Keys(blocks) => &k_parts[blocks],
-        Next::Values(blocks) => &v_parts[blocks],
+    let (parts, at) = match next {
+        Next::Nothing => (&[][..], 0),
+        Next::Keys(blocks, at) => (&k_parts[blocks], at),
+        Next::Values(blocks, at) => (&v_parts[blocks], at),
     };
-    Ahead { parts, level: Level::of_streams() }
+    Ahead { parts, at, level: Level::of_streams() }
 }
 
 /// Returns the positions of `blocks`, from the start of what these count from.
