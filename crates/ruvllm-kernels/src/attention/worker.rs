@@ -143,8 +143,8 @@ impl<'a> Worker<'a> {
         let pieces = Pieces::new(self, blocks.clone(), group);
         for i in 0..pieces.len() {
             let next = match pieces.get(i + 1) {
-                Some(keys) => self.next_keys(&keys),
-                None => self.next_values(pieces.get(0)),
+                Some(keys) => self.next_keys(keys),
+                None => pieces.get(0).map_or(Next::Nothing, |values| self.next_values(values)),
             };
             self.for_chunks(&pieces, i, n_chunks, next, Worker::score);
         }
@@ -154,7 +154,7 @@ impl<'a> Worker<'a> {
         self.start_values(blocks);
         for i in 0..pieces.len() {
             let next = match pieces.get(i + 1) {
-                Some(values) => self.next_values(Some(values)),
+                Some(values) => self.next_values(values),
                 None => self.locate_after(span, on, group),
             };
             self.for_chunks(&pieces, i, n_chunks, next, Worker::weigh);
@@ -168,13 +168,12 @@ impl<'a> Worker<'a> {
         pieces: &Pieces,
         i: usize,
         n_chunks: usize,
-        next: Next,
+        mut next: Next,
         f: impl Fn(&mut Self, &Piece, Range<usize>, Next),
     ) {
         let Some(piece) = pieces.get(i) else { return };
         let rows = self.tile.rows_of(piece.head);
         let chunk_len = rows.len().div_ceil(n_chunks);
-        let mut next = next;
         for first in rows.clone().step_by(chunk_len) {
             let next = std::mem::replace(&mut next, Next::Nothing);
             f(self, &piece, first..rows.end.min(first + chunk_len), next);
@@ -197,25 +196,22 @@ impl<'a> Worker<'a> {
     }
 
     /// Returns the keys of a piece of this span as what comes next.
-    fn next_keys(&self, piece: &Piece) -> Next {
-        Next::Keys(piece.blocks.clone(), self.k_head(piece).at)
+    fn next_keys(&self, piece: Piece) -> Next {
+        let (at, _) = self.place(&piece, KvFormat::k_head_bytes);
+        Next::Keys(piece.blocks, at)
     }
 
     /// The same of its values.
-    fn next_values(&self, piece: Option<Piece>) -> Next {
-        piece.map_or(Next::Nothing, |piece| Next::Values(piece.blocks.clone(), self.v_head(&piece).at))
+    fn next_values(&self, piece: Piece) -> Next {
+        let (at, _) = self.place(&piece, KvFormat::v_head_bytes);
+        Next::Values(piece.blocks, at)
     }
 
-    /// Returns the keys of a piece of this span.
-    fn k_head(&self, piece: &Piece) -> Head<'_> {
-        let len = self.formats[piece.blocks.start].k_head_bytes(self.shape());
-        Head { parts: &self.k_parts[piece.blocks.clone()], at: (self.tile.kv_heads.start + piece.head) * len, len }
-    }
-
-    /// Returns the values of a piece of this span.
-    fn v_head(&self, piece: &Piece) -> Head<'_> {
-        let len = self.formats[piece.blocks.start].v_head_bytes(self.shape());
-        Head { parts: &self.v_parts[piece.blocks.clone()], at: (self.tile.kv_heads.start + piece.head) * len, len }
+    /// Returns where a piece's head begins in what a unit has of all heads, and its bytes, of which a head has
+    /// `head_bytes`.
+    fn place(&self, piece: &Piece, head_bytes: fn(KvFormat, KvShape) -> usize) -> (usize, usize) {
+        let len = head_bytes(self.formats[piece.blocks.start], self.shape());
+        ((self.tile.kv_heads.start + piece.head) * len, len)
     }
 
     fn shape(&self) -> KvShape {
@@ -261,13 +257,13 @@ impl<'a> Worker<'a> {
         let shape = self.shape();
         let k_stride = shape.k_stride();
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
-        let head = self.k_head(piece);
+        let (at, len) = self.place(piece, KvFormat::k_head_bytes);
         self.context.table.scores(&mut ScoreArgs {
             format: self.formats[piece.blocks.start],
             shape,
             n_rows: rows.len(),
             q: &self.q[rows.start * k_stride..rows.end * k_stride],
-            blocks: Head { parts: &self.k_parts[blocks.clone()], ..head },
+            blocks: Head { parts: &self.k_parts[blocks.clone()], at, len },
             ahead: ahead(&self.k_parts, &self.v_parts, next),
             out: &mut self.scores[rows.start * SPAN_TOKENS + blocks.start * BLOCK_TOKENS..rows.end * SPAN_TOKENS],
             out_stride: SPAN_TOKENS,
@@ -357,14 +353,14 @@ impl<'a> Worker<'a> {
         let v_stride = shape.v_stride();
         let blocks = positions.start / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS);
         let start = blocks.start * BLOCK_TOKENS;
-        let head = self.v_head(piece);
+        let (at, len) = self.place(piece, KvFormat::v_head_bytes);
         self.context.table.values(&mut ValueArgs {
             format: self.formats[blocks.start],
             shape,
             n_rows: rows.len(),
             p: &self.scores[rows.start * SPAN_TOKENS + start..rows.end * SPAN_TOKENS],
             p_stride: SPAN_TOKENS,
-            blocks: Head { parts: &self.v_parts[blocks], ..head },
+            blocks: Head { parts: &self.v_parts[blocks], at, len },
             ahead: ahead(&self.k_parts, &self.v_parts, next),
             tokens: positions.start - start..positions.end - start,
             out: &mut self.values[rows.start * v_stride..rows.end * v_stride],
