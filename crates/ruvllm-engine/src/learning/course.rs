@@ -178,12 +178,14 @@ pub struct CourseOptions {
     /// Whether gate and MicroLoRA wait for the end of a request too; otherwise they take their steps as soon as they can,
     /// since nobody has to judge what is read.
     pub is_patient: bool,
+    /// Whether a text is predicted, as one request, by what was known before its first token; otherwise by all that came before.
+    pub is_by_text: bool,
 }
 
 impl Default for CourseOptions {
     /// It learns, 512 tokens at a time.
     fn default() -> CourseOptions {
-        CourseOptions { n_request: 512, is_learning: true, is_patient: false }
+        CourseOptions { n_request: 512, is_learning: true, is_patient: false, is_by_text: false }
     }
 }
 
@@ -196,6 +198,8 @@ pub struct Course {
     n_in_request: usize,
     /// Nats of each token that was predicted.
     nll: Vec<f32>,
+    /// What it was when the text began, where that predicts in its place.
+    before: Option<Box<Course>>,
 }
 
 impl Course {
@@ -205,7 +209,7 @@ impl Course {
     /// If a request has no tokens.
     pub fn new(learned: Learned, options: CourseOptions) -> Course {
         assert!(options.n_request > 0, "requests of no tokens");
-        Course { learned, options, notes: Notes::default(), n_in_request: 0, nll: Vec::new() }
+        Course { learned, options, notes: Notes::default(), n_in_request: 0, nll: Vec::new(), before: None }
     }
 
     /// Predicts the tokens that follow these rows, and learns each behind its prediction, or what `taught` has in its place
@@ -214,7 +218,21 @@ impl Course {
     /// # Panics
     /// If the rows are of another model.
     pub fn read(&mut self, engine: &mut Engine, rows: Rows<'_>, taught: Option<&[u32]>, head: &dyn HeadRows) {
-        let taught = taught.unwrap_or(rows.next);
+        let n = self.nll.len();
+        self.go_on(engine, rows, taught.unwrap_or(rows.next), head);
+        if let Some(before) = &mut self.before {
+            before.go_on(engine, rows, rows.next, head);
+            self.nll.truncate(n);
+            self.nll.append(&mut before.nll);
+        }
+    }
+
+    fn go_on(&mut self, engine: &mut Engine, rows: Rows<'_>, taught: &[u32], head: &dyn HeadRows) {
+        if self.options.is_by_text && self.before.is_none() {
+            let frozen = self.frozen();
+            let options = CourseOptions { n_request: usize::MAX, ..frozen.options };
+            self.before = Some(Box::new(Course { options, ..frozen }));
+        }
         let mut at = 0;
         while at < rows.next.len() {
             if self.n_in_request == 0 {
@@ -271,6 +289,7 @@ impl Course {
 
     /// Ends a document: what comes next is another.
     pub fn end_text(&mut self) {
+        self.before = None;
         if self.n_in_request > 0 {
             self.end_request();
         }
@@ -294,6 +313,7 @@ impl Course {
 
     /// Returns one that only predicts, with what this one knows.
     pub fn frozen(&self) -> Course {
-        Course::new(self.learned.clone(), CourseOptions { is_learning: false, ..self.options })
+        let options = CourseOptions { is_learning: false, is_by_text: false, ..self.options };
+        Course::new(self.learned.clone(), options)
     }
 }

@@ -66,6 +66,38 @@ fn study(engine: &mut Engine, learning: &Learning, tenant: &Tenant, text: &[u32]
     (means[0], means[3])
 }
 
+#[test]
+fn a_text_is_predicted_by_what_was_known_before_it_or_as_it_is_learned() {
+    let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
+    let learning = learning(&mut engine, &folder, LearningOptions::default());
+    let empty = (*learning.transient().expect("a tenant").learned()).clone();
+    let isa = engine.info().isa;
+    let mut courses = [false, true].map(|is_by_text| {
+        let options = CourseOptions { n_request: 64, is_by_text, ..CourseOptions::default() };
+        Course::new(empty.clone(), options)
+    });
+    let mut mean = |courses: &mut [Course]| {
+        let mut base = Vec::new();
+        let read = engine.read_text(&text(3, 400), &WindowOptions::default(), &mut |engine, shown| {
+            base.extend(shown.rows.nll(isa));
+            courses.iter_mut().for_each(|course| course.read(engine, shown.rows, None, learning.head()));
+            Ok(())
+        });
+        read.expect("it reads");
+        courses.iter_mut().for_each(Course::end_text);
+        let nll: Vec<Vec<f32>> = courses.iter_mut().map(Course::take_nll).collect();
+        let mean = |nll: &[f32]| nll.iter().sum::<f32>() / nll.len() as f32;
+        (base == nll[1], mean(&base), mean(&nll[0]), mean(&nll[1]))
+    };
+    let (is_base, base, by_token, _) = mean(&mut courses);
+    assert!(is_base && by_token < base, "{by_token} nats of {base}");
+    // What is learned is the same; the second time it is known from the first token on.
+    assert_eq!(courses[0].learned().snapshot(), courses[1].learned().snapshot());
+    let (_, base, _, by_text) = mean(&mut courses);
+    assert!(by_text < 0.7 * base, "{by_text} nats of {base}");
+    assert_eq!(courses[0].learned().snapshot(), courses[1].learned().snapshot());
+}
+
 fn request(i: usize, learner: Option<Arc<dyn Learner>>) -> GenerateRequest {
     let sampling = match i % 2 {
         0 => SamplingParams::greedy(),

@@ -92,7 +92,7 @@ struct Variant {
     name: &'static str,
     has_memory: bool,
     has_micro: bool,
-    /// Nothing of a document is known before its end.
+    /// A document is predicted by what was known before it.
     is_by_document: bool,
     /// Each token is learned as if another one of the stream had stood there; what comes next is the text all the same.
     is_shuffled: bool,
@@ -275,11 +275,8 @@ impl LearningArgs {
         };
         let calibration = std::sync::Arc::clone(reader.learning.calibration());
         let learned = Learned::new(calibration, learn, reader.engine.info().isa).map_err(EngineError::from)?;
-        let options = match variant.is_by_document {
-            true => CourseOptions { n_request: usize::MAX, is_patient: true, ..CourseOptions::default() },
-            false => CourseOptions { n_request: self.request, ..CourseOptions::default() },
-        };
-        Ok(Course::new(learned, options))
+        let (n_request, is_by_text) = (self.request, variant.is_by_document);
+        Ok(Course::new(learned, CourseOptions { n_request, is_by_text, ..CourseOptions::default() }))
     }
 
     fn json(&self, engine: &Engine, reports: &[Report]) -> Value {
