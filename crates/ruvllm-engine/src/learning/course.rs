@@ -218,6 +218,9 @@ impl Course {
     /// # Panics
     /// If the rows are of another model.
     pub fn read(&mut self, engine: &mut Engine, rows: Rows<'_>, taught: Option<&[u32]>, head: &dyn HeadRows) {
+        if self.options.is_by_text && self.before.is_none() {
+            self.before = Some(Box::new(self.predicting(usize::MAX)));
+        }
         let n = self.nll.len();
         self.go_on(engine, rows, taught.unwrap_or(rows.next), head);
         if let Some(before) = &mut self.before {
@@ -228,11 +231,6 @@ impl Course {
     }
 
     fn go_on(&mut self, engine: &mut Engine, rows: Rows<'_>, taught: &[u32], head: &dyn HeadRows) {
-        if self.options.is_by_text && self.before.is_none() {
-            let frozen = self.frozen();
-            let options = CourseOptions { n_request: usize::MAX, ..frozen.options };
-            self.before = Some(Box::new(Course { options, ..frozen }));
-        }
         let mut at = 0;
         while at < rows.next.len() {
             if self.n_in_request == 0 {
@@ -313,7 +311,11 @@ impl Course {
 
     /// Returns one that only predicts, with what this one knows.
     pub fn frozen(&self) -> Course {
-        let options = CourseOptions { is_learning: false, is_by_text: false, ..self.options };
+        self.predicting(self.options.n_request)
+    }
+
+    fn predicting(&self, n_request: usize) -> Course {
+        let options = CourseOptions { n_request, is_learning: false, is_by_text: false, ..self.options };
         Course::new(self.learned.clone(), options)
     }
 }

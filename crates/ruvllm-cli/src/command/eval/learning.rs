@@ -93,13 +93,13 @@ struct Variant {
     has_memory: bool,
     has_micro: bool,
     /// A document is predicted by what was known before it.
-    is_by_document: bool,
+    is_by_text: bool,
     /// Each token is learned as if another one of the stream had stood there; what comes next is the text all the same.
     is_shuffled: bool,
 }
 
 const fn variant(name: &'static str, has_memory: bool, has_micro: bool) -> Variant {
-    Variant { name, has_memory, has_micro, is_by_document: false, is_shuffled: false }
+    Variant { name, has_memory, has_micro, is_by_text: false, is_shuffled: false }
 }
 
 /// What is compared: each mechanism alone, both, what is kept from the document at hand, and what has nothing to learn.
@@ -107,8 +107,8 @@ const VARIANTS: [Variant; 7] = [
     variant("all", true, true),
     variant("memory", true, false),
     variant("micro", false, true),
-    Variant { is_by_document: true, ..variant("memory, earlier files", true, false) },
-    Variant { is_by_document: true, ..variant("all, earlier files", true, true) },
+    Variant { is_by_text: true, ..variant("memory, earlier files", true, false) },
+    Variant { is_by_text: true, ..variant("all, earlier files", true, true) },
     Variant { is_shuffled: true, ..variant("memory, shuffled", true, false) },
     Variant { is_shuffled: true, ..variant("all, shuffled", true, true) },
 ];
@@ -275,8 +275,8 @@ impl LearningArgs {
         };
         let calibration = std::sync::Arc::clone(reader.learning.calibration());
         let learned = Learned::new(calibration, learn, reader.engine.info().isa).map_err(EngineError::from)?;
-        let (n_request, is_by_text) = (self.request, variant.is_by_document);
-        Ok(Course::new(learned, CourseOptions { n_request, is_by_text, ..CourseOptions::default() }))
+        let is_by_text = variant.is_by_text;
+        Ok(Course::new(learned, CourseOptions { n_request: self.request, is_by_text, ..CourseOptions::default() }))
     }
 
     fn json(&self, engine: &Engine, reports: &[Report]) -> Value {
