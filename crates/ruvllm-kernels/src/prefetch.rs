@@ -13,26 +13,6 @@ pub(crate) enum Level {
 }
 
 impl Level {
-    /// Returns where memory that is streamed through once is best asked into.
-    ///
-    /// A core has so many misses of its first-level cache under way at once, and those of the second level beside them.
-    /// AMD's Zen 4 has 24 of the former: lines asked into the first level come at 24 x 64 bytes in a latency of some
-    /// 110 ns, which is 14 GB/s a core however far ahead, where the second level's queue lets it read 20. Cores that
-    /// have more of them gain from having the lines nearer (`adr/0039-weights-are-asked-into-the-level-that-has-room.md`).
-    pub(crate) fn of_streams() -> Level {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::sync::LazyLock;
-            static LEVEL: LazyLock<Level> = LazyLock::new(|| match amd_family() {
-                Some(..0x1a) => Level::Second,
-                _ => Level::First,
-            });
-            *LEVEL
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        Level::First
-    }
-
     /// Asks for the cache line at `from`.
     #[inline(always)]
     pub(crate) fn prefetch<T>(self, from: *const T) {
@@ -60,6 +40,39 @@ impl Level {
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         let _ = from;
+    }
+}
+
+/// How a core best reads memory that it streams through once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Streaming {
+    /// The level of cache that memory is asked into.
+    pub(crate) level: Level,
+    /// Whether one stream comes faster than two beside each other.
+    pub(crate) is_single: bool,
+}
+
+impl Streaming {
+    /// Returns what is best for the machine's cores, as far as they were measured.
+    ///
+    /// A core has so many misses of its first-level cache under way at once, and those of the second level beside them.
+    /// AMD's Zen 4 has 24 of the former: lines asked into the first level come at 24 x 64 bytes in a latency of some
+    /// 110 ns, which is 14 GB/s a core however far ahead, where the second level's queue lets it read 20. Cores that
+    /// have more of them gain from having the lines nearer (`adr/0039-weights-are-asked-into-the-level-that-has-room.md`).
+    /// A Zen 5 gains from a single stream besides (`adr/0049-a-zen-5-reads-one-panel-at-a-time.md`).
+    pub(crate) fn of_machine() -> Streaming {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::sync::LazyLock;
+            static STREAMING: LazyLock<Streaming> = LazyLock::new(|| match amd_family() {
+                Some(..0x1a) => Streaming { level: Level::Second, is_single: false },
+                Some(_) => Streaming { level: Level::First, is_single: true },
+                None => Streaming { level: Level::First, is_single: false },
+            });
+            *STREAMING
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        Streaming { level: Level::First, is_single: false }
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     Ahead, BLOCK_TOKENS, GROUP_BLOCKS, Head, KvFormat, KvPart, KvShape, MinArgs, Options, Part, SPAN_BLOCKS,
     SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs,
 };
-use crate::prefetch::Level;
+use crate::prefetch::Streaming;
 use std::ops::Range;
 
 /// One tile at work.
@@ -450,7 +450,7 @@ fn ahead<'p>(k_parts: &'p [Part<'_>], v_parts: &'p [Part<'_>], next: Next) -> Ah
         Next::Keys(blocks, at) => (&k_parts[blocks], at),
         Next::Values(blocks, at) => (&v_parts[blocks], at),
     };
-    Ahead { parts, at, level: Level::of_streams() }
+    Ahead { parts, at, level: Streaming::of_machine().level }
 }
 
 /// Returns the positions of `blocks`, from the start of what these count from.

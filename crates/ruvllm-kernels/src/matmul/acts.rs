@@ -316,7 +316,7 @@ fn in_pieces(team: &Team, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>
         return f(0..len);
     }
     team.for_each(len.div_ceil(piece_len), 1, &|pieces, _| {
-        f(pieces.start * piece_len..len.min(pieces.end * piece_len));
+        pieces.for_each(|piece| f(piece * piece_len..len.min((piece + 1) * piece_len)));
     });
 }
 

@@ -266,8 +266,8 @@ unsafe impl Sync for Out {}
 /// Most matrices of one call.
 const MAX_PRODUCTS: usize = 8;
 
-/// How the panels of some matrices are shared out: in units of one or two panels, of which a worker claims `grain` at
-/// once.
+/// How the panels of some matrices are shared out: in units of one or two panels, of which a worker claims a multiple of
+/// `grain` at once.
 struct Plan<'a> {
     /// The matrices, each with its units among all.
     parts: [Option<(&'a Matrix, Range<usize>)>; MAX_PRODUCTS],
@@ -354,7 +354,7 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
 /// Work that is worth a claim, in weight bytes times activation rows: a claim costs some 50 ns.
 const CLAIM_BYTES: usize = 32 * 1024;
 
-/// Returns how many units a worker claims at once: a 16th of its share, which is fine enough for unequal threads and
+/// Returns how many units a worker claims at least: a 16th of its share, which is fine enough for unequal threads and
 /// coarse enough for straight streams, but not less than [`CLAIM_BYTES`] of work, and at most its share.
 fn grain(n_units: usize, work_bytes: usize, n_threads: usize) -> usize {
     let smallest = (CLAIM_BYTES * n_units).div_ceil(work_bytes.max(1));

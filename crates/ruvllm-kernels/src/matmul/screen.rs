@@ -29,7 +29,7 @@ use half::f16;
 use std::fmt;
 use std::ops::Range;
 
-/// Panels that a worker claims at once.
+/// Panels that a worker claims at least.
 const GRAIN: usize = 64;
 
 /// Inputs longer than this are multiplied in full: their products may overflow, and nothing bounds infinities.

@@ -4,6 +4,7 @@ use super::beside::Fetch;
 #[cfg(target_arch = "x86_64")]
 use super::format::Format;
 use super::{Matrix, Plan};
+use crate::prefetch::Streaming;
 #[cfg(target_arch = "x86_64")]
 use crate::prefetch::{LINE_BYTES, Level};
 use crate::team::Upcoming;
@@ -64,7 +65,7 @@ pub(super) struct Ahead<'a> {
 impl<'a> Ahead<'a> {
     #[inline(always)]
     pub(super) fn new(stream: Stream<'a>) -> Ahead<'a> {
-        Ahead { stream, level: Level::of_streams() }
+        Ahead { stream, level: Streaming::of_machine().level }
     }
 
     /// Asks for what will be read some time after block `b` of `panel`.
@@ -88,6 +89,14 @@ impl<'a> Ahead<'a> {
             beside.step();
         }
     }
+}
+
+/// Returns how many panels a job with so many activation rows has: two share the loads of activations, one is a straight
+/// stream.
+pub(super) fn panels_at_once(n_rows: usize) -> usize {
+    // Eight rows go through one panel after the other anyway, and more of them are bound by arithmetic.
+    const STREAMED_ROWS: usize = 7;
+    if n_rows <= STREAMED_ROWS && Streaming::of_machine().is_single { 1 } else { 2 }
 }
 
 /// Returns what [`matmul_many`](super::matmul_many) of these matrices and one activation row will read, by the workers

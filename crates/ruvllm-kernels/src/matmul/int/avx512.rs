@@ -128,6 +128,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
                 (2, _) => tile::<F, 2, 1>(job, i),
                 (_, 6..) => tile::<F, 1, 6>(job, i),
                 (_, 4..) => tile::<F, 1, 4>(job, i),
+                (_, 3) => tile::<F, 1, 3>(job, i),
                 (_, 2..) => tile::<F, 1, 2>(job, i),
                 (_, _) => tile::<F, 1, 1>(job, i),
             }
