@@ -5,7 +5,7 @@
 Each round starts three processes, one after another:
 
     kept    ruvllm run --max-tokens 1, with the weights that an earlier process repacked in its cache folder
-    first   the same with an empty cache folder: it repacks and, behind the answer, writes them
+    first   the same with an empty cache folder: it repacks them there
     peer    llama.cpp loads the model, reads the prompt and writes one token; less what `import llama_cpp` takes
 
 All files are in the page cache: each side runs once before. ratio is ours / peer of the same round, the median over

@@ -34,7 +34,7 @@ pub(super) fn identity(file: &GgufFile, folder: &Path, n_threads: usize) -> [u8;
     if let Some(facts) = before.filter(|facts| facts.is_settled) {
         // A folder that cannot be written costs the next start this much time, no more.
         let text = encode(&facts.text, &hash);
-        let _ = in_one_step(&path, "new", |path| fs::write(path, text));
+        let _ = in_one_step(&path, |path| fs::write(path, text));
     }
     hash
 }
@@ -132,12 +132,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Makes a file in one step, so that no reader sees half of it: `write` makes it under another name that ends in
-/// `extension`. The folder is made where it is missing.
-pub(super) fn in_one_step(path: &Path, extension: &str, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+/// Makes a file in one step, so that no reader sees half of it: `write` makes it under another name. The folder is made
+/// where it is missing.
+fn in_one_step(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(path);
     fs::create_dir_all(folder)?;
-    let temporary = path.with_extension(format!("{}.{extension}", std::process::id()));
+    let temporary = path.with_extension(format!("{}.new", std::process::id()));
     let written = write(&temporary).and_then(|()| fs::rename(&temporary, path));
     written.inspect_err(|_| drop(fs::remove_file(&temporary)))
 }

@@ -3,18 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::KvFormat;
+use ruvllm_kernels::matmul::PanelSink;
 pub use ruvllm_kvcache::disk::FsyncPolicy;
 use ruvllm_kvcache::disk::StoreOptions;
 use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
 
-use ruvllm_lora::Targets;
 use ruvllm_lora::format::ModelFacts;
+use ruvllm_lora::{Target, Targets};
 
 use super::kv::KvStore;
-use super::packed::{PackedFile, Saver};
+use super::packed::{Making, PackedFile, Saver, Unsaved};
 use super::persist::Persist;
 use super::{LlmBackend, ModelInfo, NativeBackend, content, identity};
 use crate::kernels::Compute;
@@ -110,6 +112,10 @@ const CACHE_BYTES_MAX: usize = 1 << 30;
 /// The most branches of a draft model's guesses.
 const BRANCHES_MAX: usize = 4;
 
+/// Which part of the available memory may be written to a file before the system makes writers wait for the disk: Linux
+/// does from 15 % on, if nobody set it otherwise (`vm.dirty_ratio`).
+const WRITTEN_SHARE: usize = 8;
+
 /// Threads and sequences beyond this are taken for a slip.
 const THREADS_MAX: usize = 1024;
 
@@ -188,13 +194,7 @@ impl NativeBackend {
             let max_bytes = options.cache_bytes.unwrap_or(StoreOptions::new(identity).max_bytes);
             PackedFile::new(folder, &identity, max_bytes)
         });
-        let (model, targets, made) = {
-            let found = packed_file.as_ref().and_then(|packed| packed.open(options.n_threads));
-            let loader = Loader::new(&file, &compute, progress).with_packed(found);
-            let model = model::load(&file, &loader, options.n_ctx)?;
-            (model, loader.take_targets(), loader.take_made())
-        };
-        let saver = packed_file.filter(|_| !made.is_empty()).map(|packed| Saver::new(packed, made)).unwrap_or_default();
+        let (model, targets, saver) = take_weights(&file, options, &compute, packed_file, progress)?;
         let targets = Targets::new(facts(&file, &model)?, targets);
         let n_ctx = context(&model);
         // An encoder sees its whole input at once; a decoder's passes are cut.
@@ -257,6 +257,44 @@ impl NativeBackend {
         self.draft = Some((Box::new(backend), draft.n_branches));
         Ok(())
     }
+}
+
+/// Takes the model's weights: from what an earlier process kept, else repacked into the file that keeps them, else into
+/// memory. Returns the linear layers by number and what saves the weights.
+fn take_weights(
+    file: &GgufFile,
+    options: &LoadOptions,
+    compute: &Compute,
+    packed_file: Option<PackedFile>,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<(Model, Vec<Target>, Saver), EngineError> {
+    let mut load = |found: Option<Bytes>, making: Option<&Making>| {
+        let sink = making.map(|making| making as &dyn PanelSink);
+        let loader = Loader::new(file, compute, progress).with_packed(found).with_sink(sink);
+        let model = model::load(file, &loader, options.n_ctx)?;
+        Ok::<_, EngineError>((model, loader.take_targets(), loader.take_made()))
+    };
+    let Some(packed_file) = packed_file else {
+        let (model, targets, _) = load(None, None)?;
+        return Ok((model, targets, Saver::default()));
+    };
+    let found = packed_file.open(options.n_threads);
+    let n_bytes = Loader::packed_bytes_max(file);
+    let is_written_behind = |n_bytes| available_bytes().is_some_and(|available| n_bytes <= available / WRITTEN_SHARE);
+    if found.is_none()
+        && is_written_behind(n_bytes)
+        && let Ok(making) = packed_file.clone().begin(n_bytes)
+    {
+        let (model, targets, made) = load(None, Some(&making))?;
+        // A disk that is full after all: what could not be written is not there, so it is made once more in memory.
+        if !making.has_failed() {
+            let saver = (!made.is_empty()).then(|| Saver::new(Unsaved::File(making)));
+            return Ok((model, targets, saver.unwrap_or_default()));
+        }
+    }
+    let (model, targets, made) = load(found, None)?;
+    let saver = (!made.is_empty()).then(|| Saver::new(Unsaved::Memory(packed_file, made)));
+    Ok((model, targets, saver.unwrap_or_default()))
 }
 
 /// Returns what of the model decides how adapters are read.

@@ -4,20 +4,28 @@
 //! holds a model's panels in the order in which loading asks for them, then [`Trailer`]. It is named by what was
 //! packed and by the sources of what packs it, and a fingerprint of its bytes is checked before one of them is used:
 //! a file that a power failure left half written is removed and made again.
+//!
+//! The first process packs into the file where the system takes that much without waiting for the disk, and maps what it
+//! wrote: no byte takes memory twice. Else it packs into memory of its own and writes behind its first answer. In either
+//! case the file gets its trailer and its name behind that.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
 use memmap2::Mmap;
+use ruvllm_kernels::matmul::PanelSink;
 use ruvllm_kvcache::NamespaceBuilder;
 use ruvllm_kvcache::disk::fingerprint;
 
-use super::content::{self, PIECE};
+use super::content;
 
 /// What the file ends with.
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
@@ -41,6 +49,7 @@ const FINISHED: &str = "panels";
 const IN_THE_MAKING: &str = "making";
 
 /// The file of one model's repacked weights, whether it is there or not.
+#[derive(Clone)]
 pub(super) struct PackedFile {
     path: PathBuf,
     key: [u8; 32],
@@ -81,48 +90,126 @@ impl PackedFile {
         Trailer { magic: MAGIC, n_bytes: (n_bytes as u64).to_le_bytes(), hash }
     }
 
-    /// Writes the file in one step, after making room for it by those that were used longest ago.
+    /// Begins to make the file, with room for `n_bytes`, after making room for it by those that were used longest ago.
     ///
     /// # Errors
-    /// The system's, and if it is larger than all of them may be. Then no file is left, nor a part of one.
-    fn save(&self, weights: &[Bytes]) -> io::Result<()> {
-        let n_bytes = weights.iter().map(|part| part.len() as u64).sum::<u64>() + size_of::<Trailer>() as u64;
-        let room = self.max_bytes.checked_sub(n_bytes).ok_or(io::ErrorKind::FileTooLarge)?;
-        trim(self.path.parent().unwrap_or(&self.path), room);
-        content::in_one_step(&self.path, IN_THE_MAKING, |path| self.write(path, weights))
+    /// The system's, and if it is larger than all of them may be. Then no file is left.
+    pub(super) fn begin(self, n_bytes: usize) -> io::Result<Making> {
+        let n_file = n_bytes as u64 + size_of::<Trailer>() as u64;
+        let room = self.max_bytes.checked_sub(n_file).ok_or(io::ErrorKind::FileTooLarge)?;
+        let folder = self.path.parent().unwrap_or(&self.path);
+        fs::create_dir_all(folder)?;
+        trim(folder, room);
+        Making::new(self, n_bytes)
     }
 
-    fn write(&self, path: &Path, weights: &[Bytes]) -> io::Result<()> {
-        let mut file = File::create(path)?;
-        // Pieces that matrices share are put together, so that they are looked at as they will be found.
-        let (mut piece, mut n_bytes, mut prints) = (Vec::with_capacity(PIECE), 0, Vec::new());
-        let mut put = |piece: &mut Vec<u8>| {
-            n_bytes += piece.len();
-            prints.push(fingerprint(piece));
-            file.write_all(piece).map(|()| piece.clear())
-        };
-        for mut part in weights.iter().map(|part| &part[..]) {
-            while !part.is_empty() {
-                let (now, later) = part.split_at(part.len().min(PIECE - piece.len()));
-                piece.extend_from_slice(now);
-                part = later;
-                if piece.len() == PIECE {
-                    put(&mut piece)?;
-                }
+    /// Writes the file from memory.
+    ///
+    /// # Errors
+    /// As [`PackedFile::begin`]; no part of a file is left either.
+    fn save(self, weights: &[Bytes]) -> io::Result<()> {
+        let making = self.begin(weights.iter().map(Bytes::len).sum())?;
+        for part in weights {
+            if let Some(at) = making.room(part.len()) {
+                making.put(at, part);
             }
         }
-        if !piece.is_empty() {
-            put(&mut piece)?;
-        }
-        let trailer = self.trailer(n_bytes, &prints);
-        file.write_all(bytemuck::bytes_of(&trailer))
+        making.finish()
     }
+}
+
+/// A file in the making. It is removed unless it is finished.
+pub(super) struct Making {
+    target: PackedFile,
+    path: PathBuf,
+    file: Mutex<File>,
+    /// All the room there is. What was not written is zeros.
+    map: Bytes,
+    /// How much of it was given out.
+    n_bytes: AtomicUsize,
+    error: Mutex<Option<io::Error>>,
+}
+
+impl Making {
+    fn new(target: PackedFile, n_bytes: usize) -> io::Result<Making> {
+        // Two engines of a process may make the same file.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = target.path.with_extension(format!("{}-{count}.{IN_THE_MAKING}", std::process::id()));
+        // Never one that is there: another process may map it.
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        let mapped = file.set_len(n_bytes.max(1) as u64).and_then(|()| map(&file));
+        let map = mapped.inspect_err(|_| drop(fs::remove_file(&path)))?;
+        let (file, n_bytes, error) = (file.into(), 0.into(), Mutex::default());
+        Ok(Making { target, path, file, map: Bytes::from_owner(map), n_bytes, error })
+    }
+
+    /// Returns whether something could not be written, so that the panels are not to be used.
+    pub(super) fn has_failed(&self) -> bool {
+        lock(&self.error).is_some()
+    }
+
+    fn fail(&self, error: io::Error) {
+        lock(&self.error).get_or_insert(error);
+    }
+
+    /// Gives the file its trailer and its name.
+    ///
+    /// # Errors
+    /// The system's, that of an earlier write first. Then no part of a file is left.
+    fn finish(self) -> io::Result<()> {
+        if let Some(error) = lock(&self.error).take() {
+            return Err(error);
+        }
+        let n_bytes = self.n_bytes.load(Ordering::Relaxed);
+        let prints = content::by_pieces(&[&self.map[..n_bytes]], 1, fingerprint);
+        let trailer = self.target.trailer(n_bytes, &prints);
+        let mut file = lock(&self.file);
+        file.set_len(n_bytes as u64)?;
+        file.seek(SeekFrom::Start(n_bytes as u64))?;
+        file.write_all(bytemuck::bytes_of(&trailer))?;
+        fs::rename(&self.path, &self.target.path)
+    }
+}
+
+impl PanelSink for Making {
+    fn room(&self, n_bytes: usize) -> Option<usize> {
+        let after = |at: usize| at.checked_add(n_bytes).filter(|end| *end <= self.map.len());
+        let room = self.n_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after).ok();
+        if room.is_none() {
+            self.fail(io::ErrorKind::FileTooLarge.into());
+        }
+        room
+    }
+
+    fn put(&self, at: usize, panels: &[u8]) {
+        let mut file = lock(&self.file);
+        let written = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.write_all(panels));
+        if let Err(error) = written {
+            self.fail(error);
+        }
+    }
+
+    fn panels(&self, room: Range<usize>) -> Bytes {
+        self.map.slice(room)
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        // Once it has its name there is none of this one.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no thread panics while it holds the lock")
 }
 
 fn map(file: &File) -> io::Result<Mmap> {
     // SAFETY: the map is read-only, and any bytes are sound to read. A file has its name only when it is finished, and is
-    // never written to afterwards; who cuts short what others have in the cache folder ends their processes, as with
-    // the model's own file.
+    // never written to afterwards; in the making it has one owner, who reads what it wrote and cuts off what it did not.
+    // Who cuts short what others have in the cache folder ends their processes, as with the model's own file.
     unsafe { Mmap::map(file) }
 }
 
@@ -186,24 +273,37 @@ fn trim(folder: &Path, max_bytes: u64) {
     }
 }
 
-/// Weights that are not in their file yet, and the thread that writes them there.
+/// Weights whose file is not finished yet, and the thread that does it.
 #[derive(Default)]
 pub(super) struct Saver {
-    unsaved: Option<(PackedFile, Vec<Bytes>)>,
+    unsaved: Option<Unsaved>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Where they are.
+pub(super) enum Unsaved {
+    /// In memory.
+    Memory(PackedFile, Vec<Bytes>),
+    /// In the file, all but the trailer.
+    File(Making),
 }
 
 impl Saver {
     /// Keeps what will be saved when there is time.
-    pub(super) fn new(file: PackedFile, weights: Vec<Bytes>) -> Saver {
-        Saver { unsaved: Some((file, weights)), thread: None }
+    pub(super) fn new(unsaved: Unsaved) -> Saver {
+        Saver { unsaved: Some(unsaved), thread: None }
     }
 
-    /// Begins to write, if that was not done yet, and does not wait.
+    /// Begins to save, if that was not done yet, and does not wait.
     pub(super) fn start(&mut self) {
-        let Some((file, weights)) = self.unsaved.take() else { return };
+        let Some(unsaved) = self.unsaved.take() else { return };
         // A folder that cannot be written to, or a full disk, costs the next start the time to pack, no more.
-        let work = move || drop(file.save(&weights));
+        let work = move || {
+            let _ = match unsaved {
+                Unsaved::Memory(file, weights) => file.save(&weights),
+                Unsaved::File(making) => making.finish(),
+            };
+        };
         self.thread = thread::Builder::new().name("ruvllm-packed".to_owned()).spawn(work).ok();
     }
 }
@@ -219,6 +319,7 @@ impl Drop for Saver {
 
 #[cfg(test)]
 mod tests {
+    use super::content::PIECE;
     use super::*;
 
     const WEIGHTS: [&[u8]; 3] = [&[1; 192], &[2; 64], &[3; PIECE + 64]];
@@ -236,7 +337,7 @@ mod tests {
         let cache = tempfile::tempdir().expect("a folder");
         let one = file(cache.path(), 1, 1 << 30);
         assert_eq!((one.open(1), PackedWeights::list(cache.path())), (None, vec![]));
-        one.save(&weights()).expect("the folder can be written to");
+        one.clone().save(&weights()).expect("the folder can be written to");
         for n_threads in [1, 3] {
             assert_eq!(one.open(n_threads).expect("it is there"), WEIGHTS.concat());
         }
@@ -254,7 +355,7 @@ mod tests {
         let cache = tempfile::tempdir().expect("a folder");
         let one = file(cache.path(), 1, 1 << 30);
         let saved = |one: &PackedFile| {
-            one.save(&weights()).expect("the folder can be written to");
+            one.clone().save(&weights()).expect("the folder can be written to");
             fs::read(&one.path).expect("a file")
         };
         let len = saved(&one).len();
@@ -304,15 +405,43 @@ mod tests {
     }
 
     #[test]
+    fn what_was_packed_into_the_file_is_found_like_what_was_saved() {
+        let cache = tempfile::tempdir().expect("a folder");
+        let one = file(cache.path(), 1, 1 << 30);
+        let names = || fs::read_dir(cache.path().join("packed")).expect("a folder").count();
+        // There is more room than is taken, and two may make it at once.
+        let n_bytes = WEIGHTS.concat().len();
+        let (making, other) = (one.clone().begin(n_bytes + 100), one.clone().begin(n_bytes));
+        let (making, other) = (making.expect("there is room"), other.expect("there is room"));
+        for part in WEIGHTS {
+            let at = making.room(part.len()).expect("there is room");
+            // In any order.
+            making.put(at + part.len() / 2, &part[part.len() / 2..]);
+            making.put(at, &part[..part.len() / 2]);
+            assert_eq!(making.panels(at..at + part.len()), part);
+        }
+        assert_eq!((making.has_failed(), names(), PackedWeights::list(cache.path())), (false, 2, vec![]));
+        let panels = making.panels(0..n_bytes);
+        making.finish().expect("the folder can be written to");
+        assert_eq!((panels, one.open(2)), (WEIGHTS.concat().into(), Some(WEIGHTS.concat().into())));
+        drop(other);
+        assert_eq!(names(), 1, "who does not finish leaves nothing");
+        let full = file(cache.path(), 2, 1 << 30).begin(100).expect("there is room");
+        assert_eq!((full.room(64), full.room(64), full.has_failed()), (Some(0), None, true));
+        let error = full.finish().expect_err("it has not everything");
+        assert_eq!((error.kind(), names()), (io::ErrorKind::FileTooLarge, 1));
+    }
+
+    #[test]
     fn nothing_is_left_of_what_could_not_be_saved() {
         let cache = tempfile::tempdir().expect("a folder");
         let one = file(cache.path(), 1, 1 << 30);
         // What has its name is a folder that is not empty.
         fs::create_dir_all(one.path.join("in the way")).expect("a folder");
-        one.save(&weights()).expect_err("it cannot take its name");
+        one.clone().save(&weights()).expect_err("it cannot take its name");
         let left = fs::read_dir(cache.path().join("packed")).expect("a folder").count();
         assert_eq!((left, one.open(1)), (1, None));
-        let mut saver = Saver::new(one, weights());
+        let mut saver = Saver::new(Unsaved::Memory(one, weights()));
         saver.start();
         saver.start();
     }

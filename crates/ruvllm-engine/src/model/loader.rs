@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_kernels::arena::LargePages;
-use ruvllm_kernels::matmul::{Matrix, Packing};
+use ruvllm_kernels::matmul::{Matrix, Packing, PanelSink};
 use ruvllm_kernels::{GgmlType, dequant};
 use ruvllm_lora::Target;
 
@@ -32,6 +32,8 @@ pub(crate) struct Loader<'a> {
     pages: RefCell<LargePages>,
     /// Matrices that an earlier process repacked, one after another in that order; what is left of them.
     packed: RefCell<Option<Bytes>>,
+    /// Where matrices are repacked to, if not to `pages`.
+    sink: Option<&'a dyn PanelSink>,
     /// Those that were repacked here, if there were none.
     made: RefCell<Vec<Bytes>>,
     /// Every linear layer so far; its place is its number.
@@ -56,12 +58,28 @@ impl<'a> Loader<'a> {
         let pages = RefCell::new(LargePages::for_about(total_bytes as usize));
         let (targets, progress, done_bytes) = (RefCell::default(), RefCell::new(progress), Cell::new(0));
         let (packed, made) = (RefCell::default(), RefCell::default());
-        Loader { file, compute, pages, packed, made, targets, progress, done_bytes, total_bytes }
+        Loader { file, compute, pages, packed, sink: None, made, targets, progress, done_bytes, total_bytes }
     }
 
     /// Takes matrices from what [`Loader::take_made`] gave for the same file.
     pub(crate) fn with_packed(self, packed: Option<Bytes>) -> Loader<'a> {
         Loader { packed: RefCell::new(packed), ..self }
+    }
+
+    /// Returns how many bytes all matrices of a file may have when they are repacked: a head that is tied to the embeddings is
+    /// one of them, and parts of a tensor may each have a panel that is not full.
+    pub(crate) fn packed_bytes_max(file: &GgufFile) -> usize {
+        let of = |tensor: &TensorInfo| {
+            let n_cols = tensor.shape.first().copied().filter(|&n_cols| n_cols > 0)?;
+            Matrix::packed_bytes(tensor.ty, tensor.n_elements() / n_cols, n_cols)
+        };
+        let n_bytes: usize = file.tensors().filter_map(of).fold(0, usize::saturating_add);
+        n_bytes.saturating_add(n_bytes / 8)
+    }
+
+    /// Repacks matrices to a sink, as far as that has room.
+    pub(crate) fn with_sink(self, sink: Option<&'a dyn PanelSink>) -> Loader<'a> {
+        Loader { sink, ..self }
     }
 
     /// Returns the panels of the matrices that were repacked, in order.
@@ -243,7 +261,8 @@ impl<'a> Loader<'a> {
         }
         // What is repacked need not stay beside its copy.
         let done = &mut |part: Range<usize>| self.file.release(tensor, start + part.start..start + part.end);
-        let matrix = Matrix::pack(&mut Packing { table, team, pages, done }, tensor.ty, rows.len(), n_cols, bytes);
+        let packing = &mut Packing { table, team, pages, sink: self.sink, done };
+        let matrix = Matrix::pack(packing, tensor.ty, rows.len(), n_cols, bytes);
         if packed_bytes.is_some() && self.packed.borrow().is_none() {
             self.made.borrow_mut().push(matrix.bytes().clone());
         }

@@ -117,8 +117,9 @@ impl Format for Q40 {
     const MIN: bool = false;
     const SUPER: bool = false;
 
+    #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
-        nibbles(&block[2..18])
+        nibbles(part(block, 2))
     }
 
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
@@ -133,8 +134,9 @@ impl Format for Q41 {
     const MIN: bool = true;
     const SUPER: bool = false;
 
+    #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
-        nibbles(&block[4..20])
+        nibbles(part(block, 4))
     }
 
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
@@ -150,9 +152,10 @@ impl Format for Q50 {
     const MIN: bool = false;
     const SUPER: bool = false;
 
+    #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
-        let mut words = nibbles(&block[6..22]);
-        words[4] = fifth_bits(word(block, 2));
+        let mut words = nibbles(part(block, 6));
+        words[4] = fifth_bits(u32::from_le_bytes(*part(block, 2)));
         words
     }
 
@@ -168,9 +171,10 @@ impl Format for Q51 {
     const MIN: bool = true;
     const SUPER: bool = false;
 
+    #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
-        let mut words = nibbles(&block[8..24]);
-        words[4] = fifth_bits(word(block, 4));
+        let mut words = nibbles(part(block, 8));
+        words[4] = fifth_bits(u32::from_le_bytes(*part(block, 4)));
         words
     }
 
@@ -187,12 +191,10 @@ impl Format for Q80 {
     const MIN: bool = false;
     const SUPER: bool = false;
 
+    #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
-        let mut words = [0; 8];
-        for (j, w) in words.iter_mut().enumerate() {
-            *w = word(block, 2 + 4 * j) ^ 0x8080_8080;
-        }
-        words
+        let quants = part::<32>(block, 2);
+        std::array::from_fn(|j| word(quants, 4 * j) ^ 0x8080_8080)
     }
 
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
@@ -207,8 +209,9 @@ impl Format for Q4K {
     const MIN: bool = true;
     const SUPER: bool = true;
 
+    #[inline(always)]
     fn words(block: &[u8], sub: usize) -> [u32; 8] {
-        k_nibbles(&block[16 + 32 * (sub / 2)..], sub % 2)
+        k_nibbles(part(block, 16 + 32 * (sub / 2)), sub % 2)
     }
 
     fn scales(block: &[u8], record: &mut [u8], row: usize) {
@@ -223,9 +226,10 @@ impl Format for Q5K {
     const MIN: bool = true;
     const SUPER: bool = true;
 
+    #[inline(always)]
     fn words(block: &[u8], sub: usize) -> [u32; 8] {
-        let (qh, qs) = (&block[16..48], &block[48..176]);
-        let mut words = k_nibbles(&qs[32 * (sub / 2)..], sub % 2);
+        let qh = part::<32>(block, 16);
+        let mut words = k_nibbles(part(block, 48 + 32 * (sub / 2)), sub % 2);
         for j in 0..8 {
             words[4] |= ((word(qh, 4 * j) >> sub) & 0x0101_0101) << j;
         }
@@ -245,11 +249,12 @@ impl Format for Q6K {
     const SUPER: bool = true;
     const HALVES: bool = true;
 
+    #[inline(always)]
     fn words(block: &[u8], sub: usize) -> [u32; 8] {
         // Each half of 128 values: low nibbles of 64 bytes, then their high nibbles; two bits each of 32 bytes.
         let (half, s) = (sub / 4, sub % 4);
-        let mut words = k_nibbles(&block[64 * half + 32 * (s % 2)..], s / 2);
-        let qh = &block[128 + 32 * half..];
+        let mut words = k_nibbles(part(block, 64 * half + 32 * (s % 2)), s / 2);
+        let qh = part::<32>(block, 128 + 32 * half);
         for j in 0..8 {
             words[4 + j / 4] |= ((word(qh, 4 * j) >> (2 * s)) & 0x0303_0303) << (2 * (j % 4));
         }
@@ -264,17 +269,26 @@ impl Format for Q6K {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
+/// Returns the bytes of a block from `at` on.
+#[inline(always)]
+fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
+    block[at..].first_chunk().expect("a whole block")
+}
+
+#[inline(always)]
+fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Low nibble `i` is value `i`, high nibble `i` is value `16 + i`: the panel's own order.
-fn nibbles(qs: &[u8]) -> [u32; 8] {
+#[inline(always)]
+fn nibbles(qs: &[u8; 16]) -> [u32; 8] {
     [word(qs, 0), word(qs, 4), word(qs, 8), word(qs, 12), 0, 0, 0, 0]
 }
 
 /// Values `0..32` are the low (`high` = 0) or the high nibbles of 32 bytes.
-fn k_nibbles(qs: &[u8], high: usize) -> [u32; 8] {
+#[inline(always)]
+fn k_nibbles(qs: &[u8; 32], high: usize) -> [u32; 8] {
     let mut words = [0; 8];
     for (j, to) in words.iter_mut().enumerate().take(4) {
         let (low, up) = (word(qs, 4 * j) >> (4 * high), word(qs, 16 + 4 * j) >> (4 * high));

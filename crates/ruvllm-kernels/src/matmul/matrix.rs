@@ -39,7 +39,7 @@ impl Matrix {
     /// # Panics
     /// As [`Matrix::pack`].
     pub fn new(table: &'static Table, team: &Team, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
-        let packing = &mut Packing { table, team, pages: &mut LargePages::default(), done: &mut |_| {} };
+        let packing = &mut Packing { table, team, pages: &mut LargePages::default(), sink: None, done: &mut |_| {} };
         Matrix::pack(packing, ty, n_rows, n_cols, bytes)
     }
 
@@ -56,7 +56,7 @@ impl Matrix {
         assert_eq!(size, Some(bytes.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes", bytes.len());
         let weights = match Repacker::of(ty) {
             Some(repacker) => {
-                let panels = Bytes::from_owner((repacker.pack)(packing, n_rows, n_cols, &bytes));
+                let panels = (repacker.pack)(packing, n_rows, n_cols, &bytes);
                 Weights::Panels(int::Panels::new(packing.table, ty, n_rows, n_cols, panels))
             }
             None => {
@@ -186,13 +186,29 @@ pub struct Packing<'a> {
     pub team: &'a Team,
     /// Where the repacked weights go, one matrix after another.
     pub pages: &'a mut LargePages,
+    /// Where they go instead, as far as there is room.
+    pub sink: Option<&'a dyn PanelSink>,
     /// Told which of the given bytes were repacked and are not read again, some 16 MiB at a time.
     pub done: &'a mut dyn FnMut(Range<usize>),
 }
 
 impl fmt::Debug for Packing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Packing { table, team, pages, .. } = self;
-        f.debug_struct("Packing").field("table", table).field("team", team).field("pages", pages).finish()
+        let Packing { table, team, pages, sink, .. } = self;
+        let mut f = f.debug_struct("Packing");
+        f.field("table", table).field("team", team).field("pages", pages).field("sink", &sink.is_some()).finish()
     }
+}
+
+/// A place for repacked weights that is no memory of the process: a file that others will map as well.
+pub trait PanelSink: Sync {
+    /// Gives room for the panels of one more matrix, and returns where it begins; `None` if there is none.
+    fn room(&self, n_bytes: usize) -> Option<usize>;
+
+    /// Puts some panels at a place in a room. Workers call it beside each other, for places that do not overlap. Whether all
+    /// went well is between the sink and who made it.
+    fn put(&self, at: usize, panels: &[u8]);
+
+    /// Returns what is in a room once all was put there, at a multiple of [`ALIGN`] in memory.
+    fn panels(&self, room: Range<usize>) -> Bytes;
 }

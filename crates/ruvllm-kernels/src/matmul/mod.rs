@@ -47,7 +47,7 @@ mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts, Cut};
 pub use beside::Beside;
-pub use matrix::{Matrix, Packing};
+pub use matrix::{Matrix, Packing, PanelSink};
 pub use screen::{Screen, Tops};
 
 use crate::isa::{self, Isa, Row};

@@ -144,16 +144,52 @@ fn whole<F: Format>(k: usize) -> usize {
     k.next_multiple_of(F::TY.block_len())
 }
 
-fn packed<F: Format>(team: &Team, n_rows: usize, k: usize, bytes: &[u8]) -> AlignedVec<u8> {
+fn packed<F: Format>(team: &Team, n_rows: usize, k: usize, bytes: &[u8]) -> Bytes {
     let (pages, mut n_done) = (&mut LargePages::default(), 0);
     let mut done = |part: Range<usize>| {
         assert_eq!(part.start, n_done, "bytes are done in order");
         n_done = part.end;
     };
-    let packing = &mut Packing { table: pick(Isa::Scalar), team, pages, done: &mut done };
+    let packing = &mut Packing { table: pick(Isa::Scalar), team, pages, sink: None, done: &mut done };
     let packed = pack::pack::<F>(packing, n_rows, k, bytes);
     assert_eq!(n_done, bytes.len(), "all bytes are done");
     packed
+}
+
+/// A sink in memory, with room for so many bytes.
+struct Room(std::sync::Mutex<AlignedVec<u8>>, usize);
+
+impl PanelSink for Room {
+    fn room(&self, n_bytes: usize) -> Option<usize> {
+        (n_bytes <= self.1).then_some(64)
+    }
+
+    fn put(&self, at: usize, panels: &[u8]) {
+        self.0.lock().expect("no worker falls")[at..at + panels.len()].copy_from_slice(panels);
+    }
+
+    fn panels(&self, room: Range<usize>) -> Bytes {
+        Bytes::copy_from_slice(&self.0.lock().expect("no worker falls")[room])
+    }
+}
+
+/// What goes into a sink is what would go into memory, as long as there is room.
+fn check_sink<F: Format>() {
+    let (n_rows, k) = (1000, whole::<F>(900));
+    let bytes = blocks(&mut Rng(4), F::TY, n_rows, k, Fill::Random);
+    let expected = packed::<F>(&Team::new(1), n_rows, k, &bytes);
+    for (n_threads, n_room) in [(1, expected.len()), (3, expected.len()), (2, expected.len() - 1)] {
+        let sink = Room(AlignedVec::new(64 + expected.len()).into(), n_room);
+        let (team, pages) = (&Team::new(n_threads), &mut LargePages::default());
+        let packing = &mut Packing { table: pick(Isa::Scalar), team, pages, sink: Some(&sink), done: &mut |_| {} };
+        assert_eq!(pack::pack::<F>(packing, n_rows, k, &bytes), expected);
+        assert_eq!(sink.panels(64..64 + expected.len()) == expected, n_room == expected.len());
+    }
+}
+
+#[test]
+fn sinks_get_the_panels_that_memory_gets() {
+    each_format!(check_sink());
 }
 
 /// The panels hold exactly what the file's blocks mean: up to the rounding of one product and one sum.
@@ -232,7 +268,7 @@ fn shares_of_what_is_upcoming_cover_the_panels_in_order() {
     let (table, team, mut pages) = (pick(Isa::Scalar), Team::new(1), LargePages::default());
     let mut matrix = |n_rows| {
         let bytes = blocks(&mut Rng(3), GgmlType::Q8_0, n_rows, 64, Fill::Random);
-        let packing = &mut Packing { table, team: &team, pages: &mut pages, done: &mut |_| {} };
+        let packing = &mut Packing { table, team: &team, pages: &mut pages, sink: None, done: &mut |_| {} };
         Matrix::pack(packing, GgmlType::Q8_0, n_rows, 64, bytes)
     };
     let matrices = [matrix(640), matrix(64), matrix(80)];
