@@ -279,22 +279,30 @@ fn take_weights(
         return Ok((model, targets, Saver::default()));
     };
     let found = packed_file.open(options.n_threads);
-    let n_bytes = Loader::packed_bytes_max(file);
-    let is_written_behind = |n_bytes| available_bytes().is_some_and(|available| n_bytes <= available / WRITTEN_SHARE);
     if found.is_none()
-        && is_written_behind(n_bytes)
-        && let Ok(making) = packed_file.clone().begin(n_bytes)
+        && let Some(making) = begin_without_waiting(&packed_file, file)
     {
         let (model, targets, made) = load(None, Some(&making))?;
         // A disk that is full after all: what could not be written is not there, so it is made once more in memory.
         if !making.has_failed() {
-            let saver = (!made.is_empty()).then(|| Saver::new(Unsaved::File(making)));
-            return Ok((model, targets, saver.unwrap_or_default()));
+            return Ok((model, targets, saver_of(made, |_| Unsaved::File(making))));
         }
     }
     let (model, targets, made) = load(found, None)?;
-    let saver = (!made.is_empty()).then(|| Saver::new(Unsaved::Memory(packed_file, made)));
-    Ok((model, targets, saver.unwrap_or_default()))
+    Ok((model, targets, saver_of(made, |made| Unsaved::Memory(packed_file, made))))
+}
+
+/// Begins the file that a model's weights are repacked into, unless it is so large that the system would make who writes it
+/// wait for the disk, or it cannot be made.
+fn begin_without_waiting(packed_file: &PackedFile, file: &GgufFile) -> Option<Making> {
+    let n_bytes = Loader::packed_bytes_max(file);
+    let fits = available_bytes().is_some_and(|available| n_bytes <= available / WRITTEN_SHARE);
+    fits.then(|| packed_file.clone().begin(n_bytes).ok())?
+}
+
+/// Returns what saves the matrices that were repacked, if there are any.
+fn saver_of(made: Vec<Bytes>, unsaved: impl FnOnce(Vec<Bytes>) -> Unsaved) -> Saver {
+    if made.is_empty() { Saver::default() } else { Saver::new(unsaved(made)) }
 }
 
 /// Returns what of the model decides how adapters are read.
