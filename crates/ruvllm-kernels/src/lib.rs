@@ -31,6 +31,8 @@ pub mod activation;
 pub mod arena;
 pub mod attention;
 pub mod block;
+#[cfg(target_arch = "x86_64")]
+mod cpu;
 pub mod dequant;
 pub mod distance;
 pub mod lowrank;
@@ -43,3 +45,4 @@ pub mod team;
 
 pub use block::GgmlType;
 pub use isa::Isa;
+pub use prefetch::bring_near;

@@ -1,5 +1,8 @@
 //! Asking for memory before it is read. An address may lead anywhere: asking for memory that is gone does nothing.
 
+#[cfg(target_arch = "x86_64")]
+use crate::cpu;
+
 /// Bytes of a cache line, which is what is asked for at once.
 pub(crate) const LINE_BYTES: usize = 64;
 
@@ -43,6 +46,31 @@ impl Level {
     }
 }
 
+/// Asks for the cache line at `at` as one's own, to be written to next.
+#[inline(always)]
+pub(crate) fn for_writing<T>(at: *const T) {
+    use std::arch::asm;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is allowed; every x86-64 has it, as a no-op at least. The intrinsic asks for
+    // ownership only where the build supposes a newer CPU.
+    unsafe {
+        asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch of any address is allowed; the intrinsic for it is not stable.
+    unsafe {
+        asm!("prfm pstl1keep, [{at}]", at = in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
+/// Asks for some memory, a few KiB at most, that is read soon and was long ago, or that another core has written.
+pub fn bring_near<T>(memory: &[T]) {
+    let start = memory.as_ptr().cast::<u8>();
+    (0..size_of_val(memory)).step_by(LINE_BYTES).for_each(|at| Level::First.prefetch(start.wrapping_add(at)));
+}
+
 /// How a core best reads memory that it streams through once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Streaming {
@@ -63,25 +91,13 @@ impl Streaming {
     pub(crate) fn of_machine() -> Streaming {
         #[cfg(target_arch = "x86_64")]
         {
-            use std::sync::LazyLock;
-            static STREAMING: LazyLock<Streaming> = LazyLock::new(|| match amd_family() {
-                Some(..0x1a) => Streaming { level: Level::Second, is_single: false },
+            match cpu::amd_family() {
+                Some(..cpu::ZEN_5) => Streaming { level: Level::Second, is_single: false },
                 Some(_) => Streaming { level: Level::First, is_single: true },
                 None => Streaming { level: Level::First, is_single: false },
-            });
-            *STREAMING
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
         Streaming { level: Level::First, is_single: false }
     }
-}
-
-/// Returns the family of a CPU of AMD's: 0x19 for Zen 3 and Zen 4, 0x1a for Zen 5.
-#[cfg(target_arch = "x86_64")]
-fn amd_family() -> Option<u32> {
-    use std::arch::x86_64::__cpuid;
-    let vendor = __cpuid(0);
-    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
-    let signature = __cpuid(1).eax;
-    (name.as_flattened() == b"AuthenticAMD").then(|| (signature >> 8 & 0xf) + (signature >> 20 & 0xff))
 }

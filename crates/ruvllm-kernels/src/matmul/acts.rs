@@ -3,6 +3,7 @@
 use super::Table;
 use super::format::BLOCK;
 use crate::arena::AlignedVec;
+use crate::prefetch::bring_near;
 use crate::team::{Shared, Team};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
@@ -300,6 +301,15 @@ impl Acts {
 
     pub(super) fn floats(&self) -> &[f32] {
         &self.floats[..self.n * self.k.next_multiple_of(16)]
+    }
+
+    /// Asks for quantised rows, if they are few, all at once: whoever begins to multiply with them has seldom made them, and
+    /// one after the other their lines come slowly from the core that has.
+    pub(super) fn bring_near(&self) {
+        const MOST_BYTES: usize = 8 * 1024;
+        if self.has_q16 && size_of_val(self.blocks()) <= MOST_BYTES {
+            bring_near(self.blocks());
+        }
     }
 }
 

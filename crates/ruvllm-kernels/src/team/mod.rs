@@ -13,6 +13,7 @@
 //! on which worker computes them, so results are the same for every team size.
 
 mod ahead;
+mod desk;
 mod shared;
 mod wait;
 
@@ -20,17 +21,15 @@ pub use ahead::Upcoming;
 pub use shared::Shared;
 
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ahead::{Ahead, Cursor};
+use desk::{Desk, Job, News};
 use wait::{Bell, N_SPINS, Patience, lock};
-
-type Job = *const (dyn Fn(usize) + Sync);
 
 thread_local! {
     /// True while this thread runs a team's closure: entering a team again from there would deadlock.
@@ -61,42 +60,17 @@ pub struct Team {
     turn: Mutex<Waiter>,
 }
 
-/// Keeps a counter that everybody polls away from its neighbours' cache lines.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Line<T>(T);
-
 #[derive(Debug)]
 struct State {
-    /// The current region: its number from bit 16 on, [`OPEN`], and how many spawned workers have joined.
-    region: Line<AtomicU64>,
-    /// Spawned workers that have finished the current region.
-    n_done: Line<AtomicUsize>,
-    /// The pieces of `for_each` that each worker has left.
-    shares: Box<[Line<Share>]>,
-    /// What the current region runs.
-    job: UnsafeCell<Option<Job>>,
-    /// What each worker brings near while it waits.
-    ahead: Box<[Line<Ahead>]>,
-    stop: AtomicBool,
+    /// One for each worker. The caller's has nothing but its share and what it brings near.
+    desks: Box<[Desk]>,
     start: Bell,
     done: Bell,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written only by the caller that holds `turn` while no region is open (before `region` opens with
-// release order) and read by workers only after they joined it with acquire order; the closure behind it is `Sync`.
-unsafe impl Sync for State {}
-// SAFETY: as above; the pointer is used only while the region that set it has not returned.
-unsafe impl Send for State {}
-
-/// The bit of [`State::region`] that lets workers in.
-const OPEN: u64 = 1 << 15;
-
-/// Returns the number of the region that a value of [`State::region`] stands for.
-fn number(region: u64) -> u64 {
-    region >> 16
-}
+/// Threads of a team at most.
+const MAX_THREADS: usize = 1 << 15;
 
 impl Team {
     /// Starts a team of `n_threads` workers: the caller and `n_threads - 1` threads of its own.
@@ -105,18 +79,13 @@ impl Team {
     /// If `n_threads` is 0 or 2^15 or more, or the system refuses a thread.
     pub fn new(n_threads: usize) -> Team {
         assert!(
-            n_threads > 0 && (n_threads as u64) < OPEN,
+            (1..MAX_THREADS).contains(&n_threads),
             "a team of {n_threads} threads; it takes 1 to {}",
-            OPEN - 1
+            MAX_THREADS - 1
         );
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let state = Arc::new(State {
-            region: Line::default(),
-            n_done: Line::default(),
-            shares: (0..n_threads).map(|_| Line::default()).collect(),
-            job: UnsafeCell::new(None),
-            ahead: (0..n_threads).map(|_| Line::default()).collect(),
-            stop: AtomicBool::new(false),
+            desks: (0..n_threads).map(|_| Desk::default()).collect(),
             start: Bell::default(),
             done: Bell::default(),
             panic: Mutex::new(None),
@@ -139,14 +108,14 @@ impl Team {
     /// while it waits. It changes nothing but the time that reading takes, and holds until the next call.
     pub fn expect(&self, upcoming: &Upcoming) {
         let none = 0..0;
-        for (worker, ahead) in self.state.ahead.iter().enumerate() {
-            ahead.0.set(upcoming.shares.get(worker).unwrap_or(&none));
+        for (worker, desk) in self.state.desks.iter().enumerate() {
+            desk.ahead.set(upcoming.shares.get(worker).unwrap_or(&none));
         }
     }
 
     /// Returns the address from which on `worker` is expected to read after this region.
     pub(crate) fn expected(&self, worker: usize) -> Option<usize> {
-        self.state.ahead[worker].0.start()
+        self.state.desks[worker].ahead.start()
     }
 
     /// Runs `f(worker)` once on every worker (0 is the calling thread) and returns when all are done.
@@ -175,7 +144,7 @@ impl Team {
         self.enter(|turn| {
             self.region(turn, false, &|worker| {
                 if worker == 0 {
-                    self.state.start.ring();
+                    self.state.start.nudge();
                 }
                 f(worker);
             })
@@ -198,19 +167,17 @@ impl Team {
             // Sleepers are woken when there is something left after the first piece, which is the time it takes anyway:
             // who has to wake them begins with one piece.
             let mut asleep = worker == 0;
-            let mut next = next_pieces(&state.shares, worker, asleep);
+            let mut next = next_pieces(&state.desks, worker, asleep);
             while let Some(pieces) = next {
                 f(pieces.start * grain..n.min(pieces.end * grain), worker);
-                next = next_pieces(&state.shares, worker, false);
-                if next.is_some() && std::mem::take(&mut asleep) {
-                    state.start.ring();
-                }
+                next = next_pieces(&state.desks, worker, false);
+                asleep = asleep && !(next.is_some() && state.start.nudge());
             }
         };
         self.enter(|turn| {
             // Workers see the shares: the region opens after this. A single piece is in the last share.
-            for (worker, share) in state.shares.iter().enumerate() {
-                share.0.set(self::share(worker, n_threads, n_pieces));
+            for (worker, desk) in state.desks.iter().enumerate() {
+                desk.share.set(share(worker, n_threads, n_pieces));
             }
             match n_pieces {
                 0 => Ok(()),
@@ -238,23 +205,25 @@ impl Team {
         if self.threads.is_empty() {
             return run_marked(f, 0);
         }
-        // SAFETY: only the lifetime changes. A worker uses the pointer only between joining the region and raising
-        // `n_done`, and this function closes the region and waits for all who joined before it returns (a panic of `f`
-        // on this thread is caught), so `f` outlives it.
+        // SAFETY: only the lifetime changes. A worker uses the pointer only between joining the region and leaving it, and
+        // this function closes the region and waits for all who joined before it returns (a panic of `f` on this thread
+        // is caught), so `f` outlives it.
         let job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(f) };
-        // SAFETY: no worker reads `job` now: all who joined the last region have finished, and no region is open.
-        unsafe { *state.job.get() = Some(job) };
-        state.n_done.0.store(0, Ordering::Relaxed);
-        let region = number(state.region.0.load(Ordering::Relaxed)) + 1;
-        state.region.0.store(region << 16 | OPEN, Ordering::SeqCst);
-        let mine = run_marked(f, 0);
-        if all {
-            waiter.wait_until(&state.done, &state.ahead[0].0, || {
-                state.n_done.0.load(Ordering::SeqCst) == self.threads.len()
-            });
+        let (own, desks) = state.desks.split_first().expect("the caller has a desk");
+        for desk in desks {
+            // SAFETY: the last region was left by all who joined it, and `f` outlives this one.
+            unsafe { desk.open(job) };
         }
-        let n_joined = (state.region.0.fetch_and(!OPEN, Ordering::SeqCst) & (OPEN - 1)) as usize;
-        waiter.wait_until(&state.done, &state.ahead[0].0, || state.n_done.0.load(Ordering::SeqCst) == n_joined);
+        let mine = run_marked(f, 0);
+        let wait = |ready: &dyn Fn(&Desk) -> bool| {
+            waiter.wait_until(&state.done, &own.ahead, || desks.iter().all(ready));
+        };
+        if all {
+            wait(&Desk::is_over);
+        }
+        if desks.iter().filter(|desk| desk.close()).count() > 0 {
+            wait(&|desk| !desk.is_in());
+        }
         match lock(&state.panic).take() {
             Some(theirs) => mine.and(Err(theirs)),
             None => mine,
@@ -264,8 +233,7 @@ impl Team {
 
 impl Drop for Team {
     fn drop(&mut self) {
-        self.state.stop.store(true, Ordering::SeqCst);
-        self.state.region.0.fetch_add(1 << 16, Ordering::SeqCst);
+        self.state.desks.iter().for_each(Desk::stop);
         self.state.start.ring();
         for thread in self.threads.drain(..) {
             // A worker catches what its closures throw, so it can only have ended well.
@@ -301,49 +269,10 @@ impl Waiter {
     }
 }
 
-/// Pieces that are left of a worker's share: the first in the low half, the end in the high half.
-#[derive(Debug, Default)]
-struct Share(AtomicU64);
-
-impl Share {
-    fn set(&self, pieces: Range<usize>) {
-        self.0.store(pieces.start as u64 | (pieces.end as u64) << 32, Ordering::Relaxed);
-    }
-
-    /// Takes the first half of the pieces, or only one. A claim costs more than its instruction: the core finishes what
-    /// it reads before it goes on (a piece at a time was 6 % of decoding SmolLM2 on a Zen 5).
-    fn take_first(&self, single: bool) -> Option<Range<usize>> {
-        self.take(|start, end| start..if single { start + 1 } else { start + (end - start).div_ceil(2) })
-    }
-
-    /// Takes the last piece.
-    fn take_last(&self) -> Option<Range<usize>> {
-        self.take(|_, end| end - 1..end)
-    }
-
-    /// Takes what `which` picks of the pieces that are left, at one end of them.
-    fn take(&self, which: impl Fn(u64, u64) -> Range<u64>) -> Option<Range<usize>> {
-        let mut old = self.0.load(Ordering::Relaxed);
-        loop {
-            let (start, end) = (old & u64::from(u32::MAX), old >> 32);
-            if start >= end {
-                return None;
-            }
-            let taken = which(start, end);
-            let left = if taken.start == start { taken.end..end } else { start..taken.start };
-            // Only the count is shared: what pieces write is published by `n_done`.
-            match self.0.compare_exchange_weak(old, left.start | left.end << 32, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Some(taken.start as usize..taken.end as usize),
-                Err(now) => old = now,
-            }
-        }
-    }
-}
-
 /// Takes the next pieces of a worker's own share, else one of another's.
-fn next_pieces(shares: &[Line<Share>], worker: usize, single: bool) -> Option<Range<usize>> {
-    let others = || (1..shares.len()).map(|i| (worker + i) % shares.len());
-    shares[worker].0.take_first(single).or_else(|| others().find_map(|other| shares[other].0.take_last()))
+fn next_pieces(desks: &[Desk], worker: usize, single: bool) -> Option<Range<usize>> {
+    let others = || (1..desks.len()).map(|i| (worker + i) % desks.len());
+    desks[worker].share.take_first(single).or_else(|| others().find_map(|other| desks[other].share.take_last()))
 }
 
 /// Runs `f(worker)` with this thread marked as inside a team, and catches what it throws.
@@ -357,38 +286,28 @@ fn run_marked(f: &(dyn Fn(usize) + Sync), worker: usize) -> std::thread::Result<
 impl State {
     /// The life of spawned worker `worker`.
     fn work(&self, worker: usize, waiter: &Waiter) {
+        let desk = &self.desks[worker];
         let mut seen = 0;
         loop {
-            let is_new = || number(self.region.0.load(Ordering::SeqCst)) != seen;
-            waiter.wait_until(&self.start, &self.ahead[worker].0, is_new);
-            let (region, joined) = self.join();
-            // Looked at behind the number: who has seen the last one has seen that it is the last, and waits for no other.
-            if self.stop.load(Ordering::SeqCst) {
-                return;
-            }
-            seen = region;
-            if !joined {
-                continue;
-            }
-            // SAFETY: joining synchronises with the opening, which came after the caller's write; the caller writes again
-            // only after this worker has raised `n_done`.
-            let job = unsafe { *self.job.get() }.expect("a region has its job before it opens");
-            // SAFETY: `Team::region` keeps the closure alive until all who joined have raised `n_done`.
+            waiter.wait_until(&self.start, &desk.ahead, || desk.has_news(seen));
+            let job = match desk.join() {
+                News::Stopped => return,
+                News::Missed(number) => {
+                    seen = number;
+                    continue;
+                }
+                News::Region(number, job) => {
+                    seen = number;
+                    job
+                }
+            };
+            // SAFETY: `Team::region` keeps the closure alive until all who joined have left.
             let outcome = run_marked(unsafe { &*job }, worker);
             if let Err(panic) = outcome {
                 lock(&self.panic).get_or_insert(panic);
             }
-            self.n_done.0.fetch_add(1, Ordering::SeqCst);
+            desk.leave();
             self.done.ring();
-        }
-    }
-
-    /// Joins the current region if it is open. Returns its number, and whether it was.
-    fn join(&self) -> (u64, bool) {
-        let enter = |region: u64| (region & OPEN != 0).then_some(region + 1);
-        match self.region.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, enter) {
-            Ok(region) => (number(region), true),
-            Err(region) => (number(region), false),
         }
     }
 }

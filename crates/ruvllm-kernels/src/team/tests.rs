@@ -1,6 +1,7 @@
 //! Regions: everything once, whoever comes.
 
 use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn assert_send_sync<T: Send + Sync>() {}

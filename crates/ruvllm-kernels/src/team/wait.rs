@@ -1,7 +1,7 @@
 //! How workers wait for each other.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,21 +42,31 @@ impl Bell {
             return;
         }
         let mut guard = lock(&self.lock);
-        // Sleeper: announce, then look. Ringer: change, then look for sleepers. In one total order (SeqCst) at
-        // least one of them sees the other, so no wake-up is lost.
+        // Sleeper: announce, then look. Ringer: change, then look for sleepers. With a fence between the two, at least one
+        // of them sees the other, so no wake-up is lost.
         self.n_sleeping.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         while !ready() {
             guard = self.rung.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
         self.n_sleeping.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Wakes everybody who sleeps here. What they wait for must have been stored with `SeqCst` before.
+    /// Wakes everybody who sleeps here, or is about to: what they wait for was stored before.
     pub(super) fn ring(&self) {
-        if self.n_sleeping.load(Ordering::SeqCst) > 0 {
+        fence(Ordering::SeqCst);
+        self.nudge();
+    }
+
+    /// Wakes those who are seen to sleep here, and returns whether anybody was. Who falls asleep right now may be missed, so
+    /// nobody may depend on them. In return it does not wait until others have seen what was stored before.
+    pub(super) fn nudge(&self) -> bool {
+        let any = self.n_sleeping.load(Ordering::Relaxed) > 0;
+        if any {
             let _guard = lock(&self.lock);
             self.rung.notify_all();
         }
+        any
     }
 }
 
