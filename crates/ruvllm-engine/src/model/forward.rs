@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::{self, Segment};
+use ruvllm_kernels::bring_near;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::MicroLora;
 
-use super::blocks::{Adapted, Angles, Branches, Buffers, Join, KvAccess, Operand, Reader, Residual, Rows, Tail};
+use super::blocks::{
+    Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
+};
 use super::screen::{HeadScreen, n_best};
 use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
 use crate::kernels::Compute;
@@ -171,6 +174,9 @@ impl ForwardState {
         let mut stream = (Join::Nothing, n);
         for (i, layer) in model.layers.iter().enumerate() {
             let tail = tail.filter(|_| i + 1 == model.layers.len());
+            if n <= NEAR_ROWS {
+                bring_norms_near(layer, model.layers.get(i + 1));
+            }
             let mut pass = Pass { model, compute, batch, kv: &mut kv, tail };
             stream = self.layer(layer, &mut pass, stream);
         }
@@ -401,6 +407,13 @@ fn change<'a>(hidden: &'a mut [f32], n_embd: usize, batch: &Batch<'_>) -> &'a [f
         rest = others;
     }
     hidden
+}
+
+/// Asks for the weights of the norms that come after a layer's first: a few KiB each, which the weights between have driven
+/// out of the caches since the last pass.
+fn bring_norms_near(layer: &Layer, next: Option<&Layer>) {
+    let norms = [&layer.mixer_post_norm, &layer.ffn_norm, &layer.ffn_post_norm].into_iter().flatten();
+    norms.chain(next.and_then(|next| next.mixer_norm.as_ref())).for_each(|norm| bring_near(&norm.weight));
 }
 
 /// What stays the same over the layers of one pass.

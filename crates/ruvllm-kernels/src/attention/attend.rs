@@ -23,6 +23,21 @@ pub struct Inputs<'a> {
     pub q: &'a [f32],
 }
 
+/// Multiply-adds that one thread is done with before another has brought near what it would help with: some 2 µs.
+const ALONE: usize = 128 * 1024;
+
+impl Inputs<'_> {
+    /// Returns whether all of it is less work than sharing it.
+    fn is_small(&self) -> bool {
+        let Options { n_heads, k_dim, v_dim, .. } = *self.options;
+        let n_pairs = |segment: &Segment<'_>| match segment.n_rows {
+            0 => 0,
+            n => n * self.options.visible(segment.pos + n - 1, segment.n_kv).len(),
+        };
+        self.segments.iter().map(n_pairs).sum::<usize>() * n_heads * (k_dim + v_dim) <= ALONE
+    }
+}
+
 /// The largest layer and context a [`Scratch`] serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -156,6 +171,7 @@ fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, o
     match context.n_tasks {
         0 => {}
         1 => work(0),
+        _ if inputs.is_small() => work(0),
         _ => team.share(&work),
     }
 }

@@ -198,7 +198,8 @@ unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
 /// Writes the entry points of an instruction set: for `n_rows` rows, `n_blocks` blocks of keys or `n_vectors` groups of 16
 /// values at a time, of packed formats `n_packed` (up to 4) of both.
 macro_rules! entries {
-    ($lanes:ident, $features:literal, $($n_rows:literal: $n_blocks:literal $n_vectors:literal $n_packed:literal),+) => {
+    (@tiles $lanes:ident, $features:literal,
+     $($n_rows:literal: $n_blocks:literal $n_vectors:literal $n_packed:literal),+) => {
         $crate::attention::lanes::entries!(@format f32 scores_f32 values_f32 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
         $crate::attention::lanes::entries!(@format f16 scores_f16 values_f16 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
         $crate::attention::lanes::entries!(@format Q8 scores_q8 values_q8 $lanes, $features, $($n_rows: $n_blocks $n_vectors),+);
@@ -206,19 +207,13 @@ macro_rules! entries {
         $crate::attention::lanes::entries!(@format Q2 scores_q2 values_q2 $lanes, $features, $($n_rows: $n_packed $n_packed),+);
 
         /// Rows the kernels take at most.
-        pub(super) const CHUNK_ROWS: usize = [$($n_rows),+].len();
+        pub(in crate::attention) const CHUNK_ROWS: usize = [$($n_rows),+].len();
         /// Scores by format.
-        pub(super) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); KvFormat::COUNT] =
+        pub(in crate::attention) const SCORES: [unsafe fn(&mut ScoreArgs<'_>); KvFormat::COUNT] =
             [scores_f32, scores_f16, scores_q8, scores_q4, scores_q2];
         /// Values by format.
-        pub(super) const VALUES: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT] =
+        pub(in crate::attention) const VALUES: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT] =
             [values_f32, values_f16, values_q8, values_q4, values_q2];
-
-        $crate::attention::lanes::entries!(@plain softmax lanes SoftmaxArgs (f32, f32), $lanes, $features);
-        $crate::attention::lanes::entries!(@plain fold lanes FoldArgs (f32, f32), $lanes, $features);
-        $crate::attention::lanes::entries!(@plain mins quant MinArgs (), $lanes, $features);
-        $crate::attention::lanes::entries!(@plain quantize quantize QuantizeArgs (), $lanes, $features);
-        $crate::attention::lanes::entries!(@plain dequantize quantize DequantizeArgs (), $lanes, $features);
     };
     (@format $format:ident $scores:ident $values:ident $lanes:ident, $features:literal,
      $($n_rows:literal: $n_blocks:literal $n_vectors:literal),+) => {
@@ -246,6 +241,14 @@ macro_rules! entries {
             // SAFETY: the features are enabled here, and `Table` checked the arguments.
             unsafe { $module::$name::<$lanes>(args) }
         }
+    };
+    ($lanes:ident, $features:literal, $($tiles:tt)+) => {
+        $crate::attention::lanes::entries!(@tiles $lanes, $features, $($tiles)+);
+        $crate::attention::lanes::entries!(@plain softmax lanes SoftmaxArgs (f32, f32), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain fold lanes FoldArgs (f32, f32), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain mins quant MinArgs (), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain quantize quantize QuantizeArgs (), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain dequantize quantize DequantizeArgs (), $lanes, $features);
     };
 }
 pub(super) use entries;

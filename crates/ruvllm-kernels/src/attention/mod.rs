@@ -56,6 +56,7 @@ mod attend;
 mod exact;
 pub(crate) mod lanes;
 mod layout;
+mod near;
 mod plan;
 mod quant;
 mod quantize;
@@ -77,6 +78,7 @@ pub use attend::{Inputs, Limits, Scratch, attend};
 pub use layout::{
     BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvPart, KvShape, KvUnits, KvUnitsMut, UNIT_BLOCKS, UNIT_TOKENS,
 };
+pub use near::near;
 pub use store::store;
 
 use crate::isa::{self, Isa, Row};
@@ -310,6 +312,8 @@ struct FoldArgs<'a> {
 /// The register kernels of one instruction set.
 pub struct Table {
     isa: Isa,
+    /// Whether the row is for this machine, beyond `isa`.
+    suits: fn() -> bool,
     /// Rows its kernels take at most.
     chunk_rows: usize,
     /// By format.
@@ -336,6 +340,7 @@ macro_rules! row {
     ($isa:expr, $module:ident) => {
         Table {
             isa: $isa,
+            suits: || true,
             chunk_rows: $module::CHUNK_ROWS,
             scores: $module::SCORES,
             softmax: $module::softmax,
@@ -350,6 +355,14 @@ macro_rules! row {
 
 static ALL: &[Table] = &[
     #[cfg(target_arch = "x86_64")]
+    Table {
+        suits: || crate::cpu::amd_family().is_some_and(|family| family >= crate::cpu::ZEN_5),
+        chunk_rows: avx512::wide::CHUNK_ROWS,
+        scores: avx512::wide::SCORES,
+        values: avx512::wide::VALUES,
+        ..row!(Isa::Avx512, avx512)
+    },
+    #[cfg(target_arch = "x86_64")]
     row!(Isa::Avx512, avx512),
     #[cfg(target_arch = "x86_64")]
     row!(Isa::Avx2, avx2),
@@ -360,7 +373,7 @@ static ALL: &[Table] = &[
 
 /// Iterates over the rows this machine can run, best first.
 pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
+    isa::available(ALL).filter(|table| (table.suits)())
 }
 
 /// Returns the best row that needs no more than `isa`.
@@ -368,7 +381,8 @@ pub fn available() -> impl Iterator<Item = &'static Table> {
 /// # Panics
 /// If `isa` is not available on this machine.
 pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
+    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+    available().find(|table| table.isa <= isa).expect("the table ends with a scalar row")
 }
 
 impl Table {

@@ -40,6 +40,11 @@ impl Beside {
         self.n_bytes += n_bytes;
     }
 
+    #[cfg(test)]
+    pub(crate) fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges[..self.n_ranges]
+    }
+
     /// Returns how a worker that has claimed some of `n` units asks for its part of it, in `n_steps` steps.
     pub(super) fn fetch(&self, claim: &Range<usize>, n: usize, n_steps: usize) -> Option<Fetch<'_>> {
         if self.n_bytes == 0 || n_steps == 0 {

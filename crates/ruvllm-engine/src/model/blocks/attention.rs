@@ -1,6 +1,7 @@
 //! Self-attention over the paged KV cache: project, normalise, rotate, write, attend, project.
 
 use ruvllm_kernels::attention::{self, Options, Segment};
+use ruvllm_kernels::matmul::Beside;
 use ruvllm_kernels::team::Shared;
 use ruvllm_kvcache::BlockPool;
 
@@ -10,6 +11,12 @@ use crate::kernels::Compute;
 
 /// Values of queries and keys that are worth handing to another thread.
 const PIECE_LEN: usize = 2048;
+
+/// Up to this many rows memory is asked for that is read soon; more rows keep the cores busy anyway. Keys and values are,
+/// while queries are computed, where no adapters are to come in between.
+pub(crate) const NEAR_ROWS: usize = 16;
+/// Bytes that are asked for, for each thread: what leaves room in a second-level cache for the weights that come beside.
+const NEAR_BYTES: usize = 128 * 1024;
 
 /// Consecutive rows of a batch that belong to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,10 +131,6 @@ impl Attention {
         let q = &mut buffers.q[..n * q_width];
         let k = &mut buffers.k[..n * k_width];
         let v = &mut buffers.v[..n * v_width];
-        operand.apply_many(compute, [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)]);
-        let angles = self.rope.map(|idx| &angles[idx]);
-        self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
-        kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
         let options = Options {
             n_heads: self.n_heads,
             n_kv_heads: self.n_kv_heads,
@@ -140,6 +143,16 @@ impl Attention {
             sinks: self.sinks.as_deref(),
             alibi: None,
         };
+        let mut beside = Beside::default();
+        if n <= NEAR_ROWS && !operand.is_adapted() {
+            let n_bytes = NEAR_BYTES * compute.team.n_threads();
+            attention::near(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes, &mut beside);
+        }
+        let products = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
+        operand.apply_many_beside(compute, products, &mut beside);
+        let angles = self.rope.map(|idx| &angles[idx]);
+        self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
+        kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
         let (n_kept, segments) = tail.map_or((n, kv.segments), |tail| (tail.rows.len(), tail.segments));
         if n_kept == 0 {
             return;

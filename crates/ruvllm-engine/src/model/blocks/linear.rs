@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Cut, Matrix, Screen, Tops};
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Cut, Matrix, Screen, Tops};
 use ruvllm_kernels::team::Upcoming;
 use ruvllm_lora::AdaptedRows;
 
@@ -171,6 +171,16 @@ impl<'a> Operand<'a> {
 
     /// Writes `linear(x)` for several matrices, shared among the threads as one piece of work.
     pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
+        self.apply_many_beside(compute, pairs, &mut Beside::default());
+    }
+
+    /// The same while memory is asked for that is read soon after.
+    pub(crate) fn apply_many_beside<const N: usize>(
+        &mut self,
+        compute: &Compute,
+        pairs: [(&Linear, &mut [f32]); N],
+        beside: &mut Beside,
+    ) {
         for (linear, _) in &pairs {
             self.prepare(compute, linear.format());
         }
@@ -180,10 +190,10 @@ impl<'a> Operand<'a> {
         let ids = pairs.each_ref().map(|(linear, _)| linear.id);
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
-        match self.adapted.rows {
-            None => matmul::matmul_many(&compute.team, self.acts, &mut work),
-            Some(rows) => matmul::matmul_many_beside(&compute.team, self.acts, &mut work, &rows.beside(&ids)),
+        if let Some(rows) = self.adapted.rows {
+            rows.near(&ids, beside);
         }
+        matmul::matmul_many_beside(&compute.team, self.acts, &mut work, beside);
         if let Some(rows) = self.adapted.rows {
             let how = (compute.kernels.lowrank, &*compute.team);
             let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));

@@ -10,7 +10,7 @@ mod norm;
 mod residual;
 mod short_conv;
 
-pub(crate) use attention::{Attention, HeadNorm, KvAccess, Rows, Tail};
+pub(crate) use attention::{Attention, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail};
 pub(crate) use buffers::{Angles, Buffers, Sizes};
 pub(crate) use linear::{Adapted, Linear, Operand};
 pub(crate) use mlp::Mlp;
