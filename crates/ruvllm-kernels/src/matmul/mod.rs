@@ -332,7 +332,7 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
     }
     let plan = Plan::new(team.n_threads(), rows.len(), products.iter().map(|(w, _)| *w));
     let work = |claim: Range<usize>, worker: usize| {
-        if claim.start == plan.share(worker).start {
+        if worker > 0 && claim.start == plan.share(worker).start {
             x.bring_near();
         }
         let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);

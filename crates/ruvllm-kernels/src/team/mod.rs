@@ -166,7 +166,7 @@ impl Team {
         let claim = |worker: usize| {
             // Sleepers are woken when there is something left after the first piece, which is the time it takes anyway:
             // who has to wake them begins with one piece.
-            let mut asleep = worker == 0;
+            let mut asleep = worker == 0 && state.start.has_sleepers();
             let mut next = next_pieces(&state.desks, worker, asleep);
             while let Some(pieces) = next {
                 f(pieces.start * grain..n.min(pieces.end * grain), worker);

@@ -58,10 +58,15 @@ impl Bell {
         self.nudge();
     }
 
+    /// Returns whether somebody is seen to sleep here.
+    pub(super) fn has_sleepers(&self) -> bool {
+        self.n_sleeping.load(Ordering::Relaxed) > 0
+    }
+
     /// Wakes those who are seen to sleep here, and returns whether anybody was. Who falls asleep right now may be missed, so
     /// nobody may depend on them. In return it does not wait until others have seen what was stored before.
     pub(super) fn nudge(&self) -> bool {
-        let any = self.n_sleeping.load(Ordering::Relaxed) > 0;
+        let any = self.has_sleepers();
         if any {
             let _guard = lock(&self.lock);
             self.rung.notify_all();
