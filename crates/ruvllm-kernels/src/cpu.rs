@@ -16,3 +16,8 @@ pub(crate) fn amd_family() -> Option<u32> {
     });
     *FAMILY
 }
+
+/// Returns whether it is a Zen 5, or what came after it.
+pub(crate) fn is_zen_5() -> bool {
+    amd_family().is_some_and(|family| family >= ZEN_5)
+}

@@ -356,14 +356,14 @@ macro_rules! row {
 static ALL: &[Table] = &[
     #[cfg(target_arch = "x86_64")]
     Table {
-        suits: || crate::cpu::amd_family().is_some_and(|family| family >= crate::cpu::ZEN_5),
+        suits: crate::cpu::is_zen_5,
         chunk_rows: avx512::wide::CHUNK_ROWS,
         scores: avx512::wide::SCORES,
         values: avx512::wide::VALUES,
         ..row!(Isa::Avx512, avx512)
     },
     #[cfg(target_arch = "x86_64")]
-    row!(Isa::Avx512, avx512),
+    Table { suits: || !crate::cpu::is_zen_5(), ..row!(Isa::Avx512, avx512) },
     #[cfg(target_arch = "x86_64")]
     row!(Isa::Avx2, avx2),
     #[cfg(target_arch = "aarch64")]

@@ -8,6 +8,11 @@ use proptest::prelude::*;
 
 mod quant;
 
+/// All rows that this machine can run, those for other CPUs among them.
+fn available() -> impl Iterator<Item = &'static Table> {
+    isa::available(ALL)
+}
+
 /// What a test attends with; `q`, `k`, `v` hold all positions of one sequence.
 #[derive(Clone, Debug)]
 struct Case {
