@@ -169,11 +169,16 @@ impl FromStr for Isa {
 pub(crate) trait Row: Sync + 'static {
     /// Returns the instruction set the row is written for.
     fn isa(&self) -> Isa;
+
+    /// Returns whether the row is for this machine, which has its instruction set.
+    fn suits(&self) -> bool {
+        true
+    }
 }
 
 /// Iterates over the rows this machine can run, best first.
 pub(crate) fn available<R: Row>(all: &'static [R]) -> impl Iterator<Item = &'static R> {
-    all.iter().filter(|row| row.isa().is_available())
+    all.iter().filter(|row| row.isa().is_available() && row.suits())
 }
 
 /// Returns the best row that needs no more than `isa`. Panics if `isa` is not available here.

@@ -265,15 +265,17 @@ impl AdaptedRows {
         });
     }
 
-    /// Appends what [`AdaptedRows::apply`] will read of adapters for some layers, in its order, to what workers bring near
-    /// while they multiply.
-    pub fn near(&self, targets: &[usize], beside: &mut Beside) {
+    /// Returns what [`AdaptedRows::apply`] will read of adapters for some layers, in its order, for workers to bring near while
+    /// they multiply.
+    pub fn beside(&self, targets: &[usize]) -> Beside {
+        let mut beside = Beside::default();
         for set in &self.sets {
             for (adapter, _) in set.iter() {
                 let parts = targets.iter().filter_map(|&target| adapter.part(target));
                 parts.for_each(|part| beside.push(part.addresses()));
             }
         }
+        beside
     }
 
     /// Returns whether any row has an adapter that changes a layer.

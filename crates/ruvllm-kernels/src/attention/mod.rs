@@ -333,6 +333,10 @@ impl Row for Table {
     fn isa(&self) -> Isa {
         self.isa
     }
+
+    fn suits(&self) -> bool {
+        (self.suits)()
+    }
 }
 
 /// Writes the row of instruction set `$isa`, whose kernels are in module `$module`.
@@ -373,7 +377,7 @@ static ALL: &[Table] = &[
 
 /// Iterates over the rows this machine can run, best first.
 pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL).filter(|table| (table.suits)())
+    isa::available(ALL)
 }
 
 /// Returns the best row that needs no more than `isa`.
@@ -381,8 +385,7 @@ pub fn available() -> impl Iterator<Item = &'static Table> {
 /// # Panics
 /// If `isa` is not available on this machine.
 pub fn pick(isa: Isa) -> &'static Table {
-    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
-    available().find(|table| table.isa <= isa).expect("the table ends with a scalar row")
+    isa::pick(ALL, isa)
 }
 
 impl Table {

@@ -3,14 +3,14 @@
 use super::{BLOCK_TOKENS, KvLayer, Options, Segment};
 use crate::matmul::Beside;
 
-/// Appends to `beside` what a step touches first of a layer's cache, up to some `n_bytes`: of each segment the block that
+/// Returns what a step touches first of a layer's cache, up to some `n_bytes`: of each segment the block that
 /// its first row is written to, then the others that this row sees, from the first on.
 ///
 /// # Panics
 /// If a segment lacks blocks, or the layer does.
-pub fn near(options: &Options<'_>, kv: KvLayer<'_>, segments: &[Segment<'_>], n_bytes: usize, beside: &mut Beside) {
+pub fn near(options: &Options<'_>, kv: KvLayer<'_>, segments: &[Segment<'_>], n_bytes: usize) -> Beside {
     let shape = options.shape();
-    let mut left = n_bytes;
+    let (mut beside, mut left) = (Beside::default(), n_bytes);
     let mut ask = |block| {
         let part = kv.part(shape, block);
         for bytes in [part.k, part.v] {
@@ -26,9 +26,10 @@ pub fn near(options: &Options<'_>, kv: KvLayer<'_>, segments: &[Segment<'_>], n_
         let others = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
         let blocks = std::iter::once(written).chain(others.filter(|&block| block != written));
         if !blocks.map(|block| segment.blocks[block]).all(&mut ask) {
-            return;
+            break;
         }
     }
+    beside
 }
 
 #[cfg(test)]
@@ -53,9 +54,8 @@ mod tests {
             .zip(&tables)
             .map(|(&(n_rows, pos, _), blocks)| Segment { first_row: 0, n_rows, pos, n_kv: pos + n_rows, blocks })
             .collect();
-        let mut beside = Beside::default();
         let options = Options { window, ..Options::causal(4, shape) };
-        near(&options, kv, &segments, n_blocks * n_bytes, &mut beside);
+        let beside = near(&options, kv, &segments, n_blocks * n_bytes);
         let start = bytes.as_ptr() as usize;
         beside
             .ranges()

@@ -184,11 +184,15 @@ impl Row for Table {
     fn isa(&self) -> Isa {
         self.isa
     }
+
+    fn suits(&self) -> bool {
+        (self.supported)()
+    }
 }
 
 /// Iterates over the rows this machine can run, best first.
 pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL).filter(|table| (table.supported)())
+    isa::available(ALL)
 }
 
 /// Returns the best row that needs no more than `isa`.
@@ -196,8 +200,7 @@ pub fn available() -> impl Iterator<Item = &'static Table> {
 /// # Panics
 /// If `isa` is not available on this machine.
 pub fn pick(isa: Isa) -> &'static Table {
-    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
-    available().find(|table| table.isa <= isa).expect("the table ends with a scalar row")
+    isa::pick(ALL, isa)
 }
 
 impl Table {

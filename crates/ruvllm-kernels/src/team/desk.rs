@@ -63,7 +63,7 @@ impl Desk {
     /// Opens the next region for the worker. It sees all that was written before.
     ///
     /// # Safety
-    /// The worker must be in no region, and `job` must stay alive until [`Desk::close`] and [`Desk::is_in`] have returned
+    /// The worker must be in no region, and `job` must stay alive until the region was closed and [`Desk::is_in`] returned
     /// false.
     pub(super) unsafe fn open(&self, job: Job) {
         // SAFETY: the worker reads it only in a region, as the caller promises.
@@ -81,13 +81,11 @@ impl Desk {
         self.state.store(next << PHASE_BITS | phase, Ordering::Release);
     }
 
-    /// Closes the region to the worker, and returns whether it is in already.
-    pub(super) fn close(&self) -> bool {
+    /// Closes the region to the worker, unless it has joined.
+    pub(super) fn close(&self) {
         let close = |state| (phase(state) == OPEN).then_some(state & !OPEN);
-        match self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, close) {
-            Ok(_) => false,
-            Err(state) => phase(state) == JOINED,
-        }
+        // An error is a worker that was faster.
+        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, close);
     }
 
     /// Returns whether the worker is in the region.

@@ -221,9 +221,8 @@ impl Team {
         if all {
             wait(&Desk::is_over);
         }
-        if desks.iter().filter(|desk| desk.close()).count() > 0 {
-            wait(&|desk| !desk.is_in());
-        }
+        desks.iter().for_each(Desk::close);
+        wait(&|desk| !desk.is_in());
         match lock(&state.panic).take() {
             Some(theirs) => mine.and(Err(theirs)),
             None => mine,

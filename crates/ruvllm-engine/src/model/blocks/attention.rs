@@ -1,7 +1,6 @@
 //! Self-attention over the paged KV cache: project, normalise, rotate, write, attend, project.
 
 use ruvllm_kernels::attention::{self, Options, Segment};
-use ruvllm_kernels::matmul::Beside;
 use ruvllm_kernels::team::Shared;
 use ruvllm_kvcache::BlockPool;
 
@@ -143,13 +142,12 @@ impl Attention {
             sinks: self.sinks.as_deref(),
             alibi: None,
         };
-        let mut beside = Beside::default();
-        if n <= NEAR_ROWS && !operand.is_adapted() {
+        let beside = (n <= NEAR_ROWS && !operand.is_adapted()).then(|| {
             let n_bytes = NEAR_BYTES * compute.team.n_threads();
-            attention::near(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes, &mut beside);
-        }
+            attention::near(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes)
+        });
         let products = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
-        operand.apply_many_beside(compute, products, &mut beside);
+        operand.apply_many_beside(compute, products, beside);
         let angles = self.rope.map(|idx| &angles[idx]);
         self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
         kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);

@@ -171,15 +171,15 @@ impl<'a> Operand<'a> {
 
     /// Writes `linear(x)` for several matrices, shared among the threads as one piece of work.
     pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
-        self.apply_many_beside(compute, pairs, &mut Beside::default());
+        self.apply_many_beside(compute, pairs, None);
     }
 
-    /// The same while memory is asked for that is read soon after.
+    /// The same while memory is asked for that is read soon after: what adapters read where there are some, else `beside`.
     pub(crate) fn apply_many_beside<const N: usize>(
         &mut self,
         compute: &Compute,
         pairs: [(&Linear, &mut [f32]); N],
-        beside: &mut Beside,
+        beside: Option<Beside>,
     ) {
         for (linear, _) in &pairs {
             self.prepare(compute, linear.format());
@@ -190,10 +190,10 @@ impl<'a> Operand<'a> {
         let ids = pairs.each_ref().map(|(linear, _)| linear.id);
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
-        if let Some(rows) = self.adapted.rows {
-            rows.near(&ids, beside);
+        match self.adapted.rows.map(|rows| rows.beside(&ids)).or(beside) {
+            None => matmul::matmul_many(&compute.team, self.acts, &mut work),
+            Some(beside) => matmul::matmul_many_beside(&compute.team, self.acts, &mut work, &beside),
         }
-        matmul::matmul_many_beside(&compute.team, self.acts, &mut work, beside);
         if let Some(rows) = self.adapted.rows {
             let how = (compute.kernels.lowrank, &*compute.team);
             let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));
