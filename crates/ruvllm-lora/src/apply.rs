@@ -241,7 +241,9 @@ impl AdaptedRows {
         let outs = products.map(|(target, out)| (target, out.len() / n, Shared::new(out)));
         let layers = || outs.iter().zip(touched).filter(|(_, touched)| *touched).map(|(out, _)| out);
         let n_layers = layers().count();
-        team.for_each(n_units * n_layers, 1, &|units, _| {
+        // A single piece runs on the caller.
+        let grain = if n <= RUN_ROWS && team.n_present() == 1 { n_units * n_layers } else { 1 };
+        team.for_each(n_units * n_layers, grain.max(1), &|units, _| {
             for unit in units {
                 // A run's layers lie behind each other in its adapter.
                 let (unit, layer) = (unit / n_layers, unit % n_layers);

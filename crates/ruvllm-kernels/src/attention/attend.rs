@@ -25,16 +25,26 @@ pub struct Inputs<'a> {
 
 /// Multiply-adds that one thread is done with before another has brought near what it would help with: some 2 µs.
 const ALONE: usize = 128 * 1024;
+/// Multiply-adds that one thread is done with in a quarter of a millisecond or so.
+const SHORT: usize = 8 * 1024 * 1024;
 
 impl Inputs<'_> {
-    /// Returns whether all of it is less work than sharing it.
-    fn is_small(&self) -> bool {
+    /// Returns how many of `team` it is worth cutting for.
+    fn n_threads(&self, team: &Team) -> usize {
+        match self.n_multiply_adds() {
+            ..=ALONE => 1,
+            ..=SHORT => team.n_present(),
+            _ => team.n_threads(),
+        }
+    }
+
+    fn n_multiply_adds(&self) -> usize {
         let Options { n_heads, k_dim, v_dim, .. } = *self.options;
         let n_pairs = |segment: &Segment<'_>| match segment.n_rows {
             0 => 0,
             n => n * self.options.visible(segment.pos + n - 1, segment.n_kv).len(),
         };
-        self.segments.iter().map(n_pairs).sum::<usize>() * n_heads * (k_dim + v_dim) <= ALONE
+        self.segments.iter().map(n_pairs).sum::<usize>() * n_heads * (k_dim + v_dim)
     }
 }
 
@@ -132,7 +142,8 @@ fn check(team: &Team, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
 
 /// Cuts the step into tasks and runs them on the team.
 fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
-    let plan = Plan::new(inputs, team.n_threads(), scratch.partials.len(), scratch.n_done.len());
+    let n_threads = inputs.n_threads(team);
+    let plan = Plan::new(inputs, n_threads, scratch.partials.len(), scratch.n_done.len());
     let tile_len = tile_len(scratch.limits.k_dim, scratch.limits.v_dim);
     let tiles = Shared::new(&mut scratch.tiles);
     let n_tiles = plan.n_tiles_of_all(inputs);
@@ -143,7 +154,7 @@ fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, o
         table,
         inputs,
         plan: &plan,
-        n_threads: team.n_threads(),
+        n_threads,
         n_tasks: n_tiles * plan.n_spans,
         cursor: Cursor::default(),
         out: Shared::new(out),
@@ -171,7 +182,7 @@ fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, o
     match context.n_tasks {
         0 => {}
         1 => work(0),
-        _ if inputs.is_small() => work(0),
+        _ if n_threads == 1 => work(0),
         _ => team.share(&work),
     }
 }

@@ -333,7 +333,9 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
         w.check(x, rows.len(), out);
         *to = Out(out.as_mut_ptr());
     }
-    let plan = Plan::new(team.n_threads(), rows.len(), products.iter().map(|(w, _)| *w));
+    let n_bytes = products.iter().map(|(w, _)| w.weight_bytes()).sum::<usize>();
+    let n_threads = if n_bytes * rows.len() < SHORT_BYTES { team.n_present() } else { team.n_threads() };
+    let plan = Plan::new(n_threads, rows.len(), products.iter().map(|(w, _)| *w));
     let work = |claim: Range<usize>, worker: usize| {
         if worker > 0 && claim.start == plan.share(worker).start {
             x.bring_near();
@@ -351,11 +353,14 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
             }
         }
     };
-    match team.n_threads() {
+    match n_threads {
         1 => work(0..plan.n_units, 0),
         _ => team.for_each(plan.n_units, plan.grain, &work),
     }
 }
+
+/// Work that takes one thread less than a millisecond or so, in weight bytes times activation rows.
+const SHORT_BYTES: usize = 32 * 1024 * 1024;
 
 /// Work that is worth a claim, in weight bytes times activation rows: a claim costs some 50 ns.
 const CLAIM_BYTES: usize = 32 * 1024;

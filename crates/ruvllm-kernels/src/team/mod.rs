@@ -6,12 +6,14 @@
 //! it again as soon as it is woken, while a yield would cost a time slice. With more threads than cores nobody spins.
 //!
 //! Nobody waits for a worker that does not come: a region that is cut in pieces is closed once the caller finds none
-//! left, and whoever wakes up later goes back to sleep. So a core that somebody else computes on costs its share of the
-//! work and no more.
+//! left, and whoever wakes up later goes back to sleep. But who came is waited for, and on a core that somebody else
+//! computes on a worker may be stopped for milliseconds in the middle of its piece. A short region is therefore left to
+//! the caller while every other core is taken for shared ([`Team::n_present`]).
 //!
 //! Nothing here decides *what* a worker computes: kernels cut their work into pieces whose results do not depend
 //! on which worker computes them, so results are the same for every team size.
 
+mod absence;
 mod ahead;
 mod desk;
 mod shared;
@@ -27,6 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use absence::Absence;
 use ahead::{Ahead, Cursor};
 use desk::{Desk, Job, News};
 use wait::{Bell, N_SPINS, Patience, lock};
@@ -64,6 +67,8 @@ pub struct Team {
 struct State {
     /// One for each worker. The caller's has nothing but its share and what it brings near.
     desks: Box<[Desk]>,
+    /// One for each worker but the caller.
+    absences: Box<[Arc<Absence>]>,
     start: Bell,
     done: Bell,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -86,22 +91,31 @@ impl Team {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let state = Arc::new(State {
             desks: (0..n_threads).map(|_| Desk::default()).collect(),
+            absences: (1..n_threads).map(|_| Arc::default()).collect(),
             start: Bell::default(),
             done: Bell::default(),
             panic: Mutex::new(None),
         });
         let n_spins = if n_threads > n_cores { 0 } else { N_SPINS };
-        let spawn = |worker| {
-            let state = Arc::clone(&state);
+        let spawn = |worker: usize| {
+            let (state, absence) = (Arc::clone(&state), Arc::clone(&state.absences[worker - 1]));
             let builder = std::thread::Builder::new().name(format!("ruvllm-{worker}"));
-            builder.spawn(move || state.work(worker, &Waiter::new(n_spins))).expect("the system starts a worker thread")
+            let work = move || state.work(worker, &Waiter::new(n_spins, absence));
+            builder.spawn(work).expect("the system starts a worker thread")
         };
-        Team { threads: (1..n_threads).map(spawn).collect(), state, turn: Mutex::new(Waiter::new(n_spins)) }
+        let threads = (1..n_threads).map(spawn).collect();
+        Team { threads, state, turn: Mutex::new(Waiter::new(n_spins, Arc::default())) }
     }
 
     /// Returns the number of workers, the caller among them.
     pub fn n_threads(&self) -> usize {
         self.threads.len() + 1
+    }
+
+    /// Returns how many workers a region of less than a millisecond should be cut for: one while all but the caller are on
+    /// cores that others compute on, else all.
+    pub fn n_present(&self) -> usize {
+        if self.state.absences.iter().all(|absence| absence.is_on()) { 1 } else { self.n_threads() }
     }
 
     /// Says what each worker reads once the region is over that begins next: whoever is early asks for the first of it
@@ -254,8 +268,8 @@ struct Waiter {
 }
 
 impl Waiter {
-    fn new(n_spins: usize) -> Waiter {
-        Waiter { patience: Patience::new(n_spins), cursor: Cursor::default() }
+    fn new(n_spins: usize, absence: Arc<Absence>) -> Waiter {
+        Waiter { patience: Patience::new(n_spins, absence), cursor: Cursor::default() }
     }
 
     /// Returns once `ready` is true. Meanwhile it brings near what is ahead.

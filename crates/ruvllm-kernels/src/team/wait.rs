@@ -2,8 +2,10 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use super::absence::Absence;
 
 /// Pause instructions before a waiter starts to yield: about 2 µs, at the 30 ns that a pause costs on recent CPUs. When
 /// the system has put two workers on one core, each spins in the other's way (17 µs a region with 300 pauses), while
@@ -81,11 +83,13 @@ pub(super) struct Patience {
     n_spins: usize,
     /// Until when the core is taken for one that others compute on, and for how long that was.
     shared: Cell<Option<(Instant, Duration)>>,
+    /// The same, for others to see.
+    absence: Arc<Absence>,
 }
 
 impl Patience {
-    pub(super) fn new(n_spins: usize) -> Patience {
-        Patience { n_spins, shared: Cell::new(None) }
+    pub(super) fn new(n_spins: usize, absence: Arc<Absence>) -> Patience {
+        Patience { n_spins, shared: Cell::new(None), absence }
     }
 
     /// Yields until `ready` is true, for [`YIELD_FOR`] at most, and returns whether it is. On a core that others compute
@@ -122,6 +126,7 @@ impl Patience {
             _ => first,
         };
         self.shared.set(Some((now + lasting, lasting)));
+        self.absence.set(now + lasting);
     }
 }
 
