@@ -32,8 +32,8 @@ impl Inputs<'_> {
     /// Returns how many of `team` it is worth cutting for.
     fn n_threads(&self, team: &Team) -> usize {
         match self.n_multiply_adds() {
-            ..=ALONE => 1,
-            ..=SHORT => team.n_present(),
+            n if n <= ALONE => 1,
+            n if n <= SHORT => team.n_present(),
             _ => team.n_threads(),
         }
     }
