@@ -52,9 +52,9 @@ fn number(state: u64) -> u64 {
 /// What a worker finds when there is news.
 pub(super) enum News {
     /// A region, which it has joined.
-    Region(u64, Job),
+    Region(Job),
     /// One that was closed meanwhile.
-    Missed(u64),
+    Missed,
     /// The end.
     Stopped,
 }
@@ -105,15 +105,15 @@ impl Desk {
         number(self.state.load(Ordering::SeqCst)) != seen
     }
 
-    /// Joins the region if it is open.
-    pub(super) fn join(&self) -> News {
+    /// Joins the region if it is open. Returns its number as well.
+    pub(super) fn join(&self) -> (u64, News) {
         let join = |state| (phase(state) == OPEN).then_some(state ^ OPEN ^ JOINED);
         match self.state.fetch_update(Ordering::SeqCst, Ordering::SeqCst, join) {
             // SAFETY: joining synchronises with the opening, which came after the write; it is written again only after
             // the worker has left.
-            Ok(state) => News::Region(number(state), unsafe { *self.job.get() }.expect("a region has its job")),
-            Err(state) if phase(state) == STOPPED => News::Stopped,
-            Err(state) => News::Missed(number(state)),
+            Ok(state) => (number(state), News::Region(unsafe { *self.job.get() }.expect("a region has its job"))),
+            Err(state) if phase(state) == STOPPED => (number(state), News::Stopped),
+            Err(state) => (number(state), News::Missed),
         }
     }
 

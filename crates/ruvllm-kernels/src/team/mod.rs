@@ -303,16 +303,12 @@ impl State {
         let mut seen = 0;
         loop {
             waiter.wait_until(&self.start, &desk.ahead, || desk.has_news(seen));
-            let job = match desk.join() {
+            let (number, news) = desk.join();
+            seen = number;
+            let job = match news {
                 News::Stopped => return,
-                News::Missed(number) => {
-                    seen = number;
-                    continue;
-                }
-                News::Region(number, job) => {
-                    seen = number;
-                    job
-                }
+                News::Missed => continue,
+                News::Region(job) => job,
             };
             // SAFETY: `Team::region` keeps the closure alive until all who joined have left.
             let outcome = run_marked(unsafe { &*job }, worker);

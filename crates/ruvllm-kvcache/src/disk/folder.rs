@@ -82,7 +82,11 @@ fn in_use(path: &Path, lock_path: &Path) -> KvError {
 
 /// Creates a folder for its owner only, and those it is in.
 pub(super) fn create(folder: &Path) -> Result<(), KvError> {
-    private::create_folders(folder).map_err(|error| io_error("create", folder, &error))
+    private::create_folders(folder).map_err(|error| {
+        let line =
+            format!("cannot create cache folder {}: {error}; choose a folder that can be written", folder.display());
+        KvError::disk(DiskFault::Io, line)
+    })
 }
 
 /// Returns where in `folder` the store of this identity lies.
