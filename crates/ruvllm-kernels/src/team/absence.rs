@@ -1,7 +1,7 @@
 //! Who of a team has no core for itself.
 
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 /// What absences count time from.
@@ -36,6 +36,11 @@ impl Absence {
     }
 }
 
+/// Returns whether each of these workers is absent.
+pub(super) fn all_on(absences: &[Arc<Absence>]) -> bool {
+    absences.iter().all(|absence| absence.is_on())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +57,18 @@ mod tests {
         assert_eq!(absence.until.load(Ordering::Relaxed), 0);
         absence.set(Instant::now() + Duration::from_secs(600));
         assert!(absence.is_on());
+    }
+
+    #[test]
+    fn one_who_is_there_is_enough() {
+        let absences = [Arc::default(), Arc::<Absence>::default()];
+        assert!(!all_on(&absences));
+        absences[0].set(Instant::now() + Duration::from_secs(600));
+        assert!(!all_on(&absences));
+        absences[1].set(Instant::now() + Duration::from_secs(600));
+        assert!(all_on(&absences));
+        absences[0].set(Instant::now());
+        assert!(!all_on(&absences));
+        assert!(all_on(&[]));
     }
 }

@@ -115,7 +115,7 @@ impl Team {
     /// Returns how many workers a region of less than a millisecond should be cut for: one while all but the caller are on
     /// cores that others compute on, else all.
     pub fn n_present(&self) -> usize {
-        if self.state.absences.iter().all(|absence| absence.is_on()) { 1 } else { self.n_threads() }
+        if absence::all_on(&self.state.absences) { 1 } else { self.n_threads() }
     }
 
     /// Says what each worker reads once the region is over that begins next: whoever is early asks for the first of it
