@@ -366,8 +366,8 @@ const SHORT_BYTES: usize = 32 * 1024 * 1024;
 const CLAIM_BYTES: usize = 32 * 1024;
 
 /// Returns how many units a worker claims at least: a 16th of its share, which is fine enough for unequal threads and
-/// coarse enough for straight streams, but not less than [`CLAIM_BYTES`] of work, and at most its share.
+/// coarse enough for straight streams, but not much less than [`CLAIM_BYTES`] of work, and at most its share.
 fn grain(n_units: usize, work_bytes: usize, n_threads: usize) -> usize {
-    let smallest = (CLAIM_BYTES * n_units).div_ceil(work_bytes.max(1));
+    let smallest = (CLAIM_BYTES * n_units + work_bytes / 2) / work_bytes.max(1);
     (n_units / (16 * n_threads)).max(smallest).clamp(1, n_units.div_ceil(n_threads).max(1))
 }

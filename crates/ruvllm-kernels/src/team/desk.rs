@@ -117,9 +117,9 @@ impl Desk {
         }
     }
 
-    /// Leaves the region.
-    pub(super) fn leave(&self) {
-        self.state.fetch_and(!JOINED, Ordering::SeqCst);
+    /// Leaves region `number`, which the worker has joined. While it was in there, nobody else wrote the state.
+    pub(super) fn leave(&self, number: u64) {
+        self.state.store(number << PHASE_BITS | OVER, Ordering::Release);
     }
 }
 

@@ -315,7 +315,7 @@ impl State {
             if let Err(panic) = outcome {
                 lock(&self.panic).get_or_insert(panic);
             }
-            desk.leave();
+            desk.leave(number);
             self.done.ring();
         }
     }
