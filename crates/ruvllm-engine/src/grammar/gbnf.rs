@@ -71,27 +71,32 @@ pub(super) fn to_lark(text: &str) -> Result<String, EngineError> {
     Ok(lark)
 }
 
-/// Returns the names in Lark: upper case for terminals, which are those that do not lead back to themselves.
+/// Returns the names in Lark: upper case for terminals. Beginning with those that use no rule, a rule is a terminal once all
+/// that it uses are; what leads back to itself, or to such a rule, is never reached.
 fn names(rules: &BTreeMap<String, Node>) -> BTreeMap<&str, String> {
-    let mut uses: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut n_open: BTreeMap<&str, usize> = rules.keys().map(|name| (name.as_str(), 0)).collect();
     for (name, node) in rules {
-        let used = uses.entry(name).or_default();
-        node.each_rule(&mut |name| {
-            used.insert(name);
+        node.each_rule(&mut |used| {
+            users.entry(used).or_default().push(name);
+            *n_open.entry(name).or_default() += 1;
         });
     }
-    let reaches = |from| {
-        let (mut seen, mut open): (BTreeSet<&str>, Vec<&str>) = (BTreeSet::new(), vec![from]);
-        while let Some(name) = open.pop() {
-            open.extend(uses[name].iter().filter(|used| seen.insert(**used)));
+    let mut ready: Vec<&str> = n_open.iter().filter(|(_, n)| **n == 0).map(|(name, _)| *name).collect();
+    let mut terminals = BTreeSet::new();
+    while let Some(name) = ready.pop() {
+        terminals.insert(name);
+        for user in users.remove(name).unwrap_or_default() {
+            let n = n_open.entry(user).or_default();
+            *n -= 1;
+            if *n == 0 {
+                ready.push(user);
+            }
         }
-        seen
-    };
-    let reached: BTreeMap<&str, BTreeSet<&str>> = uses.keys().map(|&name| (name, reaches(name))).collect();
-    let is_recursive = |name: &str| reached[name].contains(name);
+    }
     let named = rules.keys().enumerate().map(|(i, name)| {
-        let is_rule = is_recursive(name) || reached[name.as_str()].iter().any(|used| is_recursive(used));
-        (name.as_str(), if is_rule { format!("rule_{i}") } else { format!("TERM_{i}") })
+        let kind = if terminals.contains(name.as_str()) { "TERM" } else { "rule" };
+        (name.as_str(), format!("{kind}_{i}"))
     });
     named.collect()
 }
@@ -257,7 +262,7 @@ impl Parser {
     }
 
     fn repeated(&mut self, mut node: Node) -> Result<Node, EngineError> {
-        loop {
+        for _ in 0..=DEPTH_MAX {
             let (least, most) = match self.peek() {
                 Some('*') => (0, None),
                 Some('+') => (1, None),
@@ -268,6 +273,7 @@ impl Parser {
             self.at += 1;
             node = Node::Repeat(Box::new(node), least, most);
         }
+        Err(self.error(&format!("more than {DEPTH_MAX} repetitions stand behind one another")))
     }
 
     /// Reads `{m}`, `{m,}`, `{,n}` or `{m,n}` up to the closing bracket.

@@ -10,6 +10,7 @@
 mod ahead;
 mod env;
 mod gbnf;
+mod size;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +18,7 @@ use std::fmt;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::api::{GrammarWithLexer, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
@@ -31,8 +32,10 @@ use env::Environment;
 const SOURCE_BYTES_MAX: usize = 512 << 10;
 /// The deepest nesting of brackets in it.
 const DEPTH_MAX: usize = 128;
-/// The stack on which a grammar is compiled: its compiler descends into it.
-const STACK_BYTES: usize = 32 << 20;
+/// The stack on which a grammar is compiled: its compiler descends into it. What is not used of it takes no memory.
+const STACK_BYTES: usize = 256 << 20;
+/// What is wrong with rules that only lead back to each other, a class without characters and the like.
+const NO_TEXT: &str = "it allows no text at all; give its rules an end: what only leads back to itself has none";
 
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,7 +96,10 @@ impl GrammarCompiler {
             // What allows nothing shows with the first mask.
             match !matcher.is_stopped() && matcher.compute_mask().is_ok() {
                 true => Ok(matcher),
-                false => Err(refused(&matcher.get_error().unwrap_or_else(|| "it allows no text".to_owned()))),
+                false => {
+                    let error = matcher.get_error().filter(|error| !is_dead_end(error));
+                    Err(refused(error.as_deref().unwrap_or(NO_TEXT)))
+                }
             }
         };
         let matcher = std::thread::scope(|scope| {
@@ -196,11 +202,17 @@ fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
     }
     Ok(match source {
         GrammarSource::JsonObject => json_schema(json!({ "type": "object" }))?,
-        GrammarSource::JsonSchema(schema) => json_schema(schema.clone())?,
+        GrammarSource::JsonSchema(schema) => {
+            size::check_schema(schema)?;
+            json_schema(schema.clone())?
+        }
         GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
         GrammarSource::Choice(texts) => choice(texts)?,
-        GrammarSource::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
-        GrammarSource::Gbnf(text) => TopLevelGrammar::from_lark(gbnf::to_lark(text)?),
+        GrammarSource::Lark(_) | GrammarSource::Gbnf(_) => {
+            let text = if matches!(source, GrammarSource::Gbnf(_)) { gbnf::to_lark(&text)? } else { text };
+            size::check_lark(&text)?;
+            TopLevelGrammar::from_lark(text)
+        }
     })
 }
 
@@ -244,6 +256,11 @@ fn choice(texts: &[String]) -> Result<TopLevelGrammar, EngineError> {
     Ok(TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}\n", texts.join(" | "))))
 }
 
+/// Returns whether `llguidance` says that no token may come: the name of its reason is all that it writes.
+fn is_dead_end(error: &str) -> bool {
+    error.starts_with(&format!("{:?}", StopReason::NoExtensionBias))
+}
+
 /// Makes an error of what `llguidance` says, in one line that names unsupported keywords.
 fn refused(reason: &str) -> EngineError {
     let lines = || reason.lines().map(str::trim);
@@ -256,6 +273,9 @@ fn refused(reason: &str) -> EngineError {
         Some((_, keys)) => {
             let keys: Vec<String> = keys.split('"').skip(1).step_by(2).map(|key| format!("'{key}'")).collect();
             format!("the schema uses {}, which is not supported", keys.join(", "))
+        }
+        None if is_dead_end(line) => {
+            "nothing can follow what is written; give the rules that are used an end".to_owned()
         }
         None if line.contains("oneOf constraints") => {
             "the schema uses 'oneOf' with branches that may overlap, which is not supported".to_owned()

@@ -125,6 +125,7 @@ fn llama_cpp_grammars_are_read() {
         ("root = \"a\"", "line 1: '=' stands where ':' is due"),
         ("root ::= []", "line 1: a class is empty"),
         ("root ::= \"\\q\"", "line 1: '\\q' is no escape"),
+        (&format!("root ::= [a]{}", "*".repeat(400_000)), "line 1: more than 64 repetitions stand behind one another"),
     ] {
         let error = main_compiler().0.compile(&GrammarSource::Gbnf(text.into())).expect_err(text);
         assert_eq!(
@@ -162,6 +163,94 @@ fn what_is_wrong_with_a_regular_expression_is_said() {
         let error = main_compiler().0.compile(&GrammarSource::Regex(text.into())).expect_err(text).to_string();
         assert!(error.contains(fault) && error.lines().count() == 1, "{text}: {error}");
     }
+}
+
+/// The rules `r0` to `r{n}`, each made of the next one, and `last` in the last.
+fn chain(is: &str, before: &str, n: usize, last: &str) -> String {
+    let rules = (0..n).map(|i| format!("r{i} {is} {before} r{}\n", i + 1));
+    rules.chain([format!("r{n} {is} {last}\n")]).collect()
+}
+
+#[test]
+fn long_chains_of_rules_are_compiled_or_refused() {
+    let gbnf =
+        |before: &str, n, last: &str| GrammarSource::Gbnf(format!("root ::= r0\n{}", chain("::=", before, n, last)));
+    let lark = |before: &str, n, last: &str| GrammarSource::Lark(format!("start: r0\n{}", chain(":", before, n, last)));
+    check(gbnf("", 8_000, "\"a\""), &["a"], &["b"]);
+    check(lark("", 8_000, "\"a\""), &["a"], &["b"]);
+    // Every rule leads back to itself.
+    check(gbnf("", 8_000, "\"a\" | \"(\" root \")\""), &["a", "(a)", "((a))"], &["(a", "b"]);
+    let parts = |n: usize| -> Value {
+        let part = |i| json!({"type": "array", "prefixItems": [{"$ref": format!("#/$defs/{}", i + 1)}], "minItems": 1});
+        let last = [(n.to_string(), json!({"type": "null"}))];
+        let parts: serde_json::Map<String, Value> = (0..n).map(|i| (i.to_string(), part(i))).chain(last).collect();
+        json!({"$ref": "#/$defs/0", "$defs": parts})
+    };
+    compile(&GrammarSource::JsonSchema(parts(3_000)));
+    let wide: serde_json::Map<String, Value> = (0..10_000).map(|i| (format!("p{i}"), json!({}))).collect();
+    let groups = |n| format!("{}r1{}", "(".repeat(n), ")".repeat(n));
+    let one_line: String = (0..1_200).map(|i| format!("r{i}: {} -> x ", groups(28))).collect();
+    for (source, line) in [
+        (gbnf("", 28_000, "\"a\""), "it has 28003 rules, and 8192"),
+        (lark("", 28_000, "\"a\""), "it has 28002 rules, and 8192"),
+        (
+            GrammarSource::Lark(format!("start: r0\n{one_line}")),
+            "it has 1201 rules, 34801 with their groups and schemas",
+        ),
+        (GrammarSource::Lark(format!("start: %json {}", parts(3_000))), "it has 1 rules, 384287 with"),
+        (GrammarSource::JsonSchema(parts(5_000)), "the schema refers to 5001 parts and is 5 deep, 25010 together"),
+        (GrammarSource::JsonSchema(json!({"properties": wide})), "an object of the schema has 10000 entries"),
+    ] {
+        let error = main_compiler().0.compile(&source).expect_err(line);
+        assert_eq!(error.kind(), ErrorKind::Grammar);
+        let error = error.to_string();
+        assert!(error.contains(line) && error.contains("are the most; ") && error.lines().count() == 1, "{error}");
+    }
+}
+
+#[test]
+fn rules_that_lead_back_to_themselves_stay_rules() {
+    let lark = |text: &str| gbnf::to_lark(text).expect("well formed");
+    insta::assert_snapshot!(lark("root ::= a | t\na ::= \"(\" b\nb ::= a? \")\"\nt ::= u u\nu ::= [x]"), @r#"
+    start: rule_2
+    rule_0: ("(" rule_1)
+    rule_1: ((rule_0)? ")")
+    rule_2: ((rule_0) | (TERM_3))
+    TERM_3: (TERM_4 TERM_4)
+    TERM_4: (/[\x{78}]/)
+    "#);
+    insta::assert_snapshot!(lark("root ::= t\nt ::= \"a\" t | \"b\""), @r#"
+    start: rule_0
+    rule_0: (rule_1)
+    rule_1: (("a" rule_1) | ("b"))
+    "#);
+}
+
+#[test]
+fn a_grammar_that_allows_no_text_is_said_to() {
+    for source in [
+        GrammarSource::Gbnf("root ::= root".into()),
+        GrammarSource::Gbnf("root ::= a\na ::= b\nb ::= a".into()),
+        GrammarSource::Lark("start: start".into()),
+        GrammarSource::JsonSchema(json!({"$ref": "#"})),
+        GrammarSource::JsonSchema(json!({"allOf": [{"$ref": "#"}]})),
+        GrammarSource::Regex(r"[^\s\S]".into()),
+    ] {
+        let error = main_compiler().0.compile(&source).expect_err("no text");
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (ErrorKind::Grammar, format!("the grammar cannot be used: {NO_TEXT}"))
+        );
+    }
+    // It shows later where some text comes first.
+    let mut constraint = compile(&GrammarSource::Gbnf("root ::= [x] a\na ::= a".into())).start();
+    let id = main_compiler().1.encode("x", Default::default()).expect("it encodes")[0];
+    let error =
+        constraint.accept(id).and_then(|()| constraint.compute_mask()).expect_err("nothing follows").to_string();
+    assert_eq!(
+        error,
+        "the grammar cannot be used: nothing can follow what is written; give the rules that are used an end"
+    );
 }
 
 #[test]
