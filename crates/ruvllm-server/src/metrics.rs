@@ -45,7 +45,11 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Gauge, "ruvllm_adapter_bytes_max", "bytes that hot adapters may take"),
     (Type::Counter, "ruvllm_witness_records_total", "records that the witness log has written"),
     (Type::Counter, "ruvllm_witness_lost_total", "records that found its queue full; the chain counts them too"),
-    (Type::Counter, "ruvllm_witness_failed_batches_total", "batches that could not be written; their records wait"),
+    (
+        Type::Counter,
+        "ruvllm_witness_failed_batches_total",
+        "batches that could not be written and wait, or whose anchor could not",
+    ),
     (Type::Gauge, "ruvllm_witness_waiting", "records that wait to be written"),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use ruvllm_server::{STORE_FILE, WitnessOptions, open_store};
+use ruvllm_server::{ANCHOR_FILE, STORE_FILE, WitnessOptions, open_store};
 use ruvllm_sona::store::{Durability, Scan, Table};
 use serde_json::{Value, json};
 
@@ -172,6 +172,37 @@ fn what_is_wrong_is_said_in_a_line() {
     let verified = bench.json(["witness", "verify", &log, "--key", &key, "--json"]);
     assert_eq!((&verified["sound"], &verified["erased"]), (&json!(true), &json!(2)));
     assert!(Path::new(&log).join(STORE_FILE).is_file());
+}
+
+#[test]
+fn a_log_that_was_cut_off_is_not_erased_and_one_that_is_not_there_not_made() {
+    let bench = Bench::new();
+    let folder = bench.path("log");
+    let log = folder.to_string_lossy().into_owned();
+    served(&bench, 1, &[]).end("-TERM");
+    let older = std::fs::read(folder.join(STORE_FILE)).expect("a store");
+    served(&bench, 2, &[]).end("-TERM");
+    std::fs::write(folder.join(STORE_FILE), older).expect("writable");
+    let anchor = std::fs::read(folder.join(ANCHOR_FILE)).expect("an anchor");
+    let line = error_line(&bench.run(["witness", "erase", &log, "--tenant", "no key"]), 1);
+    assert!(line.contains("1 of 3 records") && line.contains("ruvllm witness verify"), "{line}");
+    assert_eq!(std::fs::read(folder.join(ANCHOR_FILE)).expect("it is left alone"), anchor);
+    assert_eq!(bench.run(["witness", "verify", &log]).status.code(), Some(1));
+    // Moved away, it is no hindrance; kept, it is still a proof.
+    let proof = bench.path("proof").to_string_lossy().into_owned();
+    std::fs::rename(folder.join(ANCHOR_FILE), &proof).expect("writable");
+    assert_eq!(bench.json(["witness", "erase", &log, "--tenant", "no key", "--json"])["erased"], 1);
+    bench.json(["witness", "verify", &log, "--json"]);
+    assert_eq!(bench.run(["witness", "verify", &log, "--anchor", &proof]).status.code(), Some(1));
+
+    let empty = bench.path("empty");
+    std::fs::create_dir(&empty).expect("writable");
+    let (empty, out) = (empty.to_string_lossy().into_owned(), bench.path("out").to_string_lossy().into_owned());
+    for args in [&["list"][..], &["verify"], &["search"], &["export", "--out", &out], &["erase", "--tenant", "x"]] {
+        let line = error_line(&bench.run([&["witness", args[0], &empty], &args[1..]].concat()), 1);
+        assert!(line.contains("there is no witness log in"), "{line}");
+    }
+    assert_eq!(std::fs::read_dir(&empty).expect("a folder").count(), 0);
 }
 
 #[test]

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ruvllm_engine::witness::{About, Record, Recorder};
 use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
-use ruvllm_sona::now_ms;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies, Wanted};
 use ruvllm_sona::quality::{Scorer, ScorerOptions};
 use ruvllm_sona::session::SessionIndex;
 use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
 use ruvllm_sona::witness::{Event, LogOptions, LogStats, WitnessLog};
+use ruvllm_sona::{SonaError, now_ms};
 
 use crate::app::Call;
 use crate::auth::Tenant;
@@ -35,7 +35,8 @@ pub const NOBODY: &str = "no key";
 pub struct WitnessOptions {
     /// The folder with the store and the newest anchor; it is made if it is not there.
     pub folder: PathBuf,
-    /// Where the newest anchor is put instead of the folder: best on another disk, or another machine's.
+    /// Where the newest anchor is put instead of the folder: best on another disk, or another machine's. One that is there
+    /// already has to fit the log.
     pub anchor: Option<PathBuf>,
     /// Keep the tokens of prompts and answers, not only their digests: without them nothing can be replayed.
     pub keeps_tokens: bool,
@@ -88,13 +89,14 @@ impl Witness {
     /// Opens the log and goes on with its chain.
     ///
     /// # Errors
-    /// As [`open_store`].
+    /// As [`open_store`]; also if the anchor cannot be written, or the one that is there does not fit the chain.
     pub(crate) fn open(options: &WitnessOptions) -> Result<Witness, ServerError> {
         let store = open_store(options)?;
         let anchor = options.anchor.clone().unwrap_or_else(|| options.folder.join(ANCHOR_FILE));
         let syncs_each_batch = options.syncs_each_batch;
         let log_options = LogOptions { anchor: Some(anchor), syncs_each_batch, ..LogOptions::default() };
-        let log = Arc::new(WitnessLog::start(Arc::clone(&store), log_options)?);
+        let tell = |error: &SonaError| tracing::error!(%error, "the witness log or its anchor waits for another try");
+        let log = Arc::new(WitnessLog::start_telling(Arc::clone(&store), log_options, tell)?);
         let policies = Arc::new(StoredPolicies::open(Arc::clone(&store), PolicyLimits::default())?);
         let scorer = options.scores.then(|| Arc::new(Mutex::new(Scorer::new(ScorerOptions::default()))));
         let sessions = Arc::new(SessionIndex::open(Arc::clone(&store), SESSION_DIM)?);

@@ -160,6 +160,47 @@ fn digests_keep_no_text_and_a_server_without_a_log_says_so() {
     assert!(refusal.contains("404") && refusal.contains("--witness"), "{refusal}");
 }
 
+/// A place that cannot be written shows before the first answer; what proves that a log was cut off is not written over.
+#[test]
+fn a_server_starts_only_where_its_anchor_can_be_kept_and_fits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let witness = |anchor: &str| {
+        let (folder, anchor) = (at("log"), Some(at(anchor)));
+        Some(WitnessOptions { folder, anchor, syncs_each_batch: true, ..WitnessOptions::default() })
+    };
+    let refused = |anchor: &str| {
+        let models = vec![ruvllm_server::ModelSource::new("other", Box::new(|| unreachable!("nobody asks")))];
+        let server = ruvllm_server::Server::start(models, ServerOptions { witness: witness(anchor), ..options() });
+        let line = server.expect_err("it is refused").to_string();
+        assert!(line.contains(&at(anchor).display().to_string()) && !line.contains('\n'), "{line}");
+        line
+    };
+    let line = refused("nowhere/anchor");
+    assert!(line.contains("the anchor cannot be written") && line.contains("give another file"), "{line}");
+
+    let ask = |anchor: &str, n: usize| {
+        let bench = Bench::tiny(ServerOptions { witness: witness(anchor), ..options() });
+        for _ in 0..n {
+            bench.post("/v1/completions", &json!({ "prompt": "a b", "max_tokens": 2 })).ok();
+        }
+        bench.join();
+    };
+    ask("anchor", 3);
+    // Erased in order, it is the same log.
+    let bench = Bench::tiny(ServerOptions { witness: witness("anchor"), ..options() });
+    assert_eq!(bench.ask("DELETE", "/v1/witness", &[]).ok()["erased"], 3);
+    bench.join();
+    ask("anchor", 1);
+
+    let anchor = std::fs::read(at("anchor")).expect("it is kept");
+    std::fs::remove_file(at("log").join(ruvllm_server::STORE_FILE)).expect("it is there");
+    let line = refused("anchor");
+    assert!(line.contains("0 of 5 records") && line.contains("give another anchor file"), "{line}");
+    assert_eq!(std::fs::read(at("anchor")).expect("it is left alone"), anchor);
+    ask("another", 1);
+}
+
 #[test]
 fn sessions_are_turns_of_conversations() {
     let (_folder, witness, bench) = bench(false, &["ann key-of-ann", "bob key-of-bob"]);

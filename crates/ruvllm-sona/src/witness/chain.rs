@@ -1,6 +1,7 @@
 //! Links, contents, and whether they fit.
 
 use std::collections::{HashMap, HashSet};
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -50,14 +51,41 @@ impl Anchor {
         Ok(Anchor { n_links: n_links.parse().map_err(|_| refused())?, hash })
     }
 
-    /// Puts the anchor into a file, in one step.
+    /// Puts the anchor into a file, in one step: a loss of power leaves this anchor or the one before.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), SonaError> {
-        let beside = path.with_extension("new");
-        let saved = std::fs::write(&beside, format!("{self}\n")).and_then(|()| std::fs::rename(&beside, path));
-        saved.map_err(|e| SonaError::new(SonaErrorKind::Io, format!("{}: {e}", path.display())).with_source(e))
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let write = || {
+            let mut file = std::fs::File::create(&beside)?;
+            writeln!(file, "{self}")?;
+            file.sync_all()?;
+            std::fs::rename(&beside, path)
+        };
+        write().map_err(|error| {
+            let _ = std::fs::remove_file(&beside);
+            let advice = "make a folder there that can be written, or give another file";
+            let line = format!("{}: the anchor cannot be written: {error}; {advice}", path.display());
+            SonaError::new(SonaErrorKind::Io, line).with_source(error)
+        })
+    }
+
+    /// Reads the anchor in a file; `None` where there is no file yet.
+    pub(super) fn load(path: &Path) -> Result<Option<Anchor>, SonaError> {
+        let shown = path.display();
+        match std::fs::read(path) {
+            Ok(bytes) => Anchor::parse(&String::from_utf8_lossy(&bytes)).map(Some).map_err(|error| {
+                invalid(format!("{shown}: this is no anchor and is not written over; give another file"))
+                    .with_source(error)
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => {
+                let line = format!("{shown}: the anchor cannot be read: {error}; give another file");
+                Err(SonaError::new(SonaErrorKind::Io, line).with_source(error))
+            }
+        }
     }
 }
 
@@ -148,6 +176,27 @@ impl Chain {
     /// The head is replaced as a whole, so a poisoned lock is as good as another.
     fn lock(&self) -> MutexGuard<'_, Anchor> {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks that the chain goes through the anchor in a file, as [`verify`] does, before a new one is written over it: an
+    /// anchor that does not fit is the proof that the log was touched. A file that is not there yet fits.
+    ///
+    /// # Errors
+    /// With kind `Invalid` if the chain is shorter or differs, or the file holds no anchor.
+    pub(super) fn check_anchor(&self, path: &Path) -> Result<(), SonaError> {
+        let anchor = Anchor::load(path)?.unwrap_or_default();
+        let Some(last) = anchor.n_links.checked_sub(1) else { return Ok(()) };
+        let link = self.store.snapshot()?.get(LINKS, b"", &last.to_be_bytes())?;
+        if link.and_then(|link| Link::from_bytes(&link).ok()).is_some_and(|link| link.hash == anchor.hash) {
+            return Ok(());
+        }
+        let (shown, n_links) = (path.display(), self.head().n_links);
+        let why = match n_links < anchor.n_links {
+            true => format!("is shorter than what this anchor vouches for: {n_links} of {} records", anchor.n_links),
+            false => format!("differs from what this anchor vouches for: record {last} is another"),
+        };
+        let look = format!("look at it with 'ruvllm witness verify DIR --anchor {shown}'");
+        Err(invalid(format!("{shown}: the log {why}; {look}, and give another anchor file or move this one away")))
     }
 
     pub(super) fn append(&self, entries: &[Entry], durability: Durability) -> Result<(), SonaError> {

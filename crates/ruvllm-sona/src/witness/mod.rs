@@ -58,7 +58,8 @@ pub struct LogOptions {
     /// Whether a batch is on disk when it is written. Otherwise each tenth is, and a process that dies takes those since
     /// along; the chain is whole all the same.
     pub syncs_each_batch: bool,
-    /// Where the newest anchor is put after each batch that is on disk: a file that is best elsewhere than the store.
+    /// Where the newest anchor is put after each batch that is on disk: a file that is best elsewhere than the store. An
+    /// anchor that is there already has to fit the chain.
     pub anchor: Option<PathBuf>,
 }
 
@@ -81,7 +82,7 @@ pub struct LogStats {
     pub n_written: u64,
     /// Records that found the queue full.
     pub n_lost: u64,
-    /// Batches that could not be written; their records wait.
+    /// Batches that could not be written, whose records wait, and those whose anchor could not, whose records stand.
     pub n_failed_batches: u64,
     /// Why the last of those could not.
     pub last_error: Option<String>,
@@ -120,9 +121,28 @@ impl WitnessLog {
     /// Goes on with the chain in `store`. A store has one log at a time.
     ///
     /// # Errors
-    /// If the store cannot be read, or no thread can be started.
+    /// If the store cannot be read, no thread can be started, or the anchor cannot be written; with kind `Invalid` if the
+    /// chain does not go through the anchor that is there: it was cut off or computed anew, and the anchor is left alone.
     pub fn start(store: Arc<dyn Store>, options: LogOptions) -> Result<WitnessLog, SonaError> {
+        WitnessLog::start_telling(store, options, |_| ())
+    }
+
+    /// The same; `tell` hears on the log's thread when a batch or its anchor cannot be written. What fails again for the
+    /// same reason is told once.
+    ///
+    /// # Errors
+    /// As [`WitnessLog::start`].
+    pub fn start_telling(
+        store: Arc<dyn Store>,
+        options: LogOptions,
+        tell: impl Fn(&SonaError) + Send + 'static,
+    ) -> Result<WitnessLog, SonaError> {
         let chain = Chain::open(store)?;
+        if let Some(path) = &options.anchor {
+            chain.check_anchor(path)?;
+            // A place that cannot be written shows now, not behind the first answer.
+            chain.head().save(path)?;
+        }
         let queue = Mutex::new(Queue {
             entries: VecDeque::with_capacity(options.n_queued_max),
             since: None,
@@ -137,7 +157,7 @@ impl WitnessLog {
         let shared = Arc::new(Shared { chain, options, queue, work, done });
         let run = {
             let shared = shared.clone();
-            move || shared.run()
+            move || shared.run(&tell)
         };
         let thread = std::thread::Builder::new().name("witness".into()).spawn(run);
         let thread = thread
@@ -180,7 +200,7 @@ impl WitnessLog {
     /// Waits until all that was recorded before is on disk; returns the chain's end.
     ///
     /// # Errors
-    /// If it could not be written; it goes on waiting in the queue.
+    /// If it could not be written: it goes on waiting in the queue. Also if it was, and its anchor could not.
     pub fn flush(&self) -> Result<Anchor, SonaError> {
         let mut queue = self.shared.queue();
         queue.n_asked += 1;
@@ -240,25 +260,30 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the thread does: waits for a batch, writes it.
-    fn run(&self) {
-        let wait = Duration::from_millis(self.options.wait_ms_max);
-        let mut n_unsynced = 0;
+    /// Waits until a batch is due.
+    fn wait_for_batch(&self, wait: Duration) -> MutexGuard<'_, Queue> {
+        let mut queue = self.queue();
         loop {
-            let mut queue = self.queue();
-            loop {
-                let is_asked = queue.n_answered < queue.n_asked || queue.is_ending;
-                let waited = queue.since.map(|since| since.elapsed());
-                let is_due = waited.is_some_and(|waited| waited >= wait);
-                if is_asked || is_due || queue.entries.len() >= self.options.n_batch {
-                    break;
-                }
-                let left = waited.map_or(Duration::MAX, |waited| wait - waited);
-                queue = match left {
-                    Duration::MAX => self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
-                    left => self.work.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
-                };
+            let is_asked = queue.n_answered < queue.n_asked || queue.is_ending;
+            let waited = queue.since.map(|since| since.elapsed());
+            let is_due = waited.is_some_and(|waited| waited >= wait);
+            if is_asked || is_due || queue.entries.len() >= self.options.n_batch {
+                return queue;
             }
+            let left = waited.map_or(Duration::MAX, |waited| wait - waited);
+            queue = match left {
+                Duration::MAX => self.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                left => self.work.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+    }
+
+    /// What the thread does: waits for a batch, writes it.
+    fn run(&self, tell: &dyn Fn(&SonaError)) {
+        let wait = Duration::from_millis(self.options.wait_ms_max);
+        let (mut n_unsynced, mut told) = (0, None);
+        loop {
+            let mut queue = self.wait_for_batch(wait);
             let (n_asked, is_ending) = (queue.n_asked, queue.is_ending);
             let mut entries = Vec::from(std::mem::take(&mut queue.entries));
             queue.entries.reserve(self.options.n_queued_max);
@@ -277,29 +302,43 @@ impl Shared {
                 entries.push(Entry { tenant, unix_ms: now_ms(), event, finish: None });
             }
             let syncs = self.options.syncs_each_batch || is_asked || n_unsynced >= N_UNSYNCED;
-            let written = self.write(&entries, if syncs { Durability::Durable } else { Durability::Relaxed });
-            n_unsynced = if syncs { 0 } else { n_unsynced + 1 };
+            // Asked to sync without anything new: an empty durable commit takes earlier ones along.
+            let appended = self.chain.append(&entries, if syncs { Durability::Durable } else { Durability::Relaxed });
+            let is_appended = appended.is_ok();
+            let failure = appended.and_then(|()| if syncs { self.save_anchor() } else { Ok(()) }).err();
+            // What failed is made good by a batch that is on disk, and has its anchor.
+            n_unsynced = match (&failure, syncs) {
+                (Some(_), _) => N_UNSYNCED,
+                (None, true) => 0,
+                (None, false) => n_unsynced + 1,
+            };
+            let line = failure.as_ref().map(SonaError::to_string);
+            if let Some(error) = failure.as_ref().filter(|_| line != told) {
+                tell(error);
+            }
+            told.clone_from(&line);
 
             let mut queue = self.queue();
-            let has_failed = written.is_err();
-            queue.answer = match written {
-                Ok(()) => {
-                    queue.stats.n_written += n_entries;
-                    None
-                }
-                Err(error) => {
-                    self.put_back(&mut queue, entries, n_lost);
-                    queue.stats.n_failed_batches += 1;
-                    queue.stats.last_error = Some(error.to_string());
-                    Some((error.kind(), error.to_string()))
-                }
-            };
+            if is_appended {
+                queue.stats.n_written += n_entries;
+            } else {
+                self.put_back(&mut queue, entries, n_lost);
+            }
+            if failure.is_some() {
+                queue.stats.n_failed_batches += 1;
+                queue.stats.last_error.clone_from(&line);
+            }
+            if is_appended && failure.is_some() {
+                // The records stand; the anchor is tried again with the next batch, which is an empty one if none come.
+                queue.since.get_or_insert_with(Instant::now);
+            }
+            queue.answer = failure.as_ref().map(SonaError::kind).zip(line);
             queue.n_answered = n_asked;
             self.done.notify_all();
             if is_ending {
                 return;
             }
-            if has_failed {
+            if failure.is_some() {
                 // A full disk is not better for being asked at once again.
                 drop(self.work.wait_timeout(queue, wait));
             }
@@ -323,12 +362,8 @@ impl Shared {
         queue.since = (!queue.entries.is_empty()).then(Instant::now);
     }
 
-    fn write(&self, entries: &[Entry], durability: Durability) -> Result<(), SonaError> {
-        // Asked to sync without anything new: an empty durable commit takes earlier ones along.
-        self.chain.append(entries, durability)?;
-        match (&self.options.anchor, durability) {
-            (Some(path), Durability::Durable) => self.chain.head().save(path),
-            _ => Ok(()),
-        }
+    /// Saves the chain's end, all of which is on disk.
+    fn save_anchor(&self) -> Result<(), SonaError> {
+        self.options.anchor.as_ref().map_or(Ok(()), |path| self.chain.head().save(path))
     }
 }
