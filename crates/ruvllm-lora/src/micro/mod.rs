@@ -81,6 +81,10 @@ pub struct MicroLora {
     n_embd: usize,
     rank: usize,
     scale: f32,
+    /// How much of the change is made.
+    strength: f32,
+    /// How far a state is moved at most, of its distance from the centre.
+    moves_max: f32,
     /// `[rank, n_embd]`
     a: Vec<f32>,
     /// `[rank, n_embd]`: `B` on its side.
@@ -110,6 +114,8 @@ impl MicroLora {
             n_embd,
             rank,
             scale,
+            strength: 1.0,
+            moves_max: f32::INFINITY,
             a,
             b,
             moments: Moments::default(),
@@ -143,6 +149,20 @@ impl MicroLora {
             return Err(invalid(line));
         }
         self.a.copy_from_slice(rows);
+        Ok(self)
+    }
+
+    /// Makes it move no state by more than a share of the state's distance from the centre, however large its factors have become:
+    /// what follows from wrong labels would otherwise grow without end. Gradients are those of the whole change. A snapshot leaves the
+    /// bound out.
+    ///
+    /// # Errors
+    /// The share is not above 0.
+    pub fn within(mut self, share: f32) -> Result<MicroLora, LoraError> {
+        if share.is_nan() || share <= 0.0 {
+            return Err(invalid(format!("a state moved by {share} of its distance at most; give a share above 0")));
+        }
+        self.moves_max = share;
         Ok(self)
     }
 
@@ -202,11 +222,36 @@ impl MicroLora {
     /// If it has another width.
     pub fn forward(&self, hidden: &mut [f32]) {
         assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
-        let t = self.shrink(hidden);
+        let t = self.shrink(hidden).map(|t| self.scale * t);
+        let share = self.strength * self.shortened(hidden, &t);
         for (t, b) in t.iter().zip(self.b.chunks_exact(self.n_embd)) {
-            let t = self.scale * t;
+            let t = share * t;
             hidden.iter_mut().zip(b).for_each(|(h, b)| *h += t * b);
         }
+    }
+
+    /// Returns what of the change `B·t` of a state is within the bound: 1 if all of it is.
+    fn shortened(&self, hidden: &[f32], t: &[f32]) -> f32 {
+        const CHUNK: usize = 64;
+        if self.moves_max.is_infinite() {
+            return 1.0;
+        }
+        let (mut moves, mut distance) = (0.0, 0.0);
+        for (i, hidden) in hidden.chunks(CHUNK).enumerate() {
+            let at = i * CHUNK..i * CHUNK + hidden.len();
+            let (mut change, mut from_centre) = ([0.0; CHUNK], [0.0; CHUNK]);
+            for (t, b) in t.iter().zip(self.b.chunks_exact(self.n_embd)) {
+                change.iter_mut().zip(&b[at.clone()]).for_each(|(x, b)| *x += t * b);
+            }
+            from_centre[..hidden.len()].copy_from_slice(hidden);
+            if !self.centre.is_empty() {
+                from_centre.iter_mut().zip(&self.centre[at]).for_each(|(x, c)| *x -= c);
+            }
+            moves += dot(&change, &change);
+            distance += dot(&from_centre, &from_centre);
+        }
+        let most = self.moves_max * self.moves_max * distance;
+        if moves > most { (most / moves).sqrt() } else { 1.0 }
     }
 
     /// Returns one that makes the same change times a factor; it does not learn.
@@ -216,13 +261,24 @@ impl MicroLora {
     pub fn weakened(&self, factor: f32) -> MicroLora {
         assert!(factor.is_finite() && factor > 0.0, "a change times {factor}");
         let whole = (self.a.clone(), self.b.clone());
-        MicroLora { scale: self.scale * factor, ..self.of_factors(self.rank, whole, self.n_updates) }
+        MicroLora { strength: self.strength * factor, ..self.of_factors(self.rank, whole, self.n_updates) }
     }
 
     /// Returns one of the same states with other factors; it does not learn.
     fn of_factors(&self, rank: usize, (a, b): (Vec<f32>, Vec<f32>), n_updates: u64) -> MicroLora {
-        let (moments, centre) = (Moments::default(), self.centre.clone());
-        MicroLora { n_embd: self.n_embd, rank, scale: self.scale, a, b, moments, n_updates, centre, basis: None }
+        MicroLora {
+            n_embd: self.n_embd,
+            rank,
+            scale: self.scale,
+            strength: 1.0,
+            moves_max: self.moves_max,
+            a,
+            b,
+            moments: Moments::default(),
+            n_updates,
+            centre: self.centre.clone(),
+            basis: None,
+        }
     }
 
     /// Returns what the whole change gains for a token that came: `ln p₁[target] - ln p₀[target]` in nats, `p₁` with the change
@@ -230,7 +286,7 @@ impl MicroLora {
     /// `strength` times the change; they become those with all of it.
     ///
     /// ```text
-    /// δ[t] = W[t]·s·B·(A·h)       p₁ ∝ p·exp((1 - strength)·δ)        p₀ ∝ p·exp(-strength·δ)
+    /// δ[t] = W[t]·s·B·(A·h), within the bound       p₁ ∝ p·exp((1 - strength)·δ)        p₀ ∝ p·exp(-strength·δ)
     /// ```
     ///
     /// # Panics
@@ -482,7 +538,8 @@ impl MicroLora {
         }
         let [a, b, moments_a, moments_b, centre] = all;
         let moments = Moments { a: moments_a, b: moments_b };
-        Ok(MicroLora { n_embd, rank, scale, a, b, moments, n_updates, centre, basis: None })
+        let (strength, moves_max) = (1.0, f32::INFINITY);
+        Ok(MicroLora { n_embd, rank, scale, strength, moves_max, a, b, moments, n_updates, centre, basis: None })
     }
 
     /// Returns it as an ordinary adapter of the output head: `W·(h + s·B·A·h) = W·h + s·(W·B)·(A·h)`.

@@ -376,3 +376,27 @@ fn a_base_absorbs_and_stands_beside() {
     assert!(base.absorb(1.0, &plain, 1.0).is_err() && one.beside(&plain).is_err());
     assert!(beside.beside(&base).is_err() && one.empty_base(9).is_err() && one.empty_base(0).is_err());
 }
+
+#[test]
+fn no_state_is_moved_further_than_the_bound() {
+    let n = 80;
+    let centre = noise(n, 3);
+    let mut free = MicroLora::new(n, 2, 1.0, 5).and_then(|micro| micro.centred(&centre)).expect("a centre");
+    free.b = noise(2 * n, 6);
+    let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let hidden = noise(n, 40);
+    let distance = length(&hidden.iter().zip(&centre).map(|(h, c)| h - c).collect::<Vec<_>>());
+    let whole = change(&free, &hidden);
+    let share = length(&whole) / distance;
+    // What is within the bound keeps its bits.
+    let wide = free.clone().within(1.01 * share).expect("a share");
+    assert_eq!(change(&wide, &hidden), whole);
+    let tight = free.clone().within(0.25 * share).expect("a share");
+    let near = |x: &[f32], factor: f32| x.iter().zip(&whole).all(|(x, y)| (x - factor * y).abs() < 1e-5);
+    assert!(near(&change(&tight, &hidden), 0.25));
+    // A part of the change is a part of what is within the bound, and a sum has the bound of the first.
+    assert!(near(&change(&tight.weakened(0.5), &hidden), 0.125));
+    let beside = tight.beside(&free).expect("one width");
+    assert!((length(&change(&beside, &hidden)) - 0.25 * share * distance).abs() < 1e-4);
+    assert!(free.clone().within(0.0).is_err() && free.within(f32::NAN).is_err());
+}
