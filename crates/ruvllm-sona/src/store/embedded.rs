@@ -61,8 +61,7 @@ impl EmbeddedStore {
         // What was left by a process that died while it wrote the file anew.
         let _ = std::fs::remove_file(beside(path));
         let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
-        let mut db =
-            redb::Builder::new().set_cache_size(limits.cache_bytes).create(path).map_err(|e| within(db_error(e)))?;
+        let mut db = database(path, limits).map_err(|e| within(db_error(e)))?;
         let read = || -> Result<u64, redb::Error> {
             match db.begin_read()?.open_table(SIZE) {
                 Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
@@ -87,6 +86,16 @@ impl EmbeddedStore {
     fn writer(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens the file, or makes it: what was taught and put on record is for its owner only.
+fn database(path: &Path, limits: Limits) -> Result<redb::Database, redb::DatabaseError> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = redb::backends::FileBackend::new(options.open(path)?)?;
+    redb::Builder::new().set_cache_size(limits.cache_bytes).create_with_backend(file)
 }
 
 /// Where the file is written anew.
@@ -254,8 +263,7 @@ impl Store for EmbeddedStore {
         let _ = std::fs::remove_file(&path);
         let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
         let make = || {
-            let new = redb::Builder::new().set_cache_size(self.limits.cache_bytes).create(&path);
-            let new = new.map_err(|e| within(db_error(e)))?;
+            let new = database(&path, self.limits).map_err(|e| within(db_error(e)))?;
             copy(&old, &new).map_err(|e| within(db_error(e)))?;
             std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
         };
