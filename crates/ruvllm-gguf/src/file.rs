@@ -259,11 +259,19 @@ impl AsRef<[u8]> for Owner {
 }
 
 fn map(path: &Path) -> Result<(Option<Arc<Mmap>>, Bytes), GgufError> {
-    let file = File::open(path).map_err(|e| GgufError::io("cannot open the file", e))?;
-    let stat = file.metadata().map_err(|e| GgufError::io("cannot open the file", e))?;
+    let cannot_open = |error| GgufError::io("cannot open the file", error);
+    // Before it is opened: a pipe would wait for somebody to write into it.
+    let stat = std::fs::metadata(path).map_err(cannot_open)?;
     if stat.is_dir() {
-        return Err(GgufError::io("cannot open the file", ErrorKind::IsADirectory.into()));
+        return Err(cannot_open(ErrorKind::IsADirectory.into()));
     }
+    if !stat.is_file() {
+        return Err(cannot_open(std::io::Error::new(
+            ErrorKind::InvalidInput,
+            "it is no regular file; it must be mapped",
+        )));
+    }
+    let file = File::open(path).map_err(cannot_open)?;
     if stat.len() == 0 {
         return Ok((None, Bytes::new()));
     }

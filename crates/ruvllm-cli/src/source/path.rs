@@ -23,6 +23,12 @@ pub fn check(path: &Path) -> Result<PathBuf> {
             path.display()
         )));
     }
+    if !metadata.is_file() {
+        return Err(Error::failure(format_args!(
+            "cannot open model {}: it is a pipe or a device, and a model is mapped; pass the path of a file",
+            path.display()
+        )));
+    }
     File::open(path).map_err(|error| {
         Error::failure(format_args!(
             "cannot open model {}: {}; check who may read the file",

@@ -61,6 +61,21 @@ impl<'a> Loader<'a> {
         Loader { file, compute, pages, packed, sink: None, made, targets, progress, done_bytes, total_bytes }
     }
 
+    /// Checks that every layer that the file holds is among the `n_layers` that it claims.
+    ///
+    /// # Errors
+    /// Names a tensor of another one.
+    pub(crate) fn check_layers(&self, n_layers: usize) -> Result<(), EngineError> {
+        let layer = |tensor: &TensorInfo| tensor.name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
+        match self.file.tensors().find(|tensor| layer(tensor).is_some_and(|layer| layer >= n_layers)) {
+            None => Ok(()),
+            Some(tensor) => Err(model_error(format!(
+                "tensor '{}' is of none of the {n_layers} layers that block_count claims; the file is damaged",
+                tensor.name
+            ))),
+        }
+    }
+
     /// Takes matrices from what [`Loader::take_made`] gave for the same file.
     pub(crate) fn with_packed(self, packed: Option<Bytes>) -> Loader<'a> {
         Loader { packed: RefCell::new(packed), ..self }

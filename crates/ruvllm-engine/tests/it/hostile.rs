@@ -81,3 +81,21 @@ fn a_missing_tensor_is_named() {
         assert_eq!(error.to_string(), line, "{}", golden.name);
     }
 }
+
+#[test]
+fn a_layer_beyond_their_number_is_named() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("fewer.gguf");
+    for golden in Golden::all().into_iter().filter(|golden| golden.kind == GoldenKind::Logits).take(3) {
+        let file = GgufFile::open(&golden.model("f32")).expect("golden models are valid");
+        let key = format!("{}.block_count", file.metadata().str("general.architecture").expect("text").expect("there"));
+        let n_layers = file.metadata().u32(&key).expect("a number").expect("it is there");
+        let mut writer = GgufWriter::from_file(&file);
+        writer.metadata_mut().set(&key, n_layers - 1);
+        writer.write_file(&path).expect("the folder can be written");
+        let line =
+            Engine::load(&path, &LoadOptions::default(), &mut |_| {}).err().expect("a layer too many").to_string();
+        let of = format!("tensor 'blk.{}.", n_layers - 1);
+        assert!(line.starts_with(&of) && line.contains("block_count") && line.lines().count() == 1, "{line}");
+    }
+}

@@ -329,7 +329,7 @@ fn reordered(values: &[f32], order: RowOrder, n_cols: usize) -> Vec<f32> {
 }
 
 fn save(folder: &Path, tensors: &[(String, Vec<usize>, Vec<u8>)], config: &Value) -> Result<(), LoraError> {
-    std::fs::create_dir_all(folder).map_err(io)?;
+    std::fs::create_dir_all(folder).map_err(|error| io(error).within(folder.display()))?;
     let mut views = Vec::with_capacity(tensors.len());
     for (name, shape, bytes) in tensors {
         let view = TensorView::new(Dtype::F32, shape.clone(), bytes).expect("the shape has as many values");

@@ -77,7 +77,9 @@ pub(crate) fn load<'a>(file: &'a GgufFile, loader: &'a Loader<'a>, n_ctx: Option
         return Err(EngineError::new(ErrorKind::Unsupported, line));
     };
     let keys = Keys::new(metadata, arch);
-    let mut model = build(Builder::new(Hparams::read(keys, n_ctx)?, keys, loader))?;
+    let hparams = Hparams::read(keys, n_ctx)?;
+    loader.check_layers(hparams.n_layers)?;
+    let mut model = build(Builder::new(hparams, keys, loader))?;
     model.link(loader.n_threads(), None);
     Ok(model)
 }
