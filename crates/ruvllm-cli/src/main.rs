@@ -13,6 +13,7 @@ mod error;
 mod interrupt;
 mod log;
 mod machine;
+mod out_file;
 mod output;
 mod registry;
 mod source;
@@ -21,7 +22,7 @@ mod store;
 use std::panic;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::args::{Cli, Command};
 use crate::command::App;
@@ -45,7 +46,8 @@ fn main() -> ExitCode {
 
 /// Reads the command line and runs the command.
 fn start() -> Result<ExitCode> {
-    let cli = match Cli::try_parse() {
+    let parsed = takes_negatives(Cli::command()).try_get_matches();
+    let cli = match parsed.and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return answer_clap(&error),
     };
@@ -114,6 +116,11 @@ fn clap_line(rendered: &str) -> String {
     format!("{}; see '{help}'", pieces.join("; "))
 }
 
+/// Lets `-1` be a value everywhere, so that an option says what it takes instead of calling it an unknown option.
+fn takes_negatives(command: clap::Command) -> clap::Command {
+    command.allow_negative_numbers(true).mut_subcommands(takes_negatives)
+}
+
 /// Returns `ruvllm` with the command of this process behind it, if there is one.
 fn program_and_command() -> String {
     let name = std::env::args().nth(1).unwrap_or_default();
@@ -125,6 +132,8 @@ fn program_and_command() -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     #[test]

@@ -1,7 +1,6 @@
 //! `ruvllm logits`: the logits of given token ids, as raw floats.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -13,6 +12,7 @@ use serde_json::json;
 use super::{App, read_text};
 use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, count};
 use crate::error::{Error, Result, io_reason};
+use crate::out_file::{self, OutFile};
 use crate::output::{print_json, print_line};
 
 const EXAMPLES: &str = "\
@@ -61,13 +61,13 @@ impl LogitsArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let tokens = read_tokens(&self.tokens)?;
         let path = app.store().locate(&self.model.model, false)?;
+        out_file::refuse_inputs(&self.out, &[&path, &self.tokens])?;
         let n_ctx = self.context.n_ctx.unwrap_or(tokens.len());
         let mut engine = app.load(&path, &self.load.options(&app.settings, Some(n_ctx)))?;
-        let file = File::create(&self.out).map_err(|error| Error::io("write", &self.out, &error))?;
-        let mut out = BufWriter::with_capacity(1 << 20, file);
+        let mut out = OutFile::create(&self.out, &[&path, &self.tokens])?;
         let start = Instant::now();
         let n_values = self.write(&mut engine, &tokens, &mut out)?;
-        out.flush().map_err(|error| Error::io("write", &self.out, &error))?;
+        out.finish()?;
         let ms = start.elapsed().as_secs_f64() * 1e3;
         let rows = if engine.info().is_encoder { 1 } else { tokens.len() };
         if self.output.json {

@@ -19,6 +19,7 @@ use serde_json::json;
 use super::App;
 use crate::args::{ModelArgs, OutputArgs};
 use crate::error::{Error, Result};
+use crate::out_file;
 use crate::output::{bytes, count, print, print_json, print_line, table};
 
 const EXAMPLES: &str = "\
@@ -393,9 +394,7 @@ impl MergeArgs {
     /// Writes the model with the adapters in it.
     fn write_model(&self, app: &App) -> Result<()> {
         let path = app.store().locate(&self.model.model, true)?;
-        if self.out.canonicalize().is_ok_and(|out| path.canonicalize().is_ok_and(|path| path == out)) {
-            return Err(Error::usage("--out is the model itself; name another file"));
-        }
+        out_file::refuse_inputs(&self.out, &[&path])?;
         let load = LoadOptions { n_ctx: Some(16), prefix_cache: false, ..LoadOptions::default() };
         let loader = app.load(&path, &load)?.adapter_loader();
         let read = |arg: &LoraArg| Ok((loader.read(&locate(app, &arg.adapter))?, arg.scale));

@@ -67,7 +67,7 @@ struct SetArgs {
     #[arg(value_name = "JSON", value_parser = value)]
     value: Value,
     /// The workload it is for, as 'list' names it [default: any]
-    #[arg(long, value_name = "WORKLOAD", default_value = "")]
+    #[arg(long, value_name = "WORKLOAD", default_value = "", hide_default_value = true)]
     context: String,
     /// Whose requests it is for [default: everybody's]
     #[arg(long, value_name = "NAME")]
@@ -76,7 +76,7 @@ struct SetArgs {
     #[arg(long = "for", value_name = "AGE", value_parser = age)]
     for_: Option<Duration>,
     /// Why
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
 }
 

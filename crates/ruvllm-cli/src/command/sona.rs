@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use ruvllm_engine::learning::{self, Item, Learning, LearningOptions, PublicKey, SigningKey, Tenant, TenantLog};
-use ruvllm_engine::{CancelToken, Engine, LoadOptions};
+use ruvllm_engine::{CancelToken, Engine, EngineError, LoadOptions};
 use ruvllm_server::{generation_json, item_json};
 use ruvllm_sona::bank::Imported;
 use serde_json::{Value, json};
@@ -21,6 +21,7 @@ use super::learn::{TENANT, open, stats_json};
 use crate::args::{LoadArgs, ModelArgs, OutputArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
+use crate::out_file::{self, OutFile};
 use crate::output::{self, print, print_json, print_line, table, timestamp};
 
 const EXAMPLES: &str = "\
@@ -334,9 +335,13 @@ impl RollbackArgs {
 impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
         let key = signing_key(&self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key")))?;
+        let model = app.store().locate(&self.of.model.model, true)?;
+        out_file::refuse_inputs(&self.file, &[&model])?;
         let loaded = self.of.load(app, &self.load)?;
         let file = if self.patterns { loaded.tenant.export_patterns(&key)? } else { loaded.tenant.export(&key)? };
-        fs::write(&self.file, &file).map_err(|error| Error::io("write", &self.file, &error))?;
+        let mut out = OutFile::create(&self.file, &[&model])?;
+        out.write_all(&file).map_err(|error| Error::io("write", &self.file, &error))?;
+        out.finish()?;
         let (n, key) = (file.len(), key.public().to_string());
         let what = format!("{} in {}, signed by {key}", output::bytes(n as u64), self.file.display());
         loaded.finish(&self.of, &what, json!({ "file": self.file.display().to_string(), "bytes": n, "signed_by": key }))
@@ -349,13 +354,15 @@ impl ImportArgs {
         let trusted = self.trust.iter().map(parse).collect::<Result<Vec<_>>>()?;
         let file = fs::read(&self.file).map_err(|error| Error::io("read", &self.file, &error))?;
         let loaded = self.of.load(app, &self.load)?;
+        let refused = |error: EngineError| Error::failure(format_args!("{}: {error}", self.file.display()));
         if self.patterns {
-            let Imported { n_added, n_known, signed_by } = loaded.tenant.import_patterns(&file, &trusted)?;
+            let imported = loaded.tenant.import_patterns(&file, &trusted).map_err(refused)?;
+            let Imported { n_added, n_known, signed_by } = imported;
             let what = format!("{n_added} patterns are new, {n_known} were known; signed by {signed_by}");
             let more = json!({ "added": n_added, "known": n_known, "signed_by": signed_by.to_string() });
             return loaded.finish(&self.of, &what, more);
         }
-        let (generation, signed_by) = loaded.tenant.import(&file, &trusted)?;
+        let (generation, signed_by) = loaded.tenant.import(&file, &trusted).map_err(refused)?;
         let what = format!("generation {generation} is that of {}, signed by {signed_by}", self.file.display());
         loaded.finish(&self.of, &what, json!({ "generation": generation, "signed_by": signed_by.to_string() }))
     }

@@ -95,7 +95,7 @@ fn a_model_is_written_with_adapters_in_it() {
     assert_eq!(answer(&["--model", &out]), answer(&["--model", model, "--lora", path]));
     assert_ne!(answer(&["--model", &out]), answer(&["--model", model]));
     let line = |args: &[&str], code: i32| error_line(&bench.run([args, &["--model", model]].concat()), code);
-    assert!(line(&["lora", "merge", path, "--into-model", "--out", model], 2).contains("is the model itself"));
+    assert!(line(&["lora", "merge", path, "--into-model", "--out", model], 2).contains("is read by this very command"));
     let gpt2 = adapter("gpt2");
     line(&["lora", "merge", gpt2.to_str().expect("UTF-8"), "--into-model", "--out", &out], 1);
 }

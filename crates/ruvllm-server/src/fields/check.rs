@@ -155,6 +155,7 @@ impl Kind {
         match self {
             Kind::Any => "any JSON value".to_owned(),
             Kind::Bool => "true or false".to_owned(),
+            Kind::Int(i64::MIN, i64::MAX) => "a whole number of 64 bits with a sign".to_owned(),
             Kind::Int(low, high) if *high == i64::MAX => format!("a whole number from {low} up"),
             Kind::Int(low, high) => format!("a whole number from {low} to {high}"),
             Kind::Number(low, high) => format!("a number from {low} to {high}"),

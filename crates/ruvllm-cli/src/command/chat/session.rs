@@ -8,6 +8,7 @@ use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams, Speculation};
 use serde_json::{Value, json};
 
+use crate::args::MIROSTATS;
 use crate::command::resume::Resume;
 use crate::command::run::{answer, speed_line, summary_json};
 use crate::error::{Error, Result};
@@ -304,8 +305,9 @@ impl Session {
         });
         let or = |value: Option<String>, none: &str| value.unwrap_or_else(|| none.to_owned());
         let seed = or(self.sampling.seed.map(|seed| seed.to_string()), "another every time");
+        let mirostat = MIROSTATS.iter().position(|version| *version == self.sampling.mirostat).unwrap_or(0);
         let max_tokens = or(self.max_tokens.map(|n| n.to_string()), "to the end of the context");
-        let rest = [format!("seed {seed}"), format!("max-tokens {max_tokens}")];
+        let rest = [format!("mirostat {mirostat}"), format!("seed {seed}"), format!("max-tokens {max_tokens}")];
         numbers.chain(rest).collect::<Vec<_>>().join("\n")
     }
 
@@ -425,6 +427,10 @@ fn set(sampling: &mut SamplingParams, key: &str, value: &str) -> Result<()> {
         Some(Setting::Real(place)) => *place = number(key, value)?,
         Some(Setting::Count(place)) => *place = number(key, value)?,
         None if name == "seed" => sampling.seed = Some(number(key, value)?),
+        None if name == "mirostat" => {
+            let version = MIROSTATS.get(number::<usize>(key, value)?);
+            sampling.mirostat = *version.ok_or_else(|| Error::usage("mirostat is 0, 1 or 2"))?;
+        }
         None => return Err(Error::usage(format_args!("unknown setting '{key}'; /set alone shows them"))),
     }
     Ok(())
@@ -440,8 +446,10 @@ mod tests {
         set(&mut sampling, "temp", "0.25").expect("a setting");
         set(&mut sampling, "top_k", "3").expect("a setting");
         set(&mut sampling, "seed", "7").expect("a setting");
+        set(&mut sampling, "mirostat", "2").expect("a setting");
+        assert_eq!(sampling.mirostat, MIROSTATS[2]);
         assert_eq!((sampling.temperature, sampling.top_k, sampling.seed), (0.25, 3, Some(7)));
-        for (key, value) in [("temp", "hot"), ("top-k", "-1"), ("colour", "red")] {
+        for (key, value) in [("temp", "hot"), ("top-k", "-1"), ("mirostat", "3"), ("colour", "red")] {
             assert_eq!(set(&mut sampling, key, value).expect_err(key).exit_code(), 2);
         }
     }
