@@ -3,7 +3,7 @@
 //! | rule | holds for |
 //! |---|---|
 //! | layers | a crate depends only on crates of smaller number ([`LAYERS`]); test crates are dev-dependencies only |
-//! | map | docs/architecture.md names every crate, and no crate that does not exist |
+//! | map | docs/src/architecture.md names every crate, and no crate that does not exist |
 //! | sources | every `.rs` file opens with `//!`, no file is over 1,000 lines, no test is ignored |
 //! | records | adr/ is numbered without gaps; each record has its status, its date and its confirmation |
 //! | links | every relative link of a Markdown file leads somewhere, and the book lists every page |
@@ -150,7 +150,7 @@ fn layers(package: &Package, findings: &mut Vec<String>) {
     }
 }
 
-/// docs/architecture.md and crates/ name the same crates.
+/// docs/src/architecture.md and crates/ name the same crates.
 fn map(repo: &Repo, findings: &mut Vec<String>) {
     const PATH: &str = "docs/src/architecture.md";
     let Some(text) = repo.files.get(PATH) else {
