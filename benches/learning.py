@@ -15,6 +15,7 @@ for prose the GPL. Below the tables come the means over a kind's streams.
 import argparse
 import gzip
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -41,23 +42,32 @@ def run(*command, cwd=None):
         sys.exit(f"learning.py: {' '.join(map(str, command))} failed")
 
 
+def fetched(folder, fetch):
+    """Returns a folder that `fetch` fills; it has its name once that is done."""
+    if not folder.exists():
+        part = folder.with_name(folder.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        fetch(part)
+        part.rename(folder)
+    return folder
+
+
 def wheel(texts, requirement):
     """Returns the folder of an unpacked wheel."""
-    folder = texts / requirement
-    if not folder.exists():
-        run(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", folder, requirement)
-    return folder
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", requirement, "--target"]
+    return fetched(texts / requirement, lambda folder: run(*pip, folder))
 
 
 def manual(texts, package, path):
     """Returns the text of a file in a Debian package."""
-    folder = texts / package
-    if not folder.exists():
-        folder.mkdir(parents=True)
+
+    def fetch(folder):
         run("apt-get", "download", "--quiet", package, cwd=folder)
         for archive in folder.glob("*.deb"):
             run("dpkg", "--extract", archive, folder)
-    return gzip.decompress((folder / path).read_bytes())
+
+    return gzip.decompress((fetched(texts / package, fetch) / path).read_bytes())
 
 
 def sources(folder):
@@ -83,7 +93,10 @@ def streams(texts, kind):
         return {name: sources(wheel(texts, wanted) / path) for name, (wanted, path) in NEW.items()}
     if kind == "library":
         library = Path(sysconfig.get_path("stdlib"))
-        return {name: sources(library / name) for name in LIBRARY if (library / name).is_dir()}
+        missing = [name for name in LIBRARY if not (library / name).is_dir()]
+        if missing:
+            sys.exit(f"learning.py: this Python has no {', '.join(missing)}: run it with Python 3.11")
+        return {name: sources(library / name) for name in LIBRARY}
     return {name: pieces(texts, name, manual(texts, *where)) for name, where in PROSE.items()}
 
 
@@ -91,8 +104,9 @@ def controls(texts, kind):
     checklist = texts / "upgrading-checklist.txt"
     checklist.write_bytes(manual(texts, "debian-policy", CHECKLIST))
     code = Path(sysconfig.get_path("stdlib")) / "argparse.py"
-    other = pieces(texts, "debmake-doc", manual(texts, *PROSE["debmake-doc"]))[2]
-    return [code, checklist, Path("/usr/share/common-licenses/GPL-3") if kind == "prose" else other]
+    if kind == "prose":
+        return [code, checklist, Path("/usr/share/common-licenses/GPL-3")]
+    return [code, checklist, pieces(texts, "debmake-doc", manual(texts, *PROSE["debmake-doc"]))[2]]
 
 
 def evaluate(args, kind):

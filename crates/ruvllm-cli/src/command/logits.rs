@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{App, read_text};
 use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, count};
 use crate::error::{Error, Result, io_reason};
-use crate::out_file::{self, OutFile};
+use crate::out_file::OutFile;
 use crate::output::{print_json, print_line};
 
 const EXAMPLES: &str = "\
@@ -61,10 +61,9 @@ impl LogitsArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let tokens = read_tokens(&self.tokens)?;
         let path = app.store().locate(&self.model.model, false)?;
-        out_file::refuse_inputs(&self.out, &[&path, &self.tokens])?;
+        let mut out = OutFile::create(&self.out, &[&path, &self.tokens])?;
         let n_ctx = self.context.n_ctx.unwrap_or(tokens.len());
         let mut engine = app.load(&path, &self.load.options(&app.settings, Some(n_ctx)))?;
-        let mut out = OutFile::create(&self.out, &[&path, &self.tokens])?;
         let start = Instant::now();
         let n_values = self.write(&mut engine, &tokens, &mut out)?;
         out.finish()?;

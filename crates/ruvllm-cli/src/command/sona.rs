@@ -21,7 +21,7 @@ use super::learn::{TENANT, open, stats_json};
 use crate::args::{LoadArgs, ModelArgs, OutputArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::out_file::{self, OutFile};
+use crate::out_file::OutFile;
 use crate::output::{self, print, print_json, print_line, table, timestamp};
 
 const EXAMPLES: &str = "\
@@ -336,10 +336,9 @@ impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
         let key = signing_key(&self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key")))?;
         let model = app.store().locate(&self.of.model.model, true)?;
-        out_file::refuse_inputs(&self.file, &[&model])?;
+        let mut out = OutFile::create(&self.file, &[&model])?;
         let loaded = self.of.load(app, &self.load)?;
         let file = if self.patterns { loaded.tenant.export_patterns(&key)? } else { loaded.tenant.export(&key)? };
-        let mut out = OutFile::create(&self.file, &[&model])?;
         out.write_all(&file).map_err(|error| Error::io("write", &self.file, &error))?;
         out.finish()?;
         let (n, key) = (file.len(), key.public().to_string());

@@ -208,12 +208,14 @@ fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
         }
         GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
         GrammarSource::Choice(texts) => choice(texts)?,
-        GrammarSource::Lark(_) | GrammarSource::Gbnf(_) => {
-            let text = if matches!(source, GrammarSource::Gbnf(_)) { gbnf::to_lark(&text)? } else { text };
-            size::check_lark(&text)?;
-            TopLevelGrammar::from_lark(text)
-        }
+        GrammarSource::Lark(_) => lark(text)?,
+        GrammarSource::Gbnf(_) => lark(gbnf::to_lark(&text)?)?,
     })
+}
+
+fn lark(text: String) -> Result<TopLevelGrammar, EngineError> {
+    size::check_lark(&text)?;
+    Ok(TopLevelGrammar::from_lark(text))
 }
 
 /// Returns how deep brackets nest, those in texts included.

@@ -98,8 +98,8 @@ fn database(path: &Path, limits: Limits) -> Result<redb::Database, redb::Databas
     redb::Builder::new().set_cache_size(limits.cache_bytes).create_with_backend(file)
 }
 
-/// Where the file is written anew.
-fn beside(path: &Path) -> PathBuf {
+/// Where a file is written anew, before it takes the other's place.
+pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()

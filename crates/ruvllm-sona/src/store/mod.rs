@@ -40,6 +40,7 @@ mod sealed;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use embedded::beside;
 pub use embedded::{EmbeddedStore, Limits};
 pub use key::MasterKey;
 pub(crate) use key::random;

@@ -9,7 +9,7 @@ use super::record::Event;
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, invalid};
 use crate::store::{
-    Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, random, time_key, time_of,
+    Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, beside, random, time_key, time_of,
 };
 
 /// By number: the time, the digest of the contents, the hash.
@@ -56,16 +56,15 @@ impl Anchor {
     /// # Errors
     /// If it cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), SonaError> {
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".new");
+        let part = beside(path);
         let write = || {
-            let mut file = std::fs::File::create(&beside)?;
+            let mut file = std::fs::File::create(&part)?;
             writeln!(file, "{self}")?;
             file.sync_all()?;
-            std::fs::rename(&beside, path)
+            std::fs::rename(&part, path)
         };
         write().map_err(|error| {
-            let _ = std::fs::remove_file(&beside);
+            let _ = std::fs::remove_file(&part);
             let advice = "make a folder there that can be written, or give another file";
             let line = format!("{}: the anchor cannot be written: {error}; {advice}", path.display());
             SonaError::new(SonaErrorKind::Io, line).with_source(error)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ruvllm_engine::learning::{Learning, Task, Tenant, Verdict};
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, SamplingParams, Speculation};
+use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, Speculation};
 use serde_json::{Value, json};
 
 use crate::args::MIROSTATS;
@@ -305,9 +305,8 @@ impl Session {
         });
         let or = |value: Option<String>, none: &str| value.unwrap_or_else(|| none.to_owned());
         let seed = or(self.sampling.seed.map(|seed| seed.to_string()), "another every time");
-        let mirostat = MIROSTATS.iter().position(|version| *version == self.sampling.mirostat).unwrap_or(0);
         let max_tokens = or(self.max_tokens.map(|n| n.to_string()), "to the end of the context");
-        let rest = [format!("mirostat {mirostat}"), format!("seed {seed}"), format!("max-tokens {max_tokens}")];
+        let rest = [format!("seed {seed}"), format!("max-tokens {max_tokens}")];
         numbers.chain(rest).collect::<Vec<_>>().join("\n")
     }
 
@@ -375,6 +374,8 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
 enum Setting<'a> {
     Real(&'a mut f32),
     Count(&'a mut usize),
+    /// A place in [`MIROSTATS`].
+    Mirostat(&'a mut Mirostat),
 }
 
 impl Setting<'_> {
@@ -382,6 +383,7 @@ impl Setting<'_> {
         match self {
             Setting::Real(value) => value.to_string(),
             Setting::Count(value) => value.to_string(),
+            Setting::Mirostat(value) => MIROSTATS.iter().position(|version| version == *value).unwrap_or(0).to_string(),
         }
     }
 }
@@ -390,7 +392,7 @@ impl Setting<'_> {
 fn setting_names() -> impl Iterator<Item = &'static str> {
     let names = "temp dynatemp-range dynatemp-exponent top-k top-p min-p typical top-n-sigma xtc-probability xtc-threshold \
                  repeat-penalty frequency-penalty presence-penalty repeat-last-n dry-multiplier dry-base \
-                 dry-allowed-length dry-last-n mirostat-tau mirostat-eta";
+                 dry-allowed-length dry-last-n mirostat mirostat-tau mirostat-eta";
     names.split_whitespace()
 }
 
@@ -415,6 +417,7 @@ fn setting<'a>(sampling: &'a mut SamplingParams, name: &str) -> Option<Setting<'
         "dry-base" => Setting::Real(&mut sampling.dry_base),
         "dry-allowed-length" => Setting::Count(&mut sampling.dry_allowed_length),
         "dry-last-n" => Setting::Count(&mut sampling.dry_last_n),
+        "mirostat" => Setting::Mirostat(&mut sampling.mirostat),
         "mirostat-tau" => Setting::Real(&mut sampling.mirostat_tau),
         "mirostat-eta" => Setting::Real(&mut sampling.mirostat_eta),
         _ => return None,
@@ -426,11 +429,11 @@ fn set(sampling: &mut SamplingParams, key: &str, value: &str) -> Result<()> {
     match setting(sampling, &name) {
         Some(Setting::Real(place)) => *place = number(key, value)?,
         Some(Setting::Count(place)) => *place = number(key, value)?,
-        None if name == "seed" => sampling.seed = Some(number(key, value)?),
-        None if name == "mirostat" => {
+        Some(Setting::Mirostat(place)) => {
             let version = MIROSTATS.get(number::<usize>(key, value)?);
-            sampling.mirostat = *version.ok_or_else(|| Error::usage("mirostat is 0, 1 or 2"))?;
+            *place = *version.ok_or_else(|| Error::usage("mirostat is 0, 1 or 2"))?;
         }
+        None if name == "seed" => sampling.seed = Some(number(key, value)?),
         None => return Err(Error::usage(format_args!("unknown setting '{key}'; /set alone shows them"))),
     }
     Ok(())
