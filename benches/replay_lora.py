@@ -12,13 +12,17 @@ Earlier tokens' keys and values stay those of the change that they were computed
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from gguf import GGUFReader, dequantize
+try:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from gguf import GGUFReader, dequantize
+except ImportError as error:
+    sys.exit(f"replay_lora.py: {error}; pip install jax gguf")
 
 CONTEXT, WINDOW, PIECE = 512, 1024, 32
 LINEARS = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
@@ -28,6 +32,8 @@ DECAY, CLIP = 0.95, 1.0
 class Model:
     def __init__(self, path):
         reader = GGUFReader(path)
+        if "qwen2.block_count" not in reader.fields:
+            sys.exit(f"replay_lora.py: {path} is not of Qwen2.5's architecture, the only one here")
         number = lambda key: reader.fields[f"qwen2.{key}"].contents()
         self.n_layer, self.n_head = number("block_count"), number("attention.head_count")
         self.n_head_kv, self.n_embd = number("attention.head_count_kv"), number("embedding_length")
@@ -70,8 +76,8 @@ class Model:
         q = q.reshape(n, self.n_head_kv, groups, self.head_dim)
         scores = jnp.einsum("tgqd,sgd->gqts", q, keys) / np.sqrt(self.head_dim)
         seen = jnp.arange(keys.shape[0])[None] <= positions[:, None]
-        weights_of = jax.nn.softmax(jnp.where(seen, scores, -1e30), -1)
-        x = x + linear("attn_output", jnp.einsum("gqts,sgd->tgqd", weights_of, values).reshape(n, self.n_embd))
+        probabilities = jax.nn.softmax(jnp.where(seen, scores, -1e30), -1)
+        x = x + linear("attn_output", jnp.einsum("gqts,sgd->tgqd", probabilities, values).reshape(n, self.n_embd))
         h = self.norm(x, weights["ffn_norm"])
         x = x + linear("ffn_down", jax.nn.silu(linear("ffn_gate", h)) * linear("ffn_up", h))
         return x, (keys, values)
@@ -89,35 +95,34 @@ def windows(n_tokens):
         at += n
 
 
-def inputs_of_last(model, tokens, n_last):
-    """Returns each window's inputs of the last `n_last` layers."""
+def inputs_of_layers(model, tokens, wanted):
+    """Returns for each layer of `wanted` its inputs, one array a window."""
     step = jax.jit(lambda weights, x: model.layer(weights, {}, x, model.empty_cache(), 0)[0])
-    rows = []
+    inputs = {layer: [] for layer in wanted}
     for begin, n_read, n in windows(len(tokens)):
         ids = np.zeros(CONTEXT + WINDOW, int)
         ids[: n_read + n] = tokens[begin : begin + n_read + n]
-        x = model.embedding[ids]
-        for weights in model.layers[: model.n_layer - n_last]:
-            x = step(weights, x)
-        rows.append(np.asarray(x))
-    return rows
+        for layer in range(max(wanted) + 1):
+            x = model.embedding[ids] if layer == 0 else step(model.layers[layer - 1], x)
+            if layer in wanted:
+                inputs[layer].append(np.asarray(x))
+    return inputs
 
 
 def replay(model, tokens, inputs, n_last, linears, rank, rate):
-    """Returns each predicted token's loss; at a rate of 0 nothing is learned."""
+    """Returns each predicted token's loss; without linears nothing is learned."""
     layers, rng = model.layers[model.n_layer - n_last :], np.random.default_rng(0)
 
-    def begin(weight):
-        n_out, n_in = weight.shape
+    def begin(n_out, n_in):
         a = rng.normal(size=(rank, n_in)).astype(np.float32) / np.sqrt(n_in)
         return jnp.asarray(a), jnp.zeros((n_out, rank))
 
-    lora = [{name: begin(weights[name]) for name in linears if name in weights} for weights in layers]
-    state = begin(np.empty((model.n_embd, model.n_embd))) if "state" in linears else None
+    of_layers = [{name: begin(*weights[name].shape) for name in linears if name in LINEARS} for weights in layers]
+    lora = (of_layers, begin(model.n_embd, model.n_embd) if "state" in linears else None)
 
     def forward(lora, x, caches, start):
-        (lora, state), after = lora, []
-        for weights, change, cache in zip(layers, lora, caches):
+        (of_layers, state), after = lora, []
+        for weights, change, cache in zip(layers, of_layers, caches):
             x, cache = model.layer(weights, change, x, cache, start)
             after.append(cache)
         h = model.norm(x, model.output_norm)
@@ -137,7 +142,6 @@ def replay(model, tokens, inputs, n_last, linears, rank, rate):
         step = lambda p, g, s: p - rate * g / (jnp.sqrt(s / (1 - DECAY**t)) + 1e-8)
         return jax.tree.map(step, lora, gradient, squares), squares
 
-    lora = (lora, state)
     read, learn = jax.jit(forward), jax.jit(jax.value_and_grad(loss, has_aux=True))
     squares, losses = jax.tree.map(jnp.zeros_like, lora), []
     for (begin_at, n_read, n), x in zip(windows(len(tokens)), inputs):
@@ -148,18 +152,26 @@ def replay(model, tokens, inputs, n_last, linears, rank, rate):
             targets = jnp.asarray(tokens[begin_at + at + 1 : begin_at + at + 1 + PIECE])
             (_, (of_piece, caches)), gradient = learn(lora, x[at : at + PIECE], caches, at, targets)
             losses.append(np.asarray(of_piece))
-            if rate > 0:
-                lora, squares = update(lora, squares, gradient, float(len(losses)))
+            lora, squares = update(lora, squares, gradient, float(len(losses)))
     return np.concatenate(losses)
 
 
 def tokenized(args, path):
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-        file.write(json.dumps({"text": Path(path).read_text()[: 8 * args.tokens]}) + "\n")
+        file.write(json.dumps({"text": Path(path).read_text()}) + "\n")
         file.flush()
         command = [args.ruvllm, "tokenize", "--model", args.model, "--file", file.name, "--json"]
         out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return np.array(json.loads(out.splitlines()[0])["tokens"])[: args.tokens + 1]
+
+
+def design(text):
+    """Reads `LAYERS:LINEARS:RANK:RATE`."""
+    n_last, linears, rank, rate = text.split(":")
+    linears = LINEARS if linears == "all" else linears.split("+")
+    if unknown := set(linears) - {*LINEARS, "state"}:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose of {', '.join(LINEARS)}, state")
+    return text, int(n_last), linears, int(rank), float(rate)
 
 
 def main():
@@ -168,22 +180,25 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--text", action="append", required=True)
     parser.add_argument("--tokens", type=int, default=12_000)
-    parser.add_argument("--try", action="append", required=True, dest="designs", metavar="LAYERS:LINEARS:RANK:RATE")
+    shape = "LAYERS:LINEARS:RANK:RATE"
+    parser.add_argument("--try", action="append", required=True, type=design, dest="designs", metavar=shape)
     args = parser.parse_args()
     model = Model(args.model)
+    firsts = {model.n_layer - n_last for _, n_last, *_ in args.designs}
+    if not all(0 <= first < model.n_layer for first in firsts):
+        sys.exit(f"replay_lora.py: LAYERS is 1 to {model.n_layer}")
     for text in args.text:
-        tokens, inputs, frozen = tokenized(args, text), {}, None
-        for design in args.designs:
-            n_last, linears, rank, rate = design.split(":")
-            n_last, linears = int(n_last), LINEARS if linears == "all" else linears.split("+")
-            if n_last not in inputs:
-                inputs[n_last] = inputs_of_last(model, tokens, n_last)
-            if frozen is None:
-                frozen = replay(model, tokens, inputs[n_last], n_last, [], 0, 0.0)
-            losses = replay(model, tokens, inputs[n_last], n_last, linears, int(rank), float(rate))
-            second = slice(len(losses) // 2, None)
-            change = losses[second].mean() / frozen[second].mean() - 1
-            print(f"{Path(text).name} {design}: {frozen[second].mean():.4f} nats, {100 * change:+.2f} %", flush=True)
+        tokens = tokenized(args, text)
+        inputs = inputs_of_layers(model, tokens, firsts)
+
+        def second_half(n_last, linears, rank, rate):
+            losses = replay(model, tokens, inputs[model.n_layer - n_last], n_last, linears, rank, rate)
+            return losses[len(losses) // 2 :].mean()
+
+        frozen = second_half(args.designs[0][1], [], 0, 0.0)
+        for name, *how in args.designs:
+            change = second_half(*how) / frozen - 1
+            print(f"{Path(text).name} {name}: {frozen:.4f} nats, {100 * change:+.2f} %", flush=True)
 
 
 if __name__ == "__main__":
