@@ -1,17 +1,18 @@
 //! What learning costs: added time for a decoded token by entries of the memory, the step at the end of a request, and how
 //! many of the 32 nearest entries the coarse scan finds.
 //!
-//! `cargo run --release -p ruvllm-sona --example costs -- [n_embd] [n_vocab] [FILE of f32 states]`
+//! `cargo run --release -p ruvllm-sona --example costs -- [n_embd] [n_vocab] [n_inner] [FILE of f32 states]`
 //!
 //! States come from the file, `[n, n_embd]`, or are drawn around a thousand places. The head is one of floats in memory, so the
-//! gradient's rows are not dequantised here.
+//! gradient's rows are not dequantised here, and the last block has `n_inner` values inside but computes nothing: its products are the
+//! engine's, and timed by `cargo bench -p ruvllm-benches --bench learning`.
 
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
 use ruvllm_kernels::{Isa, distance};
-use ruvllm_lora::micro::HeadRows;
+use ruvllm_lora::micro::{Block, EachRow, HeadRows, Inner, StateRows};
 use ruvllm_sona::memory::{Context, Memory, MemoryOptions, Scratch};
 use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, Notes};
 
@@ -35,6 +36,51 @@ impl HeadRows for Head {
     }
 }
 
+/// A last block of so many values inside, which computes nothing: what goes in comes out.
+struct Inside {
+    n_embd: usize,
+    n_inner: usize,
+}
+
+impl Block for Inside {
+    fn n_embd(&self) -> usize {
+        self.n_embd
+    }
+
+    fn n_inner(&self) -> usize {
+        self.n_inner
+    }
+
+    fn x_size(&self) -> f32 {
+        1.0
+    }
+
+    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
+        let mut values = vec![0.0; self.n_inner];
+        for (row, (x, out)) in stream.chunks_exact(self.n_embd).zip(out.chunks_exact_mut(self.n_embd)).enumerate() {
+            values.fill(0.0);
+            inner.add(row, x, 0, &mut values);
+            out.copy_from_slice(&values[..self.n_embd]);
+        }
+    }
+
+    fn backward(
+        &self,
+        stream: &[f32],
+        inner: &dyn Inner,
+        errors: &mut dyn FnMut(&[f32], &mut [f32]),
+        each: &mut EachRow<'_>,
+    ) {
+        let (mut moves, mut gradients) = (vec![0.0; stream.len()], vec![0.0; stream.len()]);
+        self.difference(stream, inner, &mut moves);
+        errors(&moves, &mut gradients);
+        for (row, (x, g)) in stream.chunks_exact(self.n_embd).zip(gradients.chunks_exact(self.n_embd)).enumerate() {
+            let d: Vec<f32> = g.iter().copied().cycle().take(self.n_inner).collect();
+            each(row, x, &d);
+        }
+    }
+}
+
 /// Numbers that look random and are the same each time.
 struct Noise(u64);
 
@@ -49,7 +95,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |arg| arg.parse());
     let (n_embd, n_vocab) = (number(0, 576)?, number(1, 49_152)?);
-    let states = match args.get(2) {
+    let n_inner = number(2, 2 * 8 * n_embd / 3)?;
+    let states = match args.get(3) {
         Some(path) => std::fs::read(path)?.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect(),
         None => drawn(SIZES[2] + N_CALIBRATION, n_embd),
     };
@@ -63,7 +110,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .for_each(|i| builder.push(state(i * n_places / N_CALIBRATION), &logits[..256], i as u32 % 256, i == 0));
     let calibration = builder.finish(n_embd)?;
     let basis = calibration.fit_basis(&head, Isa::best())?;
-    let calibration = Arc::new(calibration.with_basis(Arc::new(basis))?);
+    let calibration = calibration.with_basis(Arc::new(basis))?;
+    let calibration = Arc::new(calibration.with_block(Arc::new(Inside { n_embd, n_inner }))?);
     recall(&calibration, &state);
     let options = LearnOptions::default();
     let mut learned = Learned::new(Arc::clone(&calibration), options, Isa::best())?;
@@ -99,7 +147,8 @@ fn measure<'a>(learned: &Learned, state: &impl Fn(usize) -> &'a [f32], logits: &
         for i in 0..N_TIMED {
             row.copy_from_slice(logits);
             let start = Instant::now();
-            notes.adjust(learned, state((n + i) * 7919), &mut row);
+            let hidden = state((n + i) * 7919);
+            notes.adjust(learned, StateRows { hidden, stream: hidden }, &mut row);
             adjust.push(ms(start));
             let start = Instant::now();
             notes.accept(learned, i as u32 % 1000, -2.0, head);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::{Basis, HeadRows, of_state};
+use ruvllm_lora::micro::{Basis, Block, HeadRows, Seat, of_state};
 
 use crate::codec::{Reader, Writer};
 use crate::eigen;
@@ -55,6 +55,7 @@ pub struct Calibration {
     whitener: Whitener,
     positions: Vec<Position>,
     basis: Option<Arc<Basis>>,
+    seat: Seat,
 }
 
 impl Calibration {
@@ -78,6 +79,24 @@ impl Calibration {
             return Err(SonaError::new(SonaErrorKind::Shape, format!("a basis of {n} values for states of {n_embd}")));
         }
         self.basis = Some(basis);
+        Ok(self)
+    }
+
+    /// Returns the model's last block, if it was given.
+    pub fn seat(&self) -> &Seat {
+        &self.seat
+    }
+
+    /// Goes on with the model's last block, for a MicroLoRA to sit inside. It is no part of a snapshot.
+    ///
+    /// # Errors
+    /// It is of another width.
+    pub fn with_block(mut self, block: Arc<dyn Block>) -> Result<Calibration, SonaError> {
+        let (n, n_embd) = (block.n_embd(), self.whitener.n_embd());
+        if n != n_embd {
+            return Err(SonaError::new(SonaErrorKind::Shape, format!("a block of {n} values for states of {n_embd}")));
+        }
+        self.seat = Seat(Some(block));
         Ok(self)
     }
 
@@ -155,7 +174,7 @@ impl Calibration {
             positions.push(Position { key, starts, token, log_p, likeliest });
         }
         from.end()?;
-        Ok(Calibration { whitener, positions, basis: None })
+        Ok(Calibration { whitener, positions, basis: None, seat: Seat::default() })
     }
 }
 
@@ -204,7 +223,7 @@ impl CalibrationBuilder {
         for (position, hidden) in self.positions.iter_mut().zip(self.hidden.chunks_exact(self.n_embd)) {
             position.key = whitener.key(hidden, self.isa);
         }
-        Ok(Calibration { whitener, positions: self.positions, basis: None })
+        Ok(Calibration { whitener, positions: self.positions, basis: None, seat: Seat::default() })
     }
 }
 

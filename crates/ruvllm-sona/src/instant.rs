@@ -250,7 +250,7 @@ impl Learned {
             return Err(SonaError::new(SonaErrorKind::Value, "MicroLoRA is off, so there is nothing to merge"));
         };
         let mut micro = MicroLora::clone(micro);
-        let n_values = 2 * micro.rank() * micro.n_embd();
+        let n_values = micro.values().map(<[f32]>::len).sum();
         let rule = Consolidation::PlusPlus { newest: how.newest };
         let mut base = match self.base.clone() {
             Some(base) => base,
@@ -259,12 +259,10 @@ impl Learned {
         if base.ewc.len() != n_values {
             base.ewc = Ewc::new(n_values, rule)?;
         }
-        let (a, b) = micro.factors_mut();
-        base.ewc.draw([a, b].into_iter(), how.strength);
+        base.ewc.draw(micro.values_mut(), how.strength);
         base.lora.absorb(how.keep, &micro, how.share)?;
         micro.fade(1.0 - how.share);
-        let (a, b) = micro.factors();
-        base.ewc.consolidate([a, b].into_iter());
+        base.ewc.consolidate(micro.values());
         let served = Arc::new(micro.beside(&base.lora)?);
         (self.micro, self.base, self.served) = (Some(Arc::new(micro)), Some(base), Some(served));
         Ok(())
@@ -331,7 +329,8 @@ impl Learned {
             notes.samples.drain(..).for_each(|sample| self.gate.learn(&sample, quality));
         }
         notes.samples.clear();
-        if !notes.stamps.is_empty() {
+        // Up to there its states change as they did.
+        if n_complete > 0 && !notes.stamps.is_empty() {
             notes.follow(self);
         }
     }
@@ -365,16 +364,13 @@ impl Learned {
     }
 
     /// Makes so few gradients of many that the steps along them are not too many. Tokens that make no whole piece count where there
-    /// are few pieces; behind many, turning their gradient would only make the end of a request longer.
+    /// are few pieces.
     fn merge_gradients(&self, notes: &mut Notes) {
         let (n, gradients) = (notes.gradients.len(), &mut notes.gradients);
         if std::mem::take(&mut notes.n_in_last) > 0 && n > STEPS_AT_END_MAX {
             gradients.pop();
         }
-        if gradients.len() > STEPS_AT_END_MAX {
-            let n_each = gradients.len().div_ceil(STEPS_AT_END_MAX);
-            *gradients = gradients.chunks(n_each).map(Gradient::mean).collect();
-        }
+        Gradient::merge(gradients, STEPS_AT_END_MAX);
     }
 
     fn take_steps(&mut self, gradients: &mut [Gradient], quality: f32) {
@@ -383,8 +379,9 @@ impl Learned {
         let update = UpdateOptions { rule, rate: options.rate * quality, clip: 1.0, decay: 0.0 };
         if quality > 0.0 && !gradients.is_empty() {
             for gradient in &*gradients {
-                if let Some(base) = self.base.as_mut().filter(|base| base.ewc.len() == 2 * gradient.a().len()) {
-                    base.ewc.observe([gradient.a(), gradient.b()].into_iter());
+                let n_values: usize = gradient.values().map(<[f32]>::len).sum();
+                if let Some(base) = self.base.as_mut().filter(|base| base.ewc.len() == n_values) {
+                    base.ewc.observe(gradient.values());
                 }
             }
             Arc::make_mut(micro).update_all(gradients, &update);
@@ -477,7 +474,9 @@ impl Learned {
             learned.base = Some(Base { lora: MicroLora::restore(lora)?.within(MOVES_MAX)?, ewc: Ewc::restore(ewc)? });
         }
         from.end()?;
-        let shape = |micro: &Option<Arc<MicroLora>>| micro.as_ref().map(|micro| (micro.n_embd(), micro.rank()));
+        let shape = |micro: &Option<Arc<MicroLora>>| {
+            micro.as_ref().map(|micro| (micro.n_embd(), micro.rank(), micro.values().count()))
+        };
         let fits = memory.n_key() == learned.memory.n_key() && memory.options() == learned.memory.options();
         let fits = fits && episodes.n_key() == memory.n_key();
         if !fits || shape(&micro) != shape(&learned.micro) {
@@ -490,11 +489,14 @@ impl Learned {
     }
 }
 
-/// Gives a MicroLoRA what a snapshot of it leaves out: its bound, and the calibration's basis where there is one.
+/// Gives a MicroLoRA what a snapshot of it leaves out: its bound, and the calibration's basis and the model's last block where there are such.
 fn completed(calibration: &Calibration, micro: MicroLora) -> Result<MicroLora, SonaError> {
-    let micro = micro.within(MOVES_MAX)?;
-    Ok(match calibration.basis() {
-        Some(basis) => micro.in_basis(Arc::clone(basis))?,
+    let mut micro = micro.within(MOVES_MAX)?;
+    if let Some(basis) = calibration.basis() {
+        micro = micro.in_basis(Arc::clone(basis))?;
+    }
+    Ok(match &calibration.seat().0 {
+        Some(block) => micro.inside(Arc::clone(block))?,
         None => micro,
     })
 }

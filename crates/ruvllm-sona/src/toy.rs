@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::{Isa, softmax};
-use ruvllm_lora::micro::HeadRows;
+use ruvllm_lora::micro::{Block, EachRow, HeadRows, Inner, MicroLora, StateRows};
 
 use crate::calibration::{Calibration, CalibrationBuilder};
 use crate::instant::{LearnOptions, Learned, Notes};
@@ -27,6 +27,68 @@ impl HeadRows for Toy {
     }
 }
 
+/// A last block that makes of each value `u` of a row `SQUARE·u²`, and whose stream is the final state.
+struct Squares;
+
+const SQUARE: f32 = 0.05;
+
+impl Squares {
+    fn inner(row: usize, x: &[f32], inner: &dyn Inner) -> Vec<f32> {
+        let mut u = x.to_vec();
+        inner.add(row, x, 0, &mut u);
+        u
+    }
+}
+
+impl Block for Squares {
+    fn n_embd(&self) -> usize {
+        N_EMBD
+    }
+
+    fn n_inner(&self) -> usize {
+        N_EMBD
+    }
+
+    fn x_size(&self) -> f32 {
+        2.0
+    }
+
+    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
+        for (row, (x, out)) in stream.chunks_exact(N_EMBD).zip(out.chunks_exact_mut(N_EMBD)).enumerate() {
+            let u = Squares::inner(row, x, inner);
+            out.iter_mut().zip(u.iter().zip(x)).for_each(|(out, (u, x))| *out = SQUARE * (u * u - x * x));
+        }
+    }
+
+    fn backward(
+        &self,
+        stream: &[f32],
+        inner: &dyn Inner,
+        errors: &mut dyn FnMut(&[f32], &mut [f32]),
+        each: &mut EachRow<'_>,
+    ) {
+        let (mut differences, mut gradients) = (vec![0.0; stream.len()], vec![0.0; stream.len()]);
+        self.difference(stream, inner, &mut differences);
+        errors(&differences, &mut gradients);
+        for (row, (x, g)) in stream.chunks_exact(N_EMBD).zip(gradients.chunks_exact(N_EMBD)).enumerate() {
+            let u = Squares::inner(row, x, inner);
+            each(row, x, &u.iter().zip(g).map(|(u, g)| 2.0 * SQUARE * u * g).collect::<Vec<f32>>());
+        }
+    }
+}
+
+/// Returns a state as it is without a MicroLoRA, which is the row of the stream as well.
+pub(crate) fn one(hidden: &[f32]) -> StateRows<'_> {
+    StateRows { hidden, stream: hidden }
+}
+
+/// Returns a state as a MicroLoRA makes it.
+pub(crate) fn changed(hidden: &[f32], micro: Option<&MicroLora>) -> Vec<f32> {
+    let mut changed = hidden.to_vec();
+    micro.iter().for_each(|micro| micro.forward(one(hidden), &mut changed));
+    changed
+}
+
 pub(crate) fn state(token: u32) -> Vec<f32> {
     (0..N_EMBD).map(|i| 2.0 + ((i * 13 + 7) as f32 * (token + 3) as f32 * 0.37).sin()).collect()
 }
@@ -43,8 +105,9 @@ impl Toy {
         let calibration = Arc::new(builder.finish(N_EMBD).expect("states"));
         let mut toy = Toy { head, calibration, adopted: None };
         let basis = toy.calibration.fit_basis(&toy, Isa::best()).expect("a head");
-        let with_basis = Calibration::clone(&toy.calibration).with_basis(Arc::new(basis));
-        toy.calibration = Arc::new(with_basis.expect("a width"));
+        let calibration = Calibration::clone(&toy.calibration).with_basis(Arc::new(basis));
+        let calibration = calibration.and_then(|calibration| calibration.with_block(Arc::new(Squares)));
+        toy.calibration = Arc::new(calibration.expect("a width"));
         toy
     }
 
@@ -57,12 +120,10 @@ impl Toy {
         let (mut nll, mut bits) = (0.0, Vec::new());
         for pair in text.windows(2) {
             let hidden = state(pair[0]);
-            let mut changed = hidden.clone();
             notes.begin(learned);
-            notes.micro().inspect(|micro| micro.forward(&mut changed));
-            let mut row = logits(&self.head, &changed);
+            let mut row = logits(&self.head, &changed(&hidden, notes.micro().map(|micro| &**micro)));
             let log_p = log_p(&row, pair[1]);
-            notes.adjust(learned, &hidden, &mut row);
+            notes.adjust(learned, one(&hidden), &mut row);
             nll -= f64::from(self::log_p(&row, pair[1]));
             bits.extend(row.iter().map(|x| x.to_bits()));
             notes.accept(learned, pair[1], log_p, self);

@@ -1,32 +1,36 @@
-//! MicroLoRA: an adapter of rank 1 to 4 on the final hidden state, learned one token at a time.
+//! MicroLoRA: an adapter of rank 1 to 4 at the end of a model, learned one token at a time.
 //!
 //! ```text
-//! forward:    h' = h + s·B·(A·h)                  logits = W·h'         (or A·(h - c), see MicroLora::centred)
+//! behind:     h' = h + s·B·(A·h)                  logits = W·h'         (or A·(h - c), see MicroLora::centred)
 //! gradient:   g = Wᵀ·(p - y)      of the loss -log p[target]; p the softmax of the logits, y the target's one-hot
 //!             ∂/∂B = s·g·(A·h)ᵀ   ∂/∂A = s·(Bᵀ·g)·hᵀ
 //! sparse:     g ≈ Σ over the likeliest tokens and the target of (p - y)·W[token]
+//! inside:     h' = h + s·B·(A·h) + (what a second pair changes inside the last block, see Block)
 //! ```
-//! All it needs are quantities that decoding has anyway: the hidden state, the probabilities, and rows of the head. The
+//! Behind the model all it needs are quantities that decoding has anyway: the hidden state, the probabilities, and rows of the head.
+//! Inside the last block (adr/0054) it needs that block again, forwards and backwards, and reaches what nothing behind it does. The
 //! exact gradient reads the whole head; the sparse one some tens of rows. `B` begins at zero and `A` at seeded noise, as in
 //! Hu et al. 2021 (arXiv:2106.09685), so that nothing changes before something was learned.
 
 mod basis;
+mod block;
+mod factors;
 mod gradient;
 mod optimizer;
+mod snapshot;
 
 pub use basis::Basis;
+pub use block::{Block, EachRow, Inner, Seat, StateRows};
 pub use gradient::{Gradient, of_state};
 pub use optimizer::{Rule, UpdateOptions};
 
 use std::sync::Arc;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
-
 use crate::adapter::{Adapter, Delta, RowOrder, Values};
 use crate::dot::dot;
-use crate::error::{LoraError, LoraErrorKind, invalid};
-use optimizer::Moments;
+use crate::error::{LoraError, invalid};
+use factors::{Factors, Small};
+use gradient::Pair;
 
 /// The largest rank: more belongs into an adapter that is trained.
 pub const MICRO_RANK_MAX: usize = 4;
@@ -34,10 +38,9 @@ pub const MICRO_RANK_MAX: usize = 4;
 pub const BASE_RANK_MAX: usize = 8;
 /// Both beside each other.
 const ALL_RANK_MAX: usize = MICRO_RANK_MAX + BASE_RANK_MAX;
-/// The widest hidden state that a snapshot is read of.
+/// The widest hidden state and the widest inside of a block.
 const N_EMBD_MAX: usize = 1 << 20;
-/// What a snapshot begins with.
-const MAGIC: [u8; 8] = *b"ruvmicr2";
+const N_INNER_MAX: usize = 1 << 22;
 
 /// Gives rows of the output head.
 pub trait HeadRows {
@@ -45,10 +48,10 @@ pub trait HeadRows {
     fn row(&self, token: u32, out: &mut [f32]);
 }
 
-/// A small adapter of the final hidden state.
+/// A small adapter at the end of a model.
 ///
 /// ```
-/// use ruvllm_lora::micro::{HeadRows, MicroLora, UpdateOptions};
+/// use ruvllm_lora::micro::{HeadRows, MicroLora, StateRows, UpdateOptions};
 ///
 /// /// A head of three tokens over four values.
 /// struct Head([[f32; 4]; 3]);
@@ -63,14 +66,15 @@ pub trait HeadRows {
 /// let (mut gradient, options) = (micro.gradient_buffer(), UpdateOptions::sgd(0.5));
 /// let logit = |micro: &MicroLora, token: usize| {
 ///     let mut h = hidden;
-///     micro.forward(&mut h);
+///     micro.forward(StateRows { hidden: &hidden, stream: &[] }, &mut h);
 ///     head.0[token].iter().zip(h).map(|(w, h)| w * h).sum::<f32>()
 /// };
 /// for _ in 0..50 {
 ///     let logits = [0, 1, 2].map(|token| logit(&micro, token));
 ///     let sum: f32 = logits.iter().map(|x| x.exp()).sum();
 ///     let likeliest = [0u32, 1, 2].map(|token| (token, logits[token as usize].exp() / sum));
-///     micro.gradient(&hidden, &likeliest, 2, &head, &mut gradient);
+///     let state = StateRows { hidden: &hidden, stream: &[] };
+///     micro.gradient(state, &likeliest, 2, &head, &mut gradient);
 ///     micro.update(&mut gradient, &options);
 /// }
 /// assert!(logit(&micro, 2) > logit(&micro, 0) + 2.0);
@@ -79,22 +83,37 @@ pub trait HeadRows {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MicroLora {
     n_embd: usize,
-    rank: usize,
     scale: f32,
     /// How much of the change is made.
     strength: f32,
     /// How far a state is moved at most, of its distance from the centre.
     moves_max: f32,
-    /// `[rank, n_embd]`
-    a: Vec<f32>,
-    /// `[rank, n_embd]`: `B` on its side.
-    b: Vec<f32>,
-    moments: Moments,
+    /// Behind the model.
+    state: Arc<Factors>,
+    /// Inside its last block.
+    inside: Option<Arc<Factors>>,
+    seat: Seat,
     n_updates: u64,
     /// `[n_embd]`, or nothing.
     centre: Vec<f32>,
-    /// What steps of `B` are taken in; `None`: as its values lie.
+    /// What steps of the state's `B` are taken in; `None`: as its values lie.
     basis: Option<Arc<Basis>>,
+}
+
+/// What is added inside a block to the rows of some MicroLoRAs, each so many.
+struct Parts<'a>(&'a [(&'a MicroLora, usize)]);
+
+impl Inner for Parts<'_> {
+    fn add(&self, row: usize, x: &[f32], first: usize, values: &mut [f32]) {
+        let mut end = 0;
+        let part = self.0.iter().find(|(_, n)| {
+            end += n;
+            row < end
+        });
+        if let Some((micro, inside)) = part.and_then(|(micro, _)| Some((micro, micro.inside.as_ref()?))) {
+            inside.expand(&inside.shrink(x).map(|t| micro.scale * t), first, values);
+        }
+    }
 }
 
 impl MicroLora {
@@ -104,25 +123,41 @@ impl MicroLora {
     /// The rank is not 1 to [`MICRO_RANK_MAX`], the width is 0, or the scale is not a positive number.
     pub fn new(n_embd: usize, rank: usize, scale: f32, seed: u64) -> Result<MicroLora, LoraError> {
         check(n_embd, (rank, MICRO_RANK_MAX), scale)?;
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        // Uniform within ±√(3 / n_embd): A·h is about as long as a component of h.
-        let bound = (3.0 / n_embd as f32).sqrt();
-        let mut draw = || (rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0;
-        let a = (0..rank * n_embd).map(|_| bound * draw()).collect();
-        let b = vec![0.0; rank * n_embd];
+        // A·h is about as long as a component of h.
+        let factors = Factors::drawn(rank, (n_embd, n_embd), (3.0 / n_embd as f32).sqrt(), seed);
         Ok(MicroLora {
             n_embd,
-            rank,
             scale,
             strength: 1.0,
             moves_max: f32::INFINITY,
-            a,
-            b,
-            moments: Moments::default(),
+            state: Arc::new(factors),
+            inside: None,
+            seat: Seat::default(),
             n_updates: 0,
             centre: Vec::new(),
             basis: None,
         })
+    }
+
+    /// Makes it sit inside a model's last block as well, where it begins if it has not. A snapshot leaves the block out, so that what was read of
+    /// one is given it again.
+    ///
+    /// # Errors
+    /// The block is of another width, or what it has learned is of another block.
+    pub fn inside(mut self, block: Arc<dyn Block>) -> Result<MicroLora, LoraError> {
+        let (n_embd, n_inner) = (block.n_embd(), block.n_inner());
+        let fits = |inside: &Arc<Factors>| (inside.n_in, inside.n_out) == (n_embd, n_inner);
+        if n_embd != self.n_embd || n_inner == 0 || n_inner > N_INNER_MAX || !self.inside.as_ref().is_none_or(fits) {
+            let line = format!("a block of {n_embd} and {n_inner} values for states of {}", self.n_embd);
+            return Err(invalid(line));
+        }
+        if self.inside.is_none() {
+            // A·x is about as large as 1.
+            let bound = (3.0 / n_embd as f32).sqrt() / block.x_size().max(f32::MIN_POSITIVE);
+            self.inside = Some(Arc::new(Factors::drawn(self.rank(), (n_embd, n_inner), bound, 0)));
+        }
+        self.seat = Seat(Some(block));
+        Ok(self)
     }
 
     /// Makes it see hidden states less a centre, `[n_embd]`: their mean on ordinary text. Three quarters of a final hidden
@@ -139,16 +174,16 @@ impl MicroLora {
         Ok(self)
     }
 
-    /// Makes it begin with other rows of `A` than drawn ones: `[rank, n_embd]`. `B` stays, so what has learned nothing changes nothing.
+    /// Makes it begin with other rows of the state's `A` than drawn ones: `[rank, n_embd]`. `B` stays, so what has learned nothing changes nothing.
     ///
     /// # Errors
     /// They are of another shape, or hold what is no finite number.
     pub fn along(mut self, rows: &[f32]) -> Result<MicroLora, LoraError> {
-        if rows.len() != self.a.len() || rows.iter().any(|x| !x.is_finite()) {
-            let line = format!("{} values, or not of numbers, for {} rows of {}", rows.len(), self.rank, self.n_embd);
+        if rows.len() != self.state.a.len() || rows.iter().any(|x| !x.is_finite()) {
+            let line = format!("{} values, or not of numbers, for {} rows of {}", rows.len(), self.rank(), self.n_embd);
             return Err(invalid(line));
         }
-        self.a.copy_from_slice(rows);
+        Arc::make_mut(&mut self.state).a.copy_from_slice(rows);
         Ok(self)
     }
 
@@ -166,7 +201,7 @@ impl MicroLora {
         Ok(self)
     }
 
-    /// Makes it take its steps of `B` in a basis: see [`Basis`]. What it changes stays the same. A snapshot leaves the basis out.
+    /// Makes it take its steps of the state's `B` in a basis: see [`Basis`]. What it changes stays the same. A snapshot leaves the basis out.
     ///
     /// # Errors
     /// The basis is of another width.
@@ -184,9 +219,9 @@ impl MicroLora {
         self.n_embd
     }
 
-    /// Returns the rank.
+    /// Returns the rank of what changes final states.
     pub fn rank(&self) -> usize {
-        self.rank
+        self.state.rank()
     }
 
     /// Returns how often it was updated.
@@ -194,131 +229,143 @@ impl MicroLora {
         self.n_updates
     }
 
-    /// Returns `A`: `[rank, n_embd]`, and `Bᵀ`: `[rank, n_embd]`.
+    /// Returns whether it sits inside the model's last block too, and so reads [`StateRows::stream`].
+    pub fn is_inside(&self) -> bool {
+        self.seat.0.is_some()
+    }
+
+    /// Returns `A`: `[rank, n_embd]`, and `Bᵀ`: `[rank, n_embd]`, of what changes final states.
     pub fn factors(&self) -> (&[f32], &[f32]) {
-        (&self.a, &self.b)
+        (&self.state.a, &self.state.b)
     }
 
-    /// Returns what a gradient is computed in.
+    /// Returns `A` and `Bᵀ` of what changes final states, to be changed: `[rank, n_embd]` each.
+    pub fn factors_mut(&mut self) -> (&mut [f32], &mut [f32]) {
+        let Factors { a, b, .. } = Arc::make_mut(&mut self.state);
+        (a, b)
+    }
+
+    /// Iterates over all that learns: both factors of the state, then both of those inside the last block.
+    pub fn values(&self) -> impl Iterator<Item = &[f32]> + Clone {
+        [&self.state].into_iter().chain(&self.inside).flat_map(|factors| [&factors.a[..], &factors.b[..]])
+    }
+
+    /// The same, to be changed.
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        let all = [&mut self.state].into_iter().chain(&mut self.inside).map(Arc::make_mut);
+        all.flat_map(|factors| [&mut factors.a[..], &mut factors.b[..]])
+    }
+
+    /// Returns what a gradient is computed in, of zeros.
     pub fn gradient_buffer(&self) -> Gradient {
-        Gradient::zeros(self.rank, self.n_embd)
+        let zeros = |factors: &Factors| Pair::zeros(factors.rank(), factors.n_in, factors.n_out);
+        Gradient { state: zeros(&self.state), inside: self.inside.as_deref().map(zeros), weight: 1.0 }
     }
 
-    /// Returns `A·h`, or `A·(h - centre)`.
-    fn shrink(&self, hidden: &[f32]) -> [f32; ALL_RANK_MAX] {
-        let mut t = [0.0; ALL_RANK_MAX];
-        for (t, a) in t.iter_mut().zip(self.a.chunks_exact(self.n_embd)) {
-            *t = dot(a, hidden);
-            if !self.centre.is_empty() {
-                *t -= dot(a, &self.centre);
-            }
-        }
-        t
+    /// Returns a state less the centre, and `A` times that.
+    fn shrink(&self, hidden: &[f32]) -> (Vec<f32>, Small) {
+        let mut x = hidden.to_vec();
+        x.iter_mut().zip(&self.centre).for_each(|(x, c)| *x -= c);
+        let t = self.state.shrink(&x);
+        (x, t)
     }
 
-    /// Changes a hidden state: `[n_embd]`.
+    /// Changes final states: those of `rows`, `[n, n_embd]`, become `out`.
     ///
     /// # Panics
-    /// If it has another width.
-    pub fn forward(&self, hidden: &mut [f32]) {
-        assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
-        let t = self.shrink(hidden).map(|t| self.scale * t);
-        let share = self.strength * self.shortened(hidden, &t);
-        for (t, b) in t.iter().zip(self.b.chunks_exact(self.n_embd)) {
-            let t = share * t;
-            hidden.iter_mut().zip(b).for_each(|(h, b)| *h += t * b);
+    /// If a length does not fit.
+    pub fn forward(&self, rows: StateRows<'_>, out: &mut [f32]) {
+        MicroLora::forward_each(&[(self, rows.hidden.len() / self.n_embd)], rows, out);
+    }
+
+    /// The same for rows of several, each so many, one behind the other: the block is gone through once for all.
+    ///
+    /// # Panics
+    /// If a length does not fit, or they sit inside different blocks.
+    pub fn forward_each(parts: &[(&MicroLora, usize)], rows: StateRows<'_>, out: &mut [f32]) {
+        let n: usize = parts.iter().map(|(_, n)| n).sum();
+        let Some((first, _)) = parts.first().filter(|_| n > 0) else { return };
+        let n_embd = first.n_embd;
+        assert!(rows.hidden.len() == n * n_embd && out.len() == n * n_embd, "{n} rows of {n_embd} values");
+        first.seat.difference(rows.stream, &Parts(parts), out);
+        let mut all = rows.hidden.chunks_exact(n_embd).zip(out.chunks_exact_mut(n_embd));
+        for (micro, n) in parts {
+            assert!(micro.seat == first.seat, "MicroLoRAs inside different blocks");
+            for (hidden, out) in all.by_ref().take(*n) {
+                let share = micro.strength * micro.complete(hidden, out);
+                out.iter_mut().zip(hidden).for_each(|(x, h)| *x = h + share * *x);
+            }
         }
     }
 
-    /// Returns what of the change `B·t` of a state is within the bound: 1 if all of it is.
-    fn shortened(&self, hidden: &[f32], t: &[f32]) -> f32 {
-        const CHUNK: usize = 64;
+    /// Adds to what is changed inside the block what is changed of a state behind it. Returns what of all that is within the bound: 1 if all
+    /// of it is.
+    fn complete(&self, hidden: &[f32], change: &mut [f32]) -> f32 {
+        let (mut x, t) = self.shrink(hidden);
+        self.state.expand(&t.map(|t| self.scale * t), 0, change);
         if self.moves_max.is_infinite() {
             return 1.0;
         }
-        let (mut moves, mut distance) = (0.0, 0.0);
-        for (i, hidden) in hidden.chunks(CHUNK).enumerate() {
-            let at = i * CHUNK..i * CHUNK + hidden.len();
-            let (mut change, mut from_centre) = ([0.0; CHUNK], [0.0; CHUNK]);
-            for (t, b) in t.iter().zip(self.b.chunks_exact(self.n_embd)) {
-                change.iter_mut().zip(&b[at.clone()]).for_each(|(x, b)| *x += t * b);
-            }
-            from_centre[..hidden.len()].copy_from_slice(hidden);
-            if !self.centre.is_empty() {
-                from_centre.iter_mut().zip(&self.centre[at]).for_each(|(x, c)| *x -= c);
-            }
-            moves += dot(&change, &change);
-            distance += dot(&from_centre, &from_centre);
-        }
-        let most = self.moves_max * self.moves_max * distance;
+        let moves = dot(change, change);
+        let most = self.moves_max * self.moves_max * dot(&x, &x);
+        x.clear();
         if moves > most { (most / moves).sqrt() } else { 1.0 }
     }
 
-    /// Returns one that makes the same change times a factor; it does not learn.
+    /// Returns one that makes the same change times a factor, of the same factors; it does not learn.
     ///
     /// # Panics
     /// If the factor is no positive number.
     pub fn weakened(&self, factor: f32) -> MicroLora {
         assert!(factor.is_finite() && factor > 0.0, "a change times {factor}");
-        let whole = (self.a.clone(), self.b.clone());
-        MicroLora { strength: self.strength * factor, ..self.of_factors(self.rank, whole, self.n_updates) }
+        MicroLora { strength: self.strength * factor, basis: None, ..self.clone() }
     }
 
     /// Returns one of the same states with other factors; it does not learn.
-    fn of_factors(&self, rank: usize, (a, b): (Vec<f32>, Vec<f32>), n_updates: u64) -> MicroLora {
-        MicroLora {
-            n_embd: self.n_embd,
-            rank,
-            scale: self.scale,
-            strength: 1.0,
-            moves_max: self.moves_max,
-            a,
-            b,
-            moments: Moments::default(),
-            n_updates,
-            centre: self.centre.clone(),
-            basis: None,
-        }
+    fn of_factors(&self, state: Factors, inside: Option<Factors>, n_updates: u64) -> MicroLora {
+        let (state, inside) = (Arc::new(state), inside.map(Arc::new));
+        MicroLora { strength: 1.0, state, inside, n_updates, basis: None, ..self.clone() }
     }
 
-    /// Returns what the whole change gains for a token that came: `ln p₁[target] - ln p₀[target]` in nats, `p₁` with the change
-    /// and `p₀` without it. `likeliest` are the likeliest tokens with probabilities that add up to 1, as they were at
-    /// `strength` times the change; they become those with all of it.
-    ///
-    /// ```text
-    /// δ[t] = W[t]·s·B·(A·h), within the bound       p₁ ∝ p·exp((1 - strength)·δ)        p₀ ∝ p·exp(-strength·δ)
-    /// ```
+    /// Learns from rows whose states `served` changes, this one or a sum of it and others: `errors` hears of each by how much all of that moves
+    /// its state, within the bound, and writes the gradient of the changed state, `[n_embd]` both; what follows for the factors of this one
+    /// is added to `gradient`, times a factor. Gradients are those of the whole change.
     ///
     /// # Panics
-    /// If a width differs.
-    pub fn gain(
+    /// If a length does not fit.
+    pub fn learn(
         &self,
-        hidden: &[f32],
-        (likeliest, strength): (&mut [(u32, f32)], f32),
-        target: u32,
-        head: &dyn HeadRows,
-    ) -> f32 {
-        let mut change = hidden.to_vec();
-        self.forward(&mut change);
-        change.iter_mut().zip(hidden).for_each(|(x, h)| *x -= h);
-        let mut row = vec![0.0; self.n_embd];
-        let mut delta = |token: u32| {
-            head.row(token, &mut row);
-            dot(&row, &change)
+        served: &MicroLora,
+        rows: StateRows<'_>,
+        errors: &mut dyn FnMut(usize, &[f32], &mut [f32]),
+        (gradient, factor): (&mut Gradient, f32),
+    ) {
+        let (n_embd, scale) = (self.n_embd, self.scale * factor);
+        let Gradient { state, inside, .. } = gradient;
+        state.turned.clear();
+        let mut behind = |differences: &[f32], gradients: &mut [f32]| {
+            let all = rows.hidden.chunks_exact(n_embd).zip(differences.chunks_exact(n_embd));
+            for (i, ((hidden, difference), g)) in all.zip(gradients.chunks_exact_mut(n_embd)).enumerate() {
+                let mut change = difference.to_vec();
+                let share = served.complete(hidden, &mut change);
+                change.iter_mut().for_each(|x| *x *= share);
+                errors(i, &change, g);
+                let (x, t) = self.shrink(hidden);
+                self.state.add_gradient((&x, &t), g, scale, state);
+            }
         };
-        let (mut with, mut without) = (0.0, 0.0);
-        let of_target = delta(target);
-        for (token, p) in likeliest.iter_mut() {
-            let delta = delta(*token);
-            without += *p * (-strength * delta).exp();
-            *p *= ((1.0 - strength) * delta).exp();
-            with += *p;
+        match (&served.seat.0, &self.inside, inside) {
+            (Some(block), Some(factors), Some(sum)) => {
+                let parts = [(served, rows.hidden.len() / n_embd)];
+                block.backward(rows.stream, &Parts(&parts), &mut behind, &mut |_, x, d| {
+                    factors.add_gradient((x, &factors.shrink(x)), d, scale, sum);
+                });
+            }
+            _ => behind(&vec![0.0; rows.hidden.len()], &mut vec![0.0; rows.hidden.len()]),
         }
-        likeliest.iter_mut().for_each(|(_, p)| *p /= with);
-        of_target - (with / without).ln()
     }
 
-    /// Computes the gradient of `-log p[target]` for a hidden state as it was before the change. `likeliest` are tokens
+    /// Computes the gradient of `-log p[target]` for one state. `likeliest` are tokens
     /// with their probabilities: all of them for the exact gradient, the first tens for the sparse one. The target need
     /// not be among them; then its own probability counts as 0, which it nearly is.
     ///
@@ -326,33 +373,24 @@ impl MicroLora {
     /// If a width differs.
     pub fn gradient(
         &self,
-        hidden: &[f32],
+        state: StateRows<'_>,
         likeliest: &[(u32, f32)],
         target: u32,
         head: &dyn HeadRows,
         gradient: &mut Gradient,
     ) {
-        assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
-        assert_eq!(gradient.a.len(), self.a.len(), "the gradient is of another adapter");
-        let Gradient { a, b, turned, hidden: g, row } = gradient;
-        turned.clear();
-        of_state(likeliest, target, head, g, row);
-        let t = self.shrink(hidden);
-        for (i, &t) in t.iter().take(self.rank).enumerate() {
-            let range = i * self.n_embd..(i + 1) * self.n_embd;
-            let from_b = self.scale * dot(&self.b[range.clone()], g);
-            let (da, db) = (&mut a[range.clone()], &mut b[range]);
-            da.iter_mut().zip(hidden).for_each(|(d, h)| *d = from_b * h);
-            da.iter_mut().zip(&self.centre).for_each(|(d, c)| *d -= from_b * c);
-            db.iter_mut().zip(&*g).for_each(|(d, g)| *d = self.scale * t * g);
-        }
+        assert_eq!(state.hidden.len(), self.n_embd, "a hidden state of {} values", state.hidden.len());
+        gradient.clear();
+        let mut row = vec![0.0; self.n_embd];
+        let mut errors = |_: usize, _: &[f32], g: &mut [f32]| of_state(likeliest, target, head, g, &mut row);
+        self.learn(self, state, &mut errors, (gradient, 1.0));
     }
 
     /// Prepares a gradient for [`MicroLora::update`], which does it otherwise: a product with the basis, some tens of microseconds
     /// that need not wait for the end of a request.
     pub fn prepare(&self, gradient: &mut Gradient) {
         if let Some(basis) = &self.basis {
-            gradient.turn(basis);
+            gradient.state.turn(basis);
         }
     }
 
@@ -366,29 +404,22 @@ impl MicroLora {
     /// turned back once. Returns how many were taken.
     pub fn update_all(&mut self, gradients: &mut [Gradient], options: &UpdateOptions) -> usize {
         let n_before = self.n_updates;
-        let basis = self.basis.clone();
-        let mut steps = vec![0.0; basis.as_ref().map_or(0, |_| self.b.len())];
+        let (state, basis) = (Arc::make_mut(&mut self.state), self.basis.as_deref());
+        let mut steps = vec![0.0; basis.map_or(0, |_| state.b.len())];
         for gradient in gradients {
-            let norm = gradient.norm();
-            if !norm.is_finite() {
+            let is_sound = [&mut gradient.state].into_iter().chain(&mut gradient.inside);
+            // Each is shortened by itself: both are taken, or none.
+            if !is_sound.map(|pair| pair.clip(options.clip)).fold(true, |all, one| all && one) {
                 continue;
             }
-            if norm > f64::from(options.clip) {
-                gradient.shorten((f64::from(options.clip) / norm) as f32);
-            }
             self.n_updates += 1;
-            let (b, of_b) = match &basis {
-                None => (&mut self.b, &gradient.b),
-                Some(basis) => {
-                    gradient.turn(basis);
-                    self.b.iter_mut().for_each(|x| *x *= options.keep());
-                    (&mut steps, &gradient.turned)
-                }
-            };
-            self.moments.step(options, (&mut self.a, &gradient.a), (b, of_b));
+            state.step(&mut gradient.state, options, basis, &mut steps);
+            if let (Some(inside), Some(gradient)) = (&mut self.inside, &mut gradient.inside) {
+                Arc::make_mut(inside).step(gradient, options, None, &mut []);
+            }
         }
-        if let Some(basis) = &basis {
-            basis.add_back(&steps, &mut self.b);
+        if let Some(basis) = basis {
+            basis.add_back(&steps, &mut state.b);
         }
         (self.n_updates - n_before) as usize
     }
@@ -398,20 +429,18 @@ impl MicroLora {
     /// # Errors
     /// The other one has another shape.
     pub fn blend(&mut self, other: &MicroLora, share: f32) -> Result<(), LoraError> {
-        if (other.n_embd, other.rank, &other.centre) != (self.n_embd, self.rank, &self.centre) {
-            let line =
-                format!("{} x {} cannot be blended with {} x {}", other.rank, other.n_embd, self.rank, self.n_embd);
+        let shape = |micro: &MicroLora| (micro.n_embd, micro.values().map(<[f32]>::len).collect::<Vec<_>>());
+        if shape(other) != shape(self) || other.centre != self.centre {
+            let (rank, other_rank) = (self.rank(), other.rank());
+            let line = format!("{other_rank} x {} cannot be blended with {rank} x {}", other.n_embd, self.n_embd);
             return Err(invalid(line));
         }
         let ratio = other.scale / self.scale;
-        self.a.iter_mut().zip(&other.a).for_each(|(x, y)| *x += (y - *x) * share);
-        self.b.iter_mut().zip(&other.b).for_each(|(x, y)| *x += (y * ratio - *x) * share);
+        Arc::make_mut(&mut self.state).blend(&other.state, ratio, share);
+        if let (Some(inside), Some(other)) = (&mut self.inside, &other.inside) {
+            Arc::make_mut(inside).blend(other, ratio, share);
+        }
         Ok(())
-    }
-
-    /// Returns `A` and `Bᵀ` to be changed: `[rank, n_embd]` each.
-    pub fn factors_mut(&mut self) -> (&mut [f32], &mut [f32]) {
-        (&mut self.a, &mut self.b)
     }
 
     /// Makes what this one can be merged into ([`MicroLora::absorb`]), of another rank; it changes nothing yet and does not learn.
@@ -420,8 +449,8 @@ impl MicroLora {
     /// The rank is not 1 to [`BASE_RANK_MAX`].
     pub fn empty_base(&self, rank: usize) -> Result<MicroLora, LoraError> {
         check(self.n_embd, (rank, BASE_RANK_MAX), self.scale)?;
-        let zeros = vec![0.0; rank * self.n_embd];
-        Ok(self.of_factors(rank, (zeros.clone(), zeros), 0))
+        let zeros = |factors: &Factors| Factors::zeros(rank, factors.n_in, factors.n_out);
+        Ok(self.of_factors(zeros(&self.state), self.inside.as_deref().map(zeros), 0))
     }
 
     /// Merges another one into this: the change it makes becomes `keep` of its own and `share` of the other's, the best of this rank
@@ -431,59 +460,41 @@ impl MicroLora {
     /// The other one is of another width or centre.
     pub fn absorb(&mut self, keep: f32, other: &MicroLora, share: f32) -> Result<(), LoraError> {
         self.check_beside(other)?;
-        let n_embd = self.n_embd;
-        let (mut a, mut b): (Vec<f64>, Vec<&[f32]>) = (Vec::new(), Vec::new());
-        let mut factors = Vec::new();
-        for (one, factor) in [(&*self, keep), (other, share * other.scale / self.scale)] {
-            for (row, column) in one.a.chunks_exact(n_embd).zip(one.b.chunks_exact(n_embd)) {
-                // A rank that changes nothing has no direction.
-                if factor != 0.0 && row.iter().any(|&x| x != 0.0) && column.iter().any(|&x| x != 0.0) {
-                    a.extend(row.iter().copied().map(f64::from));
-                    b.push(column);
-                    factors.push(f64::from(factor));
-                }
-            }
-        }
-        let n = b.len();
-        let at = |i: usize| b.iter().zip(&factors).map(move |(column, factor)| f64::from(column[i]) * factor);
-        let product: Vec<f64> = (0..n_embd).flat_map(at).collect();
-        let (a, b, n) = match n > self.rank {
-            true => {
-                let (a, b) = crate::merge::of_product(&a, &product, n, n_embd, self.rank);
-                (a, b, self.rank)
-            }
-            false => (a, product, n),
-        };
-        self.a.fill(0.0);
-        self.b.fill(0.0);
-        self.a.iter_mut().zip(a).for_each(|(to, x)| *to = x as f32);
-        for (i, row) in b.chunks_exact(n.max(1)).enumerate() {
-            row.iter().enumerate().for_each(|(j, &x)| self.b[j * n_embd + i] = x as f32);
+        let share = share * other.scale / self.scale;
+        Arc::make_mut(&mut self.state).absorb(keep, &other.state, share);
+        if let Some(theirs) = &other.inside {
+            let rank = self.rank();
+            let none = || Arc::new(Factors::zeros(rank, theirs.n_in, theirs.n_out));
+            Arc::make_mut(self.inside.get_or_insert_with(none)).absorb(keep, theirs, share);
         }
         Ok(())
     }
 
     /// Makes what it changes smaller.
     pub fn fade(&mut self, factor: f32) {
-        self.b.iter_mut().for_each(|x| *x *= factor);
+        let all = [&mut self.state].into_iter().chain(&mut self.inside).map(Arc::make_mut);
+        all.for_each(|factors| factors.b.iter_mut().for_each(|x| *x *= factor));
     }
 
-    /// Returns one that makes the changes of both; it does not learn.
+    /// Returns one that changes what both change; it does not learn.
     ///
     /// # Errors
-    /// The other one is of another width or centre, or the ranks are too many.
+    /// The other one is of another width or centre, or both have more than 12 ranks.
     pub fn beside(&self, other: &MicroLora) -> Result<MicroLora, LoraError> {
         self.check_beside(other)?;
-        let rank = self.rank + other.rank;
-        check(self.n_embd, (rank, ALL_RANK_MAX), self.scale)?;
+        check(self.n_embd, (self.rank() + other.rank(), ALL_RANK_MAX), self.scale)?;
         let ratio = other.scale / self.scale;
-        let a = [&self.a[..], &other.a].concat();
-        let b = self.b.iter().copied().chain(other.b.iter().map(|x| x * ratio)).collect();
-        Ok(self.of_factors(rank, (a, b), self.n_updates))
+        let inside = match (&self.inside, &other.inside) {
+            (Some(own), Some(theirs)) => Some(own.beside(theirs, ratio)),
+            (own, _) => own.as_deref().map(Factors::frozen),
+        };
+        Ok(self.of_factors(self.state.beside(&other.state, ratio), inside, self.n_updates))
     }
 
     fn check_beside(&self, other: &MicroLora) -> Result<(), LoraError> {
-        match (other.n_embd, &other.centre) == (self.n_embd, &self.centre) {
+        let inner = |micro: &MicroLora| micro.inside.as_ref().map(|inside| inside.n_out);
+        let fits = inner(self).is_none_or(|n| inner(other).is_none_or(|other| other == n));
+        match (other.n_embd, &other.centre) == (self.n_embd, &self.centre) && fits {
             true => Ok(()),
             false => Err(invalid(format!(
                 "one of {} values beside one of {}, or of other centres",
@@ -492,75 +503,54 @@ impl MicroLora {
         }
     }
 
-    /// Returns everything as bytes, the optimiser's memory with it.
-    pub fn snapshot(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        let numbers = [self.n_embd as u64, self.rank as u64, self.n_updates, u64::from(self.scale.to_bits())];
-        numbers.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
-        for values in [&self.a, &self.b, &self.moments.a, &self.moments.b, &self.centre] {
-            bytes.extend((values.len() as u64).to_le_bytes());
-            values.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
-        }
-        bytes
-    }
-
-    /// Reads what [`MicroLora::snapshot`] gave: the same to the bit.
-    ///
-    /// # Errors
-    /// The bytes are no snapshot, are cut off, or hold what is no number.
-    pub fn restore(bytes: &[u8]) -> Result<MicroLora, LoraError> {
-        let damaged = || invalid(format!("{} bytes are no snapshot of a MicroLoRA", bytes.len()));
-        let mut rest = bytes.strip_prefix(&MAGIC).ok_or_else(damaged)?;
-        let number = |rest: &mut &[u8]| -> Result<u64, LoraError> {
-            let (head, tail) = rest.split_first_chunk::<8>().ok_or_else(damaged)?;
-            *rest = tail;
-            Ok(u64::from_le_bytes(*head))
-        };
-        let (n_embd, rank) = (number(&mut rest)? as usize, number(&mut rest)? as usize);
-        let (n_updates, scale) = (number(&mut rest)?, f32::from_bits(number(&mut rest)? as u32));
-        check(n_embd, (rank, ALL_RANK_MAX), scale)?;
-        let mut all = [const { Vec::new() }; 5];
-        for (i, values) in all.iter_mut().enumerate() {
-            let n = number(&mut rest)? as usize;
-            let whole = if i == 4 { n_embd } else { rank * n_embd };
-            if n != whole && !(n == 0 && i >= 2) || rest.len() < 4 * n {
-                return Err(damaged());
-            }
-            let (own, tail) = rest.split_at(4 * n);
-            rest = tail;
-            *values = own.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-            if values.iter().any(|x| !x.is_finite()) {
-                return Err(LoraError::new(LoraErrorKind::Value, "the snapshot holds what is no finite number"));
-            }
-        }
-        if !rest.is_empty() {
-            return Err(damaged());
-        }
-        let [a, b, moments_a, moments_b, centre] = all;
-        let moments = Moments { a: moments_a, b: moments_b };
-        let (strength, moves_max) = (1.0, f32::INFINITY);
-        Ok(MicroLora { n_embd, rank, scale, strength, moves_max, a, b, moments, n_updates, centre, basis: None })
-    }
-
     /// Returns it as an ordinary adapter of the output head: `W·(h + s·B·A·h) = W·h + s·(W·B)·(A·h)`.
     ///
     /// # Errors
-    /// The head's rows and it give what is no number, or it is centred: an adapter has no constant part.
+    /// The head's rows and it give what is no number, or it is no such adapter: centred, or inside the last block.
     pub fn export(&self, name: &str, n_vocab: usize, head: &dyn HeadRows) -> Result<Adapter, LoraError> {
-        if !self.centre.is_empty() {
-            return Err(invalid("a centred MicroLoRA is no ordinary adapter, which has no constant part"));
+        if !self.centre.is_empty() || self.inside.is_some() {
+            let line = "a MicroLoRA that is centred or inside the last block is no ordinary adapter of the head";
+            return Err(invalid(line));
         }
-        let mut row = vec![0.0; self.n_embd];
-        let mut b = Vec::with_capacity(n_vocab * self.rank);
+        let (mut row, rank) = (vec![0.0; self.n_embd], self.rank());
+        let mut b = Vec::with_capacity(n_vocab * rank);
         for token in 0..n_vocab {
             head.row(token as u32, &mut row);
-            b.extend(self.b.chunks_exact(self.n_embd).map(|b| dot(b, &row)));
+            b.extend(self.state.b.chunks_exact(self.n_embd).map(|b| dot(b, &row)));
         }
-        let pair = (Values::from_f32(self.rank, self.n_embd, &self.a), Values::from_f32(n_vocab, self.rank, &b));
+        let pair = (Values::from_f32(rank, self.n_embd, &self.state.a), Values::from_f32(n_vocab, rank, &b));
         let adapter = Adapter::new(name, vec![Delta::new("output", self.scale, pair, None, RowOrder::Same)?])?;
         adapter.check_values()?;
         Ok(adapter)
     }
+}
+
+/// Returns what a change of a state gains for a token that came: `ln p₁[target] - ln p₀[target]` in nats, `p₁` with the change
+/// and `p₀` without it. `likeliest` are the likeliest tokens with probabilities that add up to 1, as they were at
+/// `strength` times the change; they become those with all of it.
+///
+/// ```text
+/// δ[t] = W[t]·change       p₁ ∝ p·exp((1 - strength)·δ)        p₀ ∝ p·exp(-strength·δ)
+/// ```
+///
+/// # Panics
+/// If a width differs.
+pub fn gain(change: &[f32], (likeliest, strength): (&mut [(u32, f32)], f32), target: u32, head: &dyn HeadRows) -> f32 {
+    let mut row = vec![0.0; change.len()];
+    let mut delta = |token: u32| {
+        head.row(token, &mut row);
+        dot(&row, change)
+    };
+    let (mut with, mut without) = (0.0, 0.0);
+    let of_target = delta(target);
+    for (token, p) in likeliest.iter_mut() {
+        let delta = delta(*token);
+        without += *p * (-strength * delta).exp();
+        *p *= ((1.0 - strength) * delta).exp();
+        with += *p;
+    }
+    likeliest.iter_mut().for_each(|(_, p)| *p /= with);
+    of_target - (with / without).ln()
 }
 
 fn check(n_embd: usize, (rank, rank_max): (usize, usize), scale: f32) -> Result<(), LoraError> {

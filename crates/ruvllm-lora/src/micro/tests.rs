@@ -18,6 +18,16 @@ fn noise(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 53 + seed * 17) as f32 * 0.371).sin() * 0.7).collect()
 }
 
+/// A state that nothing sits before.
+fn one(hidden: &[f32]) -> StateRows<'_> {
+    StateRows { hidden, stream: &[] }
+}
+
+/// A gradient of a state's factors.
+fn of(a: Vec<f32>, b: Vec<f32>) -> Gradient {
+    Gradient { state: Pair { a, b, turned: Vec::new() }, inside: None, weight: 1.0 }
+}
+
 /// `h + s·B·(A·h)` and the loss, in f64 by plain loops.
 fn loss(a: &[f64], b: &[f64], scale: f64, hidden: &[f32], head: &Head, target: usize) -> (f64, Vec<f64>) {
     let n = hidden.len();
@@ -40,15 +50,15 @@ fn gradients_are_finite_differences() {
     let (hidden, head) = (noise(n, 1), Head(noise(n_vocab * n, 2), n));
     for rank in 1..=4 {
         let mut micro = MicroLora::new(n, rank, 0.8, 5).expect("a rank");
-        micro.b = noise(rank * n, 9).iter().map(|x| 0.1 * x).collect();
+        Arc::make_mut(&mut micro.state).b = noise(rank * n, 9).iter().map(|x| 0.1 * x).collect();
         let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
-        let (a, b) = (wide(&micro.a), wide(&micro.b));
+        let (a, b) = (wide(&micro.state.a), wide(&micro.state.b));
         let (_, p) = loss(&a, &b, f64::from(micro.scale), &hidden, &head, target);
         let all: Vec<(u32, f32)> = p.iter().enumerate().map(|(token, &p)| (token as u32, p as f32)).collect();
         let mut gradient = micro.gradient_buffer();
-        micro.gradient(&hidden, &all, target as u32, &head, &mut gradient);
+        micro.gradient(one(&hidden), &all, target as u32, &head, &mut gradient);
         let scale = f64::from(micro.scale);
-        let largest = gradient.a.iter().chain(&gradient.b).fold(0.0f32, |max, x| max.max(x.abs()));
+        let largest = gradient.state.a.iter().chain(&gradient.state.b).fold(0.0f32, |max, x| max.max(x.abs()));
         for i in (0..rank * n).step_by(3) {
             let difference = |in_a: bool| {
                 let at = |step: f64| {
@@ -58,7 +68,8 @@ fn gradients_are_finite_differences() {
                 };
                 (at(1e-5) - at(-1e-5)) / 2e-5
             };
-            for (found, expected) in [(gradient.a[i], difference(true)), (gradient.b[i], difference(false))] {
+            for (found, expected) in [(gradient.state.a[i], difference(true)), (gradient.state.b[i], difference(false))]
+            {
                 let bound = 1e-3 * expected.abs().max(1e-3 * f64::from(largest));
                 assert!((f64::from(found) - expected).abs() <= bound, "rank {rank}, {i}: {found} for {expected}");
             }
@@ -67,10 +78,10 @@ fn gradients_are_finite_differences() {
         let mut order = all.clone();
         order.sort_by(|x, y| y.1.total_cmp(&x.1));
         let mut sparse = micro.gradient_buffer();
-        micro.gradient(&hidden, &order[..50], target as u32, &head, &mut sparse);
-        let pairs = gradient.b.iter().zip(&sparse.b);
+        micro.gradient(one(&hidden), &order[..50], target as u32, &head, &mut sparse);
+        let pairs = gradient.state.b.iter().zip(&sparse.state.b);
         let (dot, length) = pairs.fold((0.0, 0.0), |(dot, length), (x, y)| (dot + x * y, length + y * y));
-        assert!(dot / (length.sqrt() * gradient.b.iter().map(|x| x * x).sum::<f32>().sqrt()) > 0.99);
+        assert!(dot / (length.sqrt() * gradient.state.b.iter().map(|x| x * x).sum::<f32>().sqrt()) > 0.99);
     }
 }
 
@@ -80,16 +91,14 @@ fn a_centred_one_is_one_of_the_difference() {
     let (hidden, centre, head) = (noise(n, 1), noise(n, 6), Head(noise(n_vocab * n, 2), n));
     let less: Vec<f32> = hidden.iter().zip(&centre).map(|(h, c)| h - c).collect();
     let mut plain = MicroLora::new(n, 2, 0.8, 5).expect("a rank");
-    plain.b = noise(2 * n, 9);
+    Arc::make_mut(&mut plain.state).b = noise(2 * n, 9);
     let centred = plain.clone().centred(&centre).expect("a centre");
-    let (mut a, mut b) = (hidden.clone(), less.clone());
-    centred.forward(&mut a);
-    plain.forward(&mut b);
     let (mut of_a, mut of_b) = (plain.gradient_buffer(), plain.gradient_buffer());
-    centred.gradient(&hidden, &[(1, 0.5), (2, 0.25)], 9, &head, &mut of_a);
-    plain.gradient(&less, &[(1, 0.5), (2, 0.25)], 9, &head, &mut of_b);
-    let changes = a.iter().zip(&hidden).zip(b.iter().zip(&less)).map(|((a, h), (b, l))| (a - h, b - l));
-    let gradients = of_a.a.iter().chain(&of_a.b).zip(of_b.a.iter().chain(&of_b.b)).map(|(&a, &b)| (a, b));
+    centred.gradient(one(&hidden), &[(1, 0.5), (2, 0.25)], 9, &head, &mut of_a);
+    plain.gradient(one(&less), &[(1, 0.5), (2, 0.25)], 9, &head, &mut of_b);
+    let changes = change(&centred, &hidden).into_iter().zip(change(&plain, &less));
+    let gradients =
+        of_a.state.a.iter().chain(&of_a.state.b).zip(of_b.state.a.iter().chain(&of_b.state.b)).map(|(&a, &b)| (a, b));
     for (x, y) in changes.chain(gradients) {
         assert!((x - y).abs() < 1e-4 * (1.0 + y.abs()), "{x} for {y}");
     }
@@ -104,43 +113,42 @@ fn gains_are_those_of_both_distributions() {
     let (n, n_vocab, target) = (40, 60, 17);
     let (hidden, head) = (noise(n, 1), Head(noise(n_vocab * n, 2), n));
     let mut micro = MicroLora::new(n, 2, 0.8, 5).expect("a rank");
-    micro.b = noise(2 * n, 9).iter().map(|x| 0.3 * x).collect();
-    let (a, b) = (micro.a.clone(), micro.b.clone());
+    Arc::make_mut(&mut micro.state).b = noise(2 * n, 9).iter().map(|x| 0.3 * x).collect();
+    let (a, b) = (micro.state.a.clone(), micro.state.b.clone());
     let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
     let at = |strength: f64| loss(&wide(&a), &wide(&b), 0.8 * strength, &hidden, &head, target);
     let ((without, _), (with, p_with)) = (at(0.0), at(1.0));
     for strength in [0.0, 0.25, 1.0] {
         let all = at(f64::from(strength)).1;
         let mut likeliest: Vec<(u32, f32)> = all.iter().enumerate().map(|(i, &p)| (i as u32, p as f32)).collect();
-        let gain = micro.gain(&hidden, (&mut likeliest, strength), target as u32, &head);
+        let gain = gain(&change(&micro, &hidden), (&mut likeliest, strength), target as u32, &head);
         assert!((f64::from(gain) - (without - with)).abs() < 1e-4, "{gain} for {}", without - with);
         assert!(likeliest.iter().zip(&p_with).all(|(&(_, p), q)| (f64::from(p) - q).abs() < 1e-5));
     }
-    let (mut weak, mut whole) = (hidden.clone(), hidden.clone());
-    micro.weakened(0.25).forward(&mut weak);
-    micro.forward(&mut whole);
-    let quarters = weak.iter().zip(&whole).zip(&hidden).map(|((w, x), h)| (w - h) - 0.25 * (x - h));
-    assert!(quarters.into_iter().all(|x| x.abs() < 1e-5));
+    let (weak, whole) = (change(&micro.weakened(0.25), &hidden), change(&micro, &hidden));
+    assert!(weak.iter().zip(&whole).all(|(w, x)| (w - 0.25 * x).abs() < 1e-5));
 }
 
 #[test]
 fn gradients_add_up() {
-    let gradient = |x: f32| Gradient { a: vec![x, 2.0], b: vec![0.5, -x], ..Gradient::zeros(1, 2) };
-    let mut sum = gradient(1.0);
+    let gradient = |x: f32, weight: f32| Gradient { weight, ..of(vec![x, 2.0], vec![0.5, -x]) };
+    let mut sum = gradient(1.0, 1.0);
     sum.clear();
     assert_eq!(sum.norm(), 0.0);
-    sum.add(&gradient(1.0), 0.5);
-    sum.add(&gradient(3.0), 0.5);
-    assert_eq!((sum.a(), sum.b()), (&[2.0, 2.0][..], &[0.5, -2.0][..]));
+    // Neighbours that stand for the least become their mean, until there are few enough.
+    let mut all = vec![gradient(1.0, 2.0), gradient(4.0, 1.0), gradient(1.0, 1.0), gradient(7.0, 3.0)];
+    Gradient::merge(&mut all, 3);
+    assert_eq!(all, [gradient(1.0, 2.0), gradient(2.5, 2.0), gradient(7.0, 3.0)]);
+    Gradient::merge(&mut all, 1);
+    let expected = (2.0 * 1.0 + 2.0 * 2.5 + 3.0 * 7.0) / 7.0;
+    assert!((all[0].state.a[0] - expected).abs() < 1e-6 && all[0].weight == 7.0 && all.len() == 1);
 }
 
 #[test]
 fn nothing_changes_before_something_was_learned() {
     let micro = MicroLora::new(576, 2, 1.0, 3).expect("a rank");
     let hidden = noise(576, 4);
-    let mut same = hidden.clone();
-    micro.forward(&mut same);
-    assert_eq!(same, hidden);
+    assert_eq!(change(&micro, &hidden), [0.0; 576]);
     assert_eq!(MicroLora::new(576, 2, 1.0, 3).expect("a rank"), micro);
     assert!(MicroLora::new(576, 5, 1.0, 3).is_err() && MicroLora::new(576, 0, 1.0, 3).is_err());
     assert!(MicroLora::new(576, 1, f32::NAN, 3).is_err());
@@ -150,13 +158,16 @@ fn nothing_changes_before_something_was_learned() {
 fn update_rules_by_hand() {
     let run = |rule, gradients: &[f32]| {
         let mut micro = MicroLora::new(1, 1, 1.0, 0).expect("a rank");
-        (micro.a, micro.b) = (vec![2.0], vec![1.0]);
+        {
+            let (a, b) = micro.factors_mut();
+            (a[0], b[0]) = (2.0, 1.0);
+        }
         let options = UpdateOptions { rule, rate: 0.1, clip: 100.0, decay: 0.5 };
         for &d in gradients {
-            let mut gradient = Gradient { a: vec![d], ..Gradient::zeros(1, 1) };
+            let mut gradient = of(vec![d], vec![0.0]);
             assert!(micro.update(&mut gradient, &options));
         }
-        micro.a[0]
+        micro.state.a[0]
     };
     let near = |x: f32, y: f32| assert!((x - y).abs() < 1e-6, "{x} for {y}");
     near(run(Rule::Sgd, &[3.0]), 2.0 * 0.95 - 0.3);
@@ -169,12 +180,12 @@ fn update_rules_by_hand() {
     // Clipping keeps the direction; what is no number changes nothing.
     let mut micro = MicroLora::new(2, 1, 1.0, 0).expect("a rank");
     let before = micro.clone();
-    let mut gradient = Gradient { a: vec![30.0, 0.0], b: vec![0.0, 40.0], ..Gradient::zeros(1, 2) };
+    let mut gradient = of(vec![30.0, 0.0], vec![0.0, 40.0]);
     assert!(micro.update(&mut gradient, &UpdateOptions::sgd(1.0)));
-    near(before.a[0] - micro.a[0], 0.6);
-    near(before.b[1] - micro.b[1], 0.8);
+    near(before.state.a[0] - micro.state.a[0], 0.6);
+    near(before.state.b[1] - micro.state.b[1], 0.8);
     let before = micro.clone();
-    gradient.a[0] = f32::NAN;
+    gradient.state.a[0] = f32::NAN;
     assert!(!micro.update(&mut gradient, &UpdateOptions::sgd(1.0)) && micro == before);
 }
 
@@ -194,9 +205,9 @@ fn steps_in_a_basis_are_steps_along_its_directions() {
     let (n, rank, angle) = (40, 3, 0.6f64);
     let plain = MicroLora::new(n, rank, 1.0, 5).expect("a rank");
     let micro = plain.clone().in_basis(Arc::new(turned_planes(n, angle))).expect("a width");
-    let gradient =
-        |seed: usize| Gradient { a: noise(rank * n, seed), b: noise(rank * n, seed + 9), ..Gradient::zeros(rank, n) };
+    let gradient = |seed: usize| of(noise(rank * n, seed), noise(rank * n, seed + 9));
     let near = |x: &MicroLora, y: &MicroLora| {
+        let (x, y) = (&x.state, &y.state);
         assert_eq!(x.a, y.a);
         assert!(x.b.iter().zip(&y.b).all(|(x, y)| (x - y).abs() < 2e-3), "{:?}\n{:?}", x.b, y.b);
     };
@@ -215,10 +226,13 @@ fn steps_in_a_basis_are_steps_along_its_directions() {
     for row in 0..rank {
         for i in 0..n / 2 {
             let (i, j) = (row * n + i, row * n + i + n / 2);
-            let (x, y) = (cos * one.b[i] + sin * one.b[j], cos * one.b[j] - sin * one.b[i]);
+            let (x, y) = (cos * one.state.b[i] + sin * one.state.b[j], cos * one.state.b[j] - sin * one.state.b[i]);
             let (x, y) = (-0.1 * x.signum(), -0.1 * y.signum());
             let (of_i, of_j) = (cos * x - sin * y, sin * x + cos * y);
-            assert!((found.b[i] - of_i).abs() < 1e-3 && (found.b[j] - of_j).abs() < 1e-3, "row {row}, value {i}");
+            assert!(
+                (found.state.b[i] - of_i).abs() < 1e-3 && (found.state.b[j] - of_j).abs() < 1e-3,
+                "row {row}, value {i}"
+            );
         }
     }
     // Turned beforehand or not, and one step after the other or all at once.
@@ -229,7 +243,7 @@ fn steps_in_a_basis_are_steps_along_its_directions() {
     assert!(found.update(&mut gradient(2), &rule));
     assert_eq!(all.update_all(&mut [gradient(1), gradient(2)], &rule), 2);
     near(&all, &found);
-    assert_eq!(all.moments, found.moments);
+    assert_eq!(all.state.moments, found.state.moments);
 }
 
 #[test]
@@ -237,20 +251,23 @@ fn a_mean_of_turned_gradients_is_the_turned_mean() {
     let n = 24;
     let micro = MicroLora::new(n, 2, 1.0, 5).and_then(|micro| micro.in_basis(Arc::new(turned_planes(n, 0.3))));
     let micro = micro.expect("a basis");
-    let one = |seed: usize| Gradient { b: noise(2 * n, seed), ..Gradient::zeros(2, n) };
-    let mut all = [one(1), one(2), one(3)];
-    let mut expected = Gradient::mean(&all);
-    assert!(expected.turned.is_empty());
+    let merged = |mut all: Vec<Gradient>| {
+        Gradient::merge(&mut all, 1);
+        all.remove(0)
+    };
+    let of_b = |seed: usize| of(vec![0.0; 2 * n], noise(2 * n, seed));
+    let turned = |seed: usize| {
+        let mut gradient = of_b(seed);
+        micro.prepare(&mut gradient);
+        gradient
+    };
+    let mut expected = merged((1..4).map(of_b).collect());
+    assert!(expected.state.turned.is_empty());
     micro.prepare(&mut expected);
-    micro.prepare(&mut all[0]);
-    assert!(Gradient::mean(&all).turned.is_empty(), "one is turned, the others are not");
-    all.iter_mut().for_each(|one| micro.prepare(one));
-    let found = Gradient::mean(&all);
-    assert_eq!(found.b, expected.b);
-    assert!(found.turned.iter().zip(&expected.turned).all(|(x, y)| (x - y).abs() < 1e-5));
-    // What is added to is no longer what was turned.
-    all[0].add(&one(4), 0.5);
-    assert!(all[0].turned.is_empty());
+    assert!(merged(vec![of_b(1), turned(2)]).state.turned.is_empty(), "one is turned, the other is not");
+    let found = merged((1..4).map(turned).collect());
+    assert_eq!(found.state.b, expected.state.b);
+    assert!(found.state.turned.iter().zip(&expected.state.turned).all(|(x, y)| (x - y).abs() < 1e-5));
 }
 
 #[test]
@@ -292,7 +309,7 @@ fn a_snapshot_goes_on_to_the_bit_and_an_export_does_the_same() {
     let options = UpdateOptions { rule: Rule::Adagrad, rate: 0.05, clip: 1.0, decay: 0.01 };
     let learn = |micro: &mut MicroLora| {
         let mut gradient = micro.gradient_buffer();
-        micro.gradient(&hidden, &[(1, 0.5), (2, 0.25)], 9, &head, &mut gradient);
+        micro.gradient(one(&hidden), &[(1, 0.5), (2, 0.25)], 9, &head, &mut gradient);
         micro.update(&mut gradient, &options);
     };
     learn(&mut micro);
@@ -313,8 +330,8 @@ fn a_snapshot_goes_on_to_the_bit_and_an_export_does_the_same() {
     let adapter = micro.export("micro", n_vocab, &head).expect("finite");
     let delta = adapter.delta("output").expect("it changes the head");
     let (a, b) = (delta.a().expect("finite"), delta.b().expect("finite"));
-    let mut changed = hidden.clone();
-    micro.forward(&mut changed);
+    let mut changed = vec![0.0; n];
+    micro.forward(one(&hidden), &mut changed);
     for token in 0..n_vocab {
         let row = &head.0[token * n..(token + 1) * n];
         let base = dot(row, &hidden);
@@ -330,8 +347,8 @@ fn a_snapshot_goes_on_to_the_bit_and_an_export_does_the_same() {
 
 /// What a hidden state becomes less itself.
 fn change(micro: &MicroLora, hidden: &[f32]) -> Vec<f32> {
-    let mut changed = hidden.to_vec();
-    micro.forward(&mut changed);
+    let mut changed = vec![0.0; hidden.len()];
+    micro.forward(one(hidden), &mut changed);
     changed.iter().zip(hidden).map(|(x, h)| x - h).collect()
 }
 
@@ -341,7 +358,7 @@ fn a_base_absorbs_and_stands_beside() {
     let learned = |seed: usize, scale: f32| {
         let micro = MicroLora::new(n, 3, scale, seed as u64).expect("a rank");
         let mut micro = micro.centred(&noise(n, 3)).expect("a centre");
-        micro.b = noise(3 * n, seed);
+        Arc::make_mut(&mut micro.state).b = noise(3 * n, seed);
         micro
     };
     let (one, two, hidden) = (learned(5, 0.8), learned(6, 0.8), noise(n, 40));
@@ -382,7 +399,7 @@ fn no_state_is_moved_further_than_the_bound() {
     let n = 80;
     let centre = noise(n, 3);
     let mut free = MicroLora::new(n, 2, 1.0, 5).and_then(|micro| micro.centred(&centre)).expect("a centre");
-    free.b = noise(2 * n, 6);
+    Arc::make_mut(&mut free.state).b = noise(2 * n, 6);
     let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
     let hidden = noise(n, 40);
     let distance = length(&hidden.iter().zip(&centre).map(|(h, c)| h - c).collect::<Vec<_>>());
@@ -399,4 +416,198 @@ fn no_state_is_moved_further_than_the_bound() {
     let beside = tight.beside(&free).expect("one width");
     assert!((length(&change(&beside, &hidden)) - 0.25 * share * distance).abs() < 1e-4);
     assert!(free.clone().within(0.0).is_err() && free.within(f32::NAN).is_err());
+}
+
+/// A block of plain loops: `u = W·x`, `y = stream + V·(u²)`, the final state `y` itself; what the products read is the stream.
+struct Squares {
+    n: usize,
+    n_inner: usize,
+    /// `[n_inner, n]` and `[n, n_inner]`.
+    first: Vec<f32>,
+    second: Vec<f32>,
+}
+
+impl Squares {
+    fn inner(&self, row: usize, x: &[f32], inner: &dyn Inner) -> Vec<f32> {
+        let mut u: Vec<f32> = self.first.chunks_exact(self.n).map(|w| dot(w, x)).collect();
+        // As a block may whose products lie apart.
+        let (gate, up) = u.split_at_mut(self.n_inner / 2);
+        inner.add(row, x, 0, gate);
+        inner.add(row, x, self.n_inner / 2, up);
+        u
+    }
+
+    fn moves(&self, row: usize, x: &[f32], inner: &dyn Inner) -> Vec<f32> {
+        let squares = |u: Vec<f32>| u.iter().map(|u| u * u).collect::<Vec<f32>>();
+        let (changed, plain) = (squares(self.inner(row, x, inner)), squares(self.inner(row, x, &())));
+        self.second.chunks_exact(self.n_inner).map(|v| dot(v, &changed) - dot(v, &plain)).collect()
+    }
+}
+
+impl Block for Squares {
+    fn n_embd(&self) -> usize {
+        self.n
+    }
+
+    fn n_inner(&self) -> usize {
+        self.n_inner
+    }
+
+    fn x_size(&self) -> f32 {
+        0.5
+    }
+
+    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
+        for (row, (x, out)) in stream.chunks_exact(self.n).zip(out.chunks_exact_mut(self.n)).enumerate() {
+            out.copy_from_slice(&self.moves(row, x, inner));
+        }
+    }
+
+    fn backward(
+        &self,
+        stream: &[f32],
+        inner: &dyn Inner,
+        errors: &mut dyn FnMut(&[f32], &mut [f32]),
+        each: &mut EachRow<'_>,
+    ) {
+        let (mut differences, mut gradients) = (vec![0.0; stream.len()], vec![0.0; stream.len()]);
+        self.difference(stream, inner, &mut differences);
+        errors(&differences, &mut gradients);
+        for (row, (x, g)) in stream.chunks_exact(self.n).zip(gradients.chunks_exact(self.n)).enumerate() {
+            let of_square =
+                |j: usize| g.iter().enumerate().map(|(i, g)| g * self.second[i * self.n_inner + j]).sum::<f32>();
+            let u = self.inner(row, x, inner);
+            let d: Vec<f32> = u.iter().enumerate().map(|(j, u)| 2.0 * u * of_square(j)).collect();
+            each(row, x, &d);
+        }
+    }
+}
+
+/// Values that have less to do with each other than those of `noise`.
+fn drawn(n: usize, seed: u64) -> Vec<f32> {
+    Factors::drawn(1, (n, 1), 1.0, seed).a
+}
+
+fn squares(n: usize, n_inner: usize) -> Arc<Squares> {
+    let small = |n: usize, seed: u64| drawn(n, seed).iter().map(|x| 0.5 * x).collect::<Vec<f32>>();
+    Arc::new(Squares { n, n_inner, first: small(n_inner * n, 4), second: small(n * n_inner, 5) })
+}
+
+/// One that has learned behind the model and inside its last block.
+fn inside(block: &Arc<Squares>, rank: usize, seed: u64) -> MicroLora {
+    let micro =
+        MicroLora::new(block.n, rank, 0.8, 5).and_then(|micro| micro.inside(Arc::clone(block) as Arc<dyn Block>));
+    let mut micro = micro.expect("a width");
+    for (i, values) in micro.values_mut().enumerate().filter(|(i, _)| i % 2 == 1) {
+        let learned = drawn(values.len(), seed + i as u64);
+        values.iter_mut().zip(learned).for_each(|(x, y)| *x = 0.2 * y);
+    }
+    micro
+}
+
+#[test]
+fn gradients_inside_a_block_are_finite_differences() {
+    let (n, n_vocab, target) = (20, 30, 17);
+    let block = squares(n, 12);
+    let (hidden, stream, head) = (drawn(3 * n, 1), drawn(3 * n, 7), Head(drawn(n_vocab * n, 2), n));
+    let rows = StateRows { hidden: &hidden, stream: &stream };
+    let mut micro = inside(&block, 2, 9);
+    let loss = |micro: &MicroLora| -> (f64, Vec<Vec<(u32, f32)>>) {
+        let mut changed = vec![0.0; hidden.len()];
+        micro.forward(rows, &mut changed);
+        let of = |h: &[f32]| {
+            let logits: Vec<f64> = head.0.chunks_exact(n).map(|w| f64::from(dot(w, h))).collect();
+            let sum: f64 = logits.iter().map(|x| x.exp()).sum();
+            let p = logits.iter().enumerate().map(|(i, x)| (i as u32, (x.exp() / sum) as f32)).collect::<Vec<_>>();
+            (sum.ln() - logits[target], p)
+        };
+        let (losses, p): (Vec<f64>, Vec<_>) = changed.chunks_exact(n).map(of).unzip();
+        (losses.iter().sum(), p)
+    };
+    let (mut gradient, mut row, (_, p)) = (micro.gradient_buffer(), vec![0.0; n], loss(&micro));
+    let mut errors = |i: usize, _: &[f32], g: &mut [f32]| of_state(&p[i], target as u32, &head, g, &mut row);
+    micro.learn(&micro, rows, &mut errors, (&mut gradient, 1.0));
+    let found: Vec<Vec<f32>> = gradient.values().map(<[f32]>::to_vec).collect();
+    assert_eq!(found.len(), 4);
+    for (part, found) in found.iter().enumerate() {
+        let largest = found.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+        assert!(largest > 1e-2, "part {part} has a gradient");
+        for (i, &found) in found.iter().enumerate().step_by(3) {
+            let mut at = |step: f32| {
+                let mut moved = micro.clone();
+                moved.values_mut().nth(part).expect("a part")[i] += step;
+                loss(&moved).0
+            };
+            // Of the fourth order: states are of 32 bits.
+            let h = 1e-2;
+            let expected = (8.0 * (at(h) - at(-h)) - at(2.0 * h) + at(-2.0 * h)) / (12.0 * f64::from(h));
+            let bound = 1e-2 * f64::from(largest);
+            assert!((f64::from(found) - expected).abs() < bound, "part {part}, {i}: {found} for {expected}");
+        }
+    }
+    // A step against it makes the loss smaller, and it goes on from a snapshot to the bit once it has its block.
+    let (before, options) = (loss(&micro).0, UpdateOptions::sgd(0.02));
+    assert!(micro.update(&mut gradient, &options) && loss(&micro).0 < before - 1e-3);
+    let again = MicroLora::restore(&micro.snapshot()).expect("a snapshot");
+    assert!(!again.is_inside());
+    let again = again.inside(block).expect("the block");
+    assert_eq!((loss(&again).0.to_bits(), again), (loss(&micro).0.to_bits(), micro.clone()));
+    assert!(micro.clone().inside(squares(n, 10)).is_err() && micro.clone().inside(squares(24, 12)).is_err());
+    assert!(micro.export("micro", n_vocab, &head).is_err());
+}
+
+#[test]
+fn what_sits_inside_a_block_is_merged_and_bounded_with_the_rest() {
+    let n = 20;
+    let block = squares(n, 12);
+    let (one, two) = (inside(&block, 2, 9), inside(&block, 2, 11));
+    let (hidden, stream) = (drawn(2 * n, 1), drawn(2 * n, 7));
+    let rows = StateRows { hidden: &hidden, stream: &stream };
+    let change = |micro: &MicroLora| -> Vec<f32> {
+        let mut changed = vec![0.0; 2 * n];
+        micro.forward(rows, &mut changed);
+        changed.iter().zip(&hidden).map(|(x, h)| x - h).collect()
+    };
+    let near = |x: &[f32], y: &[f32]| x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-4);
+    // Rows of several in one pass are rows of each, whatever part of its change is made.
+    let (whole, half) = (change(&one), one.weakened(0.5));
+    assert!(near(&change(&half), &whole.iter().map(|x| 0.5 * x).collect::<Vec<_>>()));
+    let mut mixed = vec![0.0; 2 * n];
+    MicroLora::forward_each(&[(&half, 1), (&two, 1)], rows, &mut mixed);
+    let mut expected = vec![0.0; 2 * n];
+    half.forward(rows.row(0, n), &mut expected[..n]);
+    two.forward(rows.row(1, n), &mut expected[n..]);
+    assert_eq!(mixed, expected);
+    // Merged into a base it changes the same; the base of one that had no inside gets one.
+    let plain = MicroLora::new(n, 2, 0.8, 5).expect("a rank");
+    for mut base in
+        [one.empty_base(8).expect("a rank"), plain.empty_base(8).expect("a rank").inside(block).expect("a width")]
+    {
+        base.absorb(1.0, &one, 1.0).expect("one width");
+        assert!(near(&change(&base), &whole));
+        let mut faded = one.clone();
+        faded.fade(0.0);
+        assert!(near(&change(&faded.beside(&base).expect("one width")), &whole));
+    }
+    let bare = plain.empty_base(8).expect("a rank");
+    assert_eq!(change(&one.beside(&bare).expect("one width")), whole);
+    let length = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let share = length(&whole[..n]) / length(&hidden[..n]);
+    let bound = change(&one.clone().within(0.25 * share).expect("a share"));
+    assert!(near(&bound[..n], &whole[..n].iter().map(|x| 0.25 * x).collect::<Vec<_>>()));
+}
+
+#[test]
+fn what_an_older_version_wrote_is_read() {
+    let n = 4;
+    let mut bytes = b"ruvmicr2".to_vec();
+    [n as u64, 1, 7, u64::from(0.5f32.to_bits())].iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+    let (a, b, centre) = (noise(n, 1), noise(n, 2), noise(n, 3));
+    for values in [&a, &b, &vec![], &vec![], &centre] {
+        bytes.extend((values.len() as u64).to_le_bytes());
+        values.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
+    }
+    let micro = MicroLora::restore(&bytes).expect("an old snapshot");
+    assert_eq!((micro.factors(), micro.n_updates(), &micro.centre), ((&a[..], &b[..]), 7, &centre));
+    assert_eq!(MicroLora::restore(&micro.snapshot()).expect("a new one"), micro);
 }

@@ -8,16 +8,16 @@
 use std::ops::Range;
 
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::{HeadRows, MicroLora};
+use ruvllm_lora::micro::{HeadRows, MicroLora, StateRows};
 
 use super::State;
 use super::item::{Item, Passage, Record};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::instant::{Learned, Notes};
 
-/// Hears of a token: its place, the final hidden state before it, `[n_embd]`, before any MicroLoRA, and the logits made of that
+/// Hears of a token: its place, the final hidden state before it, one row, before any MicroLoRA, and the logits made of that
 /// state behind the MicroLoRA, `[n_vocab]`; no logits where the token was only remembered.
-pub type Each<'a> = dyn FnMut(usize, &[f32], &mut [f32]) + 'a;
+pub type Each<'a> = dyn FnMut(usize, StateRows<'_>, &mut [f32]) + 'a;
 
 /// The model, which reads passages again. It must give the bits that it gave when they were served.
 pub trait Reading {
@@ -72,8 +72,9 @@ pub(super) fn read(
         };
         let (piece, micro) = (rest.start..rest.end.min(rest.start + n), notes.micro().cloned());
         rows.clear();
-        reading.read(passage, piece.clone(), micro.as_deref(), &mut |_, hidden, logits| {
-            rows.push(Row { hidden: hidden.to_vec(), logits: logits.to_vec() });
+        reading.read(passage, piece.clone(), micro.as_deref(), &mut |_, state, logits| {
+            let (hidden, stream) = (state.hidden.to_vec(), state.stream.to_vec());
+            rows.push(Row { hidden, stream, logits: logits.to_vec() });
         })?;
         if rows.len() != piece.len() {
             let line = format!("{} of {} tokens were read again; is it the same model", rows.len(), piece.len());
@@ -97,7 +98,8 @@ pub(super) fn read(
                 return Err(SonaError::new(SonaErrorKind::Shape, line));
             };
             let log_p = logit - softmax.log_sum_exp(&row.logits) as f32;
-            notes.adjust(learned, &row.hidden, &mut row.logits);
+            let state = StateRows { hidden: &row.hidden, stream: &row.stream };
+            notes.adjust(learned, state, &mut row.logits);
             reading.predicted(token, &row.logits);
             notes.accept(learned, token, log_p, reading.head());
         }
@@ -111,6 +113,7 @@ const PIECE: usize = 32;
 
 struct Row {
     hidden: Vec<f32>,
+    stream: Vec<f32>,
     logits: Vec<f32>,
 }
 

@@ -9,7 +9,7 @@ use crate::bank::{self, BankConfig, Pattern, ReasoningBank};
 use crate::deep::DeepState;
 use crate::error::limit;
 use crate::store::{self, OpenOptions, Transaction};
-use crate::toy::{N_VOCAB, Toy, log_p, logits, state, text};
+use crate::toy::{N_VOCAB, Toy, changed, log_p, logits, one, state, text};
 
 mod kill;
 mod limits;
@@ -24,9 +24,7 @@ impl Reading for Toy {
     ) -> Result<(), SonaError> {
         for at in range {
             let hidden = state(passage.tokens[at - 1]);
-            let mut changed = hidden.clone();
-            micro.iter().for_each(|micro| micro.forward(&mut changed));
-            each(at, &hidden, &mut logits(&self.head, &changed));
+            each(at, one(&hidden), &mut logits(&self.head, &changed(&hidden, micro)));
         }
         Ok(())
     }
@@ -80,11 +78,9 @@ impl Request {
                 self.notes.remember(learned, &hidden, token);
                 continue;
             }
-            let mut changed = hidden.clone();
-            self.notes.micro().inspect(|micro| micro.forward(&mut changed));
-            let mut row = logits(&toy.head, &changed);
+            let mut row = logits(&toy.head, &changed(&hidden, self.notes.micro().map(|micro| &**micro)));
             let log_p = log_p(&row, token);
-            self.notes.adjust(learned, &hidden, &mut row);
+            self.notes.adjust(learned, one(&hidden), &mut row);
             self.notes.accept(learned, token, log_p, toy);
         }
     }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ruvllm_kernels::{distance, softmax};
-use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora};
+use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora, StateRows, gain, of_state};
 
-use super::{Learned, Search};
+use super::{Learned, STEPS_AT_END_MAX, Search};
 use crate::episodes::Opened;
 use crate::gate::{Confidence, Sample, Trail};
 use crate::memory::Context;
@@ -29,6 +29,8 @@ const CREDIT_MIN: f32 = 1e-3;
 const CREDITED_MAX: usize = 8;
 /// What an entry is worth whose prediction nobody knows.
 const WORTH_UNKNOWN: f32 = 2.0;
+/// Tokens whose way back through the model's last block is computed at once: its weights are read for all of them.
+const N_TOGETHER: usize = 8;
 /// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
 const N_OTHERS: usize = 64;
 
@@ -36,7 +38,9 @@ const N_OTHERS: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Prediction {
     pub(super) key: Key,
+    /// The final state and the row of the stream before it.
     hidden: Vec<f32>,
+    stream: Vec<f32>,
     pub(super) recall: Recall,
     features: crate::gate::Features,
     lambda: f32,
@@ -92,7 +96,40 @@ pub struct Notes {
     pub(super) gradients: Vec<Gradient>,
     /// Tokens in the last gradient, which gets more; 0: it is complete.
     pub(super) n_in_last: usize,
+    /// Tokens that go into it with those that come next; the last of a request, a few at most, teach MicroLoRA nothing.
+    waiting: Waiting,
     scratch: NotesScratch,
+}
+
+/// Tokens that came and that MicroLoRA will learn from together.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// `[n, n_embd]` each.
+    hidden: Vec<f32>,
+    stream: Vec<f32>,
+    came: Vec<Came>,
+}
+
+/// A token that came, another that is learned in its place, and what was likely before.
+#[derive(Debug)]
+struct Came {
+    likeliest: Vec<(u32, f32)>,
+    token: u32,
+    label: u32,
+}
+
+impl Waiting {
+    fn push(&mut self, hidden: &[f32], stream: &[f32], came: Came) {
+        self.hidden.extend_from_slice(hidden);
+        self.stream.extend_from_slice(stream);
+        self.came.push(came);
+    }
+
+    fn clear(&mut self) {
+        self.hidden.clear();
+        self.stream.clear();
+        self.came.clear();
+    }
 }
 
 /// What is used again for every token.
@@ -100,7 +137,6 @@ pub struct Notes {
 struct NotesScratch {
     search: Search,
     top: Top,
-    gradient: Option<Gradient>,
 }
 
 impl Notes {
@@ -153,19 +189,20 @@ impl Notes {
         self.asked = Some(names);
     }
 
-    /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, `[n_embd]`, as it was before any
+    /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, one row, as it was before any
     /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
     ///
     /// Cost: a search, a pass over the row for its sum, and one for the likeliest tokens if there is a MicroLoRA.
     ///
     /// # Panics
     /// If the state has another width.
-    pub fn adjust(&mut self, learned: &Learned, hidden: &[f32], logits: &mut [f32]) -> f32 {
+    pub fn adjust(&mut self, learned: &Learned, state: StateRows<'_>, logits: &mut [f32]) -> f32 {
         self.begin(learned);
         let whitener = learned.calibration.whitener();
         let mut prediction = Prediction {
             key: Key::default(),
             hidden: Vec::new(),
+            stream: Vec::new(),
             recall: Recall::default(),
             features: Default::default(),
             lambda: 0.0,
@@ -173,7 +210,7 @@ impl Notes {
         };
         let mut log_sum = None;
         if let Some(options) = &learned.options.micro {
-            prediction.hidden = hidden.to_vec();
+            (prediction.hidden, prediction.stream) = (state.hidden.to_vec(), state.stream.to_vec());
             let of_row = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
             let drawn = self.n_heard;
             prediction.likeliest = likeliest(&mut self.scratch.top, (logits, of_row), options.n_likeliest, drawn);
@@ -182,7 +219,7 @@ impl Notes {
         let asked = self.asked.take();
         let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
         if learned.options.memory.is_some() || is_told {
-            prediction.key = whitener.key(hidden, learned.isa);
+            prediction.key = whitener.key(state.hidden, learned.isa);
         }
         if learned.options.memory.is_some() {
             self.recall(learned, &mut prediction, (logits, log_sum));
@@ -275,28 +312,39 @@ impl Notes {
         head: &dyn HeadRows,
     ) {
         let (Some(micro), Some(options)) = (&self.learning, &learned.options.micro) else { return };
-        if let Some(whole) = &self.whole {
-            // It learns from what all of it would have said, however little of it is believed.
-            let likeliest = (&mut prediction.likeliest[..], self.strength);
-            self.evidence.push(whole.gain(&prediction.hidden, likeliest, token, head));
+        let likeliest = std::mem::take(&mut prediction.likeliest);
+        self.waiting.push(&prediction.hidden, &prediction.stream, Came { likeliest, token, label });
+        let n_together = if micro.is_inside() { N_TOGETHER } else { 1 };
+        let n = self.n_in_last + self.waiting.came.len();
+        if self.waiting.came.len() < n_together && n < options.n_tokens {
+            return;
         }
-        // A sparse gradient whose probabilities do not add up to 1 pulls every hidden state towards the same rows.
-        prediction.likeliest.truncate(options.n_likeliest);
-        let sum: f32 = prediction.likeliest.iter().map(|&(_, p)| p).sum();
-        prediction.likeliest.iter_mut().for_each(|(_, p)| *p /= sum);
-        let one = self.scratch.gradient.get_or_insert_with(|| micro.gradient_buffer());
-        micro.gradient(&prediction.hidden, &prediction.likeliest, label, head, one);
         if self.n_in_last == 0 {
             self.gradients.push(micro.gradient_buffer());
         }
-        if let Some(last) = self.gradients.last_mut() {
-            last.add(one, 1.0 / options.n_tokens as f32);
-        }
-        self.n_in_last = (self.n_in_last + 1) % options.n_tokens;
-        if self.n_in_last == 0 {
-            if let Some(last) = self.gradients.last_mut() {
-                micro.prepare(last);
+        let Some(last) = self.gradients.last_mut() else { return };
+        let Waiting { hidden, stream, came } = &mut self.waiting;
+        let (rows, mut row) = (StateRows { hidden, stream }, vec![0.0; micro.n_embd()]);
+        let mut errors = |i: usize, change: &[f32], g: &mut [f32]| {
+            let Came { likeliest, token, label } = &mut came[i];
+            if self.whole.is_some() {
+                // It learns from what all of it would have said, however little of it is believed.
+                self.evidence.push(gain(change, (likeliest, self.strength), *token, head));
             }
+            // A sparse gradient whose probabilities do not add up to 1 pulls every hidden state towards the same rows.
+            likeliest.truncate(options.n_likeliest);
+            let sum: f32 = likeliest.iter().map(|&(_, p)| p).sum();
+            likeliest.iter_mut().for_each(|(_, p)| *p /= sum);
+            of_state(likeliest, *label, head, g, &mut row);
+        };
+        let served = self.whole.as_ref().unwrap_or(micro);
+        micro.learn(served, rows, &mut errors, (last, 1.0 / options.n_tokens as f32));
+        self.waiting.clear();
+        self.n_in_last = n % options.n_tokens;
+        if self.n_in_last == 0 {
+            micro.prepare(last);
+            // What an answer may leave behind until it is judged is bounded.
+            Gradient::merge(&mut self.gradients, STEPS_AT_END_MAX);
             self.weigh(learned);
         }
     }
@@ -334,7 +382,8 @@ impl Notes {
     /// Returns for how many predicted tokens more [`Learned::step`] would find no complete piece, and [`Notes::micro`] stays what it
     /// is.
     pub fn n_until_step(&self, learned: &Learned) -> usize {
-        learned.options.micro.as_ref().map_or(usize::MAX, |options| options.n_tokens - self.n_in_last)
+        let n_in_last = self.n_in_last + self.waiting.came.len();
+        learned.options.micro.as_ref().map_or(usize::MAX, |options| options.n_tokens - n_in_last)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A model that reads one token at a time and knows nothing: what it learns, forgets and keeps to itself.
 
 use super::*;
-use crate::toy::{N_VOCAB, Toy, log_p, logits, state, text};
+use crate::toy::{N_VOCAB, Toy, log_p, logits, one, state, text};
 
 fn without(memory: bool, micro: bool) -> LearnOptions {
     let all = LearnOptions::default();
@@ -52,7 +52,7 @@ fn a_mixture_is_the_mixture_of_probabilities() {
     // A token that a grammar ruled out stays ruled out.
     row[3] = f32::NEG_INFINITY;
     let (before, mut notes) = (row.clone(), Notes::default());
-    let lambda = notes.adjust(&learned, &hidden, &mut row);
+    let lambda = notes.adjust(&learned, one(&hidden), &mut row);
     assert!(lambda > 0.05 && row[3] == f32::NEG_INFINITY);
     let prediction = notes.prediction.as_ref().expect("adjusted");
     let ruled_out = lambda * prediction.recall.probability(3);
@@ -88,11 +88,15 @@ fn a_snapshot_goes_on_to_the_bit() {
     let mut learned = toy.learned(options);
     (0..4).for_each(|seed| _ = toy.learn(&mut learned, &text(seed), 0.7));
     let bytes = learned.snapshot();
-    let restore = |bytes: &[u8], options| {
+    let calibration = || {
         let calibration = Calibration::restore(&toy.calibration.snapshot()).expect("a calibration");
         let basis = Arc::clone(toy.calibration.basis().expect("of the toy"));
-        let calibration = Arc::new(calibration.with_basis(basis).expect("a width"));
-        Learned::restore(bytes, calibration, options, Isa::best())
+        calibration.with_basis(basis).expect("a width")
+    };
+    let restore = |bytes: &[u8], options| {
+        let block = toy.calibration.seat().0.clone().expect("of the toy");
+        let calibration = calibration().with_block(block).expect("a width");
+        Learned::restore(bytes, Arc::new(calibration), options, Isa::best())
     };
     let mut again = restore(&bytes, options).expect("a snapshot");
     for seed in 2..6 {
@@ -104,6 +108,8 @@ fn a_snapshot_goes_on_to_the_bit() {
         assert!(restore(&bytes[..cut], options).is_err(), "{cut} bytes");
     }
     assert!(restore(&bytes, without(true, false)).is_err() && restore(&bytes, LearnOptions::default()).is_err());
+    let outside = Learned::restore(&bytes, Arc::new(calibration()), options, Isa::best());
+    assert!(outside.is_err(), "what sits inside a block has none");
 }
 
 #[test]
