@@ -72,6 +72,15 @@ impl AdapterLoader {
         Box::new(self.weights())
     }
 
+    /// Reads the weights of a linear layer, by its number: `[n_out, n_in]`.
+    pub(crate) fn weights_of(&self, target: usize, rows: &mut [f32]) -> Result<(), EngineError> {
+        let (weights, target) = (self.weights(), &self.targets.all()[target]);
+        for (row, out) in target.rows.clone().zip(rows.chunks_exact_mut(target.n_in)) {
+            weights.row(&target.tensor, row, out)?;
+        }
+        Ok(())
+    }
+
     fn weights(&self) -> FileWeights {
         FileWeights { file: Arc::clone(&self.file), last: Mutex::default() }
     }

@@ -287,7 +287,7 @@ impl Answer {
         while let (Some(at), true) = (row, result.is_ok()) {
             let logits = &mut states.logits[at * n_vocab..][..n_vocab];
             if let Some(lesson) = &mut self.lesson {
-                lesson.adjust(&states.hidden[at * n_embd..][..n_embd], logits);
+                lesson.adjust(states.rows.row(at, n_embd), logits);
             }
             result = self.choose_one(logits, tell);
             row = tree::row_behind(&guesses, &branches, &self.context[n_known..]).filter(|_| !self.is_over());

@@ -7,7 +7,7 @@ use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, MemoryBudget, Pressure, Usage};
 use ruvllm_lora::FactorFormat;
 use ruvllm_lora::manager::AdapterManager;
-use ruvllm_lora::micro::MicroLora;
+use ruvllm_lora::micro::{Block, MicroLora};
 use serde_json::Value;
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId, States};
@@ -178,6 +178,14 @@ impl Engine {
     /// As [`NativeBackend::head_weights`].
     pub fn head_weights(&self) -> Result<HeadWeights, EngineError> {
         self.backend.head_weights()
+    }
+
+    /// Returns the model's last block, for a MicroLoRA to sit inside; none where it has a form that nothing can sit inside of.
+    ///
+    /// # Errors
+    /// As [`NativeBackend::last_block`].
+    pub fn last_block(&self) -> Result<Option<Arc<dyn Block>>, EngineError> {
+        self.backend.last_block()
     }
 
     /// Returns what tells this model's file from others, by hyper-parameters, tensors and samples of their bytes: what is

@@ -43,7 +43,7 @@ impl<'a> Generation<'a> {
         while self.answer.context().len() - at > PREFILL_CHUNK {
             let (tokens, logits) = (&self.answer.context()[at..at + PREFILL_CHUNK], self.answer.wanted(at, 0));
             let states = self.backend.forward_states(&[Segment { seq, tokens, logits }])?;
-            self.answer.read(at, states.hidden);
+            self.answer.read(at, states.rows.hidden);
             at += PREFILL_CHUNK;
             if self.answer.is_over() {
                 return Ok(());
@@ -57,15 +57,16 @@ impl<'a> Generation<'a> {
         let tokens = &all[all.len() - n_guessed - n_tail..];
         let logits = self.answer.wanted(at, 1 + n_guessed);
         let chain = Segment { seq, tokens, logits };
-        let shown = (logits.n_states(tokens.len()) - (1 + n_guessed)) * self.backend.info().n_embd;
+        let n_shown = logits.n_states(tokens.len()) - (1 + n_guessed);
+        let n_embd = self.backend.info().n_embd;
         let states = match forks.is_empty() {
             true => self.backend.forward_states(&[chain]),
             false => self.backend.forward_states(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
         };
-        let choose = |States { logits, hidden }: States<'_>| {
-            let (shown, hidden) = hidden.split_at(shown);
-            self.answer.read(at, shown);
-            self.answer.choose(States { logits, hidden }, &mut |event| self.events.push_back(event))
+        let choose = |States { logits, rows }: States<'_>| {
+            let (shown, rows) = rows.split_at(n_shown, n_embd);
+            self.answer.read(at, shown.hidden);
+            self.answer.choose(States { logits, rows }, &mut |event| self.events.push_back(event))
         };
         match states.and_then(choose) {
             Ok(kept) => {

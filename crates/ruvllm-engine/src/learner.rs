@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use ruvllm_lora::micro::MicroLora;
+use ruvllm_lora::micro::{MicroLora, StateRows};
 
 /// Learns from the answers of the requests that have it ([`GenerateRequest::learner`](crate::GenerateRequest::learner)).
 pub trait Learner: Debug + Send + Sync {
@@ -37,9 +37,9 @@ pub trait Lesson: Send {
     /// may be another. At least 1; tokens beyond them are not guessed.
     fn n_steady(&self) -> usize;
 
-    /// Changes the logits of the next token: `[n_vocab]`, made of a hidden state (`[n_embd]`, behind the final norm, before
-    /// [`Lesson::micro`]). Not called where a grammar leaves no choice and nothing was computed.
-    fn adjust(&mut self, hidden: &[f32], logits: &mut [f32]);
+    /// Changes the logits of the next token: `[n_vocab]`, made of a final hidden state, one row as it was before
+    /// [`Lesson::micro`]. Not called where a grammar leaves no choice and nothing was computed.
+    fn adjust(&mut self, state: StateRows<'_>, logits: &mut [f32]);
 
     /// Hears which token it became.
     fn accept(&mut self, token: u32);

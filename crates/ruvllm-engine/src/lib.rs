@@ -71,7 +71,7 @@ pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary,
 pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
-pub use ruvllm_lora::micro::MicroLora;
+pub use ruvllm_lora::micro::{Block, MicroLora, StateRows};
 pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};

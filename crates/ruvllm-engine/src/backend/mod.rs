@@ -23,7 +23,7 @@ use ruvllm_kernels::Isa;
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Usage};
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
-use ruvllm_lora::micro::MicroLora;
+use ruvllm_lora::micro::{MicroLora, StateRows};
 
 use crate::generate::Generation;
 use crate::model::{LogitRows, Pooling};
@@ -90,9 +90,9 @@ pub struct Segment<'a> {
 pub struct States<'a> {
     /// The wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
     pub logits: &'a mut [f32],
-    /// The final hidden states of the same rows, behind the norm and before any [`MicroLora`]: `[n_wanted_rows, n_embd]`.
-    /// A segment of [`LogitRows::TailOfStates`] has those of all its rows here.
-    pub hidden: &'a [f32],
+    /// The final hidden states of the same rows, behind the norm and before any [`MicroLora`], and what the last block read for them:
+    /// `[n_wanted_rows, n_embd]`. A segment of [`LogitRows::TailOfStates`] has those of all its rows here.
+    pub rows: StateRows<'a>,
 }
 
 /// What is read from the vectors of a text's tokens.

@@ -8,7 +8,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
 use ruvllm_lora::manager::AdapterManager;
-use ruvllm_lora::micro::MicroLora;
+use ruvllm_lora::micro::{Block, MicroLora, StateRows};
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
 use pass::Gating;
@@ -23,7 +23,7 @@ use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId,
 use crate::adapters::{AdapterLoader, HeadWeights};
 use crate::generate::Generation;
 use crate::kernels::Compute;
-use crate::model::{ForwardState, LogitRows, Model, Pooling, RowCounts, Rows};
+use crate::model::{ForwardState, LastBlock, LogitRows, Model, Pooling, RowCounts, Rows, has_last_block};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
@@ -202,6 +202,16 @@ impl NativeBackend {
         HeadWeights::new(&self.file, self.model.output.scale)
     }
 
+    /// Returns the model's last block, for a MicroLoRA to sit inside; none where it has a form that nothing can sit inside of.
+    ///
+    /// # Errors
+    /// The file cannot be read any more.
+    pub fn last_block(&self) -> Result<Option<Arc<dyn Block>>, EngineError> {
+        let loader = self.adapter_loader();
+        let block = LastBlock::of(&self.model, &self.compute, |id, rows| loader.weights_of(id, rows))?;
+        Ok(block.map(|block| Arc::new(block) as Arc<dyn Block>))
+    }
+
     /// Returns what tells this model's file from others: hyper-parameters, tensors and samples of their bytes.
     pub(crate) fn identity(&self) -> [u8; 32] {
         super::identity::of_file(&self.file, None).identity()
@@ -345,6 +355,11 @@ impl LlmBackend for NativeBackend {
             let line = format!("the MicroLoRA is for states of {other} values; this model's have {n_embd}");
             return Err(EngineError::new(ErrorKind::Adapter, line));
         }
+        if micro.as_ref().is_some_and(|micro| micro.is_inside()) && !has_last_block(&self.model) {
+            let line =
+                format!("the MicroLoRA sits inside a block, and architecture {} has none for it", self.info.arch);
+            return Err(EngineError::new(ErrorKind::Adapter, line));
+        }
         self.kv.set_micro(seq, micro);
         Ok(())
     }
@@ -445,7 +460,10 @@ impl LlmBackend for NativeBackend {
         }
         Ok(States {
             logits: &mut self.state.logits[..known.n_logits * self.model.n_vocab],
-            hidden: &self.state.hidden[..known.n_states * self.model.hparams.n_embd],
+            rows: StateRows {
+                hidden: &self.state.hidden[..known.n_states * self.model.hparams.n_embd],
+                stream: self.state.stream.get(..known.n_states * self.model.hparams.n_embd).unwrap_or_default(),
+            },
         })
     }
 
@@ -458,7 +476,7 @@ impl LlmBackend for NativeBackend {
             Readout::States { n_last } => {
                 let seq = self.new_adapted_sequence(adapters)?;
                 let segment = Segment { seq, tokens, logits: LogitRows::TailOfStates(0) };
-                let states = self.forward_states(&[segment]).map(|states| states.hidden.to_vec());
+                let states = self.forward_states(&[segment]).map(|states| states.rows.hidden.to_vec());
                 self.free_sequence(seq);
                 let (mut states, n_embd) = (states?, self.model.hparams.n_embd);
                 states.drain(..states.len() - n_last.min(tokens.len()) * n_embd);

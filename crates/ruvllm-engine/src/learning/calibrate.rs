@@ -95,7 +95,7 @@ impl Engine {
         let mut builder = CalibrationBuilder::new(n_embd, self.info().isa)?;
         for tokens in &texts {
             self.read_text(tokens, &WindowOptions::default(), &mut |_, Shown { first, rows }| {
-                let states = rows.hidden.chunks_exact(n_embd).zip(rows.logits.chunks_exact(n_vocab));
+                let states = rows.states.hidden.chunks_exact(n_embd).zip(rows.logits.chunks_exact(n_vocab));
                 for (i, ((hidden, logits), &next)) in states.zip(rows.next).enumerate() {
                     builder.push(hidden, logits, next, first + i == 0);
                 }

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::{Isa, softmax};
-use ruvllm_lora::micro::HeadRows;
+use ruvllm_lora::micro::{HeadRows, StateRows};
 use ruvllm_sona::{Learned, Notes};
 
 use crate::backend::Segment;
@@ -68,8 +68,8 @@ impl WindowOptions {
 /// Consecutive positions of a text: of each what the model computed, and what followed.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// Final hidden states: `[n, n_embd]`.
-    pub hidden: &'a [f32],
+    /// Final hidden states, and what the last block made them of: `[n, n_embd]`.
+    pub states: StateRows<'a>,
     /// The base's logits: `[n, n_vocab]`.
     pub logits: &'a [f32],
     /// The tokens that followed: `[n]`.
@@ -130,10 +130,10 @@ impl Engine {
 
     /// Makes rows of logits, `[n, n_vocab]`, those that a request has whose notes these are: of its hidden states, `[n, n_embd]`,
     /// behind its MicroLoRA. Without one they stay as they are.
-    pub(super) fn change_logits(&mut self, notes: &Notes, hidden: &[f32], logits: &mut Vec<f32>) {
+    pub(super) fn change_logits(&mut self, notes: &Notes, states: StateRows<'_>, logits: &mut Vec<f32>) {
         if let Some(micro) = notes.micro() {
-            let mut changed = hidden.to_vec();
-            changed.chunks_exact_mut(micro.n_embd()).for_each(|hidden| micro.forward(hidden));
+            let mut changed = vec![0.0; states.hidden.len()];
+            micro.forward(states, &mut changed);
             self.logits_of(&changed, logits);
         }
     }
@@ -155,9 +155,10 @@ impl Engine {
             }
             for (i, (tokens, next)) in new.chunks(ROWS).zip(next.chunks(ROWS)).enumerate() {
                 let states = self.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }])?;
-                let (hidden, logits) = (states.hidden.to_vec(), states.logits.to_vec());
-                let before = &window[..=n_known + i * ROWS];
-                let rows = Rows { hidden: &hidden, logits: &logits, next, before };
+                let (hidden, stream) = (states.rows.hidden.to_vec(), states.rows.stream.to_vec());
+                let (logits, before) = (states.logits.to_vec(), &window[..=n_known + i * ROWS]);
+                let states = StateRows { hidden: &hidden, stream: &stream };
+                let rows = Rows { states, logits: &logits, next, before };
                 sink(self, Shown { first: first + i * ROWS, rows })?;
             }
             Ok(())
@@ -259,14 +260,14 @@ impl Course {
     ) {
         let (n_embd, n_vocab, softmax) =
             (engine.info().n_embd, engine.info().n_vocab, softmax::pick(engine.info().isa));
-        let hidden = &rows.hidden[range.start * n_embd..range.end * n_embd];
+        let states = rows.states.rows(range.clone(), n_embd);
         let mut logits = rows.logits[range.start * n_vocab..range.end * n_vocab].to_vec();
         self.notes.begin(&self.learned);
-        engine.change_logits(&self.notes, hidden, &mut logits);
-        for (i, (hidden, logits)) in hidden.chunks_exact(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
+        engine.change_logits(&self.notes, states, &mut logits);
+        for (i, (state, logits)) in states.iter(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
             let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
             let log_p = -nll(softmax, logits, next);
-            self.notes.adjust(&self.learned, hidden, logits);
+            self.notes.adjust(&self.learned, state, logits);
             self.nll.push(nll(softmax, logits, next));
             self.notes.accept_as(&self.learned, (next, taught), log_p, head);
             if self.options.is_learning && !self.options.is_patient {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::MicroLora;
+use ruvllm_lora::micro::{MicroLora, StateRows};
 use ruvllm_sona::history::Passage;
 use ruvllm_sona::{Learned, Names, Notes};
 
@@ -98,10 +98,10 @@ impl Lesson for Request {
         self.notes.n_until_step(&self.learned)
     }
 
-    fn adjust(&mut self, hidden: &[f32], logits: &mut [f32]) {
+    fn adjust(&mut self, state: StateRows<'_>, logits: &mut [f32]) {
         self.logits.clear();
         self.logits.extend_from_slice(logits);
-        self.notes.adjust(&self.learned, hidden, logits);
+        self.notes.adjust(&self.learned, state, logits);
     }
 
     fn accept(&mut self, token: u32) {

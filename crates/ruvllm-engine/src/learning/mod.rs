@@ -171,6 +171,9 @@ impl Learning {
         match &head {
             Some(head) if options.learn.micro.is_some() => {
                 calibration = calibrate::with_basis(calibration, head, options.folder.as_deref(), isa)?;
+                if let Some(block) = engine.last_block()? {
+                    calibration = calibration.with_block(block)?;
+                }
             }
             _ => options.learn.micro = None,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::{HeadRows, MicroLora};
+use ruvllm_lora::micro::{HeadRows, MicroLora, StateRows};
 use ruvllm_sona::history::{Each, Passage, Reading};
 use ruvllm_sona::{SonaError, SonaErrorKind};
 
@@ -173,8 +173,9 @@ impl Reading for Reader<'_> {
             self.sums.model += softmax.log_sum_exp(alone) - f64::from(alone[token as usize]);
         }
         let logits = std::iter::repeat_with(Vec::new).take(n_remembered).chain(std::mem::take(&mut rows.logits));
-        for ((at, hidden), mut logits) in range.clone().zip(rows.hidden.chunks_exact(n_embd)).zip(logits) {
-            each(at, hidden, &mut logits);
+        let states = StateRows { hidden: &rows.hidden, stream: &rows.stream };
+        for ((at, state), mut logits) in range.clone().zip(states.iter(n_embd)).zip(logits) {
+            each(at, state, &mut logits);
         }
         Ok(())
     }
@@ -215,8 +216,9 @@ struct Wanted {
 
 /// What was computed.
 struct Rows {
-    /// `[range.len(), n_embd]`.
+    /// Final states and what the last block read: `[range.len(), n_embd]`.
     hidden: Vec<f32>,
+    stream: Vec<f32>,
     /// Of the predicted ones, behind the MicroLoRA: `[n_vocab]` each.
     logits: Vec<Vec<f32>>,
     /// The same without it, if somebody compares.
@@ -268,18 +270,20 @@ impl Wanted {
         let logits = LogitRows::TailOfStates(n_logits);
         let states = backend.forward_states(&[Segment { seq, tokens: &self.tokens[first..last], logits }])?;
         let split = |logits: &[f32]| -> Vec<Vec<f32>> { logits.chunks_exact(n_vocab).map(<[f32]>::to_vec).collect() };
-        let (hidden, alone) = (states.hidden.to_vec(), split(states.logits));
+        let (hidden, stream) = (states.rows.hidden.to_vec(), states.rows.stream.to_vec());
+        let alone = split(states.logits);
         let logits = match &self.micro {
-            None if !self.compares => return Ok(Rows { hidden, logits: alone, alone: Vec::new() }),
+            None if !self.compares => return Ok(Rows { hidden, stream, logits: alone, alone: Vec::new() }),
             None => alone.clone(),
             Some(micro) => {
-                let mut changed = hidden[hidden.len() - n_predicted * n_embd..].to_vec();
-                changed.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
-                let mut logits = Vec::new();
+                let all = StateRows { hidden: &hidden, stream: &stream };
+                let (_, predicted) = all.split_at(last - first - n_predicted, n_embd);
+                let (mut changed, mut logits) = (vec![0.0; n_predicted * n_embd], Vec::new());
+                micro.forward(predicted, &mut changed);
                 backend.logits_of(&changed, &mut logits)?;
                 split(&logits)
             }
         };
-        Ok(Rows { hidden, logits, alone: if self.compares { alone } else { Vec::new() } })
+        Ok(Rows { hidden, stream, logits, alone: if self.compares { alone } else { Vec::new() } })
     }
 }

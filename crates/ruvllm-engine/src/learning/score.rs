@@ -1,12 +1,13 @@
 //! How likely an answer is with what was learned, and how far that is from the model alone.
 
 use ruvllm_kernels::softmax;
+use ruvllm_lora::micro::StateRows;
 use ruvllm_sona::{Names, Notes};
 
 use super::Learning;
 use super::tenant::Tenant;
 use crate::EngineError;
-use crate::backend::Segment;
+use crate::backend::{Segment, States};
 use crate::engine::Engine;
 use crate::model::LogitRows;
 
@@ -33,7 +34,7 @@ impl Engine {
         (prompt, question): (&[u32], Option<&str>),
         answer: &[u32],
     ) -> Result<AnswerScore, EngineError> {
-        let (base, hidden) = self.answer_rows(prompt, answer)?;
+        let (base, hidden, stream) = self.answer_rows(prompt, answer)?;
         let (n_vocab, n_embd, softmax) = (self.info().n_vocab, self.info().n_embd, softmax::pick(self.info().isa));
         let (learned, mut notes) = (tenant.learned(), Notes::default());
         prompt.iter().for_each(|&token| notes.read(token));
@@ -41,14 +42,15 @@ impl Engine {
             notes.ask(Names::of(question));
         }
         let mut score = AnswerScore::default();
-        let rows = base.chunks_exact(n_vocab).zip(hidden.chunks_exact(n_embd));
-        for ((base, hidden), &token) in rows.zip(answer) {
+        let states = StateRows { hidden: &hidden, stream: &stream };
+        let rows = base.chunks_exact(n_vocab).zip(states.iter(n_embd));
+        for ((base, state), &token) in rows.zip(answer) {
             let mut row = base.to_vec();
             notes.begin(&learned);
-            self.change_logits(&notes, hidden, &mut row);
+            self.change_logits(&notes, state, &mut row);
             let row = &mut row[..];
             let log_p = row[token as usize] - softmax.log_sum_exp(row) as f32;
-            notes.adjust(&learned, hidden, row);
+            notes.adjust(&learned, state, row);
             let (sum, sum_alone) = (softmax.log_sum_exp(row), softmax.log_sum_exp(base));
             let log_ps = base.iter().zip(&*row).map(|(&b, &x)| (f64::from(b) - sum_alone, f64::from(x) - sum));
             score
@@ -61,16 +63,18 @@ impl Engine {
         Ok(score)
     }
 
-    /// Returns the logits that an answer's tokens are chosen by, `[n_answer, n_vocab]`, and the final hidden states that they
-    /// are made of, `[n_answer, n_embd]`.
-    fn answer_rows(&mut self, prompt: &[u32], answer: &[u32]) -> Result<(Vec<f32>, Vec<f32>), EngineError> {
+    /// Returns the logits that an answer's tokens are chosen by, `[n_answer, n_vocab]`, the final hidden states that they
+    /// are made of and what the last block read for those, `[n_answer, n_embd]`.
+    fn answer_rows(&mut self, prompt: &[u32], answer: &[u32]) -> Result<(Vec<f32>, Vec<f32>, Vec<f32>), EngineError> {
         let Some(rest) = answer.split_last().map(|(_, rest)| rest).filter(|_| !prompt.is_empty()) else {
             let line = format!("an answer of {} tokens to a prompt of {}", answer.len(), prompt.len());
             return Err(EngineError::new(crate::ErrorKind::Prompt, line));
         };
         let (tokens, seq) = ([prompt, rest].concat(), self.new_sequence()?);
         let segment = Segment { seq, tokens: &tokens, logits: LogitRows::Tail(answer.len()) };
-        let rows = self.forward_states(&[segment]).map(|states| (states.logits.to_vec(), states.hidden.to_vec()));
+        let rows = self
+            .forward_states(&[segment])
+            .map(|States { logits, rows }| (logits.to_vec(), rows.hidden.to_vec(), rows.stream.to_vec()));
         self.free_sequence(seq);
         rows
     }
@@ -81,6 +85,6 @@ impl Engine {
     /// # Errors
     /// A prompt or an answer of no tokens; as [`Engine::forward`].
     pub fn answer_states(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<f32>, EngineError> {
-        self.answer_rows(prompt, answer).map(|(_, hidden)| hidden)
+        self.answer_rows(prompt, answer).map(|(_, hidden, _)| hidden)
     }
 }

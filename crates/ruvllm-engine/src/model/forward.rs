@@ -6,13 +6,13 @@ use ruvllm_kernels::attention::{self, Segment};
 use ruvllm_kernels::bring_near;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
-use ruvllm_lora::micro::MicroLora;
+use ruvllm_lora::micro::{MicroLora, StateRows};
 
 use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
 };
 use super::screen::{HeadScreen, n_best};
-use super::{Ffn, Layer, Mixer, Model, Norm, Wiring};
+use super::{Ffn, Layer, Mixer, Model, Norm, Wiring, has_last_block};
 use crate::kernels::Compute;
 
 /// Which rows of a segment want logits.
@@ -83,6 +83,9 @@ pub(crate) struct ForwardState {
     pub logits: Vec<f32>,
     /// The states, as the final norm left them: `[n_state_rows, n_embd]`.
     pub hidden: Vec<f32>,
+    /// The rows of the stream that the last block read for them: `[n_state_rows, n_embd]`; empty of a model nothing sits inside of.
+    pub stream: Vec<f32>,
+    keeps_stream: bool,
     /// Recurrent state, one vector a sequence slot.
     pub states: Vec<Vec<f32>>,
     pub screen: HeadScreen,
@@ -136,6 +139,8 @@ impl ForwardState {
             state_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.n_vocab],
             hidden: vec![0.0; n_seq * model.hparams.n_embd],
+            stream: Vec::new(),
+            keeps_stream: has_last_block(model),
             states: vec![vec![0.0; model.state_len]; n_seq],
             screen: HeadScreen::default(),
         }
@@ -180,6 +185,7 @@ impl ForwardState {
             let mut pass = Pass { model, compute, batch, kv: &mut kv, tail };
             stream = self.layer(layer, &mut pass, stream);
         }
+        self.keep_stream(&rows, tail.is_some(), known, n_embd);
         self.residual.settle(compute, stream.0, stream.1);
         if tail.is_none() {
             Tail { rows: &rows, segments: &[] }.gather(&mut self.residual.x[..n * n_embd], n_embd);
@@ -198,6 +204,18 @@ impl ForwardState {
             wanted.extend((end - rows.n_states(segment.n)..end).map(|row| row as u32));
         }
         wanted
+    }
+
+    /// Keeps what the last block read of the wanted rows, which lie at the front if they are a tail: its branch is still to join.
+    fn keep_stream(&mut self, wanted: &[u32], is_tail: bool, known: RowCounts, n_embd: usize) {
+        if !self.keeps_stream {
+            return;
+        }
+        let kept = rows_at(&mut self.stream, known.n_states, wanted.len(), n_embd);
+        for (i, (&row, kept)) in wanted.iter().zip(kept.chunks_exact_mut(n_embd)).enumerate() {
+            let row = if is_tail { i } else { row as usize };
+            kept.copy_from_slice(&self.residual.x[row * n_embd..][..n_embd]);
+        }
     }
 
     fn embed(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>) {
@@ -332,7 +350,8 @@ impl ForwardState {
         let states = normed(compute, model.output.norm.as_ref(), &mut self.residual, len);
         rows_at(&mut self.hidden, known.n_states, n, n_embd).copy_from_slice(states);
         let n_logits = keep_logit_rows(batch, rows, states, n_embd);
-        let hidden = change(&mut states[..n_logits * n_embd], n_embd, batch);
+        let stream = self.stream.get(known.n_states * n_embd..).unwrap_or_default();
+        let hidden = change((&mut states[..n_logits * n_embd], stream), n_embd, batch);
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
@@ -396,14 +415,33 @@ fn rows_at(rows: &mut Vec<f32>, first: usize, n: usize, width: usize) -> &mut [f
     &mut rows[place]
 }
 
-/// Changes the final states of the rows whose sequences have something that does.
-fn change<'a>(hidden: &'a mut [f32], n_embd: usize, batch: &Batch<'_>) -> &'a [f32] {
-    let mut rest = &mut *hidden;
+/// Changes the final states of the rows that want logits and whose sequences have something that does; `stream` has the rows of all whose
+/// states are wanted.
+fn change<'a>((hidden, stream): (&'a mut [f32], &[f32]), n_embd: usize, batch: &Batch<'_>) -> &'a [f32] {
+    if batch.micros.iter().all(Option::is_none) {
+        return hidden;
+    }
+    let (mut parts, mut before, mut from_stream, mut places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut first, mut first_state) = (0, 0);
     for ((segment, wanted), micro) in batch.rows.iter().zip(batch.wanted).zip(batch.micros) {
-        let (own, others) = rest.split_at_mut(wanted.count(segment.n) * n_embd);
-        if let Some(micro) = micro {
-            own.chunks_exact_mut(n_embd).for_each(|hidden| micro.forward(hidden));
+        let (n_states, n) = (wanted.n_states(segment.n), wanted.count(segment.n));
+        if let Some(micro) = micro.as_deref().filter(|_| n > 0) {
+            let (at, last) = (first * n_embd..(first + n) * n_embd, first_state + n_states);
+            before.extend_from_slice(&hidden[at.clone()]);
+            if micro.is_inside() {
+                from_stream.extend_from_slice(&stream[(last - n) * n_embd..last * n_embd]);
+            }
+            parts.push((micro, n));
+            places.push(at);
         }
+        (first, first_state) = (first + n, first_state + n_states);
+    }
+    let mut after = vec![0.0; before.len()];
+    MicroLora::forward_each(&parts, StateRows { hidden: &before, stream: &from_stream }, &mut after);
+    let mut rest = &after[..];
+    for at in places {
+        let (own, others) = rest.split_at(at.len());
+        hidden[at].copy_from_slice(own);
         rest = others;
     }
     hidden

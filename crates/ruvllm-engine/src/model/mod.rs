@@ -5,6 +5,7 @@ mod blocks;
 mod builder;
 mod forward;
 mod hparams;
+mod last;
 mod loader;
 mod screen;
 #[cfg(feature = "train")]
@@ -15,6 +16,7 @@ pub(crate) use arch::load;
 pub(crate) use blocks::Rows;
 pub use forward::LogitRows;
 pub(crate) use forward::{Batch, ForwardState, RowCounts};
+pub(crate) use last::{LastBlock, has_last_block};
 pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
 pub(crate) use screen::HeadScreen;

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
 use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv};
-use ruvllm_lora::micro::MicroLora;
+use ruvllm_lora::micro::{MicroLora, StateRows};
 use ruvllm_testkit::Golden;
 
 use super::*;
@@ -88,7 +88,8 @@ impl LlmBackend for Counting {
         let _ = self.steps.send(step.join(" "));
         self.permits.recv().map_err(|_| EngineError::new(ErrorKind::Model, "the test is over"))?;
         self.hidden.resize(self.logits.len() / n_vocab * self.info.n_embd, 0.0);
-        Ok(States { logits: &mut self.logits, hidden: &self.hidden })
+        let rows = StateRows { hidden: &self.hidden, stream: &[] };
+        Ok(States { logits: &mut self.logits, rows })
     }
 
     fn set_micro(&mut self, _: SeqId, _: Option<Arc<MicroLora>>) -> Result<(), EngineError> {

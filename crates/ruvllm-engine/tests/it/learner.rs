@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_engine::{
     AdapterSet, Engine, FactorFormat, GenerateRequest, GenerationSummary, HeadWeights, KvPolicy, Learner, Lesson,
-    LoadOptions, LogitRows, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation, Timings,
+    LoadOptions, LogitRows, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation, StateRows, Timings,
 };
 use ruvllm_lora::micro::{Rule, UpdateOptions};
 use ruvllm_testkit::{Golden, max_abs_diff};
@@ -26,7 +26,13 @@ fn some_micro(engine: &Engine) -> MicroLora {
     let (mut gradient, options) = (micro.gradient_buffer(), UpdateOptions::sgd(0.5));
     for i in 0..20u32 {
         let hidden: Vec<f32> = (0..n_embd).map(|k| ((k as u32 * 7 + i) % 5) as f32 - 2.0).collect();
-        micro.gradient(&hidden, &[(i, 0.4), (2 * i, 0.2)], 3 * i + 1, &head, &mut gradient);
+        micro.gradient(
+            StateRows { hidden: &hidden, stream: &[] },
+            &[(i, 0.4), (2 * i, 0.2)],
+            3 * i + 1,
+            &head,
+            &mut gradient,
+        );
         assert!(micro.update(&mut gradient, &options));
     }
     micro
@@ -40,7 +46,7 @@ fn states(engine: &mut Engine, tokens: &[u32], micro: Option<&Arc<MicroLora>>, c
     for tokens in tokens.chunks(chunk) {
         let states = engine.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }]).expect("it fits");
         logits.extend_from_slice(states.logits);
-        hidden.extend_from_slice(states.hidden);
+        hidden.extend_from_slice(states.rows.hidden);
     }
     engine.free_sequence(seq);
     (logits, hidden)
@@ -75,6 +81,104 @@ fn a_micro_adapter_changes_the_rows_of_its_sequence_alone() {
     let wide = Arc::new(MicroLora::new(engine.info().n_embd + 1, 1, 1.0, 0).expect("a valid shape"));
     let line = engine.set_micro(seqs[0], Some(wide)).expect_err("another width").to_string();
     assert!(line.contains("MicroLoRA") && !line.contains('\n'), "{line}");
+}
+
+/// One inside the last block that has learned what makes no sense, of states that the model has.
+fn some_inside(engine: &mut Engine, tokens: &[u32]) -> MicroLora {
+    let (n_embd, block) = (engine.info().n_embd, engine.last_block().expect("a file"));
+    let micro = MicroLora::new(n_embd, 2, 1.0, 5).and_then(|micro| micro.inside(block.expect("a gated block")));
+    let (mut micro, head) = (micro.expect("a valid shape"), engine.head_weights().expect("it has a head"));
+    let (hidden, stream) = rows(engine, tokens);
+    let (all, options) = (StateRows { hidden: &hidden, stream: &stream }, UpdateOptions::sgd(0.5));
+    let mut gradient = micro.gradient_buffer();
+    for (i, state) in all.iter(n_embd).take(20).enumerate() {
+        let i = i as u32;
+        micro.gradient(state, &[(i, 0.4), (2 * i, 0.2)], 3 * i + 1, &head, &mut gradient);
+        assert!(micro.update(&mut gradient, &options));
+    }
+    micro
+}
+
+/// Returns final hidden states, and what the last block made them of.
+fn rows(engine: &mut Engine, tokens: &[u32]) -> (Vec<f32>, Vec<f32>) {
+    let seq = engine.new_sequence().expect("a free sequence");
+    let states = engine.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }]).expect("it fits");
+    let rows = (states.rows.hidden.to_vec(), states.rows.stream.to_vec());
+    engine.free_sequence(seq);
+    rows
+}
+
+#[test]
+fn inside_the_last_block_it_changes_the_rows_of_its_sequence_alone() {
+    let mut engine = open(2);
+    let tokens: Vec<u32> = (0..40).map(|i| i * 7 % 200 + 5).collect();
+    let block = engine.last_block().expect("a file").expect("a gated block");
+    let fresh = MicroLora::new(engine.info().n_embd, 2, 1.0, 5).and_then(|micro| micro.inside(block));
+    let (micro, fresh) = (Arc::new(some_inside(&mut engine, &tokens)), Arc::new(fresh.expect("a valid shape")));
+    let (plain, _) = states(&mut engine, &tokens, None, usize::MAX);
+    assert!(bits(&states(&mut engine, &tokens, Some(&fresh), usize::MAX).0) == bits(&plain), "nothing was learned");
+    let (changed, _) = states(&mut engine, &tokens, Some(&micro), usize::MAX);
+    assert!(max_abs_diff(&changed, &plain) > 1e-3);
+    assert!(bits(&states(&mut engine, &tokens, Some(&micro), 7).0) == bits(&changed), "chunks change bits");
+    // Beside one that has none, one that has the half of it, and in a segment of whose rows few want logits.
+    let half = Arc::new(micro.weakened(0.5));
+    let (halved, _) = states(&mut engine, &tokens, Some(&half), usize::MAX);
+    let seqs = [(); 4].map(|()| engine.new_sequence().expect("free"));
+    for (seq, micro) in seqs.iter().zip([None, Some(&micro), Some(&half), Some(&micro)]) {
+        engine.set_micro(*seq, micro.cloned()).expect("it fits");
+    }
+    let wanted = [LogitRows::All, LogitRows::All, LogitRows::Tail(3), LogitRows::TailOfStates(2)];
+    let segments: Vec<_> =
+        seqs.iter().zip(wanted).map(|(&seq, logits)| Segment { seq, tokens: &tokens, logits }).collect();
+    let all = engine.forward(&segments).expect("it fits").to_vec();
+    let n_vocab = plain.len() / 40;
+    let expected = [&plain, &changed, &halved[37 * n_vocab..], &changed[38 * n_vocab..]].map(bits).concat();
+    assert!(bits(&all) == expected);
+    // By its states alone it is the same.
+    let (hidden, stream) = rows(&mut engine, &tokens);
+    let (mut after, mut logits) = (vec![0.0; hidden.len()], Vec::new());
+    micro.forward(StateRows { hidden: &hidden, stream: &stream }, &mut after);
+    engine.logits_of(&after, &mut logits);
+    assert!(bits(&logits) == bits(&changed));
+}
+
+#[test]
+fn gradients_inside_the_last_block_are_those_of_the_loss() {
+    for name in ["llama-a", "gemma3-a"] {
+        let golden = Golden::load(name);
+        let options = LoadOptions { n_threads: 1, kv: KvPolicy::F16, ..LoadOptions::default() };
+        let mut engine = Engine::load(&golden.model("f32"), &options, &mut |_| {}).expect("a golden model loads");
+        let tokens: Vec<u32> = (0..24).map(|i| i * 7 % 200 + 5).collect();
+        let (n_embd, head) = (engine.info().n_embd, engine.head_weights().expect("it has a head"));
+        let micro = some_inside(&mut engine, &tokens);
+        let (hidden, stream) = rows(&mut engine, &tokens);
+        let all = StateRows { hidden: &hidden, stream: &stream };
+        let (state, target) = (all.row(20, n_embd), 17u32);
+        let mut p = |micro: &MicroLora| -> Vec<f64> {
+            let (mut changed, mut logits) = (vec![0.0; n_embd], Vec::new());
+            micro.forward(state, &mut changed);
+            engine.logits_of(&changed, &mut logits);
+            let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+            logits.iter().map(|&x| f64::from(x).exp() / sum).collect()
+        };
+        let likeliest: Vec<(u32, f32)> = p(&micro).iter().enumerate().map(|(i, &p)| (i as u32, p as f32)).collect();
+        let mut gradient = micro.gradient_buffer();
+        micro.gradient(state, &likeliest, target, &head, &mut gradient);
+        // Along itself, part by part: `downᵀ` has 8 bits a value.
+        for (part, values) in gradient.values().enumerate() {
+            let length = values.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let mut at = |step: f32| {
+                let mut moved = micro.clone();
+                let to = moved.values_mut().nth(part).expect("a part");
+                to.iter_mut().zip(values).for_each(|(x, d)| *x += step * d / length);
+                -p(&moved)[target as usize].ln()
+            };
+            let h = 0.02;
+            let slope = (at(h) - at(-h)) / (2.0 * f64::from(h));
+            let error = (slope - f64::from(length)).abs() / slope;
+            assert!(length > 1e-4 && error < 0.03, "{name}, part {part}: {length} for {slope}");
+        }
+    }
 }
 
 #[test]
@@ -135,7 +239,8 @@ impl Lesson for OnlineLesson {
         EVERY - self.n % EVERY
     }
 
-    fn adjust(&mut self, hidden: &[f32], logits: &mut [f32]) {
+    fn adjust(&mut self, state: StateRows<'_>, logits: &mut [f32]) {
+        let hidden = state.hidden;
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
         order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
         let weights: Vec<(u32, f32)> = order[..8].iter().map(|&id| (id, logits[id as usize].exp())).collect();
@@ -148,7 +253,8 @@ impl Lesson for OnlineLesson {
 
     fn accept(&mut self, token: u32) {
         let mut gradient = self.micro.gradient_buffer();
-        self.micro.gradient(&self.hidden, &self.likeliest, token, &self.learner.head, &mut gradient);
+        let state = StateRows { hidden: &self.hidden, stream: &[] };
+        self.micro.gradient(state, &self.likeliest, token, &self.learner.head, &mut gradient);
         let options = UpdateOptions { rule: Rule::RmsProp { decay: 0.95 }, ..UpdateOptions::sgd(0.05) };
         self.micro.update(&mut gradient, &options);
         self.n += 1;

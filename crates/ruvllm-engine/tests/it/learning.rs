@@ -173,7 +173,7 @@ fn states_of_a_prompt_are_the_same_however_it_is_cut() {
             let segment = Segment { seq, tokens: &tokens[at..at + n], logits: wanted };
             let states = engine.forward_states(&[segment]).expect("it fits");
             logits.extend(states.logits.iter().map(|x| x.to_bits()));
-            hidden.extend(states.hidden.iter().map(|x| x.to_bits()));
+            hidden.extend(states.rows.hidden.iter().map(|x| x.to_bits()));
             at += n;
         }
         engine.free_sequence(seq);

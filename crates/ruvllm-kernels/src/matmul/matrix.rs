@@ -12,7 +12,8 @@ use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
 
-/// A matrix of `n_rows` outputs by `n_cols` inputs, ready to multiply with.
+/// A matrix of `n_rows` outputs by `n_cols` inputs, ready to multiply with. A clone shares its weights.
+#[derive(Clone)]
 pub struct Matrix {
     ty: GgmlType,
     n_rows: usize,
@@ -20,6 +21,7 @@ pub struct Matrix {
     weights: Weights,
 }
 
+#[derive(Clone)]
 enum Weights {
     /// The integer path.
     Panels(int::Panels),

@@ -59,7 +59,7 @@ pub fn merge_into_model(
         match changed.remove(tensor.name.as_str()) {
             None => writer.add_tensor(&*tensor.name, tensor.ty, &tensor.shape, file.data(tensor))?,
             Some(values) => {
-                let (ty, bytes) = encode(&values, tensor.shape[0], merged);
+                let (ty, bytes) = merged.encode(&values, tensor.shape[0]);
                 writer.add_tensor(&*tensor.name, ty, &tensor.shape, bytes)?;
             }
         }
@@ -120,13 +120,18 @@ fn add<'a>(
     Ok(())
 }
 
-fn encode(values: &[f32], n_cols: usize, merged: Merged) -> (GgmlType, Bytes) {
-    match merged {
-        Merged::F32 => (GgmlType::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into()),
-        Merged::Q8 if n_cols.is_multiple_of(32) => (GgmlType::Q8_0, values.chunks_exact(32).flat_map(q8_0).collect()),
-        Merged::F16 | Merged::Q8 => {
-            let halves = values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes());
-            (GgmlType::F16, halves.collect::<Vec<u8>>().into())
+impl Merged {
+    /// Returns values in rows of `n_cols` as a tensor of a file has them, and their type: 16 bits where 8 take no row of this length.
+    pub fn encode(self, values: &[f32], n_cols: usize) -> (GgmlType, Bytes) {
+        match self {
+            Merged::F32 => (GgmlType::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into()),
+            Merged::Q8 if n_cols.is_multiple_of(32) => {
+                (GgmlType::Q8_0, values.chunks_exact(32).flat_map(q8_0).collect())
+            }
+            Merged::F16 | Merged::Q8 => {
+                let halves = values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes());
+                (GgmlType::F16, halves.collect::<Vec<u8>>().into())
+            }
         }
     }
 }

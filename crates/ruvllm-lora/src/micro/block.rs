@@ -35,6 +35,20 @@ impl<'a> StateRows<'a> {
         let stream = if self.stream.is_empty() { self.stream } else { &self.stream[at.clone()] };
         StateRows { hidden: &self.hidden[at], stream }
     }
+
+    /// Returns the first `n` rows, and those behind them.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn split_at(&self, n: usize, n_embd: usize) -> (StateRows<'a>, StateRows<'a>) {
+        (self.rows(0..n, n_embd), self.rows(n..self.hidden.len() / n_embd, n_embd))
+    }
+
+    /// Iterates over its rows.
+    pub fn iter(&self, n_embd: usize) -> impl Iterator<Item = StateRows<'a>> + use<'a> {
+        let all = *self;
+        (0..self.hidden.len() / n_embd).map(move |i| all.row(i, n_embd))
+    }
 }
 
 /// What is added to what the block's first products give.

@@ -8,7 +8,8 @@ use ruvllm_lora::AdaptedRows;
 
 use crate::kernels::Compute;
 
-/// `y = W·x + b`.
+/// `y = W·x + b`. A clone shares its weights.
+#[derive(Clone)]
 pub(crate) struct Linear {
     matrix: Matrix,
     bias: Option<Vec<f32>>,
@@ -42,6 +43,11 @@ impl Linear {
 
     pub(crate) fn matrix(&self) -> &Matrix {
         &self.matrix
+    }
+
+    /// Returns its number among those that adapters can change.
+    pub(crate) fn id(&self) -> usize {
+        self.id
     }
 
     /// Returns its number among those that adapters can change, and its bias.

@@ -12,6 +12,7 @@ pub(crate) enum NormKind {
 }
 
 /// A norm with its weights: `[n]`.
+#[derive(Clone)]
 pub(crate) struct Norm {
     pub kind: NormKind,
     pub weight: Vec<f32>,
@@ -61,5 +62,16 @@ impl Norm {
                 }
             }
         }
+    }
+
+    /// Returns the gradient of an input row `x`, `[n]`, of that of what an RMS norm makes of it:
+    /// `r·(w ⊙ g) - x·r³/n·Σ(w·g·x)`, `r = 1/√(mean(x²) + ε)`.
+    pub(crate) fn back(&self, x: &[f32], gradient: &[f32], out: &mut [f32]) {
+        debug_assert_eq!(self.kind, NormKind::Rms);
+        let n = x.len() as f32;
+        let r = (x.iter().map(|x| x * x).sum::<f32>() / n + self.eps).sqrt().recip();
+        let rows = x.iter().zip(gradient).zip(&self.weight);
+        let along = rows.clone().map(|((x, g), w)| w * g * x).sum::<f32>() * r * r * r / n;
+        out.iter_mut().zip(rows).for_each(|(out, ((x, g), w))| *out = r * w * g - along * x);
     }
 }

@@ -90,6 +90,7 @@ impl Job<'_> {
 pub(super) type Kernel = unsafe fn(&Job<'_>);
 
 /// A repacked matrix.
+#[derive(Clone)]
 pub(super) struct Panels {
     /// `[panels][panel_bytes]`.
     pub(super) bytes: Bytes,

@@ -1,0 +1,301 @@
+//! The last block by itself, for a MicroLoRA inside it: forwards with what that adds, and back to it.
+//!
+//! ```text
+//! x = norm(stream)    gate, up = W·x    y = stream + scale·norm'(down·(act(gate)·up))    final state = norm''(y)
+//! forwards:   rows twice, without and with what is added to gate and up; each matrix is read once for both
+//! back:       final state → y → down (by its transpose, in 8 bits) → gate and up
+//! ```
+//! Its matrices are the model's. A block without a gate, of experts, beside its mixer or before its norm has no such form here, and a
+//! MicroLoRA is behind such a model only.
+
+use std::sync::{Mutex, PoisonError};
+
+use ruvllm_kernels::activation::Activation;
+use ruvllm_kernels::matmul::{self, Acts, Matrix};
+use ruvllm_kernels::team::Shared;
+use ruvllm_lora::merge::Merged;
+use ruvllm_lora::micro::{Block, EachRow, Inner};
+
+use super::blocks::{Adapted, Linear, Norm, NormKind, Operand};
+use super::{Ffn, Model, Wiring};
+use crate::kernels::Compute;
+
+/// Rows that are gone through together.
+const ROWS: usize = 32;
+
+/// A gated block behind a norm, and the final norm.
+pub(crate) struct LastBlock {
+    compute: Compute,
+    norm: Norm,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+    /// `downᵀ`: `[n_ff, n_embd]`.
+    back: Matrix,
+    activation: Activation,
+    post_norm: Option<Norm>,
+    /// What the block's branch is multiplied with.
+    scale: f32,
+    output_norm: Norm,
+    scratch: Mutex<Scratch>,
+}
+
+/// Rows on their way; of what there is twice, those without the change come first.
+struct Scratch {
+    acts: Acts,
+    /// `[n, n_embd]`
+    x: Vec<f32>,
+    /// `[2n, n_ff]`, and the changed rows of the gate before its activation.
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    opened: Vec<f32>,
+    /// `[2n, n_embd]`: down's results, the stream behind them, final states.
+    branch: Vec<f32>,
+    y: Vec<f32>,
+    states: Vec<f32>,
+}
+
+/// Returns whether a model's last block has the form that is computed here.
+pub(crate) fn has_last_block(model: &Model) -> bool {
+    let is_rms = |norm: &Norm| norm.kind == NormKind::Rms;
+    let Some(layer) = model.layers.last().filter(|layer| layer.wiring == Wiring::Sequential) else { return false };
+    let is_gated = match &layer.ffn {
+        Ffn::Mlp(mlp) => mlp.gate.is_some() && matches!(mlp.activation, Activation::Silu | Activation::GeluTanh),
+        Ffn::Moe(_) => false,
+    };
+    let output = &model.output;
+    let has_norms = layer.ffn_norm.is_some() && output.norm.as_ref().is_some_and(is_rms) && output.head.is_some();
+    is_gated && has_norms && layer.ffn_post_norm.as_ref().is_none_or(is_rms)
+}
+
+impl LastBlock {
+    /// Takes a model's last block; `down` gives the weights of its layer of that number, row by row. `None` if it has another form.
+    ///
+    /// # Errors
+    /// As `down`.
+    pub(crate) fn of<E>(
+        model: &Model,
+        compute: &Compute,
+        down: impl FnOnce(usize, &mut [f32]) -> Result<(), E>,
+    ) -> Result<Option<LastBlock>, E> {
+        let (Some(layer), Some(output_norm)) = (model.layers.last(), model.output.norm.clone()) else {
+            return Ok(None);
+        };
+        let (Ffn::Mlp(mlp), Some(norm)) = (&layer.ffn, layer.ffn_norm.clone()) else { return Ok(None) };
+        let Some(gate) = mlp.gate.clone().filter(|_| has_last_block(model)) else { return Ok(None) };
+        let (n_ff, n_embd) = (mlp.n_ff(), model.hparams.n_embd);
+        let mut rows = vec![0.0; n_embd * n_ff];
+        down(mlp.down.id(), &mut rows)?;
+        let transposed: Vec<f32> =
+            (0..n_ff).flat_map(|j| (0..n_embd).map(move |i| (i, j))).map(|(i, j)| rows[i * n_ff + j]).collect();
+        let (ty, bytes) = Merged::Q8.encode(&transposed, n_embd);
+        let back = Matrix::new(compute.kernels.matmul, &compute.team, ty, n_ff, n_embd, bytes);
+        let scratch = Scratch {
+            acts: Acts::new(n_ff.max(n_embd), 2 * ROWS),
+            x: vec![0.0; ROWS * n_embd],
+            gate: vec![0.0; 2 * ROWS * n_ff],
+            up: vec![0.0; 2 * ROWS * n_ff],
+            opened: vec![0.0; ROWS * n_ff],
+            branch: vec![0.0; 2 * ROWS * n_embd],
+            y: vec![0.0; 2 * ROWS * n_embd],
+            states: vec![0.0; 2 * ROWS * n_embd],
+        };
+        Ok(Some(LastBlock {
+            compute: compute.clone(),
+            norm,
+            gate,
+            up: mlp.up.clone(),
+            down: mlp.down.clone(),
+            back,
+            activation: mlp.activation,
+            post_norm: layer.ffn_post_norm.clone(),
+            scale: model.residual_scale,
+            output_norm,
+            scratch: Mutex::new(scratch),
+        }))
+    }
+
+    fn n_ff(&self) -> usize {
+        self.up.n_out()
+    }
+
+    /// Goes through the block with rows of the stream, the first of which is row `first` to `inner`.
+    fn run(&self, scratch: &mut Scratch, stream: &[f32], first: usize, inner: &dyn Inner) {
+        let (n_embd, n_ff, compute) = (self.n_embd(), self.n_ff(), &self.compute);
+        let n = stream.len() / n_embd;
+        let Scratch { acts, x, gate, up, opened, branch, y, states } = scratch;
+        let x = &mut x[..n * n_embd];
+        self.norm.apply(compute, stream, x);
+        let (gate, up) = (&mut gate[..2 * n * n_ff], &mut up[..2 * n * n_ff]);
+        let (plain, changed) = (gate.split_at_mut(n * n_ff), up.split_at_mut(n * n_ff));
+        let mut operand = Operand::new(x, n, acts, Adapted::default());
+        operand.apply_many(compute, [(&self.gate, &mut *plain.0), (&self.up, &mut *changed.0)]);
+        plain.1.copy_from_slice(plain.0);
+        changed.1.copy_from_slice(changed.0);
+        self.add(inner, (first, x), plain.1, changed.1);
+        opened[..n * n_ff].copy_from_slice(plain.1);
+        let (gates, ups) = (Shared::new(gate), &*up);
+        compute.team.for_each(2 * n, 1, &|rows, _| {
+            let at = rows.start * n_ff..rows.end * n_ff;
+            // SAFETY: `for_each` hands out each row once.
+            let gate = unsafe { gates.slice(at.clone()) };
+            compute.kernels.activation.gated(self.activation, gate, &ups[at]);
+        });
+        let len = 2 * n * n_embd;
+        let (branch, y, states) = (&mut branch[..len], &mut y[..len], &mut states[..len]);
+        Operand::new(gate, 2 * n, acts, Adapted::default()).apply(compute, &self.down, branch);
+        match &self.post_norm {
+            Some(norm) => norm.apply(compute, branch, y),
+            None => y.copy_from_slice(branch),
+        }
+        for (y, stream) in y.chunks_exact_mut(stream.len()).flat_map(|half| half.iter_mut().zip(stream)) {
+            *y = stream + self.scale * *y;
+        }
+        self.output_norm.apply(compute, y, states);
+    }
+
+    /// Adds what is added to the changed rows of gate and up.
+    fn add(&self, inner: &dyn Inner, (first, x): (usize, &[f32]), gate: &mut [f32], up: &mut [f32]) {
+        let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
+        let (gates, ups) = (Shared::new(gate), Shared::new(up));
+        self.compute.team.for_each(2 * x.len() / n_embd, 1, &|halves, _| {
+            for half in halves {
+                let (row, values) = (half / 2, if half % 2 == 0 { &gates } else { &ups });
+                // SAFETY: `for_each` hands out each row of either once.
+                let values = unsafe { values.slice(row * n_ff..(row + 1) * n_ff) };
+                inner.add(first + row, &x[row * n_embd..][..n_embd], half % 2 * n_ff, values);
+            }
+        });
+    }
+}
+
+impl Block for LastBlock {
+    fn n_embd(&self) -> usize {
+        self.output_norm.weight.len()
+    }
+
+    fn n_inner(&self) -> usize {
+        2 * self.n_ff()
+    }
+
+    fn x_size(&self) -> f32 {
+        let weight = &self.norm.weight;
+        (weight.iter().map(|w| w * w).sum::<f32>() / weight.len() as f32).sqrt()
+    }
+
+    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
+        let n_embd = self.n_embd();
+        assert!(stream.len() == out.len() && stream.len().is_multiple_of(n_embd), "rows of {n_embd} values");
+        let scratch = &mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = stream.chunks(ROWS * n_embd).zip(out.chunks_mut(ROWS * n_embd));
+        for (i, (stream, out)) in parts.enumerate() {
+            self.run(scratch, stream, i * ROWS, inner);
+            write_difference(&scratch.states[..2 * out.len()], out);
+        }
+    }
+
+    fn backward(
+        &self,
+        stream: &[f32],
+        inner: &dyn Inner,
+        errors: &mut dyn FnMut(&[f32], &mut [f32]),
+        each: &mut EachRow<'_>,
+    ) {
+        let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
+        let n = stream.len() / n_embd;
+        assert!(n <= ROWS && stream.len() == n * n_embd, "{} values are no rows to go back with", stream.len());
+        let scratch = &mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.run(scratch, stream, 0, inner);
+        let (mut differences, mut gradients) = (vec![0.0; n * n_embd], vec![0.0; n * n_embd]);
+        write_difference(&scratch.states[..2 * n * n_embd], &mut differences);
+        errors(&differences, &mut gradients);
+        // Of the branch, of what down reads, of what the first products gave.
+        let mut of_y = differences;
+        let changed = n * n_embd..2 * n * n_embd;
+        let rows = scratch.y[changed.clone()].chunks_exact(n_embd).zip(gradients.chunks_exact(n_embd));
+        rows.zip(of_y.chunks_exact_mut(n_embd)).for_each(|((y, g), out)| self.output_norm.back(y, g, out));
+        of_y.iter_mut().for_each(|x| *x *= self.scale);
+        let mut of_branch = of_y;
+        if let Some(norm) = &self.post_norm {
+            let rows = scratch.branch[changed].chunks_exact(n_embd).zip(of_branch.chunks_exact(n_embd));
+            rows.zip(gradients.chunks_exact_mut(n_embd)).for_each(|((x, g), out)| norm.back(x, g, out));
+            of_branch = gradients;
+        }
+        let mut of_hidden = vec![0.0; n * n_ff];
+        let compute = &self.compute;
+        scratch.acts.set(compute.kernels.matmul, &compute.team, &of_branch, n, n_embd, self.back.act_format());
+        matmul::matmul(&compute.team, &self.back, &scratch.acts, &mut of_hidden);
+        let mut d = vec![0.0; 2 * n_ff];
+        for row in 0..n {
+            let at = row * n_ff..(row + 1) * n_ff;
+            let (gate, up) = (&scratch.opened[at.clone()], &scratch.up[(n + row) * n_ff..][..n_ff]);
+            let (of_gate, of_up) = d.split_at_mut(n_ff);
+            let out = of_gate.iter_mut().zip(of_up).zip(&of_hidden[at]);
+            for (((of_gate, of_up), g), (gate, up)) in out.zip(gate.iter().zip(up)) {
+                let (value, slope) = with_slope(self.activation, *gate);
+                (*of_gate, *of_up) = (g * up * slope, g * value);
+            }
+            each(row, &scratch.x[row * n_embd..][..n_embd], &d);
+        }
+    }
+}
+
+/// Writes the second half of rows less the first.
+fn write_difference(states: &[f32], out: &mut [f32]) {
+    let (plain, changed) = states.split_at(out.len());
+    out.iter_mut().zip(changed.iter().zip(plain)).for_each(|(out, (x, y))| *out = x - y);
+}
+
+/// Returns an activation's value and its derivative.
+fn with_slope(activation: Activation, x: f32) -> (f32, f32) {
+    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
+    match activation {
+        // ½(1 + tanh u) = sigmoid(2u)
+        Activation::GeluTanh => {
+            const ROOT: f32 = 0.797_884_6;
+            let (share, cube) = (sigmoid(2.0 * ROOT * (x + 0.044_715 * x * x * x)), 3.0 * 0.044_715 * x * x);
+            (x * share, share + x * share * (1.0 - share) * 2.0 * ROOT * (1.0 + cube))
+        }
+        _ => {
+            let share = sigmoid(x);
+            (x * share, share + x * share * (1.0 - share))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slopes_are_finite_differences() {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            for x in [-6.0f32, -1.3, -0.2, 0.0, 0.4, 2.5, 7.0] {
+                let at = |x: f32| f64::from(with_slope(activation, x).0);
+                let expected = (at(x + 1e-2) - at(x - 1e-2)) / 2e-2;
+                assert!((f64::from(with_slope(activation, x).1) - expected).abs() < 1e-4, "{activation:?} at {x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_norms_gradient_is_a_finite_difference() {
+        let x: Vec<f32> = (0..24).map(|i| ((i * 7 + 3) as f32 * 0.61).sin()).collect();
+        let g: Vec<f32> = (0..24).map(|i| ((i * 5 + 1) as f32 * 0.43).cos()).collect();
+        let weight = (0..24).map(|i| 0.5 + (i % 5) as f32 * 0.3).collect();
+        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
+        let mut found = vec![0.0; 24];
+        norm.back(&x, &g, &mut found);
+        let compute = Compute::new(ruvllm_kernels::Isa::Scalar, 1);
+        for i in 0..24 {
+            let at = |step: f32| {
+                let (mut moved, mut out) = (x.clone(), vec![0.0; 24]);
+                moved[i] += step;
+                norm.apply_row(&compute, &moved, &mut out);
+                out.iter().zip(&g).map(|(x, g)| f64::from(x * g)).sum::<f64>()
+            };
+            let expected = (at(1e-2) - at(-1e-2)) / 2e-2;
+            assert!((f64::from(found[i]) - expected).abs() < 1e-3, "value {i}: {} for {expected}", found[i]);
+        }
+    }
+}
