@@ -301,14 +301,13 @@ impl MicroLora {
     /// Adds to what is changed inside the block what is changed of a state behind it. Returns what of all that is within the bound: 1 if all
     /// of it is.
     fn complete(&self, hidden: &[f32], change: &mut [f32]) -> f32 {
-        let (mut x, t) = self.shrink(hidden);
+        let (x, t) = self.shrink(hidden);
         self.state.expand(&t.map(|t| self.scale * t), 0, change);
         if self.moves_max.is_infinite() {
             return 1.0;
         }
         let moves = dot(change, change);
         let most = self.moves_max * self.moves_max * dot(&x, &x);
-        x.clear();
         if moves > most { (most / moves).sqrt() } else { 1.0 }
     }
 

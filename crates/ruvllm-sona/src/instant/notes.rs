@@ -331,10 +331,7 @@ impl Notes {
                 // It learns from what all of it would have said, however little of it is believed.
                 self.evidence.push(gain(change, (likeliest, self.strength), *token, head));
             }
-            // A sparse gradient whose probabilities do not add up to 1 pulls every hidden state towards the same rows.
-            likeliest.truncate(options.n_likeliest);
-            let sum: f32 = likeliest.iter().map(|&(_, p)| p).sum();
-            likeliest.iter_mut().for_each(|(_, p)| *p /= sum);
+            // Those that stand for the unlikely ones too: a gradient that lets these rise pulls every state away from what is likely.
             of_state(likeliest, *label, head, g, &mut row);
         };
         let served = self.whole.as_ref().unwrap_or(micro);
