@@ -9,7 +9,7 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, values};
 use ruvllm_kernels::{GgmlType, dequant};
-use ruvllm_lora::micro::{HeadRows, MicroLora, Rule, UpdateOptions};
+use ruvllm_lora::micro::{HeadRows, MicroLora, Rule, StateRows, UpdateOptions};
 
 /// Rows of the head, and how many of them a sparse gradient reads.
 const N_VOCAB: u32 = 49_152;
@@ -45,11 +45,9 @@ fn micro(c: &mut Criterion) {
             let mut gradient = micro.gradient_buffer();
             let options = UpdateOptions { rule: Rule::RmsProp { decay: 0.95 }, ..UpdateOptions::sgd(1e-3) };
             let mut changed = hidden.clone();
+            let state = StateRows { hidden: &hidden, stream: &[] };
             group.bench_function(format!("forward/{n_embd}/r{rank}"), |b| {
-                b.iter(|| {
-                    changed.copy_from_slice(&hidden);
-                    micro.forward(black_box(&mut changed));
-                });
+                b.iter(|| micro.forward(black_box(state), &mut changed));
             });
             let mut step = 0u32;
             group.bench_function(format!("update/{n_embd}/r{rank}"), |b| {
@@ -57,7 +55,7 @@ fn micro(c: &mut Criterion) {
                     step += 1;
                     let likeliest: [(u32, f32); LIKELIEST as usize] =
                         std::array::from_fn(|i| ((i as u32 * 7919 + step * 31) % N_VOCAB, 1.0 / LIKELIEST as f32));
-                    micro.gradient(black_box(&hidden), &likeliest, step % N_VOCAB, &head, &mut gradient);
+                    micro.gradient(black_box(state), &likeliest, step % N_VOCAB, &head, &mut gradient);
                     micro.update(&mut gradient, &options);
                 });
             });

@@ -5,7 +5,7 @@
 //!
 //! States come from the file, `[n, n_embd]`, or are drawn around a thousand places. The head is one of floats in memory, so the
 //! gradient's rows are not dequantised here, and the last block has `n_inner` values inside but computes nothing: its products are the
-//! engine's, and timed by `cargo bench -p ruvllm-benches --bench learning`.
+//! engine's.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a token to come:     h, logits  →  key, the nearest entries, λ      logits += what memory adds        (Notes::adjust)
-//! the token that came: gate sample, credit of entries, gradient through the 128 likeliest tokens       (Notes::accept)
+//! the token that came: gate sample, credit of entries; of some together the gradient for MicroLoRA     (Notes::accept)
 //! the end:             steps of MicroLoRA (one for 32 tokens), of the gate; the request's keys join the memory
 //!                                                                                               (Learned::take_in)
 //! between requests:    the gate rehearses on calibration text                                  (Learned::rehearse)
@@ -72,7 +72,7 @@ pub struct MicroOptions {
     pub rate: f32,
     /// Tokens a step is made of.
     pub n_tokens: usize,
-    /// Likeliest tokens whose rows of the head a gradient reads.
+    /// Likeliest tokens whose rows of the head a gradient reads, beside some that stand for the others.
     pub n_likeliest: usize,
     /// Whether it sees hidden states less their mean on calibration text.
     pub is_centred: bool,
@@ -375,17 +375,18 @@ impl Learned {
 
     fn take_steps(&mut self, gradients: &mut [Gradient], quality: f32) {
         let (Some(micro), Some(options)) = (&mut self.micro, &self.options.micro) else { return };
+        if quality == 0.0 || gradients.is_empty() {
+            return;
+        }
         let rule = Rule::RmsProp { decay: 0.95 };
         let update = UpdateOptions { rule, rate: options.rate * quality, clip: 1.0, decay: 0.0 };
-        if quality > 0.0 && !gradients.is_empty() {
-            for gradient in &*gradients {
-                let n_values: usize = gradient.values().map(<[f32]>::len).sum();
-                if let Some(base) = self.base.as_mut().filter(|base| base.ewc.len() == n_values) {
-                    base.ewc.observe(gradient.values());
-                }
+        for gradient in &*gradients {
+            let n_values: usize = gradient.values().map(<[f32]>::len).sum();
+            if let Some(base) = self.base.as_mut().filter(|base| base.ewc.len() == n_values) {
+                base.ewc.observe(gradient.values());
             }
-            Arc::make_mut(micro).update_all(gradients, &update);
         }
+        Arc::make_mut(micro).update_all(gradients, &update);
         self.serve().expect("what was merged is of one shape with what learns");
     }
 

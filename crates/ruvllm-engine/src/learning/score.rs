@@ -23,6 +23,15 @@ pub struct AnswerScore {
     pub kl: Vec<f64>,
 }
 
+/// What an answer's tokens are chosen by.
+struct AnswerRows {
+    /// `[n_answer, n_vocab]`
+    logits: Vec<f32>,
+    /// The final hidden states that they are made of, and what the last block read for those: `[n_answer, n_embd]`.
+    hidden: Vec<f32>,
+    stream: Vec<f32>,
+}
+
 impl Engine {
     /// Scores an answer to a prompt, as a request of the tenant that asks `question` would find it. Nothing is learned.
     ///
@@ -34,7 +43,7 @@ impl Engine {
         (prompt, question): (&[u32], Option<&str>),
         answer: &[u32],
     ) -> Result<AnswerScore, EngineError> {
-        let (base, hidden, stream) = self.answer_rows(prompt, answer)?;
+        let AnswerRows { logits: base, hidden, stream } = self.answer_rows(prompt, answer)?;
         let (n_vocab, n_embd, softmax) = (self.info().n_vocab, self.info().n_embd, softmax::pick(self.info().isa));
         let (learned, mut notes) = (tenant.learned(), Notes::default());
         prompt.iter().for_each(|&token| notes.read(token));
@@ -63,18 +72,19 @@ impl Engine {
         Ok(score)
     }
 
-    /// Returns the logits that an answer's tokens are chosen by, `[n_answer, n_vocab]`, the final hidden states that they
-    /// are made of and what the last block read for those, `[n_answer, n_embd]`.
-    fn answer_rows(&mut self, prompt: &[u32], answer: &[u32]) -> Result<(Vec<f32>, Vec<f32>, Vec<f32>), EngineError> {
+    /// Computes what an answer's tokens are chosen by.
+    fn answer_rows(&mut self, prompt: &[u32], answer: &[u32]) -> Result<AnswerRows, EngineError> {
         let Some(rest) = answer.split_last().map(|(_, rest)| rest).filter(|_| !prompt.is_empty()) else {
             let line = format!("an answer of {} tokens to a prompt of {}", answer.len(), prompt.len());
             return Err(EngineError::new(crate::ErrorKind::Prompt, line));
         };
         let (tokens, seq) = ([prompt, rest].concat(), self.new_sequence()?);
         let segment = Segment { seq, tokens: &tokens, logits: LogitRows::Tail(answer.len()) };
-        let rows = self
-            .forward_states(&[segment])
-            .map(|States { logits, rows }| (logits.to_vec(), rows.hidden.to_vec(), rows.stream.to_vec()));
+        let rows = self.forward_states(&[segment]).map(|States { logits, rows }| AnswerRows {
+            logits: logits.to_vec(),
+            hidden: rows.hidden.to_vec(),
+            stream: rows.stream.to_vec(),
+        });
         self.free_sequence(seq);
         rows
     }
@@ -85,6 +95,6 @@ impl Engine {
     /// # Errors
     /// A prompt or an answer of no tokens; as [`Engine::forward`].
     pub fn answer_states(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<f32>, EngineError> {
-        self.answer_rows(prompt, answer).map(|(_, hidden, _)| hidden)
+        self.answer_rows(prompt, answer).map(|rows| rows.hidden)
     }
 }

@@ -4,7 +4,7 @@
 //! behind:     h' = h + s·B·(A·h)                  logits = W·h'         (or A·(h - c), see MicroLora::centred)
 //! gradient:   g = Wᵀ·(p - y)      of the loss -log p[target]; p the softmax of the logits, y the target's one-hot
 //!             ∂/∂B = s·g·(A·h)ᵀ   ∂/∂A = s·(Bᵀ·g)·hᵀ
-//! sparse:     g ≈ Σ over the likeliest tokens and the target of (p - y)·W[token]
+//! sparse:     g ≈ Σ over the likeliest tokens, some that stand for the others, and the target of (p - y)·W[token]
 //! inside:     h' = h + s·B·(A·h) + (what a second pair changes inside the last block, see Block)
 //! ```
 //! Behind the model all it needs are quantities that decoding has anyway: the hidden state, the probabilities, and rows of the head.
@@ -16,6 +16,7 @@ mod basis;
 mod block;
 mod factors;
 mod gradient;
+mod merge;
 mod optimizer;
 mod snapshot;
 
@@ -99,6 +100,9 @@ pub struct MicroLora {
     /// What steps of the state's `B` are taken in; `None`: as its values lie.
     basis: Option<Arc<Basis>>,
 }
+
+/// Hears of a row by how much its state is moved, and writes the gradient of what it becomes: `[n_embd]` both.
+pub type Errors<'a> = dyn FnMut(usize, &[f32], &mut [f32]) + 'a;
 
 /// What is added inside a block to the rows of some MicroLoRAs, each so many.
 struct Parts<'a>(&'a [(&'a MicroLora, usize)]);
@@ -320,12 +324,6 @@ impl MicroLora {
         MicroLora { strength: self.strength * factor, basis: None, ..self.clone() }
     }
 
-    /// Returns one of the same states with other factors; it does not learn.
-    fn of_factors(&self, state: Factors, inside: Option<Factors>, n_updates: u64) -> MicroLora {
-        let (state, inside) = (Arc::new(state), inside.map(Arc::new));
-        MicroLora { strength: 1.0, state, inside, n_updates, basis: None, ..self.clone() }
-    }
-
     /// Learns from rows whose states `served` changes, this one or a sum of it and others: `errors` hears of each by how much all of that moves
     /// its state, within the bound, and writes the gradient of the changed state, `[n_embd]` both; what follows for the factors of this one
     /// is added to `gradient`, times a factor. Gradients are those of the whole change.
@@ -336,7 +334,7 @@ impl MicroLora {
         &self,
         served: &MicroLora,
         rows: StateRows<'_>,
-        errors: &mut dyn FnMut(usize, &[f32], &mut [f32]),
+        errors: &mut Errors<'_>,
         (gradient, factor): (&mut Gradient, f32),
     ) {
         let (n_embd, scale) = (self.n_embd, self.scale * factor);
@@ -365,7 +363,7 @@ impl MicroLora {
     }
 
     /// Computes the gradient of `-log p[target]` for one state. `likeliest` are tokens
-    /// with their probabilities: all of them for the exact gradient, the first tens for the sparse one. The target need
+    /// with their probabilities: all of them for the exact gradient, some for the sparse one. The target need
     /// not be among them; then its own probability counts as 0, which it nearly is.
     ///
     /// # Panics
@@ -406,9 +404,8 @@ impl MicroLora {
         let (state, basis) = (Arc::make_mut(&mut self.state), self.basis.as_deref());
         let mut steps = vec![0.0; basis.map_or(0, |_| state.b.len())];
         for gradient in gradients {
-            let is_sound = [&mut gradient.state].into_iter().chain(&mut gradient.inside);
             // Each is shortened by itself: both are taken, or none.
-            if !is_sound.map(|pair| pair.clip(options.clip)).fold(true, |all, one| all && one) {
+            if ![&mut gradient.state].into_iter().chain(&mut gradient.inside).all(|pair| pair.clip(options.clip)) {
                 continue;
             }
             self.n_updates += 1;
@@ -421,85 +418,6 @@ impl MicroLora {
             basis.add_back(&steps, &mut state.b);
         }
         (self.n_updates - n_before) as usize
-    }
-
-    /// Moves towards another one by an exponential mean: `x += (y - x)·share`.
-    ///
-    /// # Errors
-    /// The other one has another shape.
-    pub fn blend(&mut self, other: &MicroLora, share: f32) -> Result<(), LoraError> {
-        let shape = |micro: &MicroLora| (micro.n_embd, micro.values().map(<[f32]>::len).collect::<Vec<_>>());
-        if shape(other) != shape(self) || other.centre != self.centre {
-            let (rank, other_rank) = (self.rank(), other.rank());
-            let line = format!("{other_rank} x {} cannot be blended with {rank} x {}", other.n_embd, self.n_embd);
-            return Err(invalid(line));
-        }
-        let ratio = other.scale / self.scale;
-        Arc::make_mut(&mut self.state).blend(&other.state, ratio, share);
-        if let (Some(inside), Some(other)) = (&mut self.inside, &other.inside) {
-            Arc::make_mut(inside).blend(other, ratio, share);
-        }
-        Ok(())
-    }
-
-    /// Makes what this one can be merged into ([`MicroLora::absorb`]), of another rank; it changes nothing yet and does not learn.
-    ///
-    /// # Errors
-    /// The rank is not 1 to [`BASE_RANK_MAX`].
-    pub fn empty_base(&self, rank: usize) -> Result<MicroLora, LoraError> {
-        check(self.n_embd, (rank, BASE_RANK_MAX), self.scale)?;
-        let zeros = |factors: &Factors| Factors::zeros(rank, factors.n_in, factors.n_out);
-        Ok(self.of_factors(zeros(&self.state), self.inside.as_deref().map(zeros), 0))
-    }
-
-    /// Merges another one into this: the change it makes becomes `keep` of its own and `share` of the other's, the best of this rank
-    /// (by singular values) where the sum has more.
-    ///
-    /// # Errors
-    /// The other one is of another width or centre.
-    pub fn absorb(&mut self, keep: f32, other: &MicroLora, share: f32) -> Result<(), LoraError> {
-        self.check_beside(other)?;
-        let share = share * other.scale / self.scale;
-        Arc::make_mut(&mut self.state).absorb(keep, &other.state, share);
-        if let Some(theirs) = &other.inside {
-            let rank = self.rank();
-            let none = || Arc::new(Factors::zeros(rank, theirs.n_in, theirs.n_out));
-            Arc::make_mut(self.inside.get_or_insert_with(none)).absorb(keep, theirs, share);
-        }
-        Ok(())
-    }
-
-    /// Makes what it changes smaller.
-    pub fn fade(&mut self, factor: f32) {
-        let all = [&mut self.state].into_iter().chain(&mut self.inside).map(Arc::make_mut);
-        all.for_each(|factors| factors.b.iter_mut().for_each(|x| *x *= factor));
-    }
-
-    /// Returns one that changes what both change; it does not learn.
-    ///
-    /// # Errors
-    /// The other one is of another width or centre, or both have more than 12 ranks.
-    pub fn beside(&self, other: &MicroLora) -> Result<MicroLora, LoraError> {
-        self.check_beside(other)?;
-        check(self.n_embd, (self.rank() + other.rank(), ALL_RANK_MAX), self.scale)?;
-        let ratio = other.scale / self.scale;
-        let inside = match (&self.inside, &other.inside) {
-            (Some(own), Some(theirs)) => Some(own.beside(theirs, ratio)),
-            (own, _) => own.as_deref().map(Factors::frozen),
-        };
-        Ok(self.of_factors(self.state.beside(&other.state, ratio), inside, self.n_updates))
-    }
-
-    fn check_beside(&self, other: &MicroLora) -> Result<(), LoraError> {
-        let inner = |micro: &MicroLora| micro.inside.as_ref().map(|inside| inside.n_out);
-        let fits = inner(self).is_none_or(|n| inner(other).is_none_or(|other| other == n));
-        match (other.n_embd, &other.centre) == (self.n_embd, &self.centre) && fits {
-            true => Ok(()),
-            false => Err(invalid(format!(
-                "one of {} values beside one of {}, or of other centres",
-                other.n_embd, self.n_embd
-            ))),
-        }
     }
 
     /// Returns it as an ordinary adapter of the output head: `W·(h + s·B·A·h) = W·h + s·(W·B)·(A·h)`.
