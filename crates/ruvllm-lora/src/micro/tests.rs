@@ -533,7 +533,7 @@ fn gradients_inside_a_block_are_finite_differences() {
         let largest = found.iter().fold(0.0f32, |max, x| max.max(x.abs()));
         assert!(largest > 1e-2, "part {part} has a gradient");
         for (i, &found) in found.iter().enumerate().step_by(3) {
-            let mut at = |step: f32| {
+            let at = |step: f32| {
                 let mut moved = micro.clone();
                 moved.values_mut().nth(part).expect("a part")[i] += step;
                 loss(&moved).0
