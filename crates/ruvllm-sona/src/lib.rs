@@ -11,7 +11,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use ruvllm_kernels::Isa;
-//! use ruvllm_lora::micro::HeadRows;
+//! use ruvllm_lora::micro::{HeadRows, StateRows};
 //! use ruvllm_sona::{CalibrationBuilder, LearnOptions, Learned, Notes};
 //!
 //! // A "model" of 8 tokens: the hidden state says which token it has just read, the logits know nothing.
@@ -32,7 +32,8 @@
 //!     let mut notes = Notes::default();
 //!     for pair in text.windows(2) {
 //!         let mut logits = [0.0; 8];
-//!         notes.adjust(&learned, &state(pair[0]), &mut logits);
+//!         let hidden = state(pair[0]);
+//!         notes.adjust(&learned, StateRows { hidden: &hidden, stream: &[] }, &mut logits);
 //!         notes.accept(&learned, pair[1], (1.0f32 / 8.0).ln(), &Head);
 //!     }
 //!     learned.take_in(notes, 1.0);
