@@ -40,7 +40,7 @@
 //! }
 //! // What follows a 4 was always a 1.
 //! let mut logits = [0.0; 8];
-//! Notes::default().adjust(&learned, &state(4), &mut logits);
+//! Notes::default().adjust(&learned, StateRows { hidden: &state(4), stream: &[] }, &mut logits);
 //! assert!(logits[1] > logits[2] + 1.0);
 //! # Ok::<(), ruvllm_sona::SonaError>(())
 //! ```
