@@ -35,7 +35,7 @@ pub enum LogitRows {
         n_best: usize,
     },
     /// This many at the end; of every row the final hidden state is wanted
-    /// ([`States::hidden`](crate::States::hidden)).
+    /// ([`States::rows`](crate::States::rows)).
     TailOfStates(usize),
 }
 
