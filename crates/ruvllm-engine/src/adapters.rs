@@ -73,12 +73,8 @@ impl AdapterLoader {
     }
 
     /// Reads the weights of a linear layer, by its number: `[n_out, n_in]`.
-    pub(crate) fn weights_of(&self, target: usize, rows: &mut [f32]) -> Result<(), EngineError> {
-        let (weights, target) = (self.weights(), &self.targets.all()[target]);
-        for (row, out) in target.rows.clone().zip(rows.chunks_exact_mut(target.n_in)) {
-            weights.row(&target.tensor, row, out)?;
-        }
-        Ok(())
+    pub(crate) fn weights_of(&self, target: usize) -> Result<Vec<f32>, EngineError> {
+        Ok(self.targets.all()[target].weights(&self.weights())?)
     }
 
     fn weights(&self) -> FileWeights {

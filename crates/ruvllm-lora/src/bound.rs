@@ -36,6 +36,20 @@ pub struct Target {
     pub n_in: usize,
 }
 
+impl Target {
+    /// Reads the layer's weights: `[n_out, n_in]`.
+    ///
+    /// # Errors
+    /// As [`BaseWeights::row`].
+    pub fn weights(&self, base: &dyn BaseWeights) -> Result<Vec<f32>, LoraError> {
+        let mut values = vec![0.0; self.rows.len() * self.n_in];
+        for (row, out) in self.rows.clone().zip(values.chunks_exact_mut(self.n_in)) {
+            base.row(&self.tensor, row, out)?;
+        }
+        Ok(values)
+    }
+}
+
 /// All linear layers of a model that adapters can change, numbered in order.
 #[derive(Debug)]
 pub struct Targets {
@@ -45,7 +59,7 @@ pub struct Targets {
     by_name: HashMap<String, Vec<usize>>,
 }
 
-/// Gives the base weights that DoRA's norms are taken of.
+/// Gives a model's own weights: DoRA's norms are taken of them.
 pub trait BaseWeights {
     /// Writes row `row` of a tensor, as floats.
     ///

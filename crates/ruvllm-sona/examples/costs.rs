@@ -4,7 +4,7 @@
 //! `cargo run --release -p ruvllm-sona --example costs -- [n_embd] [n_vocab] [n_inner] [FILE of f32 states]`
 //!
 //! States come from the file, `[n, n_embd]`, or are drawn around a thousand places. The head is one of floats in memory, so the
-//! gradient's rows are not dequantised here, and the last block has `n_inner` values inside but computes nothing: its products are the
+//! gradient's rows are not dequantised here, and the last block has `n_inner` values inside but computes next to nothing: its products are the
 //! engine's.
 
 use std::error::Error;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ruvllm_kernels::{Isa, distance};
-use ruvllm_lora::micro::{Block, EachRow, HeadRows, Inner, StateRows};
+use ruvllm_lora::micro::toy::Squares;
+use ruvllm_lora::micro::{HeadRows, StateRows};
 use ruvllm_sona::memory::{Context, Memory, MemoryOptions, Scratch};
 use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, Notes};
 
@@ -33,51 +34,6 @@ struct Head(Vec<f32>, usize);
 impl HeadRows for Head {
     fn row(&self, token: u32, out: &mut [f32]) {
         out.copy_from_slice(&self.0[token as usize * self.1..][..self.1]);
-    }
-}
-
-/// A last block of so many values inside, which computes nothing: what goes in comes out.
-struct Inside {
-    n_embd: usize,
-    n_inner: usize,
-}
-
-impl Block for Inside {
-    fn n_embd(&self) -> usize {
-        self.n_embd
-    }
-
-    fn n_inner(&self) -> usize {
-        self.n_inner
-    }
-
-    fn x_size(&self) -> f32 {
-        1.0
-    }
-
-    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
-        let mut values = vec![0.0; self.n_inner];
-        for (row, (x, out)) in stream.chunks_exact(self.n_embd).zip(out.chunks_exact_mut(self.n_embd)).enumerate() {
-            values.fill(0.0);
-            inner.add(row, x, 0, &mut values);
-            out.copy_from_slice(&values[..self.n_embd]);
-        }
-    }
-
-    fn backward(
-        &self,
-        stream: &[f32],
-        inner: &dyn Inner,
-        errors: &mut dyn FnMut(&[f32], &mut [f32]),
-        each: &mut EachRow<'_>,
-    ) {
-        let (mut moves, mut gradients) = (vec![0.0; stream.len()], vec![0.0; stream.len()]);
-        self.difference(stream, inner, &mut moves);
-        errors(&moves, &mut gradients);
-        for (row, (x, g)) in stream.chunks_exact(self.n_embd).zip(gradients.chunks_exact(self.n_embd)).enumerate() {
-            let d: Vec<f32> = g.iter().copied().cycle().take(self.n_inner).collect();
-            each(row, x, &d);
-        }
     }
 }
 
@@ -111,7 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let calibration = builder.finish(n_embd)?;
     let basis = calibration.fit_basis(&head, Isa::best())?;
     let calibration = calibration.with_basis(Arc::new(basis))?;
-    let calibration = Arc::new(calibration.with_block(Arc::new(Inside { n_embd, n_inner }))?);
+    let block = Squares { n_embd, n_inner, square: 1e-3, x_size: 1.0 };
+    let calibration = Arc::new(calibration.with_block(Arc::new(block))?);
     recall(&calibration, &state);
     let options = LearnOptions::default();
     let mut learned = Learned::new(Arc::clone(&calibration), options, Isa::best())?;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::{Isa, softmax};
-use ruvllm_lora::micro::{Block, EachRow, HeadRows, Inner, MicroLora, StateRows};
+use ruvllm_lora::micro::toy::Squares;
+use ruvllm_lora::micro::{HeadRows, MicroLora, StateRows};
 
 use crate::calibration::{Calibration, CalibrationBuilder};
 use crate::instant::{LearnOptions, Learned, Notes};
@@ -24,56 +25,6 @@ pub(crate) struct Toy {
 impl HeadRows for Toy {
     fn row(&self, token: u32, out: &mut [f32]) {
         out.copy_from_slice(&self.head[token as usize * N_EMBD..][..N_EMBD]);
-    }
-}
-
-/// A last block that makes of each value `u` of a row `SQUARE·u²`, and whose stream is the final state.
-struct Squares;
-
-const SQUARE: f32 = 0.05;
-
-impl Squares {
-    fn inner(row: usize, x: &[f32], inner: &dyn Inner) -> Vec<f32> {
-        let mut u = x.to_vec();
-        inner.add(row, x, 0, &mut u);
-        u
-    }
-}
-
-impl Block for Squares {
-    fn n_embd(&self) -> usize {
-        N_EMBD
-    }
-
-    fn n_inner(&self) -> usize {
-        N_EMBD
-    }
-
-    fn x_size(&self) -> f32 {
-        2.0
-    }
-
-    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
-        for (row, (x, out)) in stream.chunks_exact(N_EMBD).zip(out.chunks_exact_mut(N_EMBD)).enumerate() {
-            let u = Squares::inner(row, x, inner);
-            out.iter_mut().zip(u.iter().zip(x)).for_each(|(out, (u, x))| *out = SQUARE * (u * u - x * x));
-        }
-    }
-
-    fn backward(
-        &self,
-        stream: &[f32],
-        inner: &dyn Inner,
-        errors: &mut dyn FnMut(&[f32], &mut [f32]),
-        each: &mut EachRow<'_>,
-    ) {
-        let (mut differences, mut gradients) = (vec![0.0; stream.len()], vec![0.0; stream.len()]);
-        self.difference(stream, inner, &mut differences);
-        errors(&differences, &mut gradients);
-        for (row, (x, g)) in stream.chunks_exact(N_EMBD).zip(gradients.chunks_exact(N_EMBD)).enumerate() {
-            let u = Squares::inner(row, x, inner);
-            each(row, x, &u.iter().zip(g).map(|(u, g)| 2.0 * SQUARE * u * g).collect::<Vec<f32>>());
-        }
     }
 }
 
@@ -106,7 +57,9 @@ impl Toy {
         let mut toy = Toy { head, calibration, adopted: None };
         let basis = toy.calibration.fit_basis(&toy, Isa::best()).expect("a head");
         let calibration = Calibration::clone(&toy.calibration).with_basis(Arc::new(basis));
-        let calibration = calibration.and_then(|calibration| calibration.with_block(Arc::new(Squares)));
+        // Its stream is the final state.
+        let block = Squares { n_embd: N_EMBD, n_inner: N_EMBD, square: 0.05, x_size: 2.0 };
+        let calibration = calibration.and_then(|calibration| calibration.with_block(Arc::new(block)));
         toy.calibration = Arc::new(calibration.expect("a width"));
         toy
     }

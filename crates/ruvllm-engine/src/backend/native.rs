@@ -208,7 +208,7 @@ impl NativeBackend {
     /// The file cannot be read any more.
     pub fn last_block(&self) -> Result<Option<Arc<dyn Block>>, EngineError> {
         let loader = self.adapter_loader();
-        let block = LastBlock::of(&self.model, &self.compute, |id, rows| loader.weights_of(id, rows))?;
+        let block = LastBlock::of(&self.model, &self.compute, |id| loader.weights_of(id))?;
         Ok(block.map(|block| Arc::new(block) as Arc<dyn Block>))
     }
 

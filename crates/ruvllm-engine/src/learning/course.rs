@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::{Isa, softmax};
-use ruvllm_lora::micro::{HeadRows, StateRows};
+use ruvllm_lora::micro::{HeadRows, KeptRows, StateRows};
 use ruvllm_sona::{Learned, Notes};
 
 use crate::backend::Segment;
@@ -155,10 +155,9 @@ impl Engine {
             }
             for (i, (tokens, next)) in new.chunks(ROWS).zip(next.chunks(ROWS)).enumerate() {
                 let states = self.forward_states(&[Segment { seq, tokens, logits: LogitRows::All }])?;
-                let (hidden, stream) = (states.rows.hidden.to_vec(), states.rows.stream.to_vec());
-                let (logits, before) = (states.logits.to_vec(), &window[..=n_known + i * ROWS]);
-                let states = StateRows { hidden: &hidden, stream: &stream };
-                let rows = Rows { states, logits: &logits, next, before };
+                let (states, logits) = (KeptRows::from(states.rows), states.logits.to_vec());
+                let before = &window[..=n_known + i * ROWS];
+                let rows = Rows { states: states.rows(), logits: &logits, next, before };
                 sink(self, Shown { first: first + i * ROWS, rows })?;
             }
             Ok(())

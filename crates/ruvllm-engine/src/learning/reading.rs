@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::{HeadRows, MicroLora, StateRows};
+use ruvllm_lora::micro::{HeadRows, KeptRows, MicroLora};
 use ruvllm_sona::history::{Each, Passage, Reading};
 use ruvllm_sona::{SonaError, SonaErrorKind};
 
@@ -167,13 +167,13 @@ impl Reading for Reader<'_> {
                 return Err(line);
             }
         };
-        let (n_embd, n_remembered) = (rows.hidden.len() / range.len(), range.len() - rows.logits.len());
+        let states = rows.states.rows();
+        let (n_embd, n_remembered) = (states.hidden.len() / range.len(), range.len() - rows.logits.len());
         let softmax = softmax::pick(self.shared.isa);
         for (alone, &token) in rows.alone.iter().zip(&passage.tokens[range.start + n_remembered..]) {
             self.sums.model += softmax.log_sum_exp(alone) - f64::from(alone[token as usize]);
         }
         let logits = std::iter::repeat_with(Vec::new).take(n_remembered).chain(std::mem::take(&mut rows.logits));
-        let states = StateRows { hidden: &rows.hidden, stream: &rows.stream };
         for ((at, state), mut logits) in range.clone().zip(states.iter(n_embd)).zip(logits) {
             each(at, state, &mut logits);
         }
@@ -216,9 +216,8 @@ struct Wanted {
 
 /// What was computed.
 struct Rows {
-    /// Final states and what the last block read: `[range.len(), n_embd]`.
-    hidden: Vec<f32>,
-    stream: Vec<f32>,
+    /// `range.len()` of them.
+    states: KeptRows,
     /// Of the predicted ones, behind the MicroLoRA: `[n_vocab]` each.
     logits: Vec<Vec<f32>>,
     /// The same without it, if somebody compares.
@@ -270,20 +269,18 @@ impl Wanted {
         let logits = LogitRows::TailOfStates(n_logits);
         let states = backend.forward_states(&[Segment { seq, tokens: &self.tokens[first..last], logits }])?;
         let split = |logits: &[f32]| -> Vec<Vec<f32>> { logits.chunks_exact(n_vocab).map(<[f32]>::to_vec).collect() };
-        let (hidden, stream) = (states.rows.hidden.to_vec(), states.rows.stream.to_vec());
-        let alone = split(states.logits);
+        let (alone, states) = (split(states.logits), KeptRows::from(states.rows));
         let logits = match &self.micro {
-            None if !self.compares => return Ok(Rows { hidden, stream, logits: alone, alone: Vec::new() }),
+            None if !self.compares => return Ok(Rows { states, logits: alone, alone: Vec::new() }),
             None => alone.clone(),
             Some(micro) => {
-                let all = StateRows { hidden: &hidden, stream: &stream };
-                let (_, predicted) = all.split_at(last - first - n_predicted, n_embd);
+                let (_, predicted) = states.rows().split_at(last - first - n_predicted, n_embd);
                 let (mut changed, mut logits) = (vec![0.0; n_predicted * n_embd], Vec::new());
                 micro.forward(predicted, &mut changed);
                 backend.logits_of(&changed, &mut logits)?;
                 split(&logits)
             }
         };
-        Ok(Rows { hidden, stream, logits, alone: if self.compares { alone } else { Vec::new() } })
+        Ok(Rows { states, logits, alone: if self.compares { alone } else { Vec::new() } })
     }
 }

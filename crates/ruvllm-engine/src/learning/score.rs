@@ -1,13 +1,13 @@
 //! How likely an answer is with what was learned, and how far that is from the model alone.
 
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::StateRows;
+use ruvllm_lora::micro::KeptRows;
 use ruvllm_sona::{Names, Notes};
 
 use super::Learning;
 use super::tenant::Tenant;
 use crate::EngineError;
-use crate::backend::{Segment, States};
+use crate::backend::Segment;
 use crate::engine::Engine;
 use crate::model::LogitRows;
 
@@ -23,15 +23,6 @@ pub struct AnswerScore {
     pub kl: Vec<f64>,
 }
 
-/// What an answer's tokens are chosen by.
-struct AnswerRows {
-    /// `[n_answer, n_vocab]`
-    logits: Vec<f32>,
-    /// The final hidden states that they are made of, and what the last block read for those: `[n_answer, n_embd]`.
-    hidden: Vec<f32>,
-    stream: Vec<f32>,
-}
-
 impl Engine {
     /// Scores an answer to a prompt, as a request of the tenant that asks `question` would find it. Nothing is learned.
     ///
@@ -43,7 +34,7 @@ impl Engine {
         (prompt, question): (&[u32], Option<&str>),
         answer: &[u32],
     ) -> Result<AnswerScore, EngineError> {
-        let AnswerRows { logits: base, hidden, stream } = self.answer_rows(prompt, answer)?;
+        let (base, states) = self.answer_rows(prompt, answer)?;
         let (n_vocab, n_embd, softmax) = (self.info().n_vocab, self.info().n_embd, softmax::pick(self.info().isa));
         let (learned, mut notes) = (tenant.learned(), Notes::default());
         prompt.iter().for_each(|&token| notes.read(token));
@@ -51,8 +42,7 @@ impl Engine {
             notes.ask(Names::of(question));
         }
         let mut score = AnswerScore::default();
-        let states = StateRows { hidden: &hidden, stream: &stream };
-        let rows = base.chunks_exact(n_vocab).zip(states.iter(n_embd));
+        let rows = base.chunks_exact(n_vocab).zip(states.rows().iter(n_embd));
         for ((base, state), &token) in rows.zip(answer) {
             let mut row = base.to_vec();
             notes.begin(&learned);
@@ -72,19 +62,15 @@ impl Engine {
         Ok(score)
     }
 
-    /// Computes what an answer's tokens are chosen by.
-    fn answer_rows(&mut self, prompt: &[u32], answer: &[u32]) -> Result<AnswerRows, EngineError> {
+    /// Returns the logits that an answer's tokens are chosen by, `[n_answer, n_vocab]`, and the states that they are made of.
+    fn answer_rows(&mut self, prompt: &[u32], answer: &[u32]) -> Result<(Vec<f32>, KeptRows), EngineError> {
         let Some(rest) = answer.split_last().map(|(_, rest)| rest).filter(|_| !prompt.is_empty()) else {
             let line = format!("an answer of {} tokens to a prompt of {}", answer.len(), prompt.len());
             return Err(EngineError::new(crate::ErrorKind::Prompt, line));
         };
         let (tokens, seq) = ([prompt, rest].concat(), self.new_sequence()?);
         let segment = Segment { seq, tokens: &tokens, logits: LogitRows::Tail(answer.len()) };
-        let rows = self.forward_states(&[segment]).map(|States { logits, rows }| AnswerRows {
-            logits: logits.to_vec(),
-            hidden: rows.hidden.to_vec(),
-            stream: rows.stream.to_vec(),
-        });
+        let rows = self.forward_states(&[segment]).map(|states| (states.logits.to_vec(), states.rows.into()));
         self.free_sequence(seq);
         rows
     }
@@ -95,6 +81,6 @@ impl Engine {
     /// # Errors
     /// A prompt or an answer of no tokens; as [`Engine::forward`].
     pub fn answer_states(&mut self, prompt: &[u32], answer: &[u32]) -> Result<Vec<f32>, EngineError> {
-        self.answer_rows(prompt, answer).map(|rows| rows.hidden)
+        self.answer_rows(prompt, answer).map(|(_, states)| states.rows().hidden.to_vec())
     }
 }

@@ -6,7 +6,7 @@ use ruvllm_kernels::attention::{self, Segment};
 use ruvllm_kernels::bring_near;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
-use ruvllm_lora::micro::{MicroLora, StateRows};
+use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
 
 use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
@@ -421,23 +421,21 @@ fn change<'a>((hidden, stream): (&'a mut [f32], &[f32]), n_embd: usize, batch: &
     if batch.micros.iter().all(Option::is_none) {
         return hidden;
     }
-    let (mut parts, mut before, mut from_stream, mut places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut parts, mut before, mut places) = (Vec::new(), KeptRows::default(), Vec::new());
     let (mut first, mut first_state) = (0, 0);
     for ((segment, wanted), micro) in batch.rows.iter().zip(batch.wanted).zip(batch.micros) {
         let (n_states, n) = (wanted.n_states(segment.n), wanted.count(segment.n));
         if let Some(micro) = micro.as_deref().filter(|_| n > 0) {
             let (at, last) = (first * n_embd..(first + n) * n_embd, first_state + n_states);
-            before.extend_from_slice(&hidden[at.clone()]);
-            if micro.is_inside() {
-                from_stream.extend_from_slice(&stream[(last - n) * n_embd..last * n_embd]);
-            }
+            let stream = stream.get((last - n) * n_embd..last * n_embd).unwrap_or_default();
+            before.push(StateRows { hidden: &hidden[at.clone()], stream });
             parts.push((micro, n));
             places.push(at);
         }
         (first, first_state) = (first + n, first_state + n_states);
     }
-    let mut after = vec![0.0; before.len()];
-    MicroLora::forward_each(&parts, StateRows { hidden: &before, stream: &from_stream }, &mut after);
+    let mut after = vec![0.0; before.rows().hidden.len()];
+    MicroLora::forward_each(&parts, before.rows(), &mut after);
     let mut rest = &after[..];
     for at in places {
         let (own, others) = rest.split_at(at.len());

@@ -16,7 +16,7 @@ use ruvllm_kernels::team::Shared;
 use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::{Block, EachRow, Inner};
 
-use super::blocks::{Adapted, Linear, Norm, NormKind, Operand};
+use super::blocks::{Adapted, Linear, Mlp, Norm, NormKind, Operand};
 use super::{Ffn, Model, Wiring};
 use crate::kernels::Compute;
 
@@ -55,37 +55,48 @@ struct Scratch {
     states: Vec<f32>,
 }
 
+/// What of a model is computed here.
+struct Parts<'a> {
+    norm: &'a Norm,
+    mlp: &'a Mlp,
+    gate: &'a Linear,
+    post_norm: Option<&'a Norm>,
+    output_norm: &'a Norm,
+}
+
+impl Parts<'_> {
+    /// Finds them, if the model's last block has that form.
+    fn of(model: &Model) -> Option<Parts<'_>> {
+        let is_rms = |norm: &&Norm| norm.kind == NormKind::Rms;
+        let layer = model.layers.last().filter(|layer| layer.wiring == Wiring::Sequential)?;
+        let Ffn::Mlp(mlp) = &layer.ffn else { return None };
+        let is_known = matches!(mlp.activation, Activation::Silu | Activation::GeluTanh);
+        let gate = mlp.gate.as_ref().filter(|_| is_known && model.output.head.is_some())?;
+        let post_norm = layer.ffn_post_norm.as_ref();
+        let output_norm = model.output.norm.as_ref().filter(is_rms)?;
+        let norm = layer.ffn_norm.as_ref().filter(|_| post_norm.as_ref().is_none_or(is_rms))?;
+        Some(Parts { norm, mlp, gate, post_norm, output_norm })
+    }
+}
+
 /// Returns whether a model's last block has the form that is computed here.
 pub(crate) fn has_last_block(model: &Model) -> bool {
-    let is_rms = |norm: &Norm| norm.kind == NormKind::Rms;
-    let Some(layer) = model.layers.last().filter(|layer| layer.wiring == Wiring::Sequential) else { return false };
-    let is_gated = match &layer.ffn {
-        Ffn::Mlp(mlp) => mlp.gate.is_some() && matches!(mlp.activation, Activation::Silu | Activation::GeluTanh),
-        Ffn::Moe(_) => false,
-    };
-    let output = &model.output;
-    let has_norms = layer.ffn_norm.is_some() && output.norm.as_ref().is_some_and(is_rms) && output.head.is_some();
-    is_gated && has_norms && layer.ffn_post_norm.as_ref().is_none_or(is_rms)
+    Parts::of(model).is_some()
 }
 
 impl LastBlock {
-    /// Takes a model's last block; `down` gives the weights of its layer of that number, row by row. `None` if it has another form.
+    /// Takes a model's last block; `down` gives the weights of the linear layer of that number. `None` if it has another form.
     ///
     /// # Errors
     /// As `down`.
     pub(crate) fn of<E>(
         model: &Model,
         compute: &Compute,
-        down: impl FnOnce(usize, &mut [f32]) -> Result<(), E>,
+        down: impl FnOnce(usize) -> Result<Vec<f32>, E>,
     ) -> Result<Option<LastBlock>, E> {
-        let (Some(layer), Some(output_norm)) = (model.layers.last(), model.output.norm.clone()) else {
-            return Ok(None);
-        };
-        let (Ffn::Mlp(mlp), Some(norm)) = (&layer.ffn, layer.ffn_norm.clone()) else { return Ok(None) };
-        let Some(gate) = mlp.gate.clone().filter(|_| has_last_block(model)) else { return Ok(None) };
+        let Some(Parts { norm, mlp, gate, post_norm, output_norm }) = Parts::of(model) else { return Ok(None) };
         let (n_ff, n_embd) = (mlp.n_ff(), model.hparams.n_embd);
-        let mut rows = vec![0.0; n_embd * n_ff];
-        down(mlp.down.id(), &mut rows)?;
+        let rows = down(mlp.down.id())?;
         let transposed: Vec<f32> =
             (0..n_ff).flat_map(|j| (0..n_embd).map(move |i| (i, j))).map(|(i, j)| rows[i * n_ff + j]).collect();
         let (ty, bytes) = Merged::Q8.encode(&transposed, n_embd);
@@ -102,15 +113,15 @@ impl LastBlock {
         };
         Ok(Some(LastBlock {
             compute: compute.clone(),
-            norm,
-            gate,
+            norm: norm.clone(),
+            gate: gate.clone(),
             up: mlp.up.clone(),
             down: mlp.down.clone(),
             back,
             activation: mlp.activation,
-            post_norm: layer.ffn_post_norm.clone(),
+            post_norm: post_norm.cloned(),
             scale: model.residual_scale,
-            output_norm,
+            output_norm: output_norm.clone(),
             scratch: Mutex::new(scratch),
         }))
     }
@@ -209,32 +220,23 @@ impl Block for LastBlock {
         let (mut differences, mut gradients) = (vec![0.0; n * n_embd], vec![0.0; n * n_embd]);
         write_difference(&scratch.states[..2 * n * n_embd], &mut differences);
         errors(&differences, &mut gradients);
-        // Of the branch, of what down reads, of what the first products gave.
-        let mut of_y = differences;
+        // Of what the final norm reads, of the branch, of what down reads, of what the first products gave.
         let changed = n * n_embd..2 * n * n_embd;
-        let rows = scratch.y[changed.clone()].chunks_exact(n_embd).zip(gradients.chunks_exact(n_embd));
-        rows.zip(of_y.chunks_exact_mut(n_embd)).for_each(|((y, g), out)| self.output_norm.back(y, g, out));
-        of_y.iter_mut().for_each(|x| *x *= self.scale);
-        let mut of_branch = of_y;
+        self.output_norm.back(&scratch.y[changed.clone()], &mut gradients);
+        gradients.iter_mut().for_each(|x| *x *= self.scale);
         if let Some(norm) = &self.post_norm {
-            let rows = scratch.branch[changed].chunks_exact(n_embd).zip(of_branch.chunks_exact(n_embd));
-            rows.zip(gradients.chunks_exact_mut(n_embd)).for_each(|((x, g), out)| norm.back(x, g, out));
-            of_branch = gradients;
+            norm.back(&scratch.branch[changed], &mut gradients);
         }
-        let mut of_hidden = vec![0.0; n * n_ff];
-        let compute = &self.compute;
-        scratch.acts.set(compute.kernels.matmul, &compute.team, &of_branch, n, n_embd, self.back.act_format());
+        let (compute, mut of_hidden) = (&self.compute, vec![0.0; n * n_ff]);
+        scratch.acts.set(compute.kernels.matmul, &compute.team, &gradients, n, n_embd, self.back.act_format());
         matmul::matmul(&compute.team, &self.back, &scratch.acts, &mut of_hidden);
         let mut d = vec![0.0; 2 * n_ff];
         for row in 0..n {
             let at = row * n_ff..(row + 1) * n_ff;
-            let (gate, up) = (&scratch.opened[at.clone()], &scratch.up[(n + row) * n_ff..][..n_ff]);
             let (of_gate, of_up) = d.split_at_mut(n_ff);
-            let out = of_gate.iter_mut().zip(of_up).zip(&of_hidden[at]);
-            for (((of_gate, of_up), g), (gate, up)) in out.zip(gate.iter().zip(up)) {
-                let (value, slope) = with_slope(self.activation, *gate);
-                (*of_gate, *of_up) = (g * up * slope, g * value);
-            }
+            of_gate.copy_from_slice(&of_hidden[at.clone()]);
+            let opened = (&scratch.opened[at], &scratch.up[(n + row) * n_ff..][..n_ff]);
+            compute.kernels.activation.gated_back(self.activation, opened, of_gate, of_up);
             each(row, &scratch.x[row * n_embd..][..n_embd], &d);
         }
     }
@@ -244,58 +246,4 @@ impl Block for LastBlock {
 fn write_difference(states: &[f32], out: &mut [f32]) {
     let (plain, changed) = states.split_at(out.len());
     out.iter_mut().zip(changed.iter().zip(plain)).for_each(|(out, (x, y))| *out = x - y);
-}
-
-/// Returns an activation's value and its derivative.
-fn with_slope(activation: Activation, x: f32) -> (f32, f32) {
-    let sigmoid = |x: f32| 1.0 / (1.0 + (-x).exp());
-    match activation {
-        // ½(1 + tanh u) = sigmoid(2u)
-        Activation::GeluTanh => {
-            const ROOT: f32 = 0.797_884_6;
-            let (share, cube) = (sigmoid(2.0 * ROOT * (x + 0.044_715 * x * x * x)), 3.0 * 0.044_715 * x * x);
-            (x * share, share + x * share * (1.0 - share) * 2.0 * ROOT * (1.0 + cube))
-        }
-        _ => {
-            let share = sigmoid(x);
-            (x * share, share + x * share * (1.0 - share))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slopes_are_finite_differences() {
-        for activation in [Activation::Silu, Activation::GeluTanh] {
-            for x in [-6.0f32, -1.3, -0.2, 0.0, 0.4, 2.5, 7.0] {
-                let at = |x: f32| f64::from(with_slope(activation, x).0);
-                let expected = (at(x + 1e-2) - at(x - 1e-2)) / 2e-2;
-                assert!((f64::from(with_slope(activation, x).1) - expected).abs() < 1e-4, "{activation:?} at {x}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_norms_gradient_is_a_finite_difference() {
-        let x: Vec<f32> = (0..24).map(|i| ((i * 7 + 3) as f32 * 0.61).sin()).collect();
-        let g: Vec<f32> = (0..24).map(|i| ((i * 5 + 1) as f32 * 0.43).cos()).collect();
-        let weight = (0..24).map(|i| 0.5 + (i % 5) as f32 * 0.3).collect();
-        let norm = Norm { kind: NormKind::Rms, weight, bias: None, eps: 1e-5 };
-        let mut found = vec![0.0; 24];
-        norm.back(&x, &g, &mut found);
-        let compute = Compute::new(ruvllm_kernels::Isa::Scalar, 1);
-        for i in 0..24 {
-            let at = |step: f32| {
-                let (mut moved, mut out) = (x.clone(), vec![0.0; 24]);
-                moved[i] += step;
-                norm.apply_row(&compute, &moved, &mut out);
-                out.iter().zip(&g).map(|(x, g)| f64::from(x * g)).sum::<f64>()
-            };
-            let expected = (at(1e-2) - at(-1e-2)) / 2e-2;
-            assert!((f64::from(found[i]) - expected).abs() < 1e-3, "value {i}: {} for {expected}", found[i]);
-        }
-    }
 }

@@ -46,6 +46,29 @@ impl Activation {
     /// Every activation.
     pub const ALL: [Activation; 5] =
         [Activation::Silu, Activation::GeluTanh, Activation::GeluErf, Activation::Relu, Activation::ReluSqr];
+
+    /// Returns the derivative at `x`, where the value is `y`.
+    pub fn slope(self, x: f32, y: f32) -> f32 {
+        match self {
+            Activation::Silu => {
+                let sigmoid = 1.0 / (1.0 + (-x).exp());
+                sigmoid + y * (1.0 - sigmoid)
+            }
+            Activation::GeluTanh => {
+                const ROOT: f32 = 0.797_884_6;
+                let tanh = (ROOT * (x + 0.044_715 * x * x * x)).tanh();
+                0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * ROOT * (1.0 + 3.0 * 0.044_715 * x * x)
+            }
+            Activation::GeluErf => {
+                // y = x·Φ(x), so Φ is there already; near 0 it is 1/2 + x·φ(0).
+                let density = 0.398_942_3 * (-0.5 * x * x).exp();
+                let below = if x.abs() < 1e-3 { 0.5 + x * density } else { y / x };
+                below + x * density
+            }
+            Activation::Relu => f32::from(u8::from(x > 0.0)),
+            Activation::ReluSqr => 2.0 * x.max(0.0),
+        }
+    }
 }
 
 /// Constants of the vectorised forms.
@@ -145,6 +168,22 @@ impl Table {
         assert_eq!(gate.len(), up.len(), "gated activation: rows differ in length");
         // SAFETY: as in `apply`.
         unsafe { (self.gated)(act, gate, up) }
+    }
+
+    /// The way back through [`Table::gated`]: replaces the gradient of `act(gate)·up` in `d_gate` by that of the gate, and writes that of `up`
+    /// to `d_up`. Shapes: all `[n]`.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn gated_back(&self, act: Activation, (gate, up): (&[f32], &[f32]), d_gate: &mut [f32], d_up: &mut [f32]) {
+        let n = gate.len();
+        assert!([up.len(), d_gate.len(), d_up.len()] == [n; 3], "gated activation: rows differ in length");
+        d_up.copy_from_slice(gate);
+        self.apply(act, d_up);
+        for ((d_gate, d_up), (&gate, &up)) in d_gate.iter_mut().zip(d_up).zip(gate.iter().zip(up)) {
+            let (grad, y) = (*d_gate, *d_up);
+            (*d_gate, *d_up) = (grad * up * act.slope(gate, y), grad * y);
+        }
     }
 
     /// Replaces every element by `cap·tanh(x/cap)` (gemma2).

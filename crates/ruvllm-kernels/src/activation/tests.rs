@@ -139,3 +139,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn slopes_are_finite_differences() {
+    let table = pick(Isa::Scalar);
+    for activation in Activation::ALL {
+        for x in [-6.0f32, -1.3, -0.2, 0.4, 2.5, 7.0] {
+            let at = |x: f32| {
+                let mut y = [x];
+                table.apply(activation, &mut y);
+                y[0]
+            };
+            let expected = (f64::from(at(x + 1e-2)) - f64::from(at(x - 1e-2))) / 2e-2;
+            let found = f64::from(activation.slope(x, at(x)));
+            // What two large values of 32 bits differ by is known no better.
+            let bound = 1e-4 * (f64::from(at(x)) / 8.0).max(1.0);
+            assert!((found - expected).abs() < bound, "{activation:?} at {x}: {found} for {expected}");
+        }
+    }
+    for activation in [Activation::Silu, Activation::GeluTanh, Activation::GeluErf] {
+        assert!((activation.slope(0.0, 0.0) - 0.5).abs() < 1e-6);
+    }
+    let (gate, up, mut of_gate, mut of_up) = ([0.7f32, -1.2], [2.0f32, 0.5], [3.0f32, -1.0], [0.0f32; 2]);
+    table.gated_back(Activation::Silu, (&gate, &up), &mut of_gate, &mut of_up);
+    for i in 0..2 {
+        let (mut y, grad) = ([gate[i]], [3.0, -1.0][i]);
+        table.apply(Activation::Silu, &mut y);
+        assert_eq!((of_gate[i], of_up[i]), (grad * up[i] * Activation::Silu.slope(gate[i], y[0]), grad * y[0]));
+    }
+}

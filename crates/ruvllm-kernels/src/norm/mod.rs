@@ -10,6 +10,7 @@
 //! - The mean, the root and the quotient are computed in f64; they are one operation a row.
 //! - The elementwise part is a plain loop compiled once per instruction set; only sums need intrinsics.
 
+mod back;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +22,8 @@ mod neon;
 
 #[cfg(test)]
 mod tests;
+
+pub use back::{back, moments};
 
 use crate::isa::{self, Isa, Row};
 

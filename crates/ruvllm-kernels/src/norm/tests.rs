@@ -118,3 +118,28 @@ proptest! {
         check_layer(&x, &w, Some(&bias), eps);
     }
 }
+
+#[test]
+fn the_way_back_is_a_finite_difference() {
+    let x: Vec<f32> = (0..24).map(|i| ((i * 7 + 3) as f32 * 0.61).sin()).collect();
+    let g: Vec<f32> = (0..24).map(|i| ((i * 5 + 1) as f32 * 0.43).cos()).collect();
+    let weight: Vec<f32> = (0..24).map(|i| 0.5 + (i % 5) as f32 * 0.3).collect();
+    let table = pick(Isa::Scalar);
+    for is_layer in [false, true] {
+        let mut found = g.clone();
+        back(&x, &weight, 1e-5, is_layer, &mut found);
+        for i in 0..24 {
+            let at = |step: f32| {
+                let (mut moved, mut out) = (x.clone(), vec![0.0; 24]);
+                moved[i] += step;
+                match is_layer {
+                    true => table.layer_norm(&moved, &weight, None, 1e-5, &mut out),
+                    false => table.rms_norm(&moved, &weight, 1e-5, &mut out),
+                }
+                out.iter().zip(&g).map(|(x, g)| f64::from(x * g)).sum::<f64>()
+            };
+            let expected = (at(1e-2) - at(-1e-2)) / 2e-2;
+            assert!((f64::from(found[i]) - expected).abs() < 1e-3, "value {i}: {} for {expected}", found[i]);
+        }
+    }
+}

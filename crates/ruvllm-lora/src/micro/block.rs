@@ -51,6 +51,38 @@ impl<'a> StateRows<'a> {
     }
 }
 
+/// The same, kept.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptRows {
+    hidden: Vec<f32>,
+    stream: Vec<f32>,
+}
+
+impl KeptRows {
+    /// Keeps rows behind those that are there.
+    pub fn push(&mut self, rows: StateRows<'_>) {
+        self.hidden.extend_from_slice(rows.hidden);
+        self.stream.extend_from_slice(rows.stream);
+    }
+
+    /// Returns them.
+    pub fn rows(&self) -> StateRows<'_> {
+        StateRows { hidden: &self.hidden, stream: &self.stream }
+    }
+
+    /// Lets them go, and keeps their memory.
+    pub fn clear(&mut self) {
+        self.hidden.clear();
+        self.stream.clear();
+    }
+}
+
+impl From<StateRows<'_>> for KeptRows {
+    fn from(rows: StateRows<'_>) -> KeptRows {
+        KeptRows { hidden: rows.hidden.to_vec(), stream: rows.stream.to_vec() }
+    }
+}
+
 /// What is added to what the block's first products give.
 pub trait Inner: Sync {
     /// Adds to values from `first` on of row `row`, whose input is `x`: `[n_embd]`.

@@ -19,9 +19,11 @@ mod gradient;
 mod merge;
 mod optimizer;
 mod snapshot;
+#[cfg(any(test, feature = "toy"))]
+pub mod toy;
 
 pub use basis::Basis;
-pub use block::{Block, EachRow, Inner, Seat, StateRows};
+pub use block::{Block, EachRow, Inner, KeptRows, Seat, StateRows};
 pub use gradient::{Gradient, of_state};
 pub use optimizer::{Rule, UpdateOptions};
 

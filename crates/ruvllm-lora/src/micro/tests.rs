@@ -3,6 +3,7 @@
 use half::f16;
 use ruvllm_kernels::Isa;
 
+use super::toy::Squares;
 use super::*;
 
 /// A head in memory: `[n_vocab, n_embd]`.
@@ -418,85 +419,19 @@ fn no_state_is_moved_further_than_the_bound() {
     assert!(free.clone().within(0.0).is_err() && free.within(f32::NAN).is_err());
 }
 
-/// A block of plain loops: `u = W·x`, `y = stream + V·(u²)`, the final state `y` itself; what the products read is the stream.
-struct Squares {
-    n: usize,
-    n_inner: usize,
-    /// `[n_inner, n]` and `[n, n_inner]`.
-    first: Vec<f32>,
-    second: Vec<f32>,
-}
-
-impl Squares {
-    fn inner(&self, row: usize, x: &[f32], inner: &dyn Inner) -> Vec<f32> {
-        let mut u: Vec<f32> = self.first.chunks_exact(self.n).map(|w| dot(w, x)).collect();
-        // As a block may whose products lie apart.
-        let (gate, up) = u.split_at_mut(self.n_inner / 2);
-        inner.add(row, x, 0, gate);
-        inner.add(row, x, self.n_inner / 2, up);
-        u
-    }
-
-    fn moves(&self, row: usize, x: &[f32], inner: &dyn Inner) -> Vec<f32> {
-        let squares = |u: Vec<f32>| u.iter().map(|u| u * u).collect::<Vec<f32>>();
-        let (changed, plain) = (squares(self.inner(row, x, inner)), squares(self.inner(row, x, &())));
-        self.second.chunks_exact(self.n_inner).map(|v| dot(v, &changed) - dot(v, &plain)).collect()
-    }
-}
-
-impl Block for Squares {
-    fn n_embd(&self) -> usize {
-        self.n
-    }
-
-    fn n_inner(&self) -> usize {
-        self.n_inner
-    }
-
-    fn x_size(&self) -> f32 {
-        0.5
-    }
-
-    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
-        for (row, (x, out)) in stream.chunks_exact(self.n).zip(out.chunks_exact_mut(self.n)).enumerate() {
-            out.copy_from_slice(&self.moves(row, x, inner));
-        }
-    }
-
-    fn backward(
-        &self,
-        stream: &[f32],
-        inner: &dyn Inner,
-        errors: &mut dyn FnMut(&[f32], &mut [f32]),
-        each: &mut EachRow<'_>,
-    ) {
-        let (mut differences, mut gradients) = (vec![0.0; stream.len()], vec![0.0; stream.len()]);
-        self.difference(stream, inner, &mut differences);
-        errors(&differences, &mut gradients);
-        for (row, (x, g)) in stream.chunks_exact(self.n).zip(gradients.chunks_exact(self.n)).enumerate() {
-            let of_square =
-                |j: usize| g.iter().enumerate().map(|(i, g)| g * self.second[i * self.n_inner + j]).sum::<f32>();
-            let u = self.inner(row, x, inner);
-            let d: Vec<f32> = u.iter().enumerate().map(|(j, u)| 2.0 * u * of_square(j)).collect();
-            each(row, x, &d);
-        }
-    }
-}
-
 /// Values that have less to do with each other than those of `noise`.
 fn drawn(n: usize, seed: u64) -> Vec<f32> {
     Factors::drawn(1, (n, 1), 1.0, seed).a
 }
 
-fn squares(n: usize, n_inner: usize) -> Arc<Squares> {
-    let small = |n: usize, seed: u64| drawn(n, seed).iter().map(|x| 0.5 * x).collect::<Vec<f32>>();
-    Arc::new(Squares { n, n_inner, first: small(n_inner * n, 4), second: small(n * n_inner, 5) })
+fn squares(n_embd: usize, n_inner: usize) -> Arc<Squares> {
+    Arc::new(Squares { n_embd, n_inner, square: 0.5, x_size: 0.5 })
 }
 
 /// One that has learned behind the model and inside its last block.
 fn inside(block: &Arc<Squares>, rank: usize, seed: u64) -> MicroLora {
     let micro =
-        MicroLora::new(block.n, rank, 0.8, 5).and_then(|micro| micro.inside(Arc::clone(block) as Arc<dyn Block>));
+        MicroLora::new(block.n_embd, rank, 0.8, 5).and_then(|micro| micro.inside(Arc::clone(block) as Arc<dyn Block>));
     let mut micro = micro.expect("a width");
     for (i, values) in micro.values_mut().enumerate().filter(|(i, _)| i % 2 == 1) {
         let learned = drawn(values.len(), seed + i as u64);

@@ -123,17 +123,13 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn matrix(&mut self, target: usize) -> Result<(Vec<f32>, (usize, usize)), LoraError> {
         let target = &self.targets.all()[target];
-        let (n_out, n_in) = (target.rows.len(), target.n_in);
-        let mut values = vec![0.0; n_out * n_in];
-        for (row, out) in target.rows.clone().zip(values.chunks_exact_mut(n_in)) {
-            self.weights.row(&target.tensor, row, out)?;
-        }
+        let values = target.weights(self.weights)?;
         if values.iter().any(|x| !x.is_finite()) {
             return Err(invalid(format!("tensor '{}' holds what is no finite number", target.tensor)));
         }
         self.n_done += values.len() as u64;
         (self.progress)(ReadProgress { n_done: self.n_done, n_total: self.n_total });
-        Ok((values, (n_out, n_in)))
+        Ok((values, (target.rows.len(), target.n_in)))
     }
 
     fn linear(&mut self, spec: &LinearSpec) -> Result<Layered, LoraError> {

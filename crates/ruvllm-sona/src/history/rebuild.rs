@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::{HeadRows, MicroLora, StateRows};
+use ruvllm_lora::micro::{HeadRows, KeptRows, MicroLora, StateRows};
 
 use super::State;
 use super::item::{Item, Passage, Record};
@@ -73,8 +73,7 @@ pub(super) fn read(
         let (piece, micro) = (rest.start..rest.end.min(rest.start + n), notes.micro().cloned());
         rows.clear();
         reading.read(passage, piece.clone(), micro.as_deref(), &mut |_, state, logits| {
-            let (hidden, stream) = (state.hidden.to_vec(), state.stream.to_vec());
-            rows.push(Row { hidden, stream, logits: logits.to_vec() });
+            rows.push(Row { state: state.into(), logits: logits.to_vec() });
         })?;
         if rows.len() != piece.len() {
             let line = format!("{} of {} tokens were read again; is it the same model", rows.len(), piece.len());
@@ -90,7 +89,7 @@ pub(super) fn read(
                 continue;
             }
             if at < passage.n_remembered {
-                notes.remember(learned, &row.hidden, token);
+                notes.remember(learned, row.state.rows().hidden, token);
                 continue;
             }
             let Some(&logit) = row.logits.get(token as usize) else {
@@ -98,8 +97,7 @@ pub(super) fn read(
                 return Err(SonaError::new(SonaErrorKind::Shape, line));
             };
             let log_p = logit - softmax.log_sum_exp(&row.logits) as f32;
-            let state = StateRows { hidden: &row.hidden, stream: &row.stream };
-            notes.adjust(learned, state, &mut row.logits);
+            notes.adjust(learned, row.state.rows(), &mut row.logits);
             reading.predicted(token, &row.logits);
             notes.accept(learned, token, log_p, reading.head());
         }
@@ -112,8 +110,7 @@ pub(super) fn read(
 const PIECE: usize = 32;
 
 struct Row {
-    hidden: Vec<f32>,
-    stream: Vec<f32>,
+    state: KeptRows,
     logits: Vec<f32>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use ruvllm_kernels::{distance, softmax};
-use ruvllm_lora::micro::{Gradient, HeadRows, MicroLora, StateRows, gain, of_state};
+use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
 
 use super::{Learned, STEPS_AT_END_MAX, Search};
 use crate::episodes::Opened;
@@ -38,9 +38,8 @@ const N_OTHERS: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Prediction {
     pub(super) key: Key,
-    /// The final state and the row of the stream before it.
-    hidden: Vec<f32>,
-    stream: Vec<f32>,
+    /// For a MicroLoRA: the state.
+    state: KeptRows,
     pub(super) recall: Recall,
     features: crate::gate::Features,
     lambda: f32,
@@ -104,9 +103,7 @@ pub struct Notes {
 /// Tokens that came and that MicroLoRA will learn from together.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// `[n, n_embd]` each.
-    hidden: Vec<f32>,
-    stream: Vec<f32>,
+    states: KeptRows,
     came: Vec<Came>,
 }
 
@@ -116,20 +113,6 @@ struct Came {
     likeliest: Vec<(u32, f32)>,
     token: u32,
     label: u32,
-}
-
-impl Waiting {
-    fn push(&mut self, hidden: &[f32], stream: &[f32], came: Came) {
-        self.hidden.extend_from_slice(hidden);
-        self.stream.extend_from_slice(stream);
-        self.came.push(came);
-    }
-
-    fn clear(&mut self) {
-        self.hidden.clear();
-        self.stream.clear();
-        self.came.clear();
-    }
 }
 
 /// What is used again for every token.
@@ -201,8 +184,7 @@ impl Notes {
         let whitener = learned.calibration.whitener();
         let mut prediction = Prediction {
             key: Key::default(),
-            hidden: Vec::new(),
-            stream: Vec::new(),
+            state: KeptRows::default(),
             recall: Recall::default(),
             features: Default::default(),
             lambda: 0.0,
@@ -210,7 +192,7 @@ impl Notes {
         };
         let mut log_sum = None;
         if let Some(options) = &learned.options.micro {
-            (prediction.hidden, prediction.stream) = (state.hidden.to_vec(), state.stream.to_vec());
+            prediction.state = state.into();
             let of_row = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
             let drawn = self.n_heard;
             prediction.likeliest = likeliest(&mut self.scratch.top, (logits, of_row), options.n_likeliest, drawn);
@@ -313,7 +295,8 @@ impl Notes {
     ) {
         let (Some(micro), Some(options)) = (&self.learning, &learned.options.micro) else { return };
         let likeliest = std::mem::take(&mut prediction.likeliest);
-        self.waiting.push(&prediction.hidden, &prediction.stream, Came { likeliest, token, label });
+        self.waiting.states.push(prediction.state.rows());
+        self.waiting.came.push(Came { likeliest, token, label });
         let n_together = if micro.is_inside() { N_TOGETHER } else { 1 };
         let n = self.n_in_last + self.waiting.came.len();
         if self.waiting.came.len() < n_together && n < options.n_tokens {
@@ -323,8 +306,8 @@ impl Notes {
             self.gradients.push(micro.gradient_buffer());
         }
         let Some(last) = self.gradients.last_mut() else { return };
-        let Waiting { hidden, stream, came } = &mut self.waiting;
-        let (rows, mut row) = (StateRows { hidden, stream }, vec![0.0; micro.n_embd()]);
+        let Waiting { states, came } = &mut self.waiting;
+        let mut row = vec![0.0; micro.n_embd()];
         let mut errors = |i: usize, change: &[f32], g: &mut [f32]| {
             let Came { likeliest, token, label } = &mut came[i];
             if self.whole.is_some() {
@@ -335,8 +318,9 @@ impl Notes {
             of_state(likeliest, *label, head, g, &mut row);
         };
         let served = self.whole.as_ref().unwrap_or(micro);
-        micro.learn(served, rows, &mut errors, (last, 1.0 / options.n_tokens as f32));
-        self.waiting.clear();
+        micro.learn(served, states.rows(), &mut errors, (last, 1.0 / options.n_tokens as f32));
+        states.clear();
+        came.clear();
         self.n_in_last = n % options.n_tokens;
         if self.n_in_last == 0 {
             micro.prepare(last);

@@ -1,5 +1,6 @@
 //! RMSNorm and LayerNorm over rows.
 
+use ruvllm_kernels::norm;
 use ruvllm_kernels::team::Shared;
 
 use crate::kernels::Compute;
@@ -64,14 +65,11 @@ impl Norm {
         }
     }
 
-    /// Returns the gradient of an input row `x`, `[n]`, of that of what an RMS norm makes of it:
-    /// `r·(w ⊙ g) - x·r³/n·Σ(w·g·x)`, `r = 1/√(mean(x²) + ε)`.
-    pub(crate) fn back(&self, x: &[f32], gradient: &[f32], out: &mut [f32]) {
-        debug_assert_eq!(self.kind, NormKind::Rms);
-        let n = x.len() as f32;
-        let r = (x.iter().map(|x| x * x).sum::<f32>() / n + self.eps).sqrt().recip();
-        let rows = x.iter().zip(gradient).zip(&self.weight);
-        let along = rows.clone().map(|((x, g), w)| w * g * x).sum::<f32>() * r * r * r / n;
-        out.iter_mut().zip(rows).for_each(|(out, ((x, g), w))| *out = r * w * g - along * x);
+    /// Replaces the gradients of what the norm makes of rows `x` by those of the rows: `[n_rows, n]` both.
+    pub(crate) fn back(&self, x: &[f32], gradients: &mut [f32]) {
+        let n = self.weight.len();
+        for (x, gradient) in x.chunks_exact(n).zip(gradients.chunks_exact_mut(n)) {
+            norm::back(x, &self.weight, self.eps, self.kind == NormKind::Layer, gradient);
+        }
     }
 }

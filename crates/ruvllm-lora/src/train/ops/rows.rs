@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
-use ruvllm_kernels::Isa;
 use ruvllm_kernels::activation::{self, Activation};
 use ruvllm_kernels::rope::{self, RopeStyle};
+use ruvllm_kernels::{Isa, norm};
 
 use super::{PIECE, tensor, values, with_values};
 use crate::train::NormSpec;
@@ -29,15 +29,6 @@ impl Norm {
         let width = self.0.width;
         &all[row % (all.len() / width) * width..][..width]
     }
-
-    /// Returns mean (0 for RMSNorm) and inverse deviation of a row.
-    fn moments(&self, x: &[f32]) -> (f32, f32) {
-        let n = x.len() as f64;
-        let sum: f64 = x.iter().map(|&x| f64::from(x)).sum();
-        let mean = if self.0.is_layer { sum / n } else { 0.0 };
-        let square: f64 = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum();
-        (mean as f32, (1.0 / (square / n + f64::from(self.0.eps)).sqrt()) as f32)
-    }
 }
 
 impl CustomOp1 for Norm {
@@ -48,7 +39,7 @@ impl CustomOp1 for Norm {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let mut y = values(x, layout)?.to_vec();
         each_row(&mut y, self.0.width, |row, y| {
-            let (mean, by) = self.moments(y);
+            let (mean, by) = norm::moments(y, self.0.eps, self.0.is_layer);
             y.iter_mut().zip(self.set(&self.0.weight, row)).for_each(|(y, w)| *y = (*y - mean) * by * w);
             if let Some(bias) = &self.0.bias {
                 y.iter_mut().zip(self.set(bias, row)).for_each(|(y, b)| *y += b);
@@ -59,18 +50,12 @@ impl CustomOp1 for Norm {
 
     fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let (width, is_layer) = (self.0.width, self.0.is_layer);
-        // With n the normed row and g the gradient times the weights: (g - [mean of g] - n·mean(g·n)) / deviation.
         let dx = with_values(x, |x| {
             with_values(grad, |grad| {
                 let mut dx = grad.to_vec();
                 each_row(&mut dx, width, |row, d| {
                     let x = &x[row * width..][..width];
-                    let (mean, by) = self.moments(x);
-                    d.iter_mut().zip(self.set(&self.0.weight, row)).for_each(|(d, w)| *d *= w);
-                    let dot: f64 = d.iter().zip(x).map(|(&d, &x)| f64::from(d) * f64::from((x - mean) * by)).sum();
-                    let sum: f64 = if is_layer { d.iter().map(|&d| f64::from(d)).sum() } else { 0.0 };
-                    let (dot, sum) = ((dot / width as f64) as f32, (sum / width as f64) as f32);
-                    d.iter_mut().zip(x).for_each(|(d, x)| *d = by * (*d - sum - (x - mean) * by * dot));
+                    norm::back(x, self.set(&self.0.weight, row), self.0.eps, is_layer, d);
                 });
                 dx
             })
@@ -142,7 +127,7 @@ impl CustomOp1 for Activate {
             with_values(y, |y| {
                 let pieces = dx.par_chunks_mut(PIECE).zip(x.par_chunks(PIECE)).zip(y.par_chunks(PIECE));
                 pieces.for_each(|((d, x), y)| {
-                    d.iter_mut().zip(x).zip(y).for_each(|((d, &x), &y)| *d *= slope(self.0, x, y));
+                    d.iter_mut().zip(x).zip(y).for_each(|((d, &x), &y)| *d *= self.0.slope(x, y));
                 });
             })
         })??;
@@ -174,45 +159,16 @@ impl CustomOp2 for Gate {
     fn bwd(&self, gate: &Tensor, up: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let table = activation::pick(Isa::best());
         let mut d_gate = with_values(grad, <[f32]>::to_vec)?;
-        let mut d_up = with_values(gate, <[f32]>::to_vec)?;
+        let mut d_up = vec![0.0; d_gate.len()];
         with_values(gate, |gate| {
             with_values(up, |up| {
                 let values = d_gate.par_chunks_mut(PIECE).zip(d_up.par_chunks_mut(PIECE));
                 let pieces = values.zip(gate.par_chunks(PIECE).zip(up.par_chunks(PIECE)));
                 pieces.for_each(|((d_gate, d_up), (gate, up))| {
-                    table.apply(self.0, d_up);
-                    let rows = d_gate.iter_mut().zip(d_up).zip(gate.iter().zip(up));
-                    for ((d_gate, d_up), (&gate, &up)) in rows {
-                        let (grad, y) = (*d_gate, *d_up);
-                        *d_gate = grad * up * slope(self.0, gate, y);
-                        *d_up = grad * y;
-                    }
+                    table.gated_back(self.0, (gate, up), d_gate, d_up);
                 });
             })
         })??;
         Ok((Some(tensor(d_gate, gate.shape())?), Some(tensor(d_up, up.shape())?)))
-    }
-}
-
-/// The derivative of an activation at `x`, whose value there is `y`.
-fn slope(activation: Activation, x: f32, y: f32) -> f32 {
-    match activation {
-        Activation::Silu => {
-            let sigmoid = 1.0 / (1.0 + (-x).exp());
-            sigmoid + y * (1.0 - sigmoid)
-        }
-        Activation::GeluTanh => {
-            const ROOT: f32 = 0.797_884_6;
-            let tanh = (ROOT * (x + 0.044_715 * x * x * x)).tanh();
-            0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * ROOT * (1.0 + 3.0 * 0.044_715 * x * x)
-        }
-        Activation::GeluErf => {
-            // y = x·Φ(x), so Φ is there already; near 0 it is 1/2 + x·φ(0).
-            let density = 0.398_942_3 * (-0.5 * x * x).exp();
-            let below = if x.abs() < 1e-3 { 0.5 + x * density } else { y / x };
-            below + x * density
-        }
-        Activation::Relu => f32::from(u8::from(x > 0.0)),
-        Activation::ReluSqr => 2.0 * x.max(0.0),
     }
 }
