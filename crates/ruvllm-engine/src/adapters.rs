@@ -164,16 +164,21 @@ impl FileWeights {
 
 /// The rows of a model's output head, as gradients of the final hidden state want them. Any thread may read them.
 pub struct HeadWeights {
+    dequant: &'static dequant::Table,
     rows: Rows,
     /// What the model multiplies its logits with.
     scale: f32,
 }
 
 impl HeadWeights {
-    pub(crate) fn new(file: &Arc<GgufFile>, scale: f32) -> Result<HeadWeights, EngineError> {
+    pub(crate) fn new(
+        dequant: &'static dequant::Table,
+        file: &Arc<GgufFile>,
+        scale: f32,
+    ) -> Result<HeadWeights, EngineError> {
         let weights = FileWeights { file: Arc::clone(file), last: Mutex::default() };
         let missing = || EngineError::new(ErrorKind::Unsupported, "the model has no output head to learn from");
-        Ok(HeadWeights { rows: weights.find("output").ok_or_else(missing)?, scale })
+        Ok(HeadWeights { dequant, rows: weights.find("output").ok_or_else(missing)?, scale })
     }
 
     /// Returns how many rows there are: one for each token.
@@ -188,7 +193,7 @@ impl HeadRows for HeadWeights {
     fn row(&self, token: u32, out: &mut [f32]) {
         let Rows { ty, n_cols, row_bytes, bytes } = &self.rows;
         assert_eq!(out.len(), *n_cols, "a row of {} values", out.len());
-        dequant::dequantize(*ty, &bytes[token as usize * row_bytes..][..*row_bytes], out);
+        self.dequant.dequantize(*ty, &bytes[token as usize * row_bytes..][..*row_bytes], out);
         if self.scale != 1.0 {
             out.iter_mut().for_each(|x| *x *= self.scale);
         }

@@ -199,7 +199,7 @@ impl NativeBackend {
             );
             return Err(EngineError::new(ErrorKind::Unsupported, line));
         }
-        HeadWeights::new(&self.file, self.model.output.scale)
+        HeadWeights::new(self.compute.kernels.dequant, &self.file, self.model.output.scale)
     }
 
     /// Returns the model's last block, for a MicroLoRA to sit inside; none where it has a form that nothing can sit inside of.
