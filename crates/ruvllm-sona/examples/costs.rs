@@ -108,7 +108,7 @@ fn measure<'a>(learned: &Learned, state: &impl Fn(usize) -> &'a [f32], logits: &
             notes.adjust(learned, StateRows { hidden, stream: hidden }, &mut row);
             adjust.push(ms(start));
             let start = Instant::now();
-            notes.accept(learned, i as u32 % 1000, -2.0, head);
+            notes.accept(learned, i as u32 % 1000, logits[i % 1000], head);
             accept.push(ms(start));
         }
         learned_end.push(ends(notes));

@@ -34,7 +34,7 @@
 //!         let mut logits = [0.0; 8];
 //!         let hidden = state(pair[0]);
 //!         notes.adjust(&learned, StateRows { hidden: &hidden, stream: &[] }, &mut logits);
-//!         notes.accept(&learned, pair[1], (1.0f32 / 8.0).ln(), &Head);
+//!         notes.accept(&learned, pair[1], 0.0, &Head);
 //!     }
 //!     learned.take_in(notes, 1.0);
 //! }

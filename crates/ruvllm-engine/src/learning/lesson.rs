@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::softmax;
 use ruvllm_lora::micro::{MicroLora, StateRows};
 use ruvllm_sona::history::Passage;
 use ruvllm_sona::{Learned, Names, Notes};
@@ -110,9 +109,8 @@ impl Lesson for Request {
             self.heard.skipped.push(self.heard.tokens.len() as u32 - 1);
             return self.notes.read(token);
         }
-        let log_sum = softmax::pick(self.tenant.shared.isa).log_sum_exp(&self.logits) as f32;
-        let log_p = self.logits.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
-        self.notes.accept(&self.learned, token, log_p, &*self.tenant.shared);
+        let logit = self.logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+        self.notes.accept(&self.learned, token, logit, &*self.tenant.shared);
         self.logits.clear();
     }
 }

@@ -56,7 +56,6 @@ pub(super) fn read(
     notes: &mut Notes,
     reading: &mut dyn Reading,
 ) -> Result<(), SonaError> {
-    let softmax = softmax::pick(learned.isa());
     let only_read = range.start..range.end.min(passage.n_read);
     only_read.for_each(|at| notes.read(passage.tokens[at]));
     notes.begin(learned);
@@ -96,10 +95,9 @@ pub(super) fn read(
                 let line = format!("token {token} of a model with {}; is it the same model", row.logits.len());
                 return Err(SonaError::new(SonaErrorKind::Shape, line));
             };
-            let log_p = logit - softmax.log_sum_exp(&row.logits) as f32;
             notes.adjust(learned, row.state.rows(), &mut row.logits);
             reading.predicted(token, &row.logits);
-            notes.accept(learned, token, log_p, reading.head());
+            notes.accept(learned, token, logit, reading.head());
         }
         rest.start = piece.end;
     }

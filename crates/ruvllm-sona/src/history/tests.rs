@@ -9,7 +9,7 @@ use crate::bank::{self, BankConfig, Pattern, ReasoningBank};
 use crate::deep::DeepState;
 use crate::error::limit;
 use crate::store::{self, OpenOptions, Transaction};
-use crate::toy::{N_VOCAB, Toy, changed, log_p, logits, one, state, text};
+use crate::toy::{N_VOCAB, Toy, changed, logits, one, state, text};
 
 mod kill;
 mod limits;
@@ -79,9 +79,9 @@ impl Request {
                 continue;
             }
             let mut row = logits(&toy.head, &changed(&hidden, self.notes.micro().map(|micro| &**micro)));
-            let log_p = log_p(&row, token);
+            let logit = row[token as usize];
             self.notes.adjust(learned, one(&hidden), &mut row);
-            self.notes.accept(learned, token, log_p, toy);
+            self.notes.accept(learned, token, logit, toy);
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Prediction {
     pub(super) key: Key,
     /// For a MicroLoRA: the state.
     state: KeptRows,
+    /// `ln Σ exp` of the model's own row, for the memory and a MicroLoRA.
+    log_sum: f32,
     pub(super) recall: Recall,
     features: crate::gate::Features,
     lambda: f32,
@@ -185,18 +187,19 @@ impl Notes {
         let mut prediction = Prediction {
             key: Key::default(),
             state: KeptRows::default(),
+            log_sum: 0.0,
             recall: Recall::default(),
             features: Default::default(),
             lambda: 0.0,
             likeliest: Vec::new(),
         };
-        let mut log_sum = None;
+        if learned.options.micro.is_some() || learned.options.memory.is_some() {
+            prediction.log_sum = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
+        }
         if let Some(options) = &learned.options.micro {
             prediction.state = state.into();
-            let of_row = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
-            let drawn = self.n_heard;
-            prediction.likeliest = likeliest(&mut self.scratch.top, (logits, of_row), options.n_likeliest, drawn);
-            log_sum = Some(of_row);
+            let row = (&*logits, prediction.log_sum);
+            prediction.likeliest = likeliest(&mut self.scratch.top, row, options.n_likeliest, self.n_heard);
         }
         let asked = self.asked.take();
         let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
@@ -204,7 +207,7 @@ impl Notes {
             prediction.key = whitener.key(state.hidden, learned.isa);
         }
         if learned.options.memory.is_some() {
-            self.recall(learned, &mut prediction, (logits, log_sum));
+            self.recall(learned, &mut prediction, logits);
         }
         if is_told {
             let kernels = distance::pick(learned.isa);
@@ -219,21 +222,21 @@ impl Notes {
         lambda
     }
 
-    /// Searches, decides on a share and mixes. The row's sum is computed here if it is not known and something was found.
-    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, (logits, log_sum): (&mut [f32], Option<f32>)) {
+    /// Searches, decides on a share and mixes.
+    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, logits: &mut [f32]) {
         let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
         let Search { scratch, hits, .. } = &mut self.scratch.search;
         learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
         if hits.is_empty() {
             return;
         }
-        let log_sum = log_sum.unwrap_or_else(|| softmax.log_sum_exp(logits) as f32);
+        let log_sum = prediction.log_sum;
         let log_p = |token: u32| logits.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
         let recall = &mut prediction.recall;
         let is_in_view = |context| self.in_view.contains(&context);
         recall.read((&learned.memory, hits), learned.options.temperature, log_p, is_in_view);
         let Some(&(recalled, _)) = recall.classes().first() else { return };
-        let likeliest = softmax.argmax(logits) as u32;
+        let likeliest = prediction.likeliest.first().map_or_else(|| softmax.argmax(logits) as u32, |&(token, _)| token);
         let model = Confidence { log_p_max: log_p(likeliest), likeliest, log_p_recalled: log_p(recalled) };
         prediction.features = self.trail.features(recall, &model);
         let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
@@ -243,17 +246,17 @@ impl Notes {
         }
     }
 
-    /// Hears which token came, and what the model itself had said of it: its log probability in the row before
+    /// Hears which token came, and what the model itself had said of it: its logit in the row before
     /// [`Notes::adjust`]. Where nothing was adjusted since the last token, it is only read.
-    pub fn accept(&mut self, learned: &Learned, token: u32, log_p: f32, head: &dyn HeadRows) {
-        self.accept_as(learned, (token, token), log_p, head);
+    pub fn accept(&mut self, learned: &Learned, token: u32, logit: f32, head: &dyn HeadRows) {
+        self.accept_as(learned, (token, token), logit, head);
     }
 
     /// As [`Notes::accept`], but another token, the second, is what will have followed where that is learned. With tokens drawn
     /// anew nothing is left to be learned: the control that shows what a gain comes of.
-    pub fn accept_as(&mut self, learned: &Learned, (token, label): (u32, u32), log_p: f32, head: &dyn HeadRows) {
+    pub fn accept_as(&mut self, learned: &Learned, (token, label): (u32, u32), logit: f32, head: &dyn HeadRows) {
         let Some(mut prediction) = self.prediction.take() else { return self.read(token) };
-        let p_model = log_p.exp();
+        let p_model = (logit - prediction.log_sum).exp();
         let p_memory = prediction.recall.probability(token);
         let lambda = prediction.lambda;
         let mixed = (1.0 - lambda) * p_model + lambda * p_memory;
