@@ -3,7 +3,7 @@
     python learning_cost.py --model FILE.gguf --text FILE … [--ruvllm target/release/ruvllm] [--entries 16384]
                             [--tokens 256] [--rounds 7] [--threads 2] [--json]
 
-First a tenant of its own reads the texts, line by line, until its memory has so many entries (the texts have to be that long). Each
+First a tenant of its own reads the texts, a piece at a time, until its memory has so many entries (the texts have to be that long). Each
 round then continues the end of what it read three times, one process after another, greedily and without guesses:
 
     off        without learning
