@@ -223,7 +223,7 @@ fn main() -> Result<()> {
             .into());
         }
         let fresh =
-            Learned::new(Arc::clone(bench.learning.calibration()), LearnOptions::default(), bench.engine.info().isa)?;
+            Learned::new(Arc::clone(bench.learning.calibration()), LearnOptions::default(), bench.engine.compute())?;
         let (mut known, mut controls) = (fresh, own.clone());
         for (i, requests) in requests.chunks_exact(N_REQUESTS).take(n_trials).enumerate() {
             eprintln!("{:.0} s: {name}, trial {}", start.elapsed().as_secs_f64(), i + 1);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ruvllm_gguf::GgufFile;
-use ruvllm_kernels::dequant;
+use ruvllm_kernels::{bring_near, dequant};
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::merge::Merged;
@@ -36,11 +36,12 @@ const N_WARM_MAX: usize = 256;
 pub struct AdapterLoader {
     targets: Arc<Targets>,
     file: Arc<GgufFile>,
+    dequant: &'static dequant::Table,
 }
 
 impl AdapterLoader {
-    pub(crate) fn new(targets: Arc<Targets>, file: Arc<GgufFile>) -> AdapterLoader {
-        AdapterLoader { targets, file }
+    pub(crate) fn new(targets: Arc<Targets>, file: Arc<GgufFile>, dequant: &'static dequant::Table) -> AdapterLoader {
+        AdapterLoader { targets, file, dequant }
     }
 
     /// Returns the model's linear layers.
@@ -78,7 +79,7 @@ impl AdapterLoader {
     }
 
     fn weights(&self) -> FileWeights {
-        FileWeights { file: Arc::clone(&self.file), last: Mutex::default() }
+        FileWeights { file: Arc::clone(&self.file), dequant: self.dequant, last: Mutex::default() }
     }
 
     /// Reads a folder of adapters and the gate that weighs them ([`Mixture`]).
@@ -124,6 +125,7 @@ impl AdapterLoader {
 /// The weights of a model's file, row by row.
 struct FileWeights {
     file: Arc<GgufFile>,
+    dequant: &'static dequant::Table,
     /// Name and bytes of the tensor that was asked for last.
     last: Mutex<Option<(String, Rows)>>,
 }
@@ -134,6 +136,19 @@ struct Rows {
     n_cols: usize,
     row_bytes: usize,
     bytes: bytes::Bytes,
+}
+
+impl Rows {
+    fn bytes_of(&self, row: usize) -> Option<&[u8]> {
+        self.bytes.get(row * self.row_bytes..(row + 1) * self.row_bytes)
+    }
+
+    /// Writes a row, `[n_cols]`; `None` if there is no such row or it has another width.
+    fn read(&self, dequant: &dequant::Table, row: usize, out: &mut [f32]) -> Option<()> {
+        let bytes = self.bytes_of(row).filter(|_| self.n_cols == out.len())?;
+        dequant.dequantize(self.ty, bytes, out);
+        Some(())
+    }
 }
 
 impl FileWeights {
@@ -176,7 +191,7 @@ impl HeadWeights {
         file: &Arc<GgufFile>,
         scale: f32,
     ) -> Result<HeadWeights, EngineError> {
-        let weights = FileWeights { file: Arc::clone(file), last: Mutex::default() };
+        let weights = FileWeights { file: Arc::clone(file), dequant, last: Mutex::default() };
         let missing = || EngineError::new(ErrorKind::Unsupported, "the model has no output head to learn from");
         Ok(HeadWeights { dequant, rows: weights.find("output").ok_or_else(missing)?, scale })
     }
@@ -191,12 +206,15 @@ impl HeadRows for HeadWeights {
     /// # Panics
     /// If there is no such token, or the row is not as wide as the model.
     fn row(&self, token: u32, out: &mut [f32]) {
-        let Rows { ty, n_cols, row_bytes, bytes } = &self.rows;
-        assert_eq!(out.len(), *n_cols, "a row of {} values", out.len());
-        self.dequant.dequantize(*ty, &bytes[token as usize * row_bytes..][..*row_bytes], out);
+        let read = self.rows.read(self.dequant, token as usize, out);
+        assert!(read.is_some(), "no row {token} of {} values", out.len());
         if self.scale != 1.0 {
             out.iter_mut().for_each(|x| *x *= self.scale);
         }
+    }
+
+    fn expect(&self, token: u32) {
+        self.rows.bytes_of(token as usize).into_iter().for_each(bring_near);
     }
 }
 
@@ -208,9 +226,6 @@ impl BaseWeights for FileWeights {
         if last.as_ref().is_none_or(|(name, _)| name != tensor) {
             *last = Some((tensor.to_owned(), self.find(tensor).ok_or_else(missing)?));
         }
-        let rows = last.as_ref().map(|(_, rows)| rows).filter(|rows| rows.n_cols == out.len()).ok_or_else(missing)?;
-        let bytes = rows.bytes.get(row * rows.row_bytes..(row + 1) * rows.row_bytes).ok_or_else(missing)?;
-        dequant::dequantize(rows.ty, bytes, out);
-        Ok(())
+        last.as_ref().and_then(|(_, rows)| rows.read(self.dequant, row, out)).ok_or_else(missing)
     }
 }

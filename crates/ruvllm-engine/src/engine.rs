@@ -8,6 +8,7 @@ use ruvllm_kvcache::{CacheStats, KvPolicy, MemoryBudget, Pressure, Usage};
 use ruvllm_lora::FactorFormat;
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::{Block, MicroLora};
+use ruvllm_sona::Compute;
 use serde_json::Value;
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId, States};
@@ -186,6 +187,11 @@ impl Engine {
     /// As [`NativeBackend::last_block`].
     pub fn last_block(&self) -> Result<Option<Arc<dyn Block>>, EngineError> {
         self.backend.last_block()
+    }
+
+    /// Returns the instruction set and the threads that it computes with, for what learns between its passes.
+    pub fn compute(&self) -> Compute {
+        self.backend.learning_compute()
     }
 
     /// Returns what tells this model's file from others, by hyper-parameters, tensors and samples of their bytes: what is

@@ -11,14 +11,17 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ruvllm_kernels::{Isa, distance};
+use ruvllm_kernels::Isa;
+use ruvllm_kernels::team::Team;
 use ruvllm_lora::micro::toy::Squares;
 use ruvllm_lora::micro::{HeadRows, StateRows};
 use ruvllm_sona::memory::{Context, Memory, MemoryOptions, Scratch};
-use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, Notes};
+use ruvllm_sona::{Calibration, CalibrationBuilder, Compute, LearnOptions, Learned, Notes};
 
 /// Sizes of the memory that are measured.
 const SIZES: [usize; 3] = [4_096, 16_384, 100_000];
+/// Threads that share a token's work.
+const N_THREADS: usize = 2;
 /// Tokens that are timed, and tokens of a request.
 const N_TIMED: usize = 400;
 const N_REQUEST: usize = 512;
@@ -69,9 +72,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let calibration = calibration.with_basis(Arc::new(basis))?;
     let block = Squares { n_embd, n_inner, square: 1e-3, x_size: 1.0 };
     let calibration = Arc::new(calibration.with_block(Arc::new(block))?);
-    recall(&calibration, &state);
+    let compute = Compute { isa: Isa::best(), team: Arc::new(Team::new(N_THREADS)) };
+    recall(&calibration, &compute, &state);
     let options = LearnOptions::default();
-    let mut learned = Learned::new(Arc::clone(&calibration), options, Isa::best())?;
+    let mut learned = Learned::new(Arc::clone(&calibration), options, compute)?;
     let mut filled = 0;
     for size in SIZES {
         while learned.memory().len() < size {
@@ -108,7 +112,7 @@ fn measure<'a>(learned: &Learned, state: &impl Fn(usize) -> &'a [f32], logits: &
             notes.adjust(learned, StateRows { hidden, stream: hidden }, &mut row);
             adjust.push(ms(start));
             let start = Instant::now();
-            notes.accept(learned, i as u32 % 1000, logits[i % 1000], head);
+            notes.accept(learned, i as u32 % 1000, head);
             accept.push(ms(start));
         }
         learned_end.push(ends(notes));
@@ -138,9 +142,8 @@ fn measure<'a>(learned: &Learned, state: &impl Fn(usize) -> &'a [f32], logits: &
 }
 
 /// Prints how many of the nearest entries the coarse scan finds, by candidates.
-fn recall<'a>(calibration: &Calibration, state: &impl Fn(usize) -> &'a [f32]) {
-    let (kernels, isa) = (distance::pick(Isa::best()), Isa::best());
-    let whitener = calibration.whitener();
+fn recall<'a>(calibration: &Calibration, compute: &Compute, state: &impl Fn(usize) -> &'a [f32]) {
+    let (whitener, isa) = (calibration.whitener(), compute.isa);
     for n_candidates in [128, 256, 512, 1024] {
         let options = MemoryOptions { n_candidates, ..MemoryOptions::default() };
         let Ok(mut memory) = Memory::new(whitener.n_key(), options) else { continue };
@@ -151,8 +154,8 @@ fn recall<'a>(calibration: &Calibration, state: &impl Fn(usize) -> &'a [f32]) {
         let (mut n_found, mut n_all) = (0, 0);
         for i in 0..200 {
             let key = whitener.key(state(2 * (i * 211 % n) + 1), isa);
-            memory.search((&key, Context::default()), kernels, &mut scratch, &mut coarse);
-            memory.search_exact((&key, Context::default()), kernels, &mut scratch, &mut exact);
+            memory.search((&key, Context::default()), compute, &mut scratch, &mut coarse);
+            memory.search_exact((&key, Context::default()), compute, &mut scratch, &mut exact);
             n_found += exact.iter().filter(|hit| coarse.contains(hit)).count();
             n_all += exact.len();
         }

@@ -14,12 +14,13 @@ mod notes;
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Isa, distance};
+use ruvllm_kernels::distance;
 use ruvllm_lora::micro::{Gradient, MicroLora, Rule, UpdateOptions};
 
 use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::codec::{Reader, Writer};
+use crate::compute::Compute;
 use crate::episodes::{Episodes, Verdict};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::ewc::{Consolidation, Ewc};
@@ -100,7 +101,7 @@ pub struct Learned {
     served: Option<Arc<MicroLora>>,
     /// How much of that a request begins with.
     trust: Trust,
-    isa: Isa,
+    compute: Compute,
     n_tokens: u64,
     /// Which state this is, for notes to say what they read; no part of what was learned.
     version: u64,
@@ -109,7 +110,6 @@ pub struct Learned {
     cursor: usize,
     trail: Trail,
     context: Context,
-    search: Search,
 }
 
 /// What MicroLoRA is merged into, and which of its values mattered.
@@ -120,7 +120,7 @@ struct Base {
 }
 
 /// What a search works in.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Search {
     scratch: Scratch,
     hits: Vec<Hit>,
@@ -132,7 +132,11 @@ impl Learned {
     ///
     /// # Errors
     /// An option is out of range.
-    pub fn new(calibration: Arc<Calibration>, options: LearnOptions, isa: Isa) -> Result<Learned, SonaError> {
+    pub fn new(
+        calibration: Arc<Calibration>,
+        options: LearnOptions,
+        compute: impl Into<Compute>,
+    ) -> Result<Learned, SonaError> {
         if !(options.temperature.is_finite() && options.temperature > 0.0) {
             let line = format!("a temperature of {}; choose a positive number, 0.05 or so", options.temperature);
             return Err(SonaError::new(SonaErrorKind::Value, line));
@@ -160,14 +164,13 @@ impl Learned {
             options,
             calibration,
             gate: Gate::default(),
-            isa,
+            compute: compute.into(),
             n_tokens: 0,
             version: 0,
             n_owed: 0,
             cursor: 0,
             trail: Trail::default(),
             context: Context::default(),
-            search: Search::default(),
         })
     }
 
@@ -199,7 +202,7 @@ impl Learned {
         let whitener = self.calibration.whitener();
         let (n, n_embd) = (hidden.len(), whitener.n_embd());
         assert_eq!(n, answer.len() * n_embd, "{n} values for {} states of {n_embd}", answer.len());
-        let keys = hidden.chunks_exact(n_embd).map(|hidden| whitener.key(hidden, self.isa));
+        let keys = hidden.chunks_exact(n_embd).map(|hidden| whitener.key(hidden, self.compute.isa));
         keys.zip(answer.iter().copied()).collect()
     }
 
@@ -210,7 +213,7 @@ impl Learned {
         answer: &[(Key, u32)],
         verdict: Verdict,
     ) -> Result<(), SonaError> {
-        self.episodes.tell(names, answer, verdict, distance::pick(self.isa))
+        self.episodes.tell(names, answer, verdict, distance::pick(self.compute.isa))
     }
 
     /// Remembers the answer that these notes were taken of as wrong: it is taken away where the same is asked again. `names`
@@ -287,9 +290,9 @@ impl Learned {
         self.version
     }
 
-    /// Returns the instruction set that it computes with.
-    pub(crate) fn isa(&self) -> Isa {
-        self.isa
+    /// Returns what it computes with.
+    pub(crate) fn compute(&self) -> &Compute {
+        &self.compute
     }
 
     /// Gives this state a number.
@@ -307,7 +310,7 @@ impl Learned {
     /// # Errors
     /// An option is out of range, or the memory holds more than it may from now on.
     pub fn configure(&mut self, options: LearnOptions) -> Result<(), SonaError> {
-        let fresh = Learned::new(Arc::clone(&self.calibration), options, self.isa)?;
+        let fresh = Learned::new(Arc::clone(&self.calibration), options, self.compute.clone())?;
         self.memory.configure(*fresh.memory.options())?;
         let shape = |micro: &MicroOptions| (micro.rank, micro.is_centred);
         if self.options.micro.as_ref().map(shape) != options.micro.as_ref().map(shape) {
@@ -404,19 +407,20 @@ impl Learned {
             return 0;
         }
         let n = n_due.min(n_max);
-        let (kernels, calibration) = (distance::pick(self.isa), Arc::clone(&self.calibration));
+        // A team is for what a request waits for.
+        let (alone, calibration) = (Compute::from(self.compute.isa), Arc::clone(&self.calibration));
+        let Search { mut scratch, mut hits, mut recall } = Search::default();
         for _ in 0..n {
             let position = &calibration.positions()[self.cursor % calibration.len()];
             if position.starts {
                 (self.trail, self.context) = (Trail::default(), Context::default());
             }
-            let Search { scratch, hits, recall } = &mut self.search;
-            self.memory.search((&position.key, self.context), kernels, scratch, hits);
+            self.memory.search((&position.key, self.context), &alone, &mut scratch, &mut hits);
             let log_p = |token: u32| position.confidence(token).log_p_recalled;
             // Calibration text is no tenant's, so nothing of it is in the memory.
-            recall.read((&self.memory, hits), self.options.temperature, log_p, |_| false);
+            recall.read((&self.memory, &hits), self.options.temperature, log_p, |_| false);
             let recalled = recall.classes().first().map_or(u32::MAX, |class| class.0);
-            let features = self.trail.features(recall, &position.confidence(recalled));
+            let features = self.trail.features(&recall, &position.confidence(recalled));
             let (p_model, p_memory) = (position.log_p.exp(), recall.probability(position.token));
             self.gate.learn(&Sample { features, p_model, p_memory }, 1.0);
             self.trail.go_on(recall.nearest(), p_model, p_memory);
@@ -452,9 +456,9 @@ impl Learned {
         bytes: &[u8],
         calibration: Arc<Calibration>,
         options: LearnOptions,
-        isa: Isa,
+        compute: impl Into<Compute>,
     ) -> Result<Learned, SonaError> {
-        let mut learned = Learned::new(calibration, options, isa)?;
+        let mut learned = Learned::new(calibration, options, compute)?;
         let mut from = Reader::of(bytes, MAGIC, "learned state")?;
         (learned.n_tokens, learned.n_owed) = (from.u64()?, from.u64()?);
         learned.cursor = from.number(learned.calibration.len())?;

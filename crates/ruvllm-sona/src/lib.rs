@@ -34,7 +34,7 @@
 //!         let mut logits = [0.0; 8];
 //!         let hidden = state(pair[0]);
 //!         notes.adjust(&learned, StateRows { hidden: &hidden, stream: &[] }, &mut logits);
-//!         notes.accept(&learned, pair[1], 0.0, &Head);
+//!         notes.accept(&learned, pair[1], &Head);
 //!     }
 //!     learned.take_in(notes, 1.0);
 //! }
@@ -50,6 +50,7 @@ pub mod bank;
 mod calibration;
 mod clock;
 mod codec;
+mod compute;
 pub mod deep;
 mod eigen;
 pub mod episodes;
@@ -80,6 +81,7 @@ pub mod witness;
 
 pub use calibration::{Calibration, CalibrationBuilder};
 pub use clock::now_ms;
+pub use compute::Compute;
 pub use error::{SonaError, SonaErrorKind};
 pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
 pub use names::Names;

@@ -1,6 +1,10 @@
 //! The largest of many values: a threshold that rises, an order that ties cannot change.
 
 use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use ruvllm_kernels::team::Team;
 
 /// A value and where it stood.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,13 +24,15 @@ impl Hit {
 
 /// Values that are compared with the threshold at once.
 pub(crate) const BLOCK: usize = 64;
+/// Maxima that are taken beside each other, for the compiler to find its vectors.
+const LANES: usize = 16;
 
 /// The largest of what was offered so far, and some more that have not been sorted out yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Top {
     hits: Vec<Hit>,
     n: usize,
-    /// What is not above this is not among the `n` largest.
+    /// What is below this is not among the `n` largest.
     threshold: f32,
 }
 
@@ -34,17 +40,17 @@ impl Top {
     /// Begins a search for the `n` largest, 1 or more.
     pub(crate) fn start(&mut self, n: usize) {
         self.hits.clear();
-        (self.n, self.threshold) = (n.max(1), f32::NEG_INFINITY);
+        (self.n, self.threshold) = (n.max(1), f32::MIN);
     }
 
-    /// Takes values that stand from `first` on; in rising order.
+    /// Takes values that stand from `first` on; what is ruled out (`-∞`) or no number is none of the largest.
     pub(crate) fn offer(&mut self, first: usize, values: &[f32]) {
         for (block, values) in values.chunks(BLOCK).enumerate() {
-            if values.iter().fold(f32::NEG_INFINITY, |max, &x| max.max(x)) <= self.threshold {
+            if !has_one_of(values, self.threshold) {
                 continue;
             }
             for (i, &value) in values.iter().enumerate() {
-                if value > self.threshold {
+                if value >= self.threshold {
                     self.hits.push(Hit { index: (first + block * BLOCK + i) as u32, value });
                 }
             }
@@ -54,7 +60,7 @@ impl Top {
         }
     }
 
-    /// Keeps the `n` largest. One that only equals the threshold stands behind those that set it, and is not among them.
+    /// Keeps the `n` largest.
     fn cut(&mut self) {
         if self.hits.len() > self.n {
             keep(&mut self.hits, self.n);
@@ -62,19 +68,54 @@ impl Top {
         }
     }
 
-    /// Returns the largest, in no order.
-    pub(crate) fn finish(&mut self) -> &mut Vec<Hit> {
-        self.cut();
-        &mut self.hits
-    }
-
     /// Returns the `n` largest of a row, largest first.
     pub(crate) fn of(&mut self, values: &[f32], n: usize) -> &[Hit] {
         self.start(n);
         self.offer(0, values);
-        let hits = self.finish();
-        hits.sort_unstable_by(Hit::order);
-        hits
+        self.cut();
+        self.hits.sort_unstable_by(Hit::order);
+        &self.hits
+    }
+}
+
+/// Returns whether a value reaches the threshold.
+fn has_one_of(values: &[f32], threshold: f32) -> bool {
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    let mut max = [f32::NEG_INFINITY; LANES];
+    for chunk in chunks {
+        // What a vector's maximum does: a NaN is passed over.
+        max.iter_mut().zip(chunk).for_each(|(max, &x)| *max = if x > *max { x } else { *max });
+    }
+    max.iter().chain(rest).any(|&x| x >= threshold)
+}
+
+/// The largest of what the threads of a team find: each has a [`Top`] of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Tops {
+    each: Vec<Mutex<Top>>,
+    all: Vec<Hit>,
+}
+
+impl Tops {
+    /// Has the team offer what stands in `0..len`, so much at a time, and returns the `n` largest in no order: the same
+    /// whoever looks where.
+    pub(crate) fn find(
+        &mut self,
+        team: &Team,
+        n: usize,
+        (len, grain): (usize, usize),
+        offer: &(dyn Fn(Range<usize>, &mut Top) + Sync),
+    ) -> &mut Vec<Hit> {
+        self.each.resize_with(team.n_threads(), Mutex::default);
+        let tops = || self.each.iter().map(|top| top.lock().unwrap_or_else(PoisonError::into_inner));
+        tops().for_each(|mut top| top.start(n));
+        team.for_each(len, grain, &|range, worker| {
+            offer(range, &mut self.each[worker].lock().unwrap_or_else(PoisonError::into_inner));
+        });
+        self.all.clear();
+        tops().for_each(|top| self.all.extend_from_slice(&top.hits));
+        keep(&mut self.all, n);
+        &mut self.all
     }
 }
 
@@ -104,6 +145,23 @@ mod tests {
             }
         }
         assert!(top.of(&[], 3).is_empty());
-        assert_eq!(top.of(&[f32::NAN, 1.0], 1), [Hit { index: 1, value: 1.0 }]);
+        assert_eq!(top.of(&[f32::NAN, f32::NEG_INFINITY, 1.0], 2), [Hit { index: 2, value: 1.0 }]);
+    }
+
+    #[test]
+    fn a_team_finds_the_same_as_one_thread() {
+        // Many are equal, so that it shows who came first.
+        let values: Vec<f32> = (0..20_000).map(|i| (i * 7919 % 613) as f32).collect();
+        let (mut top, mut tops) = (Top::default(), Tops::default());
+        for n_threads in [1, 2, 5] {
+            let team = Team::new(n_threads);
+            for (n, grain) in [(1, 1000), (128, 64), (128, 7000), (300, 20_000), (30_000, 512)] {
+                let found = tops.find(&team, n, (values.len(), grain), &|range, top| {
+                    top.offer(range.start, &values[range]);
+                });
+                found.sort_unstable_by(Hit::order);
+                assert_eq!(found, top.of(&values, n), "{n} by {n_threads}, {grain} at a time");
+            }
+        }
     }
 }

@@ -75,11 +75,10 @@ impl Toy {
             let hidden = state(pair[0]);
             notes.begin(learned);
             let mut row = logits(&self.head, &changed(&hidden, notes.micro().map(|micro| &**micro)));
-            let logit = row[pair[1] as usize];
             notes.adjust(learned, one(&hidden), &mut row);
             nll -= f64::from(log_p(&row, pair[1]));
             bits.extend(row.iter().map(|x| x.to_bits()));
-            notes.accept(learned, pair[1], logit, self);
+            notes.accept(learned, pair[1], self);
         }
         (nll / (text.len() - 1) as f64, bits)
     }

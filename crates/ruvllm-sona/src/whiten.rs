@@ -8,12 +8,15 @@
 //! neighbours by raw distance are neighbours in those. `Σ^(-1/4)` halves the exponents. It is applied in the basis of `U`,
 //! which changes no dot product and puts the directions that tell most first: a prefix of a key is its own coarse version.
 
+use std::sync::{Mutex, PoisonError};
+
 use half::f16;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::distance::PADDING;
 use ruvllm_kernels::lowrank::{self, Factor};
 
 use crate::codec::{Reader, Writer};
+use crate::compute::Compute;
 use crate::eigen;
 use crate::error::{SonaError, SonaErrorKind};
 
@@ -122,11 +125,33 @@ impl Whitener {
     /// # Panics
     /// If the state has another width.
     pub fn key(&self, hidden: &[f32], isa: Isa) -> Key {
-        assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
-        let centred: Vec<f32> = hidden.iter().zip(&self.mean).map(|(h, m)| h - m).collect();
-        let mut x = vec![0.0; self.n_key];
+        let (centred, mut x) = (self.centred(hidden), vec![0.0; self.n_key]);
         lowrank::pick(isa).shrink(Factor::F16(&self.rows), self.n_key, &centred, self.n_embd, &mut x);
         quantize(&x)
+    }
+
+    /// The same key, of which each thread of the team makes a part.
+    ///
+    /// # Panics
+    /// As [`Whitener::key`] does; inside a team's closure.
+    pub fn key_by(&self, hidden: &[f32], compute: &Compute) -> Key {
+        let (centred, mut x) = (self.centred(hidden), vec![0.0; self.n_key]);
+        let rows = self.rows.chunks_exact(PADDING * lowrank::stride(self.n_embd));
+        let parts: Vec<_> = rows.zip(x.chunks_exact_mut(PADDING).map(Mutex::new)).collect();
+        let lowrank = lowrank::pick(compute.isa);
+        compute.team.for_each(parts.len(), 1, &|range, _| {
+            for (rows, x) in &parts[range] {
+                let mut x = x.lock().unwrap_or_else(PoisonError::into_inner);
+                lowrank.shrink(Factor::F16(rows), PADDING, &centred, self.n_embd, &mut x);
+            }
+        });
+        quantize(&x)
+    }
+
+    /// Returns a state less the mean.
+    fn centred(&self, hidden: &[f32]) -> Vec<f32> {
+        assert_eq!(hidden.len(), self.n_embd, "a hidden state of {} values", hidden.len());
+        hidden.iter().zip(&self.mean).map(|(h, m)| h - m).collect()
     }
 
     /// Returns what a text is found by among others: the whitened mean of its states (`[n, n_embd]`), of length 1, `[n_embd]`. It lies in
@@ -205,6 +230,10 @@ fn quantize(x: &[f32]) -> Key {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use ruvllm_kernels::team::Team;
+
     use super::*;
 
     /// States around a common mean with one loud direction, and one quiet one that tells them apart.
@@ -238,6 +267,11 @@ mod tests {
         let (raw, half) = (keys(0.0), keys(0.25));
         for i in [3, 50] {
             assert!((similarity(&half(i), &half(i)) - 1.0).abs() < 0.01);
+        }
+        let whitener = Whitener::fit(&states, 70, 70, 0.25).expect("states");
+        for n_threads in [1, 3] {
+            let compute = Compute { isa: Isa::best(), team: Arc::new(Team::new(n_threads)) };
+            (0..9).for_each(|i| assert_eq!(whitener.key_by(state(i), &compute), half(i), "{n_threads} threads"));
         }
         // The mean gap between the same side and the other one grows.
         let gap = |key: &dyn Fn(usize) -> Key| {

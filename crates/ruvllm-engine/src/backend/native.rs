@@ -184,7 +184,7 @@ impl NativeBackend {
 
     /// Returns what reads adapters for this model, on any thread.
     pub fn adapter_loader(&self) -> AdapterLoader {
-        AdapterLoader::new(Arc::clone(&self.targets), Arc::clone(&self.file))
+        AdapterLoader::new(Arc::clone(&self.targets), Arc::clone(&self.file), self.compute.kernels.dequant)
     }
 
     /// Returns the rows of the output head.
@@ -210,6 +210,11 @@ impl NativeBackend {
         let loader = self.adapter_loader();
         let block = LastBlock::of(&self.model, &self.compute, |id| loader.weights_of(id))?;
         Ok(block.map(|block| Arc::new(block) as Arc<dyn Block>))
+    }
+
+    /// Returns what it computes with, for what learns between passes.
+    pub fn learning_compute(&self) -> ruvllm_sona::Compute {
+        ruvllm_sona::Compute { isa: self.compute.isa, team: Arc::clone(&self.compute.team) }
     }
 
     /// Returns what tells this model's file from others: hyper-parameters, tensors and samples of their bytes.

@@ -265,10 +265,9 @@ impl Course {
         engine.change_logits(&self.notes, states, &mut logits);
         for (i, (state, logits)) in states.iter(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
             let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
-            let logit = logits[next as usize];
             self.notes.adjust(&self.learned, state, logits);
             self.nll.push(nll(softmax, logits, next));
-            self.notes.accept_as(&self.learned, (next, taught), logit, head);
+            self.notes.accept_as(&self.learned, (next, taught), head);
             if self.options.is_learning && !self.options.is_patient {
                 self.learned.step(&mut self.notes, 1.0);
             }

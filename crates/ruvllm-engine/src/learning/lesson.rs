@@ -39,7 +39,6 @@ impl Learner for Asking {
             skipped: Vec::new(),
             notes,
             heard,
-            logits: Vec::new(),
         })
     }
 }
@@ -60,8 +59,6 @@ struct Request {
     notes: Notes,
     /// What the notes heard: the prompt, and the answer so far.
     heard: Passage,
-    /// The model's own logits of the token to come: `[n_vocab]`; empty if nothing was computed.
-    logits: Vec<f32>,
 }
 
 impl Lesson for Request {
@@ -98,20 +95,15 @@ impl Lesson for Request {
     }
 
     fn adjust(&mut self, state: StateRows<'_>, logits: &mut [f32]) {
-        self.logits.clear();
-        self.logits.extend_from_slice(logits);
         self.notes.adjust(&self.learned, state, logits);
     }
 
     fn accept(&mut self, token: u32) {
         self.heard.tokens.push(token);
-        if self.logits.is_empty() {
+        if !self.notes.has_adjusted() {
             self.heard.skipped.push(self.heard.tokens.len() as u32 - 1);
-            return self.notes.read(token);
         }
-        let logit = self.logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        self.notes.accept(&self.learned, token, logit, &*self.tenant.shared);
-        self.logits.clear();
+        self.notes.accept(&self.learned, token, &*self.tenant.shared);
     }
 }
 

@@ -39,7 +39,7 @@ impl Mind {
         let setup = Setup {
             calibration: Arc::clone(&shared.calibration),
             options: shared.options.learn,
-            isa: shared.isa,
+            compute: shared.compute.clone(),
             limits: HistoryLimits::default(),
         };
         let mut watch = |_| ControlFlow::Continue(());
@@ -51,10 +51,11 @@ impl Mind {
             // Once it is in the log, the file says nothing new.
             if history.next_item() == 1 {
                 let (calibration, learn) = (Arc::clone(&shared.calibration), shared.options.learn);
-                let learned = Learned::restore(&bytes, calibration, learn, shared.isa).map_err(|error| {
-                    let line = format!("{error} (in {}; remove it to begin anew)", old.display());
-                    unreadable(EngineError::new(ErrorKind::Learning, line))
-                })?;
+                let learned =
+                    Learned::restore(&bytes, calibration, learn, shared.compute.clone()).map_err(|error| {
+                        let line = format!("{error} (in {}; remove it to begin anew)", old.display());
+                        unreadable(EngineError::new(ErrorKind::Learning, line))
+                    })?;
                 history.replace(learned, "learned by an older version")?;
             }
             file::remove(&old)?;

@@ -47,8 +47,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ruvllm_kernels::Isa;
 use ruvllm_lora::micro::HeadRows;
+use ruvllm_sona::Compute;
 use ruvllm_sona::store::Store;
 
 use crate::engine::Engine;
@@ -107,7 +107,8 @@ pub(crate) struct Shared {
     pub options: LearningOptions,
     /// `None`: a MicroLoRA cannot learn with this model.
     head: Option<HeadWeights>,
-    pub isa: Isa,
+    /// What is computed with between passes.
+    pub compute: Compute,
     /// What the model is known by.
     pub identity: [u8; 32],
     /// What learning must not harm, where somebody asks.
@@ -124,12 +125,16 @@ impl HeadRows for Shared {
             head.row(token, out);
         }
     }
+
+    fn expect(&self, token: u32) {
+        self.head.iter().for_each(|head| head.expect(token));
+    }
 }
 
 impl Shared {
     /// Returns what a tenant knows that was taught nothing.
     fn empty(&self) -> Result<Learned, EngineError> {
-        Ok(Learned::new(Arc::clone(&self.calibration), self.options.learn, self.isa)?)
+        Ok(Learned::new(Arc::clone(&self.calibration), self.options.learn, self.compute.clone())?)
     }
 
     /// Returns the folder of this model's tenants.
@@ -167,10 +172,10 @@ impl Learning {
         let identity = engine.identity();
         options.folder = options.folder.map(|folder| folder.join(name_of(&identity)));
         let mut calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;
-        let (head, isa) = (engine.head_weights().ok(), engine.info().isa);
+        let (head, compute) = (engine.head_weights().ok(), engine.compute());
         match &head {
             Some(head) if options.learn.micro.is_some() => {
-                calibration = calibrate::with_basis(calibration, head, options.folder.as_deref(), isa)?;
+                calibration = calibrate::with_basis(calibration, head, options.folder.as_deref(), compute.isa)?;
                 if let Some(block) = engine.last_block()? {
                     calibration = calibration.with_block(block)?;
                 }
@@ -181,7 +186,7 @@ impl Learning {
         let judges = options.upkeep.as_ref().is_some_and(|upkeep| upkeep.judge_every.is_some());
         let controls = if judges { upkeep::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };
         let (calibration, kept) = (Arc::new(calibration), Mutex::default());
-        let shared = Shared { calibration, options, head, isa, identity, controls, kept };
+        let shared = Shared { calibration, options, head, compute, identity, controls, kept };
         // What is wrong with the options shows here, not at the first request.
         shared.empty()?;
         Ok(Learning { shared: Arc::new(shared), tenants: Mutex::default() })

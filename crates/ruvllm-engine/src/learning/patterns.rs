@@ -99,6 +99,6 @@ impl Tenant {
     /// # Panics
     /// If the states have another width.
     pub fn task_embedding(&self, states: &[f32]) -> Vec<f32> {
-        self.shared.calibration.whitener().embedding(states, self.shared.isa)
+        self.shared.calibration.whitener().embedding(states, self.shared.compute.isa)
     }
 }

@@ -169,7 +169,7 @@ impl Reading for Reader<'_> {
         };
         let states = rows.states.rows();
         let (n_embd, n_remembered) = (states.hidden.len() / range.len(), range.len() - rows.logits.len());
-        let softmax = softmax::pick(self.shared.isa);
+        let softmax = softmax::pick(self.shared.compute.isa);
         for (alone, &token) in rows.alone.iter().zip(&passage.tokens[range.start + n_remembered..]) {
             self.sums.model += softmax.log_sum_exp(alone) - f64::from(alone[token as usize]);
         }
@@ -196,7 +196,7 @@ impl Reading for Reader<'_> {
 
     fn predicted(&mut self, token: u32, logits: &[f32]) {
         if self.compares {
-            let log_sum = softmax::pick(self.shared.isa).log_sum_exp(logits);
+            let log_sum = softmax::pick(self.shared.compute.isa).log_sum_exp(logits);
             self.sums.learned += log_sum - f64::from(logits[token as usize]);
             self.sums.n_tokens += 1;
         }

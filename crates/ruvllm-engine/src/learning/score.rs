@@ -48,7 +48,6 @@ impl Engine {
             notes.begin(&learned);
             self.change_logits(&notes, state, &mut row);
             let row = &mut row[..];
-            let logit = row[token as usize];
             notes.adjust(&learned, state, row);
             let (sum, sum_alone) = (softmax.log_sum_exp(row), softmax.log_sum_exp(base));
             let log_ps = base.iter().zip(&*row).map(|(&b, &x)| (f64::from(b) - sum_alone, f64::from(x) - sum));
@@ -57,7 +56,7 @@ impl Engine {
                 .push(log_ps.map(|(b, x)| if b.is_finite() { b.exp() * (b - x) } else { 0.0 }).sum::<f64>().max(0.0));
             score.alone.push((f64::from(base[token as usize]) - sum_alone) as f32);
             score.learned.push((f64::from(row[token as usize]) - sum) as f32);
-            notes.accept(&learned, token, logit, learning.head());
+            notes.accept(&learned, token, learning.head());
         }
         Ok(score)
     }

@@ -176,13 +176,14 @@ impl ForwardState {
         let mut rows = self.wanted_rows(batch);
         let tail = batch.tails.map(|segments| Tail { rows: &rows, segments });
         let tail = tail.filter(|_| model.layers.last().is_some_and(drops_rows));
-        let mut stream = (Join::Nothing, n);
+        let leaves_last = self.keeps_stream && leaves_last_block(batch, tail.is_some() || rows.len() == n);
+        let (mut stream, last) = ((Join::Nothing, n), model.layers.len().saturating_sub(1));
         for (i, layer) in model.layers.iter().enumerate() {
-            let tail = tail.filter(|_| i + 1 == model.layers.len());
+            let tail = tail.filter(|_| i == last);
             if n <= NEAR_ROWS {
                 bring_norms_near(layer, model.layers.get(i + 1));
             }
-            let mut pass = Pass { model, compute, batch, kv: &mut kv, tail };
+            let mut pass = Pass { model, compute, batch, kv: &mut kv, tail, is_left: leaves_last && i == last };
             stream = self.layer(layer, &mut pass, stream);
         }
         self.keep_stream(&rows, tail.is_some(), known, n_embd);
@@ -190,7 +191,7 @@ impl ForwardState {
         if tail.is_none() {
             Tail { rows: &rows, segments: &[] }.gather(&mut self.residual.x[..n * n_embd], n_embd);
         }
-        let counts = self.head(model, compute, batch, &mut rows, known);
+        let counts = self.head((model, compute), batch, (&mut rows, leaves_last), known);
         self.state_rows = rows;
         counts
     }
@@ -278,7 +279,12 @@ impl ForwardState {
                     }
                     None => n,
                 };
-                self.feed(layer, pass, (Join::Branch { norm: mixer_post_norm, scale }, n));
+                let join = Join::Branch { norm: mixer_post_norm, scale };
+                if pass.is_left {
+                    self.residual.settle(pass.compute, join, n);
+                    return (Join::Nothing, n);
+                }
+                self.feed(layer, pass, (join, n));
                 (Join::Branch { norm: ffn_post_norm, scale }, n)
             }
             Wiring::Parallel => {
@@ -333,13 +339,12 @@ impl ForwardState {
     }
 
     /// Normalises the wanted rows, which lie at the front, and multiplies those that want logits with the head: `rows` are
-    /// only those afterwards.
+    /// only those afterwards. Those that left out the last block go through it with what changes them.
     fn head(
         &mut self,
-        model: &Model,
-        compute: &Compute,
+        (model, compute): (&Model, &Compute),
         batch: &Batch<'_>,
-        rows: &mut Vec<u32>,
+        (rows, leaves_last): (&mut Vec<u32>, bool),
         known: RowCounts,
     ) -> RowCounts {
         let (n, n_embd) = (rows.len(), model.hparams.n_embd);
@@ -347,11 +352,18 @@ impl ForwardState {
             return RowCounts::default();
         }
         let len = n * n_embd;
-        let states = normed(compute, model.output.norm.as_ref(), &mut self.residual, len);
-        rows_at(&mut self.hidden, known.n_states, n, n_embd).copy_from_slice(states);
-        let n_logits = keep_logit_rows(batch, rows, states, n_embd);
+        let kept = rows_at(&mut self.hidden, known.n_states, n, n_embd);
         let stream = self.stream.get(known.n_states * n_embd..).unwrap_or_default();
-        let hidden = change((&mut states[..n_logits * n_embd], stream), n_embd, batch);
+        let (hidden, n_logits) = if leaves_last {
+            let changed = &mut self.residual.normed[..len];
+            MicroLora::forward_through(&changing(batch), &stream[..len], kept, changed);
+            (&*changed, n)
+        } else {
+            let states = normed(compute, model.output.norm.as_ref(), &mut self.residual, len);
+            kept.copy_from_slice(states);
+            let n_logits = keep_logit_rows(batch, rows, states, n_embd);
+            (change((&mut states[..n_logits * n_embd], stream), n_embd, batch), n_logits)
+        };
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
@@ -415,6 +427,24 @@ fn rows_at(rows: &mut Vec<f32>, first: usize, n: usize, width: usize) -> &mut [f
     &mut rows[place]
 }
 
+/// Returns whether the last block is left to what changes the rows inside it, which computes both what the model makes of them and what that
+/// becomes: all want their logits, and have a MicroLoRA in there and no adapter. `is_all` says whether no others are in the last layer.
+fn leaves_last_block(batch: &Batch<'_>, is_all: bool) -> bool {
+    let mut segments = batch.rows.iter().zip(batch.wanted).zip(batch.micros);
+    let is_changed = segments.all(|((segment, wanted), micro)| {
+        let (n_states, n) = (wanted.n_states(segment.n), wanted.count(segment.n));
+        n_states == 0 || (n_states == n && micro.as_deref().is_some_and(MicroLora::is_inside))
+    });
+    is_all && is_changed && batch.adapted.is_empty()
+}
+
+/// Returns what changes the rows that want logits, and how many.
+fn changing<'a>(batch: &Batch<'a>) -> Vec<(&'a MicroLora, usize)> {
+    let segments = batch.rows.iter().zip(batch.wanted).zip(batch.micros);
+    let counts = segments.map(|((segment, wanted), micro)| (micro.as_deref(), wanted.count(segment.n)));
+    counts.filter_map(|(micro, n)| Some((micro.filter(|_| n > 0)?, n))).collect()
+}
+
 /// Changes the final states of the rows that want logits and whose sequences have something that does; `stream` has the rows of all whose
 /// states are wanted.
 fn change<'a>((hidden, stream): (&'a mut [f32], &[f32]), n_embd: usize, batch: &Batch<'_>) -> &'a [f32] {
@@ -460,6 +490,8 @@ struct Pass<'a, 'b> {
     kv: &'a mut KvAccess<'b>,
     /// In the last layer: the rows whose results are wanted, if not all.
     tail: Option<Tail<'a>>,
+    /// The feed-forward block of this layer is left to what changes the rows inside it.
+    is_left: bool,
 }
 
 /// Returns whether a layer can leave out rows whose results nobody wants.

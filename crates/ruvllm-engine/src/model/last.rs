@@ -194,14 +194,16 @@ impl Block for LastBlock {
         (weight.iter().map(|w| w * w).sum::<f32>() / weight.len() as f32).sqrt()
     }
 
-    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
-        let n_embd = self.n_embd();
-        assert!(stream.len() == out.len() && stream.len().is_multiple_of(n_embd), "rows of {n_embd} values");
+    fn forward(&self, stream: &[f32], inner: &dyn Inner, states: &mut [f32], differences: &mut [f32]) {
+        let (n_embd, len) = (self.n_embd(), stream.len());
+        assert!(len.is_multiple_of(n_embd), "{len} values are no rows of {n_embd}");
+        assert!(states.len() == len && differences.len() == len, "{len} values become as many");
         let scratch = &mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let parts = stream.chunks(ROWS * n_embd).zip(out.chunks_mut(ROWS * n_embd));
-        for (i, (stream, out)) in parts.enumerate() {
+        let outs = states.chunks_mut(ROWS * n_embd).zip(differences.chunks_mut(ROWS * n_embd));
+        for (i, (stream, (states, differences))) in stream.chunks(ROWS * n_embd).zip(outs).enumerate() {
             self.run(scratch, stream, i * ROWS, inner);
-            write_difference(&scratch.states[..2 * out.len()], out);
+            states.copy_from_slice(&scratch.states[..states.len()]);
+            write_difference(&scratch.states[..2 * differences.len()], differences);
         }
     }
 

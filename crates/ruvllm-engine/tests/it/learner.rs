@@ -115,9 +115,10 @@ fn inside_the_last_block_it_changes_the_rows_of_its_sequence_alone() {
     let block = engine.last_block().expect("a file").expect("a gated block");
     let fresh = MicroLora::new(engine.info().n_embd, 2, 1.0, 5).and_then(|micro| micro.inside(block));
     let (micro, fresh) = (Arc::new(some_inside(&mut engine, &tokens)), Arc::new(fresh.expect("a valid shape")));
-    let (plain, _) = states(&mut engine, &tokens, None, usize::MAX);
+    let (plain, plain_states) = states(&mut engine, &tokens, None, usize::MAX);
     assert!(bits(&states(&mut engine, &tokens, Some(&fresh), usize::MAX).0) == bits(&plain), "nothing was learned");
-    let (changed, _) = states(&mut engine, &tokens, Some(&micro), usize::MAX);
+    let (changed, same) = states(&mut engine, &tokens, Some(&micro), usize::MAX);
+    assert!(bits(&same) == bits(&plain_states), "the states are those before the change");
     assert!(max_abs_diff(&changed, &plain) > 1e-3);
     assert!(bits(&states(&mut engine, &tokens, Some(&micro), 7).0) == bits(&changed), "chunks change bits");
     // Beside one that has none, one that has the half of it, and in a segment of whose rows few want logits.
@@ -134,6 +135,17 @@ fn inside_the_last_block_it_changes_the_rows_of_its_sequence_alone() {
     let n_vocab = plain.len() / 40;
     let expected = [&plain, &changed, &halved[37 * n_vocab..], &changed[38 * n_vocab..]].map(bits).concat();
     assert!(bits(&all) == expected);
+    seqs.into_iter().for_each(|seq| engine.free_sequence(seq));
+    // Of all that have one, where some rows are left out of the last layer.
+    let seqs = [(); 2].map(|()| engine.new_sequence().expect("free"));
+    for (seq, micro) in seqs.iter().zip([&half, &micro]) {
+        engine.set_micro(*seq, Some(Arc::clone(micro))).expect("it fits");
+    }
+    let segments = seqs.map(|seq| Segment { seq, tokens: &tokens, logits: LogitRows::Tail(3) });
+    let both = engine.forward_states(&segments).expect("it fits");
+    let n_embd = plain_states.len() / 40;
+    assert!(bits(both.logits) == [&halved, &changed].map(|rows| bits(&rows[37 * n_vocab..])).concat());
+    assert!(bits(both.rows.hidden) == bits(&plain_states[37 * n_embd..]).repeat(2));
     // By its states alone it is the same.
     let (hidden, stream) = rows(&mut engine, &tokens);
     let (mut after, mut logits) = (vec![0.0; hidden.len()], Vec::new());

@@ -71,6 +71,7 @@ fn check_blocks(ty: GgmlType, bytes: &[u8], out: &[f32]) {
 }
 
 /// One instruction set's row of the kernel.
+#[derive(Debug)]
 pub struct Table {
     isa: Isa,
     dequantize: unsafe fn(GgmlType, &[u8], &mut [f32]),

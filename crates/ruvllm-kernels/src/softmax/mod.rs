@@ -25,6 +25,7 @@ pub(crate) mod neon;
 mod tests;
 
 use crate::isa::{self, Isa, Row};
+use crate::team::{Shared, Team};
 
 /// Constants of the vectorised exponential.
 #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
@@ -43,6 +44,8 @@ pub(crate) mod constants {
 
 /// Elements whose exponentials are summed in f32 before the total goes to f64.
 const BLOCK: usize = 1024;
+/// Blocks that a thread of a team takes at a time: a microsecond or so.
+const BLOCKS_AT_ONCE: usize = 8;
 
 /// One implementation of softmax and its parts.
 #[derive(Debug)]
@@ -162,6 +165,31 @@ impl Table {
         // SAFETY: as in `exp`.
         let total: f64 = x.chunks(BLOCK).map(|block| f64::from(unsafe { (self.sum_exp)(block, max) })).sum();
         f64::from(max) + total.ln()
+    }
+
+    /// The same, to the bit, of which each thread of a team sums a part.
+    ///
+    /// # Panics
+    /// Inside a team's closure.
+    pub fn log_sum_exp_by(&self, team: &Team, x: &[f32]) -> f64 {
+        let mut parts: Vec<f32> = vec![f32::NEG_INFINITY; x.len().div_ceil(BLOCK)];
+        let blocks = || x.chunks(BLOCK);
+        let each = |parts: &mut [f32], of: &(dyn Fn(&[f32]) -> f32 + Sync)| {
+            let parts = Shared::new(parts);
+            team.for_each(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
+                // SAFETY: `for_each` hands out each block once.
+                let parts = unsafe { parts.slice(range.clone()) };
+                parts.iter_mut().zip(blocks().skip(range.start)).for_each(|(part, block)| *part = of(block));
+            });
+        };
+        each(&mut parts, &|block| self.max(block));
+        let max = self.max(&parts);
+        if max == f32::NEG_INFINITY {
+            return self.log_sum_exp(x);
+        }
+        // SAFETY: as in `exp`.
+        each(&mut parts, &|block| unsafe { (self.sum_exp)(block, max) });
+        f64::from(max) + parts.iter().map(|&part| f64::from(part)).sum::<f64>().ln()
     }
 
     /// Multiplies each element by `factor`.

@@ -108,13 +108,14 @@ pub trait Block: Send + Sync {
     /// How large a value of what they read is, about.
     fn x_size(&self) -> f32;
 
-    /// Writes by how much `inner` moves final states, `[n, n_embd]`, for rows of the stream.
+    /// Writes the final states of rows of the stream without what `inner` adds, to the bit what the model makes of them, and by how much
+    /// that moves them: `[n, n_embd]` both.
     ///
     /// # Panics
     /// If a length does not fit.
-    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]);
+    fn forward(&self, stream: &[f32], inner: &dyn Inner, states: &mut [f32], differences: &mut [f32]);
 
-    /// The same, and back: `errors` gets the differences and writes the gradients of the changed states, `[n, n_embd]` both; `each` hears what
+    /// Goes forwards, and back: `errors` gets the differences and writes the gradients of the changed states, `[n, n_embd]` both; `each` hears what
     /// follows for every row.
     ///
     /// # Panics
@@ -131,19 +132,6 @@ pub trait Block: Send + Sync {
 /// A model's last block, for what may sit inside it; `None` where nothing can.
 #[derive(Clone, Default)]
 pub struct Seat(pub Option<Arc<dyn Block>>);
-
-impl Seat {
-    /// Writes by how much `inner` moves final states, as [`Block::difference`] does; zeros without a block.
-    ///
-    /// # Panics
-    /// If a length does not fit.
-    pub(super) fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
-        match &self.0 {
-            Some(block) => block.difference(stream, inner, out),
-            None => out.fill(0.0),
-        }
-    }
-}
 
 impl fmt::Debug for Seat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! What tokens say of the factors.
 
-use super::HeadRows;
 use super::basis::Basis;
+use super::{HeadRows, ahead};
 use crate::dot::dot;
 
 /// Computes the gradient of `-log p[target]` for a final hidden state, `Wᵀ·(p - y)`: `[n_embd]`. `likeliest` are tokens with their
@@ -13,7 +13,7 @@ pub fn of_state(likeliest: &[(u32, f32)], target: u32, head: &dyn HeadRows, grad
         gradient.iter_mut().zip(&*row).for_each(|(g, w)| *g += error * w);
     };
     let mut has_target = false;
-    for &(token, probability) in likeliest {
+    for &(token, probability) in ahead(likeliest, head) {
         has_target |= token == target;
         add(token, probability - f32::from(u8::from(token == target)));
     }

@@ -45,10 +45,31 @@ const ALL_RANK_MAX: usize = MICRO_RANK_MAX + BASE_RANK_MAX;
 const N_EMBD_MAX: usize = 1 << 20;
 const N_INNER_MAX: usize = 1 << 22;
 
-/// Gives rows of the output head.
-pub trait HeadRows {
+/// Gives rows of the output head, to any thread.
+pub trait HeadRows: Sync {
     /// Writes the row of a token: `[n_embd]`, as floats.
     fn row(&self, token: u32, out: &mut [f32]);
+
+    /// Hears which row will be asked for soon, for who can have it brought near: they lie anywhere in memory.
+    fn expect(&self, token: u32) {
+        let _ = token;
+    }
+}
+
+/// Rows that are on their way while one is read.
+const N_AHEAD: usize = 4;
+
+/// Iterates over tokens with their probabilities, and has the head bring near those that come next.
+fn ahead<'a>(tokens: &'a [(u32, f32)], head: &'a dyn HeadRows) -> impl Iterator<Item = &'a (u32, f32)> {
+    tokens
+        .iter()
+        .enumerate()
+        .inspect(move |(i, _)| {
+            if let Some(&(next, _)) = tokens.get(i + N_AHEAD) {
+                head.expect(next);
+            }
+        })
+        .map(|(_, token)| token)
 }
 
 /// A small adapter at the end of a model.
@@ -103,8 +124,8 @@ pub struct MicroLora {
     basis: Option<Arc<Basis>>,
 }
 
-/// Hears of a row by how much its state is moved, and writes the gradient of what it becomes: `[n_embd]` both.
-pub type Errors<'a> = dyn FnMut(usize, &[f32], &mut [f32]) + 'a;
+/// Hears of rows by how much their states are moved, and writes the gradients of what they become: `[n, n_embd]` both.
+pub type Errors<'a> = dyn FnMut(&[f32], &mut [f32]) + 'a;
 
 /// What is added inside a block to the rows of some MicroLoRAs, each so many.
 struct Parts<'a>(&'a [(&'a MicroLora, usize)]);
@@ -289,12 +310,31 @@ impl MicroLora {
     /// # Panics
     /// If a length does not fit, or they sit inside different blocks.
     pub fn forward_each(parts: &[(&MicroLora, usize)], rows: StateRows<'_>, out: &mut [f32]) {
+        match parts.first().and_then(|(first, _)| first.seat.0.as_ref()) {
+            Some(block) => block.forward(rows.stream, &Parts(parts), &mut vec![0.0; out.len()], out),
+            None => out.fill(0.0),
+        }
+        MicroLora::complete_each(parts, rows.hidden, out);
+    }
+
+    /// The same for rows that have not been through the block they all sit inside of: `hidden` become their states, to the bit what the model
+    /// makes of `stream`, and `out` the changed ones, `[n, n_embd]` each.
+    ///
+    /// # Panics
+    /// If a length does not fit, or they do not sit inside one block.
+    pub fn forward_through(parts: &[(&MicroLora, usize)], stream: &[f32], hidden: &mut [f32], out: &mut [f32]) {
+        let block = parts.first().and_then(|(first, _)| first.seat.0.as_ref()).expect("a block to go through");
+        block.forward(stream, &Parts(parts), hidden, out);
+        MicroLora::complete_each(parts, hidden, out);
+    }
+
+    /// Makes of what is changed inside the block of some rows the changed states.
+    fn complete_each(parts: &[(&MicroLora, usize)], hidden: &[f32], out: &mut [f32]) {
         let n: usize = parts.iter().map(|(_, n)| n).sum();
         let Some((first, _)) = parts.first().filter(|_| n > 0) else { return };
         let n_embd = first.n_embd;
-        assert!(rows.hidden.len() == n * n_embd && out.len() == n * n_embd, "{n} rows of {n_embd} values");
-        first.seat.difference(rows.stream, &Parts(parts), out);
-        let mut all = rows.hidden.chunks_exact(n_embd).zip(out.chunks_exact_mut(n_embd));
+        assert!(hidden.len() == n * n_embd && out.len() == n * n_embd, "{n} rows of {n_embd} values");
+        let mut all = hidden.chunks_exact(n_embd).zip(out.chunks_exact_mut(n_embd));
         for (micro, n) in parts {
             assert!(micro.seat == first.seat, "MicroLoRAs inside different blocks");
             for (hidden, out) in all.by_ref().take(*n) {
@@ -326,8 +366,8 @@ impl MicroLora {
         MicroLora { strength: self.strength * factor, basis: None, ..self.clone() }
     }
 
-    /// Learns from rows whose states `served` changes, this one or a sum of it and others: `errors` hears of each by how much all of that moves
-    /// its state, within the bound, and writes the gradient of the changed state, `[n_embd]` both; what follows for the factors of this one
+    /// Learns from rows whose states `served` changes, this one or a sum of it and others: `errors` hears by how much all of that moves
+    /// them, within the bound, and writes the gradients of the changed states, `[n, n_embd]` both; what follows for the factors of this one
     /// is added to `gradient`, times a factor. Gradients are those of the whole change.
     ///
     /// # Panics
@@ -343,12 +383,13 @@ impl MicroLora {
         let Gradient { state, inside, .. } = gradient;
         state.turned.clear();
         let mut behind = |differences: &[f32], gradients: &mut [f32]| {
-            let all = rows.hidden.chunks_exact(n_embd).zip(differences.chunks_exact(n_embd));
-            for (i, ((hidden, difference), g)) in all.zip(gradients.chunks_exact_mut(n_embd)).enumerate() {
-                let mut change = difference.to_vec();
-                let share = served.complete(hidden, &mut change);
+            let mut changes = differences.to_vec();
+            for (hidden, change) in rows.hidden.chunks_exact(n_embd).zip(changes.chunks_exact_mut(n_embd)) {
+                let share = served.complete(hidden, change);
                 change.iter_mut().for_each(|x| *x *= share);
-                errors(i, &change, g);
+            }
+            errors(&changes, gradients);
+            for (hidden, g) in rows.hidden.chunks_exact(n_embd).zip(gradients.chunks_exact(n_embd)) {
                 let (x, t) = self.shrink(hidden);
                 self.state.add_gradient((&x, &t), g, scale, state);
             }
@@ -381,7 +422,7 @@ impl MicroLora {
         assert_eq!(state.hidden.len(), self.n_embd, "a hidden state of {} values", state.hidden.len());
         gradient.clear();
         let mut row = vec![0.0; self.n_embd];
-        let mut errors = |_: usize, _: &[f32], g: &mut [f32]| of_state(likeliest, target, head, g, &mut row);
+        let mut errors = |_: &[f32], g: &mut [f32]| of_state(likeliest, target, head, g, &mut row);
         self.learn(self, state, &mut errors, (gradient, 1.0));
     }
 
@@ -462,8 +503,8 @@ pub fn gain(change: &[f32], (likeliest, strength): (&mut [(u32, f32)], f32), tar
     };
     let (mut with, mut without) = (0.0, 0.0);
     let of_target = delta(target);
-    for (token, p) in likeliest.iter_mut() {
-        let delta = delta(*token);
+    let deltas: Vec<f32> = ahead(likeliest, head).map(|&(token, _)| delta(token)).collect();
+    for ((_, p), delta) in likeliest.iter_mut().zip(deltas) {
         without += *p * (-strength * delta).exp();
         *p *= ((1.0 - strength) * delta).exp();
         with += *p;

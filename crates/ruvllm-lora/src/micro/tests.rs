@@ -460,7 +460,9 @@ fn gradients_inside_a_block_are_finite_differences() {
         (losses.iter().sum(), p)
     };
     let (mut gradient, mut row, (_, p)) = (micro.gradient_buffer(), vec![0.0; n], loss(&micro));
-    let mut errors = |i: usize, _: &[f32], g: &mut [f32]| of_state(&p[i], target as u32, &head, g, &mut row);
+    let mut errors = |_: &[f32], g: &mut [f32]| {
+        p.iter().zip(g.chunks_exact_mut(n)).for_each(|(p, g)| of_state(p, target as u32, &head, g, &mut row));
+    };
     micro.learn(&micro, rows, &mut errors, (&mut gradient, 1.0));
     let found: Vec<Vec<f32>> = gradient.values().map(<[f32]>::to_vec).collect();
     assert_eq!(found.len(), 4);

@@ -40,7 +40,8 @@ impl Block for Squares {
         self.x_size
     }
 
-    fn difference(&self, stream: &[f32], inner: &dyn Inner, out: &mut [f32]) {
+    fn forward(&self, stream: &[f32], inner: &dyn Inner, states: &mut [f32], out: &mut [f32]) {
+        states.copy_from_slice(stream);
         out.fill(0.0);
         for (row, (x, out)) in stream.chunks_exact(self.n_embd).zip(out.chunks_exact_mut(self.n_embd)).enumerate() {
             for u in self.inner(row, x, inner).chunks(self.n_embd) {
@@ -57,7 +58,7 @@ impl Block for Squares {
         each: &mut EachRow<'_>,
     ) {
         let (mut differences, mut gradients) = (vec![0.0; stream.len()], vec![0.0; stream.len()]);
-        self.difference(stream, inner, &mut differences);
+        self.forward(stream, inner, &mut vec![0.0; stream.len()], &mut differences);
         errors(&differences, &mut gradients);
         for (row, (x, g)) in stream.chunks_exact(self.n_embd).zip(gradients.chunks_exact(self.n_embd)).enumerate() {
             let u = self.inner(row, x, inner);

@@ -14,7 +14,7 @@ fn history(toy: &mut Toy, store: &Arc<dyn crate::store::Store>) -> History {
     let setup = Setup {
         calibration: Arc::clone(&toy.calibration),
         options: LearnOptions::default(),
-        isa: Isa::best(),
+        compute: Isa::best().into(),
         limits: HistoryLimits::default(),
     };
     History::open(Arc::clone(store), "a", setup, toy).expect("a history")

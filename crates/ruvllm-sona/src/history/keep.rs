@@ -100,7 +100,7 @@ impl History {
             &learned.snapshot(),
             std::sync::Arc::clone(&self.setup.calibration),
             *self.state.learned.options(),
-            self.setup.isa,
+            self.setup.compute.clone(),
         )?;
         self.restart(Some((learned, why)))
     }

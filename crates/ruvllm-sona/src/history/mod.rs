@@ -34,12 +34,11 @@ pub use undo::Also;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ruvllm_kernels::Isa;
-
 use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::clock::now_ms;
 use crate::codec::{Reader, Writer};
+use crate::compute::Compute;
 use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind, invalid};
 use crate::instant::{LearnOptions, Learned, Notes, Stamp};
@@ -88,8 +87,8 @@ pub struct Setup {
     pub calibration: Arc<Calibration>,
     /// What learns from here on.
     pub options: LearnOptions,
-    /// The instruction set.
-    pub isa: Isa,
+    /// What it computes with.
+    pub compute: Compute,
     /// What is kept.
     pub limits: HistoryLimits,
 }
@@ -114,7 +113,7 @@ impl State {
 
     /// What is known before anything was taught.
     fn empty(options: LearnOptions, setup: &Setup) -> Result<State, SonaError> {
-        let learned = Learned::new(Arc::clone(&setup.calibration), options, setup.isa)?;
+        let learned = Learned::new(Arc::clone(&setup.calibration), options, setup.compute.clone())?;
         Ok(State { learned: Arc::new(learned), adopted: None })
     }
 
@@ -127,7 +126,7 @@ impl State {
         let mut from = Reader::of(bytes, MAGIC, "state of a tenant")?;
         let options = read_options(&mut from)?;
         let (has_adopted, digest) = (from.u8()? == 1, from.array()?);
-        let learned = Learned::restore(from.part()?, Arc::clone(&setup.calibration), options, setup.isa)?;
+        let learned = Learned::restore(from.part()?, Arc::clone(&setup.calibration), options, setup.compute.clone())?;
         from.end()?;
         Ok(State { learned: Arc::new(learned), adopted: has_adopted.then_some(digest) })
     }

@@ -91,13 +91,13 @@ pub(super) fn read(
                 notes.remember(learned, row.state.rows().hidden, token);
                 continue;
             }
-            let Some(&logit) = row.logits.get(token as usize) else {
+            if row.logits.len() <= token as usize {
                 let line = format!("token {token} of a model with {}; is it the same model", row.logits.len());
                 return Err(SonaError::new(SonaErrorKind::Shape, line));
-            };
+            }
             notes.adjust(learned, row.state.rows(), &mut row.logits);
             reading.predicted(token, &row.logits);
-            notes.accept(learned, token, logit, reading.head());
+            notes.accept(learned, token, reading.head());
         }
         rest.start = piece.end;
     }
@@ -138,7 +138,7 @@ pub(super) fn study(
 /// The model cannot read it.
 pub fn losses(passage: &Passage, learned: &Learned, reading: &mut dyn Reading) -> Result<Vec<f32>, SonaError> {
     passage.check()?;
-    let mut listener = Listener { reading, isa: learned.isa(), losses: Vec::new() };
+    let mut listener = Listener { reading, isa: learned.compute().isa, losses: Vec::new() };
     read(passage, 0..passage.tokens.len(), learned, &mut Notes::default(), &mut listener)?;
     Ok(listener.losses)
 }

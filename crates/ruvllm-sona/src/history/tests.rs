@@ -1,6 +1,7 @@
 //! Histories of a toy model: undo is never having learned, whoever ran beside whom; going back; what is let go; kills.
 
 use proptest::prelude::*;
+use ruvllm_kernels::Isa;
 use ruvllm_lora::micro::{HeadRows, MicroLora};
 use tempfile::TempDir;
 
@@ -79,9 +80,8 @@ impl Request {
                 continue;
             }
             let mut row = logits(&toy.head, &changed(&hidden, self.notes.micro().map(|micro| &**micro)));
-            let logit = row[token as usize];
             self.notes.adjust(learned, one(&hidden), &mut row);
-            self.notes.accept(learned, token, logit, toy);
+            self.notes.accept(learned, token, toy);
         }
     }
 
@@ -121,7 +121,7 @@ impl Place {
 fn setup(toy: &Toy, limits: HistoryLimits) -> Setup {
     let memory = crate::memory::MemoryOptions { n_bytes_max: 200 * 84, ..Default::default() };
     let options = LearnOptions { memory: Some(memory), ..LearnOptions::default() };
-    Setup { calibration: Arc::clone(&toy.calibration), options, isa: Isa::best(), limits }
+    Setup { calibration: Arc::clone(&toy.calibration), options, compute: Isa::best().into(), limits }
 }
 
 /// What happens to a history. Numbers choose among what is there.

@@ -1,18 +1,21 @@
 //! What one request finds out while it is answered.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use ruvllm_kernels::team::Team;
 use ruvllm_kernels::{distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
 
 use super::{Learned, STEPS_AT_END_MAX, Search};
+use crate::compute::Compute;
 use crate::episodes::Opened;
 use crate::gate::{Confidence, Sample, Trail};
 use crate::memory::Context;
 use crate::names::Names;
 use crate::recall::Recall;
-use crate::top::Top;
+use crate::top::{Hit, Top, Tops};
 use crate::trust::Evidence;
 use crate::whiten::Key;
 
@@ -33,6 +36,8 @@ const WORTH_UNKNOWN: f32 = 2.0;
 const N_TOGETHER: usize = 8;
 /// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
 const N_OTHERS: usize = 64;
+/// Logits that a thread goes through at a time.
+const LOGITS_AT_ONCE: usize = 8192;
 
 /// A token whose successor is not known yet.
 #[derive(Clone, Debug)]
@@ -45,6 +50,8 @@ pub(super) struct Prediction {
     pub(super) recall: Recall,
     features: crate::gate::Features,
     lambda: f32,
+    /// The likeliest token.
+    first: u32,
     /// Likeliest tokens with their probabilities, and some that stand for all others; all add up to 1.
     likeliest: Vec<(u32, f32)>,
 }
@@ -115,13 +122,30 @@ struct Came {
     likeliest: Vec<(u32, f32)>,
     token: u32,
     label: u32,
+    /// What MicroLoRA gained for it, in nats, once that was asked.
+    gain: Option<f32>,
+}
+
+impl Came {
+    /// Writes the gradient of its state, `[n_embd]`, which all of MicroLoRA moves by `change`; `strength` says how much of that was
+    /// believed, if there is any to judge.
+    fn look_back(&mut self, change: &[f32], strength: Option<f32>, head: &dyn HeadRows, gradient: &mut [f32]) {
+        if let Some(strength) = strength {
+            // It learns from what all of it would have said, however little of it is believed.
+            self.gain = Some(gain(change, (&mut self.likeliest, strength), self.token, head));
+        }
+        // Those that stand for the unlikely ones too: a gradient that lets these rise pulls every state away from what is likely.
+        of_state(&self.likeliest, self.label, head, gradient, &mut vec![0.0; change.len()]);
+    }
 }
 
 /// What is used again for every token.
 #[derive(Debug, Default)]
 struct NotesScratch {
     search: Search,
-    top: Top,
+    tops: Tops,
+    /// The model's own logits of the token to come: `[n_vocab]`; not kept where neither memory nor MicroLoRA learns.
+    row: Vec<f32>,
 }
 
 impl Notes {
@@ -177,13 +201,13 @@ impl Notes {
     /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, one row, as it was before any
     /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
     ///
-    /// Cost: a search, a pass over the row for its sum, and one for the likeliest tokens if there is a MicroLoRA.
+    /// Cost: a search, a pass over the row for its sum, and one for the likeliest tokens if there is a MicroLoRA. The team shares them.
     ///
     /// # Panics
-    /// If the state has another width.
+    /// If the state has another width; inside a team's closure.
     pub fn adjust(&mut self, learned: &Learned, state: StateRows<'_>, logits: &mut [f32]) -> f32 {
         self.begin(learned);
-        let whitener = learned.calibration.whitener();
+        let (whitener, compute @ Compute { isa, team }) = (learned.calibration.whitener(), &learned.compute);
         let mut prediction = Prediction {
             key: Key::default(),
             state: KeptRows::default(),
@@ -191,31 +215,35 @@ impl Notes {
             recall: Recall::default(),
             features: Default::default(),
             lambda: 0.0,
+            first: 0,
             likeliest: Vec::new(),
         };
+        let NotesScratch { tops, row, .. } = &mut self.scratch;
         if learned.options.micro.is_some() || learned.options.memory.is_some() {
-            prediction.log_sum = softmax::pick(learned.isa).log_sum_exp(logits) as f32;
-        }
-        if let Some(options) = &learned.options.micro {
-            prediction.state = state.into();
-            let row = (&*logits, prediction.log_sum);
-            prediction.likeliest = likeliest(&mut self.scratch.top, row, options.n_likeliest, self.n_heard);
+            let n_likeliest = learned.options.micro.map_or(1, |micro| micro.n_likeliest);
+            let hits = keep_row(row, logits, (tops, team), n_likeliest);
+            prediction.first = hits.first().map_or(0, |hit| hit.index);
+            prediction.log_sum = softmax::pick(*isa).log_sum_exp_by(team, row) as f32;
+            if learned.options.micro.is_some() {
+                prediction.state = state.into();
+                prediction.likeliest = likeliest(hits, (row, prediction.log_sum), self.n_heard);
+            }
         }
         let asked = self.asked.take();
         let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
         if learned.options.memory.is_some() || is_told {
-            prediction.key = whitener.key(state.hidden, learned.isa);
+            prediction.key = whitener.key_by(state.hidden, compute);
         }
         if learned.options.memory.is_some() {
             self.recall(learned, &mut prediction, logits);
         }
         if is_told {
-            let kernels = distance::pick(learned.isa);
+            let kernels = distance::pick(*isa);
             if let Some(names) = asked {
                 self.opened = learned.episodes.open(&prediction.key, &names, kernels);
             }
             let at = (&prediction.key, self.context);
-            learned.episodes.adjust(self.opened, at, kernels, softmax::pick(learned.isa), logits);
+            learned.episodes.adjust(self.opened, at, kernels, softmax::pick(*isa), logits);
         }
         let lambda = prediction.lambda;
         self.prediction = Some(prediction);
@@ -224,9 +252,8 @@ impl Notes {
 
     /// Searches, decides on a share and mixes.
     fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, logits: &mut [f32]) {
-        let (kernels, softmax) = (distance::pick(learned.isa), softmax::pick(learned.isa));
         let Search { scratch, hits, .. } = &mut self.scratch.search;
-        learned.memory.search((&prediction.key, self.context), kernels, scratch, hits);
+        learned.memory.search((&prediction.key, self.context), &learned.compute, scratch, hits);
         if hits.is_empty() {
             return;
         }
@@ -236,7 +263,7 @@ impl Notes {
         let is_in_view = |context| self.in_view.contains(&context);
         recall.read((&learned.memory, hits), learned.options.temperature, log_p, is_in_view);
         let Some(&(recalled, _)) = recall.classes().first() else { return };
-        let likeliest = prediction.likeliest.first().map_or_else(|| softmax.argmax(logits) as u32, |&(token, _)| token);
+        let likeliest = prediction.first;
         let model = Confidence { log_p_max: log_p(likeliest), likeliest, log_p_recalled: log_p(recalled) };
         prediction.features = self.trail.features(recall, &model);
         let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
@@ -246,16 +273,21 @@ impl Notes {
         }
     }
 
-    /// Hears which token came, and what the model itself had said of it: its logit in the row before
-    /// [`Notes::adjust`]. Where nothing was adjusted since the last token, it is only read.
-    pub fn accept(&mut self, learned: &Learned, token: u32, logit: f32, head: &dyn HeadRows) {
-        self.accept_as(learned, (token, token), logit, head);
+    /// Returns whether a row was adjusted for the token to come.
+    pub fn has_adjusted(&self) -> bool {
+        self.prediction.is_some()
+    }
+
+    /// Hears which token came. Where nothing was adjusted since the last one, it is only read.
+    pub fn accept(&mut self, learned: &Learned, token: u32, head: &dyn HeadRows) {
+        self.accept_as(learned, (token, token), head);
     }
 
     /// As [`Notes::accept`], but another token, the second, is what will have followed where that is learned. With tokens drawn
     /// anew nothing is left to be learned: the control that shows what a gain comes of.
-    pub fn accept_as(&mut self, learned: &Learned, (token, label): (u32, u32), logit: f32, head: &dyn HeadRows) {
+    pub fn accept_as(&mut self, learned: &Learned, (token, label): (u32, u32), head: &dyn HeadRows) {
         let Some(mut prediction) = self.prediction.take() else { return self.read(token) };
+        let logit = self.scratch.row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
         let p_model = (logit - prediction.log_sum).exp();
         let p_memory = prediction.recall.probability(token);
         let lambda = prediction.lambda;
@@ -299,7 +331,7 @@ impl Notes {
         let (Some(micro), Some(options)) = (&self.learning, &learned.options.micro) else { return };
         let likeliest = std::mem::take(&mut prediction.likeliest);
         self.waiting.states.push(prediction.state.rows());
-        self.waiting.came.push(Came { likeliest, token, label });
+        self.waiting.came.push(Came { likeliest, token, label, gain: None });
         let n_together = if micro.is_inside() { N_TOGETHER } else { 1 };
         let n = self.n_in_last + self.waiting.came.len();
         if self.waiting.came.len() < n_together && n < options.n_tokens {
@@ -310,20 +342,21 @@ impl Notes {
         }
         let Some(last) = self.gradients.last_mut() else { return };
         let Waiting { states, came } = &mut self.waiting;
-        let mut row = vec![0.0; micro.n_embd()];
-        let mut errors = |i: usize, change: &[f32], g: &mut [f32]| {
-            let Came { likeliest, token, label } = &mut came[i];
-            if self.whole.is_some() {
-                // It learns from what all of it would have said, however little of it is believed.
-                self.evidence.push(gain(change, (likeliest, self.strength), *token, head));
-            }
-            // Those that stand for the unlikely ones too: a gradient that lets these rise pulls every state away from what is likely.
-            of_state(likeliest, *label, head, g, &mut row);
+        let (n_embd, strength) = (micro.n_embd(), self.whole.as_ref().map(|_| self.strength));
+        let mut errors = |changes: &[f32], gradients: &mut [f32]| {
+            let rows = changes.chunks_exact(n_embd).zip(gradients.chunks_exact_mut(n_embd));
+            let rows: Vec<_> = came.iter_mut().zip(rows).map(Mutex::new).collect();
+            learned.compute.team.for_each(rows.len(), 1, &|range, _| {
+                for row in &rows[range] {
+                    let (came, (change, gradient)) = &mut *row.lock().unwrap_or_else(PoisonError::into_inner);
+                    came.look_back(change, strength, head, gradient);
+                }
+            });
         };
         let served = self.whole.as_ref().unwrap_or(micro);
         micro.learn(served, states.rows(), &mut errors, (last, 1.0 / options.n_tokens as f32));
         states.clear();
-        came.clear();
+        came.drain(..).filter_map(|came| came.gain).for_each(|gain| self.evidence.push(gain));
         self.n_in_last = n % options.n_tokens;
         if self.n_in_last == 0 {
             micro.prepare(last);
@@ -340,7 +373,7 @@ impl Notes {
     pub fn remember(&mut self, learned: &Learned, hidden: &[f32], token: u32) {
         self.begin(learned);
         if learned.options.memory.is_some() {
-            let key = learned.calibration.whitener().key(hidden, learned.isa);
+            let key = learned.calibration.whitener().key(hidden, learned.compute.isa);
             self.notes.push(Note { key, context: self.context, token, worth: WORTH_UNKNOWN });
         }
         self.read(token);
@@ -371,11 +404,24 @@ impl Notes {
     }
 }
 
-/// Returns the likeliest tokens with their probabilities, and behind them some of the others, one from each stretch of the
+/// Keeps a row of logits, and returns the `n` largest, largest first: each thread goes once through what it reads of the row.
+fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops, &Team), n: usize) -> &'a [Hit] {
+    row.resize(logits.len(), 0.0);
+    let parts: Vec<_> = row.chunks_mut(LOGITS_AT_ONCE).map(Mutex::new).zip(logits.chunks(LOGITS_AT_ONCE)).collect();
+    let hits = tops.find(team, n, (parts.len(), 1), &|range: Range<usize>, top: &mut Top| {
+        for (i, (row, logits)) in range.clone().zip(&parts[range]) {
+            row.lock().unwrap_or_else(PoisonError::into_inner).copy_from_slice(logits);
+            top.offer(i * LOGITS_AT_ONCE, logits);
+        }
+    });
+    hits.sort_unstable_by(Hit::order);
+    hits
+}
+
+/// Returns the likeliest tokens, the `hits`, with their probabilities, and behind them some of the others, one from each stretch of the
 /// vocabulary, with what is left of 1 shared among them as they are likely. `drawn` says where in the stretches they stand.
-fn likeliest(top: &mut Top, (logits, log_sum): (&[f32], f32), n: usize, drawn: usize) -> Vec<(u32, f32)> {
+fn likeliest(hits: &[Hit], (logits, log_sum): (&[f32], f32), drawn: usize) -> Vec<(u32, f32)> {
     let p = |logit: f32| (logit - log_sum).exp();
-    let hits = top.of(logits, n);
     let least = hits.last().map_or(f32::INFINITY, |hit| hit.value);
     let mut all: Vec<(u32, f32)> = hits.iter().map(|hit| (hit.index, p(hit.value))).collect();
     let left = (1.0 - all.iter().map(|&(_, p)| p).sum::<f32>()).max(0.0);
@@ -398,8 +444,11 @@ mod tests {
     fn others_stand_for_what_is_not_likeliest() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 37 % 5000) as f32 / 700.0).sin() * 3.0).collect();
         let log_sum = softmax::pick(Isa::best()).log_sum_exp(&logits) as f32;
+        let (mut tops, mut row, team) = (Tops::default(), Vec::new(), Team::new(2));
         for drawn in [0, 1, 77] {
-            let all = likeliest(&mut Top::default(), (&logits, log_sum), 128, drawn);
+            let hits = keep_row(&mut row, &logits, (&mut tops, &team), 128);
+            assert_eq!(row, logits);
+            let all = likeliest(hits, (&logits, log_sum), drawn);
             let least = logits[all[127].0 as usize];
             assert!(all.len() > 128 && all[128..].iter().all(|&(token, _)| logits[token as usize] < least));
             assert!((all.iter().map(|&(_, p)| p).sum::<f32>() - 1.0).abs() < 1e-4);
@@ -407,7 +456,9 @@ mod tests {
             assert!((all[0].1 - first).abs() < 1e-6, "{} for {first}", all[0].1);
         }
         // A vocabulary that is no larger has no others.
-        let all = likeliest(&mut Top::default(), (&logits[..100], log_sum), 128, 3);
+        row.clear();
+        let hits = keep_row(&mut row, &logits[..100], (&mut tops, &team), 128);
+        let all = likeliest(hits, (&logits[..100], log_sum), 3);
         assert_eq!(all.len(), 100);
     }
 }

@@ -1,5 +1,7 @@
 //! A model that reads one token at a time and knows nothing: what it learns, forgets and keeps to itself.
 
+use ruvllm_kernels::Isa;
+
 use super::*;
 use crate::toy::{N_VOCAB, Toy, log_p, logits, one, state, text};
 

@@ -135,16 +135,19 @@ impl Entries {
         self.pages[at / PAGE].contexts[at % PAGE]
     }
 
-    /// Iterates over all of them, block by block.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
-        self.pages.iter().enumerate().flat_map(move |(i, page)| {
-            page.scales.chunks(BLOCK).enumerate().map(move |(block, scales)| {
-                let (at, n) = (block * BLOCK, scales.len());
-                let heads = &page.heads[at * self.n_head..][..n * self.n_head];
-                let tails = &page.tails[at * self.n_tail..][..n * self.n_tail];
-                Block { first: i * PAGE + at, heads, tails, scales }
-            })
-        })
+    /// Returns how many blocks they are.
+    pub(super) fn n_blocks(&self) -> usize {
+        self.len().div_ceil(BLOCK)
+    }
+
+    /// Returns a block.
+    pub(super) fn block(&self, i: usize) -> Block<'_> {
+        let (first, page) = (i * BLOCK, &self.pages[i * BLOCK / PAGE]);
+        let at = first % PAGE;
+        let n = BLOCK.min(page.scales.len() - at);
+        let heads = &page.heads[at * self.n_head..][..n * self.n_head];
+        let tails = &page.tails[at * self.n_tail..][..n * self.n_tail];
+        Block { first, heads, tails, scales: &page.scales[at..at + n] }
     }
 
     /// Writes all heads, all tails, all scales, all tokens, what `between` writes, and all contexts.

@@ -1,74 +1,69 @@
 //! The nearest entries: a scan in blocks of rows, coarse and then exact where there are many.
 
-use ruvllm_kernels::distance::Table;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use ruvllm_kernels::{bring_near, distance};
 
 use super::entries::Block;
 use super::{CONTEXT_BONUS, Context, Memory};
-use crate::top::{self, BLOCK, Hit, Top};
+use crate::compute::Compute;
+use crate::top::{self, BLOCK, Hit, Top, Tops};
 use crate::whiten::Key;
 
+/// Blocks that a thread scans at a time: some microseconds.
+const BLOCKS_AT_ONCE: usize = 16;
+/// Candidates that a thread compares at a time.
+const CANDIDATES_AT_ONCE: usize = 64;
+/// Those whose keys are asked for before the one that is compared: they lie anywhere in memory.
+const N_AHEAD: usize = 4;
+
 /// What a search works in; made once and used again.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Scratch {
-    top: Top,
+    tops: Tops,
 }
 
 impl Memory {
     /// Finds the entries nearest to a key, nearest first: at most [`MemoryOptions::n_nearest`](super::MemoryOptions). What has
     /// tokens in common with `context` comes nearer; among some more than are returned, for which that is looked at.
+    /// The team shares the scan.
     ///
     /// # Panics
-    /// If the key has another width.
-    pub fn search(&self, (key, context): (&Key, Context), kernels: &Table, scratch: &mut Scratch, hits: &mut Vec<Hit>) {
-        self.search_as(self.len() <= self.options.n_exact_max, (key, context), kernels, scratch, hits);
+    /// If the key has another width; inside a team's closure.
+    pub fn search(&self, query: (&Key, Context), compute: &Compute, scratch: &mut Scratch, hits: &mut Vec<Hit>) {
+        self.search_as(self.len() <= self.options.n_exact_max, query, compute, scratch, hits);
     }
 
     /// Finds the nearest entries by comparing every key in full, whatever their number: what a coarse scan is measured
     /// against.
     ///
     /// # Panics
-    /// If the key has another width.
-    pub fn search_exact(&self, query: (&Key, Context), kernels: &Table, scratch: &mut Scratch, hits: &mut Vec<Hit>) {
-        self.search_as(true, query, kernels, scratch, hits);
+    /// As [`Memory::search`] does.
+    pub fn search_exact(&self, query: (&Key, Context), compute: &Compute, scratch: &mut Scratch, hits: &mut Vec<Hit>) {
+        self.search_as(true, query, compute, scratch, hits);
     }
 
     fn search_as(
         &self,
         exact: bool,
         (key, context): (&Key, Context),
-        kernels: &Table,
+        compute: &Compute,
         scratch: &mut Scratch,
         hits: &mut Vec<Hit>,
     ) {
         assert_eq!(key.bytes.len(), self.n_key, "a key of {} bytes", key.bytes.len());
-        let top = &mut scratch.top;
-        let n_nearest = self.options.n_nearest;
-        let (head, tail) = key.bytes.split_at(self.entries.n_head());
-        top.start(if exact { 2 * n_nearest } else { self.options.n_candidates });
-        let (mut dots, mut tail_dots, mut similarities) = ([0; BLOCK], [0; BLOCK], [0.0; BLOCK]);
-        for Block { first, heads, tails, scales } in self.entries.blocks() {
-            let n = scales.len();
-            kernels.dots(head, heads, &mut dots[..n]);
-            if exact && !tail.is_empty() {
-                kernels.dots(tail, tails, &mut tail_dots[..n]);
-                dots.iter_mut().zip(&tail_dots).for_each(|(dot, tail)| *dot += tail);
-            }
-            for ((similarity, &dot), scale) in similarities.iter_mut().zip(&dots).zip(scales) {
-                *similarity = dot as f32 * (scale * key.scale);
-            }
-            top.offer(first, &similarities[..n]);
+        let (kernels, n_nearest) = (distance::pick(compute.isa), self.options.n_nearest);
+        let n_found = if exact { 2 * n_nearest } else { self.options.n_candidates };
+        let places = (self.entries.n_blocks(), BLOCKS_AT_ONCE);
+        let scan = |blocks: Range<usize>, top: &mut Top| {
+            blocks.for_each(|i| self.scan(exact, self.entries.block(i), key, kernels, top));
+        };
+        let found = scratch.tops.find(&compute.team, n_found, places, &scan);
+        if !exact {
+            self.compare(key, compute, found);
+            top::keep(found, 2 * n_nearest);
         }
-        let found = top.finish();
-        if !exact && !tail.is_empty() {
-            for hit in found.iter_mut() {
-                let (entry_head, entry_tail, scale) = self.entries.key(hit.index as usize);
-                let mut dots = [0; 2];
-                kernels.dots(head, entry_head, &mut dots[..1]);
-                kernels.dots(tail, entry_tail, &mut dots[1..]);
-                hit.value = (dots[0] + dots[1]) as f32 * (scale * key.scale);
-            }
-        }
-        top::keep(found, 2 * n_nearest);
         for hit in found.iter_mut() {
             let n_common = self.entries.context(hit.index as usize).n_common(context);
             hit.value += CONTEXT_BONUS * n_common as f32;
@@ -77,5 +72,53 @@ impl Memory {
         found.truncate(n_nearest);
         hits.clear();
         hits.extend_from_slice(found);
+    }
+
+    /// Offers the similarities of a block, by whole keys or by their heads.
+    fn scan(&self, exact: bool, block: Block<'_>, key: &Key, kernels: &distance::Table, top: &mut Top) {
+        let Block { first, heads, tails, scales } = block;
+        let (head, tail) = key.bytes.split_at(self.entries.n_head());
+        let (mut dots, mut tail_dots, mut similarities) = ([0; BLOCK], [0; BLOCK], [0.0; BLOCK]);
+        let n = scales.len();
+        kernels.dots(head, heads, &mut dots[..n]);
+        if exact && !tail.is_empty() {
+            kernels.dots(tail, tails, &mut tail_dots[..n]);
+            dots.iter_mut().zip(&tail_dots).for_each(|(dot, tail)| *dot += tail);
+        }
+        for ((similarity, &dot), scale) in similarities.iter_mut().zip(&dots).zip(scales) {
+            *similarity = dot as f32 * (scale * key.scale);
+        }
+        top.offer(first, &similarities[..n]);
+    }
+
+    /// Gives candidates their similarities by whole keys.
+    fn compare(&self, key: &Key, compute: &Compute, candidates: &mut [Hit]) {
+        if self.n_key == self.entries.n_head() {
+            return;
+        }
+        let (kernels, parts) = (distance::pick(compute.isa), candidates.chunks_mut(CANDIDATES_AT_ONCE));
+        let parts: Vec<_> = parts.map(Mutex::new).collect();
+        compute.team.for_each(parts.len(), 1, &|range, _| {
+            for part in &parts[range] {
+                self.compare_some(key, kernels, &mut part.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
+    }
+
+    fn compare_some(&self, key: &Key, kernels: &distance::Table, candidates: &mut [Hit]) {
+        let (head, tail) = key.bytes.split_at(self.entries.n_head());
+        for at in 0..candidates.len() {
+            if let Some(ahead) = candidates.get(at + N_AHEAD) {
+                let (entry_head, entry_tail, _) = self.entries.key(ahead.index as usize);
+                bring_near(entry_head);
+                bring_near(entry_tail);
+            }
+            let hit = &mut candidates[at];
+            let (entry_head, entry_tail, scale) = self.entries.key(hit.index as usize);
+            let mut dots = [0; 2];
+            kernels.dots(head, entry_head, &mut dots[..1]);
+            kernels.dots(tail, entry_tail, &mut dots[1..]);
+            hit.value = (dots[0] + dots[1]) as f32 * (scale * key.scale);
+        }
     }
 }

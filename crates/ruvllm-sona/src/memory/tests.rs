@@ -1,6 +1,7 @@
 //! Searches against plain sorting, a full memory, and what survives a snapshot.
 
 use super::*;
+use crate::compute::Compute;
 use ruvllm_kernels::{Isa, distance};
 
 fn key(n_key: usize, seed: usize) -> Key {
@@ -44,13 +45,13 @@ fn the_nearest_are_those_that_sorting_finds() {
         expected.truncate(16);
         for kernels in distance::available() {
             let mut hits = Vec::new();
-            memory.search_exact((&query, context(&[1])), kernels, &mut scratch, &mut hits);
+            memory.search_exact((&query, context(&[1])), &kernels.isa().into(), &mut scratch, &mut hits);
             assert_eq!(hits, expected, "{n_key} bytes, {n} entries, {}", kernels.isa());
         }
     }
     let empty = Memory::new(64, MemoryOptions::default()).expect("options");
     let mut hits = vec![Hit { index: 0, value: 0.0 }];
-    empty.search((&key(64, 0), context(&[])), distance::pick(Isa::best()), &mut scratch, &mut hits);
+    empty.search((&key(64, 0), context(&[])), &Isa::best().into(), &mut scratch, &mut hits);
     assert!(hits.is_empty() && empty.is_empty());
 }
 
@@ -63,7 +64,7 @@ fn what_was_read_before_brings_nearer() {
     }
     let (mut scratch, mut hits) = (Scratch::default(), Vec::new());
     let before = context(&[8, 7, 6, 5, 4, 1, 2, 3]);
-    memory.search((&key(64, 1), before), distance::pick(Isa::best()), &mut scratch, &mut hits);
+    memory.search((&key(64, 1), before), &Isa::best().into(), &mut scratch, &mut hits);
     assert_eq!(hits.iter().map(|hit| memory.token(hit.index)).collect::<Vec<_>>(), [2, 0, 1]);
     let gains: Vec<f32> = hits.iter().map(|hit| hit.value - 1.0).collect();
     for (gain, expected) in gains.iter().zip([0.16, 0.06, 0.04]) {
@@ -76,12 +77,12 @@ fn a_coarse_scan_finds_nearly_the_same() {
     let options = MemoryOptions { n_exact_max: 100, n_nearest: 32, ..MemoryOptions::default() };
     let memory = filled(576, 3000, options);
     let (mut scratch, mut coarse, mut exact) = (Scratch::default(), Vec::new(), Vec::new());
-    let kernels = distance::pick(Isa::best());
+    let compute = Compute::from(Isa::best());
     let mut n_found = 0;
     for seed in 0..20 {
         let query = key(576, 5000 + seed * 13);
-        memory.search((&query, context(&[1])), kernels, &mut scratch, &mut coarse);
-        memory.search_exact((&query, context(&[1])), kernels, &mut scratch, &mut exact);
+        memory.search((&query, context(&[1])), &compute, &mut scratch, &mut coarse);
+        memory.search_exact((&query, context(&[1])), &compute, &mut scratch, &mut exact);
         n_found += exact.iter().filter(|hit| coarse.contains(hit)).count();
     }
     assert!(n_found * 100 >= 95 * 20 * 32, "{n_found} of {}", 20 * 32);

@@ -274,7 +274,7 @@ impl LearningArgs {
             ..all
         };
         let calibration = std::sync::Arc::clone(reader.learning.calibration());
-        let learned = Learned::new(calibration, learn, reader.engine.info().isa).map_err(EngineError::from)?;
+        let learned = Learned::new(calibration, learn, reader.engine.compute()).map_err(EngineError::from)?;
         let is_by_text = variant.is_by_text;
         Ok(Course::new(learned, CourseOptions { n_request: self.request, is_by_text, ..CourseOptions::default() }))
     }

@@ -1,0 +1,25 @@
+//! What learning computes with.
+
+use std::sync::Arc;
+
+use ruvllm_kernels::Isa;
+use ruvllm_kernels::team::Team;
+
+/// An instruction set, and the threads that a token's work is shared among; clones share those. Results do not depend on how many they are.
+///
+/// An engine gives the team that its passes run on, which waits while a token is learned: it is used in [`Notes`](crate::Notes)
+/// alone, whose methods run between passes. Work for between requests stays with the thread that does it.
+#[derive(Clone, Debug)]
+pub struct Compute {
+    /// The instruction set.
+    pub isa: Isa,
+    /// The threads.
+    pub team: Arc<Team>,
+}
+
+impl From<Isa> for Compute {
+    /// The thread that calls, and no other.
+    fn from(isa: Isa) -> Compute {
+        Compute { isa, team: Arc::new(Team::new(1)) }
+    }
+}
