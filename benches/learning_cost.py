@@ -10,9 +10,10 @@ round then continues the end of what it read three times, one process after anot
     unscreened without learning and without the coarse copy of the head that greedy tokens need less reading by
     learn      with all that was learned
 
-Times are milliseconds a token of a process; added is the median over rounds of the difference to the same round's. Learning
-needs all logits, so `learn` has no use of the coarse copy either: beside `off` it shows what a user pays, beside `unscreened`
-what memory, gate and MicroLoRA cost.
+Times are milliseconds from one token on the standard output to the next, the median of a process (p50) and the mean; added is the
+median over rounds of the difference to the same round's. Means hold what happens once (the coarse copy is made behind the
+sixteenth token) and every eighth token (MicroLoRA learns of eight). Learning needs all logits, so `learn` has no use of the
+coarse copy either: beside `off` it shows what a user pays, beside `unscreened` what memory, gate and MicroLoRA cost.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 SIDES = {"off": [], "unscreened": ["--no-screen"], "learn": ["--learn"]}
 # What a tenant reads between two looks at how much it knows.
@@ -51,12 +53,24 @@ def teach(args, home):
     return n_entries, text[max(at - 1500, 0) : at]
 
 
-def ms_per_token(args, home, prompt, extra):
-    answer = ours(
-        args, home, "run", "--raw", "--prompt", prompt, "--max-tokens", str(args.tokens), "--ignore-eos", "--temp", "0",
-        "--speculate", "off", "--no-prefix-cache", *extra,
-    )  # fmt: skip
-    return answer["timings"]["decode_ms"] / (args.tokens - 1)
+def times_per_token(args, home, prompt, extra):
+    """Returns the median and the mean of the milliseconds between a process's tokens."""
+    line = [
+        args.ruvllm, "run", "--model", args.model, "--threads", str(args.threads), "--raw", "--prompt", prompt,
+        "--max-tokens", str(args.tokens), "--ignore-eos", "--temp", "0", "--speculate", "off", "--no-prefix-cache", *extra,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        line, env=os.environ | {"RUVLLM_HOME": home}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    came = []
+    while os.read(process.stdout.fileno(), 1 << 16):
+        came.append(time.perf_counter())
+    complaint = process.communicate()[1].decode(errors="replace").strip()
+    # A token may end in the middle of a character, and is written with the next one then.
+    if process.returncode != 0 or len(came) < args.tokens // 2:
+        sys.exit(f"learning_cost.py: {len(came)} of {args.tokens} tokens, status {process.returncode}: {complaint}")
+    gaps = [1e3 * (later - earlier) for earlier, later in zip(came, came[1:])]
+    return {"p50": statistics.median(gaps), "mean": 1e3 * (came[-1] - came[0]) / (args.tokens - 1)}
 
 
 def main():
@@ -76,23 +90,30 @@ def main():
     with tempfile.TemporaryDirectory() as home:
         n_entries, prompt = teach(args, home)
         for extra in SIDES.values():
-            ms_per_token(args, home, prompt, extra)
+            times_per_token(args, home, prompt, extra)
         rounds = [
-            {side: ms_per_token(args, home, prompt, extra) for side, extra in SIDES.items()} for _ in range(args.rounds)
+            {side: times_per_token(args, home, prompt, extra) for side, extra in SIDES.items()}
+            for _ in range(args.rounds)
         ]
-    table = {side: {"ms": statistics.median(r[side] for r in rounds)} for side in SIDES}
-    for side in ("off", "unscreened"):
-        added = sorted(r["learn"] - r[side] for r in rounds)
-        table[side] |= {"added": statistics.median(added), "added_min": added[0], "added_max": added[-1]}
+    table = {}
+    for side in SIDES:
+        table[side] = {}
+        for of in ("p50", "mean"):
+            added = sorted(r["learn"][of] - r[side][of] for r in rounds)
+            row = {"ms": statistics.median(r[side][of] for r in rounds)}
+            if side != "learn":
+                row |= {"added": statistics.median(added), "added_min": added[0], "added_max": added[-1]}
+            table[side][of] = row
     model = os.path.basename(args.model)
     if args.json:
         return print(json.dumps({"model": model, "entries": n_entries, "rounds": args.rounds, "results": table}))
     print(f"{model}, {args.threads} threads, {n_entries} entries, {args.rounds} rounds of {args.tokens} tokens")
-    for side, row in table.items():
-        line = f"  {side:10s} {row['ms']:6.3f} ms a token"
-        if "added" in row:
-            line += f"; learning adds {row['added']:.3f} ms ({row['added_min']:.3f} to {row['added_max']:.3f})"
-        print(line)
+    for side, times in table.items():
+        for of, row in times.items():
+            line = f"  {side:10s} {of:4s} {row['ms']:6.3f} ms a token"
+            if "added" in row:
+                line += f"; learning adds {row['added']:.3f} ms ({row['added_min']:.3f} to {row['added_max']:.3f})"
+            print(line)
 
 
 if __name__ == "__main__":
