@@ -69,8 +69,10 @@ def times_per_token(args, home, prompt, extra):
     # A token may end in the middle of a character, and is written with the next one then.
     if process.returncode != 0 or len(came) < args.tokens // 2:
         sys.exit(f"learning_cost.py: {len(came)} of {args.tokens} tokens, status {process.returncode}: {complaint}")
+    # Behind the last token comes the end of the line, once all is taken in and kept.
+    came = came[: args.tokens]
     gaps = [1e3 * (later - earlier) for earlier, later in zip(came, came[1:])]
-    return {"p50": statistics.median(gaps), "mean": 1e3 * (came[-1] - came[0]) / (args.tokens - 1)}
+    return {"p50": statistics.median(gaps), "mean": statistics.mean(gaps)}
 
 
 def main():
