@@ -109,7 +109,7 @@ impl Tops {
         self.each.resize_with(team.n_threads(), Mutex::default);
         let tops = || self.each.iter().map(|top| top.lock().unwrap_or_else(PoisonError::into_inner));
         tops().for_each(|mut top| top.start(n));
-        team.for_each(len, grain, &|range, worker| {
+        team.for_each_short(len, grain, &|range, worker| {
             offer(range, &mut self.each[worker].lock().unwrap_or_else(PoisonError::into_inner));
         });
         self.all.clear();

@@ -139,7 +139,7 @@ impl Whitener {
         let rows = self.rows.chunks_exact(PADDING * lowrank::stride(self.n_embd));
         let parts: Vec<_> = rows.zip(x.chunks_exact_mut(PADDING).map(Mutex::new)).collect();
         let lowrank = lowrank::pick(compute.isa);
-        compute.team.for_each(parts.len(), 1, &|range, _| {
+        compute.team.for_each_short(parts.len(), 1, &|range, _| {
             for (rows, x) in &parts[range] {
                 let mut x = x.lock().unwrap_or_else(PoisonError::into_inner);
                 lowrank.shrink(Factor::F16(rows), PADDING, &centred, self.n_embd, &mut x);

@@ -146,7 +146,7 @@ impl LastBlock {
         self.add(inner, (first, x), plain.1, changed.1);
         opened[..n * n_ff].copy_from_slice(plain.1);
         let (gates, ups) = (Shared::new(gate), &*up);
-        compute.team.for_each(2 * n, 1, &|rows, _| {
+        compute.team.for_each_short(2 * n, 1, &|rows, _| {
             let at = rows.start * n_ff..rows.end * n_ff;
             // SAFETY: `for_each` hands out each row once.
             let gate = unsafe { gates.slice(at.clone()) };
@@ -169,7 +169,7 @@ impl LastBlock {
     fn add(&self, inner: &dyn Inner, (first, x): (usize, &[f32]), gate: &mut [f32], up: &mut [f32]) {
         let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
         let (gates, ups) = (Shared::new(gate), Shared::new(up));
-        self.compute.team.for_each(2 * x.len() / n_embd, 1, &|halves, _| {
+        self.compute.team.for_each_short(2 * x.len() / n_embd, 1, &|halves, _| {
             for half in halves {
                 let (row, values) = (half / 2, if half % 2 == 0 { &gates } else { &ups });
                 // SAFETY: `for_each` hands out each row of either once.

@@ -176,7 +176,7 @@ impl Table {
         let blocks = || x.chunks(BLOCK);
         let each = |parts: &mut [f32], of: &(dyn Fn(&[f32]) -> f32 + Sync)| {
             let parts = Shared::new(parts);
-            team.for_each(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
+            team.for_each_short(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
                 // SAFETY: `for_each` hands out each block once.
                 let parts = unsafe { parts.slice(range.clone()) };
                 parts.iter_mut().zip(blocks().skip(range.start)).for_each(|(part, block)| *part = of(block));

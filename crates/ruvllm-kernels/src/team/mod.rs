@@ -201,6 +201,16 @@ impl Team {
         });
     }
 
+    /// As [`Team::for_each`], for a region of less than a millisecond: it is left to the caller while all others are on cores
+    /// that others compute on.
+    ///
+    /// # Panics
+    /// As [`Team::for_each`] does.
+    pub fn for_each_short(&self, n: usize, grain: usize, f: &(dyn Fn(Range<usize>, usize) + Sync)) {
+        let grain = if self.n_present() == 1 { grain.max(n) } else { grain };
+        self.for_each(n, grain, f);
+    }
+
     /// Takes the turn, runs `f` in it, and throws on what it caught.
     fn enter(&self, f: impl FnOnce(&Waiter) -> std::thread::Result<()>) {
         assert!(!INSIDE.get(), "a team's worker may not enter a team again");

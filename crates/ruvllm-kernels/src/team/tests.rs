@@ -54,6 +54,22 @@ fn for_each_hands_out_every_index_once() {
 }
 
 #[test]
+fn a_short_region_is_left_to_the_caller_while_nobody_else_is_there() {
+    let team = Team::new(3);
+    let count = || {
+        let n = AtomicUsize::new(0);
+        team.for_each_short(100, 7, &|range, _| _ = n.fetch_add(range.len(), Ordering::Relaxed));
+        n.load(Ordering::Relaxed)
+    };
+    assert_eq!(count(), 100);
+    let until = std::time::Instant::now() + Duration::from_secs(600);
+    team.state.absences.iter().for_each(|absence| absence.set(until));
+    assert_eq!((team.n_present(), count()), (1, 100));
+    team.for_each_short(100, 7, &|range, worker| assert_eq!((range, worker), (0..100, 0)));
+    team.for_each_short(0, 7, &|_, _| panic!("nothing to do"));
+}
+
+#[test]
 fn runs_again_after_everybody_slept() {
     let team = Team::new(4);
     let count = AtomicUsize::new(0);

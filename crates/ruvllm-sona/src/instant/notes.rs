@@ -346,7 +346,7 @@ impl Notes {
         let mut errors = |changes: &[f32], gradients: &mut [f32]| {
             let rows = changes.chunks_exact(n_embd).zip(gradients.chunks_exact_mut(n_embd));
             let rows: Vec<_> = came.iter_mut().zip(rows).map(Mutex::new).collect();
-            learned.compute.team.for_each(rows.len(), 1, &|range, _| {
+            learned.compute.team.for_each_short(rows.len(), 1, &|range, _| {
                 for row in &rows[range] {
                     let (came, (change, gradient)) = &mut *row.lock().unwrap_or_else(PoisonError::into_inner);
                     came.look_back(change, strength, head, gradient);

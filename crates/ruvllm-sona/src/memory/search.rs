@@ -98,7 +98,7 @@ impl Memory {
         }
         let (kernels, parts) = (distance::pick(compute.isa), candidates.chunks_mut(CANDIDATES_AT_ONCE));
         let parts: Vec<_> = parts.map(Mutex::new).collect();
-        compute.team.for_each(parts.len(), 1, &|range, _| {
+        compute.team.for_each_short(parts.len(), 1, &|range, _| {
             for part in &parts[range] {
                 self.compare_some(key, kernels, &mut part.lock().unwrap_or_else(PoisonError::into_inner));
             }
