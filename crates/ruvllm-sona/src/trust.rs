@@ -4,17 +4,20 @@
 //! gain     g = ln p₁[token] - ln p₀[token]     what all of it gains for a token that came, in nats, within ±3
 //! evidence e ← 0.995·e + g                     over a request
 //! strength s = sigmoid(trust + e)              of the change, for the next piece of tokens; below 0.02: none
-//! trust    t ← t + r·(clamp(e, ±3) - t)        at a request's end; r = quality · min(1/4, tokens/512)
+//! trust    t ← t + r·(clamp(e, -3, 1) - t)     at a request's end; r = quality · min(1/4, tokens/512)
 //! ```
 //! `e` is the logarithm of the odds that the request is of the kind that was learned (Bayes' rule over two models, with a fading
-//! memory as in the fixed share of Herbster & Warmuth 1998). Without it, text of another kind lost 1 to 2 %.
+//! memory as in the fixed share of Herbster & Warmuth 1998). Without it, text of another kind lost 1 to 2 %. A request of another kind
+//! pays what it takes to find that out, some `-ln(1 - s)` nats of the strength that it begins with, so no request begins sure of it:
+//! with a trust of up to 3 the GPL lost 0.4 % behind a manual, with 1 next to nothing, and the manual gained as much.
 
 /// How much of the evidence stays with each token.
 const KEEP: f32 = 0.995;
 /// The most a single token tells, in nats.
 const GAIN_MAX: f32 = 3.0;
-/// The surest that a request begins.
-const TRUST_MAX: f32 = 3.0;
+/// The surest that a request begins, that it is helped and that it is not.
+const TRUST_MAX: f32 = 1.0;
+const DOUBT_MAX: f32 = 3.0;
 /// The most that one request moves it.
 const RATE_MAX: f32 = 0.25;
 /// Tokens of a request that would move it all the way.
@@ -52,7 +55,7 @@ impl Trust {
 
     /// Reads it.
     pub(crate) fn from_value(value: f32) -> Trust {
-        Trust(value.clamp(-TRUST_MAX, TRUST_MAX))
+        Trust(value.clamp(-DOUBT_MAX, TRUST_MAX))
     }
 
     /// Returns how much of the change a request has, 0 to 1.
@@ -64,7 +67,7 @@ impl Trust {
     /// Takes in what a request of some quality, 0 to 1, told.
     pub(crate) fn take_in(&mut self, evidence: &Evidence, quality: f32) {
         let rate = quality * (evidence.n_tokens as f32 / N_TOKENS).min(RATE_MAX);
-        self.0 += rate * (evidence.sum.clamp(-TRUST_MAX, TRUST_MAX) - self.0);
+        self.0 += rate * (evidence.sum.clamp(-DOUBT_MAX, TRUST_MAX) - self.0);
     }
 }
 
@@ -97,7 +100,7 @@ mod tests {
         for _ in 0..20 {
             trust.take_in(&good, 1.0);
         }
-        assert!((0.9..0.96).contains(&trust.strength(&heard([]))), "{trust:?}");
+        assert!((0.7..0.74).contains(&trust.strength(&heard([]))), "{trust:?}");
         assert_eq!(Trust::from_value(trust.value()), trust);
         let before = trust;
         trust.take_in(&bad, 0.0);
