@@ -241,9 +241,7 @@ impl AdaptedRows {
         let outs = products.map(|(target, out)| (target, out.len() / n, Shared::new(out)));
         let layers = || outs.iter().zip(touched).filter(|(_, touched)| *touched).map(|(out, _)| out);
         let n_layers = layers().count();
-        // A single piece runs on the caller.
-        let grain = if n <= RUN_ROWS && team.n_present() == 1 { n_units * n_layers } else { 1 };
-        team.for_each(n_units * n_layers, grain.max(1), &|units, _| {
+        let run = |units: Range<usize>, _: usize| {
             for unit in units {
                 // A run's layers lie behind each other in its adapter.
                 let (unit, layer) = (unit / n_layers, unit % n_layers);
@@ -264,7 +262,11 @@ impl AdaptedRows {
                 let y = unsafe { out.slice(rows.start * n_out..rows.end * n_out) };
                 change(table, (set, weights), *target, (&x[rows.start * k..rows.end * k], k), y);
             }
-        });
+        };
+        match n <= RUN_ROWS {
+            true => team.for_each_short(n_units * n_layers, 1, &run),
+            false => team.for_each(n_units * n_layers, 1, &run),
+        }
     }
 
     /// Returns what [`AdaptedRows::apply`] will read of adapters for some layers, in its order, for workers to bring near while

@@ -1,6 +1,6 @@
 //! What learning computes with.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::team::Team;
@@ -15,6 +15,19 @@ pub struct Compute {
     pub isa: Isa,
     /// The threads.
     pub team: Arc<Team>,
+}
+
+impl Compute {
+    /// Runs `f` once on each of some parts, one after another on a thread.
+    ///
+    /// # Panics
+    /// As [`Team::for_each_short`] does.
+    pub(crate) fn each<T: Send>(&self, parts: impl Iterator<Item = T>, f: impl Fn(&mut T) + Sync) {
+        let parts: Vec<Mutex<T>> = parts.map(Mutex::new).collect();
+        self.team.for_each_short(parts.len(), 1, &|range, _| {
+            parts[range].iter().for_each(|part| f(&mut part.lock().unwrap_or_else(PoisonError::into_inner)));
+        });
+    }
 }
 
 impl From<Isa> for Compute {

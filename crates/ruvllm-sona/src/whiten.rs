@@ -8,8 +8,6 @@
 //! neighbours by raw distance are neighbours in those. `Σ^(-1/4)` halves the exponents. It is applied in the basis of `U`,
 //! which changes no dot product and puts the directions that tell most first: a prefix of a key is its own coarse version.
 
-use std::sync::{Mutex, PoisonError};
-
 use half::f16;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::distance::PADDING;
@@ -137,13 +135,9 @@ impl Whitener {
     pub fn key_by(&self, hidden: &[f32], compute: &Compute) -> Key {
         let (centred, mut x) = (self.centred(hidden), vec![0.0; self.n_key]);
         let rows = self.rows.chunks_exact(PADDING * lowrank::stride(self.n_embd));
-        let parts: Vec<_> = rows.zip(x.chunks_exact_mut(PADDING).map(Mutex::new)).collect();
         let lowrank = lowrank::pick(compute.isa);
-        compute.team.for_each_short(parts.len(), 1, &|range, _| {
-            for (rows, x) in &parts[range] {
-                let mut x = x.lock().unwrap_or_else(PoisonError::into_inner);
-                lowrank.shrink(Factor::F16(rows), PADDING, &centred, self.n_embd, &mut x);
-            }
+        compute.each(rows.zip(x.chunks_exact_mut(PADDING)), |(rows, x)| {
+            lowrank.shrink(Factor::F16(rows), PADDING, &centred, self.n_embd, x);
         });
         quantize(&x)
     }

@@ -201,7 +201,7 @@ impl Notes {
     /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, one row, as it was before any
     /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
     ///
-    /// Cost: a search, a pass over the row for its sum, and one for the likeliest tokens if there is a MicroLoRA. The team shares them.
+    /// Cost: a search, and passes over the row that keep it, find the likeliest tokens and its sum. The team shares them.
     ///
     /// # Panics
     /// If the state has another width; inside a team's closure.
@@ -345,12 +345,8 @@ impl Notes {
         let (n_embd, strength) = (micro.n_embd(), self.whole.as_ref().map(|_| self.strength));
         let mut errors = |changes: &[f32], gradients: &mut [f32]| {
             let rows = changes.chunks_exact(n_embd).zip(gradients.chunks_exact_mut(n_embd));
-            let rows: Vec<_> = came.iter_mut().zip(rows).map(Mutex::new).collect();
-            learned.compute.team.for_each_short(rows.len(), 1, &|range, _| {
-                for row in &rows[range] {
-                    let (came, (change, gradient)) = &mut *row.lock().unwrap_or_else(PoisonError::into_inner);
-                    came.look_back(change, strength, head, gradient);
-                }
+            learned.compute.each(came.iter_mut().zip(rows), |(came, (change, gradient))| {
+                came.look_back(change, strength, head, gradient);
             });
         };
         let served = self.whole.as_ref().unwrap_or(micro);

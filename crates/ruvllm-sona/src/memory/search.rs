@@ -1,7 +1,6 @@
 //! The nearest entries: a scan in blocks of rows, coarse and then exact where there are many.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use ruvllm_kernels::{bring_near, distance};
 
@@ -96,13 +95,8 @@ impl Memory {
         if self.n_key == self.entries.n_head() {
             return;
         }
-        let (kernels, parts) = (distance::pick(compute.isa), candidates.chunks_mut(CANDIDATES_AT_ONCE));
-        let parts: Vec<_> = parts.map(Mutex::new).collect();
-        compute.team.for_each_short(parts.len(), 1, &|range, _| {
-            for part in &parts[range] {
-                self.compare_some(key, kernels, &mut part.lock().unwrap_or_else(PoisonError::into_inner));
-            }
-        });
+        let kernels = distance::pick(compute.isa);
+        compute.each(candidates.chunks_mut(CANDIDATES_AT_ONCE), |part| self.compare_some(key, kernels, part));
     }
 
     fn compare_some(&self, key: &Key, kernels: &distance::Table, candidates: &mut [Hit]) {
