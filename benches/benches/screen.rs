@@ -49,7 +49,7 @@ fn bench_screen(c: &mut Criterion) {
             group.bench_function(id("whole"), |b| b.iter(|| matmul::matmul(&team, &w, black_box(&acts), &mut out)));
             for k in [1, 40] {
                 group.bench_function(id(&format!("top{k}")), |b| {
-                    b.iter(|| screen.multiply(&team, &w, black_box(&acts), k, &mut tops, &mut out));
+                    b.iter(|| screen.multiply(&team, (&w, black_box(&acts)), k, &mut tops, (&mut out, None)));
                 });
             }
             group.bench_function(id("make"), |b| b.iter(make));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ruvllm_lora::micro::MicroLora;
+use ruvllm_sona::LogitRow;
 
 use crate::backend::{LlmBackend, ModelInfo, SeqId, States, context_line};
 use crate::grammar::{Constraint, Grammar};
@@ -39,6 +40,9 @@ pub(crate) struct Answer {
     constraint: Option<Constraint>,
     speculator: Option<Speculator>,
     lesson: Option<Box<dyn Lesson>>,
+    /// Whether the lesson learns by rough logits: its tokens are chosen by some of the largest, and the head was screened when it
+    /// began.
+    is_rough: bool,
     /// Tokens of the prompt whose states the lesson has seen, or never will.
     n_read: usize,
     /// What its sequence was told to change final hidden states by.
@@ -103,7 +107,9 @@ impl Answer {
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
-        let lesson = request.learner.as_ref().map(|learner| learner.begin(&context));
+        let n_best = sampler.n_best().filter(|_| request.grammar.is_none() && request.adapters.is_empty());
+        let is_rough = n_best.is_some_and(|n_best| backend.screens(n_best));
+        let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
         let zero = Duration::ZERO;
         Ok(Answer {
             speculator: Speculator::new(request.speculation, backend, &sampler),
@@ -121,6 +127,7 @@ impl Answer {
                 false => n_prompt,
             },
             lesson,
+            is_rough,
             micro: None,
             sampler,
             constraint: request.grammar.as_ref().map(Grammar::start),
@@ -231,19 +238,27 @@ impl Answer {
 
     /// Returns what is wanted of a segment of its context from position `first` on, whose last `n_tail` rows choose tokens.
     pub(crate) fn wanted(&self, first: usize, n_tail: usize) -> LogitRows {
+        let (has_rough, n_best) = (self.has_rough(), self.n_best());
+        let has_states = first.max(self.n_read) + 1 < self.n_prompt;
         match n_tail {
-            _ if first.max(self.n_read) + 1 < self.n_prompt => LogitRows::TailOfStates(n_tail),
+            n_tail if n_tail > 0 && has_rough => LogitRows::Rough { n_tail, n_best, has_states },
+            n_tail if has_states => LogitRows::TailOfStates(n_tail),
             0 => LogitRows::None,
-            n_tail => match self.n_best() {
+            n_tail => match n_best {
                 Some(n_best) => LogitRows::Top { n_tail, n_best },
                 None => LogitRows::Tail(n_tail),
             },
         }
     }
 
+    /// Returns whether its lesson learns by rough logits of the next token.
+    fn has_rough(&self) -> bool {
+        self.is_rough && self.lesson.as_ref().is_some_and(|lesson| !lesson.needs_all())
+    }
+
     /// Returns how many of the largest logits its choices depend on; `None` if on all.
     fn n_best(&self) -> Option<usize> {
-        let sees_all = self.constraint.is_some() || self.lesson.is_some();
+        let sees_all = self.constraint.is_some() || (self.lesson.is_some() && !self.has_rough());
         self.sampler.n_best().filter(|_| !sees_all)
     }
 
@@ -286,8 +301,9 @@ impl Answer {
         let (mut row, mut result) = (Some(0), Ok(()));
         while let (Some(at), true) = (row, result.is_ok()) {
             let logits = &mut states.logits[at * n_vocab..][..n_vocab];
+            let rough = states.rough.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_rough());
             if let Some(lesson) = &mut self.lesson {
-                lesson.adjust(states.rows.row(at, n_embd), logits);
+                lesson.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, rough });
             }
             result = self.choose_one(logits, tell);
             row = tree::row_behind(&guesses, &branches, &self.context[n_known..]).filter(|_| !self.is_over());

@@ -210,6 +210,21 @@ impl Engine {
         self.backend.logits_of(hidden, logits);
     }
 
+    /// Makes the head's screen now, where passes are to be screened; final states point in a `direction`, `[n_embd]`.
+    pub(crate) fn prepare_screen(&mut self, direction: &[f32]) {
+        self.backend.prepare_screen(direction);
+    }
+
+    /// Does the same with the high bits of the head alone, as [`States::rough`](crate::States::rough) has them; returns false where
+    /// the head is of a kind that has no screen.
+    ///
+    /// # Panics
+    /// If the states are no whole number of rows.
+    pub fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> bool {
+        assert!(hidden.len().is_multiple_of(self.info().n_embd), "{} values are no whole rows", hidden.len());
+        self.backend.rough_logits_of(hidden, logits)
+    }
+
     /// Makes a manager of adapters for this model, whose loaded ones take up to `bytes_max` bytes, in whole pages of
     /// 2 MiB.
     pub fn adapter_manager(&self, format: FactorFormat, bytes_max: usize) -> AdapterManager {

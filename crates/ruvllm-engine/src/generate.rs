@@ -63,10 +63,10 @@ impl<'a> Generation<'a> {
             true => self.backend.forward_states(&[chain]),
             false => self.backend.forward_states(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
         };
-        let choose = |States { logits, rows }: States<'_>| {
+        let choose = |States { logits, rough, rows }: States<'_>| {
             let (shown, rows) = rows.split_at(n_shown, n_embd);
             self.answer.read(at, shown.hidden);
-            self.answer.choose(States { logits, rows }, &mut |event| self.events.push_back(event))
+            self.answer.choose(States { logits, rough, rows }, &mut |event| self.events.push_back(event))
         };
         match states.and_then(choose) {
             Ok(kept) => {

@@ -8,11 +8,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use ruvllm_lora::micro::{MicroLora, StateRows};
+use ruvllm_sona::LogitRow;
 
 /// Learns from the answers of the requests that have it ([`GenerateRequest::learner`](crate::GenerateRequest::learner)).
 pub trait Learner: Debug + Send + Sync {
-    /// Begins with a request, of whose prompt these are the tokens.
-    fn begin(&self, prompt: &[u32]) -> Box<dyn Lesson>;
+    /// Begins with a request, of whose prompt these are the tokens. `is_rough`: its tokens are chosen by some of the largest logits
+    /// of a head that is screened, so [`Lesson::adjust`] sees rough ones of all wherever the lesson does not
+    /// [need all](Lesson::needs_all).
+    fn begin(&self, prompt: &[u32], is_rough: bool) -> Box<dyn Lesson>;
 }
 
 /// What a [`Learner`] does with one request. Whatever it keeps for others it gives to its learner when it is dropped, or as
@@ -37,9 +40,15 @@ pub trait Lesson: Send {
     /// may be another. At least 1; tokens beyond them are not guessed.
     fn n_steady(&self) -> usize;
 
+    /// Returns whether all logits of the next token must be exact, now that the last one was accepted. Otherwise, in a request
+    /// that began as rough, exact ones that do not count may be -∞.
+    fn needs_all(&self) -> bool {
+        true
+    }
+
     /// Changes the logits of the next token: `[n_vocab]`, made of a final hidden state, one row as it was before
     /// [`Lesson::micro`]. Not called where a grammar leaves no choice and nothing was computed.
-    fn adjust(&mut self, state: StateRows<'_>, logits: &mut [f32]);
+    fn adjust(&mut self, state: StateRows<'_>, logits: LogitRow<'_>);
 
     /// Hears which token it became.
     fn accept(&mut self, token: u32);

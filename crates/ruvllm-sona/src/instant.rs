@@ -11,6 +11,7 @@
 //! Everything is a function of the inputs in their order: the same calls give the same bytes.
 
 mod notes;
+mod row;
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ use crate::trust::Trust;
 use crate::whiten::Key;
 
 pub use notes::Notes;
+pub use row::LogitRow;
 pub(crate) use notes::Stamp;
 
 /// What a snapshot begins with.

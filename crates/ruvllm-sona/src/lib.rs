@@ -83,7 +83,7 @@ pub use calibration::{Calibration, CalibrationBuilder};
 pub use clock::now_ms;
 pub use compute::Compute;
 pub use error::{SonaError, SonaErrorKind};
-pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
+pub use instant::{LearnOptions, Learned, LogitRow, MicroOptions, Notes};
 pub use names::Names;
 pub use recall::Recall;
 pub use signed::{PublicKey, SigningKey};

@@ -96,6 +96,18 @@ pub(crate) fn logits(head: &[f32], hidden: &[f32]) -> Vec<f32> {
     head.chunks_exact(N_EMBD).map(|row| row.iter().zip(hidden).map(|(w, h)| w * h).sum()).collect()
 }
 
+/// Logits of fewer bits.
+pub(crate) fn rough(row: &[f32]) -> Vec<f32> {
+    row.iter().map(|x| (4.0 * x).round() / 4.0).collect()
+}
+
+/// Leaves out, as a screen does, some that are far below the likeliest.
+pub(crate) fn leave_out(row: &mut [f32], seed: usize) {
+    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let far = row.iter_mut().enumerate().filter(|(i, x)| (i + seed) % 3 > 0 && **x < max - 1.5);
+    far.for_each(|(_, x)| *x = f32::NEG_INFINITY);
+}
+
 pub(crate) fn log_p(row: &[f32], token: u32) -> f32 {
     row[token as usize] - softmax::pick(Isa::best()).log_sum_exp(row) as f32
 }

@@ -207,9 +207,7 @@ impl NativeBackend {
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let kv = kv.with_others(&options.kv_others);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
-        if options.screen_head {
-            state.screen = HeadScreen::new(&model);
-        }
+        state.screen = HeadScreen::new(&model, options.screen_head);
         let info = describe(path, &file, &model, &compute, n_ctx)?;
         NativeBackend::assemble(compute, model, state, kv, info, (file, targets, saver))
     }

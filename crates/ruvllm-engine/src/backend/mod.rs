@@ -90,6 +90,8 @@ pub struct Segment<'a> {
 pub struct States<'a> {
     /// The wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
     pub logits: &'a mut [f32],
+    /// The rough logits of the same rows, as [`LogitRows::Rough`] wants them; empty if no segment does, or the head is not screened.
+    pub rough: &'a [f32],
     /// The final hidden states of the same rows, behind the norm and before any [`MicroLora`], and what the last block read for them:
     /// `[n_wanted_rows, n_embd]`. A segment of [`LogitRows::TailOfStates`] has those of all its rows here.
     pub rows: StateRows<'a>,
@@ -252,6 +254,23 @@ pub trait LlmBackend: Send {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the backend has no way to do so.
     fn logits_of(&mut self, _hidden: &[f32], _logits: &mut Vec<f32>) -> Result<(), EngineError> {
         Err(EngineError::new(crate::ErrorKind::Unsupported, "this backend multiplies no states with its head alone"))
+    }
+
+    /// Does the same with what [`States::rough`] is made of, whether or not passes are screened.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the head has no screen.
+    fn rough_logits_of(&mut self, _hidden: &[f32], _logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        Err(EngineError::new(crate::ErrorKind::Unsupported, "this backend screens no head"))
+    }
+
+    /// Makes the head's screen now and not when enough rows have asked for it, where passes are to be screened. Final states
+    /// point in a `direction`, `[n_embd]`, as far as anybody knows.
+    fn prepare_screen(&mut self, _direction: &[f32]) {}
+
+    /// Returns whether few rows' `n_best` largest logits are had without reading all of the head, and rough ones of all with them.
+    fn screens(&self, _n_best: usize) -> bool {
+        false
     }
 
     /// Makes room for `n` more tokens of a sequence ahead of [`LlmBackend::forward`], which then finds it; cached

@@ -233,6 +233,26 @@ impl NativeBackend {
         }
     }
 
+    /// Does the same with the head's high bits alone, of which its screen is made where it is not there yet: what
+    /// [`States::rough`] has. Returns whether the head is of a kind that has one.
+    pub(crate) fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> bool {
+        let (n_embd, n_vocab) = (self.model.hparams.n_embd, self.model.n_vocab);
+        logits.resize(hidden.len() / n_embd * n_vocab, 0.0);
+        self.make_screen(&vec![0.0; n_embd])
+            && hidden
+                .chunks(self.state.n_rows_max() * n_embd)
+                .zip(logits.chunks_mut(self.state.n_rows_max() * n_vocab))
+                .all(|(hidden, logits)| self.state.rough_logits_of(&self.model, &self.compute, hidden, logits))
+    }
+
+    /// Makes the head's screen, if it is not there yet and can be made; returns whether it is there. `direction`: where final
+    /// states point, `[n_embd]`.
+    fn make_screen(&mut self, direction: &[f32]) -> bool {
+        let is_made = self.state.screen.make((&self.model, &self.compute), direction).is_some();
+        self.model.link(self.info.n_threads, self.state.screen.get());
+        is_made
+    }
+
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {
         if !adapters.fits(&self.targets) {
             return Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model"));
@@ -374,6 +394,23 @@ impl LlmBackend for NativeBackend {
         Ok(())
     }
 
+    fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), EngineError> {
+        match NativeBackend::rough_logits_of(self, hidden, logits) {
+            true => Ok(()),
+            false => Err(EngineError::new(ErrorKind::Unsupported, "the model's head has no screen, so no rough logits")),
+        }
+    }
+
+    fn prepare_screen(&mut self, direction: &[f32]) {
+        if self.state.screen.is_wanted() {
+            self.make_screen(direction);
+        }
+    }
+
+    fn screens(&self, n_best: usize) -> bool {
+        self.state.screen.saves(n_best)
+    }
+
     fn sequence_len(&self, seq: SeqId) -> usize {
         self.kv.get(seq).map_or(0, |open| open.sequence.len())
     }
@@ -455,8 +492,7 @@ impl LlmBackend for NativeBackend {
             known =
                 RowCounts { n_logits: known.n_logits + counts.n_logits, n_states: known.n_states + counts.n_states };
             if self.state.screen.is_due() {
-                self.state.screen.make(&self.model, &self.compute);
-                self.model.link(self.info.n_threads, self.state.screen.get());
+                self.make_screen(&[]);
             }
             if next.0 < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
@@ -465,6 +501,12 @@ impl LlmBackend for NativeBackend {
         }
         Ok(States {
             logits: &mut self.state.logits[..known.n_logits * self.model.n_vocab],
+            rough: match self.state.screen.get() {
+                Some(_) if segments.iter().any(|segment| matches!(segment.logits, LogitRows::Rough { .. })) => {
+                    &self.state.rough[..known.n_logits * self.model.n_vocab]
+                }
+                _ => &[],
+            },
             rows: StateRows {
                 hidden: &self.state.hidden[..known.n_states * self.model.hparams.n_embd],
                 stream: self.state.stream.get(..known.n_states * self.model.hparams.n_embd).unwrap_or_default(),

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ruvllm_kernels::{Isa, softmax};
 use ruvllm_lora::micro::{HeadRows, KeptRows, StateRows};
-use ruvllm_sona::{Learned, Notes};
+use ruvllm_sona::{Learned, LogitRow, Notes};
 
 use crate::backend::Segment;
 use crate::engine::Engine;
@@ -129,13 +129,14 @@ impl Engine {
     }
 
     /// Makes rows of logits, `[n, n_vocab]`, those that a request has whose notes these are: of its hidden states, `[n, n_embd]`,
-    /// behind its MicroLoRA. Without one they stay as they are.
-    pub(super) fn change_logits(&mut self, notes: &Notes, states: StateRows<'_>, logits: &mut Vec<f32>) {
+    /// behind its MicroLoRA. Without one they stay as they are. Returns what it changed the states to.
+    pub(super) fn change_logits(&mut self, notes: &Notes, states: StateRows<'_>, logits: &mut Vec<f32>) -> Vec<f32> {
+        let mut changed = states.hidden.to_vec();
         if let Some(micro) = notes.micro() {
-            let mut changed = vec![0.0; states.hidden.len()];
             micro.forward(states, &mut changed);
             self.logits_of(&changed, logits);
         }
+        changed
     }
 
     /// Computes a window and shows its rows from `n_known` on, which `next` followed.
@@ -180,12 +181,14 @@ pub struct CourseOptions {
     pub is_patient: bool,
     /// Whether a text is predicted, as one request, by what was known before its first token; otherwise by all that came before.
     pub is_by_text: bool,
+    /// Whether it learns by rough logits, as requests do whose tokens are chosen by the largest of a screened head.
+    pub is_rough: bool,
 }
 
 impl Default for CourseOptions {
     /// It learns, 512 tokens at a time.
     fn default() -> CourseOptions {
-        CourseOptions { n_request: 512, is_learning: true, is_patient: false, is_by_text: false }
+        CourseOptions { n_request: 512, is_learning: true, is_patient: false, is_by_text: false, is_rough: false }
     }
 }
 
@@ -262,11 +265,13 @@ impl Course {
         let states = rows.states.rows(range.clone(), n_embd);
         let mut logits = rows.logits[range.start * n_vocab..range.end * n_vocab].to_vec();
         self.notes.begin(&self.learned);
-        engine.change_logits(&self.notes, states, &mut logits);
-        for (i, (state, logits)) in states.iter(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
+        let (changed, mut rough) = (engine.change_logits(&self.notes, states, &mut logits), Vec::new());
+        let is_rough = self.options.is_rough && engine.rough_logits_of(&changed, &mut rough);
+        for (i, (state, exact)) in states.iter(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
             let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
-            self.notes.adjust(&self.learned, state, logits);
-            self.nll.push(nll(softmax, logits, next));
+            let rough = is_rough.then(|| &rough[i * n_vocab..(i + 1) * n_vocab]);
+            self.notes.adjust(&self.learned, state, LogitRow { exact: &mut *exact, rough });
+            self.nll.push(nll(softmax, exact, next));
             self.notes.accept_as(&self.learned, (next, taught), head);
             if self.options.is_learning && !self.options.is_patient {
                 self.learned.step(&mut self.notes, 1.0);

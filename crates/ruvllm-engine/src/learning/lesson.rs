@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_lora::micro::{MicroLora, StateRows};
 use ruvllm_sona::history::Passage;
-use ruvllm_sona::{Learned, Names, Notes};
+use ruvllm_sona::{Learned, LogitRow, Names, Notes};
 
 use super::tenant::{Task, Tenant};
 use crate::learner::{Learner, Lesson};
@@ -18,7 +18,7 @@ pub(super) struct Asking {
 }
 
 impl Learner for Asking {
-    fn begin(&self, prompt: &[u32]) -> Box<dyn Lesson> {
+    fn begin(&self, prompt: &[u32], is_rough: bool) -> Box<dyn Lesson> {
         let mut notes = Notes::default();
         prompt.iter().for_each(|&token| notes.read(token));
         let asked = self.task.question.as_deref().map(Names::of);
@@ -28,7 +28,7 @@ impl Learner for Asking {
         let learned = self.tenant.learned();
         notes.begin(&learned);
         let n = prompt.len();
-        let heard = Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, ..Passage::default() };
+        let heard = Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, is_rough, ..Passage::default() };
         Box::new(Request {
             learned,
             tenant: Arc::clone(&self.tenant),
@@ -94,7 +94,11 @@ impl Lesson for Request {
         self.notes.n_until_step(&self.learned)
     }
 
-    fn adjust(&mut self, state: StateRows<'_>, logits: &mut [f32]) {
+    fn needs_all(&self) -> bool {
+        self.notes.needs_all(&self.learned)
+    }
+
+    fn adjust(&mut self, state: StateRows<'_>, logits: LogitRow<'_>) {
         self.notes.adjust(&self.learned, state, logits);
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc::sync_channel;
 use ruvllm_kernels::softmax;
 use ruvllm_lora::micro::{HeadRows, KeptRows, MicroLora};
 use ruvllm_sona::history::{Each, Passage, Reading};
-use ruvllm_sona::{SonaError, SonaErrorKind};
+use ruvllm_sona::{LogitRow, SonaError, SonaErrorKind};
 
 use super::Shared;
 use crate::backend::{LlmBackend, Segment, SeqId};
@@ -153,6 +153,7 @@ impl Reading for Reader<'_> {
             n_remembered: passage.n_remembered.clamp(range.start, range.end),
             range: range.clone(),
             micro: micro.cloned(),
+            is_rough: passage.is_rough,
             compares: self.compares,
         };
         let rows = match (self.watch)(range.len()) {
@@ -174,8 +175,10 @@ impl Reading for Reader<'_> {
             self.sums.model += softmax.log_sum_exp(alone) - f64::from(alone[token as usize]);
         }
         let logits = std::iter::repeat_with(Vec::new).take(n_remembered).chain(std::mem::take(&mut rows.logits));
-        for ((at, state), mut logits) in range.clone().zip(states.iter(n_embd)).zip(logits) {
-            each(at, state, &mut logits);
+        let mut rough = rows.rough.into_iter();
+        for ((at, state), mut exact) in range.clone().zip(states.iter(n_embd)).zip(logits) {
+            let rough = if exact.is_empty() { None } else { rough.next() };
+            each(at, state, LogitRow { exact: &mut exact, rough: rough.as_deref() });
         }
         Ok(())
     }
@@ -211,6 +214,7 @@ struct Wanted {
     range: Range<usize>,
     n_remembered: usize,
     micro: Option<MicroLora>,
+    is_rough: bool,
     compares: bool,
 }
 
@@ -220,6 +224,8 @@ struct Rows {
     states: KeptRows,
     /// Of the predicted ones, behind the MicroLoRA: `[n_vocab]` each.
     logits: Vec<Vec<f32>>,
+    /// Rough ones of the same states, if the passage has them.
+    rough: Vec<Vec<f32>>,
     /// The same without it, if somebody compares.
     alone: Vec<Vec<f32>>,
 }
@@ -270,17 +276,22 @@ impl Wanted {
         let states = backend.forward_states(&[Segment { seq, tokens: &self.tokens[first..last], logits }])?;
         let split = |logits: &[f32]| -> Vec<Vec<f32>> { logits.chunks_exact(n_vocab).map(<[f32]>::to_vec).collect() };
         let (alone, states) = (split(states.logits), KeptRows::from(states.rows));
-        let logits = match &self.micro {
-            None if !self.compares => return Ok(Rows { states, logits: alone, alone: Vec::new() }),
-            None => alone.clone(),
+        let (_, predicted) = states.rows().split_at(last - first - n_predicted, n_embd);
+        let mut changed = predicted.hidden.to_vec();
+        let (logits, alone) = match &self.micro {
+            None if !self.compares => (alone, Vec::new()),
+            None => (alone.clone(), alone),
             Some(micro) => {
-                let (_, predicted) = states.rows().split_at(last - first - n_predicted, n_embd);
-                let (mut changed, mut logits) = (vec![0.0; n_predicted * n_embd], Vec::new());
+                let mut logits = Vec::new();
                 micro.forward(predicted, &mut changed);
                 backend.logits_of(&changed, &mut logits)?;
-                split(&logits)
+                (split(&logits), alone)
             }
         };
-        Ok(Rows { states, logits, alone: if self.compares { alone } else { Vec::new() } })
+        let mut rough = Vec::new();
+        if self.is_rough && n_predicted > 0 {
+            backend.rough_logits_of(&changed, &mut rough)?;
+        }
+        Ok(Rows { states, logits, rough: split(&rough), alone })
     }
 }

@@ -48,7 +48,7 @@ impl Engine {
             notes.begin(&learned);
             self.change_logits(&notes, state, &mut row);
             let row = &mut row[..];
-            notes.adjust(&learned, state, row);
+            notes.adjust(&learned, state, &mut *row);
             let (sum, sum_alone) = (softmax.log_sum_exp(row), softmax.log_sum_exp(base));
             let log_ps = base.iter().zip(&*row).map(|(&b, &x)| (f64::from(b) - sum_alone, f64::from(x) - sum));
             score

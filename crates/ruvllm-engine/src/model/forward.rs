@@ -37,6 +37,16 @@ pub enum LogitRows {
     /// This many at the end; of every row the final hidden state is wanted
     /// ([`States::rows`](crate::States::rows)).
     TailOfStates(usize),
+    /// This many at the end, and of each the rough logits as well ([`States::rough`](crate::States::rough)), where the head has a
+    /// screen: those of its high bits, five of eight, which are the same whatever is asked for beside them.
+    Rough {
+        /// How many rows.
+        n_tail: usize,
+        /// How many of the largest logits of each are to be exact, as in [`LogitRows::Top`]; `None`: all.
+        n_best: Option<usize>,
+        /// Whether the final hidden state of every row is wanted, as in [`LogitRows::TailOfStates`].
+        has_states: bool,
+    },
 }
 
 impl LogitRows {
@@ -45,7 +55,10 @@ impl LogitRows {
         match self {
             LogitRows::None => 0,
             LogitRows::Last => n.min(1),
-            LogitRows::Tail(n_tail) | LogitRows::Top { n_tail, .. } | LogitRows::TailOfStates(n_tail) => n.min(n_tail),
+            LogitRows::Tail(n_tail)
+            | LogitRows::Top { n_tail, .. }
+            | LogitRows::TailOfStates(n_tail)
+            | LogitRows::Rough { n_tail, .. } => n.min(n_tail),
             LogitRows::All => n,
         }
     }
@@ -53,7 +66,7 @@ impl LogitRows {
     /// Returns of how many of `n` rows the final hidden state is wanted: those at the end that want logits, or all.
     pub(crate) fn n_states(self, n: usize) -> usize {
         match self {
-            LogitRows::TailOfStates(_) => n,
+            LogitRows::TailOfStates(_) | LogitRows::Rough { has_states: true, .. } => n,
             wanted => wanted.count(n),
         }
     }
@@ -65,6 +78,9 @@ impl LogitRows {
             LogitRows::Tail(n_tail) => LogitRows::Tail(n_tail.saturating_sub(n_left)),
             LogitRows::Top { n_tail, n_best } => LogitRows::Top { n_tail: n_tail.saturating_sub(n_left), n_best },
             LogitRows::TailOfStates(n_tail) => LogitRows::TailOfStates(n_tail.saturating_sub(n_left)),
+            LogitRows::Rough { n_tail, n_best, has_states } => {
+                LogitRows::Rough { n_tail: n_tail.saturating_sub(n_left), n_best, has_states }
+            }
             wanted => wanted,
         }
     }
@@ -81,6 +97,8 @@ pub(crate) struct ForwardState {
     /// Rows whose final states are wanted, then the logits of those that want them: `[n_logit_rows, n_vocab]`.
     state_rows: Vec<u32>,
     pub logits: Vec<f32>,
+    /// The rough ones of the same rows, `[n_logit_rows, n_vocab]`; not written in a pass in which nobody wants them.
+    pub rough: Vec<f32>,
     /// The states, as the final norm left them: `[n_state_rows, n_embd]`.
     pub hidden: Vec<f32>,
     /// The rows of the stream that the last block read for them: `[n_state_rows, n_embd]`; empty of a model nothing sits inside of.
@@ -138,6 +156,7 @@ impl ForwardState {
             buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
             state_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.n_vocab],
+            rough: Vec::new(),
             hidden: vec![0.0; n_seq * model.hparams.n_embd],
             stream: Vec::new(),
             keeps_stream: has_last_block(model),
@@ -365,16 +384,24 @@ impl ForwardState {
             (change((&mut states[..n_logits * n_embd], stream), n_embd, batch), n_logits)
         };
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
+        let has_rough = batch.wanted.iter().any(|wanted| matches!(wanted, LogitRows::Rough { .. }));
+        let rough = self.screen.get().filter(|_| has_rough);
+        let mut rough = rough.map(|_| rows_at(&mut self.rough, known.n_logits, n_logits, model.n_vocab));
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
-        let operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
+        let mut operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
         let n_best = n_best(batch.wanted).filter(|_| !operand.is_adapted());
         let screen = n_best.and_then(|n_best| Some((n_best, self.screen.ask((hidden, n_logits), n_best)?)));
         match (screen, &model.output.head) {
             (Some((n_best, screen)), Some(head)) => {
-                let share = operand.apply_screened(compute, head, screen, n_best, logits);
+                let share = operand.apply_screened(compute, head, screen, n_best, (logits, rough));
                 self.screen.learn(n_best, share);
             }
-            _ => project(model, compute, operand, logits),
+            _ => {
+                if let (Some(screen), Some(rough)) = (self.screen.get(), &mut rough) {
+                    operand.apply_coarse(compute, screen, rough);
+                }
+                project(model, compute, operand, logits);
+            }
         }
         RowCounts { n_logits, n_states: n }
     }
@@ -386,6 +413,22 @@ impl ForwardState {
         assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
         let operand = Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default());
         project(model, compute, operand, logits);
+    }
+
+    /// Does the same with the head's high bits alone; returns false where it has no screen.
+    pub(crate) fn rough_logits_of(
+        &mut self,
+        model: &Model,
+        compute: &Compute,
+        hidden: &[f32],
+        logits: &mut [f32],
+    ) -> bool {
+        let n = hidden.len() / model.hparams.n_embd;
+        assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
+        let nowhere = vec![0.0; model.hparams.n_embd];
+        let Some(screen) = self.screen.make((model, compute), &nowhere) else { return false };
+        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_coarse(compute, screen, logits);
+        true
     }
 }
 

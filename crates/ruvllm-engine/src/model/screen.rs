@@ -1,4 +1,4 @@
-//! When the head is screened: where of each row's logits only the largest count.
+//! When the head is screened: where of each row's logits only the largest count, or those of its high bits will do.
 
 use ruvllm_kernels::GgmlType;
 use ruvllm_kernels::matmul::{Screen, Tops};
@@ -24,7 +24,10 @@ const FADE: f32 = 1.0 / 8.0;
 /// A model's head as a greedy decoder sees it. It costs two thirds of the head's memory, once enough rows have asked for it.
 #[derive(Default)]
 pub(crate) struct HeadScreen {
+    /// Whether rows of passes are screened.
     is_wanted: bool,
+    /// Whether the head is one that has a screen.
+    is_possible: bool,
     n_asked: usize,
     /// The sum of the rows that asked before it was made: where states point.
     direction: Vec<f32>,
@@ -36,12 +39,18 @@ pub(crate) struct HeadScreen {
 
 impl HeadScreen {
     /// Returns the screen of a model's head that is not made yet. Never will be where the largest of the products is not the largest
-    /// of the logits for certain, or the head has another type than Q8_0.
-    pub(crate) fn new(model: &Model) -> HeadScreen {
+    /// of the logits for certain, or the head has another type than Q8_0. Unless it `is_wanted`, passes have none of it.
+    pub(crate) fn new(model: &Model, is_wanted: bool) -> HeadScreen {
         let output = &model.output;
         let is_plain = output.scale == 1.0 && output.softcap.is_none();
         let head = output.head.as_ref().filter(|head| !head.has_bias() && head.matrix().ty() == GgmlType::Q8_0);
-        HeadScreen { is_wanted: is_plain && head.is_some(), ..HeadScreen::default() }
+        let is_possible = is_plain && head.is_some();
+        HeadScreen { is_wanted: is_wanted && is_possible, is_possible, ..HeadScreen::default() }
+    }
+
+    /// Returns whether passes are screened, once that is made which screens them.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
     }
 
     /// Returns whether enough rows have asked.
@@ -49,24 +58,37 @@ impl HeadScreen {
         self.is_wanted && self.screen.is_none() && self.n_asked >= ASKED_BEFORE
     }
 
-    /// Makes it.
-    pub(crate) fn make(&mut self, model: &Model, compute: &Compute) {
-        let head = model.output.head.as_ref().filter(|_| self.is_wanted);
-        let table = compute.kernels.matmul;
-        self.screen = head.and_then(|head| Screen::new(table, &compute.team, head.matrix(), &self.direction));
-        self.is_wanted = self.screen.is_some();
-        self.direction = Vec::new();
+    /// Makes it, if it is not there yet, for states that point where those did that asked, or else in a `direction`; `None` where it
+    /// cannot be made.
+    pub(crate) fn make(&mut self, (model, compute): (&Model, &Compute), direction: &[f32]) -> Option<&Screen> {
+        if let (Some(head), None) = (model.output.head.as_ref().filter(|_| self.is_possible), &self.screen) {
+            let asked = std::mem::take(&mut self.direction);
+            let direction = if asked.is_empty() { direction } else { &asked };
+            self.screen = Screen::new(compute.kernels.matmul, &compute.team, head.matrix(), direction);
+            self.is_possible = self.screen.is_some();
+            self.is_wanted &= self.is_possible;
+        }
+        self.screen.as_ref()
     }
 
-    /// Returns the screen once it is made.
+    /// Returns the screen for passes once it is made.
     pub(crate) fn get(&self) -> Option<&Screen> {
-        self.screen.as_ref()
+        self.screen.as_ref().filter(|_| self.is_wanted)
+    }
+
+    /// Returns whether the `n_best` largest logits of few rows are to be had without reading all of the head.
+    pub(crate) fn saves(&self, n_best: usize) -> bool {
+        self.get().is_some() && self.is_worth(n_best.max(1))
+    }
+
+    fn is_worth(&self, n_best: usize) -> bool {
+        n_best <= BEST_MAX && self.shares[n_best.ilog2() as usize] <= SHARE_MAX
     }
 
     /// Returns the screen and its scratch for a pass in which `n_rows` rows of `states` want `n_best` logits each; `None` if all
     /// logits are computed.
     pub(crate) fn ask(&mut self, (states, n_rows): (&[f32], usize), n_best: usize) -> Option<(&Screen, &mut Tops)> {
-        if n_rows > ROWS_MAX || n_best > BEST_MAX || self.shares[n_best.ilog2() as usize] > SHARE_MAX {
+        if n_rows > ROWS_MAX || !self.is_worth(n_best) {
             return None;
         }
         self.n_asked = self.n_asked.saturating_add(n_rows);
@@ -75,7 +97,7 @@ impl HeadScreen {
             let rows = states.chunks_exact(self.direction.len().max(1));
             rows.for_each(|row| self.direction.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));
         }
-        Some((self.screen.as_ref()?, &mut self.tops))
+        Some((self.screen.as_ref().filter(|_| self.is_wanted)?, &mut self.tops))
     }
 
     /// Takes note of the share of the head that was read for `n_best` logits of each row. A model that reads too much is no longer
@@ -91,6 +113,7 @@ pub(crate) fn n_best(wanted: &[LogitRows]) -> Option<usize> {
     let wanting = wanted.iter().filter(|rows| rows.count(usize::MAX) > 0);
     let counts = wanting.map(|rows| match rows {
         LogitRows::Top { n_best, .. } => Some((*n_best).max(1)),
+        LogitRows::Rough { n_best, .. } => n_best.map(|n_best| n_best.max(1)),
         _ => None,
     });
     counts.reduce(|a, b| Some(a?.max(b?))).flatten()

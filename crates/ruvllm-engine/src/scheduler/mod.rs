@@ -425,16 +425,17 @@ fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut V
     }
     let prompts: Vec<bool> = tasks.iter().map(|task| task.n_rows > 1 && !task.is_answering()).collect();
     let (n_vocab, n_embd) = (backend.info().n_vocab, backend.info().n_embd);
-    let States { mut logits, rows: mut all } = backend.forward_states(&segments)?;
+    let States { mut logits, mut rough, rows: mut all } = backend.forward_states(&segments)?;
     let mut kept = Vec::with_capacity(tasks.len());
     for (task, &(n, n_states, first)) in tasks.iter_mut().zip(&wanted) {
-        let (rows, shown, states);
+        let (rows, rough_rows, shown, states);
         (rows, logits) = logits.split_at_mut(n * n_vocab);
+        (rough_rows, rough) = rough.split_at((n * n_vocab).min(rough.len()));
         // Those without logits come first: they are of a prompt.
         (shown, all) = all.split_at(n_states - n, n_embd);
         (states, all) = all.split_at(n, n_embd);
         task.read(first, shown.hidden);
-        let states = States { logits: rows, rows: states };
+        let states = States { logits: rows, rough: rough_rows, rows: states };
         let id = RequestId(task.id);
         kept.push(match n {
             0 => None,

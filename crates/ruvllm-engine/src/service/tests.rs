@@ -89,7 +89,7 @@ impl LlmBackend for Counting {
         self.permits.recv().map_err(|_| EngineError::new(ErrorKind::Model, "the test is over"))?;
         self.hidden.resize(self.logits.len() / n_vocab * self.info.n_embd, 0.0);
         let rows = StateRows { hidden: &self.hidden, stream: &[] };
-        Ok(States { logits: &mut self.logits, rows })
+        Ok(States { logits: &mut self.logits, rough: &[], rows })
     }
 
     fn set_micro(&mut self, _: SeqId, _: Option<Arc<MicroLora>>) -> Result<(), EngineError> {

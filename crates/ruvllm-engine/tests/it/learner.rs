@@ -7,6 +7,7 @@ use ruvllm_engine::{
     LoadOptions, LogitRows, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation, StateRows, Timings,
 };
 use ruvllm_lora::micro::{Rule, UpdateOptions};
+use ruvllm_sona::LogitRow;
 use ruvllm_testkit::{Golden, max_abs_diff};
 
 /// Tokens between two updates.
@@ -235,7 +236,7 @@ struct OnlineLesson {
 struct Shared(Arc<OnlineLearner>);
 
 impl Learner for Shared {
-    fn begin(&self, _: &[u32]) -> Box<dyn Lesson> {
+    fn begin(&self, _: &[u32], _: bool) -> Box<dyn Lesson> {
         let (learner, micro) = (Arc::clone(&self.0), self.0.micro.clone());
         let shown = Arc::new(micro.clone());
         Box::new(OnlineLesson { learner, micro, shown, hidden: Vec::new(), likeliest: Vec::new(), n: 0 })
@@ -251,8 +252,8 @@ impl Lesson for OnlineLesson {
         EVERY - self.n % EVERY
     }
 
-    fn adjust(&mut self, state: StateRows<'_>, logits: &mut [f32]) {
-        let hidden = state.hidden;
+    fn adjust(&mut self, state: StateRows<'_>, logits: LogitRow<'_>) {
+        let (hidden, logits) = (state.hidden, logits.exact);
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
         order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]));
         let weights: Vec<(u32, f32)> = order[..8].iter().map(|&id| (id, logits[id as usize].exp())).collect();

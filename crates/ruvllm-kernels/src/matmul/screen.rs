@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Exact products are those of [`matmul`](super::matmul), bit for bit, and the `k` largest of a row are always among
-//! them, with all that equal them.
+//! them, with all that equal them. Who wants to know something of all the others has the coarse products, which are read anyway:
+//! those of [`Screen::coarse`], bit for bit, whatever the direction is and however many are exact.
 
 use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
@@ -109,33 +110,44 @@ impl Screen {
         Some(Screen { coarse, direction, along, slack, rounding })
     }
 
-    /// Returns what is read of every row: what to [expect](super::upcoming) before [`Screen::multiply`].
+    /// Returns the high bits of the matrix, which are read of every row: what to [expect](super::upcoming) before
+    /// [`Screen::multiply`].
     pub fn coarse(&self) -> &Matrix {
         &self.coarse
     }
 
     /// Writes products of `w`, which the screen was made of, with all rows of `x` to `out`, `[n, rows of w]`: of each row the
-    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. Returns which share of `w` was read for it, the
-    /// mean over the rows of `x`.
+    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. The coarse products of all go to `rough`, of the same
+    /// shape, if somebody wants them. Returns which share of `w` was read for it, the mean over the rows of `x`.
     ///
     /// # Panics
-    /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the screen, and if `x` does not hold
-    /// [`ActFormat::Q16`].
-    pub fn multiply(&self, team: &Team, w: &Matrix, x: &Acts, k: usize, tops: &mut Tops, out: &mut [f32]) -> f32 {
+    /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the screen, if `x` does not hold
+    /// [`ActFormat::Q16`], and if `rough` is of another length than `out`.
+    pub fn multiply(
+        &self,
+        team: &Team,
+        (w, x): (&Matrix, &Acts),
+        k: usize,
+        tops: &mut Tops,
+        (out, mut rough): (&mut [f32], Option<&mut [f32]>),
+    ) -> f32 {
         assert_eq!((w.n_rows(), w.n_cols()), (self.slack.len(), self.coarse.n_cols()), "screen: another matrix's");
         assert!(w.ty() == GgmlType::Q8_0 && k > 0, "screen: the {k} largest of {w:?}");
         assert!(x.has(ActFormat::Q16), "screen: the activations do not hold {:?}", ActFormat::Q16);
         w.check(x, x.n(), out);
+        assert!(rough.as_ref().is_none_or(|rough| rough.len() == out.len()), "screen: coarse products for another shape");
         tops.lengths.clear();
         tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));
         if k * PANEL_ROWS > w.n_rows() || !tops.lengths.iter().all(|length| length.whole <= LENGTH_MAX) {
+            rough.into_iter().for_each(|rough| matmul(team, &self.coarse, x, rough));
             matmul(team, w, x, out);
             return 1.0;
         }
         matmul(team, &self.coarse, x, out);
         let mut n_read = 0;
         for (row, out) in out.chunks_exact_mut(w.n_rows()).enumerate() {
-            self.look(team, tops.lengths[row], out, &mut tops.panels);
+            let rough = rough.as_mut().map(|rough| &mut rough[row * w.n_rows()..(row + 1) * w.n_rows()]);
+            self.look(team, tops.lengths[row], (out, rough), &mut tops.panels);
             let exact = Exact { w, x, row: row as u32, out: Out(out.as_mut_ptr()) };
             let least = exact.least(team, k, tops);
             n_read += exact.refine(team, least, &tops.panels);
@@ -143,13 +155,24 @@ impl Screen {
         n_read as f32 / (x.n() * tops.panels.len()).max(1) as f32
     }
 
-    /// Writes what can be said of each panel by the coarse products of a row of this length.
-    fn look(&self, team: &Team, length: Length, coarse: &[f32], panels: &mut Vec<(f32, f32)>) {
+    /// Writes what can be said of each panel by the coarse products of a row of this length, and keeps those in `rough`.
+    fn look(
+        &self,
+        team: &Team,
+        length: Length,
+        (coarse, rough): (&[f32], Option<&mut [f32]>),
+        panels: &mut Vec<(f32, f32)>,
+    ) {
         panels.resize(coarse.len().div_ceil(PANEL_ROWS), (0.0, 0.0));
-        let (n_panels, panels) = (panels.len(), Shared::new(panels));
+        let (n_panels, panels, rough) = (panels.len(), Shared::new(panels), rough.map(Shared::new));
         team.for_each(n_panels, GRAIN, &|range, _| {
             // SAFETY: `for_each` hands out every panel once.
             let tops = unsafe { panels.slice(range.clone()) };
+            if let Some(rough) = &rough {
+                let rows = range.start * PANEL_ROWS..coarse.len().min(range.end * PANEL_ROWS);
+                // SAFETY: the panels' rows do not overlap.
+                unsafe { rough.slice(rows.clone()) }.copy_from_slice(&coarse[rows]);
+            }
             for (panel, top) in range.zip(tops) {
                 *top = self.reach(panel_rows(panel, coarse.len()), coarse, length);
             }

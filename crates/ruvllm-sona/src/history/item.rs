@@ -10,7 +10,9 @@ use crate::names::{Kind, Names};
 use crate::whiten::Key;
 
 /// First byte of an item's record.
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
+/// The earliest that is read: it has no rough passages.
+const FORMAT_MIN: u8 = 3;
 
 /// A text that was learned from: everything that its [`Notes`](crate::Notes) heard, in order.
 ///
@@ -34,6 +36,8 @@ pub struct Passage {
     /// Places behind [`Passage::n_read`], ascending, whose tokens were only read: nobody computed what they follow, such as where a
     /// grammar left no choice.
     pub skipped: Vec<u32>,
+    /// Whether its rows of logits had rough ones, see [`LogitRow`](crate::LogitRow).
+    pub is_rough: bool,
 }
 
 impl Passage {
@@ -246,14 +250,14 @@ impl Record {
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Record, SonaError> {
         let mut from = Reader::new(bytes, "learning log");
         let format = from.u8()?;
-        if format != FORMAT {
-            let message = format!("learning log: format {format}, this program reads {FORMAT}");
+        if !(FORMAT_MIN..=FORMAT).contains(&format) {
+            let message = format!("learning log: format {format}, this program reads {FORMAT_MIN} to {FORMAT}");
             return Err(SonaError::new(SonaErrorKind::Version, message));
         }
         let mut record = Record::new(from.u64()?, Item::Undone);
         record.item = match from.u8()? {
             0 => {
-                let (quality, passage) = (from.f32()?, read_passage(&mut from)?);
+                let (quality, passage) = (from.f32()?, read_passage(&mut from, format)?);
                 for _ in 0..from.count(12)? {
                     record.stamps.push(Stamp { n_heard: from.u32()? as usize, version: from.u64()? });
                 }
@@ -283,7 +287,7 @@ impl Record {
                 let digest = from.array()?;
                 Item::Adopted { digest, sources: (0..from.count(8)?).map(|_| from.u64()).collect::<Result<_, _>>()? }
             }
-            10 => Item::Held { passage: read_passage(&mut from)? },
+            10 => Item::Held { passage: read_passage(&mut from, format)? },
             kind => return Err(from.invalid(format_args!("there is no kind {kind}"))),
         };
         from.end()?;
@@ -295,14 +299,16 @@ fn write_passage(to: &mut Writer, passage: &Passage) {
     to.u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
     to.count(passage.n_step).u32s(&passage.skipped).u8(u8::from(passage.asked.is_some()));
     passage.asked.iter().for_each(|names| write_names(to, names));
+    to.u8(u8::from(passage.is_rough));
 }
 
-fn read_passage(from: &mut Reader<'_>) -> Result<Passage, SonaError> {
+fn read_passage(from: &mut Reader<'_>, format: u8) -> Result<Passage, SonaError> {
     let tokens = from.u32s()?;
     let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
     let (n_step, skipped) = (from.u32()? as usize, from.u32s()?);
     let asked = if from.u8()? == 0 { None } else { Some(read_names(from)?) };
-    let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped };
+    let is_rough = format > FORMAT_MIN && from.u8()? != 0;
+    let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped, is_rough };
     passage.check()?;
     Ok(passage)
 }

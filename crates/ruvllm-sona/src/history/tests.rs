@@ -9,8 +9,9 @@ use super::*;
 use crate::bank::{self, BankConfig, Pattern, ReasoningBank};
 use crate::deep::DeepState;
 use crate::error::limit;
+use crate::instant::LogitRow;
 use crate::store::{self, OpenOptions, Transaction};
-use crate::toy::{N_VOCAB, Toy, changed, logits, one, state, text};
+use crate::toy::{N_VOCAB, Toy, changed, leave_out, logits, one, rough, state, text};
 
 mod kill;
 mod limits;
@@ -25,7 +26,9 @@ impl Reading for Toy {
     ) -> Result<(), SonaError> {
         for at in range {
             let hidden = state(passage.tokens[at - 1]);
-            each(at, one(&hidden), &mut logits(&self.head, &changed(&hidden, micro)));
+            let mut row = logits(&self.head, &changed(&hidden, micro));
+            let rough = passage.is_rough.then(|| rough(&row));
+            each(at, one(&hidden), LogitRow { exact: &mut row, rough: rough.as_deref() });
         }
         Ok(())
     }
@@ -53,7 +56,9 @@ impl Request {
         let tokens = text(seed)[..30].to_vec();
         // Some have places whose tokens were only read, in the prompt and in the answer.
         let skipped = if seed.is_multiple_of(4) { vec![4, 7, 8, 21] } else { Vec::new() };
-        let passage = Passage { tokens, n_read: 1 + seed as usize % 3, n_remembered: 5, asked, n_step: 0, skipped };
+        // And some had rough logits.
+        let (n_read, is_rough) = (1 + seed as usize % 3, seed.is_multiple_of(3));
+        let passage = Passage { tokens, n_read, n_remembered: 5, asked, n_step: 0, skipped, is_rough };
         Request { notes: Notes::default(), passage, at: 0 }
     }
 
@@ -80,7 +85,11 @@ impl Request {
                 continue;
             }
             let mut row = logits(&toy.head, &changed(&hidden, self.notes.micro().map(|micro| &**micro)));
-            self.notes.adjust(learned, one(&hidden), &mut row);
+            let rough = self.passage.is_rough.then(|| rough(&row));
+            if rough.is_some() && !self.notes.needs_all(learned) {
+                leave_out(&mut row, at);
+            }
+            self.notes.adjust(learned, one(&hidden), LogitRow { exact: &mut row, rough: rough.as_deref() });
             self.notes.accept(learned, token, toy);
         }
     }
@@ -200,6 +209,7 @@ fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(u
                 asked: None,
                 n_step: 32,
                 skipped: Vec::new(),
+                is_rough: seed.is_multiple_of(2),
             };
             Some((at, history.study(passage, 0.5, toy).expect("a passage")))
         }
@@ -659,6 +669,7 @@ fn notes_and_passages_must_fit() {
         asked: None,
         n_step: 8,
         skipped: Vec::new(),
+        is_rough: false,
     };
     let known = history.state();
     assert!(history.study(beyond, 1.0, &mut place.toy).expect_err("no such token").to_string().contains("same model"));

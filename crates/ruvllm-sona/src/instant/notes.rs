@@ -8,6 +8,7 @@ use ruvllm_kernels::team::Team;
 use ruvllm_kernels::{distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
 
+use super::row::LogitRow;
 use super::{Learned, STEPS_AT_END_MAX, Search};
 use crate::compute::Compute;
 use crate::episodes::Opened;
@@ -36,6 +37,9 @@ const WORTH_UNKNOWN: f32 = 2.0;
 const N_TOGETHER: usize = 8;
 /// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
 const N_OTHERS: usize = 64;
+/// A remembered token whose exact logit is this far below the likeliest rough one has its rough one: those that a screen leaves out
+/// are farther.
+const NEAR: f32 = 1.0;
 /// Logits that a thread goes through at a time.
 const LOGITS_AT_ONCE: usize = 8192;
 
@@ -198,14 +202,27 @@ impl Notes {
         self.asked = Some(names);
     }
 
+    /// Returns whether the next row must be exact: a correction is going to change it.
+    pub fn needs_all(&self, learned: &Learned) -> bool {
+        !learned.episodes.is_empty() && (self.asked.is_some() || !self.opened.is_empty())
+    }
+
     /// Changes the logits of a token to come: `[n_vocab]`, made of a final hidden state, one row, as it was before any
-    /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory.
+    /// MicroLoRA. A row that memory has nothing to say of keeps its bits. Returns the share of memory. Rough logits are passed
+    /// over where [`Notes::needs_all`] says so.
     ///
     /// Cost: a search, and passes over the row that keep it, find the likeliest tokens and its sum. The team shares them.
     ///
     /// # Panics
     /// If the state has another width; inside a team's closure.
-    pub fn adjust(&mut self, learned: &Learned, state: StateRows<'_>, logits: &mut [f32]) -> f32 {
+    pub fn adjust<'a>(
+        &mut self,
+        learned: &Learned,
+        state: StateRows<'_>,
+        logits: impl Into<LogitRow<'a>>,
+    ) -> f32 {
+        let (mut logits, is_told) = (logits.into(), self.needs_all(learned));
+        logits.rough = logits.rough.filter(|_| !is_told);
         self.begin(learned);
         let (whitener, compute @ Compute { isa, team }) = (learned.calibration.whitener(), &learned.compute);
         let mut prediction = Prediction {
@@ -221,7 +238,7 @@ impl Notes {
         let NotesScratch { tops, row, .. } = &mut self.scratch;
         if learned.options.micro.is_some() || learned.options.memory.is_some() {
             let n_likeliest = learned.options.micro.map_or(1, |micro| micro.n_likeliest);
-            let hits = keep_row(row, logits, (tops, team), n_likeliest);
+            let hits = keep_row(row, logits.seen(), (tops, team), n_likeliest);
             prediction.first = hits.first().map_or(0, |hit| hit.index);
             prediction.log_sum = softmax::pick(*isa).log_sum_exp_by(team, row) as f32;
             if learned.options.micro.is_some() {
@@ -230,12 +247,11 @@ impl Notes {
             }
         }
         let asked = self.asked.take();
-        let is_told = !learned.episodes.is_empty() && (asked.is_some() || !self.opened.is_empty());
         if learned.options.memory.is_some() || is_told {
             prediction.key = whitener.key_by(state.hidden, compute);
         }
         if learned.options.memory.is_some() {
-            self.recall(learned, &mut prediction, logits);
+            self.recall(learned, &mut prediction, &mut logits);
         }
         if is_told {
             let kernels = distance::pick(*isa);
@@ -243,7 +259,7 @@ impl Notes {
                 self.opened = learned.episodes.open(&prediction.key, &names, kernels);
             }
             let at = (&prediction.key, self.context);
-            learned.episodes.adjust(self.opened, at, kernels, softmax::pick(*isa), logits);
+            learned.episodes.adjust(self.opened, at, kernels, softmax::pick(*isa), logits.exact);
         }
         let lambda = prediction.lambda;
         self.prediction = Some(prediction);
@@ -251,14 +267,14 @@ impl Notes {
     }
 
     /// Searches, decides on a share and mixes.
-    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, logits: &mut [f32]) {
-        let Search { scratch, hits, .. } = &mut self.scratch.search;
+    fn recall(&mut self, learned: &Learned, prediction: &mut Prediction, logits: &mut LogitRow<'_>) {
+        let NotesScratch { search: Search { scratch, hits, .. }, row, .. } = &mut self.scratch;
         learned.memory.search((&prediction.key, self.context), &learned.compute, scratch, hits);
         if hits.is_empty() {
             return;
         }
         let log_sum = prediction.log_sum;
-        let log_p = |token: u32| logits.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
+        let log_p = |token: u32| row.get(token as usize).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
         let recall = &mut prediction.recall;
         let is_in_view = |context| self.in_view.contains(&context);
         recall.read((&learned.memory, hits), learned.options.temperature, log_p, is_in_view);
@@ -269,7 +285,11 @@ impl Notes {
         let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
         if lambda >= SHARE_MIN && log_sum.is_finite() {
             prediction.lambda = lambda;
-            recall.mix(lambda, log_sum, logits);
+            if logits.rough.is_some() {
+                let least = row.get(likeliest as usize).map_or(f32::INFINITY, |logit| logit - NEAR);
+                complete(logits.exact, row, recall.classes(), least);
+            }
+            recall.mix(lambda, log_sum, logits.exact);
         }
     }
 
@@ -412,6 +432,17 @@ fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops,
     });
     hits.sort_unstable_by(Hit::order);
     hits
+}
+
+/// Gives remembered tokens their rough logits where the exact ones, known or not, are below `least`: the same ones whichever a screen
+/// has left out.
+fn complete(exact: &mut [f32], rough: &[f32], classes: &[(u32, f32)], least: f32) {
+    for &(token, _) in classes {
+        match (exact.get_mut(token as usize), rough.get(token as usize)) {
+            (Some(exact), Some(&rough)) if *exact < least => *exact = rough,
+            _ => {}
+        }
+    }
 }
 
 /// Returns the likeliest tokens, the `hits`, with their probabilities, and behind them some of the others, one from each stretch of the

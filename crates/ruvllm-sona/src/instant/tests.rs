@@ -3,7 +3,7 @@
 use ruvllm_kernels::Isa;
 
 use super::*;
-use crate::toy::{N_VOCAB, Toy, log_p, logits, one, state, text};
+use crate::toy::{N_VOCAB, Toy, changed, leave_out, log_p, logits, one, rough, state, text};
 
 fn without(memory: bool, micro: bool) -> LearnOptions {
     let all = LearnOptions::default();
@@ -63,6 +63,37 @@ fn a_mixture_is_the_mixture_of_probabilities() {
         let mixed = log_p(&row, token).exp();
         assert!((mixed - p / (1.0 - ruled_out)).abs() < 1e-5, "token {token}: {mixed} for {p}");
     }
+}
+
+#[test]
+fn what_is_learned_by_rough_logits_does_not_ask_which_exact_ones_are_known() {
+    let toy = Toy::new();
+    let mut learned = toy.learned(LearnOptions::default());
+    (0..4).for_each(|_| _ = toy.learn(&mut learned, &text(1), 1.0));
+    let read = |leaves_out: bool| {
+        let (mut learned, mut notes, mut likeliest) = (learned.clone(), Notes::default(), Vec::new());
+        let mut n_left_out = 0;
+        for (at, pair) in text(1).windows(2).enumerate() {
+            let hidden = state(pair[0]);
+            notes.begin(&learned);
+            let mut row = logits(&toy.head, &changed(&hidden, notes.micro().map(|micro| &**micro)));
+            let rough = rough(&row);
+            if leaves_out {
+                leave_out(&mut row, at);
+                n_left_out += row.iter().filter(|x| **x == f32::NEG_INFINITY).count();
+            }
+            notes.adjust(&learned, one(&hidden), LogitRow { exact: &mut row, rough: Some(&rough) });
+            let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("a vocabulary");
+            likeliest.push((best.0, best.1.to_bits()));
+            notes.accept(&learned, pair[1], &toy);
+        }
+        learned.take_in(notes, 1.0);
+        (likeliest, learned.snapshot(), n_left_out)
+    };
+    let (all, some) = (read(false), read(true));
+    assert!(some.2 > 100 && all.0 == some.0 && all.1 == some.1, "{} left out", some.2);
+    let hits = all.0.iter().zip(&text(1)[1..]).filter(|((token, _), next)| *token as u32 == **next).count();
+    assert!(hits > 60, "the likeliest came {hits} times of 119");
 }
 
 #[test]

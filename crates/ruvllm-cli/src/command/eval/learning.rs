@@ -55,6 +55,10 @@ pub struct LearningArgs {
     /// Measure only this way of learning; may be given several times
     #[arg(long, value_name = "NAME", value_parser = VARIANTS.map(|variant| variant.name))]
     variant: Vec<String>,
+    /// Learn by the high bits of the head alone, as requests do whose tokens are chosen by the largest logits of a screened head
+    /// (see --no-screen)
+    #[arg(long)]
+    rough: bool,
     /// Write the figures to this JSON file, and the curves to an SVG file beside it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -275,8 +279,9 @@ impl LearningArgs {
         };
         let calibration = std::sync::Arc::clone(reader.learning.calibration());
         let learned = Learned::new(calibration, learn, reader.engine.compute()).map_err(EngineError::from)?;
-        let is_by_text = variant.is_by_text;
-        Ok(Course::new(learned, CourseOptions { n_request: self.request, is_by_text, ..CourseOptions::default() }))
+        let (is_by_text, is_rough) = (variant.is_by_text, self.rough);
+        let options = CourseOptions { n_request: self.request, is_by_text, is_rough, ..CourseOptions::default() };
+        Ok(Course::new(learned, options))
     }
 
     fn json(&self, engine: &Engine, reports: &[Report]) -> Value {

@@ -216,18 +216,25 @@ impl<'a> Operand<'a> {
     }
 
     /// Writes the `n_best` largest of each row of `linear(x)` to `out`, `[n, n_out]`, and -∞ where the matrix's screen
-    /// rules them out. Returns which share of the matrix was read. Neither bias nor adapters are added.
+    /// rules them out; the screen's own products of all to `rough`, if somebody wants them. Returns which share of the matrix was
+    /// read. Neither bias nor adapters are added.
     pub(crate) fn apply_screened(
         mut self,
         compute: &Compute,
         linear: &Linear,
         (screen, tops): (&Screen, &mut Tops),
         n_best: usize,
-        out: &mut [f32],
+        (out, rough): (&mut [f32], Option<&mut [f32]>),
     ) -> f32 {
         self.prepare(compute, ActFormat::Q16);
         compute.team.expect(&linear.next);
-        screen.multiply(&compute.team, &linear.matrix, self.acts, n_best, tops, out)
+        screen.multiply(&compute.team, (&linear.matrix, self.acts), n_best, tops, (out, rough))
+    }
+
+    /// Writes the products of a matrix's screen alone to `out`, `[n, n_out]`: the same bits as [`Operand::apply_screened`] gives.
+    pub(crate) fn apply_coarse(&mut self, compute: &Compute, screen: &Screen, out: &mut [f32]) {
+        self.prepare(compute, ActFormat::Q16);
+        matmul::matmul(&compute.team, screen.coarse(), self.acts, out);
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.

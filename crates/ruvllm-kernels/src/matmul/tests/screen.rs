@@ -41,7 +41,14 @@ fn check_towards(
     matmul(&team, &w, &x, &mut whole);
     let screen = Screen::new(table, &team, &w, towards)?;
     let (mut out, mut tops) = (vec![f32::NAN; n * n_rows], Tops::default());
-    let share = screen.multiply(&team, &w, &x, n_best, &mut tops, &mut out);
+    let (mut rough, mut coarse) = (vec![f32::NAN; n * n_rows], vec![0.0; n * n_rows]);
+    let share = screen.multiply(&team, (&w, &x), n_best, &mut tops, (&mut out, Some(&mut rough)));
+    matmul(&team, screen.coarse(), &x, &mut coarse);
+    let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&rough), bits(&coarse), "{} {n_rows}x{k}", table.name);
+    let mut again = vec![f32::NAN; n * n_rows];
+    assert_eq!(screen.multiply(&team, (&w, &x), n_best, &mut tops, (&mut again, None)), share);
+    assert_eq!(bits(&again), bits(&out));
     for (out, whole) in out.chunks_exact(n_rows).zip(whole.chunks_exact(n_rows)) {
         let mut sorted = whole.to_vec();
         sorted.sort_by(|a, b| b.total_cmp(a));
