@@ -40,8 +40,8 @@ pub(crate) struct Answer {
     constraint: Option<Constraint>,
     speculator: Option<Speculator>,
     lesson: Option<Box<dyn Lesson>>,
-    /// Whether the lesson learns by rough logits: its tokens are chosen by some of the largest, and the head was screened when it
-    /// began.
+    /// Whether the lesson learns by rough logits: each token is the largest of a screened head, and of that alone the head's other bits
+    /// are read.
     is_rough: bool,
     /// Tokens of the prompt whose states the lesson has seen, or never will.
     n_read: usize,
@@ -107,8 +107,8 @@ impl Answer {
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
-        let n_best = sampler.n_best().filter(|_| request.grammar.is_none() && request.adapters.is_empty());
-        let is_rough = n_best.is_some_and(|n_best| backend.screens(n_best));
+        let is_greedy = sampler.n_best() == Some(1) && request.grammar.is_none();
+        let is_rough = is_greedy && request.adapters.is_empty() && backend.screens(1);
         let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
         let zero = Duration::ZERO;
         Ok(Answer {

@@ -210,7 +210,7 @@ impl Engine {
         self.backend.logits_of(hidden, logits);
     }
 
-    /// Makes the head's screen now, where passes are to be screened; final states point in a `direction`, `[n_embd]`.
+    /// As [`LlmBackend::prepare_screen`].
     pub(crate) fn prepare_screen(&mut self, direction: &[f32]) {
         self.backend.prepare_screen(direction);
     }

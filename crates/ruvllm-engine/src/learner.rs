@@ -12,9 +12,8 @@ use ruvllm_sona::LogitRow;
 
 /// Learns from the answers of the requests that have it ([`GenerateRequest::learner`](crate::GenerateRequest::learner)).
 pub trait Learner: Debug + Send + Sync {
-    /// Begins with a request, of whose prompt these are the tokens. `is_rough`: its tokens are chosen by some of the largest logits
-    /// of a head that is screened, so [`Lesson::adjust`] sees rough ones of all wherever the lesson does not
-    /// [need all](Lesson::needs_all).
+    /// Begins with a request, of whose prompt these are the tokens. `is_rough`: its tokens are the likeliest by a head that is screened,
+    /// so [`Lesson::adjust`] sees rough logits wherever the lesson does not [need all](Lesson::needs_all).
     fn begin(&self, prompt: &[u32], is_rough: bool) -> Box<dyn Lesson>;
 }
 

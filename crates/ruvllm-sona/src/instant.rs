@@ -33,8 +33,8 @@ use crate::trust::Trust;
 use crate::whiten::Key;
 
 pub use notes::Notes;
-pub use row::LogitRow;
 pub(crate) use notes::Stamp;
+pub use row::LogitRow;
 
 /// What a snapshot begins with.
 const MAGIC: [u8; 8] = *b"ruvlear5";

@@ -264,8 +264,8 @@ pub trait LlmBackend: Send {
         Err(EngineError::new(crate::ErrorKind::Unsupported, "this backend screens no head"))
     }
 
-    /// Makes the head's screen now and not when enough rows have asked for it, where passes are to be screened. Final states
-    /// point in a `direction`, `[n_embd]`, as far as anybody knows.
+    /// Hears that final states point in a `direction`, `[n_embd]`: rough logits depend on it. Makes the head's screen for it now and
+    /// not when enough rows have asked, where passes are to be screened.
     fn prepare_screen(&mut self, _direction: &[f32]) {}
 
     /// Returns whether few rows' `n_best` largest logits are had without reading all of the head, and rough ones of all with them.

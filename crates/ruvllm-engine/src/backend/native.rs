@@ -238,17 +238,16 @@ impl NativeBackend {
     pub(crate) fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> bool {
         let (n_embd, n_vocab) = (self.model.hparams.n_embd, self.model.n_vocab);
         logits.resize(hidden.len() / n_embd * n_vocab, 0.0);
-        self.make_screen(&vec![0.0; n_embd])
+        self.make_screen()
             && hidden
                 .chunks(self.state.n_rows_max() * n_embd)
                 .zip(logits.chunks_mut(self.state.n_rows_max() * n_vocab))
                 .all(|(hidden, logits)| self.state.rough_logits_of(&self.model, &self.compute, hidden, logits))
     }
 
-    /// Makes the head's screen, if it is not there yet and can be made; returns whether it is there. `direction`: where final
-    /// states point, `[n_embd]`.
-    fn make_screen(&mut self, direction: &[f32]) -> bool {
-        let is_made = self.state.screen.make((&self.model, &self.compute), direction).is_some();
+    /// Makes the head's screen, if it is not there yet and can be made; returns whether it is there.
+    fn make_screen(&mut self) -> bool {
+        let is_made = self.state.screen.make(&self.model, &self.compute).is_some();
         self.model.link(self.info.n_threads, self.state.screen.get());
         is_made
     }
@@ -397,13 +396,16 @@ impl LlmBackend for NativeBackend {
     fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), EngineError> {
         match NativeBackend::rough_logits_of(self, hidden, logits) {
             true => Ok(()),
-            false => Err(EngineError::new(ErrorKind::Unsupported, "the model's head has no screen, so no rough logits")),
+            false => {
+                Err(EngineError::new(ErrorKind::Unsupported, "the model's head has no screen, so no rough logits"))
+            }
         }
     }
 
     fn prepare_screen(&mut self, direction: &[f32]) {
+        self.state.screen.tell(direction);
         if self.state.screen.is_wanted() {
-            self.make_screen(direction);
+            self.make_screen();
         }
     }
 
@@ -492,7 +494,7 @@ impl LlmBackend for NativeBackend {
             known =
                 RowCounts { n_logits: known.n_logits + counts.n_logits, n_states: known.n_states + counts.n_states };
             if self.state.screen.is_due() {
-                self.make_screen(&[]);
+                self.make_screen();
             }
             if next.0 < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));

@@ -28,7 +28,8 @@ impl Learner for Asking {
         let learned = self.tenant.learned();
         notes.begin(&learned);
         let n = prompt.len();
-        let heard = Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, is_rough, ..Passage::default() };
+        let heard =
+            Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, is_rough, ..Passage::default() };
         Box::new(Request {
             learned,
             tenant: Arc::clone(&self.tenant),

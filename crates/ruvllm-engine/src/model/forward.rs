@@ -38,7 +38,7 @@ pub enum LogitRows {
     /// ([`States::rows`](crate::States::rows)).
     TailOfStates(usize),
     /// This many at the end, and of each the rough logits as well ([`States::rough`](crate::States::rough)), where the head has a
-    /// screen: those of its high bits, five of eight, which are the same whatever is asked for beside them.
+    /// screen: what that knows of them by five of the head's eight bits, which is the same whatever is asked for beside it.
     Rough {
         /// How many rows.
         n_tail: usize,
@@ -398,7 +398,7 @@ impl ForwardState {
             }
             _ => {
                 if let (Some(screen), Some(rough)) = (self.screen.get(), &mut rough) {
-                    operand.apply_coarse(compute, screen, rough);
+                    operand.apply_rough(compute, screen, rough);
                 }
                 project(model, compute, operand, logits);
             }
@@ -425,9 +425,8 @@ impl ForwardState {
     ) -> bool {
         let n = hidden.len() / model.hparams.n_embd;
         assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
-        let nowhere = vec![0.0; model.hparams.n_embd];
-        let Some(screen) = self.screen.make((model, compute), &nowhere) else { return false };
-        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_coarse(compute, screen, logits);
+        let Some(screen) = self.screen.make(model, compute) else { return false };
+        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_rough(compute, screen, logits);
         true
     }
 }

@@ -29,8 +29,9 @@ pub(crate) struct HeadScreen {
     /// Whether the head is one that has a screen.
     is_possible: bool,
     n_asked: usize,
-    /// The sum of the rows that asked before it was made: where states point.
+    /// Where states point, as somebody said who knows, or else the sum of the rows that asked before it was made.
     direction: Vec<f32>,
+    is_told: bool,
     screen: Option<Screen>,
     tops: Tops,
     /// The mean share of the head that was read, by the logarithm of how many logits counted.
@@ -58,13 +59,19 @@ impl HeadScreen {
         self.is_wanted && self.screen.is_none() && self.n_asked >= ASKED_BEFORE
     }
 
-    /// Makes it, if it is not there yet, for states that point where those did that asked, or else in a `direction`; `None` where it
-    /// cannot be made.
-    pub(crate) fn make(&mut self, (model, compute): (&Model, &Compute), direction: &[f32]) -> Option<&Screen> {
+    /// Hears where states point, `[n_embd]`: that is what it is made for from now on, again if it was for another.
+    pub(crate) fn tell(&mut self, direction: &[f32]) {
+        if !self.is_told || self.direction != direction {
+            self.direction = direction.to_vec();
+            (self.is_told, self.screen) = (true, None);
+        }
+    }
+
+    /// Makes it, if it is not there yet; `None` where it cannot be made.
+    pub(crate) fn make(&mut self, model: &Model, compute: &Compute) -> Option<&Screen> {
         if let (Some(head), None) = (model.output.head.as_ref().filter(|_| self.is_possible), &self.screen) {
-            let asked = std::mem::take(&mut self.direction);
-            let direction = if asked.is_empty() { direction } else { &asked };
-            self.screen = Screen::new(compute.kernels.matmul, &compute.team, head.matrix(), direction);
+            self.direction.resize(model.hparams.n_embd, 0.0);
+            self.screen = Screen::new(compute.kernels.matmul, &compute.team, head.matrix(), &self.direction);
             self.is_possible = self.screen.is_some();
             self.is_wanted &= self.is_possible;
         }
@@ -92,7 +99,7 @@ impl HeadScreen {
             return None;
         }
         self.n_asked = self.n_asked.saturating_add(n_rows);
-        if self.screen.is_none() && self.is_wanted {
+        if self.screen.is_none() && self.is_wanted && !self.is_told {
             self.direction.resize(states.len() / n_rows.max(1), 0.0);
             let rows = states.chunks_exact(self.direction.len().max(1));
             rows.for_each(|row| self.direction.iter_mut().zip(row).for_each(|(sum, x)| *sum += x));

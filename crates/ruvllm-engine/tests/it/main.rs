@@ -17,6 +17,7 @@ mod optimise;
 mod packed;
 mod persist;
 mod prefix_cache;
+mod rough;
 mod scheduler;
 mod screen;
 mod speculation;

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Exact products are those of [`matmul`](super::matmul), bit for bit, and the `k` largest of a row are always among
-//! them, with all that equal them. Who wants to know something of all the others has the coarse products, which are read anyway:
-//! those of [`Screen::coarse`], bit for bit, whatever the direction is and however many are exact.
+//! them, with all that equal them. Who wants to know something of all the others has `c`, which is computed anyway
+//! ([`Screen::rough`]): the same bits however many are exact.
 
 use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
@@ -118,7 +118,7 @@ impl Screen {
 
     /// Writes products of `w`, which the screen was made of, with all rows of `x` to `out`, `[n, rows of w]`: of each row the
     /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. The coarse products of all go to `rough`, of the same
-    /// shape, if somebody wants them. Returns which share of `w` was read for it, the mean over the rows of `x`.
+    /// shape, with what the direction knows of the low bits, if somebody wants them. Returns which share of `w` was read for it, the mean over the rows of `x`.
     ///
     /// # Panics
     /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the screen, if `x` does not hold
@@ -135,11 +135,14 @@ impl Screen {
         assert!(w.ty() == GgmlType::Q8_0 && k > 0, "screen: the {k} largest of {w:?}");
         assert!(x.has(ActFormat::Q16), "screen: the activations do not hold {:?}", ActFormat::Q16);
         w.check(x, x.n(), out);
-        assert!(rough.as_ref().is_none_or(|rough| rough.len() == out.len()), "screen: coarse products for another shape");
+        assert!(
+            rough.as_ref().is_none_or(|rough| rough.len() == out.len()),
+            "screen: coarse products for another shape"
+        );
         tops.lengths.clear();
         tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));
         if k * PANEL_ROWS > w.n_rows() || !tops.lengths.iter().all(|length| length.whole <= LENGTH_MAX) {
-            rough.into_iter().for_each(|rough| matmul(team, &self.coarse, x, rough));
+            rough.into_iter().for_each(|rough| self.rough(team, x, rough));
             matmul(team, w, x, out);
             return 1.0;
         }
@@ -155,7 +158,24 @@ impl Screen {
         n_read as f32 / (x.n() * tops.panels.len()).max(1) as f32
     }
 
-    /// Writes what can be said of each panel by the coarse products of a row of this length, and keeps those in `rough`.
+    /// Writes what is known of all products with the rows of `x`, `c`, to `out`: `[n, rows of w]`.
+    ///
+    /// # Panics
+    /// As [`matmul`] does.
+    pub fn rough(&self, team: &Team, x: &Acts, out: &mut [f32]) {
+        matmul(team, &self.coarse, x, out);
+        let rows = out.chunks_exact_mut(self.slack.len().max(1));
+        for (out, blocks) in rows.zip(x.blocks().chunks_exact(x.k() / BLOCK)) {
+            let (along, n, out) = (length(blocks, &self.direction).along, out.len(), Shared::new(out));
+            team.for_each(n, GRAIN * PANEL_ROWS, &|range, _| {
+                // SAFETY: `for_each` hands out every row once.
+                let out = unsafe { out.slice(range.clone()) };
+                out.iter_mut().zip(&self.along[range]).for_each(|(out, by)| *out += by * along);
+            });
+        }
+    }
+
+    /// Writes what can be said of each panel by the coarse products of a row of this length, and what is known of each to `rough`.
     fn look(
         &self,
         team: &Team,
@@ -171,7 +191,10 @@ impl Screen {
             if let Some(rough) = &rough {
                 let rows = range.start * PANEL_ROWS..coarse.len().min(range.end * PANEL_ROWS);
                 // SAFETY: the panels' rows do not overlap.
-                unsafe { rough.slice(rows.clone()) }.copy_from_slice(&coarse[rows]);
+                let rough = unsafe { rough.slice(rows.clone()) };
+                let known =
+                    coarse[rows.clone()].iter().zip(&self.along[rows]).map(|(coarse, by)| coarse + by * length.along);
+                rough.iter_mut().zip(known).for_each(|(rough, known)| *rough = known);
             }
             for (panel, top) in range.zip(tops) {
                 *top = self.reach(panel_rows(panel, coarse.len()), coarse, length);

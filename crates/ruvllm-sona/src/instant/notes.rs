@@ -215,12 +215,7 @@ impl Notes {
     ///
     /// # Panics
     /// If the state has another width; inside a team's closure.
-    pub fn adjust<'a>(
-        &mut self,
-        learned: &Learned,
-        state: StateRows<'_>,
-        logits: impl Into<LogitRow<'a>>,
-    ) -> f32 {
+    pub fn adjust<'a>(&mut self, learned: &Learned, state: StateRows<'_>, logits: impl Into<LogitRow<'a>>) -> f32 {
         let (mut logits, is_told) = (logits.into(), self.needs_all(learned));
         logits.rough = logits.rough.filter(|_| !is_told);
         self.begin(learned);

@@ -55,8 +55,7 @@ pub struct LearningArgs {
     /// Measure only this way of learning; may be given several times
     #[arg(long, value_name = "NAME", value_parser = VARIANTS.map(|variant| variant.name))]
     variant: Vec<String>,
-    /// Learn by the high bits of the head alone, as requests do whose tokens are chosen by the largest logits of a screened head
-    /// (see --no-screen)
+    /// Learn by the high bits of the head, as greedy answers do
     #[arg(long)]
     rough: bool,
     /// Write the figures to this JSON file, and the curves to an SVG file beside it

@@ -216,8 +216,8 @@ impl<'a> Operand<'a> {
     }
 
     /// Writes the `n_best` largest of each row of `linear(x)` to `out`, `[n, n_out]`, and -∞ where the matrix's screen
-    /// rules them out; the screen's own products of all to `rough`, if somebody wants them. Returns which share of the matrix was
-    /// read. Neither bias nor adapters are added.
+    /// rules them out; what the screen knows of all to `rough`, if somebody wants it. Returns which share of the matrix was read.
+    /// Neither bias nor adapters are added.
     pub(crate) fn apply_screened(
         mut self,
         compute: &Compute,
@@ -231,10 +231,11 @@ impl<'a> Operand<'a> {
         screen.multiply(&compute.team, (&linear.matrix, self.acts), n_best, tops, (out, rough))
     }
 
-    /// Writes the products of a matrix's screen alone to `out`, `[n, n_out]`: the same bits as [`Operand::apply_screened`] gives.
-    pub(crate) fn apply_coarse(&mut self, compute: &Compute, screen: &Screen, out: &mut [f32]) {
+    /// Writes what a matrix's screen knows of all products to `out`, `[n, n_out]`: the same bits as [`Operand::apply_screened`]
+    /// gives.
+    pub(crate) fn apply_rough(&mut self, compute: &Compute, screen: &Screen, out: &mut [f32]) {
         self.prepare(compute, ActFormat::Q16);
-        matmul::matmul(&compute.team, screen.coarse(), self.acts, out);
+        screen.rough(&compute.team, self.acts, out);
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.

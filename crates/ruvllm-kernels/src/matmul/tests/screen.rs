@@ -41,11 +41,11 @@ fn check_towards(
     matmul(&team, &w, &x, &mut whole);
     let screen = Screen::new(table, &team, &w, towards)?;
     let (mut out, mut tops) = (vec![f32::NAN; n * n_rows], Tops::default());
-    let (mut rough, mut coarse) = (vec![f32::NAN; n * n_rows], vec![0.0; n * n_rows]);
+    let (mut rough, mut known) = (vec![f32::NAN; n * n_rows], vec![0.0; n * n_rows]);
     let share = screen.multiply(&team, (&w, &x), n_best, &mut tops, (&mut out, Some(&mut rough)));
-    matmul(&team, screen.coarse(), &x, &mut coarse);
+    screen.rough(&team, &x, &mut known);
     let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    assert_eq!(bits(&rough), bits(&coarse), "{} {n_rows}x{k}", table.name);
+    assert_eq!(bits(&rough), bits(&known), "{} {n_rows}x{k}", table.name);
     let mut again = vec![f32::NAN; n * n_rows];
     assert_eq!(screen.multiply(&team, (&w, &x), n_best, &mut tops, (&mut again, None)), share);
     assert_eq!(bits(&again), bits(&out));
