@@ -12,8 +12,8 @@ round then continues the end of what it read three times, one process after anot
 
 Times are milliseconds from one token on the standard output to the next, the median of a process (p50) and the mean; added is the
 median over rounds of the difference to the same round's. Means hold what happens once (the coarse copy is made behind the
-sixteenth token) and every eighth token (MicroLoRA learns of eight). Learning needs all logits, so `learn` has no use of the
-coarse copy either: beside `off` it shows what a user pays, beside `unscreened` what memory, gate and MicroLoRA cost.
+sixteenth token) and every eighth token (MicroLoRA learns of eight). Greedy answers are learned by the coarse copy, so `learn`
+has it too: beside `off` it shows what a user pays, beside `unscreened` whether the copy is worth more than learning costs.
 """
 
 import argparse

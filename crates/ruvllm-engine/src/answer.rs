@@ -238,8 +238,10 @@ impl Answer {
 
     /// Returns what is wanted of a segment of its context from position `first` on, whose last `n_tail` rows choose tokens.
     pub(crate) fn wanted(&self, first: usize, n_tail: usize) -> LogitRows {
-        let (has_rough, n_best) = (self.has_rough(), self.n_best());
+        let n_best = self.n_best();
         let has_states = first.max(self.n_read) + 1 < self.n_prompt;
+        // Rows behind guesses may not need all, where the first does.
+        let has_rough = self.has_rough() || (self.is_rough && n_tail > 1);
         match n_tail {
             n_tail if n_tail > 0 && has_rough => LogitRows::Rough { n_tail, n_best, has_states },
             n_tail if has_states => LogitRows::TailOfStates(n_tail),

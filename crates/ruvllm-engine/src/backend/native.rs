@@ -488,6 +488,9 @@ impl LlmBackend for NativeBackend {
         let wanted = segments.iter().map(|segment| (segment.seq, segment.tokens.len()));
         self.kv.reserve(kernels(&self.compute), wanted)?;
         let (mut next, mut known) = ((0, 0), RowCounts::default());
+        // Of all rows with logits, in whichever of the passes: nobody has to know which those are.
+        let wants_rough = segments.iter().any(|segment| matches!(segment.logits, LogitRows::Rough { .. }));
+        self.state.has_rough = wants_rough && self.state.screen.get().is_some();
         while next.0 < segments.len() {
             self.fill_batch(segments, &mut next);
             let counts = self.run_batch(known, false);
@@ -503,11 +506,9 @@ impl LlmBackend for NativeBackend {
         }
         Ok(States {
             logits: &mut self.state.logits[..known.n_logits * self.model.n_vocab],
-            rough: match self.state.screen.get() {
-                Some(_) if segments.iter().any(|segment| matches!(segment.logits, LogitRows::Rough { .. })) => {
-                    &self.state.rough[..known.n_logits * self.model.n_vocab]
-                }
-                _ => &[],
+            rough: match self.state.has_rough {
+                true => &self.state.rough[..known.n_logits * self.model.n_vocab],
+                false => &[],
             },
             rows: StateRows {
                 hidden: &self.state.hidden[..known.n_states * self.model.hparams.n_embd],

@@ -97,8 +97,9 @@ pub(crate) struct ForwardState {
     /// Rows whose final states are wanted, then the logits of those that want them: `[n_logit_rows, n_vocab]`.
     state_rows: Vec<u32>,
     pub logits: Vec<f32>,
-    /// The rough ones of the same rows, `[n_logit_rows, n_vocab]`; not written in a pass in which nobody wants them.
+    /// The rough ones of the same rows, `[n_logit_rows, n_vocab]`, if the passes at hand are to give them.
     pub rough: Vec<f32>,
+    pub has_rough: bool,
     /// The states, as the final norm left them: `[n_state_rows, n_embd]`.
     pub hidden: Vec<f32>,
     /// The rows of the stream that the last block read for them: `[n_state_rows, n_embd]`; empty of a model nothing sits inside of.
@@ -157,6 +158,7 @@ impl ForwardState {
             state_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.n_vocab],
             rough: Vec::new(),
+            has_rough: false,
             hidden: vec![0.0; n_seq * model.hparams.n_embd],
             stream: Vec::new(),
             keeps_stream: has_last_block(model),
@@ -384,9 +386,8 @@ impl ForwardState {
             (change((&mut states[..n_logits * n_embd], stream), n_embd, batch), n_logits)
         };
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
-        let has_rough = batch.wanted.iter().any(|wanted| matches!(wanted, LogitRows::Rough { .. }));
-        let rough = self.screen.get().filter(|_| has_rough);
-        let mut rough = rough.map(|_| rows_at(&mut self.rough, known.n_logits, n_logits, model.n_vocab));
+        let has_rough = self.has_rough;
+        let mut rough = has_rough.then(|| rows_at(&mut self.rough, known.n_logits, n_logits, model.n_vocab));
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let mut operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
         let n_best = n_best(batch.wanted).filter(|_| !operand.is_adapted());

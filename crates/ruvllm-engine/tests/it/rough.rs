@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use ruvllm_engine::learning::{Item, Learning, LearningOptions, Task, Tenant};
+use ruvllm_engine::learning::{Item, Learning, LearningOptions, Task, Tenant, Verdict};
 use ruvllm_engine::{
     Engine, GenerateRequest, Learner, LoadOptions, LogitRows, SamplingParams, SchedulerOptions, Segment, Speculation,
 };
@@ -90,7 +90,7 @@ fn request(engine: &Engine, learner: Option<Arc<dyn Learner>>, speculation: Spec
 /// Asks for an answer, and says that it was good.
 fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, id: &str, speculation: Speculation) -> (u64, Vec<u32>) {
     engine.clear_cache();
-    let request = request(engine, Some(tenant.learner(Task::default(), Some(id))), speculation);
+    let request = request(engine, Some(tenant.learner(Task::of("What is bread made of?"), Some(id))), speculation);
     let answer = engine.generate(&request).expect("a valid request").for_each_token(|_| {}).expect("it runs");
     tenant.settle();
     (tenant.judge(id, 1.0).expect("it waits").item.expect("it is learned"), answer.tokens)
@@ -104,18 +104,24 @@ fn what_is_learned_by_rough_logits_is_the_same_with_guesses_and_in_company_and_c
     let learning = Learning::open(&mut engine, options, &mut |_| ControlFlow::Continue(())).expect("it is calibrated");
     let [alone, guessing, company, nobody] =
         ["alone", "guessing", "company", "nobody"].map(|name| learning.tenant(&mut engine, name).expect("a tenant"));
-    let (_, first) = hear(&mut engine, &alone, "1", Speculation::Off);
-    let known = alone.digest();
-    let (item, second) = hear(&mut engine, &alone, "2", Speculation::Off);
+    let (prompt, answer) = (tokens(&engine, "Where is Ulm?"), tokens(&engine, " On the Danube."));
+    let mut teach = |tenant, speculation| {
+        let (_, first) = hear(&mut engine, tenant, "1", speculation);
+        let known = tenant.digest();
+        // From here on the first row of an answer has to be exact: something may have been told of what is asked.
+        engine.tell(tenant, (&prompt, "Where is Ulm?"), &answer, Verdict::Right).expect("it is taken in");
+        let (item, second) = hear(&mut engine, tenant, "2", speculation);
+        ((first, second), (known, tenant.digest()), item)
+    };
+    let (said, (known, last), item) = teach(&alone, Speculation::Off);
+    let with_guesses = teach(&guessing, Speculation::Ngram);
+    assert_eq!((said, (known, last)), (with_guesses.0, with_guesses.1));
     let log = alone.log(10).expect("a store");
     let is_rough = |item: &Item| matches!(item, Item::Read { passage, .. } if passage.is_rough);
     assert!(log.items.iter().any(|(.., item)| is_rough(item)), "nothing was learned by rough logits");
-    let with_guesses = ["1", "2"].map(|id| hear(&mut engine, &guessing, id, Speculation::Ngram).1);
-    assert_eq!([first, second], with_guesses);
-    assert_eq!(alone.digest(), guessing.digest());
     // In passes of more rows than are screened.
     engine.clear_cache();
-    let learner: Arc<dyn Learner> = company.learner(Task::default(), Some("1"));
+    let learner: Arc<dyn Learner> = company.learner(Task::of("What is bread made of?"), Some("1"));
     let requests = [None, Some(learner), None].map(|learner| request(&engine, learner, Speculation::Ngram));
     let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
     requests.into_iter().for_each(|request| _ = scheduler.submit(request).expect("a valid request"));

@@ -117,8 +117,8 @@ impl Screen {
     }
 
     /// Writes products of `w`, which the screen was made of, with all rows of `x` to `out`, `[n, rows of w]`: of each row the
-    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. The coarse products of all go to `rough`, of the same
-    /// shape, with what the direction knows of the low bits, if somebody wants them. Returns which share of `w` was read for it, the mean over the rows of `x`.
+    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. What is known of all, as [`Screen::rough`] says it, goes to
+    /// `rough`, of the same shape, if somebody wants it. Returns which share of `w` was read for it, the mean over the rows of `x`.
     ///
     /// # Panics
     /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the screen, if `x` does not hold
@@ -135,10 +135,7 @@ impl Screen {
         assert!(w.ty() == GgmlType::Q8_0 && k > 0, "screen: the {k} largest of {w:?}");
         assert!(x.has(ActFormat::Q16), "screen: the activations do not hold {:?}", ActFormat::Q16);
         w.check(x, x.n(), out);
-        assert!(
-            rough.as_ref().is_none_or(|rough| rough.len() == out.len()),
-            "screen: coarse products for another shape"
-        );
+        assert!(rough.as_ref().is_none_or(|rough| rough.len() == out.len()), "screen: rough products of another shape");
         tops.lengths.clear();
         tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));
         if k * PANEL_ROWS > w.n_rows() || !tops.lengths.iter().all(|length| length.whole <= LENGTH_MAX) {
