@@ -104,7 +104,7 @@ pub(crate) fn rough(row: &[f32]) -> Vec<f32> {
 /// Leaves out, as a screen does, some that are far below the likeliest.
 pub(crate) fn leave_out(row: &mut [f32], seed: usize) {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let far = row.iter_mut().enumerate().filter(|(i, x)| (i + seed) % 3 > 0 && **x < max - 1.5);
+    let far = row.iter_mut().enumerate().filter(|(i, x)| !(i + seed).is_multiple_of(3) && **x < max - 1.5);
     far.for_each(|(_, x)| *x = f32::NEG_INFINITY);
 }
 
