@@ -107,8 +107,8 @@ impl Answer {
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
-        let is_greedy = sampler.n_best() == Some(1) && request.grammar.is_none();
-        let is_rough = is_greedy && request.adapters.is_empty() && backend.screens(1);
+        let is_plain = request.learner.is_some() && request.grammar.is_none() && request.adapters.is_empty();
+        let is_rough = is_plain && sampler.n_best() == Some(1) && backend.screens(1);
         let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
         let zero = Duration::ZERO;
         Ok(Answer {
