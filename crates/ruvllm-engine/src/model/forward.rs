@@ -12,79 +12,8 @@ use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
 };
 use super::screen::{HeadScreen, n_best};
-use super::{Ffn, Layer, Mixer, Model, Norm, Wiring, has_last_block};
+use super::{Ffn, Layer, LogitRows, Mixer, Model, Norm, Wiring, has_last_block};
 use crate::kernels::Compute;
-
-/// Which rows of a segment want logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogitRows {
-    /// None: the segment only fills the cache.
-    None,
-    /// The last one.
-    Last,
-    /// This many at the end.
-    Tail(usize),
-    /// Every one.
-    All,
-    /// This many at the end, and of each only the `n_best` largest logits: others may be -∞, which they are where that
-    /// is faster.
-    Top {
-        /// How many rows.
-        n_tail: usize,
-        /// How many logits of each.
-        n_best: usize,
-    },
-    /// This many at the end; of every row the final hidden state is wanted
-    /// ([`States::rows`](crate::States::rows)).
-    TailOfStates(usize),
-    /// This many at the end, and of each the rough logits as well ([`States::rough`](crate::States::rough)), where the head has a
-    /// screen: what that knows of them by five of the head's eight bits, which is the same whatever is asked for beside it.
-    Rough {
-        /// How many rows.
-        n_tail: usize,
-        /// How many of the largest logits of each are to be exact, as in [`LogitRows::Top`]; `None`: all.
-        n_best: Option<usize>,
-        /// Whether the final hidden state of every row is wanted, as in [`LogitRows::TailOfStates`].
-        has_states: bool,
-    },
-}
-
-impl LogitRows {
-    /// Returns how many of `n` rows want logits.
-    pub(crate) fn count(self, n: usize) -> usize {
-        match self {
-            LogitRows::None => 0,
-            LogitRows::Last => n.min(1),
-            LogitRows::Tail(n_tail)
-            | LogitRows::Top { n_tail, .. }
-            | LogitRows::TailOfStates(n_tail)
-            | LogitRows::Rough { n_tail, .. } => n.min(n_tail),
-            LogitRows::All => n,
-        }
-    }
-
-    /// Returns of how many of `n` rows the final hidden state is wanted: those at the end that want logits, or all.
-    pub(crate) fn n_states(self, n: usize) -> usize {
-        match self {
-            LogitRows::TailOfStates(_) | LogitRows::Rough { has_states: true, .. } => n,
-            wanted => wanted.count(n),
-        }
-    }
-
-    /// Returns which rows of a part of a segment want logits, behind which `n_left` rows are to come.
-    pub(crate) fn before(self, n_left: usize) -> LogitRows {
-        match self {
-            LogitRows::Last if n_left > 0 => LogitRows::None,
-            LogitRows::Tail(n_tail) => LogitRows::Tail(n_tail.saturating_sub(n_left)),
-            LogitRows::Top { n_tail, n_best } => LogitRows::Top { n_tail: n_tail.saturating_sub(n_left), n_best },
-            LogitRows::TailOfStates(n_tail) => LogitRows::TailOfStates(n_tail.saturating_sub(n_left)),
-            LogitRows::Rough { n_tail, n_best, has_states } => {
-                LogitRows::Rough { n_tail: n_tail.saturating_sub(n_left), n_best, has_states }
-            }
-            wanted => wanted,
-        }
-    }
-}
 
 /// Everything a forward pass writes to beside the cache, sized at load.
 pub(crate) struct ForwardState {

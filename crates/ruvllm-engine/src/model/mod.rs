@@ -10,11 +10,11 @@ mod loader;
 mod screen;
 #[cfg(feature = "train")]
 mod spec;
+mod wanted;
 
 pub use arch::architectures;
 pub(crate) use arch::load;
 pub(crate) use blocks::Rows;
-pub use forward::LogitRows;
 pub(crate) use forward::{Batch, ForwardState, RowCounts};
 pub(crate) use last::{LastBlock, has_last_block};
 pub use loader::LoadProgress;
@@ -22,6 +22,7 @@ pub(crate) use loader::Loader;
 pub(crate) use screen::HeadScreen;
 #[cfg(feature = "train")]
 pub(crate) use spec::spec;
+pub use wanted::LogitRows;
 
 use ruvllm_kernels::matmul::{self, ActFormat, Matrix, Screen};
 use ruvllm_kernels::rope::Rope;
