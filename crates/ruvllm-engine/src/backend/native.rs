@@ -247,9 +247,11 @@ impl NativeBackend {
 
     /// Makes the head's screen, if it is not there yet and can be made; returns whether it is there.
     fn make_screen(&mut self) -> bool {
-        let is_made = self.state.screen.make(&self.model, &self.compute).is_some();
-        self.model.link(self.info.n_threads, self.state.screen.get());
-        is_made
+        if !self.state.screen.is_made() {
+            self.state.screen.make(&self.model, &self.compute);
+            self.model.link(self.info.n_threads, self.state.screen.get());
+        }
+        self.state.screen.is_made()
     }
 
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {

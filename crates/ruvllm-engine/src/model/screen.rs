@@ -78,6 +78,11 @@ impl HeadScreen {
         self.screen.as_ref()
     }
 
+    /// Returns whether it is there, for passes or for who asks beside them.
+    pub(crate) fn is_made(&self) -> bool {
+        self.screen.is_some()
+    }
+
     /// Returns the screen for passes once it is made.
     pub(crate) fn get(&self) -> Option<&Screen> {
         self.screen.as_ref().filter(|_| self.is_wanted)
