@@ -2,7 +2,8 @@
 //!
 //! `decode` is one new token after 256 and 2,048 positions: memory- and latency-bound, so throughput counts the bytes of
 //! K and V. `layers` is the same step over all layers of a model after 2,048 positions, each with a cache of its own, on all
-//! cores: the caches come from memory as they do in a real step, so its bytes per second are what a long context gets.
+//! cores, of one sequence after another until these have more bytes than any cache holds: they come from memory as they do in a
+//! real step, whose weights drive them out, so the bytes per second are what a long context gets.
 //! `prefill` is a causal prompt of 512 tokens: compute-bound, so throughput counts multiply-adds (of visible
 //! positions, `k_dim + v_dim` per head). `store` writes the keys and values of that prompt. f16 cache; one thread but for `layers`.
 
@@ -19,6 +20,8 @@ const MODELS: [(&str, usize, usize, usize); 3] =
     [("smollm2-135m", 9, 3, 64), ("qwen2.5-0.5b", 14, 2, 64), ("gemma3-270m", 4, 1, 256)];
 /// Layers of each.
 const N_LAYERS: [usize; 3] = [30, 24, 18];
+/// Bytes of keys and values that come from memory.
+const COLD_BYTES: usize = 256 << 20;
 
 /// The layers of a model with a filled cache of `n_kv` positions, as the engine keeps it: every layer's part of a block
 /// side by side, in large pages.
@@ -99,11 +102,14 @@ fn layers(c: &mut Criterion) {
     const N: usize = 2048;
     let team = Team::new(std::thread::available_parallelism().map_or(1, usize::from));
     for ((name, n_heads, n_kv_heads, dim), n_layers) in MODELS.into_iter().zip(N_LAYERS) {
-        let model = Layers::new(n_layers, n_heads, n_kv_heads, dim, N);
+        let n_bytes = n_layers * 2 * 2 * N * n_kv_heads * dim;
+        let of_sequence = |_| Layers::new(n_layers, n_heads, n_kv_heads, dim, N);
+        let sequences: Vec<_> = (0..COLD_BYTES.div_ceil(n_bytes)).map(of_sequence).collect();
         let mut group = c.benchmark_group(format!("attention/layers/{name}/{N}"));
-        group.throughput(Throughput::Bytes((n_layers * 2 * 2 * N * n_kv_heads * dim) as u64));
+        group.throughput(Throughput::Bytes((sequences.len() * n_bytes) as u64));
         for table in attention::available() {
-            let mut steps: Vec<_> = (0..n_layers).map(|l| model.step(l, table, &team, 1)).collect();
+            let layers = sequences.iter().flat_map(|sequence| (0..n_layers).map(move |layer| (sequence, layer)));
+            let mut steps: Vec<_> = layers.map(|(sequence, layer)| sequence.step(layer, table, &team, 1)).collect();
             group.bench_function(table.isa().name(), |b| b.iter(|| steps.iter_mut().for_each(|step| step())));
         }
     }
