@@ -288,7 +288,10 @@ impl LearningArgs {
             let half = report.nll.base.len() / 2;
             let curves = report.nll.variants.iter();
             let curves = curves.map(|(way, nll)| (way.name.to_owned(), json!(curve(&report.nll.base, nll, POINT))));
-            let again = report.again.iter().map(|(name, nll)| json!({ "document": name, "changes": changes(nll, 0) }));
+            let again = report
+                .again
+                .iter()
+                .map(|(name, nll)| json!({ "document": name, "tokens": nll.base.len(), "changes": changes(nll, 0) }));
             let controls = report.controls.iter().map(|(name, nll)| {
                 json!({ "name": name, "tokens": nll.base.len(), "nll": nll.mean(), "changes": changes(nll, 0) })
             });
