@@ -1,5 +1,6 @@
 //! The native backend: packed weights, paged KV cache, SIMD kernels on the CPU.
 
+mod learning;
 mod pass;
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -8,7 +9,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
 use ruvllm_lora::manager::AdapterManager;
-use ruvllm_lora::micro::{Block, MicroLora, StateRows};
+use ruvllm_lora::micro::{MicroLora, StateRows};
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
 use pass::Gating;
@@ -20,10 +21,10 @@ use super::packed::Saver;
 use super::persist::Persist;
 use super::tiers::Kernels;
 use super::{KnownPrefix, KvRoom, LlmBackend, ModelInfo, Readout, Segment, SeqId, States};
-use crate::adapters::{AdapterLoader, HeadWeights};
+use crate::adapters::AdapterLoader;
 use crate::generate::Generation;
 use crate::kernels::Compute;
-use crate::model::{ForwardState, LastBlock, LogitRows, Model, Pooling, RowCounts, Rows, has_last_block};
+use crate::model::{ForwardState, LogitRows, Model, Pooling, RowCounts, Rows, has_last_block};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::template::ChatTemplate;
@@ -187,71 +188,9 @@ impl NativeBackend {
         AdapterLoader::new(Arc::clone(&self.targets), Arc::clone(&self.file), self.compute.kernels.dequant)
     }
 
-    /// Returns the rows of the output head.
-    ///
-    /// # Errors
-    /// The model has none, or bends its logits (Gemma 2), so that they are no gradient.
-    pub fn head_weights(&self) -> Result<HeadWeights, EngineError> {
-        if self.model.output.softcap.is_some() || self.model.output.head.is_none() {
-            let line = format!(
-                "a MicroLoRA cannot learn with architecture {}: its logits are bent or missing",
-                self.info.arch
-            );
-            return Err(EngineError::new(ErrorKind::Unsupported, line));
-        }
-        HeadWeights::new(self.compute.kernels.dequant, &self.file, self.model.output.scale)
-    }
-
-    /// Returns the model's last block, for a MicroLoRA to sit inside; none where it has a form that nothing can sit inside of.
-    ///
-    /// # Errors
-    /// The file cannot be read any more.
-    pub fn last_block(&self) -> Result<Option<Arc<dyn Block>>, EngineError> {
-        let loader = self.adapter_loader();
-        let block = LastBlock::of(&self.model, &self.compute, |id| loader.weights_of(id))?;
-        Ok(block.map(|block| Arc::new(block) as Arc<dyn Block>))
-    }
-
-    /// Returns what it computes with, for what learns between passes.
-    pub fn learning_compute(&self) -> ruvllm_sona::Compute {
-        ruvllm_sona::Compute { isa: self.compute.isa, team: Arc::clone(&self.compute.team) }
-    }
-
     /// Returns what tells this model's file from others: hyper-parameters, tensors and samples of their bytes.
     pub(crate) fn identity(&self) -> [u8; 32] {
         super::identity::of_file(&self.file, None).identity()
-    }
-
-    /// Multiplies final hidden states with the output head alone: `[n, n_embd]` gives `[n, n_vocab]`, bit for bit as a pass
-    /// would have that came to them.
-    pub(crate) fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) {
-        let (n_embd, n_vocab) = (self.model.hparams.n_embd, self.model.n_vocab);
-        logits.resize(hidden.len() / n_embd * n_vocab, 0.0);
-        let n_rows = self.state.n_rows_max();
-        for (hidden, logits) in hidden.chunks(n_rows * n_embd).zip(logits.chunks_mut(n_rows * n_vocab)) {
-            self.state.logits_of(&self.model, &self.compute, hidden, logits);
-        }
-    }
-
-    /// Does the same with the head's high bits alone, of which its screen is made where it is not there yet: what
-    /// [`States::rough`] has. Returns whether the head is of a kind that has one.
-    pub(crate) fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> bool {
-        let (n_embd, n_vocab) = (self.model.hparams.n_embd, self.model.n_vocab);
-        logits.resize(hidden.len() / n_embd * n_vocab, 0.0);
-        self.make_screen()
-            && hidden
-                .chunks(self.state.n_rows_max() * n_embd)
-                .zip(logits.chunks_mut(self.state.n_rows_max() * n_vocab))
-                .all(|(hidden, logits)| self.state.rough_logits_of(&self.model, &self.compute, hidden, logits))
-    }
-
-    /// Makes the head's screen, if it is not there yet and can be made; returns whether it is there.
-    fn make_screen(&mut self) -> bool {
-        if !self.state.screen.is_made() {
-            self.state.screen.make(&self.model, &self.compute);
-            self.model.link(self.info.n_threads, self.state.screen.get());
-        }
-        self.state.screen.is_made()
     }
 
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {

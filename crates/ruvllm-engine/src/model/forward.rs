@@ -11,7 +11,8 @@ use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
 use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
 };
-use super::screen::{HeadScreen, n_best};
+use super::screen::HeadScreen;
+use super::wanted::n_best;
 use super::{Ffn, Layer, LogitRows, Mixer, Model, Norm, Wiring, has_last_block};
 use crate::kernels::Compute;
 
@@ -339,26 +340,22 @@ impl ForwardState {
     /// Multiplies final hidden states, `[n, n_embd]`, with the head alone: `[n, n_vocab]`, as a pass would that came to
     /// them. At most as many rows as a batch has.
     pub(crate) fn logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
-        let n = hidden.len() / model.hparams.n_embd;
-        assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
-        let operand = Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default());
-        project(model, compute, operand, logits);
+        project(model, compute, final_operand(hidden, model, &mut self.buffers), logits);
     }
 
-    /// Does the same with the head's high bits alone; returns false where it has no screen.
-    pub(crate) fn rough_logits_of(
-        &mut self,
-        model: &Model,
-        compute: &Compute,
-        hidden: &[f32],
-        logits: &mut [f32],
-    ) -> bool {
-        let n = hidden.len() / model.hparams.n_embd;
-        assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
-        let Some(screen) = self.screen.make(model, compute) else { return false };
-        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_rough(compute, screen, logits);
-        true
+    /// Does the same with the head's high bits alone.
+    ///
+    /// # Panics
+    /// If it cannot have a screen.
+    pub(crate) fn rough_logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
+        let screen = self.screen.make(model, compute).expect("a head that has a screen");
+        final_operand(hidden, model, &mut self.buffers).apply_rough(compute, screen, logits);
     }
+}
+
+/// Returns final hidden states as the head reads them, where no adapters change it.
+fn final_operand<'a>(hidden: &'a [f32], model: &Model, buffers: &'a mut Buffers) -> Operand<'a> {
+    Operand::new(hidden, hidden.len() / model.hparams.n_embd, &mut buffers.acts, Adapted::default())
 }
 
 /// Multiplies rows with the head, and bends the logits as the model does.

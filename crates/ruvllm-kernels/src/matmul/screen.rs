@@ -167,7 +167,7 @@ impl Screen {
             team.for_each(n, GRAIN * PANEL_ROWS, &|range, _| {
                 // SAFETY: `for_each` hands out every row once.
                 let out = unsafe { out.slice(range.clone()) };
-                out.iter_mut().zip(&self.along[range]).for_each(|(out, by)| *out += by * along);
+                out.iter_mut().zip(&self.along[range]).for_each(|(out, by)| *out = known(*out, *by, along));
             });
         }
     }
@@ -189,8 +189,10 @@ impl Screen {
                 let rows = range.start * PANEL_ROWS..coarse.len().min(range.end * PANEL_ROWS);
                 // SAFETY: the panels' rows do not overlap.
                 let rough = unsafe { rough.slice(rows.clone()) };
-                let known =
-                    coarse[rows.clone()].iter().zip(&self.along[rows]).map(|(coarse, by)| coarse + by * length.along);
+                let known = coarse[rows.clone()]
+                    .iter()
+                    .zip(&self.along[rows])
+                    .map(|(coarse, by)| known(*coarse, *by, length.along));
                 rough.iter_mut().zip(known).for_each(|(rough, known)| *rough = known);
             }
             for (panel, top) in range.zip(tops) {
@@ -204,7 +206,7 @@ impl Screen {
         let mut top = (f32::NEG_INFINITY, f32::NEG_INFINITY);
         let rows = coarse[rows.clone()].iter().zip(&self.along[rows.clone()]).zip(&self.slack[rows]);
         for ((coarse, along), slack) in rows {
-            let known = coarse + along * length.along;
+            let known = known(*coarse, *along, length.along);
             top = (top.0.max(known), top.1.max(known + slack * length.rest));
         }
         (top.0, top.1 + self.rounding * length.whole)
@@ -283,6 +285,11 @@ impl fmt::Debug for Screen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Screen({} x {})", self.coarse.n_rows(), self.coarse.n_cols())
     }
+}
+
+/// Returns what is known of a product: the coarse one, and what its row leaves out `by` the length of the activations `along` the direction.
+fn known(coarse: f32, by: f32, along: f32) -> f32 {
+    coarse + by * along
 }
 
 /// Returns what bounds a row of activations; its length is NaN if one of them is not finite.
