@@ -340,22 +340,27 @@ impl ForwardState {
     /// Multiplies final hidden states, `[n, n_embd]`, with the head alone: `[n, n_vocab]`, as a pass would that came to
     /// them. At most as many rows as a batch has.
     pub(crate) fn logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
-        project(model, compute, final_operand(hidden, model, &mut self.buffers), logits);
+        let n = self.check_rows(model, hidden);
+        let operand = Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default());
+        project(model, compute, operand, logits);
     }
 
     /// Does the same with the head's high bits alone.
     ///
     /// # Panics
-    /// If it cannot have a screen.
+    /// If its screen is not made.
     pub(crate) fn rough_logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
-        let screen = self.screen.make(model, compute).expect("a head that has a screen");
-        final_operand(hidden, model, &mut self.buffers).apply_rough(compute, screen, logits);
+        let n = self.check_rows(model, hidden);
+        let screen = self.screen.made().expect("the head's screen was made");
+        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_rough(compute, screen, logits);
     }
-}
 
-/// Returns final hidden states as the head reads them, where no adapters change it.
-fn final_operand<'a>(hidden: &'a [f32], model: &Model, buffers: &'a mut Buffers) -> Operand<'a> {
-    Operand::new(hidden, hidden.len() / model.hparams.n_embd, &mut buffers.acts, Adapted::default())
+    /// Returns how many final hidden states there are, for which there have to be buffers.
+    fn check_rows(&self, model: &Model, hidden: &[f32]) -> usize {
+        let n = hidden.len() / model.hparams.n_embd;
+        assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
+        n
+    }
 }
 
 /// Multiplies rows with the head, and bends the logits as the model does.

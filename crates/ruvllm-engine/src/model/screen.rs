@@ -67,20 +67,20 @@ impl HeadScreen {
         }
     }
 
-    /// Makes it, if it is not there yet; `None` where it cannot be made.
-    pub(crate) fn make(&mut self, model: &Model, compute: &Compute) -> Option<&Screen> {
-        if let (Some(head), None) = (model.output.head.as_ref().filter(|_| self.is_possible), &self.screen) {
-            self.direction.resize(model.hparams.n_embd, 0.0);
-            self.screen = Screen::new(compute.kernels.matmul, &compute.team, head.matrix(), &self.direction);
-            self.is_possible = self.screen.is_some();
-            self.is_wanted &= self.is_possible;
-        }
-        self.screen.as_ref()
+    /// Makes it, if it is not there yet and can be made; returns whether it was made now.
+    pub(crate) fn make(&mut self, model: &Model, compute: &Compute) -> bool {
+        let head = model.output.head.as_ref().filter(|_| self.is_possible);
+        let (Some(head), None) = (head, &self.screen) else { return false };
+        self.direction.resize(model.hparams.n_embd, 0.0);
+        self.screen = Screen::new(compute.kernels.matmul, &compute.team, head.matrix(), &self.direction);
+        self.is_possible = self.screen.is_some();
+        self.is_wanted &= self.is_possible;
+        self.is_possible
     }
 
-    /// Returns whether it is there, for passes or for who asks beside them.
-    pub(crate) fn is_made(&self) -> bool {
-        self.screen.is_some()
+    /// Returns the screen once it is made, for passes or for who asks beside them.
+    pub(crate) fn made(&self) -> Option<&Screen> {
+        self.screen.as_ref()
     }
 
     /// Returns the screen for passes once it is made.

@@ -75,10 +75,9 @@ impl NativeBackend {
 
     /// Makes the head's screen, if it is not there yet and can be made; returns whether it is there.
     pub(super) fn make_screen(&mut self) -> bool {
-        if !self.state.screen.is_made() {
-            self.state.screen.make(&self.model, &self.compute);
+        if self.state.screen.make(&self.model, &self.compute) {
             self.model.link(self.info.n_threads, self.state.screen.get());
         }
-        self.state.screen.is_made()
+        self.state.screen.made().is_some()
     }
 }
