@@ -61,21 +61,33 @@ impl Layers {
         attention::store(team, self.shape, units, &[segment], k, v);
     }
 
-    /// Returns the last `n_rows` positions of a layer as one step.
-    fn step<'a>(&'a self, layer: usize, table: &'a Table, team: &'a Team, n_rows: usize) -> impl FnMut() + 'a {
-        let Layers { n_heads, shape, n_kv, blocks, .. } = self;
+    /// Attends with the last positions of a layer, as many as `rows` are.
+    fn step(&self, layer: usize, table: &Table, team: &Team, rows: &mut Rows) {
+        let Layers { n_heads, shape, n_kv, ref blocks, .. } = *self;
         let (stride, k_at, v_at) = self.places(layer);
         let kv = KvLayer::default().with(KvFormat::F16, KvUnits { bytes: &self.pages, stride, k_at, v_at });
-        let limits = Limits { n_heads: *n_heads, k_dim: shape.k_dim, v_dim: shape.v_dim, n_ctx: *n_kv };
-        let mut scratch = Scratch::new(team.n_threads(), limits);
-        let q = values(n_rows * n_heads * shape.k_dim, 3);
-        let mut out = vec![0.0; n_rows * n_heads * shape.v_dim];
-        let options = Options::causal(*n_heads, *shape);
-        move || {
-            let segments = [Segment { first_row: 0, n_rows, pos: n_kv - n_rows, n_kv: *n_kv, blocks }];
-            let inputs = Inputs { options: &options, kv, segments: &segments, q: &q };
-            attention::attend(table, team, &mut scratch, &inputs, &mut out);
-        }
+        let n_rows = rows.n;
+        let segments = [Segment { first_row: 0, n_rows, pos: n_kv - n_rows, n_kv, blocks }];
+        let inputs = Inputs { options: &Options::causal(n_heads, shape), kv, segments: &segments, q: &rows.q };
+        attention::attend(table, team, &mut rows.scratch, &inputs, &mut rows.out);
+    }
+}
+
+/// What all layers' steps share, as in the engine.
+struct Rows {
+    n: usize,
+    q: Vec<f32>,
+    out: Vec<f32>,
+    scratch: Scratch,
+}
+
+impl Rows {
+    /// Makes `n` rows for steps of `layers` on `team`.
+    fn new(layers: &Layers, team: &Team, n: usize) -> Rows {
+        let Layers { n_heads, shape, n_kv, .. } = *layers;
+        let limits = Limits { n_heads, k_dim: shape.k_dim, v_dim: shape.v_dim, n_ctx: n_kv };
+        let scratch = Scratch::new(team.n_threads(), limits);
+        Rows { n, q: values(n * n_heads * shape.k_dim, 3), out: vec![0.0; n * n_heads * shape.v_dim], scratch }
     }
 }
 
@@ -91,8 +103,9 @@ fn decode(c: &mut Criterion) {
             let layer = Layers::new(1, n_heads, n_kv_heads, dim, n_kv);
             let mut group = c.benchmark_group(format!("attention/decode/{name}/{n_kv}"));
             group.throughput(Throughput::Bytes((2 * 2 * n_kv * n_kv_heads * dim) as u64));
+            let mut rows = Rows::new(&layer, &team, 1);
             for table in attention::available() {
-                group.bench_function(table.isa().name(), |b| b.iter(layer.step(0, table, &team, 1)));
+                group.bench_function(table.isa().name(), |b| b.iter(|| layer.step(0, table, &team, &mut rows)));
             }
         }
     }
@@ -107,10 +120,14 @@ fn layers(c: &mut Criterion) {
         let sequences: Vec<_> = (0..COLD_BYTES.div_ceil(n_bytes)).map(of_sequence).collect();
         let mut group = c.benchmark_group(format!("attention/layers/{name}/{N}"));
         group.throughput(Throughput::Bytes((sequences.len() * n_bytes) as u64));
+        let mut rows = Rows::new(&sequences[0], &team, 1);
         for table in attention::available() {
-            let layers = sequences.iter().flat_map(|sequence| (0..n_layers).map(move |layer| (sequence, layer)));
-            let mut steps: Vec<_> = layers.map(|(sequence, layer)| sequence.step(layer, table, &team, 1)).collect();
-            group.bench_function(table.isa().name(), |b| b.iter(|| steps.iter_mut().for_each(|step| step())));
+            let mut all = || {
+                for sequence in &sequences {
+                    (0..n_layers).for_each(|layer| sequence.step(layer, table, &team, &mut rows));
+                }
+            };
+            group.bench_function(table.isa().name(), |b| b.iter(&mut all));
         }
     }
 }
@@ -122,8 +139,9 @@ fn prefill(c: &mut Criterion) {
         let layer = Layers::new(1, n_heads, n_kv_heads, dim, N);
         let mut group = c.benchmark_group(format!("attention/prefill/{name}/{N}"));
         group.throughput(Throughput::Elements((N * (N + 1) / 2 * n_heads * 2 * dim) as u64));
+        let mut rows = Rows::new(&layer, &team, N);
         for table in attention::available() {
-            group.bench_function(table.isa().name(), |b| b.iter(layer.step(0, table, &team, N)));
+            group.bench_function(table.isa().name(), |b| b.iter(|| layer.step(0, table, &team, &mut rows)));
         }
     }
 }
