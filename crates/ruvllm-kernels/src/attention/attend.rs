@@ -245,15 +245,14 @@ impl<'a> Context<'a> {
         unsafe { self.out.slice(start..start + v_dim) }
     }
 
-    /// Returns the slot of a tile's row and a span.
+    /// Returns the slot of a row of `tile`'s segment, a head and a span.
     ///
     /// # Safety
     /// As for `out_row`.
     #[allow(clippy::mut_from_ref, reason = "tasks own their slots")]
-    pub(super) unsafe fn slot(&self, tile: &Tile<'_>, r: usize, span: usize) -> &mut [f32] {
+    pub(super) unsafe fn slot(&self, tile: &Tile<'_>, (query, head): (usize, usize), span: usize) -> &mut [f32] {
         let options = self.inputs.options;
         let len = slot_len(options.v_dim);
-        let (query, head) = tile.query_head(r);
         let row = (tile.segment.first_row + query) * options.n_heads + head;
         let start = (row * self.plan.n_spans + span - segment_spans(options, tile.segment).start) * len;
         // SAFETY: every row, head and span has its own slot, and the caller has this one to itself.

@@ -87,6 +87,12 @@ unsafe impl lanes::Lanes for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn exps<const N: usize>(a: [__m512; N]) -> [__m512; N] {
+        // SAFETY: the caller enabled the instruction set.
+        unsafe { softmax::avx512::exps(a) }
+    }
+
+    #[inline(always)]
     unsafe fn reduce_max(a: __m512) -> f32 {
         // SAFETY: the caller enabled the instruction set.
         unsafe { _mm512_reduce_max_ps(a) }

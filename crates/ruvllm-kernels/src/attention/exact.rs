@@ -2,7 +2,7 @@
 
 use super::lanes::{Kernels, Lanes};
 use super::quant::{load_values, store_scores, store_values};
-use super::{BLOCK_TOKENS, ScoreArgs, ValueArgs};
+use super::{BLOCK_TOKENS, SPAN_TOKENS, ScoreArgs, ValueArgs};
 use crate::prefetch::LINE_BYTES;
 use half::f16;
 
@@ -93,7 +93,7 @@ impl<T: Loaded> Kernels for T {
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: every row of `p` has the tokens.
-                    let weight = unsafe { L::splat(*p.add(r * args.p_stride + token)) };
+                    let weight = unsafe { L::splat(*p.add(r * SPAN_TOKENS + token)) };
                     for (sum, &value) in sums.iter_mut().zip(&row) {
                         // SAFETY: the caller enabled the instruction set.
                         *sum = unsafe { L::fma(weight, value, *sum) };

@@ -1,7 +1,8 @@
 //! The register kernels, written once over groups of 16 floats; each instruction set says what its 16 floats are.
 
-use super::{FoldArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
+use super::{FoldArgs, SPAN_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs, whole_blocks};
 use half::f16;
+use std::ops::Range;
 
 /// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON.
 ///
@@ -45,6 +46,12 @@ pub(crate) unsafe trait Lanes {
     unsafe fn abs(a: Self::V) -> Self::V;
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn exp(a: Self::V) -> Self::V;
+    /// `exp` of each.
+    #[inline(always)]
+    unsafe fn exps<const N: usize>(a: [Self::V; N]) -> [Self::V; N] {
+        // SAFETY: the caller's.
+        a.map(|a| unsafe { Self::exp(a) })
+    }
     /// The largest lane.
     unsafe fn reduce_max(a: Self::V) -> f32;
     /// The sum of all lanes, in an order that is always the same.
@@ -97,32 +104,59 @@ pub(super) unsafe fn values<L: Lanes, T: Kernels, const R: usize, const W: usize
     }
 }
 
-/// The softmax of a row's span; 16 partial sums by position modulo 16, then added.
+/// The softmax of rows of a span; 16 partial sums by position modulo 16, then added. The maxima of all rows come first, so
+/// that no row's exponentials wait for its maximum.
 ///
 /// # Safety
 /// The instruction set of `L` is enabled, and `args` were checked.
 #[inline(always)]
-pub(super) unsafe fn softmax<L: Lanes>(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
-    if args.softcap.is_some() || args.alibi.is_some() {
-        // SAFETY: the caller keeps the contract.
-        unsafe { bend::<L>(args) };
+pub(super) unsafe fn softmax<L: Lanes>(args: &mut SoftmaxArgs<'_>) {
+    let SoftmaxArgs { scores, visible, softcap, alibi, totals } = args;
+    for (r, row) in scores.chunks_exact_mut(SPAN_TOKENS).enumerate() {
+        let whole = whole_blocks(&visible[r]);
+        // SAFETY: the caller enabled the instruction set; loads are of chunks of 16.
+        unsafe {
+            bend::<L>(row, whole.clone(), *softcap, alibi.map(|rows| rows[r]));
+            row[whole.start..visible[r].start].fill(f32::NEG_INFINITY);
+            row[visible[r].end..whole.end].fill(f32::NEG_INFINITY);
+            let mut max = L::splat(f32::NEG_INFINITY);
+            for chunk in row[whole].chunks_exact(16) {
+                max = L::max(max, L::load_f32(chunk.as_ptr()));
+            }
+            totals[r].0 = L::reduce_max(max);
+        }
     }
-    args.scores[..args.visible.start].fill(f32::NEG_INFINITY);
-    args.scores[args.visible.end..].fill(f32::NEG_INFINITY);
-    // SAFETY: the caller enabled the instruction set; loads and stores are of chunks of 16.
+    for (r, row) in scores.chunks_exact_mut(SPAN_TOKENS).enumerate() {
+        // SAFETY: as above, and stores are of chunks of 16.
+        unsafe {
+            let (shift, mut sum) = (L::splat(totals[r].0), L::splat(0.0));
+            let mut chunks = row[whole_blocks(&visible[r])].chunks_exact_mut(64);
+            for chunk in &mut chunks {
+                weigh::<L, 4>(chunk, shift, &mut sum);
+            }
+            for chunk in chunks.into_remainder().chunks_exact_mut(16) {
+                weigh::<L, 1>(chunk, shift, &mut sum);
+            }
+            totals[r].1 = L::reduce_add(sum);
+        }
+    }
+}
+
+/// Turns `16 N` scores into weights, which are added to `sum` in order.
+///
+/// # Safety
+/// The instruction set of `L` is enabled.
+#[inline(always)]
+unsafe fn weigh<L: Lanes, const N: usize>(scores: &mut [f32], shift: L::V, sum: &mut L::V) {
+    assert_eq!(scores.len(), 16 * N);
+    let scores = scores.as_mut_ptr();
+    // SAFETY: the caller enabled the instruction set; 16 floats are there `N` times.
     unsafe {
-        let mut max = L::splat(f32::NEG_INFINITY);
-        for chunk in args.scores.chunks_exact(16) {
-            max = L::max(max, L::load_f32(chunk.as_ptr()));
+        let weights = L::exps(std::array::from_fn::<_, N, _>(|i| L::sub(L::load_f32(scores.add(16 * i)), shift)));
+        for (i, weight) in weights.into_iter().enumerate() {
+            L::store(scores.add(16 * i), weight);
+            *sum = L::add(*sum, weight);
         }
-        let max = L::reduce_max(max);
-        let (shift, mut sum) = (L::splat(max), L::splat(0.0));
-        for chunk in args.scores.chunks_exact_mut(16) {
-            let weight = L::exp(L::sub(L::load_f32(chunk.as_ptr()), shift));
-            L::store(chunk.as_mut_ptr(), weight);
-            sum = L::add(sum, weight);
-        }
-        (max, L::reduce_add(sum))
     }
 }
 
@@ -147,22 +181,25 @@ pub(super) unsafe fn fold<L: Lanes>(args: &mut FoldArgs<'_>) -> (f32, f32) {
     }
 }
 
-/// The soft cap and ALiBi.
+/// The soft cap and ALiBi, on `whole` blocks of a row.
 ///
 /// # Safety
 /// As for [`softmax`].
 #[inline(always)]
-unsafe fn bend<L: Lanes>(args: &mut SoftmaxArgs<'_>) {
+unsafe fn bend<L: Lanes>(row: &mut [f32], whole: Range<usize>, softcap: Option<f32>, alibi: Option<(f32, f32)>) {
+    if softcap.is_none() && alibi.is_none() {
+        return;
+    }
     let steps: [f32; 16] = std::array::from_fn(|i| i as f32);
-    for (i, chunk) in args.scores.chunks_exact_mut(16).enumerate() {
+    for (start, chunk) in whole.clone().step_by(16).zip(row[whole].chunks_exact_mut(16)) {
         // SAFETY: the caller enabled the instruction set; loads and stores are of chunks of 16.
         unsafe {
             let mut score = L::load_f32(chunk.as_ptr());
-            if let Some(cap) = args.softcap {
+            if let Some(cap) = softcap {
                 score = L::mul(L::splat(cap), tanh::<L>(L::mul(score, L::splat(1.0 / cap))));
             }
-            if let Some((slope, distance)) = args.alibi {
-                let distance = L::sub(L::splat(distance - (16 * i) as f32), L::load_f32(steps.as_ptr()));
+            if let Some((slope, distance)) = alibi {
+                let distance = L::sub(L::splat(distance - start as f32), L::load_f32(steps.as_ptr()));
                 score = L::sub(score, L::mul(L::splat(slope), L::abs(distance)));
             }
             L::store(chunk.as_mut_ptr(), score);
@@ -244,7 +281,7 @@ macro_rules! entries {
     };
     ($lanes:ident, $features:literal, $($tiles:tt)+) => {
         $crate::attention::lanes::entries!(@tiles $lanes, $features, $($tiles)+);
-        $crate::attention::lanes::entries!(@plain softmax lanes SoftmaxArgs (f32, f32), $lanes, $features);
+        $crate::attention::lanes::entries!(@plain softmax lanes SoftmaxArgs (), $lanes, $features);
         $crate::attention::lanes::entries!(@plain fold lanes FoldArgs (f32, f32), $lanes, $features);
         $crate::attention::lanes::entries!(@plain mins quant MinArgs (), $lanes, $features);
         $crate::attention::lanes::entries!(@plain quantize quantize QuantizeArgs (), $lanes, $features);

@@ -295,6 +295,7 @@ impl<'a> KvLayer<'a> {
     ///
     /// # Panics
     /// If the layer has no such block.
+    #[inline]
     pub fn part(&self, shape: KvShape, block: KvBlock) -> KvPart<'a> {
         let (format, units) = (block.format(), self.units(block.format()));
         let start = block.unit() * units.stride;

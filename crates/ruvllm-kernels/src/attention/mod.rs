@@ -245,9 +245,8 @@ struct ScoreArgs<'a> {
     /// The keys.
     blocks: Head<'a>,
     ahead: Ahead<'a>,
-    /// Rows `out_stride` apart.
+    /// Rows [`SPAN_TOKENS`] apart.
     out: &'a mut [f32],
-    out_stride: usize,
 }
 
 /// Values of up to `chunk_rows` rows and [`GROUP_BLOCKS`] blocks: `out[r][c] += Σ_t p[r][t]·v[t][c]`, `t` in `tokens`.
@@ -256,9 +255,8 @@ struct ValueArgs<'a> {
     format: KvFormat,
     shape: KvShape,
     n_rows: usize,
-    /// Rows `p_stride` apart, from the first position of the first block.
+    /// Rows [`SPAN_TOKENS`] apart, from the first position of the first block.
     p: &'a [f32],
-    p_stride: usize,
     /// The values.
     blocks: Head<'a>,
     ahead: Ahead<'a>,
@@ -268,23 +266,35 @@ struct ValueArgs<'a> {
     out: &'a mut [f32],
 }
 
-/// One row's span of scores, turned into `exp(score - max)` in place.
+/// Rows' scores of a span, turned into `exp(score - max)` in place, over the blocks that each row sees.
 struct SoftmaxArgs<'a> {
-    /// Whole blocks.
+    /// `[n_rows, SPAN_TOKENS]`
     scores: &'a mut [f32],
-    /// Which of them are visible; never empty. The others become 0.
-    visible: Range<usize>,
+    /// What each row sees, from the span's start, or nothing. The others of its blocks become 0.
+    visible: &'a [Range<usize>],
     softcap: Option<f32>,
-    /// The ALiBi slope, and the query's position less that of `scores[0]`.
-    alibi: Option<(f32, f32)>,
+    /// For each row the ALiBi slope, and the query's position less the span's start.
+    alibi: Option<&'a [(f32, f32)]>,
+    /// Becomes the maximum and the sum of each row.
+    totals: &'a mut [(f32, f32)],
+}
+
+/// Returns the positions from the first to the last that any row sees.
+fn hull(visible: &[Range<usize>]) -> Range<usize> {
+    let seen = visible.iter().filter(|visible| !visible.is_empty()).cloned();
+    seen.reduce(|all, one| all.start.min(one.start)..all.end.max(one.end)).unwrap_or(0..0)
+}
+
+/// Returns the positions of the blocks that `visible` touches.
+fn whole_blocks(visible: &Range<usize>) -> Range<usize> {
+    visible.start / BLOCK_TOKENS * BLOCK_TOKENS..visible.end.next_multiple_of(BLOCK_TOKENS)
 }
 
 /// What rows' values start with: `out[r][c] = Σ_t p[r][t]·min[t][c]` over the blocks of a span that have minima.
 struct MinArgs<'a> {
     shape: KvShape,
-    /// Rows `p_stride` apart, from the span's start; 0 at positions of blocks a row sees that it does not see itself.
+    /// `[n_rows, SPAN_TOKENS]`; 0 at positions of blocks a row sees that it does not see itself.
     p: &'a [f32],
-    p_stride: usize,
     /// What each row sees.
     visible: &'a [Range<usize>],
     /// The format of each block of the span.
@@ -318,8 +328,7 @@ pub struct Table {
     chunk_rows: usize,
     /// By format.
     scores: [unsafe fn(&mut ScoreArgs<'_>); KvFormat::COUNT],
-    /// Returns the maximum and the sum.
-    softmax: unsafe fn(&mut SoftmaxArgs<'_>) -> (f32, f32),
+    softmax: unsafe fn(&mut SoftmaxArgs<'_>),
     /// By format.
     values: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT],
     mins: unsafe fn(&mut MinArgs<'_>),
@@ -394,9 +403,11 @@ impl Table {
         self.isa
     }
 
-    fn softmax(&self, args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
-        assert!(args.scores.len().is_multiple_of(BLOCK_TOKENS) && args.visible.end <= args.scores.len());
-        assert!(args.visible.start < args.visible.end);
+    fn softmax(&self, args: &mut SoftmaxArgs<'_>) {
+        let n_rows = args.visible.len();
+        assert!(args.scores.len() == n_rows * SPAN_TOKENS && args.totals.len() == n_rows);
+        assert!(args.visible.iter().all(|visible| visible.start <= visible.end && visible.end <= SPAN_TOKENS));
+        assert!(args.alibi.is_none_or(|rows| rows.len() == n_rows));
         // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
         unsafe { (self.softmax)(args) }
     }
@@ -408,12 +419,11 @@ impl Table {
     }
 
     fn mins(&self, args: &mut MinArgs<'_>) {
-        let seen = args.visible.iter().filter(|visible| !visible.is_empty());
-        let seen = seen.cloned().reduce(|all, one| all.start.min(one.start)..all.end.max(one.end)).unwrap_or(0..0);
+        let seen = hull(args.visible);
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
         let n_rows = args.visible.len();
         assert!(n_rows > 0 && args.out.len() == n_rows * args.shape.v_stride());
-        assert!(args.p.len() >= (n_rows - 1) * args.p_stride + blocks.end * BLOCK_TOKENS);
+        assert!(args.p.len() >= (n_rows - 1) * SPAN_TOKENS + blocks.end * BLOCK_TOKENS);
         let fits = |(part, format): (&Part<'_>, &KvFormat)| {
             part.bytes.len() >= (args.head + 1) * format.v_head_bytes(args.shape) && part.sub < format.blocks_per_unit()
         };
@@ -441,7 +451,7 @@ impl ScoreArgs<'_> {
         let (n_rows, n_blocks) = (self.n_rows, self.blocks.len());
         assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&n_blocks));
         assert!(self.q.len() >= n_rows * self.shape.k_stride());
-        assert!(self.out.len() >= (n_rows - 1) * self.out_stride + n_blocks * BLOCK_TOKENS);
+        assert!(self.out.len() >= (n_rows - 1) * SPAN_TOKENS + n_blocks * BLOCK_TOKENS);
         self.blocks.check(self.format, self.format.k_head_bytes(self.shape));
     }
 }
@@ -452,7 +462,7 @@ impl ValueArgs<'_> {
         let (n_rows, tokens) = (self.n_rows, &self.tokens);
         assert!((1..=CHUNK_ROWS_MAX).contains(&n_rows) && (1..=GROUP_BLOCKS).contains(&self.blocks.len()));
         assert!(tokens.start <= tokens.end && tokens.end <= self.blocks.len() * BLOCK_TOKENS);
-        assert!(self.p.len() >= (n_rows - 1) * self.p_stride + self.blocks.len() * BLOCK_TOKENS);
+        assert!(self.p.len() >= (n_rows - 1) * SPAN_TOKENS + self.blocks.len() * BLOCK_TOKENS);
         assert!(self.out.len() >= n_rows * self.shape.v_stride());
         self.blocks.check(self.format, self.format.v_head_bytes(self.shape));
     }

@@ -141,6 +141,17 @@ impl Tile<'_> {
         head * self.n_rows_of_head()..(head + 1) * self.n_rows_of_head()
     }
 
+    /// Iterates over the segment's row and the head of each tile row.
+    pub(super) fn query_heads(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (kv_heads, queries, heads, group) =
+            (self.kv_heads.clone(), self.queries.clone(), self.heads.clone(), self.group);
+        kv_heads.flat_map(move |kv_head| {
+            let heads = heads.clone();
+            let head_of = move |query| heads.clone().map(move |head| (query, kv_head * group + head));
+            queries.clone().flat_map(head_of)
+        })
+    }
+
     /// Returns the segment's row and the head of tile row `r`.
     pub(super) fn query_head(&self, r: usize) -> (usize, usize) {
         let (kv_head, r) = (self.kv_heads.start + r / self.n_rows_of_head(), r % self.n_rows_of_head());

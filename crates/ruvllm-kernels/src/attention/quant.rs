@@ -4,7 +4,7 @@
 
 use super::lanes::{Kernels, Lanes};
 use super::layout::V_GROUP;
-use super::{BLOCK_TOKENS, MinArgs, Part, ScoreArgs, UNIT_BLOCKS, UNIT_TOKENS, ValueArgs};
+use super::{BLOCK_TOKENS, MinArgs, Part, SPAN_TOKENS, ScoreArgs, UNIT_BLOCKS, UNIT_TOKENS, ValueArgs};
 use crate::prefetch::LINE_BYTES;
 use std::ptr;
 
@@ -311,7 +311,7 @@ pub(super) unsafe fn store_scores<L: Lanes, const R: usize, const B: usize>(
     for (r, sums) in sums.iter().enumerate() {
         for (b, &sum) in sums.iter().enumerate().take(n_blocks) {
             // SAFETY: `out` has 16 places per block in each row.
-            unsafe { L::store(out.add(r * args.out_stride + (first + b) * BLOCK_TOKENS), sum) };
+            unsafe { L::store(out.add(r * SPAN_TOKENS + (first + b) * BLOCK_TOKENS), sum) };
         }
     }
 }
@@ -367,7 +367,7 @@ unsafe fn weights<L: Lanes, const R: usize>(args: &ValueArgs<'_>, block: usize, 
     unsafe {
         let scales = L::load_f16(scales.cast());
         for (r, weights) in weights.iter_mut().enumerate() {
-            let p = L::load_f32(args.p.as_ptr().add(r * args.p_stride + block * BLOCK_TOKENS));
+            let p = L::load_f32(args.p.as_ptr().add(r * SPAN_TOKENS + block * BLOCK_TOKENS));
             L::store(weights.as_mut_ptr(), L::mul(p, scales));
         }
     }
@@ -422,7 +422,7 @@ pub(super) unsafe fn mins<L: Lanes>(args: &mut MinArgs<'_>) {
                         let head_at = args.head * args.formats[block].v_head_bytes(args.shape);
                         let at = head_at + 2 * (UNIT_TOKENS * (2 * group + 1) + sub * BLOCK_TOKENS);
                         let min = L::load_f16(bytes.as_ptr().add(at).cast());
-                        let p = L::load_f32(args.p.as_ptr().add(r * args.p_stride + block * BLOCK_TOKENS));
+                        let p = L::load_f32(args.p.as_ptr().add(r * SPAN_TOKENS + block * BLOCK_TOKENS));
                         sums = L::fma(p, min, sums);
                     }
                 }

@@ -1,7 +1,7 @@
 //! The truth: plain loops. Keys and values become floats 16 at a time, once for all rows.
 
 use super::scalar_quant::{keys, row};
-use super::{BLOCK_TOKENS, FoldArgs, KvFormat, MinArgs, ScoreArgs, SoftmaxArgs, ValueArgs};
+use super::{BLOCK_TOKENS, FoldArgs, KvFormat, MinArgs, SPAN_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs, whole_blocks};
 
 pub(super) use super::scalar_quant::{dequantize, quantize};
 
@@ -18,13 +18,13 @@ fn scores(args: &mut ScoreArgs<'_>) {
         let part = args.blocks.get(block);
         let start = block * BLOCK_TOKENS;
         for row in 0..args.n_rows {
-            args.out[row * args.out_stride + start..][..BLOCK_TOKENS].fill(0.0);
+            args.out[row * SPAN_TOKENS + start..][..BLOCK_TOKENS].fill(0.0);
         }
         for d in 0..args.shape.k_dim {
             let keys = keys(args.format, args.shape, &part, d);
             for row in 0..args.n_rows {
                 let q = args.q[row * args.shape.k_stride() + d];
-                let sums = &mut args.out[row * args.out_stride + start..][..BLOCK_TOKENS];
+                let sums = &mut args.out[row * SPAN_TOKENS + start..][..BLOCK_TOKENS];
                 sums.iter_mut().zip(&keys).for_each(|(sum, key)| *sum += q * key);
             }
         }
@@ -38,7 +38,7 @@ fn values(args: &mut ValueArgs<'_>) {
         for column in (0..v_stride).step_by(16) {
             let values = row(args.format, args.shape, &part, token % BLOCK_TOKENS, column);
             for row in 0..args.n_rows {
-                let p = args.p[row * args.p_stride + token];
+                let p = args.p[row * SPAN_TOKENS + token];
                 let sums = &mut args.out[row * v_stride + column..][..16];
                 sums.iter_mut().zip(&values).for_each(|(sum, value)| *sum += p * value);
             }
@@ -51,26 +51,30 @@ pub(super) fn mins(args: &mut MinArgs<'_>) {
     args.out.fill(0.0);
 }
 
-pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) -> (f32, f32) {
-    let visible = args.visible.clone();
-    for (j, score) in args.scores.iter_mut().enumerate() {
-        if let Some(cap) = args.softcap {
-            *score = cap * (*score / cap).tanh();
+pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) {
+    for (r, row) in args.scores.chunks_exact_mut(SPAN_TOKENS).enumerate() {
+        let visible = args.visible[r].clone();
+        let whole = whole_blocks(&visible);
+        for (j, score) in whole.clone().zip(&mut row[whole.clone()]) {
+            if let Some(cap) = args.softcap {
+                *score = cap * (*score / cap).tanh();
+            }
+            if let Some(rows) = args.alibi {
+                let (slope, distance) = rows[r];
+                *score -= slope * (distance - j as f32).abs();
+            }
+            if !visible.contains(&j) {
+                *score = f32::NEG_INFINITY;
+            }
         }
-        if let Some((slope, distance)) = args.alibi {
-            *score -= slope * (distance - j as f32).abs();
+        let max = row[visible].iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let mut sum = 0.0;
+        for score in &mut row[whole] {
+            *score = (*score - max).exp();
+            sum += *score;
         }
-        if !visible.contains(&j) {
-            *score = f32::NEG_INFINITY;
-        }
+        args.totals[r] = (max, sum);
     }
-    let max = args.scores[visible].iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
-    for score in args.scores.iter_mut() {
-        *score = (*score - max).exp();
-        sum += *score;
-    }
-    (max, sum)
 }
 
 pub(super) fn fold(args: &mut FoldArgs<'_>) -> (f32, f32) {

@@ -5,7 +5,7 @@ use super::attend::{Context, Total};
 use super::plan::{Tile, segment_spans, spans};
 use super::{
     Ahead, BLOCK_TOKENS, GROUP_BLOCKS, Head, KvFormat, KvPart, KvShape, MinArgs, Options, Part, SPAN_BLOCKS,
-    SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs,
+    SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs, hull,
 };
 use crate::prefetch::Streaming;
 use std::ops::Range;
@@ -24,6 +24,9 @@ pub(super) struct Worker<'a> {
     totals: &'a mut [f32],
     /// What each row sees of the current span, from the span's start; `0..0` for nothing.
     visible: [Range<usize>; TILE_ROWS],
+    /// What any row sees of it, and whether every row sees just that.
+    seen: Range<usize>,
+    is_same: bool,
     /// Maximum and sum of each row in the current span.
     softmax: [(f32, f32); TILE_ROWS],
     /// The formats of the current span's blocks.
@@ -41,18 +44,28 @@ impl<'a> Worker<'a> {
         let (k_stride, v_stride) = (shape.k_stride(), shape.v_stride());
         let (q, memory) = memory.split_at_mut(TILE_ROWS * k_stride);
         let (scores, memory) = memory.split_at_mut(TILE_ROWS * SPAN_TOKENS);
-        for (r, to) in q.chunks_exact_mut(k_stride).take(tile.n_rows()).enumerate() {
-            let (query, head) = tile.query_head(r);
+        for (to, (query, head)) in q.chunks_exact_mut(k_stride).zip(tile.query_heads()) {
             let start = ((tile.segment.first_row + query) * n_heads + head) * k_dim;
             let from = &context.inputs.q[start..start + k_dim];
             to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
             to[k_dim..].fill(0.0);
         }
         let (values, totals) = memory[..2 * TILE_ROWS * v_stride].split_at_mut(TILE_ROWS * v_stride);
-        let visible = [const { 0..0 }; TILE_ROWS];
-        let (softmax, parts) = ([(0.0, 0.0); TILE_ROWS], [Part::NONE; SPAN_BLOCKS]);
-        let formats = [KvFormat::F16; SPAN_BLOCKS];
-        Worker { context, tile, q, scores, values, totals, visible, softmax, formats, k_parts: parts, v_parts: parts }
+        Worker {
+            context,
+            tile,
+            q,
+            scores,
+            values,
+            totals,
+            visible: [const { 0..0 }; TILE_ROWS],
+            seen: 0..0,
+            is_same: false,
+            softmax: [(0.0, 0.0); TILE_ROWS],
+            formats: [KvFormat::F16; SPAN_BLOCKS],
+            k_parts: [Part::NONE; SPAN_BLOCKS],
+            v_parts: [Part::NONE; SPAN_BLOCKS],
+        }
     }
 
     /// All spans in order, results to the output.
@@ -84,9 +97,9 @@ impl<'a> Worker<'a> {
         let span = spans.start + index;
         self.run_span(span, false);
         let v_stride = context.inputs.options.shape().v_stride();
-        for r in (0..tile.n_rows()).filter(|&r| !self.visible[r].is_empty()) {
+        for (r, at) in tile.query_heads().enumerate().filter(|&(r, _)| !self.visible[r].is_empty()) {
             // SAFETY: a row, head and span belong to one task.
-            let slot = unsafe { context.slot(tile, r, span) };
+            let slot = unsafe { context.slot(tile, at, span) };
             (slot[0], slot[1]) = self.softmax[r];
             slot[16..].copy_from_slice(&self.values[r * v_stride..(r + 1) * v_stride]);
         }
@@ -96,10 +109,10 @@ impl<'a> Worker<'a> {
     pub(super) fn merge(&mut self, head: usize) {
         let v_stride = self.context.inputs.options.shape().v_stride();
         for r in self.tile.rows_of(head) {
-            let mut total = Total::default();
+            let (mut total, at) = (Total::default(), self.tile.query_head(r));
             for span in spans(&self.positions(r)) {
                 // SAFETY: the tasks of this tile are done, and one of them merges.
-                let slot = unsafe { self.context.slot(self.tile, r, span) };
+                let slot = unsafe { self.context.slot(self.tile, at, span) };
                 let values = &mut self.totals[r * v_stride..(r + 1) * v_stride];
                 total.add(self.context.table, values, (slot[0], slot[1]), &slot[16..]);
             }
@@ -126,57 +139,65 @@ impl<'a> Worker<'a> {
     /// Scores, softmax and values of one span for all rows that see it. While one piece is worked on, the next is read
     /// ahead: values after the last keys and, if this tile goes `on` to the next span, its keys after the last values.
     fn run_span(&mut self, span: usize, on: bool) {
-        let n_rows = self.tile.n_rows();
-        let start = span * SPAN_TOKENS;
-        for r in 0..n_rows {
-            let positions = self.positions(r);
-            let clip = |position: usize| position.clamp(start, start + SPAN_TOKENS) - start;
-            let visible = clip(positions.start)..clip(positions.end);
-            self.visible[r] = if visible.is_empty() { 0..0 } else { visible };
-        }
+        self.look(span);
         let n_chunks = self.tile.rows_of(0).len().div_ceil(self.context.table.chunk_rows);
         // What several chunks read should stay in the first-level cache.
         let group = if n_chunks == 1 { GROUP_BLOCKS } else { GROUP_BLOCKS / 2 };
-        let seen = self.seen(0..n_rows, 0..SPAN_TOKENS);
-        let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
+        let blocks = self.seen.start / BLOCK_TOKENS..self.seen.end.div_ceil(BLOCK_TOKENS);
         self.locate(span, blocks.clone());
         let pieces = Pieces::new(self, blocks.clone(), group);
-        for i in 0..pieces.len() {
-            let next = match pieces.get(i + 1) {
+        let mut coming = pieces.first();
+        while let Some(piece) = coming {
+            coming = pieces.after(&piece);
+            let next = match &coming {
                 Some(keys) => self.next_keys(keys),
-                None => pieces.get(0).map_or(Next::Nothing, |values| self.next_values(values)),
+                None => pieces.first().map_or(Next::Nothing, |values| self.next_values(&values)),
             };
-            self.for_chunks(&pieces, i, n_chunks, next, Worker::score);
+            self.for_chunks(&piece, n_chunks, next, Worker::score);
         }
-        for r in 0..n_rows {
-            self.softmax_row(span, r);
-        }
+        self.softmax(span);
         self.start_values(blocks);
-        for i in 0..pieces.len() {
-            let next = match pieces.get(i + 1) {
+        coming = pieces.first();
+        while let Some(piece) = coming {
+            coming = pieces.after(&piece);
+            let next = match &coming {
                 Some(values) => self.next_values(values),
                 None => self.locate_after(span, on, group),
             };
-            self.for_chunks(&pieces, i, n_chunks, next, Worker::weigh);
+            self.for_chunks(&piece, n_chunks, next, Worker::weigh);
         }
     }
 
-    /// Runs `f` on piece `i` and each chunk of its head's rows. Once is enough to read ahead: the first chunk does it for
-    /// all.
+    /// Finds what the rows see of a span.
+    fn look(&mut self, span: usize) {
+        let (options, segment) = (self.context.inputs.options, self.tile.segment);
+        let start = span * SPAN_TOKENS;
+        let clip = |position: usize| position.clamp(start, start + SPAN_TOKENS) - start;
+        for (visible, (query, _)) in self.visible.iter_mut().zip(self.tile.query_heads()) {
+            let positions = options.visible(segment.pos + query, segment.n_kv);
+            let clipped = clip(positions.start)..clip(positions.end);
+            *visible = if clipped.is_empty() { 0..0 } else { clipped };
+        }
+        let rows = &self.visible[..self.tile.n_rows()];
+        self.seen = hull(rows);
+        self.is_same = rows.iter().all(|visible| *visible == self.seen);
+    }
+
+    /// Runs `f` on a piece and each chunk of its head's rows. Once is enough to read ahead: the first chunk does it for all.
     fn for_chunks(
         &mut self,
-        pieces: &Pieces,
-        i: usize,
+        piece: &Piece,
         n_chunks: usize,
         mut next: Next,
         f: impl Fn(&mut Self, &Piece, Range<usize>, Next),
     ) {
-        let Some(piece) = pieces.get(i) else { return };
         let rows = self.tile.rows_of(piece.head);
-        let chunk_len = rows.len().div_ceil(n_chunks);
-        for first in rows.clone().step_by(chunk_len) {
-            let next = std::mem::replace(&mut next, Next::Nothing);
-            f(self, &piece, first..rows.end.min(first + chunk_len), next);
+        let chunk_len = if n_chunks == 1 { rows.len() } else { rows.len().div_ceil(n_chunks) };
+        let mut first = rows.start;
+        while first < rows.end {
+            let chunk = first..rows.end.min(first + chunk_len);
+            first = chunk.end;
+            f(self, piece, chunk, std::mem::replace(&mut next, Next::Nothing));
         }
     }
 
@@ -196,15 +217,15 @@ impl<'a> Worker<'a> {
     }
 
     /// Returns the keys of a piece of this span as what comes next.
-    fn next_keys(&self, piece: Piece) -> Next {
-        let (at, _) = self.place(&piece, KvFormat::k_head_bytes);
-        Next::Keys(piece.blocks, at)
+    fn next_keys(&self, piece: &Piece) -> Next {
+        let (at, _) = self.place(piece, KvFormat::k_head_bytes);
+        Next::Keys(piece.blocks.clone(), at)
     }
 
     /// The same of its values.
-    fn next_values(&self, piece: Piece) -> Next {
-        let (at, _) = self.place(&piece, KvFormat::v_head_bytes);
-        Next::Values(piece.blocks, at)
+    fn next_values(&self, piece: &Piece) -> Next {
+        let (at, _) = self.place(piece, KvFormat::v_head_bytes);
+        Next::Values(piece.blocks.clone(), at)
     }
 
     /// Returns where a piece's head begins in what a unit has of all heads, and its bytes, of which a head has
@@ -220,9 +241,7 @@ impl<'a> Worker<'a> {
 
     /// Returns the positions of `within` that any of `rows` sees, from the span's start.
     fn seen(&self, rows: Range<usize>, within: Range<usize>) -> Range<usize> {
-        let visible = self.visible[rows].iter().filter(|visible| !visible.is_empty());
-        let both = visible.cloned().reduce(|all, one| all.start.min(one.start)..all.end.max(one.end)).unwrap_or(0..0);
-        intersect(&both, &within)
+        if self.is_same { intersect(&self.seen, &within) } else { intersect(&hull(&self.visible[rows]), &within) }
     }
 
     /// Finds the keys and values of `blocks` of a span.
@@ -266,26 +285,24 @@ impl<'a> Worker<'a> {
             blocks: Head { parts: &self.k_parts[blocks.clone()], at, len },
             ahead: ahead(&self.k_parts, &self.v_parts, next),
             out: &mut self.scores[rows.start * SPAN_TOKENS + blocks.start * BLOCK_TOKENS..rows.end * SPAN_TOKENS],
-            out_stride: SPAN_TOKENS,
         });
     }
 
-    /// Turns the scores of row `r` into weights, over the blocks that it sees itself.
-    fn softmax_row(&mut self, span: usize, r: usize) {
-        let visible = self.visible[r].clone();
-        if visible.is_empty() {
-            return;
+    /// Turns the scores of a span into weights, of each row over the blocks that it sees itself.
+    fn softmax(&mut self, span: usize) {
+        let (options, segment, n_rows) = (self.context.inputs.options, self.tile.segment, self.tile.n_rows());
+        let mut alibi = [(0.0, 0.0); TILE_ROWS];
+        if let Some(slopes) = options.alibi {
+            for (row, (query, head)) in alibi.iter_mut().zip(self.tile.query_heads()) {
+                *row = (slopes[head], (segment.pos + query) as f32 - (span * SPAN_TOKENS) as f32);
+            }
         }
-        let options = self.context.inputs.options;
-        let start = visible.start / BLOCK_TOKENS * BLOCK_TOKENS;
-        let end = visible.end.next_multiple_of(BLOCK_TOKENS);
-        let (query, head) = self.tile.query_head(r);
-        let distance = (self.tile.segment.pos + query) as f32 - (span * SPAN_TOKENS + start) as f32;
-        self.softmax[r] = self.context.table.softmax(&mut SoftmaxArgs {
-            scores: &mut self.scores[r * SPAN_TOKENS + start..r * SPAN_TOKENS + end],
-            visible: visible.start - start..visible.end - start,
+        self.context.table.softmax(&mut SoftmaxArgs {
+            scores: &mut self.scores[..n_rows * SPAN_TOKENS],
+            visible: &self.visible[..n_rows],
             softcap: options.softcap,
-            alibi: options.alibi.map(|slopes| (slopes[head], distance)),
+            alibi: options.alibi.map(|_| &alibi[..n_rows]),
+            totals: &mut self.softmax[..n_rows],
         });
     }
 
@@ -302,7 +319,6 @@ impl<'a> Worker<'a> {
             self.context.table.mins(&mut MinArgs {
                 shape,
                 p: &self.scores[rows.start * SPAN_TOKENS..rows.end * SPAN_TOKENS],
-                p_stride: SPAN_TOKENS,
                 visible: &self.visible[rows.clone()],
                 formats: &self.formats,
                 blocks: &self.v_parts,
@@ -317,6 +333,10 @@ impl<'a> Worker<'a> {
     fn weigh(&mut self, piece: &Piece, rows: Range<usize>, next: Next) {
         let seen = self.seen(rows.clone(), positions_of(&piece.blocks));
         if seen.is_empty() {
+            return;
+        }
+        if self.is_same {
+            self.weigh_rows(piece, rows, &seen, next);
             return;
         }
         let visible = self.visible[rows.clone()].iter();
@@ -359,7 +379,6 @@ impl<'a> Worker<'a> {
             shape,
             n_rows: rows.len(),
             p: &self.scores[rows.start * SPAN_TOKENS + start..rows.end * SPAN_TOKENS],
-            p_stride: SPAN_TOKENS,
             blocks: Head { parts: &self.v_parts[blocks], at, len },
             ahead: ahead(&self.k_parts, &self.v_parts, next),
             tokens: positions.start - start..positions.end - start,
@@ -370,6 +389,7 @@ impl<'a> Worker<'a> {
 
 /// What is read at once: a group of blocks, for one KV head.
 struct Piece {
+    group: usize,
     /// Of the span.
     blocks: Range<usize>,
     /// Of the tile's KV heads.
@@ -399,14 +419,16 @@ impl Pieces {
         pieces
     }
 
-    fn len(&self) -> usize {
-        self.n_groups * self.n_heads
+    fn first(&self) -> Option<Piece> {
+        (self.n_groups > 0).then(|| Piece { group: 0, blocks: self.start..self.ends[0], head: 0 })
     }
 
-    fn get(&self, i: usize) -> Option<Piece> {
-        let group = i / self.n_heads;
-        let start = if group == 0 { self.start } else { self.ends[group - 1] };
-        (i < self.len()).then(|| Piece { blocks: start..self.ends[group], head: i % self.n_heads })
+    fn after(&self, piece: &Piece) -> Option<Piece> {
+        if piece.head + 1 < self.n_heads {
+            return Some(Piece { group: piece.group, blocks: piece.blocks.clone(), head: piece.head + 1 });
+        }
+        let group = piece.group + 1;
+        (group < self.n_groups).then(|| Piece { group, blocks: self.ends[group - 1]..self.ends[group], head: 0 })
     }
 }
 

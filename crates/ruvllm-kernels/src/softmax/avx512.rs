@@ -75,19 +75,29 @@ pub(crate) fn hsum(v: __m512) -> f32 {
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn exp(x: __m512) -> __m512 {
+    exps([x])[0]
+}
+
+/// [`exp`] of several vectors, side by side: each of its steps waits for the one before.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn exps<const N: usize>(x: [__m512; N]) -> [__m512; N] {
     // `min` and `max` return their second operand when one is NaN, so a NaN stays.
-    let x = _mm512_max_ps(_mm512_set1_ps(X_MIN), _mm512_min_ps(_mm512_set1_ps(X_MAX), x));
-    let n = _mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E));
-    let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(n);
-    let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(LN_2_HI), x);
-    let r = _mm512_fnmadd_ps(n, _mm512_set1_ps(LN_2_LO), r);
-    let mut p = _mm512_set1_ps(P[0]);
-    for c in &P[1..] {
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+    let x = x.map(|x| _mm512_max_ps(_mm512_set1_ps(X_MIN), _mm512_min_ps(_mm512_set1_ps(X_MAX), x)));
+    let n = x.map(|x| _mm512_mul_ps(x, _mm512_set1_ps(std::f32::consts::LOG2_E)));
+    let n = n.map(|n| _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(n));
+    let mut r = x;
+    for part in [LN_2_HI, LN_2_LO] {
+        r.iter_mut().zip(&n).for_each(|(r, &n)| *r = _mm512_fnmadd_ps(n, _mm512_set1_ps(part), *r));
     }
-    let p = _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r);
-    let p = _mm512_add_ps(p, _mm512_set1_ps(1.0));
-    _mm512_scalef_ps(p, n)
+    let mut p = [_mm512_set1_ps(P[0]); N];
+    for &c in &P[1..] {
+        p.iter_mut().zip(&r).for_each(|(p, &r)| *p = _mm512_fmadd_ps(*p, r, _mm512_set1_ps(c)));
+    }
+    p.iter_mut().zip(&r).for_each(|(p, &r)| *p = _mm512_fmadd_ps(*p, _mm512_mul_ps(r, r), r));
+    p.iter_mut().for_each(|p| *p = _mm512_add_ps(*p, _mm512_set1_ps(1.0)));
+    p.iter_mut().zip(&n).for_each(|(p, &n)| *p = _mm512_scalef_ps(*p, n));
+    p
 }
 
 #[target_feature(enable = "avx512f")]
