@@ -57,17 +57,19 @@ impl Error {
     }
 }
 
-/// Returns the reason of an I/O error without the `(os error N)` that helps nobody.
+/// Returns the reason of an I/O error as the end of a line.
 pub fn io_reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    let reason = text.split(" (os error").next().unwrap_or(&text);
+    let reason = one_line(&error.to_string());
     let mut letters = reason.chars();
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// Joins the lines of a text into one, with single spaces.
+/// Joins the lines of a text into one, with single spaces and without the `(os error N)` that help nobody.
 pub fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut parts = line.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |line, rest| line + rest.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(')'))
 }
 
 impl From<EngineError> for Error {
@@ -94,6 +96,13 @@ mod tests {
     fn lines_are_single() {
         assert_eq!(Error::failure("a\n  b\r\nc").line().as_deref(), Some("a b c"));
         assert_eq!(Error::Interrupted.line(), None);
+    }
+
+    #[test]
+    fn lines_are_without_numbers_of_the_system() {
+        let error = io::Error::from_raw_os_error(2);
+        let line = Error::failure(format_args!("a: {error}; b: {error}")).line();
+        assert_eq!(line.as_deref(), Some("a: No such file or directory; b: No such file or directory"));
     }
 
     #[test]

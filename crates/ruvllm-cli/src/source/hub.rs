@@ -117,7 +117,6 @@ fn reason(error: &ApiError) -> String {
             "the repository asks for a login; run 'hf auth login' or set HF_HOME to a folder with a token".to_owned()
         }
         text => {
-            let text = text.split(" (os error").next().unwrap_or(text);
             let cause = text.trim_start_matches("request error: ").trim_start_matches("io: ");
             format!("cannot reach the Hugging Face hub: {cause}")
         }
