@@ -1,8 +1,8 @@
 //! Kernels of RuvLLM: GGML block formats, dequantisation, packed matmul, attention, norms, RoPE,
 //! activations, the thread team and the arena. Slices in, slices out.
 //!
-//! Every kernel is a folder with one file per instruction set and a static table of
-//! implementations, best first; [`Isa`] names the rows. This crate knows no files, models, tokens or logging.
+//! Every kernel is a folder with a static table of implementations, best first; [`Isa`] names the rows. What is the same for all
+//! instruction sets is written once over 16 floats or bytes, the rest has a file for each. This crate knows no files, models, tokens or logging.
 //!
 //! ```
 //! use ruvllm_kernels::matmul::{self, Acts, Matrix};
@@ -35,6 +35,7 @@ pub mod block;
 mod cpu;
 pub mod dequant;
 pub mod distance;
+mod lanes;
 pub mod lowrank;
 pub mod matmul;
 pub mod norm;

@@ -4,28 +4,23 @@
 //! silu(x)      = x / (1 + e^-x)
 //! gelu_tanh(x) = x / (1 + e^-2u)             u = √(2/π)·(x + 0.044715·x³);  ½(1 + tanh u) = 1/(1 + e^-2u)
 //! gelu_erf(x)  = max(x, 0) - |x|·Φ(-|x|)     Φ(-z) = e^(-z²/2)·t·Q(t),  t = 1/(1 + 0.3·z)
-//! softcap(x)   = cap·tanh(x/cap)             tanh z = (1 - e^-2z)/(1 + e^-2z) for z >= 0.625, else z + z³·R(z²)
+//! softcap(x)   = cap·tanh(x/cap)
 //! ```
 //! - Written so, no form cancels: results keep their relative precision far into the negative tail.
 //! - `Q` is a minimax fit of relative error 3.5e-9 over `z <= 15` (beyond, the result underflows); Abramowitz & Stegun
-//!   7.1.26 has the shape. `R` is from Cephes `tanhf` (S. L. Moshier).
+//!   7.1.26 has the shape.
 //! - Tails go through the vector code in a padded register, so a result never depends on where an element lies.
 //!
 //! For finite `x` only: `-inf` gives NaN in silu and gelu_tanh. A NaN stays NaN everywhere.
 
 mod scalar;
-
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "aarch64")]
-mod neon;
+mod vector;
 
 #[cfg(test)]
 mod tests;
 
 use crate::isa::{self, Isa, Row};
+use crate::lanes;
 
 /// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,13 +90,6 @@ mod constants {
         0.11957131526195035,
         0.11968671677548395,
     ];
-    /// Below this `tanh` is a polynomial.
-    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
-    pub(super) const TANH_SMALL: f32 = 0.625;
-    /// `R`, highest power first.
-    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
-    pub(super) const TANH_R: [f32; 5] =
-        [-5.704_988_7e-3, 2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1];
 }
 
 /// One implementation of the activations.
@@ -116,6 +104,14 @@ pub struct Table {
 impl Row for Table {
     fn isa(&self) -> Isa {
         self.isa
+    }
+}
+
+lanes::compile! {
+    vector {
+        apply(activation: Activation, x: &mut [f32]);
+        gated(activation: Activation, gate: &mut [f32], up: &[f32]);
+        softcap(x: &mut [f32], cap: f32);
     }
 }
 

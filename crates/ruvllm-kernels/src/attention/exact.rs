@@ -1,8 +1,9 @@
 //! The register kernels that read exact blocks, once over groups of 16 floats.
 
-use super::lanes::{Kernels, Lanes};
 use super::quant::{load_values, store_scores, store_values};
+use super::vector::Kernels;
 use super::{BLOCK_TOKENS, SPAN_TOKENS, ScoreArgs, ValueArgs};
+use crate::lanes::Lanes;
 use crate::prefetch::LINE_BYTES;
 use half::f16;
 

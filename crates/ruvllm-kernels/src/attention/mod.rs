@@ -54,7 +54,6 @@
 
 mod attend;
 mod exact;
-pub(crate) mod lanes;
 mod layout;
 mod near;
 mod plan;
@@ -63,14 +62,15 @@ mod quantize;
 mod scalar;
 mod scalar_quant;
 mod store;
+mod vector;
 mod worker;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
+mod avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
+mod avx512;
 #[cfg(target_arch = "aarch64")]
-pub(crate) mod neon;
+mod neon;
 #[cfg(test)]
 mod tests;
 

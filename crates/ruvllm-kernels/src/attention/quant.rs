@@ -2,9 +2,10 @@
 //! turned to floats: scales go into the queries and weights before, minima into what the sums start with. Keys of 8 bits,
 //! whose scales hold for 16 positions only, are scaled as they are read: the queries would be scaled as often.
 
-use super::lanes::{Kernels, Lanes};
 use super::layout::V_GROUP;
+use super::vector::Kernels;
 use super::{BLOCK_TOKENS, MinArgs, Part, SPAN_TOKENS, ScoreArgs, UNIT_BLOCKS, UNIT_TOKENS, ValueArgs};
+use crate::lanes::Lanes;
 use crate::prefetch::LINE_BYTES;
 use std::ptr;
 

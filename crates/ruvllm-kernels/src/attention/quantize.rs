@@ -11,10 +11,10 @@
 //!
 //! Source: Liu et al. 2024 (KIVI, arXiv:2402.02750) for channels of K and tokens of V; the layout is ours.
 
-use super::lanes::Lanes;
 use super::layout::V_GROUP;
 use super::quant::Packed;
 use super::{BLOCK_TOKENS, KvFormat, KvPart, KvShape, Table, UNIT_BLOCKS, UNIT_TOKENS};
+use crate::lanes::Lanes;
 use half::f16;
 
 /// The largest finite half.

@@ -1,7 +1,7 @@
 //! AVX2: a group of 16 floats is two registers, so tiles are half as large.
 
 use super::{ExpandArgs, ShrinkArgs, tiles};
-use crate::attention::avx2::Ymm;
+use crate::lanes::avx2::Ymm;
 
 /// # Safety
 /// The CPU has the features, and `args` were checked.

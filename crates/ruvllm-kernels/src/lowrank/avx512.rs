@@ -1,7 +1,7 @@
 //! AVX-512: 16 sums in 32 registers.
 
 use super::{ExpandArgs, ShrinkArgs, tiles};
-use crate::attention::avx512::Zmm;
+use crate::lanes::avx512::Zmm;
 
 /// # Safety
 /// The CPU has the features, and `args` were checked.

@@ -1,7 +1,7 @@
 //! NEON: a group of 16 floats is four of 32 registers.
 
 use super::{ExpandArgs, ShrinkArgs, tiles};
-use crate::attention::neon::Quads;
+use crate::lanes::neon::Quads;
 
 /// # Safety
 /// The CPU has the features, and `args` were checked.

@@ -1,7 +1,7 @@
 //! The register tiles, written once over groups of 16 floats.
 
 use super::{ExpandArgs, Factor, Q8_BLOCK, ShrinkArgs};
-use crate::attention::lanes::Lanes;
+use crate::lanes::Lanes;
 use half::f16;
 
 /// A factor's elements, by address.

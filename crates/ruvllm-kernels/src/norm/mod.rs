@@ -12,13 +12,7 @@
 
 mod back;
 mod scalar;
-
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "aarch64")]
-mod neon;
+mod vector;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +20,7 @@ mod tests;
 pub use back::{back, moments};
 
 use crate::isa::{self, Isa, Row};
+use crate::lanes;
 
 /// One implementation of the norms.
 #[derive(Debug)]
@@ -56,6 +51,19 @@ struct Shift<'a> {
 impl Row for Table {
     fn isa(&self) -> Isa {
         self.isa
+    }
+}
+
+lanes::compile! {
+    vector {
+        sum(x: &[f32]) -> f32;
+        sum_squares(x: &[f32], mean: f32) -> f32;
+    }
+    plain scalar {
+        scale(x: &[f32], scale: f32, w: &[f32], out: &mut [f32]);
+        scale_in_place(x: &mut [f32], scale: f32, w: &[f32]);
+        shift(x: &[f32], args: Shift<'_>, out: &mut [f32]);
+        add(x: &mut [f32], delta: &[f32]);
     }
 }
 

@@ -13,13 +13,7 @@
 
 mod angles;
 mod scalar;
-
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "aarch64")]
-mod neon;
+mod vector;
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +21,7 @@ mod tests;
 pub use angles::{Rope, RopeConfig, RopeScaling};
 
 use crate::isa::{self, Isa, Row};
+use crate::lanes;
 
 /// Which dimensions of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +46,13 @@ pub struct Table {
 impl Row for Table {
     fn isa(&self) -> Isa {
         self.isa
+    }
+}
+
+lanes::compile! {
+    vector {
+        norm(heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]);
+        neox(heads: &mut [f32], head_dim: usize, cos: &[f32], sin: &[f32]);
     }
 }
 

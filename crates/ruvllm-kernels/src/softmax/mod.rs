@@ -2,45 +2,20 @@
 //!
 //! ```text
 //! softmax(x):  m = max(x);  x[i] = e^(x[i] - m);  s = Σ x[i];  x[i] *= 1/s
-//! e^x:         n = round(x·log2 e);  r = x - n·ln 2        |r| <= ln 2 / 2
-//!              e^x = 2^n · (1 + r + r²·P(r))               P of degree 5
 //! ```
-//! - `ln 2` is split in two so that `n·LN_2_HI` is exact: `r` keeps all its bits (Cody & Waite 1980).
-//! - `2^n` is applied in two factors (one `scalef` with AVX-512), so results below the normal range lose precision
-//!   gradually and reach 0 instead of wrapping.
 //! - Tails go through the same vector code in a padded register: an element's result never depends on where in the
 //!   slice it lies, nor on how the caller cuts its work.
 //! - Long sums are taken in blocks of 1024 whose totals are added in f64.
 
 mod scalar;
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
-#[cfg(target_arch = "aarch64")]
-pub(crate) mod neon;
+pub(crate) mod vector;
 
 #[cfg(test)]
 mod tests;
 
 use crate::isa::{self, Isa, Row};
+use crate::lanes;
 use crate::team::{Shared, Team};
-
-/// Constants of the vectorised exponential.
-#[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
-pub(crate) mod constants {
-    /// Below this the result is 0 (half the smallest subnormal is e^-103.97).
-    pub(crate) const X_MIN: f32 = -104.0;
-    /// Above 88.73 the result is infinite; larger arguments are cut to this one.
-    pub(crate) const X_MAX: f32 = 89.0;
-    /// The upper 12 bits of ln 2: its product with any `n` here is exact.
-    pub(crate) const LN_2_HI: f32 = 0.693_359_4;
-    /// `ln 2 - LN_2_HI`.
-    pub(crate) const LN_2_LO: f32 = -2.121_944_4e-4;
-    /// `P`, highest power first: Cephes `expf` (S. L. Moshier).
-    pub(crate) const P: [f32; 6] = [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_66, 0.5];
-}
 
 /// Elements whose exponentials are summed in f32 before the total goes to f64.
 const BLOCK: usize = 1024;
@@ -65,11 +40,24 @@ impl Row for Table {
     }
 }
 
+lanes::compile! {
+    vector {
+        exp(x: &mut [f32]);
+        max(x: &[f32]) -> f32;
+        sum(x: &[f32]) -> f32;
+        exp_sum(x: &mut [f32], max: f32) -> f32;
+        sum_exp(x: &[f32], max: f32) -> f32;
+    }
+    plain scalar {
+        scale(x: &mut [f32], factor: f32);
+    }
+}
+
 macro_rules! row {
     ($isa:ident, $module:ident) => {
         Table {
             isa: Isa::$isa,
-            exp: $module::exp_all,
+            exp: $module::exp,
             max: $module::max,
             sum: $module::sum,
             exp_sum: $module::exp_sum,

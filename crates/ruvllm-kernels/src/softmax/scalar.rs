@@ -1,6 +1,6 @@
 //! Plain loops; sums in f64.
 
-pub(super) fn exp_all(x: &mut [f32]) {
+pub(super) fn exp(x: &mut [f32]) {
     for v in x {
         *v = v.exp();
     }
