@@ -69,7 +69,7 @@ pub fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut parts = line.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |line, rest| line + rest.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(')'))
+    parts.fold(first, |line, rest| line + rest.split_once(')').map_or("", |(_, rest)| rest))
 }
 
 impl From<EngineError> for Error {
@@ -101,8 +101,8 @@ mod tests {
     #[test]
     fn lines_are_without_numbers_of_the_system() {
         let error = io::Error::from_raw_os_error(2);
-        let line = Error::failure(format_args!("a: {error}; b: {error}")).line();
-        assert_eq!(line.as_deref(), Some("a: No such file or directory; b: No such file or directory"));
+        let line = Error::failure(format_args!("a: {error}; b ({error})")).line();
+        assert_eq!(line.as_deref(), Some("a: No such file or directory; b (No such file or directory)"));
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Map for Softcap {
     #[inline(always)]
     unsafe fn of<L: Lanes>(self, x: L::V) -> L::V {
         // SAFETY: the caller's.
-        unsafe { L::mul(L::splat(self.0), lanes::tanh::<L>(L::mul(x, L::splat(1.0 / self.0)))) }
+        unsafe { lanes::softcap::<L>(x, self.0) }
     }
 }
 

@@ -89,7 +89,7 @@ unsafe fn side_by_side<L: Lanes, const N: usize>(mut x: [L::V; N]) -> [L::V; N] 
 /// # Safety
 /// The instruction set of `L` is enabled.
 #[inline(always)]
-pub(crate) unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
+unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
     // SAFETY: the caller enabled the instruction set.
     unsafe {
         let (zero, one, size, square) = (L::splat(0.0), L::splat(1.0), L::abs(x), L::mul(x, x));
@@ -99,6 +99,16 @@ pub(crate) unsafe fn tanh<L: Lanes>(x: L::V) -> L::V {
         let large = L::select_lt(x, zero, L::sub(zero, large), large);
         L::select_lt(size, L::splat(TANH_SMALL), small, large)
     }
+}
+
+/// `cap·tanh(x/cap)`
+///
+/// # Safety
+/// The instruction set of `L` is enabled.
+#[inline(always)]
+pub(crate) unsafe fn softcap<L: Lanes>(x: L::V, cap: f32) -> L::V {
+    // SAFETY: the caller's.
+    unsafe { L::mul(L::splat(cap), tanh::<L>(L::mul(x, L::splat(1.0 / cap)))) }
 }
 
 /// The polynomial of `coefficients`, highest power first, at `x`.

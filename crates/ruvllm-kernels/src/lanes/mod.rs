@@ -17,7 +17,7 @@ mod math;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 
-pub(crate) use math::{exp, exps, polynomial, tanh};
+pub(crate) use math::{exp, exps, polynomial, softcap};
 
 /// 16 floats in registers: one AVX-512 vector, two of AVX2, four of NEON.
 ///

@@ -156,6 +156,16 @@ fn min_add<const MR: usize>(acc: &mut [[__m256; MR]; 2], min: [__m256; 2], a_sum
     }
 }
 
+/// Returns what integer sums start with, `[half][row]`: of each row `-offset * Σa`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn start<F: Format, const MR: usize>(starts: [i32; MR]) -> [[__m256i; MR]; 2] {
+    match F::OFFSET {
+        0 => [[_mm256_setzero_si256(); MR]; 2],
+        _ => [starts.map(|start| _mm256_set1_epi32(start)); 2],
+    }
+}
+
 /// `acc += dot * (w_scale * a_scale)`; `w_scale` is `[half]`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]

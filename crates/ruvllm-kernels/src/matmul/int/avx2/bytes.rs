@@ -15,7 +15,7 @@ use super::super::super::acts::{ActBlock, N_GROUPS, N_LARGE};
 use super::super::super::format::{Format, PANEL_ROWS, panel_bytes};
 use super::super::super::stream::Ahead;
 use super::super::Job;
-use super::{block_scales, min_add, results_so_far, scale_add, tile_rows, unpack, write_results};
+use super::{block_scales, min_add, results_so_far, scale_add, start, tile_rows, unpack, write_results};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -150,7 +150,7 @@ unsafe fn tile<F: Format, const UNPACKED: bool, const MR: usize>(
             }
             let scales = |half| if UNPACKED { (*wide).scales[half] } else { scales::<F>(panel, b, half) };
             let scales = [scales(0), scales(1)];
-            let mut dot = start::<F, MR>(&act);
+            let mut dot = start::<F, MR>(act.map(|act| (*act).neg_sum * F::OFFSET));
             add_low::<F, UNPACKED, MR>(q, wide, &act, &mut dot);
             add_high::<F, UNPACKED, MR>(q, wide, &act, &mut dot);
             scale_add(&mut acc, &dot, [scales[0].0, scales[1].0], act.map(|act| (*act).scale));
@@ -161,24 +161,6 @@ unsafe fn tile<F: Format, const UNPACKED: bool, const MR: usize>(
     }
     // SAFETY: the job's results may be written.
     unsafe { write_results(job, &acc, out) };
-}
-
-/// Returns what the integer sums start with, `-offset * Σa`, `[half][row]`.
-///
-/// # Safety
-/// `act` points to activations.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn start<F: Format, const MR: usize>(act: &[*const ActBlock; MR]) -> [[__m256i; MR]; 2] {
-    let mut dot = [[_mm256_setzero_si256(); MR]; 2];
-    if F::OFFSET != 0 {
-        for r in 0..MR {
-            // SAFETY: the caller's promise.
-            let start = _mm256_set1_epi32(unsafe { (*act[r]).neg_sum } * F::OFFSET);
-            (dot[0][r], dot[1][r]) = (start, start);
-        }
-    }
-    dot
 }
 
 /// Adds the products with the low bytes of a block.

@@ -11,7 +11,7 @@ use super::super::super::acts::ActBlock;
 use super::super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
 use super::super::super::stream::Ahead;
 use super::super::Job;
-use super::{block_scales, min_add, results_so_far, scale_add, tile_rows, unpack, write_results};
+use super::{block_scales, min_add, results_so_far, scale_add, start, tile_rows, unpack, write_results};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -241,14 +241,8 @@ unsafe fn groups<
     wide: *const WideWeights,
     act: &[*const WideActs; MR],
 ) -> [[__m256i; MR]; 2] {
-    let mut dot = [[_mm256_setzero_si256(); MR]; 2];
-    if F::OFFSET != 0 {
-        for r in 0..MR {
-            // SAFETY: the caller's promise.
-            let start = _mm256_set1_epi32(unsafe { (*act[r]).start[FROM / 4 % 2] });
-            (dot[0][r], dot[1][r]) = (start, start);
-        }
-    }
+    // SAFETY: the caller's promise.
+    let mut dot = start::<F, MR>(act.map(|act| unsafe { (*act).start[FROM / 4 % 2] }));
     // Written out, so that the shifts of `unpack` are constants: as a loop it runs at a quarter of the speed.
     macro_rules! steps {
         ($($j:literal)*) => { $(
