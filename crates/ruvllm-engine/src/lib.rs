@@ -67,7 +67,7 @@ pub use grammar::{Constraint, Grammar, GrammarCompiler, GrammarSource};
 pub use learner::{Learner, Lesson};
 pub use model::{LoadProgress, LogitRows, Pooling, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
-pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
+pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent, Unread};
 pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};

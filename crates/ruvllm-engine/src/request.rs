@@ -1,7 +1,7 @@
 //! What a caller asks of a model and what comes back beside the tokens.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use ruvllm_kvcache::KvPolicy;
@@ -49,6 +49,8 @@ pub struct GenerateRequest {
     pub deadline: Option<Instant>,
     /// Ends the request from outside, within one step.
     pub cancel: CancelToken,
+    /// Tokens that were handed out and that nobody has read; too many of them stop the answer until some are.
+    pub unread: Unread,
 }
 
 /// A flag that ends a request from another thread; clones share it.
@@ -64,6 +66,33 @@ impl CancelToken {
     /// Returns whether somebody asked.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts the tokens of an answer that wait for their reader; clones share the count. Whoever hands tokens out adds to it,
+/// and whoever has sent one on takes it off. Nothing is computed for an answer with [`Unread::MAX`] of them, and its place
+/// goes to others who wait.
+#[derive(Clone, Debug, Default)]
+pub struct Unread(Arc<AtomicUsize>);
+
+impl Unread {
+    /// The most tokens that wait for their reader; a step may add a few more.
+    pub const MAX: usize = 256;
+
+    /// Counts a token that was handed out.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a token that was read.
+    pub fn take(&self) {
+        // A reader that takes more than there was would let an answer run on for ever.
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+    }
+
+    /// Returns whether the answer has to wait for its reader.
+    pub fn is_full(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= Unread::MAX
     }
 }
 

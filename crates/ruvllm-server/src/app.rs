@@ -8,10 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use axum::routing::{MethodFilter, on};
-use bytes::{Bytes, BytesMut};
-use http_body::Body as _;
 use ruvllm_engine::learning::{Consolidate, Task};
 use ruvllm_engine::{AdapterSet, EmbedderName, Engine, ModelRouter};
 use ruvllm_sona::policy::PolicyKind;
@@ -23,8 +21,12 @@ use tracing::Instrument as _;
 
 use crate::adapters::{self, ADAPTER};
 use crate::auth::{Keys, Tenant};
+use crate::body::{self, BODIES_BYTES_MAX};
+use crate::connections::held;
 use crate::error::{ApiError, Shape};
 use crate::fields::{Field, Given, Refused};
+use crate::gate::{self, Gates};
+use crate::generate::offload;
 use crate::grpc;
 use crate::learning;
 use crate::metrics::Metrics;
@@ -33,7 +35,11 @@ use crate::options::{ServerError, ServerOptions};
 use crate::page;
 use crate::routing;
 use crate::sessions;
+use crate::share::Shared;
 use crate::witness::{self, Witness};
+
+/// Requests that are at work at once; what their answers need of the model has limits of its own.
+const AT_WORK_MAX: usize = 4096;
 
 /// What a handler gives, some time.
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, ApiError>> + Send>>;
@@ -130,6 +136,12 @@ pub struct Server {
     pub(crate) router: Option<Arc<ModelRouter>>,
     /// Where answers are put on record.
     pub(crate) witness: Option<Arc<Witness>>,
+    /// Requests that are at work.
+    at_work: Arc<Shared>,
+    /// Memory for the bodies of requests.
+    bodies: Arc<Shared>,
+    /// Where long texts of tenants wait for each other.
+    gates: Gates,
     is_stopping: AtomicBool,
     n_calls: AtomicU64,
     /// Makes ids of this process differ from those of others.
@@ -146,6 +158,9 @@ impl Server {
         if let Some(origin) = options.cors_origins.iter().find(|origin| HeaderValue::from_str(origin).is_err()) {
             return Err(ServerError::new(format!("'{origin}' is no origin; use one like https://example.org, or *")));
         }
+        if let Some(name) = options.metrics_key.as_deref().filter(|name| !keys.has(name)) {
+            return Err(ServerError::new(format!("no key is called '{name}', which alone may read the metrics")));
+        }
         let metrics = Arc::new(Metrics::new());
         let witness = options.witness.as_ref().map(Witness::open).transpose()?.map(Arc::new);
         let models = Arc::new(Models::new(models, &options, &metrics, &keys, witness.clone())?);
@@ -153,12 +168,29 @@ impl Server {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
         let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
-        Ok(Arc::new(Server { models, options, metrics, created_s, keys, router, witness, is_stopping, n_calls, nonce }))
+        let (at_work, bodies) = (Shared::new(AT_WORK_MAX), Shared::new(BODIES_BYTES_MAX.max(4 * options.body_bytes_max)));
+        let gates = Gates::new();
+        Ok(Arc::new(Server {
+            models,
+            options,
+            metrics,
+            created_s,
+            keys,
+            router,
+            witness,
+            at_work,
+            bodies,
+            gates,
+            is_stopping,
+            n_calls,
+            nonce,
+        }))
     }
 
     /// Takes no requests from now on, and ends after `limit` those that are not over by then.
     pub fn drain(&self, limit: Duration) {
         self.is_stopping.store(true, Ordering::Release);
+        self.models.stop();
         self.models.loaded().iter().for_each(|model| model.service.drain(limit));
     }
 
@@ -368,13 +400,24 @@ async fn handle(
         true => server.keys.tenant(&parts.headers)?,
         false => Tenant::everybody(),
     };
+    let tenant_id = caller.id;
     span.record("tenant", &*caller.name);
+    // A tenant has its share of what is asked at once, whatever it is.
+    let place = server.at_work.take(caller.id, 1).ok_or_else(too_much_at_once)?;
+    let (mut of_body, mut is_long) = (None, false);
     let given = match endpoint.method {
         Method::GET | Method::DELETE => Given::default(),
         _ => {
-            check_content_type(&parts.headers)?;
-            let bytes = read(body, &server.options).await?;
-            Given::check(parse(&bytes)?, &endpoint.all_fields(), endpoint.refused)?
+            body::check_content_type(&parts.headers)?;
+            let mut read = body::read(body, &server.options, &server.bodies, &caller).await?;
+            is_long = read.bytes.len() > body::LONG_BYTES;
+            let check = move || {
+                let given = Given::check(body::parse(&mut read)?, &endpoint.all_fields(), endpoint.refused)?;
+                Ok((given, read.part))
+            };
+            let (given, part) = if is_long { offload(check).await? } else { check()? };
+            of_body = Some(part);
+            given
         }
     };
     let (user, metadata) = (given.text("user"), given.get("metadata").map(Value::to_string));
@@ -383,20 +426,27 @@ async fn handle(
     }
     let timeout = given.int("timeout_ms").map(|ms| Duration::from_millis(ms as u64));
     let deadline = server.deadline(timeout);
-    match endpoint.run {
-        Run::Server(run) => {
-            run(Plain { server: Arc::clone(server), tenant: caller, given, uri: parts.uri, deadline }).await
-        }
-        Run::Model(run) => {
-            let call = Call::new(server, caller, given, deadline, (id, span)).await?;
-            let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
-            let mut response = run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await?;
-            if let Some((model, reason)) = chosen {
-                routing::tell(response.headers_mut(), &model, &reason);
+    let answer = async {
+        match endpoint.run {
+            Run::Server(run) => {
+                run(Plain { server: Arc::clone(server), tenant: caller, given, uri: parts.uri, deadline }).await
             }
-            Ok(response)
+            Run::Model(run) => {
+                let call = Call::new(server, caller, given, deadline, (id, span)).await?;
+                let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
+                let mut response =
+                    run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await?;
+                if let Some((model, reason)) = chosen {
+                    routing::tell(response.headers_mut(), &model, &reason);
+                }
+                Ok(response)
+            }
         }
-    }
+    };
+    let gate = is_long.then(|| server.gates.of(tenant_id));
+    let response = gate::through(gate, answer).await?;
+    // What the request holds is given back when its answer has been sent.
+    Ok(held(response, (place, of_body)))
 }
 
 impl Call {
@@ -479,57 +529,16 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+fn too_much_at_once() -> ApiError {
+    let line = "this key has its share of the requests that the server works on at once; wait for one to end";
+    let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, line).code("too_many_requests");
+    ApiError { retry_after_s: Some(1), ..error }
+}
+
 /// The server takes no requests any more.
 pub(crate) fn stopping() -> ApiError {
     let line = "the server is stopping and takes no requests";
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping")
-}
-
-/// A page elsewhere can make a browser send anything but JSON without asking first; this is why only JSON is read.
-fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = given.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") {
-        return Ok(());
-    }
-    let line = format!("the body's content type is '{essence}'; send application/json");
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, line))
-}
-
-/// Reads a body, within its limits of bytes and time.
-async fn read(mut body: Body, options: &ServerOptions) -> Result<Bytes, ApiError> {
-    let limit = options.body_bytes_max;
-    let too_large = || {
-        let line = format!("the body is larger than {limit} bytes; send less");
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, line)
-    };
-    if body.size_hint().lower() > limit as u64 {
-        return Err(too_large());
-    }
-    let read = async {
-        let mut bytes = BytesMut::new();
-        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-            let frame = frame.map_err(|error| {
-                ApiError::new(StatusCode::BAD_REQUEST, format!("the body ended before its end: {error}"))
-            })?;
-            let Ok(data) = frame.into_data() else { continue };
-            if bytes.len() + data.len() > limit {
-                return Err(too_large());
-            }
-            bytes.extend_from_slice(&data);
-        }
-        Ok(bytes.freeze())
-    };
-    tokio::time::timeout(options.body_timeout, read).await.unwrap_or_else(|_| {
-        let line = format!("the body did not come within {} s", options.body_timeout.as_secs());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, line))
-    })
-}
-
-fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        ApiError::new(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}")).code("invalid_json")
-    })
 }
 
 async fn not_found(uri: Uri) -> Response<Body> {

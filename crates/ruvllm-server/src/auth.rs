@@ -159,6 +159,11 @@ impl Keys {
         })
     }
 
+    /// Returns whether a key is called so.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.lock().keys.iter().any(|(_, tenant)| *tenant.name == *name)
+    }
+
     /// Returns whose request this is.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use ruvllm_engine::{
-    FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, ServiceEvent, Ticket, TokenEvent,
+    FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, ServiceEvent, Ticket, TokenEvent, Unread,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -12,6 +12,7 @@ use crate::app::Call;
 use crate::auth::Place;
 use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, optional};
+use crate::gate;
 use crate::sessions::{SESSION, Turn};
 use crate::structure::STRUCTURED_OUTPUTS;
 use crate::witness::Pending;
@@ -234,7 +235,7 @@ impl Asked {
     pub(crate) fn requests(&self, prompts: &[Vec<u32>]) -> Vec<GenerateRequest> {
         let choice = |prompt: &Vec<u32>, i: usize| {
             let mut request = GenerateRequest { prompt: prompt.clone(), ..self.request.clone() };
-            request.cancel = Default::default();
+            (request.cancel, request.unread) = Default::default();
             request.sampling.seed = request.sampling.seed.map(|seed| seed.wrapping_add(i as u64));
             request
         };
@@ -256,6 +257,8 @@ pub(crate) struct Choices {
     events: UnboundedReceiver<(usize, ServiceEvent)>,
     /// Bytes of text that came of each.
     n_told: Vec<usize>,
+    /// Counts the tokens of each that nobody has asked for yet.
+    unread: Vec<Unread>,
     n_open: usize,
     /// Tokens of those that are over.
     n_written: usize,
@@ -281,13 +284,17 @@ impl Choices {
         }
         let (place, turn) = (call.tenant.enter()?, Turn::of(call)?);
         let (sender, events) = unbounded_channel();
+        let unread = requests.iter().map(|request| request.unread.clone()).collect();
         let submit = |(i, request): (usize, GenerateRequest)| {
             let learner = call.model.learning.as_ref().and_then(|learning| learning.learner(call, i));
             let mut request = GenerateRequest { learner, ..request };
             let (sender, record) = (sender.clone(), Pending::begin(call, i, &mut request));
-            let of_engine = record.clone();
+            let (of_engine, unread) = (record.clone(), request.unread.clone());
             let sink = move |event| {
                 of_engine.see(&event);
+                if matches!(event, ServiceEvent::Token(_)) {
+                    unread.add();
+                }
                 sender.send((i, event)).is_ok()
             };
             service.submit(request, Box::new(sink)).map_err(|error| record.refused(error))
@@ -297,6 +304,7 @@ impl Choices {
         Ok(Choices {
             events,
             n_told: vec![0; n],
+            unread,
             n_open: n,
             n_written: 0,
             _tickets: tickets,
@@ -326,6 +334,7 @@ impl Choices {
         match event {
             ServiceEvent::Token(token) => {
                 self.n_told[i] += token.text.len();
+                self.unread[i].take();
                 Ok(Some((i, Piece::Token(token))))
             }
             ServiceEvent::Done(result) => {
@@ -373,10 +382,15 @@ impl Choices {
     }
 }
 
-/// Does work that takes a while where it holds up nobody.
+/// Does work that takes a while where it holds up nobody; work on long texts waits for its turn.
 pub(crate) async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
+    let turn = gate::turn().await;
+    let work = move || {
+        let _turn = turn;
+        work()
+    };
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| {
         Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal error; the server's log tells more"))
     })

@@ -5,11 +5,12 @@
 //! was used the longest ago makes room, if nobody uses it.
 
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use ruvllm_engine::learning::Learning;
+use ruvllm_engine::learning::{CalibrationProgress, Learning};
 use ruvllm_engine::optimise::Optimiser;
 use ruvllm_engine::witness::Recorder;
 use ruvllm_engine::{Engine, EngineError, KvPolicy, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
@@ -26,6 +27,9 @@ use crate::options::{ServerError, ServerOptions};
 use crate::routing::AUTO;
 use crate::structure::Grammars;
 use crate::witness::Witness;
+
+/// A calibration is told of each time that so much more of it is done.
+const CALIBRATION_PERCENT: usize = 10;
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -184,6 +188,11 @@ pub(crate) struct Models {
     witness: Option<Arc<Witness>>,
     /// Held while memory is made room in and filled.
     memory: tokio::sync::Mutex<()>,
+    /// Engines that have to be made ready to learn before they are served.
+    preparing: Mutex<Vec<(Arc<Slot>, Engine)>>,
+    /// How many of them are left.
+    n_preparing: AtomicUsize,
+    is_stopping: AtomicBool,
 }
 
 impl Models {
@@ -205,6 +214,9 @@ impl Models {
             keys: Arc::clone(keys),
             witness,
             memory: tokio::sync::Mutex::new(()),
+            preparing: Mutex::default(),
+            n_preparing: AtomicUsize::new(0),
+            is_stopping: AtomicBool::new(false),
         };
         for ModelSource { name, engine, load, adapters } in sources {
             if models.slots.iter().any(|slot| *slot.name == *name) {
@@ -213,10 +225,18 @@ impl Models {
             let name: Arc<str> = name.into();
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
             let slot = Slot { name, load, adapters, inner: Mutex::new(Inner::new()), changed: Notify::new() };
-            if let Some(engine) = engine {
-                models.put(&slot, engine)?;
+            let slot = Arc::new(slot);
+            match engine {
+                // It reads for a while before it can learn: others hear meanwhile that the server is there.
+                Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
+                    slot.set(State::Loading);
+                    models.preparing.get_mut().unwrap_or_else(PoisonError::into_inner).push((Arc::clone(&slot), engine));
+                    *models.n_preparing.get_mut() += 1;
+                }
+                Some(engine) => models.put(&slot, engine)?,
+                None => {}
             }
-            models.slots.push(Arc::new(slot));
+            models.slots.push(slot);
         }
         match models.slots.is_empty() {
             true => Err(ServerError::new("there is no model to serve; name one")),
@@ -224,12 +244,49 @@ impl Models {
         }
     }
 
+    /// Starts the engines that have to be made ready to learn; those who ask for them wait until then.
+    ///
+    /// # Errors
+    /// One cannot be made ready.
+    pub(crate) fn prepare(&self) -> Result<(), EngineError> {
+        let engines = std::mem::take(&mut *self.preparing.lock().unwrap_or_else(PoisonError::into_inner));
+        for (slot, engine) in engines {
+            let start = Instant::now();
+            self.put(&slot, engine).inspect_err(|error| slot.set(State::Failed(error.to_string(), Instant::now())))?;
+            self.n_preparing.fetch_sub(1, Ordering::AcqRel);
+            tracing::info!(model = &*slot.name, ms = start.elapsed().as_millis() as u64, "ready to learn");
+        }
+        Ok(())
+    }
+
+    /// Returns whether an engine is being made ready to learn.
+    pub(crate) fn is_preparing(&self) -> bool {
+        self.n_preparing.load(Ordering::Acquire) > 0
+    }
+
+    /// Gives up what takes long.
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+    }
+
+    /// Tells how far a calibration is, from time to time, and ends it when the server stops.
+    fn watch(&self, name: &str, progress: &CalibrationProgress, told: &mut usize) -> ControlFlow<()> {
+        let percent = 100 * progress.n_done / progress.n_tokens.max(1);
+        if percent >= *told + CALIBRATION_PERCENT {
+            *told = percent;
+            tracing::info!(model = name, percent, "calibrating");
+        }
+        if self.is_stopping.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
     /// Starts an engine in a slot.
     fn put(&self, slot: &Slot, engine: Engine) -> Result<(), EngineError> {
         let (info, mut engine) = (engine.info().clone(), engine);
         let kv_policies = engine.kv_policies();
         let learning = self.options.learning.clone().filter(|_| !info.is_encoder);
-        let open = |options| Learning::open(&mut engine, options, &mut |_| ControlFlow::Continue(()));
+        let mut told = 0;
+        let mut watch = |progress| self.watch(&slot.name, &progress, &mut told);
+        let open = |options| Learning::open(&mut engine, options, &mut watch);
         let learning = learning.map(open).transpose()?;
         // Who has what was learned is told now, and not with the first answer.
         learning.iter().try_for_each(|learning| learning.claim("everybody"))?;

@@ -179,6 +179,10 @@ fn health(_: Plain) -> Answer {
 fn ready(call: Plain) -> Answer {
     Box::pin(async move {
         match call.server.is_stopping() {
+            false if call.server.models.is_preparing() => {
+                let line = "a model is being made ready to learn; requests wait for it";
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("loading"))
+            }
             false => ok(&json!({ "status": "ready" })),
             true => Err(stopping()),
         }
@@ -191,6 +195,10 @@ fn version(_: Plain) -> Answer {
 
 fn metrics(call: Plain) -> Answer {
     Box::pin(async move {
+        if call.server.options.metrics_key.as_deref().is_some_and(|name| *name != *call.tenant.name) {
+            let line = "this key may not read the metrics; they show what all keys do";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, line).code("forbidden"));
+        }
         call.server.models.tell_all();
         if let Some(witness) = &call.server.witness {
             call.server.metrics.tell_witness(&witness.stats());

@@ -34,6 +34,8 @@ pub struct ServerOptions {
     pub idle_timeout: Option<Duration>,
     /// Who may ask.
     pub keys: KeyOptions,
+    /// The name of the key that alone may read the metrics; `None` lets each key do so.
+    pub metrics_key: Option<String>,
     /// The folder of a router that chooses among the models for requests of the model `auto`; `None` for none.
     pub router: Option<PathBuf>,
     /// Where each answer is put on record; `None` for nowhere.
@@ -72,6 +74,7 @@ impl Default for ServerOptions {
             models_max: usize::MAX,
             idle_timeout: None,
             keys: KeyOptions::default(),
+            metrics_key: None,
             router: None,
             witness: None,
             tls: None,

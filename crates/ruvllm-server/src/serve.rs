@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -16,10 +15,11 @@ use hyper_util::service::TowerToHyperService;
 use ruvllm_engine::Engine;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::app::Server;
+use crate::connections::{self, Connections, Counted};
 use crate::models::ModelSource;
 use crate::options::{ServerError, ServerOptions};
 use crate::tls::Tls;
@@ -34,6 +34,12 @@ const LOOKS_PER_SAVE: u64 = 120;
 const N_THREADS: usize = 2;
 /// How long connections may take to close after the last answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long accepting rests when there are no descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How long a new connection waits for the place of another one; those that come after it wait as well.
+const PLACE_TIMEOUT: Duration = Duration::from_millis(250);
+/// Threads for work that takes a while: reading texts, files, what was learned.
+const BLOCKING_THREADS: usize = 64;
 /// Bytes after which it is known what a connection speaks: those that HTTP/2 begins with.
 const N_PREFACE: u64 = 24;
 /// How often the other side of an HTTP/2 connection is asked whether it is there, and how long it may take to say so.
@@ -52,7 +58,7 @@ pub fn run(
     ready: &dyn Fn(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> Result<Vec<Engine>, ServerError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(N_THREADS).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(N_THREADS).max_blocking_threads(BLOCKING_THREADS).enable_all().build();
     let runtime = runtime.map_err(|error| ServerError::new(format!("cannot start the server's threads: {error}")))?;
     let server = Server::start(models, options)?;
     runtime.block_on(async {
@@ -61,8 +67,7 @@ pub fn run(
         let listener = TcpListener::bind(address).await.map_err(cannot)?;
         let tls = server.options.tls.clone().map(Tls::new).transpose().map_err(ServerError::new)?;
         ready(listener.local_addr().map_err(cannot)?);
-        serve(listener, tls, Arc::clone(&server), stop).await;
-        Ok::<(), ServerError>(())
+        serve(listener, tls, Arc::clone(&server), stop).await
     })?;
     runtime.shutdown_timeout(CLOSE_TIMEOUT);
     server.join()
@@ -74,44 +79,73 @@ fn reason(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
-/// Takes connections until `stop` is over, lets what runs end within [`ServerOptions::drain_timeout`], and returns when
+/// Takes connections until `stop` is over; where there is no place for one, the one that is idle the longest makes room. Then it
+/// lets what runs end within [`ServerOptions::drain_timeout`], and returns when
 /// all connections are closed.
-async fn serve(listener: TcpListener, tls: Option<Tls>, server: Arc<Server>, stop: impl Future<Output = ()>) {
+///
+/// # Errors
+/// A model could not be made ready to learn.
+async fn serve(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    server: Arc<Server>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServerError> {
     let (app, graceful, tls) = (server.app(), GracefulShutdown::new(), tls.map(Arc::new));
-    let places_max = server.options.connections_max;
-    let places = Arc::new(Semaphore::new(places_max));
+    let places_max = connections::fitting(server.options.connections_max);
+    let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
     let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), tls.clone()));
+    let of_preparing = Arc::clone(&server);
+    let mut preparing = tokio::task::spawn_blocking(move || of_preparing.models.prepare());
+    let (mut is_prepared, mut result) = (false, Ok(()));
     tokio::pin!(stop);
     loop {
-        let accept = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            accepted = accept => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            prepared = &mut preparing, if !is_prepared => {
+                is_prepared = true;
+                result = prepared.unwrap_or_else(|_| Ok(())).map_err(ServerError::from);
+                if result.is_err() {
+                    break;
+                }
+                continue;
+            }
             () = &mut stop => break,
             _ = &mut upkeep => break,
         };
-        match accepted {
-            Ok((stream, _)) => {
-                server.metrics.connections(places_max - places.available_permits());
-                let (app, server, watcher) = (app.clone(), Arc::clone(&server), graceful.watcher());
-                let (tls, places) = (tls.clone(), Arc::clone(&places));
-                tokio::spawn(async move {
-                    // A client that goes, or breaks the protocol, ends its own connection only.
-                    if let Err(error) = connection(stream, tls, app, &server.options, watcher).await {
-                        tracing::debug!(%error, "a connection ended early");
-                    }
-                    drop(place);
-                    server.metrics.connections(places_max - places.available_permits());
-                });
-            }
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
             Err(error) => {
-                // Out of files, most likely: some will be closed.
+                // Out of descriptors, most likely: who is idle gives one up.
                 tracing::error!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                if !connections.shed() {
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+                tokio::task::yield_now().await;
+                continue;
             }
-        }
+        };
+        let Some(place) = place(&places, &connections).await else {
+            tracing::warn!(connections = places_max, "too many connections at work; a new one is closed");
+            continue;
+        };
+        server.metrics.connections(places_max - places.available_permits());
+        let registered = connections.add();
+        let app = Counted { app: app.clone(), connection: Arc::clone(&registered.connection) };
+        let (server, watcher) = (Arc::clone(&server), graceful.watcher());
+        let (tls, places) = (tls.clone(), Arc::clone(&places));
+        tokio::spawn(async move {
+            let closing = Arc::clone(&registered.connection);
+            tokio::select! {
+                // A client that goes, or breaks the protocol, ends its own connection only.
+                ended = connection(stream, tls, app, &server.options, watcher) => if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended early");
+                },
+                () = closing.closed() => tracing::debug!("an idle connection was closed for another one"),
+            }
+            drop((place, registered));
+            server.metrics.connections(places_max - places.available_permits());
+        });
     }
     drop(listener);
     let limit = server.options.drain_timeout;
@@ -121,6 +155,18 @@ async fn serve(listener: TcpListener, tls: Option<Tls>, server: Arc<Server>, sto
         tracing::warn!("connections were still open when the time was over");
     }
     upkeep.abort();
+    result
+}
+
+/// Returns the place of a connection; where none is left, the one that is idle the longest makes room. `None` if all are at
+/// work and none ends soon.
+async fn place(places: &Arc<Semaphore>, connections: &Connections) -> Option<OwnedSemaphorePermit> {
+    if let Ok(place) = Arc::clone(places).try_acquire_owned() {
+        return Some(place);
+    }
+    connections.shed();
+    let place = tokio::time::timeout(PLACE_TIMEOUT, Arc::clone(places).acquire_owned()).await;
+    place.ok()?.ok()
 }
 
 /// Looks after keys, certificate, models and metrics; ends when there is nothing left to serve with.
@@ -153,7 +199,7 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
 async fn connection(
     stream: TcpStream,
     tls: Option<Arc<Tls>>,
-    app: Router,
+    app: Counted,
     options: &ServerOptions,
     watcher: Watcher,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -171,7 +217,7 @@ async fn connection(
 /// Speaks HTTP/1.1 or HTTP/2, as the client begins.
 async fn speak<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
-    app: Router,
+    app: Counted,
     options: &ServerOptions,
     watcher: Watcher,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {

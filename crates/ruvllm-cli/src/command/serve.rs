@@ -12,7 +12,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
-use super::{App, learn, lora};
+use super::{App, lora};
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
 use crate::error::{Error, Result};
 use crate::log::{self, LogFormat};
@@ -69,6 +69,9 @@ pub struct ServeArgs {
     /// read again when it changes
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     api_key_file: Option<PathBuf>,
+    /// Name of the key that alone may read /metrics [default: each key may]
+    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    metrics_key: Option<String>,
     /// Certificate in PEM, with those that vouch for it: connections are encrypted; read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Server")]
     tls_cert: Option<PathBuf>,
@@ -207,12 +210,12 @@ impl ServeArgs {
     /// A failure if the model cannot be had, the keys cannot be read or the address is taken.
     pub fn run(&self, app: &App) -> Result<()> {
         let options = self.options(app)?;
-        let (names, models) = self.models(app, options.learning.as_ref())?;
         let _log = log::start(
             if self.json { LogFormat::Json } else { self.log_format },
             #[cfg(feature = "otlp")]
             self.otlp_endpoint.as_deref(),
         )?;
+        let (names, models) = self.models(app)?;
         if options.keys.is_open() && !options.address.ip().is_loopback() {
             tracing::warn!("everybody who reaches {} may ask; --api-key-file says who may", options.address);
         }
@@ -237,7 +240,7 @@ impl ServeArgs {
     }
 
     /// Returns the models and their names; the first is loaded. All are there as sound files then.
-    fn models(&self, app: &App, learning: Option<&LearningOptions>) -> Result<(Vec<String>, Vec<ModelSource>)> {
+    fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
         if self.alias.len() > self.model.len() {
             let (n, n_models) = (self.alias.len(), self.model.len());
             return Err(Error::usage(format_args!("{n} times --alias for {n_models} of --model; give one for each")));
@@ -246,9 +249,9 @@ impl ServeArgs {
         for (i, spec) in self.model.iter().enumerate() {
             let name = self.alias.get(i).cloned().unwrap_or_else(|| model_name(spec));
             let path = app.store().locate(spec, true)?;
-            if i > 0 {
-                // It is loaded when it is first asked for; that it is damaged is better known now.
-                GgufFile::open(&path)?;
+            if let Some(error) = (i > 0).then(|| GgufFile::open(&path).err()).flatten() {
+                // It is loaded when it is first asked for, and then refused; the others are served.
+                tracing::warn!(model = name, %error, "it cannot be used as it is");
             }
             let load = LoadOptions {
                 n_seq_max: self.parallel,
@@ -260,11 +263,7 @@ impl ServeArgs {
                 draft: if i == 0 { self.speculation.draft(app)? } else { None },
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
-            let mut engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
-            if let (Some(engine), Some(options)) = (&mut engine, learning) {
-                // The first time that takes a while: here under a progress bar. The server finds it made.
-                learn::open_model(app, engine, options.clone())?;
-            }
+            let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
             let source = ModelSource::new(&name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
             let source = source.with_adapters(self.adapters(app, &name, i == 0)?);
             models.push(match engine {
@@ -337,6 +336,7 @@ impl ServeArgs {
             optimise: self.optimise,
             queue_max: self.queue,
             keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },
+            metrics_key: self.metrics_key.clone(),
             router: self.router.clone(),
             witness: self.witness(),
             tls: self.tls_cert.clone().zip(self.tls_key.clone()).map(|(cert, key)| TlsOptions { cert, key }),

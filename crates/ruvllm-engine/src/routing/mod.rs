@@ -77,7 +77,7 @@ impl Embedder for ServiceEmbedder {
         let computed = || -> Result<Vec<f32>, EngineError> {
             let tokens = encode(service.text().tokenizer(), text, service.info().n_ctx)?;
             let sink = Box::new(move |result| drop(sender.send(result)));
-            let _ticket = service.read_out(tokens, Readout::Embedding(None), AdapterSet::default(), sink)?;
+            let _ticket = service.read_out(0, tokens, Readout::Embedding(None), AdapterSet::default(), sink)?;
             receiver.recv().unwrap_or_else(|_| Err(crate::service::ended()))
         };
         computed().map_err(not_embedded)

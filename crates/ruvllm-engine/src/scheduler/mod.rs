@@ -9,6 +9,9 @@
 //! it waits again with the tokens it has, and what was evicted meanwhile is computed again. Only a request that does
 //! not fit alone fails.
 //!
+//! While several tenants have requests, each has its share of the places and of the rows: who has more gives a place up in
+//! the same way, and steps are short. An answer that nobody reads waits for its reader.
+//!
 //! Requests that begin alike and come together are computed one after the other up to where they part: the later ones
 //! wait until the first has computed what they share.
 
@@ -25,8 +28,8 @@ use crate::optimise::Optimiser;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::speculate::draft;
 use crate::{EngineError, ErrorKind};
-use policy::{Ledger, Limits, Queued, Room, Running, Waiting};
-use task::Task;
+use policy::{Claim, Holder, Ledger, Limits, Plan, Queued, Room, Running, Shares, Standing, Waiting};
+use task::{Cause, Task};
 
 /// Waiting requests that are looked at in a step.
 const WINDOW: usize = 32;
@@ -95,7 +98,7 @@ pub struct SchedulerStats {
     pub n_tokens: u64,
     /// Most requests that ran at once.
     pub n_running_max: usize,
-    /// How often a request had to give way to an older one.
+    /// How often a request had to give way to another one.
     pub n_preemptions: u64,
     /// Tokens among `n_tokens` that had been computed before their request gave way.
     pub n_tokens_recomputed: u64,
@@ -239,6 +242,11 @@ impl<'a> Scheduler<'a> {
         self.waiting.len()
     }
 
+    /// Returns whether the last step computed nothing, because those that run wait for their readers.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.n_batch == 0 && !self.running.is_empty() && self.running.iter().all(Task::is_unread)
+    }
+
     /// Returns how many requests run.
     pub fn n_running(&self) -> usize {
         self.running.len()
@@ -286,27 +294,12 @@ impl<'a> Scheduler<'a> {
 
     /// Takes requests in and says how many tokens of whom are to be computed.
     fn plan(&mut self) {
-        let backend = &*self.backend;
-        let (now, all) = (Instant::now(), || self.running.iter().chain(&self.waiting));
-        let highest = all().map(Task::priority).max().unwrap_or(0);
-        let level = |task: &Task| policy::level(task.priority(), task.waited(now), highest);
-        let running: Vec<Running> = self.running.iter().map(|task| task.as_running(backend, level(task))).collect();
-        let room = match self.waiting.is_empty() {
-            true => Room { free_bytes: 0, free_seqs: 0 },
-            false => backend.kv_room().into(),
-        };
-        let queue: Vec<Queued> = match room.free_seqs {
-            0 => Vec::new(),
-            _ => self.waiting.iter().map(|task| task.as_queued(level(task))).collect(),
-        };
-        let order: Vec<&Task> = policy::order(&queue, &self.ledger).into_iter().map(|i| &self.waiting[i]).collect();
-        let before = |i: usize| self.running.iter().chain(order[..i].iter().copied());
-        let waiting = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
-            level: level(task),
-            ..task.as_waiting(backend, before(i), self.n_ended, running.is_empty())
-        });
-        let SchedulerOptions { step_tokens, prefill_tokens, .. } = self.options;
-        let plan = policy::plan(Limits { step_tokens, prefill_tokens }, room, &running, waiting);
+        let (mut plan, claim) = self.look();
+        if let Some(id) = claim {
+            let at = self.running.iter().position(|task| task.id == id).expect("it is one of those that run");
+            self.preempt(at, Cause::Share);
+            plan = self.look().0;
+        }
         plan.admit.iter().for_each(|&id| self.admit(id));
         self.running.iter_mut().for_each(|task| task.n_rows = 0);
         for &(id, n) in &plan.rows {
@@ -317,6 +310,55 @@ impl<'a> Scheduler<'a> {
             }
         }
         self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
+    }
+
+    /// Returns what the step is to do, and who has to give its place up for somebody who finds none.
+    fn look(&self) -> (Plan, Option<u64>) {
+        let backend = &*self.backend;
+        let (now, all) = (Instant::now(), || self.running.iter().chain(&self.waiting));
+        let highest = all().map(Task::priority).max().unwrap_or(0);
+        let level = |task: &Task| policy::level(task.priority(), task.waited(now), highest);
+        let served = |task: &Task| self.ledger.served(task.tenant());
+        let of_running = |task: &Task| task.as_running(backend, level(task), served(task));
+        let running: Vec<Running> = self.running.iter().map(of_running).collect();
+        let room = match self.waiting.is_empty() {
+            true => Room { free_bytes: 0, free_seqs: 0 },
+            false => backend.kv_room().into(),
+        };
+        let tenants = |tasks: &mut dyn Iterator<Item = &Task>| tasks.map(Task::tenant).collect::<Vec<_>>().into_iter();
+        let (of_those, of_these) = (tenants(&mut self.running.iter()), tenants(&mut self.waiting.iter()));
+        let shares = Shares::new(self.running.len() + room.free_seqs, of_those, of_these);
+        // Those who cannot be taken in need not be looked at, unless somebody may make room for them.
+        let may_give = shares.n_tenants() > 1 || self.running.iter().any(Task::is_unread);
+        let queue: Vec<Queued> = match room.free_seqs {
+            0 if !may_give => Vec::new(),
+            _ => self.waiting.iter().map(|task| task.as_queued(level(task))).collect(),
+        };
+        let order = policy::order(&queue, &self.ledger, &shares);
+        let order: Vec<&Task> = order.into_iter().map(|i| &self.waiting[i]).collect();
+        let before = |i: usize| self.running.iter().chain(order[..i].iter().copied());
+        let waiting = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
+            level: level(task),
+            n_served: served(task),
+            ..task.as_waiting(backend, before(i), self.n_ended, running.is_empty())
+        });
+        let plan = policy::plan(self.limits(&shares), room, &running, waiting.clone());
+        let mut left = waiting.filter(|task| may_give && !plan.admit.contains(&task.id));
+        let first = left.find(|task| task.standing == Standing::Ready).map(|first| first.id);
+        let claim = first.and_then(|id| order.iter().find(|task| task.id == id)).and_then(|task| {
+            let holders: Vec<Holder> = self.running.iter().map(Task::as_holder).collect();
+            policy::gives_place(&holders, &shares, Claim { tenant: task.tenant(), level: level(task) })
+        });
+        (plan, claim)
+    }
+
+    /// Returns what a step may hold. A step that several tenants share is short: nobody waits long for the next one.
+    fn limits(&self, shares: &Shares) -> Limits {
+        let SchedulerOptions { step_tokens, prefill_tokens, .. } = self.options;
+        match shares.n_tenants() {
+            0 | 1 => Limits { step_tokens, prefill_tokens },
+            _ => Limits { step_tokens: step_tokens.min(prefill_tokens.max(self.running.len())), prefill_tokens },
+        }
     }
 
     /// Lets those guess whose context the step completes: guesses fill what weights that are read once serve at no great
@@ -360,7 +402,8 @@ impl<'a> Scheduler<'a> {
                 (task.n_rows, task.error) = (0, Some(error));
                 i += 1;
             } else {
-                self.preempt(victim, tenant.is_some());
+                let cause = if tenant.is_some() { Cause::Quota } else { Cause::Memory };
+                self.preempt(victim, cause);
                 i -= usize::from(victim < i);
             }
         }
@@ -370,15 +413,24 @@ impl<'a> Scheduler<'a> {
     /// Lends pages of the memory for keys and values beside what those that run may come to need, and returns whether they
     /// were lent.
     pub(crate) fn lend(&mut self, n_pages: usize) -> bool {
-        let growth = |task: &Task| task.as_running(self.backend, 0).growth_bytes;
+        let growth = |task: &Task| task.as_running(self.backend, 0, 0).growth_bytes;
         let keep_bytes = self.running.iter().map(growth).sum();
         self.backend.lend(n_pages, keep_bytes)
     }
 
+    /// Has the youngest of several that run give its place up, and returns whether there was one.
+    pub(crate) fn give_place(&mut self) -> bool {
+        let has_others = self.running.len() > 1;
+        if has_others {
+            self.preempt(self.running.len() - 1, Cause::Share);
+        }
+        has_others
+    }
+
     /// Sends a running request back to wait.
-    fn preempt(&mut self, i: usize, by_quota: bool) {
+    fn preempt(&mut self, i: usize, cause: Cause) {
         let mut task = self.running.remove(i);
-        task.give_way(self.backend, self.n_ended, by_quota);
+        task.give_way(self.backend, self.n_ended, cause);
         let place = self.waiting.partition_point(|other| other.id < task.id);
         self.waiting.insert(place, task);
         self.stats.n_preemptions += 1;
@@ -394,7 +446,10 @@ impl<'a> Scheduler<'a> {
         }
         stats.n_steps += 1;
         stats.n_tokens += tasks.iter().map(|task| task.n_rows as u64).sum::<u64>();
-        tasks.iter().for_each(|task| ledger.charge(task.tenant(), task.n_rows as u64));
+        for task in &mut tasks {
+            ledger.charge(task.tenant(), task.n_rows as u64);
+            task.n_turn += task.n_rows;
+        }
         if compute(*backend, &mut tasks, events).is_err() {
             // Somebody's tokens cannot be computed; alone it shows whose.
             for task in tasks {

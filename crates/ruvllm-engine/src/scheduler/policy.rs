@@ -5,7 +5,9 @@
 //!   get less, so that those go on evenly.
 //! - Requests wait in the order of [`order`]: by level, which is their priority and rises while they wait; on one level
 //!   the tenants take turns, so that each gets as many tokens computed as the others ([`Ledger`]); a tenant's own come
-//!   in order of arrival.
+//!   in order of arrival. Whoever has fewer places than its share comes before those who have theirs.
+//! - Prompts of the tenant that had the fewest tokens are read first.
+//! - A tenant that waits with fewer places than its share takes one of a tenant that has more ([`gives_place`]).
 //! - A request is taken in, in that order, once all it may come to need (its whole context) fits beside what those that
 //!   run may come to need. One that runs alone always is.
 //! - A request whose beginning somebody else is computing waits for it and lets others pass.
@@ -38,6 +40,8 @@ pub(super) struct Running {
     /// Bytes of keys and values that it may still come to need.
     pub growth_bytes: usize,
     pub level: i32,
+    /// Tokens that its tenant had computed.
+    pub n_served: u64,
 }
 
 /// A request in the queue, as far as its place there goes.
@@ -48,9 +52,31 @@ pub(super) struct Queued {
     pub level: i32,
     /// Tokens that it is likely to have computed.
     pub n_tokens: u64,
-    /// It ran before and gave way.
+    /// It ran before and gave way for want of memory.
     pub was_running: bool,
 }
+
+/// A request that runs, as far as others may have its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub id: u64,
+    pub tenant: u64,
+    pub priority: i32,
+    /// Tokens that it got computed since it was taken in.
+    pub n_turn: usize,
+    /// It waits for its reader.
+    pub is_unread: bool,
+}
+
+/// Who would have a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub tenant: u64,
+    pub level: i32,
+}
+
+/// Tokens after which a request gives its place to a tenant that has none, where each has one at most.
+pub(super) const TURN_TOKENS: usize = 256;
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +87,8 @@ pub(super) struct Waiting {
     pub need_bytes: usize,
     pub standing: Standing,
     pub level: i32,
+    /// Tokens that its tenant had computed.
+    pub n_served: u64,
 }
 
 /// Whether a waiting request can be taken in.
@@ -128,15 +156,76 @@ impl Ledger {
         *self.n_tokens.entry(tenant).or_default() += n_tokens;
     }
 
-    fn served(&self, tenant: u64) -> u64 {
+    /// Returns how many tokens were computed for a tenant.
+    pub(super) fn served(&self, tenant: u64) -> u64 {
         self.n_tokens.get(&tenant).copied().unwrap_or(0)
     }
 }
 
+/// How many places each tenant has, and how many it may have while others wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shares {
+    n_held: BTreeMap<u64, usize>,
+    n_fair: usize,
+}
+
+impl Shares {
+    /// Divides `n_places` among the tenants of those that run and those that wait.
+    pub(super) fn new(
+        n_places: usize,
+        running: impl Iterator<Item = u64>,
+        waiting: impl Iterator<Item = u64>,
+    ) -> Shares {
+        let mut n_held: BTreeMap<u64, usize> = BTreeMap::new();
+        running.for_each(|tenant| *n_held.entry(tenant).or_default() += 1);
+        waiting.for_each(|tenant| *n_held.entry(tenant).or_default() += 0);
+        let n_fair = (n_places / n_held.len().max(1)).max(1);
+        Shares { n_held, n_fair }
+    }
+
+    /// Returns how many tenants there are.
+    pub(super) fn n_tenants(&self) -> usize {
+        self.n_held.len()
+    }
+
+    fn held(&self, tenant: u64) -> usize {
+        self.n_held.get(&tenant).copied().unwrap_or(0)
+    }
+}
+
+/// Returns which of `holders` gives its place to `claim`: one that waits for its reader, else one of the tenant that has
+/// most, if that is more than its share; else, where the claim's tenant has none, the one whose turn is over. None does
+/// for a tenant that has its share, and none that is more important.
+pub(super) fn gives_place(holders: &[Holder], shares: &Shares, claim: Claim) -> Option<u64> {
+    let rivals = || holders.iter().filter(|holder| holder.priority <= claim.level);
+    let youngest = |some: &mut dyn Iterator<Item = &Holder>| some.map(|holder| holder.id).max();
+    if let Some(id) = youngest(&mut rivals().filter(|holder| holder.is_unread)) {
+        return Some(id);
+    }
+    let others = || rivals().filter(|holder| holder.tenant != claim.tenant);
+    let n_held = shares.held(claim.tenant);
+    if n_held >= shares.n_fair {
+        return None;
+    }
+    let most = others().max_by_key(|holder| (shares.held(holder.tenant), holder.tenant))?;
+    if shares.held(most.tenant) > shares.n_fair {
+        return youngest(&mut others().filter(|holder| holder.tenant == most.tenant));
+    }
+    let is_over = |holder: &&Holder| n_held == 0 && holder.n_turn >= TURN_TOKENS;
+    others().filter(is_over).max_by_key(|holder| (holder.n_turn, holder.id)).map(|holder| holder.id)
+}
+
 /// Returns the places of `queue` (sorted by age) in the order in which they are looked at. A tenant's requests lie on a
 /// line, one behind the other, that starts at what the tenant had (start-time fair queueing, Goyal 1996).
-pub(super) fn order(queue: &[Queued], ledger: &Ledger) -> Vec<usize> {
+pub(super) fn order(queue: &[Queued], ledger: &Ledger, shares: &Shares) -> Vec<usize> {
     let mut lines: BTreeMap<(i32, u64), u64> = BTreeMap::new();
+    let mut n_held = shares.n_held.clone();
+    let has_share = |request: &Queued| {
+        let n = n_held.entry(request.tenant).or_default();
+        *n += 1;
+        *n > shares.n_fair
+    };
+    let beyond: Vec<bool> = queue.iter().map(has_share).collect();
     let start = |request: &Queued| {
         let line = lines.entry((request.level, request.tenant)).or_insert_with(|| ledger.served(request.tenant));
         let start = *line;
@@ -145,7 +234,10 @@ pub(super) fn order(queue: &[Queued], ledger: &Ledger) -> Vec<usize> {
     };
     let starts: Vec<u64> = queue.iter().map(start).collect();
     let mut places: Vec<usize> = (0..queue.len()).collect();
-    places.sort_by_key(|&i| (Reverse(queue[i].level), !queue[i].was_running, starts[i], queue[i].id));
+    places.sort_by_key(|&i| {
+        let request = &queue[i];
+        (Reverse(request.level), beyond[i], !request.was_running, starts[i], request.id)
+    });
     places
 }
 
@@ -165,7 +257,7 @@ pub(super) fn plan(limits: Limits, room: Room, running: &[Running], waiting: imp
     // However many write, the first prompt goes on.
     let mut n_prefill = share.min(limits.step_tokens.saturating_sub(n_decode)).max(1);
     let (answers, mut prompts): (Vec<&Running>, Vec<&Running>) = all.iter().partition(|request| request.n_answer > 0);
-    prompts.sort_by_key(|request| Reverse(request.level));
+    prompts.sort_by_key(|request| (Reverse(request.level), request.n_served));
     let mut rows: Vec<(u64, usize)> = answers.iter().map(|request| (request.id, request.n_answer)).collect();
     for request in prompts {
         let n = request.n_left.min(n_prefill);
@@ -198,9 +290,9 @@ fn admit(room: Room, running: &[Running], waiting: impl Iterator<Item = Waiting>
         }
         free_bytes = free_bytes.saturating_sub(request.need_bytes);
         ids.push(request.id);
-        let Waiting { id, n_left, need_bytes, level, .. } = request;
+        let Waiting { id, n_left, need_bytes, level, n_served, .. } = request;
         let n_answer = usize::from(n_left == 1);
-        admitted.push(Running { id, n_left, n_answer, growth_bytes: need_bytes, level });
+        admitted.push(Running { id, n_left, n_answer, growth_bytes: need_bytes, level, n_served });
         if ids.len() == room.free_seqs {
             break;
         }

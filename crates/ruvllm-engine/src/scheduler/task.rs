@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ruvllm_kvcache::BLOCK_TOKENS;
 
-use super::policy::{Queued, Running, Standing, Waiting};
+use super::policy::{Holder, Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
 use crate::backend::{LlmBackend, Segment, SeqId, States};
@@ -33,18 +33,30 @@ pub(super) struct Task {
     pub error: Option<EngineError>,
     /// Set while it waits after it gave way.
     gave_way: Option<GaveWay>,
+    /// Tokens that were computed since it was taken in.
+    pub n_turn: usize,
     /// What was chosen for its steps, and for how many each.
     choices: Vec<(Choice, u32)>,
     /// What was chosen of how its keys and values are kept.
     pub kv: Option<KvChoice>,
 }
 
+/// Why a request gave way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// There was no memory for all.
+    Memory,
+    /// Its tenant's others needed the memory.
+    Quota,
+    /// Another tenant had fewer places than its share.
+    Share,
+}
+
 /// How a request gave way.
 struct GaveWay {
     /// How many requests were over then.
     n_ended: u64,
-    /// For others of its tenant only.
-    by_quota: bool,
+    cause: Cause,
     /// The tokens it had computed.
     n_computed: usize,
 }
@@ -54,7 +66,18 @@ impl Task {
     /// As [`Answer::new`].
     pub(super) fn new(id: u64, backend: &dyn LlmBackend, request: GenerateRequest) -> Result<Task, EngineError> {
         let (answer, forks) = (Answer::new(backend, request)?, Forks::default());
-        Ok(Task { id, answer, seq: None, n_rows: 0, forks, error: None, gave_way: None, choices: Vec::new(), kv: None })
+        Ok(Task {
+            id,
+            answer,
+            seq: None,
+            n_rows: 0,
+            forks,
+            error: None,
+            gave_way: None,
+            n_turn: 0,
+            choices: Vec::new(),
+            kv: None,
+        })
     }
 
     pub(super) fn tenant(&self) -> u64 {
@@ -82,6 +105,16 @@ impl Task {
         }
     }
 
+    /// Returns whether it waits for its reader.
+    pub(super) fn is_unread(&self) -> bool {
+        self.answer.request().unread.is_full()
+    }
+
+    pub(super) fn as_holder(&self) -> Holder {
+        let (id, tenant, priority) = (self.id, self.tenant(), self.priority());
+        Holder { id, tenant, priority, n_turn: self.n_turn, is_unread: self.is_unread() }
+    }
+
     fn n_computed(&self, backend: &dyn LlmBackend) -> usize {
         self.seq.map_or(0, |seq| backend.sequence_len(seq))
     }
@@ -105,21 +138,21 @@ impl Task {
         backend.kv_bytes_for(self.n_likely())
     }
 
-    pub(super) fn as_running(&self, backend: &dyn LlmBackend, level: i32) -> Running {
+    pub(super) fn as_running(&self, backend: &dyn LlmBackend, level: i32, n_served: u64) -> Running {
         let held_bytes = backend.kv_bytes_for(self.n_computed(backend));
         let growth_bytes = self.bytes_max(backend).saturating_sub(held_bytes);
-        let n_left = self.n_left(backend);
+        let n_left = if self.is_unread() { 0 } else { self.n_left(backend) };
         // Tokens that a grammar forces come several at once.
         let is_answer = n_left == 1 || (self.answer.n_tokens() > 0 && n_left <= ANSWER_ROWS_MAX);
-        Running { id: self.id, n_left, n_answer: if is_answer { n_left } else { 0 }, growth_bytes, level }
+        Running { id: self.id, n_left, n_answer: if is_answer { n_left } else { 0 }, growth_bytes, level, n_served }
     }
 
     pub(super) fn as_queued(&self, level: i32) -> Queued {
         let (id, tenant, n_tokens) = (self.id, self.tenant(), self.n_likely() as u64);
-        Queued { id, tenant, level, n_tokens, was_running: self.gave_way.is_some() }
+        Queued { id, tenant, level, n_tokens, was_running: self.gave_way.as_ref().is_some_and(|way| way.cause != Cause::Share) }
     }
 
-    /// `older` are those that run, and those that wait before it. Its level is left at 0.
+    /// `older` are those that run, and those that wait before it. Its level and what its tenant had are left at 0.
     pub(super) fn as_waiting<'t>(
         &self,
         backend: &dyn LlmBackend,
@@ -135,15 +168,18 @@ impl Task {
         let waits_for = |other: &Task| other.answer.scope() == scope && other.will_know(backend, &context[..next]);
         let standing = match &self.gave_way {
             // As much room as it did not find then is there only when somebody has ended.
-            Some(way) if way.n_ended == n_ended && !nobody_runs => match way.by_quota {
-                true => Standing::Passed,
-                false => Standing::Blocking,
-            },
+            Some(GaveWay { cause: Cause::Quota, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
+                Standing::Passed
+            }
+            Some(GaveWay { cause: Cause::Memory, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
+                Standing::Blocking
+            }
+            _ if self.is_unread() => Standing::Passed,
             _ if known.is_some() && next < context.len() && older.any(waits_for) => Standing::Passed,
             _ => Standing::Ready,
         };
         let need_bytes = self.bytes_max(backend).saturating_sub(in_use_bytes);
-        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, standing, level: 0 }
+        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, standing, level: 0, n_served: 0 }
     }
 
     /// Returns whether it is about to compute these tokens.
@@ -157,7 +193,7 @@ impl Task {
     /// No sequence is free.
     pub(super) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<usize, EngineError> {
         let (seq, n_cached) = self.answer.open(backend)?;
-        self.seq = Some(seq);
+        (self.seq, self.n_turn) = (Some(seq), 0);
         Ok(self.gave_way.take().map_or(0, |way| way.n_computed.saturating_sub(n_cached)))
     }
 
@@ -171,8 +207,8 @@ impl Task {
     }
 
     /// Gives its sequence back, to go on later. `n_ended` requests are over.
-    pub(super) fn give_way(&mut self, backend: &mut dyn LlmBackend, n_ended: u64, by_quota: bool) {
-        self.gave_way = Some(GaveWay { n_ended, by_quota, n_computed: self.n_computed(backend) });
+    pub(super) fn give_way(&mut self, backend: &mut dyn LlmBackend, n_ended: u64, cause: Cause) {
+        self.gave_way = Some(GaveWay { n_ended, cause, n_computed: self.n_computed(backend) });
         self.n_rows = 0;
         self.answer.drop_guesses();
         self.close(backend);

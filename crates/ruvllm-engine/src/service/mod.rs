@@ -33,6 +33,7 @@ mod owner;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -151,6 +152,9 @@ pub struct ServiceStats {
     pub request_s: f64,
 }
 
+/// How much of the queue a tenant may fill, as a multiple of what stays free of it: alone three quarters.
+const TENANT_FACTOR: usize = 3;
+
 /// What handles and owner share.
 struct Shared {
     info: ModelInfo,
@@ -159,6 +163,8 @@ struct Shared {
     grammars: OnceLock<GrammarCompiler>,
     /// Requests that wait or run.
     n_inside: AtomicUsize,
+    /// Those of them of each tenant that has any.
+    of_tenants: Mutex<HashMap<u64, usize>>,
     n_inside_max: usize,
     n_running_max: usize,
     /// Nothing new is taken.
@@ -171,6 +177,37 @@ struct Shared {
 impl Shared {
     fn stats(&self) -> MutexGuard<'_, ServiceStats> {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of_tenants(&self) -> MutexGuard<'_, HashMap<u64, usize>> {
+        self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request of a tenant in, and returns whether there is room. A tenant may have [`TENANT_FACTOR`] times what it
+    /// leaves free, so that however much it asks, others find a place in the queue.
+    fn enter(&self, tenant: u64) -> bool {
+        let mut of_tenants = self.of_tenants();
+        let (n, own) = (self.n_inside.load(Ordering::Acquire), of_tenants.get(&tenant).copied().unwrap_or(0));
+        let n_free = self.n_inside_max.saturating_sub(n);
+        // Where nobody has a name there is nobody to leave room for.
+        if n_free == 0 || (tenant != 0 && own > TENANT_FACTOR * (n_free - 1)) {
+            return false;
+        }
+        of_tenants.insert(tenant, own + 1);
+        self.n_inside.store(n + 1, Ordering::Release);
+        true
+    }
+
+    /// Counts a request of a tenant out.
+    fn leave(&self, tenant: u64) {
+        let mut of_tenants = self.of_tenants();
+        if let Some(n) = of_tenants.get_mut(&tenant) {
+            *n -= 1;
+            if *n == 0 {
+                of_tenants.remove(&tenant);
+            }
+        }
+        self.n_inside.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -221,6 +258,7 @@ impl Service {
             text,
             grammars: OnceLock::new(),
             n_inside: AtomicUsize::new(0),
+            of_tenants: Mutex::default(),
             n_inside_max: n_seq_max.saturating_add(queue_max),
             n_running_max: n_seq_max,
             is_stopping: AtomicBool::new(false),
@@ -292,9 +330,10 @@ impl Service {
             return Err(EngineError::new(ErrorKind::Unsupported, line));
         }
         answer::check(&self.shared.info, &request)?;
-        self.enter()?;
+        let tenant = request.tenant;
+        self.enter(tenant)?;
         let ticket = Ticket(request.cancel.clone());
-        self.send(Command::Generate(Box::new(request), sink))?;
+        self.send(tenant, Command::Generate(Box::new(request), sink))?;
         Ok(ticket)
     }
 
@@ -304,24 +343,25 @@ impl Service {
     /// # Errors
     /// As [`Service::submit`].
     pub fn embed(&self, tokens: Vec<u32>, sink: EmbedSink) -> Result<Ticket, EngineError> {
-        self.read_out(tokens, Readout::Embedding(None), AdapterSet::default(), sink)
+        self.read_out(0, tokens, Readout::Embedding(None), AdapterSet::default(), sink)
     }
 
-    /// Computes what is read from the vectors of a text's tokens with adapters, as [`Service::embed`] does.
+    /// Computes what is read from the vectors of a text's tokens with adapters for a tenant, as [`Service::embed`] does.
     ///
     /// # Errors
     /// As [`Service::submit`].
     pub fn read_out(
         &self,
+        tenant: u64,
         tokens: Vec<u32>,
         readout: Readout,
         adapters: AdapterSet,
         sink: EmbedSink,
     ) -> Result<Ticket, EngineError> {
-        self.enter()?;
-        let cancel = CancelToken::default();
-        let job = EmbedJob { tokens, readout, adapters, cancel: cancel.clone(), sink };
-        self.send(Command::Embed(job))?;
+        self.enter(tenant)?;
+        let (cancel, since) = (CancelToken::default(), Instant::now());
+        let job = EmbedJob { tenant, since, tokens, readout, adapters, cancel: cancel.clone(), sink };
+        self.send(tenant, Command::Embed(job))?;
         Ok(Ticket(cancel))
     }
 
@@ -362,26 +402,31 @@ impl Service {
     }
 
     /// Counts somebody in.
-    fn enter(&self) -> Result<(), EngineError> {
-        let Shared { n_inside, n_inside_max, n_running_max, .. } = &*self.shared;
+    fn enter(&self, tenant: u64) -> Result<(), EngineError> {
+        let Shared { n_inside_max, n_running_max, .. } = &*self.shared;
         if self.has_ended() {
             return Err(ended());
         }
         if self.is_stopping() {
             return Err(stopping());
         }
-        let room = |n: usize| (n < *n_inside_max).then_some(n + 1);
-        n_inside.fetch_update(Ordering::AcqRel, Ordering::Acquire, room).map_err(|_| {
-            let n_waiting = n_inside_max - n_running_max;
-            let line = format!("the queue is full: {n_waiting} requests wait; try again in {} s", self.retry_after_s());
-            EngineError::new(ErrorKind::QueueFull, line)
-        })?;
-        Ok(())
+        if self.shared.enter(tenant) {
+            return Ok(());
+        }
+        let seconds = self.retry_after_s();
+        let line = match self.n_inside() < *n_inside_max {
+            true => format!("this key has its share of the queue; try again in {seconds} s"),
+            false => {
+                format!("the queue is full: {} requests wait; try again in {seconds} s", n_inside_max - n_running_max)
+            }
+        };
+        Err(EngineError::new(ErrorKind::QueueFull, line))
     }
 
-    fn send(&self, command: Command) -> Result<(), EngineError> {
+    /// Sends what somebody was counted in for.
+    fn send(&self, tenant: u64, command: Command) -> Result<(), EngineError> {
         self.commands.send(command).map_err(|_| {
-            self.shared.n_inside.fetch_sub(1, Ordering::AcqRel);
+            self.shared.leave(tenant);
             ended()
         })
     }

@@ -20,6 +20,12 @@ use crate::{EngineError, ErrorKind};
 /// How often statistics that take a look at every block are renewed.
 const STATS_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How long an embedding waits for a place before one of those that write gives up its own.
+const EMBED_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether answers have been read, while all that run wait for that.
+const STALL_INTERVAL: Duration = Duration::from_millis(5);
+
 /// What handles ask of the owner.
 pub(super) enum Command {
     Generate(Box<GenerateRequest>, Sink),
@@ -38,6 +44,7 @@ pub(super) enum Command {
 
 /// Who waits for the tokens of a request.
 struct Client {
+    tenant: u64,
     sink: Sink,
     cancel: CancelToken,
     last_token: Option<Instant>,
@@ -45,6 +52,9 @@ struct Client {
 
 /// An embedding that is to be computed.
 pub(super) struct EmbedJob {
+    pub tenant: u64,
+    /// When it was asked for.
+    pub since: Instant,
     pub tokens: Vec<u32>,
     pub readout: Readout,
     pub adapters: AdapterSet,
@@ -60,6 +70,8 @@ pub(super) struct Owner<'a> {
     observer: Box<dyn Observer>,
     clients: HashMap<RequestId, Client>,
     embeds: VecDeque<EmbedJob>,
+    /// Tenants whose embeddings were computed, the last one at the end.
+    embed_turns: Vec<u64>,
     works: VecDeque<Work>,
     /// When what is not over is cancelled.
     stop_at: Option<Instant>,
@@ -89,6 +101,7 @@ impl<'a> Owner<'a> {
             observer,
             clients: HashMap::new(),
             embeds: VecDeque::new(),
+            embed_turns: Vec::new(),
             works: VecDeque::new(),
             stop_at: None,
             stats_at: None,
@@ -116,9 +129,9 @@ impl<'a> Owner<'a> {
     fn refuse_the_rest(&mut self) {
         while let Ok(command) = self.inbox.try_recv() {
             match command {
-                Command::Generate(_, sink) => self.refuse(sink, stopping()),
+                Command::Generate(request, sink) => self.refuse(request.tenant, sink, stopping()),
                 Command::Embed(job) => {
-                    self.leave();
+                    self.shared.leave(job.tenant);
                     (job.sink)(Err(stopping()));
                 }
                 // Their senders see that nobody answers.
@@ -130,11 +143,19 @@ impl<'a> Owner<'a> {
     /// Takes all commands there are; waits for one if there is nothing to do, not even for the next request. Returns whether there
     /// is more to do.
     fn receive(&mut self) -> bool {
+        let mut n_taken = 0;
         loop {
             let is_idle = self.scheduler.is_idle() && self.embeds.is_empty() && self.works.is_empty();
             let command = match self.inbox.try_recv() {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) if is_idle => return false,
+                // Those that run wait for their readers: nothing is lost by waiting a little as well.
+                Err(_) if !is_idle && n_taken == 0 && self.scheduler.is_stalled() => {
+                    match self.inbox.recv_timeout(STALL_INTERVAL) {
+                        Ok(command) => command,
+                        Err(_) => return true,
+                    }
+                }
                 Err(_) if !is_idle => return true,
                 Err(_) if self.stop_at.is_some() => return false,
                 Err(_) if self.scheduler.backend_mut().idle() => continue,
@@ -151,16 +172,17 @@ impl<'a> Owner<'a> {
                 },
             };
             self.take(command);
+            n_taken += 1;
         }
     }
 
     fn take(&mut self, command: Command) {
         match command {
             Command::Generate(request, sink) => {
-                let cancel = request.cancel.clone();
+                let (tenant, cancel) = (request.tenant, request.cancel.clone());
                 match self.scheduler.submit(*request) {
-                    Ok(id) => drop(self.clients.insert(id, Client { sink, cancel, last_token: None })),
-                    Err(error) => self.refuse(sink, error),
+                    Ok(id) => drop(self.clients.insert(id, Client { tenant, sink, cancel, last_token: None })),
+                    Err(error) => self.refuse(tenant, sink, error),
                 }
             }
             // Who asked may be gone, with what was asked for.
@@ -174,27 +196,36 @@ impl<'a> Owner<'a> {
     }
 
     /// Tells somebody that nothing is written, and why.
-    fn refuse(&mut self, mut sink: Sink, error: EngineError) {
-        self.leave();
+    fn refuse(&mut self, tenant: u64, mut sink: Sink, error: EngineError) {
+        self.shared.leave(tenant);
         let result = Err(error);
         self.observer.done(&result);
         sink(ServiceEvent::Done(result));
     }
 
-    /// Counts somebody out.
-    fn leave(&self) {
-        self.shared.n_inside.fetch_sub(1, Ordering::AcqRel);
+    /// Returns the place of the embedding that is next: the oldest of the tenant whose turn was the longest ago.
+    fn next_embed(&mut self) -> Option<usize> {
+        if self.embeds.is_empty() {
+            self.embed_turns.clear();
+        }
+        let turn = |job: &EmbedJob| self.embed_turns.iter().position(|&tenant| tenant == job.tenant);
+        (0..self.embeds.len()).min_by_key(|&i| (turn(&self.embeds[i]), i))
     }
 
     /// Computes one embedding, between two steps of those that write.
     fn embed(&mut self) {
         // One that is cancelled, or is computed, makes way; one that finds no sequence waits for the next step.
-        while let Some(job) = self.embeds.front() {
+        while let Some(at) = self.next_embed() {
+            let job = &self.embeds[at];
             let is_cancelled = job.cancel.is_cancelled();
             if !is_cancelled && self.scheduler.backend().kv_room().free_seqs == 0 {
-                return;
+                // Those that write may do so for long.
+                let is_late = job.since.elapsed() >= EMBED_PATIENCE;
+                if !(is_late && self.scheduler.give_place()) {
+                    return;
+                }
             }
-            let job = self.embeds.pop_front().expect("it is there");
+            let job = self.embeds.remove(at).expect("it is there");
             let result = match is_cancelled {
                 true => Err(EngineError::new(ErrorKind::Cancelled, "the request was cancelled")),
                 false => self.scheduler.backend_mut().embed(&job.tokens, job.readout, &job.adapters),
@@ -204,7 +235,9 @@ impl<'a> Owner<'a> {
                 self.embeds.push_front(job);
                 return;
             }
-            self.leave();
+            self.shared.leave(job.tenant);
+            self.embed_turns.retain(|&tenant| tenant != job.tenant);
+            self.embed_turns.push(job.tenant);
             (job.sink)(result);
             if !is_cancelled {
                 return;
@@ -254,7 +287,9 @@ impl<'a> Owner<'a> {
     }
 
     fn finish(&mut self, id: RequestId, result: Result<GenerationSummary, EngineError>) {
-        self.leave();
+        let client = self.clients.remove(&id);
+        // Each request has its client until it is over.
+        self.shared.leave(client.as_ref().map_or(0, |client| client.tenant));
         self.observer.done(&result);
         if let Ok(summary) = &result {
             let timings = &summary.timings;
@@ -262,7 +297,7 @@ impl<'a> Owner<'a> {
             let mut stats = self.shared.stats();
             stats.request_s += (took_s - stats.request_s) / 16.0;
         }
-        if let Some(mut client) = self.clients.remove(&id) {
+        if let Some(mut client) = client {
             (client.sink)(ServiceEvent::Done(result));
         }
     }

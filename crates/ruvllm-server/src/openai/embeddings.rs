@@ -83,7 +83,7 @@ pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) ->
     let (sender, receiver) = oneshot::channel();
     // One that nobody waits for any more is computed for nobody.
     let sink = Box::new(move |result| drop(sender.send(result)));
-    let ticket = call.model.service.read_out(tokens, readout, call.adapters.clone(), sink);
+    let ticket = call.model.service.read_out(call.tenant.id, tokens, readout, call.adapters.clone(), sink);
     let _ticket = ticket.map_err(|error| with_retry(call, error.into()))?;
     let ended = |_| {
         let line = "the engine has ended by an internal error; the server's log tells more";

@@ -7,13 +7,13 @@ const LIMITS: Limits = Limits { step_tokens: 512, prefill_tokens: 128 };
 fn running(requests: &[(u64, usize, usize)]) -> Vec<Running> {
     let one = |&(id, n_left, growth_bytes)| {
         let n_answer = usize::from(n_left == 1);
-        Running { id, n_left, n_answer, growth_bytes, level: 0 }
+        Running { id, n_left, n_answer, growth_bytes, level: 0, n_served: 0 }
     };
     requests.iter().map(one).collect()
 }
 
 fn ready(id: u64, n_left: usize, need_bytes: usize) -> Waiting {
-    Waiting { id, n_left, need_bytes, standing: Standing::Ready, level: 0 }
+    Waiting { id, n_left, need_bytes, standing: Standing::Ready, level: 0, n_served: 0 }
 }
 
 fn show(limits: Limits, free: (usize, usize), running: &[Running], waiting: &[Waiting]) -> String {
@@ -76,7 +76,8 @@ fn queued(queue: &[(u64, i32, u64)]) -> Vec<Queued> {
 }
 
 fn show_order(queue: &[Queued], ledger: &Ledger) -> String {
-    format!("{:?}", order(queue, ledger))
+    let shares = Shares::new(usize::MAX, std::iter::empty(), queue.iter().map(|request| request.tenant));
+    format!("{:?}", order(queue, ledger, &shares))
 }
 
 #[test]
@@ -136,4 +137,79 @@ fn the_least_important_gives_way_and_the_youngest_of_those() {
     assert_eq!(victim([(0, 1), (0, 2), (1, 3)].into_iter()), Some(2));
     assert_eq!(victim([(-1, 1), (0, 2), (0, 3)].into_iter()), Some(1));
     assert_eq!(victim(std::iter::empty()), None);
+}
+
+#[test]
+fn prompts_of_who_had_less_are_read_first() {
+    let mut all = running(&[(1, 1, 0), (2, 700, 0), (3, 100, 0)]);
+    (all[1].n_served, all[2].n_served) = (900, 40);
+    insta::assert_snapshot!(show(LIMITS, (0, 0), &all, &[]), @"admit [], rows 1x1 2x28 3x100");
+}
+
+fn shares(n_places: usize, running: &[u64], waiting: &[u64]) -> Shares {
+    Shares::new(n_places, running.iter().copied(), waiting.iter().copied())
+}
+
+#[test]
+fn who_has_its_share_comes_behind_who_has_not() {
+    // Tenant 1 holds 6 of 8 places and waits with three; 2 has come just now, and 3 has four already.
+    let queue = queued(&[(1, 0, 9), (1, 0, 9), (1, 0, 9), (2, 0, 900), (2, 0, 900)]);
+    let held = shares(8, &[1, 1, 1, 1, 1, 1], &[1, 2]);
+    assert_eq!(order(&queue, &Ledger::default(), &held), [3, 4, 0, 1, 2]);
+    // A higher level still comes first.
+    let queue = queued(&[(1, 1, 9), (2, 0, 9)]);
+    assert_eq!(order(&queue, &Ledger::default(), &held), [0, 1]);
+}
+
+/// Ids are places in the list.
+fn holders(tenants: &[u64]) -> Vec<Holder> {
+    let holder = |(id, &tenant): (usize, &u64)| Holder {
+        id: id as u64,
+        tenant,
+        priority: 0,
+        n_turn: 0,
+        is_unread: false,
+    };
+    tenants.iter().enumerate().map(holder).collect()
+}
+
+#[test]
+fn a_tenant_beyond_its_share_gives_places_to_those_who_wait() {
+    let claim = |tenant| Claim { tenant, level: 0 };
+    let give = |tenants: &[u64], tenant: u64| {
+        gives_place(&holders(tenants), &shares(tenants.len(), tenants, &[tenant]), claim(tenant))
+    };
+    // The youngest of who has most; until each has its share.
+    assert_eq!(give(&[1, 1, 1, 1], 2), Some(3));
+    assert_eq!(give(&[1, 1, 1, 2], 2), Some(2));
+    assert_eq!(give(&[1, 1, 2, 2], 2), None);
+    assert_eq!(give(&[1, 1, 2, 2], 1), None);
+    assert_eq!(give(&[1, 1, 1, 2, 3, 3], 4), Some(2));
+    // Nobody takes its own places, or those of who is more important.
+    assert_eq!(give(&[1, 1, 1, 1], 1), None);
+    let mut important = holders(&[1, 1, 1, 1]);
+    important.iter_mut().for_each(|holder| holder.priority = 1);
+    let held = shares(4, &[1, 1, 1, 1], &[2]);
+    assert_eq!(gives_place(&important, &held, claim(2)), None);
+    assert_eq!(gives_place(&important, &held, Claim { tenant: 2, level: 1 }), Some(3));
+}
+
+#[test]
+fn more_tenants_than_places_take_turns() {
+    let (mut two, held) = (holders(&[1, 2]), shares(2, &[1, 2], &[3]));
+    let claim = Claim { tenant: 3, level: 0 };
+    assert_eq!(gives_place(&two, &held, claim), None);
+    (two[0].n_turn, two[1].n_turn) = (TURN_TOKENS + 1, TURN_TOKENS);
+    assert_eq!(gives_place(&two, &held, claim), Some(0));
+    // Who has one already has no second turn.
+    assert_eq!(gives_place(&two, &shares(2, &[1, 2], &[3]), Claim { tenant: 2, level: 0 }), None);
+}
+
+#[test]
+fn an_answer_that_nobody_reads_gives_its_place_to_anybody() {
+    let mut all = holders(&[1, 1, 2]);
+    all[0].is_unread = true;
+    let held = shares(3, &[1, 1, 2], &[1]);
+    assert_eq!(gives_place(&all, &held, Claim { tenant: 1, level: 0 }), Some(0));
+    assert_eq!(gives_place(&all, &held, Claim { tenant: 1, level: -1 }), None);
 }
