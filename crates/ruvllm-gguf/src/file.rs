@@ -1,7 +1,7 @@
 //! A model file (or the files of a split model), memory-mapped.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,6 +77,28 @@ impl GgufFile {
             file.add_part(&part, no, split.count).map_err(|e| e.at(&part))?;
         }
         file.finish(split).map_err(|e| e.at(path))
+    }
+
+    /// Reads a file of at most `n_bytes_max` into memory; nothing that happens to it later is seen. For small files that
+    /// others may write.
+    ///
+    /// # Errors
+    /// As [`GgufFile::from_bytes`], and if the file is longer or cannot be read. The error names the file.
+    pub fn read(path: &Path, n_bytes_max: u64) -> Result<GgufFile, GgufError> {
+        let io = |error| GgufError::io("cannot read the file", error).at(path);
+        let stat = std::fs::metadata(path).map_err(io)?;
+        if !stat.is_file() {
+            return Err(io(std::io::Error::new(ErrorKind::InvalidInput, "it is no regular file")));
+        }
+        let mut bytes = Vec::new();
+        File::open(path).and_then(|file| file.take(n_bytes_max + 1).read_to_end(&mut bytes)).map_err(io)?;
+        if bytes.len() as u64 > n_bytes_max {
+            let message = format!("more than {n_bytes_max} bytes, which is the most that is read into memory");
+            return Err(GgufError::new(GgufErrorKind::Limit, message).at(path));
+        }
+        let mut file = GgufFile::from_bytes(bytes.into()).map_err(|error| error.at(path))?;
+        file.metadata.set_path(path);
+        Ok(file)
     }
 
     /// Reads a file that is already in memory.

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -35,7 +35,8 @@ use crate::options::{ServerError, ServerOptions};
 use crate::page;
 use crate::routing;
 use crate::sessions;
-use crate::share::Shared;
+use crate::share::{Part, Shared};
+use crate::structure::GRAMMAR_BYTES_MAX;
 use crate::witness::{self, Witness};
 
 /// Requests that are at work at once; what their answers need of the model has limits of its own.
@@ -118,6 +119,8 @@ pub(crate) struct Call {
     pub routing: Option<String>,
     /// Names the request in the log and in the header `x-request-id`.
     pub id: String,
+    /// Memory that is kept for it until its answers are over.
+    pub held: Arc<Mutex<Vec<Part>>>,
     /// When its time is over.
     pub deadline: Option<Instant>,
     /// The request in the log, to which its handler adds what it comes to know.
@@ -140,8 +143,10 @@ pub struct Server {
     at_work: Arc<Shared>,
     /// Memory for the bodies of requests.
     bodies: Arc<Shared>,
+    /// Memory for the grammars of requests.
+    pub(crate) grammar_bytes: Arc<Shared>,
     /// Where long texts of tenants wait for each other.
-    gates: Gates,
+    pub(crate) gates: Gates,
     is_stopping: AtomicBool,
     n_calls: AtomicU64,
     /// Makes ids of this process differ from those of others.
@@ -168,8 +173,9 @@ impl Server {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
         let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
-        let (at_work, bodies) = (Shared::new(AT_WORK_MAX), Shared::new(BODIES_BYTES_MAX.max(4 * options.body_bytes_max)));
-        let gates = Gates::new();
+        let (at_work, bodies) =
+            (Shared::new(AT_WORK_MAX), Shared::new(BODIES_BYTES_MAX.max(4 * options.body_bytes_max)));
+        let (gates, grammar_bytes) = (Gates::new(), Shared::new(GRAMMAR_BYTES_MAX));
         Ok(Arc::new(Server {
             models,
             options,
@@ -180,6 +186,7 @@ impl Server {
             witness,
             at_work,
             bodies,
+            grammar_bytes,
             gates,
             is_stopping,
             n_calls,
@@ -484,7 +491,8 @@ impl Call {
         // Of several prompts none is what all answers are about.
         let is_one = given.list("prompt").is_none_or(|prompts| prompts.len() == 1);
         let task = Task { question: routing::query_of(&given).filter(|_| is_one), ..Task::default() };
-        Ok(Call { server, model, model_name, adapters, tenant, given, task, routing, id, deadline, span })
+        let held = Arc::default();
+        Ok(Call { server, model, model_name, adapters, tenant, given, task, routing, id, held, deadline, span })
     }
 
     /// Brings the adapters that the request names.

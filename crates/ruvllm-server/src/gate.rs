@@ -43,6 +43,13 @@ impl Gates {
     }
 }
 
+impl Gate {
+    /// Waits for the tenant's turn; it lasts until this is dropped.
+    pub(crate) async fn own(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.own).acquire_owned().await.ok()
+    }
+}
+
 /// Does work of a request whose long texts go through a gate.
 pub(crate) async fn through<F: Future>(gate: Option<Gate>, work: F) -> F::Output {
     GATE.scope(gate, work).await

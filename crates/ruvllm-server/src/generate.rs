@@ -1,8 +1,11 @@
 //! From a checked request to requests of the engine, and what comes of them.
 
+use std::sync::{Arc, Mutex};
+
 use axum::http::StatusCode;
 use ruvllm_engine::{
-    FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, ServiceEvent, Ticket, TokenEvent, Unread,
+    FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, ServiceEvent, Ticket, TokenEvent,
+    Unread,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -14,6 +17,7 @@ use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, optional};
 use crate::gate;
 use crate::sessions::{SESSION, Turn};
+use crate::share::Part;
 use crate::structure::STRUCTURED_OUTPUTS;
 use crate::witness::Pending;
 
@@ -263,6 +267,8 @@ pub(crate) struct Choices {
     /// Tokens of those that are over.
     n_written: usize,
     _tickets: Vec<Ticket>,
+    /// Memory that is kept for them.
+    _held: Arc<Mutex<Vec<Part>>>,
     place: Place,
     span: tracing::Span,
     /// The conversation that it is a turn of.
@@ -308,6 +314,7 @@ impl Choices {
             n_open: n,
             n_written: 0,
             _tickets: tickets,
+            _held: Arc::clone(&call.held),
             place,
             span: call.span.clone(),
             turn,

@@ -230,7 +230,11 @@ impl Models {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
                 Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
                     slot.set(State::Loading);
-                    models.preparing.get_mut().unwrap_or_else(PoisonError::into_inner).push((Arc::clone(&slot), engine));
+                    models
+                        .preparing
+                        .get_mut()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push((Arc::clone(&slot), engine));
                     *models.n_preparing.get_mut() += 1;
                 }
                 Some(engine) => models.put(&slot, engine)?,

@@ -58,7 +58,11 @@ pub fn run(
     ready: &dyn Fn(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> Result<Vec<Engine>, ServerError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(N_THREADS).max_blocking_threads(BLOCKING_THREADS).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(N_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| ServerError::new(format!("cannot start the server's threads: {error}")))?;
     let server = Server::start(models, options)?;
     runtime.block_on(async {

@@ -1,9 +1,10 @@
 //! Answers of a given form: the fields that ask for one, and grammars that are compiled once.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ruvllm_engine::{Grammar, GrammarSource};
+use axum::http::StatusCode;
+use ruvllm_engine::{EngineError, Grammar, GrammarCompiler, GrammarSource};
 use serde_json::{Value, json};
 
 use crate::app::Call;
@@ -11,8 +12,10 @@ use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, optional, required};
 use crate::generate::offload;
 
-/// Grammars that are kept, as they were asked for last.
-const N_KEPT: usize = 64;
+/// Memory for the compiled grammars that a model keeps.
+const KEPT_BYTES_MAX: usize = 128 << 20;
+/// Memory for the grammars of all requests that wait or run.
+pub(crate) const GRAMMAR_BYTES_MAX: usize = 512 << 20;
 
 const JSON_SCHEMA: &[Field] = &[
     required("schema", Kind::Map(&Kind::Any), "a JSON Schema; a keyword that cannot be held to is refused by name"),
@@ -61,27 +64,80 @@ const OUTPUTS: &[Field] = &[
 pub(crate) const STRUCTURED_OUTPUTS: Field =
     optional("structured_outputs", Kind::Object(OUTPUTS), "the form of the answer, in one of these ways");
 
-/// Compiled grammars, the one that was used last at the end.
+/// Compiled grammars of a model, each tenant's for itself, the one that was used last at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Grammars(Mutex<VecDeque<(GrammarSource, Grammar)>>);
+pub(crate) struct Grammars(Mutex<VecDeque<Kept>>);
+
+/// A grammar that is kept.
+#[derive(Debug)]
+struct Kept {
+    tenant: u64,
+    source: GrammarSource,
+    grammar: Grammar,
+}
 
 impl Grammars {
-    pub(crate) fn find(&self, source: &GrammarSource) -> Option<Grammar> {
+    fn find(&self, tenant: u64, source: &GrammarSource) -> Option<Grammar> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(known, _)| known == source)?;
+        let at = kept.iter().position(|known| known.tenant == tenant && known.source == *source)?;
         let found = kept.remove(at)?;
-        let grammar = found.1.clone();
+        let grammar = found.grammar.clone();
         kept.push_back(found);
         Some(grammar)
     }
 
-    pub(crate) fn keep(&self, source: GrammarSource, grammar: Grammar) {
+    /// Keeps a grammar; what was used the longest ago goes, of the tenant beyond its half and of all beyond the whole.
+    fn keep(&self, tenant: u64, source: GrammarSource, grammar: Grammar) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() == N_KEPT {
-            kept.pop_front();
-        }
-        kept.push_back((source, grammar));
+        kept.push_back(Kept { tenant, source, grammar });
+        let is_own = |kept: &Kept| kept.tenant == tenant;
+        drop_beyond(&mut kept, if tenant == 0 { KEPT_BYTES_MAX } else { KEPT_BYTES_MAX / 2 }, is_own);
+        drop_beyond(&mut kept, KEPT_BYTES_MAX, |_| true);
     }
+}
+
+/// Drops the oldest of those that `counts` until they take no more than `n_bytes_max`.
+fn drop_beyond(kept: &mut VecDeque<Kept>, n_bytes_max: usize, counts: impl Fn(&Kept) -> bool) {
+    let mut n_bytes: usize = kept.iter().filter(|kept| counts(kept)).map(|kept| kept.grammar.n_bytes()).sum();
+    kept.retain(|kept| {
+        let goes = n_bytes > n_bytes_max && counts(kept);
+        n_bytes -= if goes { kept.grammar.n_bytes() } else { 0 };
+        !goes
+    });
+}
+
+/// Returns a compiled grammar for a request, and keeps memory for it until its answers are over.
+///
+/// # Errors
+/// As [`GrammarCompiler::compile`]; 503: the grammars of others have the memory.
+pub(crate) async fn compiled(
+    call: &Call,
+    source: GrammarSource,
+    compile: impl FnOnce(&GrammarCompiler, &GrammarSource) -> Result<Grammar, EngineError> + Send + 'static,
+) -> Result<Grammar, ApiError> {
+    let tenant = call.tenant.id;
+    let grammar = match call.model.grammars.find(tenant, &source) {
+        Some(grammar) => grammar,
+        None => {
+            // Of each tenant one is compiled at once: however many one sends, others find a thread.
+            let turn = call.server.gates.of(tenant);
+            let _turn = turn.own().await;
+            let model = Arc::clone(&call.model);
+            let work = move || {
+                let grammar = compile(model.service.grammar_compiler()?, &source)?;
+                model.grammars.keep(tenant, source, grammar.clone());
+                Ok(grammar)
+            };
+            offload(work).await?
+        }
+    };
+    let part = call.server.grammar_bytes.take(tenant, grammar.n_bytes()).ok_or_else(|| {
+        let line = "the server has no memory for this form: those of other requests have it; try again";
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("overloaded");
+        ApiError { retry_after_s: Some(1), ..error }
+    })?;
+    call.held.lock().unwrap_or_else(PoisonError::into_inner).push(part);
+    Ok(grammar)
 }
 
 /// Returns the grammar that a request asks for.
@@ -97,17 +153,8 @@ pub(crate) async fn grammar(call: &Call) -> Result<Option<Grammar>, ApiError> {
             return Err(ApiError::bad(other, line));
         }
     }
-    if let Some(grammar) = call.model.grammars.find(&source) {
-        return Ok(Some(grammar));
-    }
-    let model = std::sync::Arc::clone(&call.model);
-    let compile = move || {
-        let compiler = model.service.grammar_compiler()?;
-        let grammar = compiler.compile(&source)?;
-        model.grammars.keep(source, grammar.clone());
-        Ok(Some(grammar))
-    };
-    offload(compile).await.map_err(|error: ApiError| ApiError { param: Some(field.to_owned()), ..error })
+    let grammar = compiled(call, source, GrammarCompiler::compile).await;
+    grammar.map(Some).map_err(|error| ApiError { param: Some(field.to_owned()), ..error })
 }
 
 /// Returns the form that a request asks for, and the field that does.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::app::Call;
 use crate::error::ApiError;
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::offload;
+use crate::structure;
 
 const NAME: Field = required("name", Kind::Text, "the function's name: letters, digits, underscores, dashes, dots");
 const DESCRIPTION: Field = optional("description", Kind::Text, "what it does; the model reads it");
@@ -163,17 +163,9 @@ pub(crate) async fn apply(
         return Err(ApiError::bad("stop", line));
     }
     request.visible = tool_use.visible();
-    let (model, tool_use) = (std::sync::Arc::clone(&call.model), tool_use.clone());
-    let compile = move || {
-        let source = tool_use.source()?;
-        if let Some(grammar) = model.grammars.find(&source) {
-            return Ok(grammar);
-        }
-        let grammar = tool_use.grammar(model.service.grammar_compiler()?)?;
-        model.grammars.keep(source, grammar.clone());
-        Ok(grammar)
-    };
-    request.grammar = Some(offload(compile).await.map_err(in_tools)?);
+    let (source, tool_use) = (tool_use.source().map_err(|error| in_tools(error.into()))?, tool_use.clone());
+    let grammar = structure::compiled(call, source, move |compiler, _| tool_use.grammar(compiler)).await;
+    request.grammar = Some(grammar.map_err(in_tools)?);
     Ok(())
 }
 

@@ -10,13 +10,14 @@
 mod ahead;
 mod env;
 mod gbnf;
+mod pool;
 mod size;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::api::{GrammarWithLexer, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
@@ -27,9 +28,16 @@ use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
 use ahead::{Computed, MaskThread};
 use env::Environment;
+use pool::Pool;
 
-/// The longest grammar, in bytes of its text.
-const SOURCE_BYTES_MAX: usize = 512 << 10;
+/// The longest schema, in bytes of its text.
+const SCHEMA_BYTES_MAX: usize = 512 << 10;
+/// The longest grammar of another kind: each byte of it may become a state, of some 400 bytes and 10 µs.
+const TEXT_BYTES_MAX: usize = 64 << 10;
+/// Memory that a compiled grammar takes at most, beside what each byte of its source may take (measured: docs, "Structured
+/// output").
+const GRAMMAR_BYTES: usize = 1 << 20;
+const BYTES_PER_BYTE: usize = 512;
 /// The deepest nesting of brackets in it.
 const DEPTH_MAX: usize = 128;
 /// The stack on which a grammar is compiled: its compiler descends into it. What is not used of it takes no memory.
@@ -56,9 +64,23 @@ pub enum GrammarSource {
     Gbnf(String),
 }
 
+impl GrammarSource {
+    /// Returns the bytes of its text.
+    fn n_bytes(&self) -> usize {
+        match self {
+            GrammarSource::JsonObject => 0,
+            GrammarSource::JsonSchema(schema) => schema.to_string().len(),
+            GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Gbnf(text) => text.len(),
+            GrammarSource::Choice(texts) => texts.iter().map(String::len).sum(),
+        }
+    }
+}
+
 /// Compiles grammars for one model. Made once: it looks at every token of the vocabulary.
 pub struct GrammarCompiler {
-    factory: ParserFactory,
+    factory: Arc<ParserFactory>,
+    /// Started with the first grammar.
+    pool: OnceLock<Pool>,
     tokenizer: Arc<Tokenizer>,
     masks: Option<Arc<MaskThread>>,
 }
@@ -75,7 +97,12 @@ impl GrammarCompiler {
         let mut factory = ParserFactory::new(&env, caps, &slices).map_err(|error| refused(&error.to_string()))?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(GrammarCompiler { factory, tokenizer: Arc::clone(tokenizer), masks: None })
+        Ok(GrammarCompiler {
+            factory: Arc::new(factory),
+            pool: OnceLock::new(),
+            tokenizer: Arc::clone(tokenizer),
+            masks: None,
+        })
     }
 
     /// Has masks computed while the model runs on `n_threads`, if the machine has another core.
@@ -87,11 +114,13 @@ impl GrammarCompiler {
     /// Compiles a grammar.
     ///
     /// # Errors
-    /// [`ErrorKind::Grammar`]: it is malformed, too large, uses what is not supported (named), or allows nothing.
+    /// [`ErrorKind::Grammar`]: it is malformed, too large, uses what is not supported (named), allows nothing, or takes too
+    /// long; [`ErrorKind::QueueFull`] and [`ErrorKind::Stopped`]: it cannot be compiled now.
     pub fn compile(&self, source: &GrammarSource) -> Result<Grammar, EngineError> {
         let grammar = read(source)?;
-        let compile = || -> Result<Matcher, EngineError> {
-            let parser = self.factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
+        let factory = Arc::clone(&self.factory);
+        let compile = move || -> Result<Matcher, EngineError> {
+            let parser = factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
             let mut matcher = Matcher::new(Ok(parser));
             // What allows nothing shows with the first mask.
             match !matcher.is_stopped() && matcher.compute_mask().is_ok() {
@@ -102,11 +131,15 @@ impl GrammarCompiler {
                 }
             }
         };
-        let matcher = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
-            let running = thread.spawn_scoped(scope, compile).map_err(|error| refused(&error.to_string()))?;
-            running.join().unwrap_or_else(|_| Err(refused("its compiler failed")))
-        })?;
+        let pool = match self.pool.get() {
+            Some(pool) => pool,
+            // Another caller may be as fast; its threads end with what is not kept.
+            None => {
+                let pool = Pool::start(STACK_BYTES)?;
+                self.pool.get_or_init(|| pool)
+            }
+        };
+        let matcher = pool.run(compile)?;
         let (matcher, tokenizer) = (Arc::new(Mutex::new(matcher)), Arc::clone(&self.tokenizer));
         let source = Arc::new(source.clone());
         Ok(Grammar { source, matcher, tokenizer, masks: self.masks.clone(), allows_stops: false })
@@ -135,6 +168,11 @@ impl Grammar {
     /// Returns what it was compiled of.
     pub fn source(&self) -> &GrammarSource {
         &self.source
+    }
+
+    /// Returns the bytes that it takes at most.
+    pub fn n_bytes(&self) -> usize {
+        GRAMMAR_BYTES + BYTES_PER_BYTE * self.source.n_bytes()
     }
 
     /// Begins an answer.
@@ -194,8 +232,11 @@ fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
         GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Gbnf(text) => (text.clone(), false),
         GrammarSource::Choice(texts) => (texts.concat(), true),
     };
-    if text.len() > SOURCE_BYTES_MAX {
-        return Err(refused(&format!("it has {} bytes, and {SOURCE_BYTES_MAX} are the most", text.len())));
+    // Schemas in a grammar of Lark's are counted apart.
+    let is_schema = matches!(source, GrammarSource::JsonSchema(_) | GrammarSource::Lark(_));
+    let max = if is_schema { SCHEMA_BYTES_MAX } else { TEXT_BYTES_MAX };
+    if text.len() > max {
+        return Err(refused(&format!("it has {} bytes, and {max} are the most", text.len())));
     }
     if !is_json && depth(&text) > DEPTH_MAX {
         return Err(refused(&format!("its brackets nest deeper than {DEPTH_MAX}")));
@@ -206,7 +247,10 @@ fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
             size::check_schema(schema)?;
             json_schema(schema.clone())?
         }
-        GrammarSource::Regex(text) => TopLevelGrammar::from_regex(text),
+        GrammarSource::Regex(text) => {
+            size::check_regex(text)?;
+            TopLevelGrammar::from_regex(text)
+        }
         GrammarSource::Choice(texts) => choice(texts)?,
         GrammarSource::Lark(_) => lark(text)?,
         GrammarSource::Gbnf(_) => lark(gbnf::to_lark(&text)?)?,

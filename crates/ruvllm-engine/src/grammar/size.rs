@@ -16,6 +16,13 @@ const GROUPS_MAX: usize = 32_768;
 const PARTS_MAX: usize = 16_384;
 /// The most properties of one object: for twice as many `llguidance` takes four times as long, for these 0.5 s.
 const PROPERTIES_MAX: usize = 2_048;
+/// The most alternatives of all rules together: those of a rule that leads back to itself cost each other time, a second for
+/// a thousand.
+const ALTERNATIVES_MAX: usize = 512;
+/// The most parts that may be left out or repeated: each may double the states that a text is in.
+const REPEATS_MAX: usize = 1_024;
+/// The most bytes of texts that are asked for literally in a schema.
+const LITERAL_BYTES_MAX: usize = 64 << 10;
 /// The deepest nesting of groups that `llguidance` reads in a rule.
 const DEPTH_MAX: usize = 30;
 
@@ -26,6 +33,14 @@ const DEPTH_MAX: usize = 30;
 /// They are too many.
 pub(super) fn check_lark(text: &str) -> Result<(), EngineError> {
     let (mut n_rules, mut n_groups, mut n_open) = (0, 0, 0);
+    let (own, n_literal_bytes) = without_schemas(text);
+    if own.len() + n_literal_bytes > super::TEXT_BYTES_MAX {
+        let n = own.len() + n_literal_bytes;
+        let max = super::TEXT_BYTES_MAX;
+        return Err(refused(&format!("it has {n} bytes of rules and texts, and {max} are the most")));
+    }
+    check_repeats(&own)?;
+    check_alternatives(&own)?;
     for line in text.lines() {
         // A rule ends with its line, or with the name or condition behind an alternative.
         for (i, piece) in line.split("->").flat_map(|piece| piece.split("%if")).enumerate() {
@@ -58,6 +73,65 @@ pub(super) fn check_lark(text: &str) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// Returns a grammar without the schemas in it, and the bytes of the texts that those ask for.
+fn without_schemas(text: &str) -> (String, usize) {
+    let (mut own, mut n_literal_bytes, mut rest) = (String::new(), 0, text);
+    while let Some((before, behind)) = rest.split_once("%json") {
+        own.push_str(before);
+        let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
+        // What is no JSON is refused later; until then it counts as it is.
+        let Some(Ok(schema)) = values.next() else {
+            rest = behind;
+            continue;
+        };
+        let mut shape = Shape::default();
+        shape.look(&schema, 1);
+        n_literal_bytes += shape.n_literal_bytes;
+        rest = &behind[values.byte_offset()..];
+    }
+    own.push_str(rest);
+    (own, n_literal_bytes)
+}
+
+/// Checks a regular expression.
+///
+/// # Errors
+/// It is too large, as it is written or with what it repeats.
+pub(super) fn check_regex(text: &str) -> Result<(), EngineError> {
+    check_repeats(text)
+}
+
+/// Counts what may be left out or repeated; whether it stands in a literal is not looked into, so that none is missed.
+fn check_repeats(text: &str) -> Result<(), EngineError> {
+    let n = text.matches(['?', '*', '+']).count() + text.matches('{').count();
+    match n > REPEATS_MAX {
+        true => Err(refused(&format!("{n} parts of it may be left out or repeated, and {REPEATS_MAX} are the most"))),
+        false => Ok(()),
+    }
+}
+
+/// Counts the alternatives of rules; those of terminals are one expression, which has other limits.
+fn check_alternatives(text: &str) -> Result<(), EngineError> {
+    let (mut n, mut is_rule) = (0, true);
+    for line in text.lines() {
+        let start = line.trim_start();
+        if !start.starts_with('|') && start.contains(':') {
+            let name = start.trim_start_matches(['?', '!', '_']);
+            is_rule = !name.starts_with(|c: char| c.is_ascii_uppercase());
+        }
+        n += if is_rule { line.matches('|').count() } else { 0 };
+    }
+    match n > ALTERNATIVES_MAX {
+        true => {
+            let line = format!(
+                "its rules have {n} alternatives, and {ALTERNATIVES_MAX} are the most; terminals may have more"
+            );
+            Err(refused(&line))
+        }
+        false => Ok(()),
+    }
+}
+
 /// Checks the references of a schema, each with the depth of the whole, and the width of its objects.
 ///
 /// # Errors
@@ -65,7 +139,13 @@ pub(super) fn check_lark(text: &str) -> Result<(), EngineError> {
 pub(super) fn check_schema(schema: &Value) -> Result<(), EngineError> {
     let mut shape = Shape::default();
     shape.look(schema, 1);
-    let Shape { depth, n_properties, references } = shape;
+    let Shape { depth, n_properties, references, n_literal_bytes } = shape;
+    if n_literal_bytes > LITERAL_BYTES_MAX {
+        let line = format!(
+            "the schema has {n_literal_bytes} bytes of texts and patterns, and {LITERAL_BYTES_MAX} are the most; make them shorter"
+        );
+        return Err(refused(&line));
+    }
     if n_properties > PROPERTIES_MAX {
         let line = format!(
             "an object of the schema has {n_properties} entries, and {PROPERTIES_MAX} are the most; divide it into smaller ones"
@@ -90,6 +170,18 @@ struct Shape<'s> {
     depth: usize,
     n_properties: usize,
     references: BTreeSet<&'s str>,
+    /// Texts that an answer may have to hold: of `enum`, `const` and `pattern`.
+    n_literal_bytes: usize,
+}
+
+/// Returns the bytes of all texts in a value.
+fn literal_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(literal_bytes).sum(),
+        Value::Object(entries) => entries.iter().map(|(name, value)| name.len() + literal_bytes(value)).sum(),
+        _ => 8,
+    }
 }
 
 impl<'s> Shape<'s> {
@@ -103,6 +195,9 @@ impl<'s> Shape<'s> {
                 self.depth = self.depth.max(depth);
                 self.references.extend(entries.get("$ref").and_then(Value::as_str));
                 for (name, value) in entries {
+                    if matches!(name.as_str(), "enum" | "const" | "pattern") {
+                        self.n_literal_bytes += literal_bytes(value);
+                    }
                     let is_wide = matches!(name.as_str(), "properties" | "patternProperties" | "required");
                     let n = value.as_object().map_or(0, serde_json::Map::len).max(value.as_array().map_or(0, Vec::len));
                     self.n_properties = self.n_properties.max(if is_wide { n } else { 0 });

@@ -149,7 +149,13 @@ impl Task {
 
     pub(super) fn as_queued(&self, level: i32) -> Queued {
         let (id, tenant, n_tokens) = (self.id, self.tenant(), self.n_likely() as u64);
-        Queued { id, tenant, level, n_tokens, was_running: self.gave_way.as_ref().is_some_and(|way| way.cause != Cause::Share) }
+        Queued {
+            id,
+            tenant,
+            level,
+            n_tokens,
+            was_running: self.gave_way.as_ref().is_some_and(|way| way.cause != Cause::Share),
+        }
     }
 
     /// `older` are those that run, and those that wait before it. Its level and what its tenant had are left at 0.

@@ -13,7 +13,7 @@ use super::*;
 use crate::Scope;
 use crate::backend::{KnownPrefix, KvRoom, Segment, SeqId, States};
 use crate::generate::Generation;
-use crate::request::FinishReason;
+use crate::request::{FinishReason, Unread};
 use crate::sampler::SamplingParams;
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
@@ -396,4 +396,77 @@ fn an_owner_without_handles_ends_when_its_work_does() {
     permits.send(()).and_then(|()| permits.send(())).expect("the owner lives");
     assert_eq!(done(&events).expect("it fits").tokens, [8, 9]);
     thread.join().expect("no panic");
+}
+
+#[test]
+fn an_answer_that_nobody_reads_gives_its_place_and_goes_on_when_somebody_does() {
+    let bench = Bench::new(1, 4);
+    bench.run_freely();
+    let unread = Unread::default();
+    let (count, (sender, events)) = (unread.clone(), channel());
+    let sink = move |event| {
+        if matches!(event, ServiceEvent::Token(_)) {
+            count.add();
+        }
+        sender.send(event).is_ok()
+    };
+    let slow = GenerateRequest { unread: unread.clone(), ..request(7, 3, 600) };
+    let _ticket = bench.service.submit(slow, Box::new(sink)).expect("there is room");
+    while !unread.is_full() {
+        std::thread::yield_now();
+    }
+    // The only place is somebody else's now, of the same tenant or another one.
+    for tenant in [0, 5] {
+        let other = GenerateRequest { tenant, ..request(8, 3, 20) };
+        let (_ticket, of_other) = bench.submit(other).expect("there is room");
+        assert_eq!(done(&of_other).expect("it is computed").tokens.len(), 20);
+    }
+    assert!(unread.is_full());
+    let (mut n_read, mut summary) = (0, None);
+    while summary.is_none() {
+        match events.recv_timeout(Duration::from_secs(20)).expect("it goes on") {
+            ServiceEvent::Done(result) => summary = Some(result.expect("it fits")),
+            ServiceEvent::Token(_) => {
+                n_read += 1;
+                unread.take();
+            }
+        }
+    }
+    let tokens = summary.expect("it is over").tokens;
+    assert_eq!((n_read, tokens.len()), (600, 600));
+    // The tokens are those that it would have had alone.
+    let (_ticket, alone) = bench.submit(request(7, 3, 600)).expect("there is room");
+    assert_eq!(tokens, done(&alone).expect("it fits").tokens);
+}
+
+#[test]
+fn a_tenant_with_all_places_gives_one_up() {
+    let bench = Bench::new(2, 8);
+    let flood = GenerateRequest { tenant: 1, ..request(7, 3, 900) };
+    let kept: Vec<_> = (0..5).map(|_| bench.submit(flood.clone()).expect("there is room")).collect();
+    bench.step();
+    bench.settle();
+    let (_ticket, events) = bench.submit(GenerateRequest { tenant: 2, ..request(8, 3, 4) }).expect("there is room");
+    // It is in the step behind the one that is planned, and stays in to its end.
+    let steps: Vec<String> = (0..6).map(|_| bench.step()).collect();
+    assert_eq!(done(&events).expect("it is computed").tokens.len(), 4);
+    assert!(steps[1].contains("8x3") && steps[4].contains("8x1") && !steps[5].contains("8x"), "{steps:?}");
+    assert_eq!(bench.service.stats().scheduler.n_preemptions, 1);
+    drop(kept);
+    bench.run_freely();
+}
+
+#[test]
+fn a_tenant_fills_three_quarters_of_the_queue() {
+    let bench = Bench::new(1, 7);
+    let of = |tenant| GenerateRequest { tenant, ..request(7, 3, 9) };
+    let mut kept: Vec<_> = (0..6).map(|_| bench.submit(of(1)).expect("it has its share")).collect();
+    let error = bench.submit(of(1)).map(drop).expect_err("it has more than its share");
+    assert_eq!(error.kind(), ErrorKind::QueueFull);
+    assert_eq!(error.to_string(), "this key has its share of the queue; try again in 1 s");
+    kept.push(bench.submit(of(2)).expect("another tenant finds room"));
+    kept.push(bench.submit(of(0)).expect("there is one place"));
+    assert!(bench.submit(of(2)).is_err());
+    drop(kept);
+    bench.run_freely();
 }

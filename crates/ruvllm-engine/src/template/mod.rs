@@ -8,6 +8,7 @@
 //! Templates come from strangers: the number of steps, the depth of recursion and the length of the text are bounded.
 
 mod json;
+mod nesting;
 mod python;
 mod time;
 
@@ -28,6 +29,8 @@ const MAX_STEPS: u64 = 20_000_000;
 /// Bytes of rendered text before it gives up.
 const MAX_OUTPUT_BYTES: usize = 64 << 20;
 const MAX_DEPTH: usize = 128;
+/// Characters of what a template says when it refuses.
+const EXCEPTION_CHARS_MAX: usize = 500;
 
 /// What a template is rendered with.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +62,9 @@ impl ChatTemplate {
     /// # Errors
     /// [`ErrorKind::Prompt`] if the source is no valid template.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, EngineError> {
+        nesting::check(source).map_err(|reason| {
+            EngineError::new(ErrorKind::Prompt, format!("the chat template does not compile: {reason}"))
+        })?;
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
@@ -144,8 +150,14 @@ impl std::fmt::Display for Raised {
 impl std::error::Error for Raised {}
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
-    let message = python::to_str(message).into_owned();
+    let message = one_line(&python::to_str(message));
     Err(Error::new(JinjaErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+/// Returns a text of a template as it may stand in an error: one line, and not a long one.
+fn one_line(text: &str) -> String {
+    let line: String = text.chars().take(EXCEPTION_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if line.len() < text.len() && text.chars().nth(EXCEPTION_CHARS_MAX).is_some() { line + "…" } else { line }
 }
 
 fn failed(what: &str, error: &Error) -> EngineError {

@@ -121,3 +121,60 @@ fn hostile_templates_are_stopped() {
     let nested = format!("{}{}", "{% if 1 %}".repeat(5000), "{% endif %}".repeat(5000));
     let _ = ChatTemplate::new(&nested, "", "").and_then(|template| template.render(&empty));
 }
+
+/// Compiles on a stack as small as that of a server's threads.
+fn compile_error(source: String) -> String {
+    let thread = std::thread::Builder::new().stack_size(2 << 20);
+    let compile = move || match ChatTemplate::new(&source, "", "") {
+        Ok(template) => {
+            template.reads("tools");
+            String::new()
+        }
+        Err(error) => error.to_string(),
+    };
+    thread.spawn(compile).expect("a thread").join().expect("it does not overflow")
+}
+
+#[test]
+fn deep_expressions_are_refused_before_they_are_compiled() {
+    let n = 100_000;
+    let forms = [
+        format!("{{{{ 1{} }}}}", "+1".repeat(n)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(n)),
+        format!("{{{{ {}1 }}}}", "-".repeat(n)),
+        format!("{{{{ x{} }}}}", "|string".repeat(n)),
+        format!("{{{{ x{} }}}}", ".a".repeat(n)),
+        format!("{{{{ x{} }}}}", "[0]".repeat(n)),
+        format!("{{{{ x{} }}}}", "()".repeat(n)),
+        format!("{{{{ {}0 }}}}", "1 if 0 else ".repeat(n)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(n)),
+        format!("{{% set x = 1{} %}}", " and 1".repeat(n)),
+        format!("{{% if 1{} %}}{{% endif %}}", " == 1".repeat(n)),
+        format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(n)),
+        format!("{{{{ 1{} }}}}", " is defined".repeat(n)),
+    ];
+    for form in forms {
+        let error = compile_error(form.clone());
+        assert!(error.starts_with("the chat template does not compile: "), "{}: {error}", &form[..20]);
+        assert!(error.contains("nested too deeply"), "{}: {error}", &form[..20]);
+    }
+    // As deep as it may be, it is compiled on a small stack, or refused by the compiler's own limit.
+    for form in [
+        format!("{{{{ 1{} }}}}", "+1".repeat(2_000)),
+        format!("{{{{ {}1 }}}}", "not ".repeat(2_000)),
+        format!("{{{{ x{} }}}}", "|string".repeat(2_000)),
+        format!("{{{{ x{} }}}}", "[0]".repeat(2_000)),
+        format!("{{{{ {}0 }}}}", "1 if 0 else ".repeat(1_000)),
+        format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(500)),
+    ] {
+        compile_error(form);
+    }
+}
+
+#[test]
+fn what_a_template_says_is_one_short_line() {
+    let source = "{{ raise_exception('a\n' ~ 'x' * 100000) }}";
+    let error = render(source, &input(json!([]))).expect_err("it is raised").to_string();
+    assert!(error.starts_with("the chat template refuses the messages: a xxx"), "{error}");
+    assert!(error.chars().count() < 600 && !error.contains('\n'), "{error}");
+}

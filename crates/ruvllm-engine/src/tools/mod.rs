@@ -21,6 +21,7 @@ mod reader;
 mod tests;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -30,6 +31,9 @@ use crate::text::ModelText;
 use crate::{EngineError, ErrorKind};
 
 pub use reader::{CallEvent, CallReader};
+
+/// How long it is looked for the schemas that cannot be held to.
+const ALONE_MAX: Duration = Duration::from_secs(6);
 
 /// A function that a model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -263,8 +267,12 @@ impl ToolUse {
         let mut result = compile(self);
         if result.is_err() && !self.is_forced() {
             // Which schema it is shows alone.
+            let start = Instant::now();
             let mut tools = self.tools.to_vec();
             for tool in tools.iter_mut().filter(|tool| !tool.is_strict) {
+                if start.elapsed() > ALONE_MAX {
+                    return result;
+                }
                 let alone = ToolUse { tools: [tool.clone()].into(), ..self.clone() };
                 if compile(&alone).is_err() {
                     tool.parameters = None;

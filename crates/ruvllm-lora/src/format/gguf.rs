@@ -28,7 +28,8 @@ struct Parts<'a> {
 /// # Errors
 /// The file is no adapter, is damaged, or is for another architecture; it holds something else than pairs of factors.
 pub fn read(path: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
-    read_file(&GgufFile::open(path)?, &name_of(path), model).map_err(|error| error.within(path.display()))
+    let file = GgufFile::read(path, super::ADAPTER_BYTES_MAX)?;
+    read_file(&file, &name_of(path), model).map_err(|error| error.within(path.display()))
 }
 
 /// Reads an open one.

@@ -11,14 +11,13 @@ use std::io::Read;
 use std::path::Path;
 
 use bytes::Bytes;
-use memmap2::Mmap;
 use regex::{Regex, RegexBuilder};
 use ruvllm_kernels::GgmlType;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
 
-use super::{ModelFacts, name_of, names};
+use super::{ADAPTER_BYTES_MAX, ModelFacts, name_of, names};
 use crate::adapter::{Adapter, Delta, RowOrder, Values};
 use crate::error::{LoraError, LoraErrorKind, invalid, shape, shown, unsupported};
 
@@ -64,7 +63,7 @@ pub fn read(folder: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
     let path = folder.join(CONFIG);
     let config = Config::read(&path).map_err(|error| error.within(path.display()))?;
     let path = folder.join(WEIGHTS);
-    let bytes = map(&path).map_err(|error| error.within(path.display()))?;
+    let bytes = load(&path).map_err(|error| error.within(path.display()))?;
     let deltas = read_tensors(&bytes, &config, model).map_err(|error| error.within(path.display()))?;
     Adapter::new(name_of(folder), deltas).map_err(|error| error.within(path.display()))
 }
@@ -172,20 +171,32 @@ fn io(error: std::io::Error) -> LoraError {
     LoraError::new(LoraErrorKind::Io, error.to_string()).with_source(error)
 }
 
-/// Maps a file of tensors whose directory is of a sensible length.
-fn map(path: &Path) -> Result<Bytes, LoraError> {
+/// Reads a file of tensors whose directory is of a sensible length.
+fn load(path: &Path) -> Result<Bytes, LoraError> {
     let file = File::open(path).map_err(io)?;
-    let n_bytes = file.metadata().map_err(io)?.len();
-    // SAFETY: the map is read only. As with a GGUF file, who cuts it short while it is used ends this process.
-    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    let head = map.first_chunk::<8>().map(|head| u64::from_le_bytes(*head));
-    match head {
-        Some(head) if head <= HEADER_BYTES_MAX && head <= n_bytes - 8 => Ok(Bytes::from_owner(map)),
-        Some(head) if head <= n_bytes - 8 => {
-            let line = format!("a directory of {head} bytes, at most {HEADER_BYTES_MAX} are read");
-            Err(LoraError::new(LoraErrorKind::Limit, line))
-        }
-        _ => Err(invalid(format!("{n_bytes} bytes are no safetensors file; download it again"))),
+    if !file.metadata().map_err(io)?.is_file() {
+        return Err(invalid("it is no regular file"));
+    }
+    // Others may write the file while it is used: it is read once, and what happens to it then is not seen.
+    let mut bytes = Vec::new();
+    let mut limited = file.take(ADAPTER_BYTES_MAX + 1);
+    (&mut limited).take(size_of::<u64>() as u64).read_to_end(&mut bytes).map_err(io)?;
+    let n_directory = bytes.first_chunk().map_or(u64::MAX, |head| u64::from_le_bytes(*head));
+    if n_directory > HEADER_BYTES_MAX && n_directory < ADAPTER_BYTES_MAX {
+        let line = format!("a directory of {n_directory} bytes, at most {HEADER_BYTES_MAX} are read");
+        return Err(LoraError::new(LoraErrorKind::Limit, line));
+    }
+    if n_directory <= HEADER_BYTES_MAX {
+        limited.read_to_end(&mut bytes).map_err(io)?;
+    }
+    let n_bytes = bytes.len() as u64;
+    if n_bytes > ADAPTER_BYTES_MAX {
+        let line = format!("more than {ADAPTER_BYTES_MAX} bytes, which is the most that an adapter may have");
+        return Err(LoraError::new(LoraErrorKind::Limit, line));
+    }
+    match n_directory <= n_bytes.saturating_sub(8) {
+        true => Ok(bytes.into()),
+        false => Err(invalid(format!("{n_bytes} bytes are no safetensors file; download it again"))),
     }
 }
 

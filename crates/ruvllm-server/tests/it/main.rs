@@ -11,6 +11,7 @@ mod limits;
 mod models;
 mod reference;
 mod refusals;
+mod shares;
 mod tls;
 mod tools;
 mod witness;

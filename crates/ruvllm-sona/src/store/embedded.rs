@@ -2,8 +2,9 @@
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError, TableHandle as _};
 
@@ -31,8 +32,13 @@ impl Default for Limits {
 /// A store in one file. A durable commit survives `kill -9` and a loss of power; what a process that died left half done
 /// is taken back when the file is opened next.
 pub struct EmbeddedStore {
-    /// Replaced when the file is written anew; what reads goes on with the one it began with.
-    db: RwLock<Arc<redb::Database>>,
+    /// Replaced when the file is written anew; what reads goes on with the one it began with. `None` after an error of the
+    /// disk, until the file can be opened again.
+    db: RwLock<Option<Arc<redb::Database>>>,
+    /// Set by an error of the disk: the file has to be opened again.
+    is_broken: AtomicBool,
+    /// When that was tried last.
+    tried_at: Mutex<Option<Instant>>,
     /// Held by what writes.
     writing: Mutex<()>,
     path: PathBuf,
@@ -45,6 +51,9 @@ type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 /// Where the store's size stands, so that opening need not count.
 const SIZE: TableDefinition<'static, (), u64> = TableDefinition::new("size");
 
+/// How often it is tried to open a file again after an error of the disk.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+
 /// Below this share of live bytes, opening makes the file smaller.
 const COMPACT_BELOW: f64 = 0.5;
 
@@ -55,36 +64,100 @@ impl EmbeddedStore {
     /// Opens the file, or makes it. A file that is mostly free space is compacted.
     ///
     /// # Errors
-    /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store.
+    /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store, or is empty: only a
+    /// file that is not there is new.
     pub fn open(path: &Path, limits: Limits) -> Result<EmbeddedStore, SonaError> {
         let within = |error: SonaError| error.within(path.display());
         // What was left by a process that died while it wrote the file anew.
         let _ = std::fs::remove_file(beside(path));
-        let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
-        let mut db = database(path, limits).map_err(|e| within(db_error(e)))?;
-        let read = || -> Result<u64, redb::Error> {
-            match db.begin_read()?.open_table(SIZE) {
-                Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
-                Err(TableError::TableDoesNotExist(_)) => Ok(0),
-                Err(error) => Err(error.into()),
+        let file = std::fs::metadata(path).map(|file| file.len());
+        let mut db = match &file {
+            Ok(0) => {
+                let advice = "restore it from a copy, or remove the file to begin anew";
+                return Err(within(invalid(format!("the store is empty, though it was written before: {advice}"))));
             }
-        };
-        let n_bytes = read().map_err(|e| within(db_error(e)))?;
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => made(path, limits),
+            _ => database(path, limits).map_err(db_error),
+        }
+        .map_err(within)?;
+        let file_bytes = file.unwrap_or(0);
+        let n_bytes = size(&db).map_err(|e| within(db_error(e)))?;
         if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
             db.compact().map_err(|e| within(db_error(e)))?;
         }
-        let (db, n_bytes) = (RwLock::new(Arc::new(db)), AtomicU64::new(n_bytes));
-        Ok(EmbeddedStore { db, writing: Mutex::new(()), path: path.to_owned(), limits, n_bytes })
+        let (db, n_bytes) = (RwLock::new(Some(Arc::new(db))), AtomicU64::new(n_bytes));
+        let (is_broken, tried_at, path) = (AtomicBool::new(false), Mutex::default(), path.to_owned());
+        Ok(EmbeddedStore { db, is_broken, tried_at, writing: Mutex::new(()), path, limits, n_bytes })
     }
 
-    /// A pointer is whole at each moment, so a poisoned lock is as good as another.
-    fn db(&self) -> Arc<redb::Database> {
-        Arc::clone(&self.db.read().unwrap_or_else(PoisonError::into_inner))
+    /// Returns the open file; after an error of the disk it is opened again first.
+    fn db(&self) -> Result<Arc<redb::Database>, SonaError> {
+        if self.is_broken.load(Relaxed) {
+            self.reopen()?;
+        }
+        // A pointer is whole at each moment, so a poisoned lock is as good as another.
+        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
+        db.clone().ok_or_else(|| self.broken("it could not be opened again yet"))
+    }
+
+    /// Opens the file again, once nobody uses it as it was. What was acknowledged as durable is in it; commits since the last
+    /// of those are not.
+    fn reopen(&self) -> Result<(), SonaError> {
+        let mut tried_at = self.tried_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_broken.load(Relaxed) {
+            return Ok(());
+        }
+        if tried_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL) {
+            return Err(self.broken("it is opened again in a moment"));
+        }
+        *tried_at = Some(Instant::now());
+        let mut place = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        // The file is locked as long as it is open.
+        if let Err(used) = place.take().map_or(Ok(()), |db| Arc::try_unwrap(db).map(drop)) {
+            *place = Some(used);
+            return Err(self.broken("somebody reads it still"));
+        }
+        let opened = database(&self.path, self.limits).map_err(db_error)?;
+        self.n_bytes.store(size(&opened).map_err(db_error)?, Relaxed);
+        *place = Some(Arc::new(opened));
+        self.is_broken.store(false, Relaxed);
+        Ok(())
+    }
+
+    fn broken(&self, how: &str) -> SonaError {
+        let line = format!("{}: the disk failed, and {how}", self.path.display());
+        SonaError::new(SonaErrorKind::Io, line)
+    }
+
+    /// Returns what redb says; after an error of the disk the file is opened again by who needs it next.
+    fn failed(&self, error: impl Into<redb::Error>) -> SonaError {
+        let error = error.into();
+        if matches!(error, redb::Error::Io(_) | redb::Error::PreviousIo | redb::Error::DatabaseClosed) {
+            self.is_broken.store(true, Relaxed);
+        }
+        db_error(error)
     }
 
     /// Waits until nobody writes.
     fn writer(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the file: it has its name only once it is whole.
+fn made(path: &Path, limits: Limits) -> Result<redb::Database, SonaError> {
+    let new = beside(path);
+    let db = database(&new, limits).map_err(db_error)?;
+    std::fs::rename(&new, path).map_err(|e| SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e))?;
+    Ok(db)
+}
+
+/// Returns the bytes of all keys and values.
+fn size(db: &redb::Database) -> Result<u64, redb::Error> {
+    match db.begin_read()?.open_table(SIZE) {
+        Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
+        Err(TableError::TableDoesNotExist(_)) => Ok(0),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -216,8 +289,8 @@ fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, SonaE
 
 impl Store for EmbeddedStore {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, SonaError> {
-        let db = self.db();
-        Ok(Box::new(Read { txn: db.begin_read().map_err(db_error)?, _db: db }))
+        let db = self.db()?;
+        Ok(Box::new(Read { txn: db.begin_read().map_err(|error| self.failed(error))?, _db: db }))
     }
 
     fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, SonaError> {
@@ -258,7 +331,7 @@ impl Store for EmbeddedStore {
 
     fn scrub(&self) -> Result<(), SonaError> {
         let _writer = self.writer();
-        let (old, path) = (self.db(), beside(&self.path));
+        let (old, path) = (self.db()?, beside(&self.path));
         let within = |error: SonaError| error.within(self.path.display());
         let _ = std::fs::remove_file(&path);
         let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
@@ -270,7 +343,7 @@ impl Store for EmbeddedStore {
         // Half a copy may have filled the disk.
         let new = make().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
         // The old file has no name any more: whatever comes now, the new one is the store.
-        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(new));
         #[cfg(unix)]
         if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
@@ -281,8 +354,17 @@ impl Store for EmbeddedStore {
 
 impl EmbeddedStore {
     fn change(&self, durability: Durability) -> Result<Change<'_>, SonaError> {
-        let (writer, db) = (self.writer(), self.db());
-        let mut txn = db.begin_write().map_err(db_error)?;
+        let writer = self.writer();
+        let mut db = self.db()?;
+        let mut begun = db.begin_write();
+        if matches!(begun, Err(redb::TransactionError::Storage(redb::StorageError::PreviousIo))) {
+            // It was met by somebody who had no word with us: the file is opened again now.
+            self.is_broken.store(true, Relaxed);
+            drop((begun, db));
+            db = self.db()?;
+            begun = db.begin_write();
+        }
+        let mut txn = begun.map_err(|error| self.failed(error))?;
         let durability = match durability {
             Durability::Durable => redb::Durability::Immediate,
             Durability::Relaxed => redb::Durability::None,
@@ -410,8 +492,9 @@ impl Transaction for Change<'_> {
     fn commit(self: Box<Self>) -> Result<(), SonaError> {
         // Only one transaction is open at a time, so nobody else has changed the number meanwhile.
         let n_bytes = self.store.n_bytes() + self.n_added - self.n_removed;
-        self.txn.open_table(SIZE).map_err(db_error)?.insert((), n_bytes).map_err(db_error)?;
-        self.txn.commit().map_err(db_error)?;
+        let store = self.store;
+        self.txn.open_table(SIZE).map_err(db_error)?.insert((), n_bytes).map_err(|error| store.failed(error))?;
+        self.txn.commit().map_err(|error| store.failed(error))?;
         self.store.n_bytes.store(n_bytes, Relaxed);
         Ok(())
     }

@@ -163,13 +163,8 @@ fn who_has_its_share_comes_behind_who_has_not() {
 
 /// Ids are places in the list.
 fn holders(tenants: &[u64]) -> Vec<Holder> {
-    let holder = |(id, &tenant): (usize, &u64)| Holder {
-        id: id as u64,
-        tenant,
-        priority: 0,
-        n_turn: 0,
-        is_unread: false,
-    };
+    let holder =
+        |(id, &tenant): (usize, &u64)| Holder { id: id as u64, tenant, priority: 0, n_turn: 0, is_unread: false };
     tenants.iter().enumerate().map(holder).collect()
 }
 
