@@ -2,11 +2,13 @@
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError, TableHandle as _};
 
+use super::file;
 use super::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
 use crate::error::{SonaError, SonaErrorKind, invalid, limit};
 
@@ -32,13 +34,34 @@ impl Default for Limits {
 /// is taken back when the file is opened next.
 pub struct EmbeddedStore {
     /// Replaced when the file is written anew; what reads goes on with the one it began with.
-    db: RwLock<Arc<redb::Database>>,
+    db: RwLock<Opened>,
+    /// The file could not be read or written: it is opened again before the next use.
+    is_broken: AtomicBool,
     /// Held by what writes.
     writing: Mutex<()>,
     path: PathBuf,
     limits: Limits,
     n_bytes: AtomicU64,
 }
+
+/// The file, and how it was opened last.
+struct Opened {
+    /// None while it cannot be.
+    db: Option<Arc<redb::Database>>,
+    /// When it was opened again, or could not be.
+    tried: Option<Instant>,
+    /// Why it could not be.
+    why: Option<(SonaErrorKind, String)>,
+}
+
+impl Opened {
+    fn new(db: redb::Database) -> Opened {
+        Opened { db: Some(Arc::new(db)), tried: None, why: None }
+    }
+}
+
+/// Time between two tries to open the file again: opening one that was not closed reads all of it.
+const RETRY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 1000 });
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
@@ -61,25 +84,65 @@ impl EmbeddedStore {
         // What was left by a process that died while it wrote the file anew.
         let _ = std::fs::remove_file(beside(path));
         let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
-        let mut db = database(path, limits).map_err(|e| within(db_error(e)))?;
-        let read = || -> Result<u64, redb::Error> {
-            match db.begin_read()?.open_table(SIZE) {
-                Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
-                Err(TableError::TableDoesNotExist(_)) => Ok(0),
-                Err(error) => Err(error.into()),
-            }
-        };
-        let n_bytes = read().map_err(|e| within(db_error(e)))?;
+        let mut db = file::open_or_make(path, limits).map_err(within)?;
+        let n_bytes = file::guarded(|| size(&db)).map_err(within)?;
         if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
             db.compact().map_err(|e| within(db_error(e)))?;
         }
-        let (db, n_bytes) = (RwLock::new(Arc::new(db)), AtomicU64::new(n_bytes));
-        Ok(EmbeddedStore { db, writing: Mutex::new(()), path: path.to_owned(), limits, n_bytes })
+        let (db, n_bytes) = (RwLock::new(Opened::new(db)), AtomicU64::new(n_bytes));
+        let (writing, is_broken) = (Mutex::new(()), AtomicBool::new(false));
+        Ok(EmbeddedStore { db, is_broken, writing, path: path.to_owned(), limits, n_bytes })
     }
 
-    /// A pointer is whole at each moment, so a poisoned lock is as good as another.
-    fn db(&self) -> Arc<redb::Database> {
-        Arc::clone(&self.db.read().unwrap_or_else(PoisonError::into_inner))
+    /// Returns the open file; opens it again if it failed before. A pointer is whole at each moment, so a poisoned lock is as
+    /// good as another.
+    fn db(&self) -> Result<Arc<redb::Database>, SonaError> {
+        if !self.is_broken.load(Ordering::Acquire)
+            && let Some(db) = &self.db.read().unwrap_or_else(PoisonError::into_inner).db
+        {
+            return Ok(Arc::clone(db));
+        }
+        let mut opened = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        let opened = &mut *opened;
+        let is_early = opened.tried.is_some_and(|tried| tried.elapsed() < RETRY);
+        match opened.db.take() {
+            // Somebody else has opened it meanwhile, or it is too early: then it may still be read.
+            Some(db) if is_early || !self.is_broken.load(Ordering::Acquire) => return Ok(opened.db.insert(db).clone()),
+            // It is locked until it is closed, and whoever reads goes on with what it began with.
+            Some(db) => match Arc::try_unwrap(db) {
+                Ok(db) => drop(db),
+                Err(db) => return Ok(opened.db.insert(db).clone()),
+            },
+            None if is_early => {
+                let (kind, why) = opened.why.clone().unwrap_or((SonaErrorKind::Io, "the store is closed".to_owned()));
+                return Err(SonaError::new(kind, why));
+            }
+            None => {}
+        }
+        opened.tried = Some(Instant::now());
+        let again = file::open(&self.path, self.limits).and_then(|db| file::guarded(|| size(&db)).map(|n| (db, n)));
+        match again {
+            Ok((db, n_bytes)) => {
+                self.n_bytes.store(n_bytes, Relaxed);
+                self.is_broken.store(false, Ordering::Release);
+                opened.why = None;
+                Ok(opened.db.insert(Arc::new(db)).clone())
+            }
+            Err(error) => {
+                let error = error.within(self.path.display());
+                opened.why = Some((error.kind(), error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes note of what the file says: after an error of the disk redb does nothing any more until it is opened again.
+    fn heard<T>(&self, result: Result<T, SonaError>) -> Result<T, SonaError> {
+        result.inspect_err(|error| {
+            if error.kind() == SonaErrorKind::Io {
+                self.is_broken.store(true, Ordering::Release);
+            }
+        })
     }
 
     /// Waits until nobody writes.
@@ -88,14 +151,16 @@ impl EmbeddedStore {
     }
 }
 
-/// Opens the file, or makes it: what was taught and put on record is for its owner only.
-fn database(path: &Path, limits: Limits) -> Result<redb::Database, redb::DatabaseError> {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = redb::backends::FileBackend::new(options.open(path)?)?;
-    redb::Builder::new().set_cache_size(limits.cache_bytes).create_with_backend(file)
+/// Bytes of keys and values, as they were counted last.
+fn size(db: &redb::Database) -> Result<u64, SonaError> {
+    let read = || -> Result<u64, redb::Error> {
+        match db.begin_read()?.open_table(SIZE) {
+            Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
+            Err(TableError::TableDoesNotExist(_)) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    };
+    read().map_err(db_error)
 }
 
 /// Where a file is written anew, before it takes the other's place.
@@ -126,7 +191,7 @@ fn copy(from: &redb::Database, to: &redb::Database) -> Result<(), redb::Error> {
 }
 
 /// The line for what redb says.
-fn db_error(error: impl Into<redb::Error>) -> SonaError {
+pub(super) fn db_error(error: impl Into<redb::Error>) -> SonaError {
     let error = error.into();
     let (kind, message) = match &error {
         redb::Error::DatabaseAlreadyOpen => {
@@ -135,7 +200,13 @@ fn db_error(error: impl Into<redb::Error>) -> SonaError {
         redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
             (SonaErrorKind::Invalid, format!("this is no store: {io}"))
         }
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
+            (SonaErrorKind::Invalid, "the store is damaged: it is cut short".to_owned())
+        }
         redb::Error::Io(io) => (SonaErrorKind::Io, io.to_string()),
+        redb::Error::PreviousIo => {
+            (SonaErrorKind::Io, "the store could not be written before; it is opened again within a second".to_owned())
+        }
         redb::Error::Corrupted(why) => (SonaErrorKind::Invalid, format!("the store is damaged: {why}")),
         redb::Error::UpgradeRequired(version) => {
             (SonaErrorKind::Version, format!("the store's file has format {version}, which is too old"))
@@ -216,8 +287,9 @@ fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, SonaE
 
 impl Store for EmbeddedStore {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, SonaError> {
-        let db = self.db();
-        Ok(Box::new(Read { txn: db.begin_read().map_err(db_error)?, _db: db }))
+        let db = self.db()?;
+        let txn = self.heard(db.begin_read().map_err(db_error))?;
+        Ok(Box::new(Read { txn, _db: db, store: self }))
     }
 
     fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, SonaError> {
@@ -225,6 +297,38 @@ impl Store for EmbeddedStore {
     }
 
     fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError> {
+        self.heard(self.retain_in(table, rules, now_ms))
+    }
+
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes.load(Relaxed)
+    }
+
+    fn scrub(&self) -> Result<(), SonaError> {
+        let _writer = self.writer();
+        let (old, path) = (self.db()?, beside(&self.path));
+        let within = |error: SonaError| error.within(self.path.display());
+        let _ = std::fs::remove_file(&path);
+        let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
+        let make = || {
+            let new = file::make(&path, self.limits).map_err(within)?;
+            self.heard(copy(&old, &new).map_err(|e| within(db_error(e))))?;
+            std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
+        };
+        // Half a copy may have filled the disk.
+        let new = make().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        // The old file has no name any more: whatever comes now, the new one is the store.
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Opened::new(new);
+        #[cfg(unix)]
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        }
+        Ok(())
+    }
+}
+
+impl EmbeddedStore {
+    fn retain_in(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError> {
         let mut change = self.change(Durability::Durable)?;
         let mut removed = Removed::default();
         {
@@ -252,37 +356,10 @@ impl Store for EmbeddedStore {
         Ok(removed)
     }
 
-    fn n_bytes(&self) -> u64 {
-        self.n_bytes.load(Relaxed)
-    }
-
-    fn scrub(&self) -> Result<(), SonaError> {
-        let _writer = self.writer();
-        let (old, path) = (self.db(), beside(&self.path));
-        let within = |error: SonaError| error.within(self.path.display());
-        let _ = std::fs::remove_file(&path);
-        let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
-        let make = || {
-            let new = database(&path, self.limits).map_err(|e| within(db_error(e)))?;
-            copy(&old, &new).map_err(|e| within(db_error(e)))?;
-            std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
-        };
-        // Half a copy may have filled the disk.
-        let new = make().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
-        // The old file has no name any more: whatever comes now, the new one is the store.
-        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-        #[cfg(unix)]
-        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
-        }
-        Ok(())
-    }
-}
-
-impl EmbeddedStore {
     fn change(&self, durability: Durability) -> Result<Change<'_>, SonaError> {
-        let (writer, db) = (self.writer(), self.db());
-        let mut txn = db.begin_write().map_err(db_error)?;
+        let writer = self.writer();
+        let db = self.db()?;
+        let mut txn = self.heard(db.begin_write().map_err(db_error))?;
         let durability = match durability {
             Durability::Durable => redb::Durability::Immediate,
             Durability::Relaxed => redb::Durability::None,
@@ -292,13 +369,14 @@ impl EmbeddedStore {
     }
 }
 
-struct Read {
+struct Read<'a> {
     txn: redb::ReadTransaction,
     /// Outlives the transaction.
     _db: Arc<redb::Database>,
+    store: &'a EmbeddedStore,
 }
 
-impl Read {
+impl Read<'_> {
     /// Returns the table, `None` before its first record.
     fn rows(&self, table: Table) -> Result<Option<redb::ReadOnlyTable<Bytes, Bytes>>, SonaError> {
         match self.txn.open_table(definition(table)) {
@@ -309,17 +387,17 @@ impl Read {
     }
 }
 
-impl Snapshot for Read {
+impl Snapshot for Read<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
-        self.rows(table)?.map_or(Ok(None), |rows| get(&rows, scope, key))
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(None), |rows| get(&rows, scope, key))))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
-        self.rows(table)?.map_or(Ok(()), |rows| scan(&rows, s, visit))
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(()), |rows| scan(&rows, s, visit))))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
-        self.rows(table)?.map_or(Ok(vec![]), |rows| scopes(&rows))
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(vec![]), |rows| scopes(&rows))))
     }
 }
 
@@ -335,21 +413,21 @@ struct Change<'a> {
 
 impl Change<'_> {
     fn rows(&self, table: Table) -> Result<redb::Table<'_, Bytes, Bytes>, SonaError> {
-        self.txn.open_table(definition(table)).map_err(db_error)
+        self.store.heard(self.txn.open_table(definition(table)).map_err(db_error))
     }
 }
 
 impl Snapshot for Change<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
-        get(&self.rows(table)?, scope, key)
+        self.store.heard(self.rows(table).and_then(|rows| get(&rows, scope, key)))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
-        scan(&self.rows(table)?, s, visit)
+        self.store.heard(self.rows(table).and_then(|rows| scan(&rows, s, visit)))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
-        scopes(&self.rows(table)?)
+        self.store.heard(self.rows(table).and_then(|rows| scopes(&rows)))
     }
 }
 
@@ -364,14 +442,14 @@ impl Transaction for Change<'_> {
         let key = file_key(scope, key);
         let n_bytes = (key.len() + n) as u64;
         let mut rows = self.rows(table)?;
-        let old = rows.get(key.as_slice()).map_err(db_error)?.map(|old| old.value().len());
+        let old = self.store.heard(rows.get(key.as_slice()).map_err(db_error))?.map(|old| old.value().len());
         let replaced = old.map_or(0, |old| (key.len() + old) as u64);
         let total = self.store.n_bytes() + self.n_added + n_bytes - self.n_removed - replaced;
         if total > store_bytes_max {
             let advice = "shorten what is kept or raise the limit";
             return Err(limit(format!("the store is full: {total} of {store_bytes_max} bytes: {advice}")));
         }
-        rows.insert(key.as_slice(), value).map_err(db_error)?;
+        self.store.heard(rows.insert(key.as_slice(), value).map_err(db_error))?;
         drop(rows);
         self.n_added += n_bytes;
         self.n_removed += replaced;
@@ -382,7 +460,7 @@ impl Transaction for Change<'_> {
         let key = file_key(scope, key);
         let removed = {
             let mut rows = self.rows(table)?;
-            let old = rows.remove(key.as_slice()).map_err(db_error)?;
+            let old = self.store.heard(rows.remove(key.as_slice()).map_err(db_error))?;
             old.map(|old| (key.len() + old.value().len()) as u64)
         };
         self.n_removed += removed.unwrap_or(0);
@@ -396,12 +474,12 @@ impl Transaction for Change<'_> {
             let to = behind(&from);
             let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             let mut rows = self.rows(table)?;
-            rows.retain_in::<&[u8], _>((Bound::Included(from.as_slice()), end), |key, value| {
+            let retained = rows.retain_in::<&[u8], _>((Bound::Included(from.as_slice()), end), |key, value| {
                 n += 1;
                 n_bytes += (key.len() + value.len()) as u64;
                 false
-            })
-            .map_err(db_error)?;
+            });
+            self.store.heard(retained.map_err(db_error))?;
         }
         self.n_removed += n_bytes;
         Ok(n)
@@ -410,9 +488,14 @@ impl Transaction for Change<'_> {
     fn commit(self: Box<Self>) -> Result<(), SonaError> {
         // Only one transaction is open at a time, so nobody else has changed the number meanwhile.
         let n_bytes = self.store.n_bytes() + self.n_added - self.n_removed;
-        self.txn.open_table(SIZE).map_err(db_error)?.insert((), n_bytes).map_err(db_error)?;
-        self.txn.commit().map_err(db_error)?;
-        self.store.n_bytes.store(n_bytes, Relaxed);
+        let Change { txn, store, .. } = *self;
+        let sized = || -> Result<(), redb::Error> {
+            txn.open_table(SIZE)?.insert((), n_bytes)?;
+            Ok(())
+        };
+        store.heard(sized().map_err(db_error))?;
+        store.heard(txn.commit().map_err(db_error))?;
+        store.n_bytes.store(n_bytes, Relaxed);
         Ok(())
     }
 }
