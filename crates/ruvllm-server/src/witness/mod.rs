@@ -155,7 +155,10 @@ impl Witness {
     pub(crate) fn failing(&self) -> Option<String> {
         let stats = self.log.stats();
         let why = stats.failing.as_ref()?;
-        Some(format!("{} answers are not on record: {why}", stats.n_queued as u64 + stats.n_lost))
+        Some(match stats.n_queued as u64 + stats.n_lost {
+            0 => why.clone(),
+            n => format!("{n} answers are not on record: {why}"),
+        })
     }
 
     /// Refuses what could not be put on record, where the log is required.
