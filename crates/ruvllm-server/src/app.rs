@@ -231,6 +231,7 @@ impl Server {
         if self.is_stopping() {
             return Err(stopping());
         }
+        self.witness.as_ref().map_or(Ok(()), |witness| witness.check())?;
         let loading = self.models.get(name);
         let Some(deadline) = deadline else { return loading.await };
         tokio::time::timeout_at(deadline.into(), loading).await.unwrap_or_else(|_| {

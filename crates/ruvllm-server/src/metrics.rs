@@ -51,6 +51,11 @@ const HELP: &[(Type, &str, &str)] = &[
         "batches that could not be written and wait, or whose anchor could not",
     ),
     (Type::Gauge, "ruvllm_witness_waiting", "records that wait to be written"),
+    (
+        Type::Gauge,
+        "ruvllm_witness_unrecorded",
+        "answers that are not on record because the log cannot be written; 0 when it can",
+    ),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -230,6 +235,8 @@ impl Metrics {
         self.counter("ruvllm_witness_lost_total", &[]).absolute(stats.n_lost);
         self.counter("ruvllm_witness_failed_batches_total", &[]).absolute(stats.n_failed_batches);
         self.gauge("ruvllm_witness_waiting", &[]).set(stats.n_queued as f64);
+        let n_unrecorded = stats.failing.as_ref().map_or(0, |_| stats.n_queued as u64 + stats.n_lost);
+        self.gauge("ruvllm_witness_unrecorded", &[]).set(n_unrecorded as f64);
     }
 
     /// Returns the text of `/metrics`.

@@ -178,13 +178,19 @@ fn health(_: Plain) -> Answer {
 
 fn ready(call: Plain) -> Answer {
     Box::pin(async move {
-        match call.server.is_stopping() {
-            false if call.server.models.is_preparing() => {
-                let line = "a model is being made ready to learn; requests wait for it";
-                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("loading"))
-            }
-            false => ok(&json!({ "status": "ready" })),
-            true => Err(stopping()),
+        if call.server.is_stopping() {
+            return Err(stopping());
+        }
+        if call.server.models.is_preparing() {
+            let line = "a model is being made ready to learn; requests wait for it";
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("loading"));
+        }
+        let Some(witness) = &call.server.witness else { return ok(&json!({ "status": "ready" })) };
+        // Where answers need a record it takes no requests; else it answers, and says what is missing.
+        witness.check()?;
+        match witness.failing() {
+            None => ok(&json!({ "status": "ready" })),
+            Some(why) => ok(&json!({ "status": "degraded", "witness": why })),
         }
     })
 }

@@ -156,6 +156,9 @@ pub struct ServeArgs {
     /// Let only every tenth batch wait for the disk; what a crash takes along is the last seconds
     #[arg(long, requires = "witness", help_heading = "Witness log")]
     witness_relaxed: bool,
+    /// Refuse requests with 503 while the log cannot be written, rather than answer them without a record.
+    #[arg(long, requires = "witness", help_heading = "Witness log")]
+    witness_required: bool,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -366,6 +369,7 @@ impl ServeArgs {
             scores: self.witness_score,
             key: self.witness_key.clone(),
             syncs_each_batch: !self.witness_relaxed,
+            is_required: self.witness_required,
         };
         self.witness.as_ref().map(options)
     }

@@ -5,6 +5,7 @@ mod endpoints;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use axum::http::StatusCode;
 use ruvllm_engine::witness::{About, Record, Recorder};
 use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies, Wanted};
@@ -16,6 +17,7 @@ use ruvllm_sona::{SonaError, now_ms};
 
 use crate::app::Call;
 use crate::auth::Tenant;
+use crate::error::ApiError;
 use crate::options::ServerError;
 use crate::routing::query_of;
 use crate::sessions::SESSION_DIM;
@@ -46,6 +48,8 @@ pub struct WitnessOptions {
     pub key: Option<PathBuf>,
     /// Whether each batch is on disk when it is written, or only each tenth.
     pub syncs_each_batch: bool,
+    /// Refuse requests while the log cannot be written, rather than answer them without a record.
+    pub is_required: bool,
 }
 
 /// Opens the store of a folder that a server with these options writes to.
@@ -145,6 +149,30 @@ impl Witness {
     /// Puts something on record that is not an answer.
     pub(crate) fn note(&self, tenant: &Tenant, event: Event) {
         self.log.record(tenant_name(tenant), event);
+    }
+
+    /// Returns how many answers are not on record now, and why, while the log cannot be written.
+    pub(crate) fn failing(&self) -> Option<String> {
+        let stats = self.log.stats();
+        let why = stats.failing.as_ref()?;
+        Some(match stats.n_queued as u64 + stats.n_lost {
+            0 => why.clone(),
+            n => format!("{n} answers are not on record: {why}"),
+        })
+    }
+
+    /// Refuses what could not be put on record, where the log is required.
+    ///
+    /// # Errors
+    /// The log cannot be written.
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
+        match self.options.is_required.then(|| self.failing()).flatten() {
+            None => Ok(()),
+            Some(why) => {
+                let line = format!("the witness log cannot be written, and nothing is answered without it: {why}");
+                Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("witness_unavailable"))
+            }
+        }
     }
 
     /// Returns what the log has done.

@@ -160,6 +160,53 @@ fn digests_keep_no_text_and_a_server_without_a_log_says_so() {
     assert!(refusal.contains("404") && refusal.contains("--witness"), "{refusal}");
 }
 
+/// While the log or its anchor cannot be written, `/ready` says so, and a server that requires it refuses; later all is well again.
+#[test]
+fn a_log_that_cannot_be_written_is_told_and_heals() {
+    for is_required in [false, true] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let away = folder.path().join("away");
+        std::fs::create_dir(&away).expect("a folder");
+        let witness = WitnessOptions {
+            folder: folder.path().join("log"),
+            anchor: Some(away.join("anchor")),
+            syncs_each_batch: true,
+            is_required,
+            ..WitnessOptions::default()
+        };
+        let bench = Bench::tiny(ServerOptions { witness: Some(witness), ..options() });
+        let ask = || bench.post("/v1/completions", &json!({ "prompt": "a b", "max_tokens": 2 }));
+        let ready = || bench.ask("GET", "/ready", &[]);
+        let wait_for = |is_so: &dyn Fn(&Reply) -> bool| {
+            let start = std::time::Instant::now();
+            while !is_so(&ready()) {
+                assert!(start.elapsed() < std::time::Duration::from_secs(20), "it never came");
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        };
+        ask().ok();
+        assert_eq!(ready().ok()["status"], "ready");
+        std::fs::remove_dir_all(&away).expect("it is there");
+        ask().ok();
+        match is_required {
+            false => {
+                wait_for(&|reply| reply.json()["status"] == "degraded");
+                assert!(ready().ok()["witness"].as_str().expect("why").contains("the anchor cannot be written"));
+                ask().ok();
+            }
+            true => {
+                wait_for(&|reply| reply.status == 503);
+                let refused = ask();
+                assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("witness_unavailable")));
+            }
+        }
+        std::fs::create_dir(&away).expect("a folder");
+        wait_for(&|reply| reply.status == 200 && reply.json()["status"] == "ready");
+        ask().ok();
+        bench.join();
+    }
+}
+
 /// A place that cannot be written shows before the first answer; what proves that a log was cut off is not written over.
 #[test]
 fn a_server_starts_only_where_its_anchor_can_be_kept_and_fits() {

@@ -3,7 +3,7 @@
 use super::generation::{self, GENERATIONS, STATES};
 use super::item::{Item, Record};
 use super::rebuild::{self, Reading};
-use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS, State};
+use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS, Sound, State};
 use crate::clock::now_ms;
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, invalid};
@@ -129,11 +129,11 @@ impl History {
             generation::put_state(&mut *change, &self.tenant, number, &state.to_bytes())?;
         }
         // Whether a commit that fails is on the disk nobody knows.
-        self.is_sound = false;
+        self.sound = Sound::Replacing;
         change.commit()?;
         self.gone.push(0..id);
         self.generations = generation.into_iter().collect();
-        (self.head, self.state, self.next_item, self.is_sound) = (head, state, id + 1, true);
+        (self.head, self.state, self.next_item, self.sound) = (head, state, id + 1, Sound::Yes);
         Ok(number)
     }
 

@@ -132,6 +132,16 @@ impl State {
     }
 }
 
+/// Whether what is on the disk is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sound {
+    Yes,
+    /// A commit failed: its item and its head may be there.
+    Unsure,
+    /// A commit failed that was to put something else in the place of everything.
+    Replacing,
+}
+
 /// Where a tenant stands.
 #[derive(Clone, Debug, PartialEq)]
 struct Head {
@@ -179,7 +189,7 @@ pub struct History {
     /// Versions that no longer are part of what is known: notes that read them are not taken in.
     gone: Vec<Range<u64>>,
     /// Whether memory and log say the same.
-    is_sound: bool,
+    sound: Sound,
 }
 
 impl std::fmt::Debug for History {
@@ -215,8 +225,8 @@ impl History {
         let head = head.unwrap_or(Head { parent: 0, first: 1, options: setup.options, calibration });
         let next_item = (last + 1).max(head.first);
         let (options, gone) = (setup.options, Vec::new());
-        let is_sound = true;
-        let mut history = History { store, tenant, setup, head, generations, state, next_item, gone, is_sound };
+        let sound = Sound::Yes;
+        let mut history = History { store, tenant, setup, head, generations, state, next_item, gone, sound };
         if is_new {
             let mut change = history.store.begin(Durability::Durable)?;
             change.put(HEADS, &history.tenant, HEAD, &history.head.to_bytes())?;
@@ -416,7 +426,7 @@ impl History {
     }
 
     /// Does what an item says and writes it. Where that fails, what is known is what it was. Whether a commit that fails is on the
-    /// disk nobody knows: then nothing is done any more before the history is opened again.
+    /// disk nobody knows: then it is looked for and taken back before anything else is done.
     fn log_and(
         &mut self,
         record: Record,
@@ -427,27 +437,43 @@ impl History {
         let written = apply(self.state.learned_mut()).and_then(|()| {
             let mut change = self.store.begin(Durability::Durable)?;
             change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
-            self.is_sound = false;
+            self.sound = Sound::Unsure;
             change.commit()
         });
         if let Err(error) = written {
             self.state = before;
             return Err(error);
         }
-        self.is_sound = true;
+        self.sound = Sound::Yes;
         self.next_item = id + 1;
         self.state.learned_mut().set_version(id);
         Ok(id)
     }
 
-    fn check_sound(&self) -> Result<(), SonaError> {
-        match self.is_sound {
-            true => Ok(()),
-            false => Err(SonaError::new(
-                SonaErrorKind::Io,
-                "an item could not be written, and what is on the disk is not known; start the program again",
-            )),
+    /// Finds out what a commit that failed left on the disk, and takes it back: it was told as an error.
+    ///
+    /// # Errors
+    /// The store cannot be read or written yet; or all was to be replaced, and was.
+    fn check_sound(&mut self) -> Result<(), SonaError> {
+        if self.sound == Sound::Yes {
+            return Ok(());
         }
+        let (id, head) = (self.next_item.to_be_bytes(), self.head.to_bytes());
+        let mut change = self.store.begin(Durability::Durable)?;
+        let has_head = change.get(HEADS, &self.tenant, HEAD)?.is_some_and(|found| found == head);
+        if self.sound == Sound::Replacing && !has_head {
+            let line = "what was learned was replaced, though the disk failed; start the program again";
+            return Err(SonaError::new(SonaErrorKind::Io, line));
+        }
+        let has_item = change.remove(ITEMS, &self.tenant, &id)?;
+        if !has_head {
+            change.put(HEADS, &self.tenant, HEAD, &head)?;
+        }
+        if has_item || !has_head {
+            change.commit()?;
+        }
+        self.sound = Sound::Yes;
+        Ok(())
     }
 
     /// Publishes what is known now as a generation, and returns its number; lets the oldest go if there are too many.
@@ -511,7 +537,9 @@ impl History {
         change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
         change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
         self.drop_kept(&mut *change)?;
+        self.sound = Sound::Unsure;
         change.commit()?;
+        self.sound = Sound::Yes;
         let last = self.generations.iter().find(|generation| generation.number == number);
         self.gone.push(last.map_or(1, |generation| generation.end)..id);
         (self.head, self.state, self.next_item) = (head, state, id + 1);

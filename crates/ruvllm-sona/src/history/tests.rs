@@ -13,6 +13,7 @@ use crate::instant::LogitRow;
 use crate::store::{self, OpenOptions, Transaction};
 use crate::toy::{N_VOCAB, Toy, changed, leave_out, logits, one, rough, state, text};
 
+mod faults;
 mod kill;
 mod limits;
 

@@ -2,12 +2,13 @@
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError, TableHandle as _};
 
+use super::file;
 use super::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
 use crate::error::{SonaError, SonaErrorKind, invalid, limit};
 
@@ -32,13 +33,10 @@ impl Default for Limits {
 /// A store in one file. A durable commit survives `kill -9` and a loss of power; what a process that died left half done
 /// is taken back when the file is opened next.
 pub struct EmbeddedStore {
-    /// Replaced when the file is written anew; what reads goes on with the one it began with. `None` after an error of the
-    /// disk, until the file can be opened again.
-    db: RwLock<Option<Arc<redb::Database>>>,
-    /// Set by an error of the disk: the file has to be opened again.
+    /// Replaced when the file is written anew; what reads goes on with the one it began with.
+    db: RwLock<Opened>,
+    /// The file could not be read or written: it is opened again before the next use.
     is_broken: AtomicBool,
-    /// When that was tried last.
-    tried_at: Mutex<Option<Instant>>,
     /// Held by what writes.
     writing: Mutex<()>,
     path: PathBuf,
@@ -46,13 +44,29 @@ pub struct EmbeddedStore {
     n_bytes: AtomicU64,
 }
 
+/// The file, and how it was opened last.
+struct Opened {
+    /// None while it cannot be.
+    db: Option<Arc<redb::Database>>,
+    /// When it was opened again, or could not be.
+    tried: Option<Instant>,
+    /// Why it could not be.
+    why: Option<(SonaErrorKind, String)>,
+}
+
+impl Opened {
+    fn new(db: redb::Database) -> Opened {
+        Opened { db: Some(Arc::new(db)), tried: None, why: None }
+    }
+}
+
+/// Time between two tries to open the file again: opening one that was not closed reads all of it.
+const RETRY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 1000 });
+
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
 /// Where the store's size stands, so that opening need not count.
 const SIZE: TableDefinition<'static, (), u64> = TableDefinition::new("size");
-
-/// How often it is tried to open a file again after an error of the disk.
-const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Below this share of live bytes, opening makes the file smaller.
 const COMPACT_BELOW: f64 = 0.5;
@@ -64,78 +78,71 @@ impl EmbeddedStore {
     /// Opens the file, or makes it. A file that is mostly free space is compacted.
     ///
     /// # Errors
-    /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store, or is empty: only a
-    /// file that is not there is new.
+    /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store.
     pub fn open(path: &Path, limits: Limits) -> Result<EmbeddedStore, SonaError> {
         let within = |error: SonaError| error.within(path.display());
         // What was left by a process that died while it wrote the file anew.
         let _ = std::fs::remove_file(beside(path));
-        let file = std::fs::metadata(path).map(|file| file.len());
-        let mut db = match &file {
-            Ok(0) => {
-                let advice = "restore it from a copy, or remove the file to begin anew";
-                return Err(within(invalid(format!("the store is empty, though it was written before: {advice}"))));
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => made(path, limits),
-            _ => database(path, limits).map_err(db_error),
-        }
-        .map_err(within)?;
-        let file_bytes = file.unwrap_or(0);
-        let n_bytes = size(&db).map_err(|e| within(db_error(e)))?;
+        let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+        let mut db = file::open_or_make(path, limits).map_err(within)?;
+        let n_bytes = file::guarded(|| size(&db)).map_err(within)?;
         if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
             db.compact().map_err(|e| within(db_error(e)))?;
         }
-        let (db, n_bytes) = (RwLock::new(Some(Arc::new(db))), AtomicU64::new(n_bytes));
-        let (is_broken, tried_at, path) = (AtomicBool::new(false), Mutex::default(), path.to_owned());
-        Ok(EmbeddedStore { db, is_broken, tried_at, writing: Mutex::new(()), path, limits, n_bytes })
+        let (db, n_bytes) = (RwLock::new(Opened::new(db)), AtomicU64::new(n_bytes));
+        let (writing, is_broken) = (Mutex::new(()), AtomicBool::new(false));
+        Ok(EmbeddedStore { db, is_broken, writing, path: path.to_owned(), limits, n_bytes })
     }
 
-    /// Returns the open file; after an error of the disk it is opened again first.
+    /// Returns the open file; opens it again if it failed before. A pointer is whole at each moment, so a poisoned lock is as
+    /// good as another.
     fn db(&self) -> Result<Arc<redb::Database>, SonaError> {
-        if self.is_broken.load(Relaxed) {
-            self.reopen()?;
+        if !self.is_broken.load(Ordering::Acquire)
+            && let Some(db) = &self.db.read().unwrap_or_else(PoisonError::into_inner).db
+        {
+            return Ok(Arc::clone(db));
         }
-        // A pointer is whole at each moment, so a poisoned lock is as good as another.
-        let db = self.db.read().unwrap_or_else(PoisonError::into_inner);
-        db.clone().ok_or_else(|| self.broken("it could not be opened again yet"))
+        let mut opened = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        let opened = &mut *opened;
+        let is_early = opened.tried.is_some_and(|tried| tried.elapsed() < RETRY);
+        match opened.db.take() {
+            // Somebody else has opened it meanwhile, or it is too early: then it may still be read.
+            Some(db) if is_early || !self.is_broken.load(Ordering::Acquire) => return Ok(opened.db.insert(db).clone()),
+            // It is locked until it is closed, and whoever reads goes on with what it began with.
+            Some(db) => match Arc::try_unwrap(db) {
+                Ok(db) => drop(db),
+                Err(db) => return Ok(opened.db.insert(db).clone()),
+            },
+            None if is_early => {
+                let (kind, why) = opened.why.clone().unwrap_or((SonaErrorKind::Io, "the store is closed".to_owned()));
+                return Err(SonaError::new(kind, why));
+            }
+            None => {}
+        }
+        opened.tried = Some(Instant::now());
+        let again = file::open(&self.path, self.limits).and_then(|db| file::guarded(|| size(&db)).map(|n| (db, n)));
+        match again {
+            Ok((db, n_bytes)) => {
+                self.n_bytes.store(n_bytes, Relaxed);
+                self.is_broken.store(false, Ordering::Release);
+                opened.why = None;
+                Ok(opened.db.insert(Arc::new(db)).clone())
+            }
+            Err(error) => {
+                let error = error.within(self.path.display());
+                opened.why = Some((error.kind(), error.to_string()));
+                Err(error)
+            }
+        }
     }
 
-    /// Opens the file again, once nobody uses it as it was. What was acknowledged as durable is in it; commits since the last
-    /// of those are not.
-    fn reopen(&self) -> Result<(), SonaError> {
-        let mut tried_at = self.tried_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.is_broken.load(Relaxed) {
-            return Ok(());
-        }
-        if tried_at.is_some_and(|at| at.elapsed() < RETRY_INTERVAL) {
-            return Err(self.broken("it is opened again in a moment"));
-        }
-        *tried_at = Some(Instant::now());
-        let mut place = self.db.write().unwrap_or_else(PoisonError::into_inner);
-        // The file is locked as long as it is open.
-        if let Err(used) = place.take().map_or(Ok(()), |db| Arc::try_unwrap(db).map(drop)) {
-            *place = Some(used);
-            return Err(self.broken("somebody reads it still"));
-        }
-        let opened = database(&self.path, self.limits).map_err(db_error)?;
-        self.n_bytes.store(size(&opened).map_err(db_error)?, Relaxed);
-        *place = Some(Arc::new(opened));
-        self.is_broken.store(false, Relaxed);
-        Ok(())
-    }
-
-    fn broken(&self, how: &str) -> SonaError {
-        let line = format!("{}: the disk failed, and {how}", self.path.display());
-        SonaError::new(SonaErrorKind::Io, line)
-    }
-
-    /// Returns what redb says; after an error of the disk the file is opened again by who needs it next.
-    fn failed(&self, error: impl Into<redb::Error>) -> SonaError {
-        let error = error.into();
-        if matches!(error, redb::Error::Io(_) | redb::Error::PreviousIo | redb::Error::DatabaseClosed) {
-            self.is_broken.store(true, Relaxed);
-        }
-        db_error(error)
+    /// Takes note of what the file says: after an error of the disk redb does nothing any more until it is opened again.
+    fn heard<T>(&self, result: Result<T, SonaError>) -> Result<T, SonaError> {
+        result.inspect_err(|error| {
+            if error.kind() == SonaErrorKind::Io {
+                self.is_broken.store(true, Ordering::Release);
+            }
+        })
     }
 
     /// Waits until nobody writes.
@@ -144,31 +151,16 @@ impl EmbeddedStore {
     }
 }
 
-/// Makes the file: it has its name only once it is whole.
-fn made(path: &Path, limits: Limits) -> Result<redb::Database, SonaError> {
-    let new = beside(path);
-    let db = database(&new, limits).map_err(db_error)?;
-    std::fs::rename(&new, path).map_err(|e| SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e))?;
-    Ok(db)
-}
-
-/// Returns the bytes of all keys and values.
-fn size(db: &redb::Database) -> Result<u64, redb::Error> {
-    match db.begin_read()?.open_table(SIZE) {
-        Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
-        Err(TableError::TableDoesNotExist(_)) => Ok(0),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Opens the file, or makes it: what was taught and put on record is for its owner only.
-fn database(path: &Path, limits: Limits) -> Result<redb::Database, redb::DatabaseError> {
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = redb::backends::FileBackend::new(options.open(path)?)?;
-    redb::Builder::new().set_cache_size(limits.cache_bytes).create_with_backend(file)
+/// Bytes of keys and values, as they were counted last.
+fn size(db: &redb::Database) -> Result<u64, SonaError> {
+    let read = || -> Result<u64, redb::Error> {
+        match db.begin_read()?.open_table(SIZE) {
+            Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
+            Err(TableError::TableDoesNotExist(_)) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    };
+    read().map_err(db_error)
 }
 
 /// Where a file is written anew, before it takes the other's place.
@@ -199,7 +191,7 @@ fn copy(from: &redb::Database, to: &redb::Database) -> Result<(), redb::Error> {
 }
 
 /// The line for what redb says.
-fn db_error(error: impl Into<redb::Error>) -> SonaError {
+pub(super) fn db_error(error: impl Into<redb::Error>) -> SonaError {
     let error = error.into();
     let (kind, message) = match &error {
         redb::Error::DatabaseAlreadyOpen => {
@@ -208,7 +200,13 @@ fn db_error(error: impl Into<redb::Error>) -> SonaError {
         redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
             (SonaErrorKind::Invalid, format!("this is no store: {io}"))
         }
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
+            (SonaErrorKind::Invalid, "the store is damaged: it is cut short".to_owned())
+        }
         redb::Error::Io(io) => (SonaErrorKind::Io, io.to_string()),
+        redb::Error::PreviousIo => {
+            (SonaErrorKind::Io, "the store could not be written before; it is opened again within a second".to_owned())
+        }
         redb::Error::Corrupted(why) => (SonaErrorKind::Invalid, format!("the store is damaged: {why}")),
         redb::Error::UpgradeRequired(version) => {
             (SonaErrorKind::Version, format!("the store's file has format {version}, which is too old"))
@@ -290,7 +288,8 @@ fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, SonaE
 impl Store for EmbeddedStore {
     fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, SonaError> {
         let db = self.db()?;
-        Ok(Box::new(Read { txn: db.begin_read().map_err(|error| self.failed(error))?, _db: db }))
+        let txn = self.heard(db.begin_read().map_err(db_error))?;
+        Ok(Box::new(Read { txn, _db: db, store: self }))
     }
 
     fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, SonaError> {
@@ -298,6 +297,38 @@ impl Store for EmbeddedStore {
     }
 
     fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError> {
+        self.heard(self.retain_in(table, rules, now_ms))
+    }
+
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes.load(Relaxed)
+    }
+
+    fn scrub(&self) -> Result<(), SonaError> {
+        let _writer = self.writer();
+        let (old, path) = (self.db()?, beside(&self.path));
+        let within = |error: SonaError| error.within(self.path.display());
+        let _ = std::fs::remove_file(&path);
+        let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
+        let make = || {
+            let new = file::make(&path, self.limits).map_err(within)?;
+            self.heard(copy(&old, &new).map_err(|e| within(db_error(e))))?;
+            std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
+        };
+        // Half a copy may have filled the disk.
+        let new = make().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        // The old file has no name any more: whatever comes now, the new one is the store.
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Opened::new(new);
+        #[cfg(unix)]
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        }
+        Ok(())
+    }
+}
+
+impl EmbeddedStore {
+    fn retain_in(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError> {
         let mut change = self.change(Durability::Durable)?;
         let mut removed = Removed::default();
         {
@@ -325,46 +356,10 @@ impl Store for EmbeddedStore {
         Ok(removed)
     }
 
-    fn n_bytes(&self) -> u64 {
-        self.n_bytes.load(Relaxed)
-    }
-
-    fn scrub(&self) -> Result<(), SonaError> {
-        let _writer = self.writer();
-        let (old, path) = (self.db()?, beside(&self.path));
-        let within = |error: SonaError| error.within(self.path.display());
-        let _ = std::fs::remove_file(&path);
-        let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
-        let make = || {
-            let new = database(&path, self.limits).map_err(|e| within(db_error(e)))?;
-            copy(&old, &new).map_err(|e| within(db_error(e)))?;
-            std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
-        };
-        // Half a copy may have filled the disk.
-        let new = make().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
-        // The old file has no name any more: whatever comes now, the new one is the store.
-        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(new));
-        #[cfg(unix)]
-        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
-        }
-        Ok(())
-    }
-}
-
-impl EmbeddedStore {
     fn change(&self, durability: Durability) -> Result<Change<'_>, SonaError> {
         let writer = self.writer();
-        let mut db = self.db()?;
-        let mut begun = db.begin_write();
-        if matches!(begun, Err(redb::TransactionError::Storage(redb::StorageError::PreviousIo))) {
-            // It was met by somebody who had no word with us: the file is opened again now.
-            self.is_broken.store(true, Relaxed);
-            drop((begun, db));
-            db = self.db()?;
-            begun = db.begin_write();
-        }
-        let mut txn = begun.map_err(|error| self.failed(error))?;
+        let db = self.db()?;
+        let mut txn = self.heard(db.begin_write().map_err(db_error))?;
         let durability = match durability {
             Durability::Durable => redb::Durability::Immediate,
             Durability::Relaxed => redb::Durability::None,
@@ -374,13 +369,14 @@ impl EmbeddedStore {
     }
 }
 
-struct Read {
+struct Read<'a> {
     txn: redb::ReadTransaction,
     /// Outlives the transaction.
     _db: Arc<redb::Database>,
+    store: &'a EmbeddedStore,
 }
 
-impl Read {
+impl Read<'_> {
     /// Returns the table, `None` before its first record.
     fn rows(&self, table: Table) -> Result<Option<redb::ReadOnlyTable<Bytes, Bytes>>, SonaError> {
         match self.txn.open_table(definition(table)) {
@@ -391,17 +387,17 @@ impl Read {
     }
 }
 
-impl Snapshot for Read {
+impl Snapshot for Read<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
-        self.rows(table)?.map_or(Ok(None), |rows| get(&rows, scope, key))
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(None), |rows| get(&rows, scope, key))))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
-        self.rows(table)?.map_or(Ok(()), |rows| scan(&rows, s, visit))
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(()), |rows| scan(&rows, s, visit))))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
-        self.rows(table)?.map_or(Ok(vec![]), |rows| scopes(&rows))
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(vec![]), |rows| scopes(&rows))))
     }
 }
 
@@ -417,21 +413,21 @@ struct Change<'a> {
 
 impl Change<'_> {
     fn rows(&self, table: Table) -> Result<redb::Table<'_, Bytes, Bytes>, SonaError> {
-        self.txn.open_table(definition(table)).map_err(db_error)
+        self.store.heard(self.txn.open_table(definition(table)).map_err(db_error))
     }
 }
 
 impl Snapshot for Change<'_> {
     fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
-        get(&self.rows(table)?, scope, key)
+        self.store.heard(self.rows(table).and_then(|rows| get(&rows, scope, key)))
     }
 
     fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
-        scan(&self.rows(table)?, s, visit)
+        self.store.heard(self.rows(table).and_then(|rows| scan(&rows, s, visit)))
     }
 
     fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
-        scopes(&self.rows(table)?)
+        self.store.heard(self.rows(table).and_then(|rows| scopes(&rows)))
     }
 }
 
@@ -446,14 +442,14 @@ impl Transaction for Change<'_> {
         let key = file_key(scope, key);
         let n_bytes = (key.len() + n) as u64;
         let mut rows = self.rows(table)?;
-        let old = rows.get(key.as_slice()).map_err(db_error)?.map(|old| old.value().len());
+        let old = self.store.heard(rows.get(key.as_slice()).map_err(db_error))?.map(|old| old.value().len());
         let replaced = old.map_or(0, |old| (key.len() + old) as u64);
         let total = self.store.n_bytes() + self.n_added + n_bytes - self.n_removed - replaced;
         if total > store_bytes_max {
             let advice = "shorten what is kept or raise the limit";
             return Err(limit(format!("the store is full: {total} of {store_bytes_max} bytes: {advice}")));
         }
-        rows.insert(key.as_slice(), value).map_err(db_error)?;
+        self.store.heard(rows.insert(key.as_slice(), value).map_err(db_error))?;
         drop(rows);
         self.n_added += n_bytes;
         self.n_removed += replaced;
@@ -464,7 +460,7 @@ impl Transaction for Change<'_> {
         let key = file_key(scope, key);
         let removed = {
             let mut rows = self.rows(table)?;
-            let old = rows.remove(key.as_slice()).map_err(db_error)?;
+            let old = self.store.heard(rows.remove(key.as_slice()).map_err(db_error))?;
             old.map(|old| (key.len() + old.value().len()) as u64)
         };
         self.n_removed += removed.unwrap_or(0);
@@ -478,12 +474,12 @@ impl Transaction for Change<'_> {
             let to = behind(&from);
             let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
             let mut rows = self.rows(table)?;
-            rows.retain_in::<&[u8], _>((Bound::Included(from.as_slice()), end), |key, value| {
+            let retained = rows.retain_in::<&[u8], _>((Bound::Included(from.as_slice()), end), |key, value| {
                 n += 1;
                 n_bytes += (key.len() + value.len()) as u64;
                 false
-            })
-            .map_err(db_error)?;
+            });
+            self.store.heard(retained.map_err(db_error))?;
         }
         self.n_removed += n_bytes;
         Ok(n)
@@ -492,10 +488,14 @@ impl Transaction for Change<'_> {
     fn commit(self: Box<Self>) -> Result<(), SonaError> {
         // Only one transaction is open at a time, so nobody else has changed the number meanwhile.
         let n_bytes = self.store.n_bytes() + self.n_added - self.n_removed;
-        let store = self.store;
-        self.txn.open_table(SIZE).map_err(db_error)?.insert((), n_bytes).map_err(|error| store.failed(error))?;
-        self.txn.commit().map_err(|error| store.failed(error))?;
-        self.store.n_bytes.store(n_bytes, Relaxed);
+        let Change { txn, store, .. } = *self;
+        let sized = || -> Result<(), redb::Error> {
+            txn.open_table(SIZE)?.insert((), n_bytes)?;
+            Ok(())
+        };
+        store.heard(sized().map_err(db_error))?;
+        store.heard(txn.commit().map_err(db_error))?;
+        store.n_bytes.store(n_bytes, Relaxed);
         Ok(())
     }
 }

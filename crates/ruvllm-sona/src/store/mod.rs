@@ -33,6 +33,9 @@ use std::sync::Arc;
 use crate::error::{SonaError, SonaErrorKind};
 
 mod embedded;
+#[cfg(test)]
+pub(crate) mod faults;
+mod file;
 mod key;
 mod retention;
 mod schema;
@@ -208,7 +211,7 @@ pub struct OpenOptions<'a> {
 ///
 /// # Errors
 /// With kind `Key` if the key is not this store's, if it has one and none was given, or the other way around; `Version`
-/// if a newer program wrote it; `Io` if another process has it open; `Invalid` if it is no store.
+/// if a newer program wrote it; `Io` if another process has it open; `Invalid` if it is no store, empty or damaged: it is left as it is.
 pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Arc<dyn Store>, SonaError> {
     open_as(path, options, &SCHEMA)
 }
@@ -223,7 +226,7 @@ fn open_as(path: &Path, options: &OpenOptions<'_>, schema: &Schema) -> Result<Ar
         }
         None => Arc::new(inner),
     };
-    schema.apply(store.as_ref()).map_err(within)?;
+    file::guarded(|| schema.apply(store.as_ref())).map_err(within)?;
     Ok(store)
 }
 

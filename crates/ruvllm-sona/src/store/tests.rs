@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod faults;
 mod kill;
 
 const A: Table = Table::new("a");

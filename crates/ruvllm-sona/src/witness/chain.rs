@@ -104,6 +104,21 @@ pub(super) struct Entry {
     pub(super) finish: Option<Finish>,
 }
 
+impl Entry {
+    /// About how much memory it takes while it waits.
+    pub(super) fn n_bytes(&self) -> usize {
+        let contents = match &self.event {
+            Event::Served(served) => {
+                4 * (served.prompt.n_kept() + served.completion.n_kept()) + served.settings.len() + 512
+            }
+            Event::Learning { what } => what.len(),
+            Event::Erased { seqs } => 8 * seqs.len(),
+            Event::Feedback { .. } | Event::Lost { .. } => 0,
+        };
+        size_of::<Entry>() + self.tenant.len() + contents
+    }
+}
+
 /// Completes an event, on the log's thread.
 pub(super) type Finish = Box<dyn FnOnce(&mut Event) + Send>;
 
@@ -126,6 +141,24 @@ impl Link {
         let link = Link { unix_ms: from.u64()?, digest: from.array()?, hash: from.array()? };
         from.end()?;
         Ok(link)
+    }
+}
+
+/// How the chain in a store ends.
+fn end_of(records: &dyn Snapshot) -> Result<Anchor, SonaError> {
+    let mut head = Anchor::default();
+    records.scan(LINKS, &Scan::all(b"").newest_first(), &mut |key, value| {
+        head = Anchor { n_links: time_of(key).0 + 1, hash: Link::from_bytes(value)?.hash };
+        Ok(false)
+    })?;
+    Ok(head)
+}
+
+/// Checks that nothing is put behind an end that is not there: the file was opened again since, and what was not synced is gone.
+fn check_end(records: &dyn Snapshot, head: &Anchor) -> Result<(), SonaError> {
+    match end_of(records)? == *head {
+        true => Ok(()),
+        false => Err(SonaError::new(SonaErrorKind::Io, "the log was opened again meanwhile: it is tried once more")),
     }
 }
 
@@ -152,16 +185,42 @@ pub(super) fn event_of(contents: &[u8]) -> Result<Event, SonaError> {
 pub(super) struct Chain {
     store: Arc<dyn Store>,
     head: Mutex<Anchor>,
+    /// The end that a commit would have made that failed: it may be on the disk all the same.
+    tried: Mutex<Option<Anchor>>,
+}
+
+/// What the store holds after a commit that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stands {
+    /// All of it, as far as the last commit that did not fail.
+    Before,
+    /// That which failed too.
+    Also,
+    /// So many links less: they were not synced when the file was closed.
+    Less(u64),
 }
 
 impl Chain {
     pub(super) fn open(store: Arc<dyn Store>) -> Result<Chain, SonaError> {
-        let mut head = Anchor::default();
-        store.snapshot()?.scan(LINKS, &Scan::all(b"").newest_first(), &mut |key, value| {
-            head = Anchor { n_links: time_of(key).0 + 1, hash: Link::from_bytes(value)?.hash };
-            Ok(false)
-        })?;
-        Ok(Chain { store, head: Mutex::new(head) })
+        let head = end_of(store.snapshot()?.as_ref())?;
+        Ok(Chain { store, head: Mutex::new(head), tried: Mutex::new(None) })
+    }
+
+    /// Looks how the chain in the store ends, and goes on from there: behind a commit that failed it may be elsewhere.
+    ///
+    /// # Errors
+    /// If the store cannot be read yet.
+    pub(super) fn settle(&self) -> Result<Stands, SonaError> {
+        let mut head = self.lock();
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = end_of(self.store.snapshot()?.as_ref())?;
+        let stands = match head.n_links.saturating_sub(end.n_links) {
+            _ if end == *head => Stands::Before,
+            _ if Some(end) == *tried => Stands::Also,
+            n => Stands::Less(n),
+        };
+        (*head, *tried) = (end, None);
+        Ok(stands)
     }
 
     pub(super) fn store(&self) -> &dyn Store {
@@ -201,9 +260,12 @@ impl Chain {
     pub(super) fn append(&self, entries: &[Entry], durability: Durability) -> Result<(), SonaError> {
         let mut head = self.lock();
         let mut change = self.store.begin(durability)?;
+        check_end(&*change, &head)?;
         let after = append(change.as_mut(), *head, entries)?;
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        *tried = Some(after);
         change.commit()?;
-        *head = after;
+        (*head, *tried) = (after, None);
         Ok(())
     }
 
@@ -253,12 +315,15 @@ impl Chain {
         let entries: Vec<Entry> = seqs.chunks(SEQS_MAX).map(entry).collect();
         let mut head = self.lock();
         let mut change = self.store.begin(Durability::Durable)?;
+        check_end(&*change, &head)?;
         for (tenant, (unix_ms, seq)) in gone {
             change.remove(CONTENTS, tenant, &time_key(*unix_ms, *seq))?;
         }
         let after = append(change.as_mut(), *head, &entries)?;
+        let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        *tried = Some(after);
         change.commit()?;
-        *head = after;
+        (*head, *tried) = (after, None);
         Ok(())
     }
 }
@@ -312,6 +377,8 @@ pub struct Verified {
     pub n_records: u64,
     /// Those whose contents were erased, on record.
     pub n_erased: u64,
+    /// Records that never came to be written, which the chain says itself.
+    pub n_lost: u64,
     /// What does not fit, by number. Empty: the log is what was written, up to its end or the anchor's.
     pub faults: Vec<Fault>,
     /// The end of the chain.
@@ -323,6 +390,7 @@ struct Lies {
     unix_ms: u64,
     digest: [u8; 32],
     erases: Vec<u64>,
+    n_lost: u64,
     is_twice: bool,
 }
 
@@ -359,7 +427,7 @@ pub fn verify(store: &dyn Store, anchor: Option<&Anchor>) -> Result<Verified, So
 
     let n_records = links.len() as u64;
     let mut without = vec![];
-    let mut erased = HashSet::new();
+    let (mut erased, mut n_lost) = (HashSet::new(), 0_u64);
     for (seq, link) in links {
         match (contents.remove(&seq), link) {
             (Some(lies), Some(link)) => {
@@ -371,6 +439,7 @@ pub fn verify(store: &dyn Store, anchor: Option<&Anchor>) -> Result<Verified, So
                 } else {
                     // Only what is on record itself can excuse.
                     erased.extend(lies.erases);
+                    n_lost = n_lost.saturating_add(lies.n_lost);
                 }
             }
             (None, _) => without.push(seq),
@@ -383,7 +452,7 @@ pub fn verify(store: &dyn Store, anchor: Option<&Anchor>) -> Result<Verified, So
     faults.extend(without.into_iter().map(|seq| Fault { seq, kind: FaultKind::ContentsMissing }));
     faults.extend(contents.into_keys().map(|seq| Fault { seq, kind: FaultKind::ContentsUnlinked }));
     faults.sort();
-    Ok(Verified { n_records, n_erased, faults, head })
+    Ok(Verified { n_records, n_erased, n_lost, faults, head })
 }
 
 /// All contents by number.
@@ -392,11 +461,12 @@ fn gather(snapshot: &dyn Snapshot) -> Result<HashMap<u64, Lies>, SonaError> {
     for tenant in snapshot.scopes(CONTENTS)? {
         snapshot.scan(CONTENTS, &Scan::all(&tenant), &mut |key, value| {
             let (unix_ms, seq) = time_of(key);
-            let erases = match event_of(value) {
-                Ok(Event::Erased { seqs }) if tenant.is_empty() => seqs,
-                _ => vec![],
+            let (erases, n_lost) = match event_of(value) {
+                Ok(Event::Erased { seqs }) if tenant.is_empty() => (seqs, 0),
+                Ok(Event::Lost { n }) if tenant.is_empty() => (vec![], n),
+                _ => (vec![], 0),
             };
-            let lies = Lies { unix_ms, digest: digest(&tenant, value), erases, is_twice: false };
+            let lies = Lies { unix_ms, digest: digest(&tenant, value), erases, n_lost, is_twice: false };
             contents.entry(seq).and_modify(|lies| lies.is_twice = true).or_insert(lies);
             Ok(true)
         })?;

@@ -42,7 +42,7 @@ mod record;
 mod tests;
 
 pub use chain::{Anchor, Fault, FaultKind, Verified, verify};
-use chain::{Chain, Entry, Finish};
+use chain::{Chain, Entry, Finish, Stands};
 pub use query::{Query, Recorded, search, tenants};
 pub use record::{Content, Event, Served};
 
@@ -51,6 +51,8 @@ pub use record::{Content, Event, Served};
 pub struct LogOptions {
     /// Records that may wait.
     pub n_queued_max: usize,
+    /// Bytes that those may have together.
+    pub queued_bytes_max: usize,
     /// Records that are written as soon as they are together.
     pub n_batch: usize,
     /// How long fewer wait for more.
@@ -64,9 +66,16 @@ pub struct LogOptions {
 }
 
 impl Default for LogOptions {
-    /// 10,000 in the queue, batches of 100 or one second, each on disk, no anchor file.
+    /// 10,000 in the queue and 64 MiB, batches of 100 or one second, each on disk, no anchor file.
     fn default() -> LogOptions {
-        LogOptions { n_queued_max: 10_000, n_batch: 100, wait_ms_max: 1000, syncs_each_batch: true, anchor: None }
+        LogOptions {
+            n_queued_max: 10_000,
+            queued_bytes_max: 64 << 20,
+            n_batch: 100,
+            wait_ms_max: 1000,
+            syncs_each_batch: true,
+            anchor: None,
+        }
     }
 }
 
@@ -86,10 +95,13 @@ pub struct LogStats {
     pub n_failed_batches: u64,
     /// Why the last of those could not.
     pub last_error: Option<String>,
+    /// Why the newest batch is not on record, or its anchor not in its place; none as soon as they are.
+    pub failing: Option<String>,
 }
 
 struct Queue {
     entries: VecDeque<Entry>,
+    n_bytes: usize,
     /// When the oldest came.
     since: Option<Instant>,
     /// Lost since the last record of it.
@@ -102,6 +114,41 @@ struct Queue {
     answer: Option<(SonaErrorKind, String)>,
     is_ending: bool,
 }
+
+impl Queue {
+    /// Takes in what the store says of a batch that failed: so many entries at the queue's head, with a record of so many lost.
+    fn settle(&mut self, settled: &Result<Stands, SonaError>, failed: &mut Option<(u64, u64)>) {
+        match settled {
+            Err(_) => return,
+            Ok(Stands::Before) => {}
+            Ok(Stands::Also) => {
+                let (n, n_lost) = failed.unwrap_or_default();
+                let n = self.entries.len().min(n as usize);
+                self.entries.drain(..n);
+                self.n_bytes = self.entries.iter().map(Entry::n_bytes).sum();
+                self.n_lost = self.n_lost.saturating_sub(n_lost);
+                self.stats.n_written += n as u64;
+            }
+            Ok(Stands::Less(n)) => {
+                self.n_lost += n;
+                self.stats.n_lost += n;
+            }
+        }
+        *failed = None;
+    }
+
+    /// Says what the end of the program takes along.
+    fn tell_end(&self, tell: &dyn Fn(&SonaError)) {
+        let n = self.entries.len() as u64 + self.n_lost;
+        if n > 0 {
+            let why = self.stats.failing.as_deref().unwrap_or("the log ends");
+            tell(&SonaError::new(SonaErrorKind::Io, format!("{n} records will never be written: {why}")));
+        }
+    }
+}
+
+/// Before what could not be written at the end is tried once more.
+const LAST_TRY: Duration = Duration::from_millis(1100);
 
 struct Shared {
     chain: Chain,
@@ -145,6 +192,7 @@ impl WitnessLog {
         }
         let queue = Mutex::new(Queue {
             entries: VecDeque::with_capacity(options.n_queued_max),
+            n_bytes: 0,
             since: None,
             n_lost: 0,
             stats: LogStats::default(),
@@ -179,14 +227,16 @@ impl WitnessLog {
 
     fn enqueue(&self, tenant: &str, event: Event, finish: Option<Finish>) -> bool {
         let entry = Entry { tenant: tenant.into(), unix_ms: now_ms(), event, finish };
+        let n_bytes = entry.n_bytes();
         let Shared { options, work, .. } = &*self.shared;
         let mut queue = self.shared.queue();
-        if queue.entries.len() >= options.n_queued_max {
+        if queue.entries.len() >= options.n_queued_max || queue.n_bytes + n_bytes > options.queued_bytes_max {
             queue.n_lost += 1;
             queue.stats.n_lost += 1;
             return false;
         }
         queue.entries.push_back(entry);
+        queue.n_bytes += n_bytes;
         let n = queue.entries.len();
         queue.since.get_or_insert_with(Instant::now);
         drop(queue);
@@ -281,14 +331,17 @@ impl Shared {
     /// What the thread does: waits for a batch, writes it.
     fn run(&self, tell: &dyn Fn(&SonaError)) {
         let wait = Duration::from_millis(self.options.wait_ms_max);
-        let (mut n_unsynced, mut told) = (0, None);
+        let (mut n_unsynced, mut told, mut failed, mut is_last_try) = (0, None, None, false);
         loop {
-            let mut queue = self.wait_for_batch(wait);
+            drop(self.wait_for_batch(wait));
+            let settled = self.chain.settle();
+            let mut queue = self.queue();
+            queue.settle(&settled, &mut failed);
             let (n_asked, is_ending) = (queue.n_asked, queue.is_ending);
             let mut entries = Vec::from(std::mem::take(&mut queue.entries));
             queue.entries.reserve(self.options.n_queued_max);
             let n_lost = std::mem::take(&mut queue.n_lost);
-            queue.since = None;
+            (queue.since, queue.n_bytes) = (None, 0);
             let is_asked = queue.n_answered < n_asked || is_ending;
             drop(queue);
             for Entry { event, finish, .. } in &mut entries {
@@ -303,7 +356,8 @@ impl Shared {
             }
             let syncs = self.options.syncs_each_batch || is_asked || n_unsynced >= N_UNSYNCED;
             // Asked to sync without anything new: an empty durable commit takes earlier ones along.
-            let appended = self.chain.append(&entries, if syncs { Durability::Durable } else { Durability::Relaxed });
+            let durability = if syncs { Durability::Durable } else { Durability::Relaxed };
+            let appended = settled.and_then(|_| self.chain.append(&entries, durability));
             let is_appended = appended.is_ok();
             let failure = appended.and_then(|()| if syncs { self.save_anchor() } else { Ok(()) }).err();
             // What failed is made good by a batch that is on disk, and has its anchor.
@@ -322,8 +376,10 @@ impl Shared {
             if is_appended {
                 queue.stats.n_written += n_entries;
             } else {
+                failed.get_or_insert((n_entries, n_lost));
                 self.put_back(&mut queue, entries, n_lost);
             }
+            queue.stats.failing.clone_from(&line);
             if failure.is_some() {
                 queue.stats.n_failed_batches += 1;
                 queue.stats.last_error.clone_from(&line);
@@ -335,8 +391,15 @@ impl Shared {
             queue.answer = failure.as_ref().map(SonaError::kind).zip(line);
             queue.n_answered = n_asked;
             self.done.notify_all();
+            if is_ending && (is_appended || is_last_try) {
+                return queue.tell_end(tell);
+            }
             if is_ending {
-                return;
+                // A store that failed opens itself again a second later.
+                is_last_try = true;
+                drop(queue);
+                std::thread::sleep(LAST_TRY);
+                continue;
             }
             if failure.is_some() {
                 // A full disk is not better for being asked at once again.
@@ -357,6 +420,7 @@ impl Shared {
         // What came meanwhile and finds no room any more is lost, and counted.
         let n_over = queue.entries.len().saturating_sub(self.options.n_queued_max);
         queue.entries.truncate(self.options.n_queued_max);
+        queue.n_bytes = queue.entries.iter().map(Entry::n_bytes).sum();
         queue.n_lost += n_over as u64;
         queue.stats.n_lost += n_over as u64;
         queue.since = (!queue.entries.is_empty()).then(Instant::now);

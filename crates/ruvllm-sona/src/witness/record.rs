@@ -32,6 +32,11 @@ impl Content {
         *hasher.finalize().as_bytes()
     }
 
+    /// Tokens that are kept.
+    pub(super) fn n_kept(&self) -> usize {
+        self.tokens.as_ref().map_or(0, Vec::len)
+    }
+
     fn write(&self, to: &mut Writer) {
         to.raw(&self.digest).u32(self.n_tokens).u8(u8::from(self.tokens.is_some()));
         if let Some(tokens) = &self.tokens {

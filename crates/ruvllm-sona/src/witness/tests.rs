@@ -11,6 +11,8 @@ use crate::quality::Scores;
 use crate::store::{MasterKey, OpenOptions, Scan, Table, open, time_of};
 use crate::trajectory::Latency;
 
+mod faults;
+
 const LINKS: Table = Table::new("witness links");
 const CONTENTS: Table = Table::new("witness");
 
@@ -111,7 +113,7 @@ fn a_log_goes_on_where_it_ended_and_verifies() {
     for anchor in [first, second] {
         let parsed = Anchor::parse(&anchor.to_string()).expect("its own text");
         let verified = verify(store.as_ref(), Some(&parsed)).expect("readable");
-        assert_eq!(verified, Verified { n_records: 80, n_erased: 0, faults: vec![], head: second });
+        assert_eq!(verified, Verified { n_records: 80, n_erased: 0, n_lost: 0, faults: vec![], head: second });
     }
     for bad in ["", "5", "5:00", "x:00", &format!("5:{}", "é".repeat(32))] {
         assert!(Anchor::parse(bad).is_err(), "{bad}");

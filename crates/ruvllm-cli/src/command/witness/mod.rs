@@ -404,6 +404,7 @@ impl VerifyArgs {
                 "sound": n_faults == 0,
                 "records": n,
                 "erased": verified.n_erased,
+                "lost": verified.n_lost,
                 "anchor": verified.head.to_string(),
                 "anchored": anchor.map(|anchor| anchor.n_links),
                 "faults": faults.collect::<Vec<_>>(),
@@ -411,6 +412,12 @@ impl VerifyArgs {
         } else {
             for fault in &verified.faults {
                 print_line(&format!("record {}: {}", fault.seq, fault_name(fault.kind)))?;
+            }
+            if verified.n_lost > 0 {
+                let n_lost = verified.n_lost;
+                print_line(&format!(
+                    "{n_lost} records are missing, which the log says itself: it could not be written"
+                ))?;
             }
             if n_faults == 0 {
                 let against = match anchor {
@@ -425,6 +432,7 @@ impl VerifyArgs {
             }
         }
         match n_faults {
+            0 if verified.n_lost > 0 => Err(Error::failure("the log has a hole, and is otherwise as it was written")),
             0 => Ok(()),
             1 => Err(Error::failure("the log was touched: a record does not fit")),
             n => Err(Error::failure(format_args!("the log was touched: {n} records do not fit"))),
