@@ -146,7 +146,9 @@ pub struct Server {
     /// Memory for the grammars of requests.
     pub(crate) grammar_bytes: Arc<Shared>,
     /// Where long texts of tenants wait for each other.
-    pub(crate) gates: Gates,
+    gates: Gates,
+    /// Where the grammars of tenants do.
+    pub(crate) grammar_gates: Gates,
     is_stopping: AtomicBool,
     n_calls: AtomicU64,
     /// Makes ids of this process differ from those of others.
@@ -175,7 +177,8 @@ impl Server {
         let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
         let (at_work, bodies) =
             (Shared::new(AT_WORK_MAX), Shared::new(BODIES_BYTES_MAX.max(4 * options.body_bytes_max)));
-        let (gates, grammar_bytes) = (Gates::new(), Shared::new(GRAMMAR_BYTES_MAX));
+        let (gates, grammar_gates) = (Gates::new(), Gates::new());
+        let grammar_bytes = Shared::new(GRAMMAR_BYTES_MAX);
         Ok(Arc::new(Server {
             models,
             options,
@@ -188,6 +191,7 @@ impl Server {
             bodies,
             grammar_bytes,
             gates,
+            grammar_gates,
             is_stopping,
             n_calls,
             nonce,

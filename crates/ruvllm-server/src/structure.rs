@@ -120,7 +120,7 @@ pub(crate) async fn compiled(
         Some(grammar) => grammar,
         None => {
             // Of each tenant one is compiled at once: however many one sends, others find a thread.
-            let turn = call.server.gates.of(tenant);
+            let turn = call.server.grammar_gates.of(tenant);
             let _turn = turn.own().await;
             let model = Arc::clone(&call.model);
             let work = move || {

@@ -157,3 +157,16 @@ fn metrics_can_be_for_one_key_alone() {
     let reply = bench.ask("GET", "/metrics", &[ANN]);
     assert_eq!(reply.refusal(), "403 this key may not read the metrics; they show what all keys do");
 }
+
+#[test]
+fn long_forms_and_long_texts_do_not_wait_for_each_other() {
+    let bench = two(options());
+    let literal = format!("root ::= \"{}\"", "a".repeat(60_000));
+    let messages = json!([{ "role": "user", "content": "river stone ".repeat(8_000) }]);
+    for (grammar, status) in [(literal.clone(), 200), (literal.repeat(2), 400)] {
+        let body = json!({ "messages": messages, "max_tokens": 1, "structured_outputs": { "grammar": grammar } });
+        let start = Instant::now();
+        assert_eq!(bench.send("/v1/chat/completions", &body.to_string(), &[ANN]).status, status);
+        assert!(start.elapsed() < 6 * SOON, "it took {:?}", start.elapsed());
+    }
+}
