@@ -49,6 +49,9 @@ fn bob_waits(bench: &Bench) -> Duration {
 /// Far more than it takes in company, and far less than one of ann's answers.
 const SOON: Duration = Duration::from_secs(5);
 
+/// What a flood is called, where it goes, and its requests.
+type Form<'a> = (&'a str, &'a str, &'a dyn Fn(usize) -> Value);
+
 fn endless(prompt: &str) -> Value {
     json!({ "prompt": prompt, "max_tokens": 50_000, "ignore_eos": true, "stream": true })
 }
@@ -58,7 +61,7 @@ fn whatever_one_tenant_asks_the_other_is_answered() {
     let bench = two(options());
     let long = "river stone ".repeat(9_000);
     let texts: Vec<Value> = (0..64).map(|i| json!(format!("{i} river stone"))).collect();
-    let forms: [(&str, &str, &dyn Fn(usize) -> Value); 10] = [
+    let forms: [Form<'_>; 10] = [
         ("answers without end", "/v1/completions", &|i| endless(&format!("Once {i}"))),
         ("the same answer", "/v1/completions", &|_| endless("Once")),
         ("long prompts", "/v1/completions", &|i| json!({ "prompt": format!("{i} {long}"), "max_tokens": 1 })),
