@@ -17,6 +17,8 @@ use tower_service::Service;
 
 /// Descriptors that are left for files: models, stores, what is loaded later.
 const FILES_RESERVED: usize = 16;
+/// Fewer connections than this are worth a line in the log.
+const CONNECTIONS_FEW: usize = 256;
 /// Connections are never fewer than this.
 const CONNECTIONS_MIN: usize = 4;
 
@@ -175,7 +177,7 @@ pub(crate) fn fitting(wanted: usize) -> usize {
     let Some(limit) = descriptors_max() else { return wanted };
     let n_open = std::fs::read_dir("/proc/self/fd").map_or(0, |files| files.count());
     let fit = limit.saturating_sub(n_open + FILES_RESERVED).max(CONNECTIONS_MIN);
-    if fit < wanted {
+    if fit < wanted.min(CONNECTIONS_FEW) {
         tracing::warn!(descriptors = limit, connections = fit, "few descriptors: raise the limit for more connections");
     }
     wanted.min(fit)

@@ -187,6 +187,22 @@ fn keys_are_asked_for() {
 }
 
 #[test]
+fn a_damaged_further_model_is_told_and_the_others_are_served() {
+    let (bench, model) = (Bench::new(), tiny());
+    let cut = bench.path("cut.gguf");
+    std::fs::write(&cut, &std::fs::read(&model).expect("the model")[..1000]).expect("a file");
+    let server = Server::start(&bench, &["--alias", "tiny", "--model", &cut.to_string_lossy(), "--alias", "cut"]);
+    let ask =
+        |model: &str| server.ask("POST /v1/completions", &json!({ "prompt": "Once", "max_tokens": 2, "model": model }));
+    assert!(ask("tiny").starts_with("HTTP/1.1 200 OK\r\n"));
+    let answer = ask("cut");
+    assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("cut.gguf"), "{answer}");
+    assert!(ask("tiny").starts_with("HTTP/1.1 200 OK\r\n"));
+    let log = server.end("-TERM");
+    assert!(log.contains("it cannot be used as it is") && log.contains("cut.gguf"), "{log}");
+}
+
+#[test]
 fn what_cannot_be_served_is_told_in_a_line() {
     let bench = Bench::new();
     let model = tiny().to_string_lossy().into_owned();
@@ -198,9 +214,5 @@ fn what_cannot_be_served_is_told_in_a_line() {
     let line = error_line(&run(&["--port", &port]), 1);
     assert_eq!(line, format!("error: cannot listen on 127.0.0.1:{port}: address already in use"));
     assert!(error_line(&run(&["--host", "nowhere.invalid"]), 2).contains("--host nowhere.invalid is no address"));
-    let cut = bench.path("cut.gguf");
-    std::fs::write(&cut, &std::fs::read(&model).expect("the model")[..1000]).expect("a file");
-    let line = error_line(&run(&["--port", "0", "--model", &cut.to_string_lossy()]), 1);
-    assert!(line.contains("cut.gguf"), "a model that is not loaded yet: {line}");
     assert!(error_line(&run(&["--parallel", "0"]), 2).contains("use a number from 1 to 4096"));
 }

@@ -30,9 +30,9 @@ use ahead::{Computed, MaskThread};
 use env::Environment;
 use pool::Pool;
 
-/// The longest schema, in bytes of its text.
-const SCHEMA_BYTES_MAX: usize = 512 << 10;
-/// The longest grammar of another kind: each byte of it may become a state, of some 400 bytes and 10 µs.
+/// The longest schema, or grammar of rules, in bytes of its text.
+const RULES_BYTES_MAX: usize = 512 << 10;
+/// The longest regular expression or list of choices: all of it is text that is asked for.
 const TEXT_BYTES_MAX: usize = 64 << 10;
 /// Memory that a compiled grammar takes at most, beside what each byte of its source may take (measured: docs, "Structured
 /// output").
@@ -232,9 +232,10 @@ fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
         GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Gbnf(text) => (text.clone(), false),
         GrammarSource::Choice(texts) => (texts.concat(), true),
     };
-    // Schemas in a grammar of Lark's are counted apart.
-    let is_schema = matches!(source, GrammarSource::JsonSchema(_) | GrammarSource::Lark(_));
-    let max = if is_schema { SCHEMA_BYTES_MAX } else { TEXT_BYTES_MAX };
+    let max = match source {
+        GrammarSource::Regex(_) | GrammarSource::Choice(_) => TEXT_BYTES_MAX,
+        _ => RULES_BYTES_MAX,
+    };
     if text.len() > max {
         return Err(refused(&format!("it has {} bytes, and {max} are the most", text.len())));
     }

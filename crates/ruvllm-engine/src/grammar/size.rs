@@ -21,7 +21,7 @@ const PROPERTIES_MAX: usize = 2_048;
 const ALTERNATIVES_MAX: usize = 512;
 /// The most parts that may be left out or repeated: each may double the states that a text is in.
 const REPEATS_MAX: usize = 1_024;
-/// The most bytes of texts that are asked for literally in a schema.
+/// The most bytes of texts that are asked for literally, and of patterns: each may become a state, of some 400 bytes and 10 µs.
 const LITERAL_BYTES_MAX: usize = 64 << 10;
 /// The deepest nesting of groups that `llguidance` reads in a rule.
 const DEPTH_MAX: usize = 30;
@@ -34,10 +34,12 @@ const DEPTH_MAX: usize = 30;
 pub(super) fn check_lark(text: &str) -> Result<(), EngineError> {
     let (mut n_rules, mut n_groups, mut n_open) = (0, 0, 0);
     let (own, n_literal_bytes) = without_schemas(text);
-    if own.len() + n_literal_bytes > super::TEXT_BYTES_MAX {
-        let n = own.len() + n_literal_bytes;
-        let max = super::TEXT_BYTES_MAX;
-        return Err(refused(&format!("it has {n} bytes of rules and texts, and {max} are the most")));
+    let n_literal_bytes = n_literal_bytes + texts_bytes(&own);
+    if n_literal_bytes > LITERAL_BYTES_MAX {
+        let line = format!(
+            "it has {n_literal_bytes} bytes of texts and patterns, and {LITERAL_BYTES_MAX} are the most; make them shorter"
+        );
+        return Err(refused(&line));
     }
     check_repeats(&own)?;
     check_alternatives(&own)?;
@@ -91,6 +93,29 @@ fn without_schemas(text: &str) -> (String, usize) {
     }
     own.push_str(rest);
     (own, n_literal_bytes)
+}
+
+/// Returns the bytes of the texts and regular expressions of a grammar in Lark's syntax.
+fn texts_bytes(text: &str) -> usize {
+    let (mut n, mut rest) = (0, text);
+    while let Some(at) = rest.find(['"', '/']) {
+        let (mark, behind) = (rest.as_bytes()[at], &rest[at + 1..]);
+        if mark == b'/' && behind.starts_with('/') {
+            // A comment.
+            rest = behind.find('\n').map_or("", |end| &behind[end..]);
+            continue;
+        }
+        let mut is_escaped = false;
+        let end = behind.bytes().position(|byte| {
+            let ends = !is_escaped && (byte == mark || byte == b'\n');
+            is_escaped = !is_escaped && byte == b'\\';
+            ends
+        });
+        let end = end.unwrap_or(behind.len());
+        n += end;
+        rest = behind.get(end + 1..).unwrap_or("");
+    }
+    n
 }
 
 /// Checks a regular expression.
@@ -206,5 +231,19 @@ impl<'s> Shape<'s> {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_and_patterns_are_counted_and_comments_are_not() {
+        let text = "start: \"ab\" /c\"d/ // \"no\"\nB: \"e\\\"f\" | /g\\/h/\n";
+        assert_eq!(texts_bytes(text), 2 + 3 + 4 + 4);
+        assert_eq!(texts_bytes("a: \"open\nb: \"x\""), 4 + 1);
+        let (own, n) = without_schemas("start: %json {\"const\": \"abc\"} \"x\" %json {\"enum\": [\"de\"]}\n");
+        assert_eq!((own.as_str(), n), ("start:  \"x\" \n", 3 + 2));
     }
 }

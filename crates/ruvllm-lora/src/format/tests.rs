@@ -209,3 +209,76 @@ fn gguf_files_that_are_no_adapter_are_refused() {
     }
     line(Path::new("/nowhere/at/all.gguf"));
 }
+
+/// Changes a file's bytes in one of the ways in which files go wrong: bits, lengths, cuts, repetitions.
+fn mutate(bytes: &mut Vec<u8>, seed: u64) {
+    // Splitmix64 (Steele 2014).
+    let mut state = seed;
+    let mut next = |n: usize| {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = state;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((x ^ (x >> 31)) % n.max(1) as u64) as usize
+    };
+    for _ in 0..1 + next(3) {
+        let at = next(bytes.len());
+        match next(6) {
+            0 => bytes.truncate(at),
+            1 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << next(8)),
+            2 => bytes.iter_mut().skip(at).take(8).for_each(|byte| *byte = [0, 0x7F, 0xFF][next(3)]),
+            3 => drop(bytes.splice(at..at, *b"9999999999999999999")),
+            4 => {
+                let part = bytes[at..(at + next(64)).min(bytes.len())].to_vec();
+                drop(bytes.splice(at..at, part));
+            }
+            _ => bytes.iter_mut().skip(at).take(1 + next(16)).for_each(|byte| *byte = next(256) as u8),
+        }
+        if bytes.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Reads 2,000 changed forms of a file; each is read, or refused in a line.
+fn read_mutated(file: &Path, read: &dyn Fn() -> Result<Adapter, crate::LoraError>) {
+    let sound = fs::read(file).expect("a file");
+    read().expect("it is sound");
+    let mut n_refused = 0;
+    for seed in 0..2_000 {
+        let mut bytes = sound.clone();
+        mutate(&mut bytes, seed);
+        fs::write(file, bytes).expect("a file");
+        if let Err(error) = read() {
+            let line = error.to_string();
+            assert!(!line.contains('\n') && line.len() < 1_000, "{seed}: {line}");
+            n_refused += 1;
+        }
+    }
+    assert!(n_refused > 500, "only {n_refused} were refused: they were hardly changed");
+}
+
+#[test]
+fn changed_files_are_read_or_refused_in_a_line() {
+    let folder = peft_folder();
+    for name in [peft::CONFIG, peft::WEIGHTS] {
+        let path = folder.path().join(name);
+        let sound = fs::read(&path).expect("a file");
+        read_mutated(&path, &|| peft::read(folder.path(), &facts()));
+        fs::write(&path, sound).expect("a file");
+    }
+    let path = folder.path().join("a.gguf");
+    gguf::write(&adapter(), &facts(), &path).expect("it can be written");
+    read_mutated(&path, &|| gguf::read(&path, &facts()));
+}
+
+#[test]
+fn what_happens_to_a_file_behind_its_reading_is_not_seen() {
+    let folder = peft_folder();
+    let found = peft::read(folder.path(), &facts()).expect("it is sound");
+    fs::write(folder.path().join(peft::WEIGHTS), b"").expect("a file");
+    for (found, original) in found.deltas().zip(adapter().deltas()) {
+        assert_eq!(found.a().expect("finite"), original.a().expect("finite"));
+    }
+    line(folder.path());
+}
