@@ -196,7 +196,7 @@ fn a_damaged_further_model_is_told_and_the_others_are_served() {
         |model: &str| server.ask("POST /v1/completions", &json!({ "prompt": "Once", "max_tokens": 2, "model": model }));
     assert!(ask("tiny").starts_with("HTTP/1.1 200 OK\r\n"));
     let answer = ask("cut");
-    assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains("cut.gguf"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("cut.gguf"), "{answer}");
     assert!(ask("tiny").starts_with("HTTP/1.1 200 OK\r\n"));
     let log = server.end("-TERM");
     assert!(log.contains("it cannot be used as it is") && log.contains("cut.gguf"), "{log}");

@@ -66,13 +66,29 @@ impl Bench {
     pub fn of(models: Vec<ModelSource>, options: ServerOptions) -> Bench {
         let (ready, address) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
+        let learns = options.learning.is_some();
         let serve = move || {
             let stopped = async { drop(stopped.await) };
             run(models, options, &|address| ready.send(address).expect("the test waits"), stopped)
         };
         let thread = std::thread::spawn(serve);
         let address = address.recv_timeout(Duration::from_secs(30)).expect("it listens");
-        Bench { address, stop: Some(stop), thread: Some(thread) }
+        let bench = Bench { address, stop: Some(stop), thread: Some(thread) };
+        if learns {
+            bench.wait_until_ready();
+        }
+        bench
+    }
+
+    /// Waits until the models are ready to learn; until then they read their files.
+    fn wait_until_ready(&self) {
+        for _ in 0..6000 {
+            if self.get("/ready").status == 200 {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it is not ready");
     }
 
     /// Serves the tiny model that chats.
