@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use memmap2::Mmap;
 
 use crate::cursor::Cursor;
 use crate::error::{GgufError, GgufErrorKind};
 use crate::header::Header;
 use crate::index;
 use crate::limits;
+use crate::mapped::MappedFile;
 use crate::metadata::{Metadata, shown};
 use crate::split::{self, SplitInfo};
 use crate::tensor::{self, TensorInfo};
@@ -34,7 +34,7 @@ pub struct GgufFile {
 struct Part {
     path: Option<PathBuf>,
     /// What `bytes` lie in; `None` for bytes in memory and for an empty file.
-    map: Option<Arc<Mmap>>,
+    map: Option<Arc<MappedFile>>,
     bytes: Bytes,
     data_start: usize,
 }
@@ -58,8 +58,9 @@ struct Parsed {
 impl GgufFile {
     /// Maps a file and reads its header, metadata and tensor directory; of a split model, every part, from the first.
     ///
-    /// Tensor bytes are read by the system when they are first touched. The file must not be cut short while the
-    /// value or any [`Bytes`] from it lives: the system ends a process that touches a mapped page past the end.
+    /// Tensor bytes are read by the system when they are first touched. The file should not be changed while the value or
+    /// any [`Bytes`] from it lives. Of one that is cut short zeros are read, where the system allows to see that (Unix), and
+    /// [`GgufFile::check`] tells; elsewhere the system ends the process.
     ///
     /// # Errors
     /// If a file cannot be mapped, is not a sound GGUF file, or a part of a split model is missing. The error names
@@ -76,7 +77,9 @@ impl GgufFile {
             let part = split::part_path(path, split, no).ok_or_else(|| split::misnamed(split.count).at(path))?;
             file.add_part(&part, no, split.count).map_err(|e| e.at(&part))?;
         }
-        file.finish(split).map_err(|e| e.at(path))
+        let file = file.finish(split).map_err(|e| e.at(path))?;
+        file.check()?;
+        Ok(file)
     }
 
     /// Reads a file of at most `n_bytes_max` into memory; nothing that happens to it later is seen. For small files that
@@ -115,7 +118,7 @@ impl GgufFile {
         GgufFile::first(bytes, parsed, None).finish(split)
     }
 
-    fn first(bytes: Bytes, parsed: Parsed, file: Option<(&Path, Option<Arc<Mmap>>)>) -> GgufFile {
+    fn first(bytes: Bytes, parsed: Parsed, file: Option<(&Path, Option<Arc<MappedFile>>)>) -> GgufFile {
         let Parsed { version, alignment, mut metadata, tensors, data_start } = parsed;
         let (path, map) = file.map_or((None, None), |(path, map)| (Some(path.to_owned()), map));
         if let Some(path) = &path {
@@ -209,12 +212,25 @@ impl GgufFile {
         assert!(range.start <= range.end && range.end <= tensor.n_bytes(), "{range:?} of {} bytes", tensor.n_bytes());
         let start = part.data_start + tensor.offset() as usize + range.start;
         assert!(start + range.len() <= part.bytes.len(), "the tensor is of another file");
-        #[cfg(unix)]
         if let Some(map) = part.map.as_ref().filter(|_| !range.is_empty()) {
-            // Refused where a page is locked: then it stays, which harms nothing.
-            // SAFETY: the map is of a file and was never written, so a page that is touched again holds the same
-            // bytes as before; what borrows them sees no change.
-            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, range.len()) };
+            map.release(start, range.len());
+        }
+    }
+
+    /// Returns whether all that was read of the files so far was there.
+    ///
+    /// # Errors
+    /// A file was cut short, or could not be read, while it was in use; the error names it. What was computed of it is
+    /// worth nothing.
+    pub fn check(&self) -> Result<(), GgufError> {
+        let is_cut = |part: &&Part| part.map.as_ref().is_some_and(|map| map.watch().is_cut());
+        match self.parts.iter().find(is_cut) {
+            None => Ok(()),
+            Some(part) => {
+                let line = "the file was cut short while it was in use, or its disk failed; load it again";
+                let error = GgufError::new(GgufErrorKind::Io, line);
+                Err(part.path.iter().fold(error, |error, path| error.at(path)))
+            }
         }
     }
 
@@ -272,7 +288,7 @@ pub(crate) fn read_alignment(metadata: &Metadata) -> Result<u64, GgufError> {
 }
 
 /// A map as the owner of [`Bytes`].
-struct Owner(Arc<Mmap>);
+struct Owner(Arc<MappedFile>);
 
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
@@ -280,7 +296,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-fn map(path: &Path) -> Result<(Option<Arc<Mmap>>, Bytes), GgufError> {
+fn map(path: &Path) -> Result<(Option<Arc<MappedFile>>, Bytes), GgufError> {
     let cannot_open = |error| GgufError::io("cannot open the file", error);
     // Before it is opened: a pipe would wait for somebody to write into it.
     let stat = std::fs::metadata(path).map_err(cannot_open)?;
@@ -297,10 +313,7 @@ fn map(path: &Path) -> Result<(Option<Arc<Mmap>>, Bytes), GgufError> {
     if stat.len() == 0 {
         return Ok((None, Bytes::new()));
     }
-    // SAFETY: the map is read-only, and only shared slices of it are handed out. That the file is not
-    // changed under it is what `GgufFile::open` asks of its caller; the bytes are plain data, any value of which is
-    // sound to read.
-    let map = unsafe { Mmap::map(&file) }.map_err(|e| GgufError::io("cannot map the file", e))?;
+    let map = MappedFile::new(&file).map_err(|e| GgufError::io("cannot map the file", e))?;
     let map = Arc::new(map);
     Ok((Some(Arc::clone(&map)), Bytes::from_owner(Owner(map))))
 }

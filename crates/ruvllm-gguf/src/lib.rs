@@ -42,6 +42,7 @@ mod file;
 mod header;
 mod index;
 pub mod limits;
+mod mapped;
 mod metadata;
 mod split;
 mod strings;
@@ -51,6 +52,7 @@ mod write;
 
 pub use error::{GgufError, GgufErrorKind};
 pub use file::GgufFile;
+pub use mapped::{MappedFile, Watch};
 pub use metadata::Metadata;
 pub use ruvllm_kernels::block::GgmlType;
 pub use strings::{StringArray, StringIter};

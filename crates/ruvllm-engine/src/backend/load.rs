@@ -16,7 +16,7 @@ use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{Target, Targets};
 
 use super::kv::KvStore;
-use super::packed::{Making, PackedFile, Saver, Unsaved};
+use super::packed::{Making, Packed, PackedFile, Saver, Unsaved};
 use super::persist::Persist;
 use super::{LlmBackend, ModelInfo, NativeBackend, content, identity};
 use crate::kernels::Compute;
@@ -184,18 +184,31 @@ impl NativeBackend {
         compute: Compute,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<NativeBackend, EngineError> {
-        let file = GgufFile::open(path)?;
+        let file = Arc::new(GgufFile::open(path)?);
+        let opened = NativeBackend::open_file(path, &file, options, compute, progress);
+        // What was read of a file that was cut meanwhile may look like anything.
+        file.check()?;
+        opened
+    }
+
+    fn open_file(
+        path: &Path,
+        file: &Arc<GgufFile>,
+        options: &LoadOptions,
+        compute: Compute,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<NativeBackend, EngineError> {
         let folder = options.cache_dir.as_deref();
-        let persist = folder.map(|folder| Persist::open(folder, &file, options)).transpose()?;
+        let persist = folder.map(|folder| Persist::open(folder, file, options)).transpose()?;
         let content = persist.as_ref().map(|persist| persist.identity);
-        let namespace = options.prefix_cache.then(|| identity::of_file(&file, content));
+        let namespace = options.prefix_cache.then(|| identity::of_file(file, content));
         let packed_file = options.packed_dir.as_deref().or(folder).map(|folder| {
-            let identity = content.unwrap_or_else(|| content::identity(&file, folder, options.n_threads));
+            let identity = content.unwrap_or_else(|| content::identity(file, folder, options.n_threads));
             let max_bytes = options.cache_bytes.unwrap_or(StoreOptions::new(identity).max_bytes);
             PackedFile::new(folder, &identity, max_bytes)
         });
-        let (model, targets, saver) = take_weights(&file, options, &compute, packed_file, progress)?;
-        let targets = Targets::new(facts(&file, &model)?, targets);
+        let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
+        let targets = Targets::new(facts(file, &model)?, targets);
         let n_ctx = context(&model);
         // An encoder sees its whole input at once; a decoder's passes are cut.
         let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
@@ -208,8 +221,8 @@ impl NativeBackend {
         let kv = kv.with_others(&options.kv_others);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         state.screen = HeadScreen::new(&model, options.screen_head);
-        let info = describe(path, &file, &model, &compute, n_ctx)?;
-        NativeBackend::assemble(compute, model, state, kv, info, (file, targets, saver))
+        let info = describe(path, file, &model, &compute, n_ctx)?;
+        NativeBackend::assemble(compute, model, state, kv, info, (Arc::clone(file), targets, saver))
     }
 
     /// Loads the model that guesses for this one, on the same threads.
@@ -286,8 +299,10 @@ fn take_weights(
             return Ok((model, targets, saver_of(made, |_| Unsaved::File(making))));
         }
     }
+    let (found, watch) = found.map(|Packed { bytes, watch }| (bytes, watch)).unzip();
     let (model, targets, made) = load(found, None)?;
-    Ok((model, targets, saver_of(made, |made| Unsaved::Memory(packed_file, made))))
+    let saver = saver_of(made, |made| Unsaved::Memory(packed_file, made));
+    Ok((model, targets, saver.watching(watch)))
 }
 
 /// Begins the file that a model's weights are repacked into, unless it is so large that the system would make who writes it

@@ -72,7 +72,7 @@ impl NativeBackend {
         state: ForwardState,
         kv: KvStore,
         info: ModelInfo,
-        (file, targets, saver): (GgufFile, Targets, Saver),
+        (file, targets, saver): (Arc<GgufFile>, Targets, Saver),
     ) -> Result<NativeBackend, EngineError> {
         let (n_rows, n_seq_max) = (state.n_rows_max(), state.states.len());
         let mut backend = NativeBackend {
@@ -81,7 +81,7 @@ impl NativeBackend {
             state,
             kv,
             info,
-            file: Arc::new(file),
+            file,
             content: OnceLock::new(),
             draft: None,
             tokenizer: OnceLock::new(),
@@ -193,6 +193,21 @@ impl NativeBackend {
         super::identity::of_file(&self.file, None).identity()
     }
 
+    /// Returns whether all that was read of the model's files so far was there.
+    ///
+    /// # Errors
+    /// A file was cut short while it was in use: what was computed of it is worth nothing.
+    pub(super) fn check_files(&self) -> Result<(), EngineError> {
+        self.file.check()?;
+        match self.saver.is_cut() {
+            false => Ok(()),
+            true => {
+                let line = "the repacked weights in the cache folder were cut short while they were in use; load the model again";
+                Err(EngineError::new(ErrorKind::Model, line))
+            }
+        }
+    }
+
     fn check_adapters(&self, adapters: &AdapterSet) -> Result<(), EngineError> {
         if !adapters.fits(&self.targets) {
             return Err(EngineError::new(ErrorKind::Adapter, "the adapters were loaded for another model"));
@@ -223,7 +238,9 @@ impl LlmBackend for NativeBackend {
             Ok(tokenizer) => Ok(Arc::new(tokenizer)),
             Err(error) => Err((error.kind(), error.to_string())),
         };
-        self.tokenizer.get_or_init(build).as_ref().map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
+        let built = self.tokenizer.get_or_init(build).as_ref();
+        self.check_files()?;
+        built.map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
     }
 
     fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, EngineError> {
@@ -287,10 +304,16 @@ impl LlmBackend for NativeBackend {
     }
 
     fn share_prefix(&mut self, seq: SeqId) {
-        self.kv.share(seq);
+        if self.check_files().is_ok() {
+            self.kv.share(seq);
+        }
     }
 
     fn free_sequence(&mut self, seq: SeqId) {
+        if self.check_files().is_err() {
+            // Nobody is to find what was computed of zeros.
+            self.kv.stay_out(seq);
+        }
         self.kv.remove(kernels(&self.compute), seq);
     }
 
@@ -331,12 +354,12 @@ impl LlmBackend for NativeBackend {
 
     fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), EngineError> {
         NativeBackend::logits_of(self, hidden, logits);
-        Ok(())
+        self.check_files()
     }
 
     fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), EngineError> {
         match NativeBackend::rough_logits_of(self, hidden, logits) {
-            true => Ok(()),
+            true => self.check_files(),
             false => {
                 Err(EngineError::new(ErrorKind::Unsupported, "the model's head has no screen, so no rough logits"))
             }
@@ -445,6 +468,7 @@ impl LlmBackend for NativeBackend {
                 self.kv.age(kernels(&self.compute), seqs, self.tokens.len());
             }
         }
+        self.check_files()?;
         Ok(States {
             logits: &mut self.state.logits[..known.n_logits * self.model.n_vocab],
             rough: match self.state.has_rough {

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use bytemuck::{Pod, Zeroable};
 use bytes::Bytes;
-use memmap2::Mmap;
+use ruvllm_gguf::{MappedFile, Watch};
 use ruvllm_kernels::matmul::PanelSink;
 use ruvllm_kvcache::NamespaceBuilder;
 use ruvllm_kvcache::disk::fingerprint;
@@ -48,6 +48,13 @@ const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 const FINISHED: &str = "panels";
 const IN_THE_MAKING: &str = "making";
 
+/// Repacked weights that an earlier process made.
+pub(super) struct Packed {
+    pub bytes: Bytes,
+    /// Tells whether their file was cut.
+    pub watch: Watch,
+}
+
 /// The file of one model's repacked weights, whether it is there or not.
 #[derive(Clone)]
 pub(super) struct PackedFile {
@@ -66,9 +73,9 @@ impl PackedFile {
     }
 
     /// Maps the weights, if they are there and sound, and marks them as used.
-    pub(super) fn open(&self, n_threads: usize) -> Option<Bytes> {
+    pub(super) fn open(&self, n_threads: usize) -> Option<Packed> {
         let file = File::open(&self.path).ok()?;
-        let found = map(&file).ok().and_then(|map| self.check(map, n_threads));
+        let found = MappedFile::new(&file).ok().and_then(|map| self.check(map, n_threads));
         match found {
             // What cannot be marked goes sooner, no more.
             Some(_) => drop(file.set_modified(SystemTime::now())),
@@ -77,11 +84,13 @@ impl PackedFile {
         found
     }
 
-    fn check(&self, map: Mmap, n_threads: usize) -> Option<Bytes> {
+    fn check(&self, map: MappedFile, n_threads: usize) -> Option<Packed> {
         let n_bytes = map.len().checked_sub(size_of::<Trailer>())?;
         let trailer: Trailer = bytemuck::pod_read_unaligned(&map[n_bytes..]);
         let prints = content::by_pieces(&[&map[..n_bytes]], n_threads, fingerprint);
-        (trailer == self.trailer(n_bytes, &prints)).then(|| Bytes::from_owner(map).slice(..n_bytes))
+        let watch = map.watch().clone();
+        let is_sound = trailer == self.trailer(n_bytes, &prints) && !watch.is_cut();
+        is_sound.then(|| Packed { bytes: Bytes::from_owner(map).slice(..n_bytes), watch })
     }
 
     fn trailer(&self, n_bytes: usize, prints: &[Fingerprint]) -> Trailer {
@@ -125,6 +134,8 @@ pub(super) struct Making {
     file: Mutex<File>,
     /// All the room there is. What was not written is zeros.
     map: Bytes,
+    /// Tells whether the file was cut.
+    pub(super) watch: Watch,
     /// How much of it was given out.
     n_bytes: AtomicUsize,
     error: Mutex<Option<io::Error>>,
@@ -138,15 +149,16 @@ impl Making {
         let path = target.path.with_extension(format!("{}-{count}.{IN_THE_MAKING}", std::process::id()));
         // Never one that is there: another process may map it.
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-        let mapped = file.set_len(n_bytes.max(1) as u64).and_then(|()| map(&file));
+        let mapped = file.set_len(n_bytes.max(1) as u64).and_then(|()| MappedFile::new(&file));
         let map = mapped.inspect_err(|_| drop(fs::remove_file(&path)))?;
         let (file, n_bytes, error) = (file.into(), 0.into(), Mutex::default());
-        Ok(Making { target, path, file, map: Bytes::from_owner(map), n_bytes, error })
+        let watch = map.watch().clone();
+        Ok(Making { target, path, file, map: Bytes::from_owner(map), watch, n_bytes, error })
     }
 
     /// Returns whether something could not be written, so that the panels are not to be used.
     pub(super) fn has_failed(&self) -> bool {
-        lock(&self.error).is_some()
+        lock(&self.error).is_some() || self.watch.is_cut()
     }
 
     fn fail(&self, error: io::Error) {
@@ -163,6 +175,9 @@ impl Making {
         }
         let n_bytes = self.n_bytes.load(Ordering::Relaxed);
         let prints = content::by_pieces(&[&self.map[..n_bytes]], 1, fingerprint);
+        if self.watch.is_cut() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         let trailer = self.target.trailer(n_bytes, &prints);
         let mut file = lock(&self.file);
         file.set_len(n_bytes as u64)?;
@@ -204,13 +219,6 @@ impl Drop for Making {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread panics while it holds the lock")
-}
-
-fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the map is read-only, and any bytes are sound to read. A file has its name only when it is finished, and is
-    // never written to afterwards; in the making it has one owner, who reads what it wrote and cuts off what it did not.
-    // Who cuts short what others have in the cache folder ends their processes, as with the model's own file.
-    unsafe { Mmap::map(file) }
 }
 
 /// Returns the folder of such files in a cache folder.
@@ -277,6 +285,8 @@ fn trim(folder: &Path, max_bytes: u64) {
 #[derive(Default)]
 pub(super) struct Saver {
     unsaved: Option<Unsaved>,
+    /// Tells whether the file was cut that the weights lie in.
+    watch: Option<Watch>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -291,7 +301,22 @@ pub(super) enum Unsaved {
 impl Saver {
     /// Keeps what will be saved when there is time.
     pub(super) fn new(unsaved: Unsaved) -> Saver {
-        Saver { unsaved: Some(unsaved), thread: None }
+        let watch = match &unsaved {
+            Unsaved::File(making) => Some(making.watch.clone()),
+            Unsaved::Memory(..) => None,
+        };
+        Saver { unsaved: Some(unsaved), watch, thread: None }
+    }
+
+    /// Watches the file that weights lie in already, if there is one.
+    pub(super) fn watching(mut self, watch: Option<Watch>) -> Saver {
+        self.watch = self.watch.or(watch);
+        self
+    }
+
+    /// Returns whether the file was cut that the weights lie in.
+    pub(super) fn is_cut(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::is_cut)
     }
 
     /// Begins to save, if that was not done yet, and does not wait.
@@ -324,6 +349,10 @@ mod tests {
 
     const WEIGHTS: [&[u8]; 3] = [&[1; 192], &[2; 64], &[3; PIECE + 64]];
 
+    fn open(file: &PackedFile, n_threads: usize) -> Option<Bytes> {
+        file.open(n_threads).map(|packed| packed.bytes)
+    }
+
     fn weights() -> Vec<Bytes> {
         WEIGHTS.map(Bytes::from_static).into()
     }
@@ -336,18 +365,18 @@ mod tests {
     fn what_was_saved_is_found_by_the_same_model_only() {
         let cache = tempfile::tempdir().expect("a folder");
         let one = file(cache.path(), 1, 1 << 30);
-        assert_eq!((one.open(1), PackedWeights::list(cache.path())), (None, vec![]));
+        assert_eq!((open(&one, 1), PackedWeights::list(cache.path())), (None, vec![]));
         one.clone().save(&weights()).expect("the folder can be written to");
         for n_threads in [1, 3] {
-            assert_eq!(one.open(n_threads).expect("it is there"), WEIGHTS.concat());
+            assert_eq!(open(&one, n_threads).expect("it is there"), WEIGHTS.concat());
         }
         let two = file(cache.path(), 2, 1 << 30);
-        assert_eq!(two.open(1), None);
+        assert_eq!(open(&two, 1), None);
         // Under another's name it is not believed, and goes.
         fs::copy(&one.path, &two.path).expect("a file");
-        assert_eq!((two.open(1), two.path.exists(), one.path.exists()), (None, false, true));
+        assert_eq!((open(&two, 1), two.path.exists(), one.path.exists()), (None, false, true));
         file(cache.path(), 3, 1 << 30).save(&[]).expect("a model without such matrices");
-        assert_eq!(file(cache.path(), 3, 1 << 30).open(1), Some(Bytes::new()));
+        assert_eq!(open(&file(cache.path(), 3, 1 << 30), 1), Some(Bytes::new()));
     }
 
     #[test]
@@ -363,12 +392,12 @@ mod tests {
             let mut bytes = saved(&one);
             bytes[at] ^= 1;
             fs::write(&one.path, bytes).expect("a file");
-            assert_eq!((one.open(2), one.path.exists()), (None, false), "byte {at}");
+            assert_eq!((open(&one, 2), one.path.exists()), (None, false), "byte {at}");
         }
         for len in [0, 47, 48, PIECE, len - 1] {
             let bytes = &saved(&one)[..len];
             fs::write(&one.path, bytes).expect("a file");
-            assert_eq!((one.open(2), one.path.exists()), (None, false), "cut to {len} bytes");
+            assert_eq!((open(&one, 2), one.path.exists()), (None, false), "cut to {len} bytes");
         }
     }
 
@@ -423,7 +452,7 @@ mod tests {
         assert_eq!((making.has_failed(), names(), PackedWeights::list(cache.path())), (false, 2, vec![]));
         let panels = making.panels(0..n_bytes);
         making.finish().expect("the folder can be written to");
-        assert_eq!((panels, one.open(2)), (WEIGHTS.concat().into(), Some(WEIGHTS.concat().into())));
+        assert_eq!((panels, open(&one, 2)), (WEIGHTS.concat().into(), Some(WEIGHTS.concat().into())));
         drop(other);
         assert_eq!(names(), 1, "who does not finish leaves nothing");
         let full = file(cache.path(), 2, 1 << 30).begin(100).expect("there is room");
@@ -440,7 +469,7 @@ mod tests {
         fs::create_dir_all(one.path.join("in the way")).expect("a folder");
         one.clone().save(&weights()).expect_err("it cannot take its name");
         let left = fs::read_dir(cache.path().join("packed")).expect("a folder").count();
-        assert_eq!((left, one.open(1)), (1, None));
+        assert_eq!((left, open(&one, 1)), (1, None));
         let mut saver = Saver::new(Unsaved::Memory(one, weights()));
         saver.start();
         saver.start();

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
-use super::python;
+use super::{meter, python};
 
 /// How to lay out.
 struct Style {
@@ -18,7 +18,7 @@ struct Style {
 }
 
 /// The filter. Options as in Python: `indent` (spaces or a text), `ensure_ascii`, `sort_keys`, `separators`.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
     let indent = indent.map(|indent| match indent.as_str() {
         Some(text) => text.to_owned(),
@@ -32,14 +32,15 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     };
     let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    super::all_used(&options)?;
+    options.assert_all_used()?;
     let mut out = String::new();
     Style { ensure_ascii, sort_keys, indent, item_separator, key_separator }.write(value, 0, &mut out)?;
-    Ok(out)
+    meter::text(out)
 }
 
 impl Style {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        python::grow(out, value.as_str().map_or(0, str::len))?;
         if depth > super::MAX_DEPTH {
             return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
         }
@@ -98,7 +99,11 @@ impl Style {
             }
         };
         out.push(open);
+        let n_indent = self.indent.as_deref().map_or(0, |indent| indent.len().saturating_mul(depth + 1));
+        let n_between = n_indent.saturating_add(self.item_separator.len() + self.key_separator.len());
         for i in 0..n {
+            python::grow(out, n_between)?;
+            meter::room(n_between)?;
             if i > 0 {
                 out.push_str(&self.item_separator);
             }

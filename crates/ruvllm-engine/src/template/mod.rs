@@ -5,20 +5,28 @@
 //! values print as Python prints them, Python's string and dict methods work, and `raise_exception` and `strftime_now`
 //! are there.
 //!
-//! Templates come from strangers: the number of steps, the depth of recursion and the length of the text are bounded.
+//! Templates come from strangers: the number of steps, the depth of recursion, the memory and the work of a rendering are
+//! bounded (ADR 59).
 
+mod filters;
 mod json;
+mod meter;
 mod nesting;
+mod operators;
 mod python;
+mod rewrite;
 mod time;
 
 #[cfg(test)]
 mod tests;
 
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::SystemTime;
 
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::machinery::{CodeGenerator, Instructions, Vm, WhitespaceConfig, make_string_output, parse};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind as JinjaErrorKind, UndefinedBehavior, context};
 use regex::Regex;
 
@@ -26,9 +34,9 @@ use crate::error::{EngineError, ErrorKind};
 
 /// Steps of the template engine before it gives up: some hundred thousand messages' worth.
 const MAX_STEPS: u64 = 20_000_000;
-/// Bytes of rendered text before it gives up.
-const MAX_OUTPUT_BYTES: usize = 64 << 20;
 const MAX_DEPTH: usize = 128;
+/// The longest format of a time.
+const FORMAT_BYTES_MAX: usize = 1 << 10;
 /// Characters of what a template says when it refuses.
 const EXCEPTION_CHARS_MAX: usize = 500;
 
@@ -52,6 +60,10 @@ pub struct ChatInput {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     source: String,
+    /// The source as it is compiled.
+    compiled: String,
+    /// Variables that it reads before it sets them.
+    undeclared: BTreeSet<String>,
     bos: String,
     eos: String,
 }
@@ -65,25 +77,11 @@ impl ChatTemplate {
         nesting::check(source).map_err(|reason| {
             EngineError::new(ErrorKind::Prompt, format!("the chat template does not compile: {reason}"))
         })?;
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        environment.set_fuel(Some(MAX_STEPS));
-        environment.set_recursion_limit(MAX_DEPTH);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.set_formatter(|out, _, value| out.write_str(&python::to_str(value)).map_err(Error::from));
-        environment.add_filter("tojson", json::tojson);
-        environment.add_filter("string", |value: &Value| python::to_str(value).into_owned());
-        environment.add_test("sequence", is_sequence);
-        environment.add_test("iterable", is_iterable);
-        environment.add_function("raise_exception", raise_exception);
-        environment
-            .add_template_owned("chat", without_generation_tags(source))
-            .map_err(|error| failed("compile", &error))?;
+        let environment = environment();
+        let compiled = without_generation_tags(source);
+        let Compiled { undeclared, .. } = compile(&compiled).map_err(|error| failed("compile", &error))?;
         let (source, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
-        Ok(ChatTemplate { environment, source, bos, eos })
+        Ok(ChatTemplate { environment, source, compiled, undeclared, bos, eos })
     }
 
     /// Returns the source.
@@ -93,8 +91,7 @@ impl ChatTemplate {
 
     /// Returns whether the template reads a variable of this name, such as `tools`.
     pub fn reads(&self, variable: &str) -> bool {
-        let template = self.environment.get_template("chat");
-        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+        self.undeclared.contains(variable)
     }
 
     /// Returns the text of a conversation.
@@ -103,7 +100,7 @@ impl ChatTemplate {
     /// [`ErrorKind::Prompt`] if the template raises an exception, uses a value that is not there, or exceeds its bounds.
     pub fn render(&self, input: &ChatInput) -> Result<String, EngineError> {
         let now = input.now.unwrap_or_else(SystemTime::now);
-        let strftime = Value::from_function(move |format: &str| time::strftime(now, format));
+        let strftime = Value::from_function(move |format: &str| strftime_now(now, format));
         let given = context! {
             messages => input.messages,
             tools => input.tools,
@@ -113,27 +110,70 @@ impl ChatTemplate {
         let extra = Value::from_serialize(&input.extra);
         let defaults = context! { documents => (), bos_token => self.bos, eos_token => self.eos };
         let values = context! { ..given, ..extra, ..defaults };
-        let template = self.environment.get_template("chat").map_err(|error| failed("compile", &error))?;
-        let mut out = Bounded(Vec::new());
-        template.render_captured_to(values, &mut out).map_err(|error| failed("render", &error))?;
-        Ok(String::from_utf8(out.0).expect("the template engine writes text"))
+        let _rendering = meter::begin();
+        // Values of a hostile template may be such as the template engine does not expect.
+        let rendered = catch_unwind(AssertUnwindSafe(|| self.run(values)));
+        rendered.unwrap_or_else(|_| {
+            Err(EngineError::new(ErrorKind::Prompt, "the chat template does not render: the template engine failed"))
+        })
+    }
+
+    fn run(&self, values: Value) -> Result<String, EngineError> {
+        let Compiled { instructions, blocks, .. } =
+            compile(&self.compiled).map_err(|error| failed("compile", &error))?;
+        let mut text = String::new();
+        let mut out = make_string_output(&mut text);
+        let rendered = Vm::new(&self.environment).eval(&instructions, values, &blocks, &mut out, AutoEscape::None);
+        rendered.map_err(|error| failed("render", &error))?;
+        drop(out);
+        Ok(text)
     }
 }
 
-/// Collects text up to [`MAX_OUTPUT_BYTES`].
-struct Bounded(Vec<u8>);
+/// Returns the environment of all templates; it has no template, since none may refer to another one.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::empty();
+    environment.set_debug(false);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_fuel(Some(MAX_STEPS));
+    environment.set_recursion_limit(MAX_DEPTH);
+    environment.set_unknown_method_callback(filters::method);
+    environment.set_formatter(|out, _, value| {
+        let text = python::to_str(value)?;
+        meter::write(text.len())?;
+        out.write_str(&text).map_err(Error::from)
+    });
+    operators::add_to(&mut environment);
+    filters::add_to(&mut environment);
+    environment.add_filter("tojson", json::tojson);
+    environment.add_test("sequence", is_sequence);
+    environment.add_test("iterable", is_iterable);
+    environment.add_function("raise_exception", raise_exception);
+    environment
+}
 
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
-            return Err(io::Error::other(format!("the text is longer than {MAX_OUTPUT_BYTES} bytes")));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
+/// A template as the template engine runs it.
+struct Compiled<'s> {
+    instructions: Instructions<'s>,
+    blocks: BTreeMap<&'s str, Instructions<'s>>,
+    undeclared: BTreeSet<String>,
+}
 
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+fn compile(source: &str) -> Result<Compiled<'_>, Error> {
+    let space = WhitespaceConfig { trim_blocks: true, lstrip_blocks: true, ..WhitespaceConfig::default() };
+    let (template, undeclared) = rewrite::rewrite(&parse(source, "chat", SyntaxConfig, space)?)?;
+    let mut generator = CodeGenerator::new("chat", source);
+    generator.compile_stmt(&template);
+    let (instructions, blocks) = generator.finish();
+    Ok(Compiled { instructions, blocks, undeclared })
+}
+
+/// Returns the time in a format that is as short as one is.
+fn strftime_now(now: SystemTime, format: &str) -> Result<String, Error> {
+    match format.len() > FORMAT_BYTES_MAX {
+        true => Err(Error::new(JinjaErrorKind::InvalidOperation, "strftime_now: the format is too long")),
+        false => Ok(time::strftime(now, format)),
     }
 }
 
@@ -150,7 +190,7 @@ impl std::fmt::Display for Raised {
 impl std::error::Error for Raised {}
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
-    let message = one_line(&python::to_str(message));
+    let message = one_line(&python::to_str(message)?);
     Err(Error::new(JinjaErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
 }
 
@@ -161,20 +201,20 @@ fn one_line(text: &str) -> String {
 }
 
 fn failed(what: &str, error: &Error) -> EngineError {
-    let mut detail =
+    let detail =
         error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = cause {
         if let Some(Raised(message)) = inner.downcast_ref() {
             return EngineError::new(ErrorKind::Prompt, format!("the chat template refuses the messages: {message}"));
         }
-        if let Some(bound) = inner.downcast_ref::<io::Error>() {
-            detail = bound.to_string();
+        if let Some(exceeded) = inner.downcast_ref::<meter::Exceeded>() {
+            return EngineError::new(ErrorKind::Prompt, format!("the chat template {exceeded}"));
         }
         cause = inner.source();
     }
     let line = error.line().map(|line| format!(" at line {line}")).unwrap_or_default();
-    EngineError::new(ErrorKind::Prompt, format!("the chat template does not {what}{line}: {detail}"))
+    EngineError::new(ErrorKind::Prompt, format!("the chat template does not {what}{line}: {}", one_line(&detail)))
 }
 
 /// Python's idea of a sequence: anything with a length and items, so texts and dicts too.
@@ -196,9 +236,4 @@ fn without_generation_tags(source: &str) -> String {
     };
     let opened = tag("generation").replace_all(source, "{%${1} if true ${2}%}");
     tag("endgeneration").replace_all(&opened, "{%${1} endif ${2}%}").into_owned()
-}
-
-/// Refuses keyword arguments that nothing read.
-fn all_used(kwargs: &Kwargs) -> Result<(), Error> {
-    kwargs.assert_all_used()
 }

@@ -2,36 +2,52 @@
 
 use std::borrow::Cow;
 
+use minijinja::Error;
 use minijinja::value::{Value, ValueKind};
 
+use super::meter;
+
 /// Returns `str(value)`; an undefined value is the empty text, as Jinja prints it.
-pub(super) fn to_str(value: &Value) -> Cow<'_, str> {
-    match value.kind() {
+///
+/// # Errors
+/// It takes too much work or memory.
+pub(super) fn to_str(value: &Value) -> Result<Cow<'_, str>, Error> {
+    Ok(match value.kind() {
         ValueKind::Undefined => Cow::Borrowed(""),
         ValueKind::String => value.as_str().map_or_else(|| Cow::Owned(value.to_string()), Cow::Borrowed),
         _ => {
             let mut out = String::new();
-            repr(value, 0, &mut out);
+            repr(value, 0, &mut out)?;
             Cow::Owned(out)
         }
-    }
+    })
 }
 
-fn repr(value: &Value, depth: usize, out: &mut String) {
+/// Counts a part of a text that grows.
+///
+/// # Errors
+/// It takes too much work or memory.
+pub(super) fn grow(out: &str, n_bytes: usize) -> Result<(), Error> {
+    meter::work(meter::STEP / 2 + n_bytes)?;
+    if out.len() > 1 << 16 { meter::room(2 * out.len()) } else { Ok(()) }
+}
+
+fn repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    grow(out, value.as_str().map_or(0, str::len))?;
     if depth > super::MAX_DEPTH {
         out.push_str("...");
-        return;
+        return Ok(());
     }
     match value.kind() {
         ValueKind::None => out.push_str("None"),
         ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number => out.push_str(&number(value)),
         ValueKind::String => text(value.as_str().unwrap_or_default(), out),
-        ValueKind::Seq => {
+        ValueKind::Seq | ValueKind::Iterable => {
             out.push('[');
             for (i, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                repr(&item, depth + 1, out);
+                repr(&item, depth + 1, out)?;
             }
             out.push(']');
         }
@@ -39,14 +55,15 @@ fn repr(value: &Value, depth: usize, out: &mut String) {
             out.push('{');
             for (i, key) in value.try_iter().into_iter().flatten().enumerate() {
                 out.push_str(if i > 0 { ", " } else { "" });
-                repr(&key, depth + 1, out);
+                repr(&key, depth + 1, out)?;
                 out.push_str(": ");
-                repr(&value.get_item(&key).unwrap_or_default(), depth + 1, out);
+                repr(&value.get_item(&key).unwrap_or_default(), depth + 1, out)?;
             }
             out.push('}');
         }
         _ => out.push_str(&value.to_string()),
     }
+    Ok(())
 }
 
 /// Returns the quoted text: single quotes unless only double ones spare an escape.

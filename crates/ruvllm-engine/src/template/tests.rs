@@ -1,5 +1,7 @@
 //! Templates against Jinja2's output, limits and hostile sources.
 
+mod memory;
+
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::json;

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod company;
+mod cut_files;
 mod draft;
 mod embedding;
 mod generation;

@@ -123,6 +123,7 @@ impl NativeBackend {
                 let n = self.tokens.len();
                 pool.add(self.state.normed_hidden(&self.model, &self.compute, n));
             }
+            self.check_files()?;
             Ok(pool.finish())
         });
         self.free_sequence(seq);
