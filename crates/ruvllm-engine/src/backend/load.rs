@@ -1,6 +1,7 @@
 //! Options of loading, and loading a file into a native backend.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;

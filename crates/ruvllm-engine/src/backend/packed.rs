@@ -310,7 +310,7 @@ impl Saver {
 
     /// Watches the file that weights lie in already, if there is one.
     pub(super) fn watching(mut self, watch: Option<Watch>) -> Saver {
-        self.watch = self.watch.or(watch);
+        self.watch = self.watch.take().or(watch);
         self
     }
 
