@@ -1,7 +1,7 @@
 //! A model file (or the files of a split model), memory-mapped.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::{GgufError, GgufErrorKind};
 use crate::header::Header;
 use crate::index;
 use crate::limits;
-use crate::mapped::MappedFile;
+use crate::mapped::{MappedFile, Watch};
 use crate::metadata::{Metadata, shown};
 use crate::split::{self, SplitInfo};
 use crate::tensor::{self, TensorInfo};
@@ -79,28 +79,6 @@ impl GgufFile {
         }
         let file = file.finish(split).map_err(|e| e.at(path))?;
         file.check()?;
-        Ok(file)
-    }
-
-    /// Reads a file of at most `n_bytes_max` into memory; nothing that happens to it later is seen. For small files that
-    /// others may write.
-    ///
-    /// # Errors
-    /// As [`GgufFile::from_bytes`], and if the file is longer or cannot be read. The error names the file.
-    pub fn read(path: &Path, n_bytes_max: u64) -> Result<GgufFile, GgufError> {
-        let io = |error| GgufError::io("cannot read the file", error).at(path);
-        let stat = std::fs::metadata(path).map_err(io)?;
-        if !stat.is_file() {
-            return Err(io(std::io::Error::new(ErrorKind::InvalidInput, "it is no regular file")));
-        }
-        let mut bytes = Vec::new();
-        File::open(path).and_then(|file| file.take(n_bytes_max + 1).read_to_end(&mut bytes)).map_err(io)?;
-        if bytes.len() as u64 > n_bytes_max {
-            let message = format!("more than {n_bytes_max} bytes, which is the most that is read into memory");
-            return Err(GgufError::new(GgufErrorKind::Limit, message).at(path));
-        }
-        let mut file = GgufFile::from_bytes(bytes.into()).map_err(|error| error.at(path))?;
-        file.metadata.set_path(path);
         Ok(file)
     }
 
@@ -232,6 +210,11 @@ impl GgufFile {
                 Err(part.path.iter().fold(error, |error, path| error.at(path)))
             }
         }
+    }
+
+    /// Returns what tells whether the maps were cut, for those who keep their bytes and not the file.
+    pub fn watches(&self) -> impl Iterator<Item = &Watch> {
+        self.parts.iter().filter_map(|part| part.map.as_deref().map(MappedFile::watch))
     }
 
     /// Returns how many files the model is in.

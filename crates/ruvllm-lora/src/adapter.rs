@@ -1,6 +1,7 @@
 //! An adapter as its files have it: pairs of factors by the tensor they change.
 
 use bytes::Bytes;
+use ruvllm_gguf::Watch;
 use ruvllm_kernels::{GgmlType, dequant};
 use ruvllm_kvcache::NamespaceBuilder;
 
@@ -284,6 +285,19 @@ pub struct Adapter {
     /// By target.
     deltas: Vec<Delta>,
     content: [u8; 32],
+    /// Tell whether its files were cut.
+    watches: Vec<Watch>,
+}
+
+/// Returns the error of a map that was cut.
+pub(crate) fn cut(watch: &Watch) -> Result<(), LoraError> {
+    match watch.is_cut() {
+        false => Ok(()),
+        true => {
+            let line = "the adapter's file was cut short while it was in use, or its disk failed; load it again";
+            Err(LoraError::new(LoraErrorKind::Io, line))
+        }
+    }
 }
 
 impl Adapter {
@@ -304,7 +318,20 @@ impl Adapter {
             return Err(invalid(format!("tensor '{}' is changed twice", shown(&pair[0].target))));
         }
         let content = deltas.iter().fold(NamespaceBuilder::new("adapter 1"), |builder, delta| delta.describe(builder));
-        Ok(Adapter { name: name.into(), arch: None, deltas, content: content.identity() })
+        Ok(Adapter { name: name.into(), arch: None, deltas, content: content.identity(), watches: Vec::new() })
+    }
+
+    /// The same, of bytes that lie in maps.
+    pub(crate) fn watching(self, watches: Vec<Watch>) -> Adapter {
+        Adapter { watches, ..self }
+    }
+
+    /// Returns whether all that was read of its files so far was there.
+    ///
+    /// # Errors
+    /// With kind `Io`: a file was cut short while it was in use. What was made of its values is worth nothing.
+    pub fn check(&self) -> Result<(), LoraError> {
+        self.watches.iter().try_for_each(cut)
     }
 
     /// The same, for models of one architecture only.

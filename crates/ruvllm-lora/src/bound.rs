@@ -195,6 +195,7 @@ impl Targets {
                 layer.pack(delta.n_in(), place.target, &mut packed);
             }
         }
+        adapter.check()?;
         let (name, content) = (adapter.name().to_owned(), adapter.content());
         Ok(BoundAdapter { targets: Arc::clone(self), name, content, packed, n_bytes })
     }

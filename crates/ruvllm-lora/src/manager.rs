@@ -414,7 +414,8 @@ impl AdapterManager {
         warm: Option<Arc<Adapter>>,
     ) -> Result<Arc<BoundAdapter>, LoraError> {
         let name = &key.1;
-        let adapter = match warm {
+        // One whose file was cut is read again: it may be whole by now.
+        let adapter = match warm.filter(|adapter| adapter.check().is_ok()) {
             Some(adapter) => adapter,
             None => Arc::new(self.read(path).map_err(|error| error.within(format_args!("adapter '{name}'")))?),
         };

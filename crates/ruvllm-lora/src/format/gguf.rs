@@ -28,8 +28,11 @@ struct Parts<'a> {
 /// # Errors
 /// The file is no adapter, is damaged, or is for another architecture; it holds something else than pairs of factors.
 pub fn read(path: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
-    let file = GgufFile::read(path, super::ADAPTER_BYTES_MAX)?;
-    read_file(&file, &name_of(path), model).map_err(|error| error.within(path.display()))
+    let file = GgufFile::open(path)?;
+    let adapter = read_file(&file, &name_of(path), model).map_err(|error| error.within(path.display()));
+    // What was read of a file that was cut meanwhile may look like anything.
+    file.check()?;
+    Ok(adapter?.watching(file.watches().cloned().collect()))
 }
 
 /// Reads an open one.

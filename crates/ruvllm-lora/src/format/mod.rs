@@ -11,9 +11,6 @@ use ruvllm_gguf::{GgufFile, Metadata};
 use crate::adapter::Adapter;
 use crate::error::{LoraError, LoraErrorKind};
 
-/// The most bytes of an adapter's file: it is read into memory, since others may write it while it is used.
-pub(crate) const ADAPTER_BYTES_MAX: u64 = 8 << 30;
-
 /// What of a model decides how an adapter's files are read for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {

@@ -12,13 +12,14 @@ use std::path::Path;
 
 use bytes::Bytes;
 use regex::{Regex, RegexBuilder};
+use ruvllm_gguf::MappedFile;
 use ruvllm_kernels::GgmlType;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
 
-use super::{ADAPTER_BYTES_MAX, ModelFacts, name_of, names};
-use crate::adapter::{Adapter, Delta, RowOrder, Values};
+use super::{ModelFacts, name_of, names};
+use crate::adapter::{Adapter, Delta, RowOrder, Values, cut};
 use crate::error::{LoraError, LoraErrorKind, invalid, shape, shown, unsupported};
 
 /// The file of settings.
@@ -63,9 +64,14 @@ pub fn read(folder: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
     let path = folder.join(CONFIG);
     let config = Config::read(&path).map_err(|error| error.within(path.display()))?;
     let path = folder.join(WEIGHTS);
-    let bytes = load(&path).map_err(|error| error.within(path.display()))?;
-    let deltas = read_tensors(&bytes, &config, model).map_err(|error| error.within(path.display()))?;
-    Adapter::new(name_of(folder), deltas).map_err(|error| error.within(path.display()))
+    let within = |error: LoraError| error.within(path.display());
+    let map = map(&path).map_err(within)?;
+    let watch = map.watch().clone();
+    let deltas = read_tensors(&Bytes::from_owner(map), &config, model);
+    let adapter = deltas.and_then(|deltas| Adapter::new(name_of(folder), deltas));
+    // What was read of a file that was cut meanwhile may look like anything.
+    cut(&watch).map_err(within)?;
+    Ok(adapter.map_err(within)?.watching(vec![watch]))
 }
 
 /// What of the settings decides the result.
@@ -171,32 +177,23 @@ fn io(error: std::io::Error) -> LoraError {
     LoraError::new(LoraErrorKind::Io, error.to_string()).with_source(error)
 }
 
-/// Reads a file of tensors whose directory is of a sensible length.
-fn load(path: &Path) -> Result<Bytes, LoraError> {
+/// Maps a file of tensors whose directory is of a sensible length.
+fn map(path: &Path) -> Result<MappedFile, LoraError> {
     let file = File::open(path).map_err(io)?;
-    if !file.metadata().map_err(io)?.is_file() {
+    let about = file.metadata().map_err(io)?;
+    if !about.is_file() {
         return Err(invalid("it is no regular file"));
     }
-    // Others may write the file while it is used: it is read once, and what happens to it then is not seen.
-    let mut bytes = Vec::new();
-    let mut limited = file.take(ADAPTER_BYTES_MAX + 1);
-    (&mut limited).take(size_of::<u64>() as u64).read_to_end(&mut bytes).map_err(io)?;
-    let n_directory = bytes.first_chunk().map_or(u64::MAX, |head| u64::from_le_bytes(*head));
-    if n_directory > HEADER_BYTES_MAX && n_directory < ADAPTER_BYTES_MAX {
-        let line = format!("a directory of {n_directory} bytes, at most {HEADER_BYTES_MAX} are read");
-        return Err(LoraError::new(LoraErrorKind::Limit, line));
-    }
-    if n_directory <= HEADER_BYTES_MAX {
-        limited.read_to_end(&mut bytes).map_err(io)?;
-    }
-    let n_bytes = bytes.len() as u64;
-    if n_bytes > ADAPTER_BYTES_MAX {
-        let line = format!("more than {ADAPTER_BYTES_MAX} bytes, which is the most that an adapter may have");
-        return Err(LoraError::new(LoraErrorKind::Limit, line));
-    }
-    match n_directory <= n_bytes.saturating_sub(8) {
-        true => Ok(bytes.into()),
-        false => Err(invalid(format!("{n_bytes} bytes are no safetensors file; download it again"))),
+    let n_bytes = about.len();
+    let map = MappedFile::new(&file).map_err(io)?;
+    let head = map.first_chunk::<8>().map(|head| u64::from_le_bytes(*head));
+    match head {
+        Some(head) if head <= HEADER_BYTES_MAX && head <= n_bytes - 8 => Ok(map),
+        Some(head) if head <= n_bytes - 8 => {
+            let line = format!("a directory of {head} bytes, at most {HEADER_BYTES_MAX} are read");
+            Err(LoraError::new(LoraErrorKind::Limit, line))
+        }
+        _ => Err(invalid(format!("{n_bytes} bytes are no safetensors file; download it again"))),
     }
 }
 

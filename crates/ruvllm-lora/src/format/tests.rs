@@ -273,12 +273,18 @@ fn changed_files_are_read_or_refused_in_a_line() {
 }
 
 #[test]
-fn what_happens_to_a_file_behind_its_reading_is_not_seen() {
+fn a_file_that_is_emptied_behind_its_reading_is_told() {
     let folder = peft_folder();
-    let found = peft::read(folder.path(), &facts()).expect("it is sound");
-    fs::write(folder.path().join(peft::WEIGHTS), b"").expect("a file");
-    for (found, original) in found.deltas().zip(adapter().deltas()) {
-        assert_eq!(found.a().expect("finite"), original.a().expect("finite"));
+    let path = folder.path().join("a.gguf");
+    gguf::write(&adapter(), &facts(), &path).expect("it can be written");
+    for (path, cut) in [(folder.path().to_owned(), folder.path().join(peft::WEIGHTS)), (path.clone(), path)] {
+        let found = read(&path, &facts()).expect("it is sound");
+        found.check().expect("it is whole");
+        fs::write(cut, b"").expect("a file");
+        // Zeros are read of it, and told.
+        assert!(found.deltas().all(|delta| delta.a().is_ok()));
+        let line = found.check().expect_err("it was cut").to_string();
+        assert!(line.contains("cut short while it was in use"), "{line}");
+        self::line(&path);
     }
-    line(folder.path());
 }

@@ -182,6 +182,7 @@ pub fn merge(
         deltas.push(Delta::new(target, 1.0, pair, None, RowOrder::Same)?);
     }
     let arch = adapters.iter().find_map(|(adapter, _)| adapter.arch());
+    adapters.iter().try_for_each(|(adapter, _)| adapter.check())?;
     Ok(Adapter::new(name, deltas)?.for_arch(arch))
 }
 

@@ -64,7 +64,13 @@ pub fn merge_into_model(
             }
         }
     }
+    adapters.iter().try_for_each(|(adapter, _)| adapter.check())?;
     writer.write_file(path)?;
+    // Others than the changed tensors are read while they are written.
+    if let Err(error) = file.check() {
+        let _ = std::fs::remove_file(path);
+        return Err(error.into());
+    }
     Ok(())
 }
 
