@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod codegen;
 mod cross;
+mod fuzz;
 mod models;
 mod node;
 mod python;
@@ -42,6 +43,8 @@ enum Command {
     Node,
     /// Serve under everything that clients do wrong, and look what is left
     Soak(soak::Args),
+    /// Fuzz everything that reads bytes of strangers
+    Fuzz(fuzz::Args),
     /// Make what is generated and committed: the gRPC API
     Codegen(codegen::Args),
     /// Test the aarch64 (NEON) kernels under emulation
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Python => python::run(),
         Command::Node => node::run(),
         Command::Soak(args) => soak::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Codegen(args) => codegen::run(&args),
         Command::Cross(args) => cross::run(&args, &mut shell::Totals::default()),
     };

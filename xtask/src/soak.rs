@@ -3,9 +3,10 @@
 //! Clients ask, leave in the middle of prompts and answers, read slowly or not at all, send too much, and what is no
 //! request; the key of some is revoked while they are answered. Told are the requests by what came of them, and the
 //! server's memory over time. It fails if the server ends, answers with an internal error or not at all, keeps memory,
-//! requests or connections when all have gone, or does not stop in its time.
+//! requests or connections when all have gone, or does not stop in its time. `--hostile` is another one: see `hostile.rs`.
 
 mod client;
+mod hostile;
 mod server;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// The model to serve: a name or a path
     #[arg(long, default_value = "smollm2:135m")]
     model: String,
+    /// One tenant attacks in every way, another one is served: under limits of memory and descriptors
+    #[arg(long, conflicts_with = "clients")]
+    hostile: bool,
     /// The program [default: built from this checkout]
     #[arg(long)]
     ruvllm: Option<PathBuf>,
@@ -73,6 +77,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             crate::models::ruvllm_path(PROFILE)
         }
     };
+    let time = Duration::from_secs_f64(60.0 * args.minutes);
+    if args.hostile {
+        return hostile::run(&ruvllm, &args.model, time);
+    }
     let server = Server::start(&ruvllm, &args.model)?;
     let (tally, is_over, faults) = (Tally::default(), AtomicBool::new(false), Mutex::new(Vec::new()));
     let mut memory = Vec::new();
@@ -88,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 }
             });
         }
-        let result = watch(&server, Duration::from_secs_f64(60.0 * args.minutes), &tally, &mut memory);
+        let result = watch(&server, time, &tally, &mut memory);
         is_over.store(true, Ordering::Relaxed);
         result
     })?;

@@ -48,7 +48,7 @@ const TEST_CRATES: [&str; 1] = ["ruvllm-testkit"];
 const OUTSIDE: [&str; 2] = ["xtask", "ruvllm-benches"];
 
 /// What the root may hold, beside what version control leaves out.
-const TOP_LEVEL: [&str; 16] = [
+const TOP_LEVEL: [&str; 17] = [
     ".cargo",
     ".ci",
     ".git",
@@ -62,6 +62,7 @@ const TOP_LEVEL: [&str; 16] = [
     "benches",
     "crates",
     "docs",
+    "fuzz",
     "rust-toolchain.toml",
     "rustfmt.toml",
     "xtask",

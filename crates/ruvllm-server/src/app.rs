@@ -22,7 +22,7 @@ use tracing::Instrument as _;
 use crate::adapters::{self, ADAPTER};
 use crate::auth::{Keys, Tenant};
 use crate::body::{self, BODIES_BYTES_MAX};
-use crate::connections::held;
+use crate::connections::{self, held};
 use crate::error::{ApiError, Shape};
 use crate::fields::{Field, Given, Refused};
 use crate::gate::{self, Gates};
@@ -131,6 +131,8 @@ pub(crate) struct Call {
 pub struct Server {
     pub(crate) models: Arc<Models>,
     pub(crate) options: ServerOptions,
+    /// Connections at once: as many as are wanted, or as there are descriptors for.
+    pub(crate) n_connections_max: usize,
     pub(crate) metrics: Arc<Metrics>,
     /// When it started, in seconds since 1970.
     pub(crate) created_s: u64,
@@ -175,13 +177,18 @@ impl Server {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nonce = (now.as_nanos() as u64) ^ (u64::from(std::process::id()) << 40);
         let (n_calls, created_s, is_stopping) = (AtomicU64::new(0), now.as_secs(), AtomicBool::new(false));
-        let (at_work, bodies) =
-            (Shared::new(AT_WORK_MAX), Shared::new(BODIES_BYTES_MAX.max(4 * options.body_bytes_max)));
+        // A request has a connection; those of HTTP/2 have many.
+        let n_connections_max = connections::fitting(options.connections_max);
+        let (at_work, bodies) = (
+            Shared::new(n_connections_max.min(AT_WORK_MAX)),
+            Shared::new(BODIES_BYTES_MAX.max(4 * options.body_bytes_max)),
+        );
         let (gates, grammar_gates) = (Gates::new(), Gates::new());
         let grammar_bytes = Shared::new(GRAMMAR_BYTES_MAX);
         Ok(Arc::new(Server {
             models,
             options,
+            n_connections_max,
             metrics,
             created_s,
             keys,

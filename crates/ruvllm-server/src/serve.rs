@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::app::Server;
-use crate::connections::{self, Connections, Counted};
+use crate::connections::{Connections, Counted};
 use crate::models::ModelSource;
 use crate::options::{ServerError, ServerOptions};
 use crate::tls::Tls;
@@ -96,7 +96,7 @@ async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServerError> {
     let (app, graceful, tls) = (server.app(), GracefulShutdown::new(), tls.map(Arc::new));
-    let places_max = connections::fitting(server.options.connections_max);
+    let places_max = server.n_connections_max;
     let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
     let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), tls.clone()));
     let of_preparing = Arc::clone(&server);

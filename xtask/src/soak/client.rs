@@ -34,12 +34,13 @@ struct Act {
     body: String,
     statuses: &'static [u16],
     /// How the answer is read.
-    reading: Reading,
+    reading: Manner,
     as_guest: bool,
 }
 
+/// How a request is sent, and its answer read.
 #[derive(Clone, Copy, PartialEq)]
-enum Reading {
+pub(super) enum Manner {
     Whole,
     /// So many bytes, then the connection is closed.
     Bytes(usize),
@@ -47,6 +48,28 @@ enum Reading {
     Nothing(u64),
     /// A few bytes now and then, for so many milliseconds.
     Slow(u64),
+    /// Nothing is sent for so many milliseconds.
+    Silent(u64),
+    /// Half of the head is sent, and nothing more for so many milliseconds.
+    HalfHead(u64),
+    /// Half of the body is sent, and nothing more for so many milliseconds.
+    HalfBody(u64),
+    /// So many bytes that are no request.
+    Garbage(usize),
+    /// Two lengths that contradict each other.
+    Smuggled,
+    /// A header of so many bytes.
+    LongHead(usize),
+}
+
+/// What came of a request.
+pub(super) enum Sent {
+    /// A status and a body.
+    Answer(u16, String),
+    /// The client left before.
+    Left,
+    /// None came.
+    Failed(anyhow::Error),
 }
 
 impl<'a> Client<'a> {
@@ -103,25 +126,25 @@ impl<'a> Client<'a> {
         let completion = |act: Act| Act { path: "/v1/completions", ..act };
         let (kind, wait) = (self.random(14), self.random(1500));
         match kind {
-            0 | 1 => act("whole", chat(false, n), &[200], Reading::Whole),
-            2 | 3 => act("stream", chat(true, n), &[200], Reading::Whole),
-            4 => completion(act("leaves in the answer", long, &[], Reading::Bytes(300 + 40 * n as usize))),
-            5 => completion(act("leaves at once", long, &[], Reading::Nothing(wait / 20))),
-            6 => act("leaves without reading", chat(false, 400), &[], Reading::Nothing(wait)),
-            7 => completion(act("reads slowly", long, &[], Reading::Slow(2 * wait))),
-            8 => act("too large", "x".repeat(BODY_BYTES_MAX + 1 + 100 * n as usize), &[413], Reading::Whole),
-            9 => act("malformed", chat(false, n)[..20].to_owned(), &[400], Reading::Whole),
-            10 => act("unknown field", json!({ "messages": [], "colour": n }).to_string(), &[400], Reading::Whole),
+            0 | 1 => act("whole", chat(false, n), &[200], Manner::Whole),
+            2 | 3 => act("stream", chat(true, n), &[200], Manner::Whole),
+            4 => completion(act("leaves in the answer", long, &[], Manner::Bytes(300 + 40 * n as usize))),
+            5 => completion(act("leaves at once", long, &[], Manner::Nothing(wait / 20))),
+            6 => act("leaves without reading", chat(false, 400), &[], Manner::Nothing(wait)),
+            7 => completion(act("reads slowly", long, &[], Manner::Slow(2 * wait))),
+            8 => act("too large", "x".repeat(BODY_BYTES_MAX + 1 + 100 * n as usize), &[413], Manner::Whole),
+            9 => act("malformed", chat(false, n)[..20].to_owned(), &[400], Manner::Whole),
+            10 => act("unknown field", json!({ "messages": [], "colour": n }).to_string(), &[400], Manner::Whole),
             11 => {
                 let body = json!({ "prompt": prompt, "max_tokens": 900, "ignore_eos": true, "timeout_ms": wait + 1 });
-                completion(act("in no time", body.to_string(), &[200, 504], Reading::Whole))
+                completion(act("in no time", body.to_string(), &[200, 504], Manner::Whole))
             }
-            12 => Act { as_guest: true, ..completion(act("guest", long, &[200, 401], Reading::Whole)) },
+            12 => Act { as_guest: true, ..completion(act("guest", long, &[200, 401], Manner::Whole)) },
             _ => {
                 let schema = json!({ "type": "object", "properties": { "n": { "type": "integer", "maximum": 99 } }, "required": ["n"] });
                 let body =
                     json!({ "prompt": prompt, "max_tokens": n, "structured_outputs": { "json": schema }, "n": 2 });
-                completion(act("structured", body.to_string(), &[200], Reading::Whole))
+                completion(act("structured", body.to_string(), &[200], Manner::Whole))
             }
         }
     }
@@ -129,39 +152,75 @@ impl<'a> Client<'a> {
     /// Sends a request. Returns the status and the body, or nothing where the client left.
     fn send(&mut self, act: &Act) -> Result<Option<(u16, String)>> {
         let key = if act.as_guest { self.server.guest_key() } else { KEY.to_owned() };
-        let mut stream = connect(&self.server.address)?;
-        let head = head("POST", act.path, &key, act.body.len());
-        // A server that has refused what is too large closes before all of it is sent.
-        let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(act.body.as_bytes()));
-        let mut buffer = [0; 64];
-        match act.reading {
-            Reading::Whole => read(stream).map(Some).or_else(|error| match sent {
-                Err(_) if act.statuses == [413] => Ok(Some((413, String::new()))),
-                _ => Err(error),
-            }),
-            Reading::Nothing(ms) => {
-                std::thread::sleep(Duration::from_millis(ms));
-                let _ = stream.shutdown(Shutdown::Both);
-                Ok(None)
-            }
-            Reading::Bytes(n) => {
-                let mut n_left = n;
-                while n_left > 0 {
-                    match stream.read(&mut buffer) {
-                        Ok(0) | Err(_) => break,
-                        Ok(n) => n_left = n_left.saturating_sub(n),
-                    }
-                }
-                Ok(None)
-            }
-            Reading::Slow(ms) => {
-                let start = Instant::now();
-                while start.elapsed() < Duration::from_millis(ms) && stream.read(&mut buffer).is_ok_and(|n| n > 0) {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Ok(None)
-            }
+        match send(&self.server.address, &key, act.path, &act.body, act.reading) {
+            Sent::Answer(status, body) => Ok(Some((status, body))),
+            Sent::Left => Ok(None),
+            // A server that has refused what is too large closes before all of it is sent.
+            Sent::Failed(_) if act.statuses == [413] => Ok(Some((413, String::new()))),
+            Sent::Failed(error) => Err(error),
         }
+    }
+}
+
+/// Sends a request and reads its answer.
+///
+/// # Errors
+/// None came.
+pub(super) fn ask(address: &str, key: &str, path: &str, body: &str) -> Result<(u16, String)> {
+    match send(address, key, path, body, Manner::Whole) {
+        Sent::Answer(status, body) => Ok((status, body)),
+        Sent::Left => anyhow::bail!("no answer"),
+        Sent::Failed(error) => Err(error),
+    }
+}
+
+/// Sends a request in some manner.
+pub(super) fn send(address: &str, key: &str, path: &str, body: &str, manner: Manner) -> Sent {
+    let mut stream = match connect(address) {
+        Ok(stream) => stream,
+        Err(error) => return Sent::Failed(error),
+    };
+    let head = head("POST", path, key, body.len());
+    let wait = |stream: &TcpStream, ms| {
+        std::thread::sleep(Duration::from_millis(ms));
+        // It may be closed already.
+        let _ = stream.shutdown(Shutdown::Both);
+        Sent::Left
+    };
+    // What cannot be sent is told by what is read.
+    let mut write = |parts: &[&[u8]]| drop(parts.iter().try_for_each(|part| stream.write_all(part)));
+    let (head, body) = (head.as_bytes(), body.as_bytes());
+    match manner {
+        Manner::Silent(_) => {}
+        Manner::HalfHead(_) => write(&[&head[..head.len() / 2]]),
+        Manner::HalfBody(_) => write(&[head, &body[..body.len() / 2]]),
+        Manner::Garbage(n) => write(&[&(0..n).map(|i| (i * 167 + i / 251) as u8).collect::<Vec<_>>()]),
+        Manner::Smuggled => {
+            write(&[&head[..head.len() - 2], b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", body])
+        }
+        Manner::LongHead(n) => write(&[&head[..head.len() - 2], b"x-long: ", &vec![b'a'; n], b"\r\n\r\n", body]),
+        _ => write(&[head, body]),
+    }
+    match manner {
+        Manner::Nothing(ms) | Manner::Silent(ms) | Manner::HalfHead(ms) | Manner::HalfBody(ms) => wait(&stream, ms),
+        Manner::Bytes(n) => {
+            let (mut buffer, mut n_left) = ([0; 64], n);
+            while n_left > 0 {
+                match stream.read(&mut buffer) {
+                    Ok(0) | Err(_) => break,
+                    Ok(n) => n_left = n_left.saturating_sub(n),
+                }
+            }
+            Sent::Left
+        }
+        Manner::Slow(ms) => {
+            let (mut buffer, start) = ([0; 64], Instant::now());
+            while start.elapsed() < Duration::from_millis(ms) && stream.read(&mut buffer).is_ok_and(|n| n > 0) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Sent::Left
+        }
+        _ => read(stream).map_or_else(Sent::Failed, |(status, body)| Sent::Answer(status, body)),
     }
 }
 

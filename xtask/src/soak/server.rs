@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::client;
@@ -17,6 +18,8 @@ pub(super) const DRAIN: Duration = Duration::from_secs(3);
 pub(super) const BODY_BYTES_MAX: usize = 64 << 10;
 /// The key of those who are never refused for it.
 pub(super) const KEY: &str = "key-of-the-soak";
+/// The key of a tenant that is attacked by the one of [`KEY`].
+pub(super) const OTHER_KEY: &str = "key-of-the-other";
 /// How long the last requests may take to end when all clients have gone.
 const SETTLE: Duration = Duration::from_secs(15);
 
@@ -27,34 +30,70 @@ pub(super) struct Server {
     keys: PathBuf,
     /// Which key the guests have.
     guest: AtomicU64,
-    _folder: TempDir,
+    folder: TempDir,
+}
+
+/// What the system lets a server have.
+pub(super) struct Limits {
+    /// Descriptors.
+    pub n_files: u32,
+    /// Kibibytes of addresses.
+    pub n_kib: u64,
+}
+
+/// What a process holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub resident_bytes: u64,
+    pub n_threads: usize,
+    pub n_files: usize,
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Held { resident_bytes, n_threads, n_files } = self;
+        write!(f, "{} MB, {n_threads} threads, {n_files} descriptors", resident_bytes / 1_000_000)
+    }
 }
 
 impl Server {
     /// Starts it with few places, a short queue and little memory, so that all limits are reached.
     pub(super) fn start(ruvllm: &Path, model: &str) -> Result<Server> {
+        let drain = DRAIN.as_secs().to_string();
+        let bytes = BODY_BYTES_MAX.to_string();
+        let limits = ["--queue", "16", "--kv-mib", "64", "--max-body", &bytes, "--drain", &drain];
+        Server::spawn(Command::new(ruvllm), model, &limits)
+    }
+
+    /// Starts it with few descriptors and addresses. Every answer is put on record.
+    pub(super) fn start_limited(ruvllm: &Path, model: &str, limits: &Limits, body_bytes_max: usize) -> Result<Server> {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {} && ulimit -v {} && exec \"$0\" \"$@\"", limits.n_files, limits.n_kib);
+        command.args(["-c", &script]).arg(ruvllm);
+        let drain = DRAIN.as_secs().to_string();
+        let bytes = body_bytes_max.to_string();
+        let more = ["--kv-mib", "128", "--max-body", &bytes, "--drain", &drain, "--witness", "record"];
+        Server::spawn(command, model, &more)
+    }
+
+    fn spawn(mut command: Command, model: &str, more: &[&str]) -> Result<Server> {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let (keys, log) = (folder.path().join("keys"), folder.path().join("log"));
         write_keys(&keys, 0)?;
-        let drain = DRAIN.as_secs().to_string();
-        let bytes = BODY_BYTES_MAX.to_string();
         let log = std::fs::File::create(&log).context("cannot write the server's log")?;
-        let args = ["serve", "--port", "0", "--model", model, "--parallel", "8", "--queue", "16", "--ctx", "2048"];
-        let more = ["--kv-mib", "64", "--max-body", &bytes, "--drain", &drain, "--api-key-file"];
-        let mut process = Command::new(ruvllm)
-            .args(args)
-            .args(more)
-            .arg(&keys)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .with_context(|| format!("cannot run {}", ruvllm.display()))?;
+        let args = ["serve", "--port", "0", "--model", model, "--parallel", "8", "--ctx", "2048", "--api-key-file"];
+        command.args(args).arg(&keys).args(more.iter().map(|word| match *word {
+            "record" => folder.path().join("record").into_os_string(),
+            word => word.into(),
+        }));
+        command.stdout(Stdio::piped()).stderr(log);
+        let mut process = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         let mut line = String::new();
         BufReader::new(process.stdout.take().context("it is piped")?).read_line(&mut line)?;
         let address = line.trim().split("http://").nth(1).with_context(|| format!("it does not listen: {line:?}"))?;
         let address = address.to_owned();
         println!("{model} is served at {address}");
-        Ok(Server { process, address, keys, guest: AtomicU64::new(0), _folder: folder })
+        Ok(Server { process, address, keys, guest: AtomicU64::new(0), folder })
     }
 
     /// Returns the guests' key as it is now.
@@ -71,11 +110,17 @@ impl Server {
     }
 
     pub(super) fn resident_bytes(&self) -> Result<u64> {
-        let path = format!("/proc/{}/status", self.process.id());
-        let status = std::fs::read_to_string(&path).context("the server has ended")?;
+        Ok(self.held()?.resident_bytes)
+    }
+
+    /// Returns what the process holds.
+    pub(super) fn held(&self) -> Result<Held> {
+        let of = |what: &str| format!("/proc/{}/{what}", self.process.id());
+        let status = std::fs::read_to_string(of("status")).context("the server has ended")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the server has ended")?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().context("no number of kB")?;
-        Ok(kib << 10)
+        let count = |what| std::fs::read_dir(of(what)).map_or(0, Iterator::count);
+        Ok(Held { resident_bytes: kib << 10, n_threads: count("task"), n_files: count("fd") })
     }
 
     /// Returns what is still held when all clients have gone: `nothing`, or what.
@@ -105,6 +150,21 @@ impl Server {
     /// Asks it to stop while answers are written, and returns how long it takes.
     pub(super) fn stop(mut self) -> Result<Duration> {
         let open: Vec<_> = (0..4).map(|_| client::open_long(&self.address)).collect::<Result<_>>()?;
+        let took = self.terminate()?;
+        drop(open);
+        Ok(took)
+    }
+
+    /// Asks it to stop, and returns what `ruvllm witness verify` says of its record.
+    pub(super) fn stop_and_verify(mut self, ruvllm: &Path) -> Result<Value> {
+        self.terminate()?;
+        let mut verify = Command::new(ruvllm);
+        let output = verify.args(["witness", "verify", "--json"]).arg(self.folder.path().join("record")).output()?;
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("no verdict on the record: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+
+    fn terminate(&mut self) -> Result<Duration> {
         let start = Instant::now();
         let sent = Command::new("kill").arg("-TERM").arg(self.process.id().to_string()).status()?;
         if !sent.success() {
@@ -117,7 +177,6 @@ impl Server {
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         };
-        drop(open);
         match status.success() {
             true => Ok(start.elapsed()),
             false => bail!("it stopped with {status}"),
@@ -137,7 +196,7 @@ fn guest_key(n: u64) -> String {
 }
 
 fn write_keys(path: &Path, n: u64) -> Result<()> {
-    let text = format!("soak {KEY}\nguest {} concurrent=6 kv_mib=16\n", guest_key(n));
+    let text = format!("soak {KEY}\nother {OTHER_KEY}\nguest {} concurrent=6 kv_mib=16\n", guest_key(n));
     let beside = path.with_extension("new");
     std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path)).context("cannot write the keys")
 }

@@ -1,0 +1,100 @@
+//! Files of models and adapters.
+
+use std::cell::RefCell;
+use std::fs;
+
+use bytes::Bytes;
+use ruvllm_engine::template::ChatTemplate;
+use ruvllm_engine::tokenizer::{EncodeOptions, Tokenizer};
+use ruvllm_gguf::GgufFile;
+use ruvllm_lora::format::{self, ModelFacts};
+use tempfile::TempDir;
+
+use crate::{check_line, two_parts};
+
+/// Reads a model file, its vocabulary and its template.
+pub fn gguf(bytes: &[u8]) {
+    let file = match GgufFile::from_bytes(Bytes::copy_from_slice(bytes)) {
+        Ok(file) => file,
+        Err(error) => return check_line(&error),
+    };
+    for tensor in file.tensors() {
+        assert!(file.tensor(&tensor.name).is_some(), "a tensor is found by its name");
+        assert!(file.data(tensor).len() <= bytes.len(), "no data beyond the file");
+    }
+    match Tokenizer::from_metadata(file.metadata()) {
+        Ok(tokenizer) => {
+            if let Ok(ids) = tokenizer.encode("a river, 3 stones", EncodeOptions::default()) {
+                assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocab_len()), "{ids:?}");
+                tokenizer.decode(&ids, Default::default());
+            }
+        }
+        Err(error) => check_line(&error),
+    }
+    let source = file.metadata().str("tokenizer.chat_template").ok().flatten();
+    if let Some(Err(error)) = source.map(|source| ChatTemplate::new(source, "", "")) {
+        check_line(&error);
+    }
+}
+
+/// Reads the folder of a model in safetensors: settings, then weights.
+pub fn safetensors(bytes: &[u8]) {
+    let (config, weights) = two_parts(bytes);
+    in_folder(&[("config.json", config), ("model.safetensors", weights), ("vocab.txt", b"[PAD]\n[UNK]\na\nb")], |folder| {
+        match ruvllm_gguf::convert::folder(folder.path(), "fuzz") {
+            Ok(writer) => drop(writer.write_to(std::io::sink())),
+            Err(error) => check_line(&error),
+        }
+    });
+}
+
+/// Reads the folder of an adapter: settings, then weights.
+pub fn peft(bytes: &[u8]) {
+    let (config, weights) = two_parts(bytes);
+    in_folder(&[("adapter_config.json", config), ("adapter_model.safetensors", weights)], |folder| {
+        adapter(folder.path());
+    });
+}
+
+/// Reads an adapter in one file.
+pub fn gguf_adapter(bytes: &[u8]) {
+    in_folder(&[("a.gguf", bytes)], |folder| adapter(&folder.path().join("a.gguf")));
+}
+
+fn adapter(path: &std::path::Path) {
+    let facts = ModelFacts { arch: "llama".into(), n_heads: vec![2; 2], n_kv_heads: vec![1; 2], n_experts: 4 };
+    let adapter = match format::read(path, &facts) {
+        Ok(adapter) => adapter,
+        Err(error) => return check_line(&error),
+    };
+    for delta in adapter.deltas() {
+        match (delta.a(), delta.b()) {
+            (Ok(a), Ok(b)) => {
+                assert_eq!(a.len(), delta.rank() * delta.n_in());
+                assert_eq!(b.len(), delta.rank() * delta.n_out());
+                assert!(delta.scale.is_finite());
+            }
+            (a, b) => a.err().iter().chain(&b.err()).for_each(|error| check_line(error)),
+        }
+    }
+}
+
+/// Writes files to this thread's folder and uses it.
+fn in_folder(files: &[(&str, &[u8])], then: impl FnOnce(&TempDir)) {
+    thread_local! {
+        static FOLDER: RefCell<TempDir> = RefCell::new(folder());
+    }
+    FOLDER.with_borrow(|folder| {
+        for (name, bytes) in files {
+            // A new file each time: the last one may still be mapped.
+            drop(fs::remove_file(folder.path().join(name)));
+            fs::write(folder.path().join(name), bytes).expect("a temporary folder is writable");
+        }
+        then(folder);
+    });
+}
+
+/// A folder in memory where the system has one.
+fn folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a temporary folder")
+}
