@@ -22,7 +22,7 @@ const TEMPLATES: [&str; 8] = [
 ];
 
 /// A kind, and a text of it.
-const GRAMMARS: [(u8, &str); 11] = [
+const GRAMMARS: [(u8, &str); 12] = [
     (0, "[a-z]{2,5}(-[0-9]+)?"),
     (0, "(?i)yes|no\\.\\s*\\p{L}*"),
     (0, "(a|b)*abb"),
@@ -34,6 +34,7 @@ const GRAMMARS: [(u8, &str); 11] = [
     (2, "start: num OP num\nnum: /[0-9]/ ~ 1..3\nOP: \"+\" | \"-\""),
     (3, "red|green|blue"),
     (3, "a|ab|abc|"),
+    (2, "start: \"a\" start"),
 ];
 
 const SCHEMAS: [&str; 9] = [
