@@ -6,6 +6,7 @@ pub mod chat;
 pub mod detect;
 pub mod embed;
 pub mod eval;
+pub mod grammar;
 pub mod learn;
 pub mod list;
 pub mod logits;
@@ -28,7 +29,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions};
+use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
 use serde::Deserialize;
 
 use crate::args::CacheArgs;
@@ -76,6 +77,17 @@ impl App {
         }
     }
 
+    /// Warns where a context is longer than the model was trained for.
+    pub fn warn_context(&self, info: &ModelInfo) {
+        if info.n_ctx > info.n_ctx_train {
+            let (n_ctx, n_ctx_train) = (info.n_ctx, info.n_ctx_train);
+            self.ui.warn(&format!(
+                "a context of {n_ctx} tokens, and {} was trained with {n_ctx_train}: beyond them answers may make no sense",
+                info.name
+            ));
+        }
+    }
+
     /// Loads a model with a progress bar.
     ///
     /// # Errors
@@ -86,13 +98,15 @@ impl App {
 
     fn try_load(&self, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
         let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        let bar = self.ui.bytes_bar("loading", n_bytes);
+        let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
         let loaded = Engine::load(path, options, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
         });
         bar.finish_and_clear();
-        loaded
+        let engine = loaded?;
+        self.warn_context(engine.info());
+        Ok(engine)
     }
 }
 

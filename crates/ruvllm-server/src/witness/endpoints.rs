@@ -282,6 +282,7 @@ fn check(call: Plain) -> Answer {
                     "sound": verified.faults.is_empty(),
                     "records": verified.n_records,
                     "erased": verified.n_erased,
+                    "lost": verified.n_lost,
                     "anchor": verified.head.to_string(),
                     "n_faults": verified.faults.len(),
                     "faults": faults,

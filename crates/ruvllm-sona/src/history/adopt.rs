@@ -2,6 +2,7 @@
 
 use super::item::{Item, Record};
 use super::rebuild::Reading;
+use super::watched::Watched;
 use super::{ADAPTERS, History, generation};
 use crate::clock::now_ms;
 use crate::deep::DeepState;
@@ -37,11 +38,16 @@ impl History {
         }
         sources.sort_unstable();
         sources.dedup();
-        let mut change = self.store.begin(Durability::Durable)?;
-        generation::put_pieces(&mut *change, ADAPTERS, &self.tenant, &digest, &bytes)?;
-        change.commit()?;
+        let served = self.state.adopted.map(|digest| self.deep_of(&digest)).transpose()?;
+        let mut change = Watched::begin(&*self.store)?;
+        generation::put_pieces(&mut change, ADAPTERS, &self.tenant, &digest, &bytes)?;
+        change.commit_watched(&mut self.sound)?;
         reading.adopt(Some(&bytes))?;
-        self.log_and(Record::new(now_ms(), Item::Adopted { digest, sources }), |_| Ok(()))?;
+        if let Err(error) = self.log_and(Record::new(now_ms(), Item::Adopted { digest, sources }), |_| Ok(())) {
+            // What is not in the log is not served.
+            reading.adopt(served.as_deref())?;
+            return Err(error);
+        }
         self.state.adopted = Some(digest);
         self.publish(&judgement.why, &judgement.figures())
     }
