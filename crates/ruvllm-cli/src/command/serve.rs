@@ -244,7 +244,7 @@ impl ServeArgs {
             if let Some(stats) = engine.disk_stats().filter(|stats| stats.n_failed > 0) {
                 let (model, why) = (&engine.info().name, stats.last_failure.unwrap_or_default());
                 app.ui.warn(&format!(
-                    "{} computed prompts of {model} are not in the cache folder, which works again: {}",
+                    "{} blocks of computed prompts of {model} are not in the cache folder, whose disk failed and works again: {}",
                     stats.n_failed,
                     one_line(&why)
                 ));

@@ -70,7 +70,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/witness/verify",
         summary: "Checks the whole chain of records: what was edited, removed or swapped",
         fields: &[VERIFY],
-        answers: &["sound", "records", "erased", "anchor", "faults"],
+        answers: &["sound", "records", "erased", "lost", "anchor", "faults"],
         run: Run::Server(check),
         ..POST
     },
