@@ -66,6 +66,7 @@ impl LogitsArgs {
         let mut out = OutFile::create(&self.out, &[&path, &self.tokens])?;
         let n_ctx = self.context.n_ctx.unwrap_or(tokens.len());
         let mut engine = app.load(&path, &self.load.options(&app.settings, Some(n_ctx)))?;
+        app.warn_context(engine.info());
         let start = Instant::now();
         let n_values = self.write(&mut engine, &tokens, &mut out)?;
         out.finish()?;

@@ -66,7 +66,7 @@ impl App {
     /// The engine's.
     pub fn load_cached(&self, path: &Path, options: LoadOptions, cache: &CacheArgs) -> Result<Engine> {
         let options = cache.apply(options, &self.settings);
-        match self.try_load(path, &options) {
+        let engine = match self.try_load(path, &options) {
             Err(error) if error.kind() == ErrorKind::Cache && !cache.must_have_disk() => {
                 eprintln!("warning: nothing is kept of this run: {}", one_line(&error.to_string()));
                 // Repacked weights are there for any number of processes.
@@ -74,7 +74,9 @@ impl App {
                 self.load(path, &LoadOptions { cache_dir: None, packed_dir, ..options })
             }
             loaded => Ok(loaded?),
-        }
+        }?;
+        self.warn_context(engine.info());
+        Ok(engine)
     }
 
     /// Warns where a context is longer than the model was trained for.
@@ -104,9 +106,7 @@ impl App {
             bar.set_position(progress.done_bytes);
         });
         bar.finish_and_clear();
-        let engine = loaded?;
-        self.warn_context(engine.info());
-        Ok(engine)
+        loaded
     }
 }
 

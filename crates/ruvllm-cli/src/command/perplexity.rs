@@ -66,6 +66,7 @@ impl PerplexityArgs {
         let against_f16 = self.kl_against.is_some();
         let load = self.load.options(&app.settings, Some(self.n_ctx));
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1 + usize::from(against_f16), ..load })?;
+        app.warn_context(engine.info());
         let options = EncodeOptions { add_special: true, parse_special: false };
         let tokens = engine.tokenizer()?.encode(&text, options)?;
         let bar = app.ui.steps_bar("perplexity", 0);

@@ -311,6 +311,7 @@ impl ServeArgs {
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
             let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            engine.iter().for_each(|engine| app.warn_context(engine.info()));
             let source = ModelSource::new(name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
             let source = source.with_adapters(self.adapters(app, name, i == 0)?);
             models.push(match engine {

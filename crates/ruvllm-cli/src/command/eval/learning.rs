@@ -216,7 +216,8 @@ impl LearningArgs {
 
     /// Begins a file that is written at the end.
     fn out_file(&self, path: &Option<PathBuf>) -> Result<Option<OutFile>> {
-        let inputs: Vec<&Path> = self.control.iter().map(PathBuf::as_path).collect();
+        let streams = self.stream.iter().flat_map(|stream| &stream.paths);
+        let inputs: Vec<&Path> = self.control.iter().chain(streams).map(PathBuf::as_path).collect();
         path.as_ref().map(|path| OutFile::create(path, &inputs)).transpose()
     }
 
