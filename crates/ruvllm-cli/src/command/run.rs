@@ -42,7 +42,7 @@ pub struct RunArgs {
     /// Continue the text as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
-    /// Read \\n, \\r, \\t, \\', \\", \\\\ and \\xHH in --prompt and --stop as the characters they name [default: as they are]
+    /// Read \n, \r, \t, \', \", \\ and \xHH in --prompt and --stop as the characters they name [default: as they are]
     #[arg(short, long)]
     escape: bool,
     /// Most tokens to answer with; -1 is until the context is full

@@ -38,7 +38,7 @@ impl History {
         }
         sources.sort_unstable();
         sources.dedup();
-        let served = self.state.adopted.map(|digest| self.deep_of(&digest)).transpose()?;
+        let served = self.served()?;
         let mut change = Watched::begin(&*self.store)?;
         generation::put_pieces(&mut change, ADAPTERS, &self.tenant, &digest, &bytes)?;
         change.commit_watched(&mut self.sound)?;
@@ -58,6 +58,11 @@ impl History {
     /// If the store cannot be read.
     pub fn adopted(&self) -> Result<Option<DeepState>, SonaError> {
         self.state.adopted.map(|digest| DeepState::restore(&self.deep_of(&digest)?)).transpose()
+    }
+
+    /// Returns the adapter that the model serves now, if one was adopted.
+    pub(super) fn served(&self) -> Result<Option<Vec<u8>>, SonaError> {
+        self.state.adopted.map(|digest| self.deep_of(&digest)).transpose()
     }
 
     pub(super) fn deep_of(&self, digest: &[u8; 32]) -> Result<Vec<u8>, SonaError> {

@@ -542,15 +542,23 @@ impl History {
         if self.has_news()? {
             self.add_generation(&format!("before going back to {number}"), &[])?;
         }
+        let served = self.served()?;
         let state = self.state_of(number, None, None, reading)?;
         let id = self.next_item;
         let head = Head { parent: number, first: id, ..self.head.clone() };
-        let mut change = Watched::begin(&*self.store)?;
-        let record = Record::new(now_ms(), Item::RolledBack { generation: number });
-        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
-        change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
-        self.drop_kept(&mut change)?;
-        change.commit_watched(&mut self.sound)?;
+        let mut write = || {
+            let mut change = Watched::begin(&*self.store)?;
+            let record = Record::new(now_ms(), Item::RolledBack { generation: number });
+            change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
+            change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
+            self.drop_kept(&mut change)?;
+            change.commit_watched(&mut self.sound)
+        };
+        if let Err(error) = write() {
+            // The model serves what the history says.
+            reading.adopt(served.as_deref())?;
+            return Err(error);
+        }
         let last = self.generations.iter().find(|generation| generation.number == number);
         self.gone.push(last.map_or(1, |generation| generation.end)..id);
         (self.head, self.state, self.next_item) = (head, state, id + 1);

@@ -92,27 +92,35 @@ impl History {
         let affected: Vec<u64> =
             self.generations.iter().map(|g| g.number).filter(|&n| self.chain(n).any(holds)).collect();
         let is_known = items.iter().any(|&item| item >= self.head.first) || affected.contains(&self.head.parent);
+        let served = self.served()?;
         let state = match is_known {
             true => Some(self.state_of(self.head.parent, Some(self.next_item), Some((&items, &affected)), reading)?),
             false => None,
         };
         let id = self.next_item + events.len() as u64 - 1;
         let undone = Record::new(now_ms(), Item::Undone).to_bytes();
-        let mut change = Watched::begin(&*self.store)?;
-        for item in &items {
-            change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &undone)?;
+        let write = || {
+            let mut change = Watched::begin(&*self.store)?;
+            for item in &items {
+                change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &undone)?;
+            }
+            for (id, event) in (self.next_item..).zip(events) {
+                change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &Record::new(now_ms(), event).to_bytes())?;
+            }
+            for &number in &affected {
+                generation::remove_state(&mut change, &self.tenant, number)?;
+                let generation = Generation { has_state: false, adopted: None, ..self.generation_of(number)?.clone() };
+                generation.put(&mut change, &self.tenant)?;
+            }
+            self.drop_kept(&mut change)?;
+            also(&mut change)?;
+            change.commit_watched(&mut self.sound)
+        };
+        if let Err(error) = write() {
+            // The model serves what the history says.
+            reading.adopt(served.as_deref())?;
+            return Err(error);
         }
-        for (id, event) in (self.next_item..).zip(events) {
-            change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &Record::new(now_ms(), event).to_bytes())?;
-        }
-        for &number in &affected {
-            generation::remove_state(&mut change, &self.tenant, number)?;
-            let generation = Generation { has_state: false, adopted: None, ..self.generation_of(number)?.clone() };
-            generation.put(&mut change, &self.tenant)?;
-        }
-        self.drop_kept(&mut change)?;
-        also(&mut change)?;
-        change.commit_watched(&mut self.sound)?;
         let is_affected = |g: &&mut Generation| affected.contains(&g.number);
         self.generations.iter_mut().filter(is_affected).for_each(|g| (g.has_state, g.adopted) = (false, None));
         self.gone.extend(items.iter().min().map(|&item| item..id));

@@ -32,7 +32,7 @@ pub struct ChatArgs {
     /// Instructions that stand before the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Read \\n, \\r, \\t, \\', \\", \\\\ and \\xHH in --system as the characters they name [default: as they are]
+    /// Read \n, \r, \t, \', \", \\ and \xHH in --system as the characters they name [default: as they are]
     #[arg(short, long)]
     escape: bool,
     /// Most tokens of one answer; -1 is until the context is full [default: -1]
