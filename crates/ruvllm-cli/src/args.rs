@@ -16,6 +16,8 @@ use crate::command::{
 use crate::env::Settings;
 use crate::error::{Error, Result};
 use crate::registry::DEFAULT_MODEL;
+use crate::values::{Seed, choices, some_text};
+use crate::{check, command::grammar};
 
 /// The most threads that can be asked for.
 pub const MAX_THREADS: usize = 1024;
@@ -188,9 +190,24 @@ pub struct CacheArgs {
 }
 
 impl CacheArgs {
+    /// Checks that the folder can be written, where somebody asked for it.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check(&self, settings: &Settings) -> Result<()> {
+        match self.must_have_disk() {
+            true => check::writable_folder(&self.folder(settings)),
+            false => Ok(()),
+        }
+    }
+
+    fn folder(&self, settings: &Settings) -> PathBuf {
+        self.cache_dir.clone().unwrap_or_else(|| settings.cache_dir())
+    }
+
     /// Returns the options with the cache on or off, in memory and on disk.
     pub fn apply(&self, options: LoadOptions, settings: &Settings) -> LoadOptions {
-        let folder = self.cache_dir.clone().unwrap_or_else(|| settings.cache_dir());
+        let folder = self.folder(settings);
         let uses_disk = !self.no_prefix_cache || self.must_have_disk();
         LoadOptions { prefix_cache: !self.no_prefix_cache, cache_dir: uses_disk.then_some(folder), ..options }
     }
@@ -275,7 +292,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Sampling")]
     pub dry_last_n: usize,
     /// Nothing counts as a repetition across this text; may be given several times [default: line feed, ':', '"' and '*']
-    #[arg(long, value_name = "TEXT", help_heading = "Sampling")]
+    #[arg(long, value_name = "TEXT", value_parser = some_text, help_heading = "Sampling")]
     pub dry_breaker: Vec<String>,
     /// Aim at a level of surprise instead of the cuts and penalties: 1 or 2 is the version, 0 does not
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "Sampling")]
@@ -292,15 +309,23 @@ pub struct SamplingArgs {
     /// The samplers in their order; one that is missing does nothing
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values_t = SamplerKind::ALL, help_heading = "Sampling")]
     pub samplers: Vec<SamplerKind>,
-    /// Seed of the random choice [default: another every time]
+    /// Seed of the random choice; -1 is another every time [default: -1]
     #[arg(long, value_name = "S", help_heading = "Sampling")]
-    pub seed: Option<u64>,
+    pub seed: Option<Seed>,
 }
 
 /// What `--mirostat` names by number.
 pub const MIROSTATS: [Mirostat; 3] = [Mirostat::Off, Mirostat::V1, Mirostat::V2];
 
 impl SamplingArgs {
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// A usage error that names the value and its range.
+    pub fn check(&self) -> Result<()> {
+        Ok(self.params().validate()?)
+    }
+
     /// Returns the engine's parameters.
     pub fn params(&self) -> SamplingParams {
         SamplingParams {
@@ -331,7 +356,7 @@ impl SamplingArgs {
             mirostat_eta: self.mirostat_eta,
             logit_bias: self.logit_bias.clone(),
             order: self.samplers.clone(),
-            seed: self.seed,
+            seed: self.seed.and_then(|Seed(seed)| seed),
         }
     }
 }
@@ -350,17 +375,27 @@ pub struct SpeculationArgs {
 }
 
 impl SpeculationArgs {
+    /// Checks that the model is named, and is there or can be pulled.
+    ///
+    /// # Errors
+    /// It is not named, or cannot be had.
+    pub fn check(&self, app: &App) -> Result<()> {
+        match &self.draft_model {
+            None if self.speculate == Speculation::Draft => {
+                Err(Error::usage("--speculate draft needs --draft-model NAME|PATH"))
+            }
+            None => Ok(()),
+            Some(name) => app.store().check(name),
+        }
+    }
+
     /// Returns the model that guesses, brought to this machine if it is not there.
     ///
     /// # Errors
     /// It cannot be had, or is asked for and not named.
     pub fn draft(&self, app: &App) -> Result<Option<DraftOptions>> {
-        let Some(name) = self.draft_model.as_deref() else {
-            return match self.speculate {
-                Speculation::Draft => Err(Error::usage("--speculate draft needs --draft-model NAME|PATH")),
-                _ => Ok(None),
-            };
-        };
+        self.check(app)?;
+        let Some(name) = self.draft_model.as_deref() else { return Ok(None) };
         Ok(Some(DraftOptions { path: app.store().locate(name, true)?, n_branches: 1 }))
     }
 }
@@ -381,17 +416,24 @@ pub struct GrammarArgs {
     /// Answer with a text that this regular expression matches as a whole
     #[arg(long, value_name = "REGEX", help_heading = "Structured output")]
     pub regex: Option<String>,
-    /// Answer with one of these texts
-    #[arg(long, value_name = "A,B", value_delimiter = ',', help_heading = "Structured output")]
+    /// Answer with one of these texts; where they hold commas, give the option once for each, or a JSON array:
+    /// '["no, not at all","yes"]'
+    #[arg(long, value_name = "A,B", help_heading = "Structured output")]
     pub choice: Vec<String>,
 }
 
 impl GrammarArgs {
-    /// Returns what is asked for, if anything is.
+    /// Returns what is asked for, if anything is, once it is known to be sound.
     ///
     /// # Errors
-    /// A failure that names the file that cannot be read, or is no JSON.
+    /// A failure that names the file that cannot be read, or is no JSON; as [`grammar::check`].
     pub fn source(&self) -> Result<Option<GrammarSource>> {
+        let source = self.read()?;
+        source.as_ref().map_or(Ok(()), grammar::check)?;
+        Ok(source)
+    }
+
+    fn read(&self) -> Result<Option<GrammarSource>> {
         if let Some(path) = &self.json_schema {
             let schema = serde_json::from_str(&read_text(path)?);
             let schema =
@@ -406,7 +448,8 @@ impl GrammarArgs {
         Ok(match &self.regex {
             _ if self.json_object => Some(GrammarSource::JsonObject),
             Some(regex) => Some(GrammarSource::Regex(regex.clone())),
-            None => (!self.choice.is_empty()).then(|| GrammarSource::Choice(self.choice.clone())),
+            None if self.choice.is_empty() => None,
+            None => Some(GrammarSource::Choice(choices(&self.choice).map_err(Error::usage)?)),
         })
     }
 }

@@ -6,6 +6,7 @@
 #![expect(unreachable_pub, reason = "a program has no outside; `pub` marks what other modules use")]
 
 mod args;
+mod check;
 mod command;
 mod describe;
 mod env;
@@ -18,6 +19,8 @@ mod output;
 mod registry;
 mod source;
 mod store;
+mod values;
+mod work;
 
 use std::panic;
 use std::process::ExitCode;

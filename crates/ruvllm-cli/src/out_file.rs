@@ -41,6 +41,15 @@ impl OutFile {
         Ok(OutFile { to: BufWriter::with_capacity(BUFFER_BYTES, file), part: Some(part), path })
     }
 
+    /// Writes all there is to write, and finishes.
+    ///
+    /// # Errors
+    /// As [`OutFile::finish`].
+    pub fn write_whole(mut self, bytes: &[u8]) -> Result<()> {
+        self.to.write_all(bytes).map_err(|error| Error::io("write", &self.path, &error))?;
+        self.finish()
+    }
+
     /// Writes what is left and gives the file its name.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::error::{Error, Result};
+use crate::work::Work;
 
 /// Where this process writes to, and whether colours and progress bars are welcome there.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,8 @@ pub struct Ui {
     pub has_terminal_err: bool,
     /// Whether standard error takes colours.
     has_color_err: bool,
+    /// Whether lines belong in the log of a server.
+    has_log: bool,
 }
 
 impl Ui {
@@ -23,42 +26,59 @@ impl Ui {
     pub fn new(no_color: bool) -> Ui {
         let has_terminal_err = io::stderr().is_terminal();
         let has_color_out = io::stdout().is_terminal() && !no_color;
-        Ui { has_color_out, has_terminal_err, has_color_err: has_terminal_err && !no_color }
+        Ui { has_color_out, has_terminal_err, has_color_err: has_terminal_err && !no_color, has_log: false }
     }
 
     /// Returns one that shows no progress and no colours.
     #[cfg(test)]
     pub fn quiet() -> Ui {
-        Ui { has_color_out: false, has_terminal_err: false, has_color_err: false }
+        Ui { has_color_out: false, has_terminal_err: false, has_color_err: false, has_log: false }
     }
 
-    /// Returns a progress bar over bytes; hidden when standard error is no terminal.
-    pub fn bytes_bar(&self, what: &str, n_bytes: u64) -> ProgressBar {
+    /// Returns one whose lines go to the log of a server, once that is started.
+    pub fn in_log(self) -> Ui {
+        Ui { has_log: true, ..self }
+    }
+
+    /// Begins work that is followed by a bar over bytes, or by lines where standard error is no terminal.
+    pub fn bytes_bar(&self, what: &str, n_bytes: u64) -> Work {
         let style = "{msg:>12} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}";
         self.bar(ProgressBar::new(n_bytes), style, what)
     }
 
-    /// Returns a progress bar over `n` steps; hidden when standard error is no terminal.
-    pub fn steps_bar(&self, what: &str, n: u64) -> ProgressBar {
+    /// Begins work of `n` steps, as [`Ui::bytes_bar`].
+    pub fn steps_bar(&self, what: &str, n: u64) -> Work {
         self.bar(ProgressBar::new(n), "{msg:>12} {wide_bar} {pos}/{len} {eta}", what)
     }
 
-    /// Returns a spinner; hidden when standard error is no terminal.
-    pub fn spinner(&self, what: &str) -> ProgressBar {
+    /// Begins work of unknown length, as [`Ui::bytes_bar`].
+    pub fn spinner(&self, what: &str) -> Work {
         let spinner = self.bar(ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}", what);
-        spinner.enable_steady_tick(Duration::from_millis(120));
+        if self.has_terminal_err {
+            spinner.enable_steady_tick(Duration::from_millis(120));
+        }
         spinner
     }
 
-    fn bar(&self, bar: ProgressBar, style: &str, what: &str) -> ProgressBar {
+    fn bar(&self, bar: ProgressBar, style: &str, what: &str) -> Work {
         if !self.has_terminal_err {
             bar.set_draw_target(indicatif::ProgressDrawTarget::hidden());
+            let tell = if self.has_log { |line: &str| tracing::info!("{line}") } else { |line: &str| note(line) };
+            return Work::told(bar, what, tell);
         }
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
         bar.set_message(what.to_owned());
-        bar
+        Work::shown(bar)
+    }
+
+    /// Warns of something that is done all the same: a line on standard error, or in the log of a server.
+    pub fn warn(&self, text: &str) {
+        match self.has_log {
+            true => tracing::warn!("{text}"),
+            false => drop(writeln!(io::stderr(), "warning: {text}")),
+        }
     }
 
     /// Writes a dim note to standard error, if that is a terminal.
@@ -73,6 +93,11 @@ impl Ui {
     pub fn answer(&self, text: &str) -> String {
         if self.has_color_out { format!("\x1b[36m{text}\x1b[0m") } else { text.to_owned() }
     }
+}
+
+/// Writes a line about what is being done to standard error; that nobody reads it is no reason to stop.
+fn note(line: &str) {
+    drop(writeln!(io::stderr(), "note: {line}"));
 }
 
 /// Writes text to standard output at once.

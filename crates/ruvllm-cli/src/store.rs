@@ -54,6 +54,17 @@ impl<'a> Store<'a> {
         Store { dir: settings.models_dir(), sources: settings.sources.as_deref(), ui }
     }
 
+    /// Checks that a name is one, and that a path leads to a file; pulls nothing.
+    ///
+    /// # Errors
+    /// A line that says which file cannot be read, or what names there are.
+    pub fn check(&self, name: &str) -> Result<()> {
+        match resolve(name)? {
+            Resolved::Path(path) => path::check(&path).map(drop),
+            Resolved::Pullable(_) => Ok(()),
+        }
+    }
+
     /// Returns the file of a model by name or path; pulls it first if it is not there and `pulls` is set.
     ///
     /// # Errors

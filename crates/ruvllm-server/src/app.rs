@@ -23,7 +23,7 @@ use crate::adapters::{self, ADAPTER};
 use crate::auth::{Keys, Tenant};
 use crate::body::{self, BODIES_BYTES_MAX};
 use crate::connections::{self, held};
-use crate::error::{ApiError, Shape};
+use crate::error::{ApiError, Shape, without_numbers};
 use crate::fields::{Field, Given, Refused};
 use crate::gate::{self, Gates};
 use crate::generate::offload;
@@ -163,13 +163,7 @@ impl Server {
     /// # Errors
     /// No model, keys that cannot be read, an origin that is none, or what `Service::start` says.
     pub fn start(models: Vec<ModelSource>, options: ServerOptions) -> Result<Arc<Server>, ServerError> {
-        let keys = Arc::new(Keys::new(options.keys.clone()).map_err(ServerError::new)?);
-        if let Some(origin) = options.cors_origins.iter().find(|origin| HeaderValue::from_str(origin).is_err()) {
-            return Err(ServerError::new(format!("'{origin}' is no origin; use one like https://example.org, or *")));
-        }
-        if let Some(name) = options.metrics_key.as_deref().filter(|name| !keys.has(name)) {
-            return Err(ServerError::new(format!("no key is called '{name}', which alone may read the metrics")));
-        }
+        let keys = Arc::new(check_access(&options)?);
         let metrics = Arc::new(Metrics::new());
         let witness = options.witness.as_ref().map(Witness::open).transpose()?.map(Arc::new);
         let models = Arc::new(Models::new(models, &options, &metrics, &keys, witness.clone())?);
@@ -225,13 +219,21 @@ impl Server {
     /// Ends the engines, and returns those that are loaded.
     ///
     /// # Errors
-    /// An engine's thread broke, or the witness log could not be written.
+    /// An engine's thread broke, or something waits for the disk still: what, how much of it, and why.
     pub fn join(&self) -> Result<Vec<Engine>, ServerError> {
         let engines = self.models.join();
+        let mut lost = self.models.unkept();
         if let Some(witness) = &self.witness {
-            witness.log.flush()?;
+            lost.extend(unwritten(witness));
+            let n = witness.saves.n_lost();
+            if n > 0 {
+                tracing::warn!(turns = n, "turns of sessions were not saved while the disk failed");
+            }
         }
-        engines
+        match engines {
+            Ok(_) if !lost.is_empty() => Err(ServerError::new(lost.join("; "))),
+            engines => engines,
+        }
     }
 
     /// Returns a request's model, once it is loaded.
@@ -518,6 +520,32 @@ impl Call {
 }
 
 /// Reads a router, and checks that all that it can choose is served.
+/// Reads the keys, and checks who may ask and read what.
+///
+/// # Errors
+/// The keys cannot be read, an origin is none, or the metrics are for a key that there is not.
+pub(crate) fn check_access(options: &ServerOptions) -> Result<Keys, ServerError> {
+    let keys = Keys::new(options.keys.clone()).map_err(ServerError::new)?;
+    if let Some(origin) = options.cors_origins.iter().find(|origin| HeaderValue::from_str(origin).is_err()) {
+        return Err(ServerError::new(format!("'{origin}' is no origin; use one like https://example.org, or *")));
+    }
+    match options.metrics_key.as_deref().filter(|name| !keys.has(name)) {
+        Some(name) => Err(ServerError::new(format!("no key is called '{name}', which alone may read the metrics"))),
+        None => Ok(keys),
+    }
+}
+
+/// Returns what of the witness log is not on the disk at the end, after a second try.
+fn unwritten(witness: &Witness) -> Option<String> {
+    witness.log.flush().err()?;
+    // A store that failed opens itself again after a second.
+    std::thread::sleep(Duration::from_millis(1100));
+    let error = witness.log.flush().err()?;
+    let stats = witness.stats();
+    let n = stats.n_queued;
+    Some(format!("the witness log: {n} records are lost with this end: {}", without_numbers(&error.to_string())))
+}
+
 fn open_router(folder: &Path, models: &Models) -> Result<ModelRouter, ServerError> {
     let router = ModelRouter::open(folder)?;
     let embedder = match &router.embedder {

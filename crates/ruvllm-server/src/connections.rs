@@ -10,10 +10,12 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::Notify;
 use tower_service::Service;
+
+use crate::error::{ApiError, Shape};
 
 /// Descriptors that are left for files: models, stores, what is loaded later.
 const FILES_RESERVED: usize = 16;
@@ -103,6 +105,24 @@ impl Drop for Registered {
 pub(crate) struct Counted {
     pub app: Router,
     pub connection: Arc<Connection>,
+    /// It came when all places were taken, and gets an answer to [`PROBES`] only.
+    pub is_spare: bool,
+}
+
+/// What is answered even when all places are taken.
+const PROBES: [&str; 2] = ["/health", "/ready"];
+
+/// Returns the answer to a request that found no place.
+fn no_place() -> Response<Body> {
+    let line = "all connections of this server are at work; try again later";
+    let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("too_many_connections");
+    ApiError { retry_after_s: Some(1), ..error }.response(Shape::OpenAi)
+}
+
+/// Has a connection end with this answer.
+fn closing(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 impl<B> Service<Request<B>> for Counted
@@ -119,9 +139,16 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
+        if self.is_spare && !PROBES.contains(&request.uri().path()) {
+            return Box::pin(async { Ok(closing(no_place())) });
+        }
         let guard = InFlight::new(&self.connection);
         let answer = self.app.call(request);
-        Box::pin(async move { Ok(held(answer.await?, guard)) })
+        let is_spare = self.is_spare;
+        Box::pin(async move {
+            let answer = held(answer.await?, guard);
+            Ok(if is_spare { closing(answer) } else { answer })
+        })
     }
 }
 

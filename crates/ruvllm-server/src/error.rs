@@ -134,3 +134,9 @@ impl From<EngineError> for ApiError {
         ApiError { code, ..ApiError::new(status, error.to_string()) }
     }
 }
+/// Returns a line without the `(os error N)` that help nobody.
+pub(crate) fn without_numbers(line: &str) -> String {
+    let mut parts = line.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |line, rest| line + rest.split_once(')').map_or("", |(_, rest)| rest))
+}

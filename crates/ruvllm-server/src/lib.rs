@@ -48,7 +48,7 @@ pub use learning::{generation_json, item_json, pattern_json};
 pub use models::{Loader, ModelSource};
 pub use options::{ServerError, ServerOptions};
 pub use routing::decision_json;
-pub use serve::run;
+pub use serve::{check, run};
 pub use sessions::{SESSION_DIM, session_json};
 pub use tls::TlsOptions;
 pub use witness::{

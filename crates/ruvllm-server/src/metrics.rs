@@ -56,6 +56,7 @@ const HELP: &[(Type, &str, &str)] = &[
         "ruvllm_witness_unrecorded",
         "answers that are not on record because the log cannot be written; 0 when it can",
     ),
+    (Type::Counter, "ruvllm_sessions_unsaved_total", "turns of sessions that could not be saved"),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -230,7 +231,8 @@ impl Metrics {
     }
 
     /// Tells what the witness log has done.
-    pub(crate) fn tell_witness(&self, stats: &LogStats) {
+    pub(crate) fn tell_witness(&self, stats: &LogStats, n_unsaved: u64) {
+        self.counter("ruvllm_sessions_unsaved_total", &[]).absolute(n_unsaved);
         self.counter("ruvllm_witness_records_total", &[]).absolute(stats.n_written);
         self.counter("ruvllm_witness_lost_total", &[]).absolute(stats.n_lost);
         self.counter("ruvllm_witness_failed_batches_total", &[]).absolute(stats.n_failed_batches);

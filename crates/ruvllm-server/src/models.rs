@@ -89,11 +89,9 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Keeps what was learned.
-    pub(crate) fn save_learned(&self) {
-        if let Some(learning) = &self.learning {
-            learning.save(&self.name);
-        }
+    /// Keeps what was learned; returns why it could not.
+    pub(crate) fn save_learned(&self) -> Option<String> {
+        self.learning.as_ref()?.save(&self.name)
     }
 }
 
@@ -193,6 +191,8 @@ pub(crate) struct Models {
     /// How many of them are left.
     n_preparing: AtomicUsize,
     is_stopping: AtomicBool,
+    /// What could not be kept at the end, and why.
+    unkept: Mutex<Vec<String>>,
 }
 
 impl Models {
@@ -217,6 +217,7 @@ impl Models {
             preparing: Mutex::default(),
             n_preparing: AtomicUsize::new(0),
             is_stopping: AtomicBool::new(false),
+            unkept: Mutex::default(),
         };
         for ModelSource { name, engine, load, adapters } in sources {
             if models.slots.iter().any(|slot| *slot.name == *name) {
@@ -466,7 +467,8 @@ impl Models {
         let of_thread = Arc::clone(&model);
         let ended = tokio::task::spawn_blocking(move || {
             let engine = thread.join();
-            of_thread.save_learned();
+            // It was logged.
+            let _ = of_thread.save_learned();
             engine.and_then(|engine| engine.flush_cache())
         });
         if let Ok(Err(error)) = ended.await {
@@ -556,6 +558,11 @@ impl Models {
         self.slots.iter().filter_map(model).collect()
     }
 
+    /// Returns what could not be kept when the engines ended.
+    pub(crate) fn unkept(&self) -> Vec<String> {
+        self.unkept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Waits for the engines after they were drained, and returns those that are loaded.
     ///
     /// # Errors
@@ -567,7 +574,11 @@ impl Models {
             if let State::Loaded(model, thread) = state {
                 model.service.drain(Duration::ZERO);
                 let engine = thread.join();
-                model.save_learned();
+                if let Some(why) = model.save_learned() {
+                    let line =
+                        format!("what {} learned since it was last kept is lost with this end: {why}", model.name);
+                    self.unkept.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                }
                 drop(model);
                 engines.push(engine?);
             }

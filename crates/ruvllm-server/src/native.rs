@@ -188,10 +188,13 @@ fn ready(call: Plain) -> Answer {
         let Some(witness) = &call.server.witness else { return ok(&json!({ "status": "ready" })) };
         // Where answers need a record it takes no requests; else it answers, and says what is missing.
         witness.check()?;
-        match witness.failing() {
-            None => ok(&json!({ "status": "ready" })),
-            Some(why) => ok(&json!({ "status": "degraded", "witness": why })),
+        let mut answer = json!({ "status": "ready" });
+        for (store, failing) in [("witness", witness.failing()), ("sessions", witness.saves.failing())] {
+            if let Some(why) = failing {
+                (answer["status"], answer[store]) = (json!("degraded"), json!(why));
+            }
         }
+        ok(&answer)
     })
 }
 
@@ -207,7 +210,7 @@ fn metrics(call: Plain) -> Answer {
         }
         call.server.models.tell_all();
         if let Some(witness) = &call.server.witness {
-            call.server.metrics.tell_witness(&witness.stats());
+            call.server.metrics.tell_witness(&witness.stats(), witness.saves.n_lost());
         }
         let mut response = Response::new(Body::from(call.server.metrics.render()));
         let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -18,8 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::app::Server;
+use crate::app::{Server, check_access};
 use crate::connections::{Connections, Counted};
+use crate::error::without_numbers;
 use crate::models::ModelSource;
 use crate::options::{ServerError, ServerOptions};
 use crate::tls::Tls;
@@ -38,6 +39,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How long a new connection waits for the place of another one; those that come after it wait as well.
 const PLACE_TIMEOUT: Duration = Duration::from_millis(250);
+/// Connections beyond all places: they get an answer to `/health`, and have this long for it.
+const SPARE_MAX: usize = 4;
+const SPARE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Threads for work that takes a while: reading texts, files, what was learned.
 const BLOCKING_THREADS: usize = 64;
 /// Bytes after which it is known what a connection speaks: those that HTTP/2 begins with.
@@ -77,10 +81,24 @@ pub fn run(
     server.join()
 }
 
+/// Checks what a server's options name: keys, certificate, origins, the router's folder, the address. Before models are brought
+/// and loaded, since that takes long; [`run`] checks it again.
+///
+/// # Errors
+/// One of them cannot be used.
+pub fn check(options: &ServerOptions) -> Result<(), ServerError> {
+    check_access(options)?;
+    options.sampling.validate()?;
+    options.tls.clone().map(Tls::new).transpose().map_err(ServerError::new)?;
+    options.router.as_deref().map(ruvllm_engine::ModelRouter::open).transpose()?;
+    let address = options.address;
+    let cannot = |error: io::Error| ServerError::new(format!("cannot listen on {address}: {}", reason(&error)));
+    std::net::TcpListener::bind(address).map(drop).map_err(cannot)
+}
+
 /// Returns the reason of an error without its number.
 fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+    without_numbers(&error.to_string()).to_lowercase()
 }
 
 /// Takes connections until `stop` is over; where there is no place for one, the one that is idle the longest makes room. Then it
@@ -98,6 +116,7 @@ async fn serve(
     let (app, graceful, tls) = (server.app(), GracefulShutdown::new(), tls.map(Arc::new));
     let places_max = server.n_connections_max;
     let (places, connections) = (Arc::new(Semaphore::new(places_max)), Arc::new(Connections::default()));
+    let spare = Arc::new(Semaphore::new(SPARE_MAX));
     let mut upkeep = tokio::spawn(upkeep(Arc::clone(&server), tls.clone()));
     let of_preparing = Arc::clone(&server);
     let mut preparing = tokio::task::spawn_blocking(move || of_preparing.models.prepare());
@@ -130,12 +149,24 @@ async fn serve(
             }
         };
         let Some(place) = place(&places, &connections).await else {
-            tracing::warn!(connections = places_max, "too many connections at work; a new one is closed");
+            let Ok(place) = Arc::clone(&spare).try_acquire_owned() else {
+                tracing::warn!(connections = places_max, "too many connections at work; a new one is closed");
+                continue;
+            };
+            let registered = connections.add();
+            let app = Counted { app: app.clone(), connection: Arc::clone(&registered.connection), is_spare: true };
+            let (server, watcher, tls) = (Arc::clone(&server), graceful.watcher(), tls.clone());
+            tokio::spawn(async move {
+                let ended = connection(stream, tls, app, &server.options, watcher);
+                // Whoever is too slow for it is closed.
+                let _ = tokio::time::timeout(SPARE_TIMEOUT, ended).await;
+                drop((place, registered));
+            });
             continue;
         };
         server.metrics.connections(places_max - places.available_permits());
         let registered = connections.add();
-        let app = Counted { app: app.clone(), connection: Arc::clone(&registered.connection) };
+        let app = Counted { app: app.clone(), connection: Arc::clone(&registered.connection), is_spare: false };
         let (server, watcher) = (Arc::clone(&server), graceful.watcher());
         let (tls, places) = (tls.clone(), Arc::clone(&places));
         tokio::spawn(async move {
@@ -194,7 +225,7 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
         if n.is_multiple_of(LOOKS_PER_SAVE) {
             let models = server.models.loaded();
             // Files are written where nobody waits for it.
-            tokio::task::spawn_blocking(move || models.iter().for_each(|model| model.save_learned()));
+            tokio::task::spawn_blocking(move || models.iter().for_each(|model| drop(model.save_learned())));
         }
     }
 }

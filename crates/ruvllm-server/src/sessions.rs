@@ -3,6 +3,7 @@
 //! A request that names a `session` is a turn of it. The conversation itself comes with each request, as in every API;
 //! what is kept here is how it is gone on with. It lies in the store of the witness log.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{Method, StatusCode};
@@ -13,7 +14,7 @@ use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Call, Endpoint, Plain, Run};
-use crate::error::{ApiError, Shape, json_response};
+use crate::error::{ApiError, Shape, json_response, without_numbers};
 use crate::fields::{Field, Kind, optional};
 use crate::generate::offload;
 use crate::routing::query_of;
@@ -99,9 +100,37 @@ pub fn session_json(name: &str, session: &Session, used_ms: Option<u64>) -> Valu
     })
 }
 
+/// What became of turns that were to be saved.
+#[derive(Debug, Default)]
+pub(crate) struct Saves {
+    /// Turns that are not on the disk.
+    n_lost: AtomicU64,
+    /// Why the last one is not; none as soon as one is saved.
+    failing: Mutex<Option<String>>,
+}
+
+impl Saves {
+    fn note(&self, failed: Option<String>) {
+        self.n_lost.fetch_add(u64::from(failed.is_some()), Ordering::Relaxed);
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+    }
+
+    /// Returns how many turns were not saved.
+    pub(crate) fn n_lost(&self) -> u64 {
+        self.n_lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many turns were not saved, and why, while they cannot be.
+    pub(crate) fn failing(&self) -> Option<String> {
+        let why = self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        Some(format!("{} turns of sessions were not saved: {why}", self.n_lost()))
+    }
+}
+
 /// A turn of a session that is being answered.
 pub(crate) struct Turn {
     index: Arc<SessionIndex>,
+    saves: Arc<Saves>,
     /// Held while a turn is added to what is known: two may end at once.
     adding: Arc<Mutex<()>>,
     tenant: String,
@@ -130,6 +159,7 @@ impl Turn {
         let has_words = context.iter().any(|&x| x != 0.0);
         Ok(Some(Turn {
             index: Arc::clone(&witness.sessions),
+            saves: Arc::clone(&witness.saves),
             adding: Arc::clone(&witness.adding_turns),
             tenant: tenant_name(&call.tenant).to_owned(),
             name: name.to_owned(),
@@ -151,7 +181,7 @@ impl Turn {
         // Threads come to it in any order; the latest session is the one whose answer ended last.
         let used_ms = now_ms();
         drop(tokio::task::spawn_blocking(move || {
-            let Turn { index, adding, tenant, name, user, model, adapter, context } = self;
+            let Turn { index, saves, adding, tenant, name, user, model, adapter, context } = self;
             let _adding = adding.lock().unwrap_or_else(PoisonError::into_inner);
             let saved = index.recover(&tenant, &name).and_then(|before| {
                 let before = before.unwrap_or_default();
@@ -166,6 +196,7 @@ impl Turn {
                 };
                 index.save(&tenant, &name, &session, used_ms)
             });
+            saves.note(saved.as_ref().err().map(|error| without_numbers(&error.to_string())));
             if let Err(error) = saved {
                 tracing::error!(%error, "a session was not saved");
             }
@@ -283,6 +314,18 @@ fn forget(call: Plain) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn turns_that_were_not_saved_are_counted() {
+        let saves = Saves::default();
+        assert_eq!((saves.n_lost(), saves.failing()), (0, None));
+        saves.note(Some("no space left on device".to_owned()));
+        saves.note(Some("no space left on device".to_owned()));
+        let line = saves.failing().expect("the disk is full");
+        assert_eq!(line, "2 turns of sessions were not saved: no space left on device");
+        saves.note(None);
+        assert_eq!((saves.n_lost(), saves.failing()), (2, None));
+    }
 
     #[test]
     fn a_conversation_is_about_all_its_turns() {

@@ -126,7 +126,9 @@ impl BenchArgs {
         bar.finish_and_clear();
         // Before the bandwidth is measured: its buffer is no part of running the model.
         let peak_bytes = peak_bytes();
+        let bar = app.ui.spinner("measuring the memory");
         let (read_gbps, read_share) = read_share(&mut engine, logits)?;
+        drop(bar);
         let costs = Costs { read_gbps, read_share, peak_bytes };
         if self.output.json { print_object(&engine, &costs, &results) } else { print_table(&engine, &costs, &results) }
     }

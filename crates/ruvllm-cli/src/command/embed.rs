@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{App, read_lines};
 use crate::args::{LoadArgs, OutputArgs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output::{print_json, print_line};
 
 const EXAMPLES: &str = "\
@@ -60,6 +60,9 @@ impl EmbedArgs {
             Some(file) => read_lines(file)?,
             None => self.text.iter().cloned().collect(),
         };
+        if texts.is_empty() {
+            return Err(Error::failure("there are no texts to embed; write lines {\"text\": ...}"));
+        }
         let path = app.store().locate(&self.model, true)?;
         let mut engine = app.load(&path, &self.load.options(&app.settings, None))?;
         let bar = app.ui.steps_bar("embedding", texts.len() as u64);

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use ruvllm_engine::learning::{Learning, LearningOptions, ReadSums, Tenant, Verdict};
+use ruvllm_engine::learning::{Learning, LearningOptions, ReadSums, Tenant, Verdict, check_tenant};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
 use serde_json::{Value, json};
 
-use super::lora::LoraArgs;
+use super::lora::LoraArg;
 use super::{App, read_text};
 use crate::args::{LoadArgs, ModelArgs, OutputArgs};
+use crate::check;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::output::{self, print_json, print_line};
@@ -44,14 +45,25 @@ pub struct LearningArgs {
     pub learn_key: Option<PathBuf>,
 }
 
+/// Checks a tenant's name, the file of a key, and that what is learned can be kept.
+///
+/// # Errors
+/// One of them cannot be.
+pub fn check_place(app: &App, tenant: &str, key: Option<&Path>) -> Result<()> {
+    check_tenant(tenant)?;
+    check::key(key)?;
+    check::writable_folder(&app.settings.learned_dir())
+}
+
 impl LearningArgs {
-    /// Checks that no adapter changes the states that learning keeps.
+    /// Checks that no adapter changes the states that learning keeps, whose it is, and where it is kept.
     ///
     /// # Errors
-    /// A usage error if one does.
-    pub fn check(&self, lora: &LoraArgs) -> Result<()> {
-        match self.learn && !lora.lora.is_empty() {
-            true => Err(Error::usage("--learn is of the model as it is; leave --lora out")),
+    /// A usage error if one does; as [`check_place`].
+    pub fn check(&self, app: &App, lora: &[LoraArg]) -> Result<()> {
+        match self.learn {
+            true if !lora.is_empty() => Err(Error::usage("--learn is of the model as it is; leave --lora out")),
+            true => check_place(app, self.tenant.as_deref().unwrap_or(TENANT), self.learn_key.as_deref()),
             false => Ok(()),
         }
     }
@@ -157,6 +169,7 @@ impl LearnArgs {
         if let Some((path, _)) = texts.iter().find(|(_, text)| text.trim().is_empty()) {
             return Err(Error::failure(format_args!("{} is empty; there is nothing to learn", path.display())));
         }
+        check_place(app, &self.tenant, self.learn_key.as_deref())?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..self.load.options(&app.settings, None) })?;
         let (learning, tenant) = open(app, &mut engine, Some(&self.tenant), self.learn_key.as_deref())?;

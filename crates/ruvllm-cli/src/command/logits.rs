@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use ruvllm_engine::{Engine, EngineError, ErrorKind};
+use ruvllm_gguf::{GgufFile, Value};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -61,9 +62,11 @@ impl LogitsArgs {
     pub fn run(&self, app: &App) -> Result<()> {
         let tokens = read_tokens(&self.tokens)?;
         let path = app.store().locate(&self.model.model, false)?;
+        check_ids(&tokens, &path)?;
         let mut out = OutFile::create(&self.out, &[&path, &self.tokens])?;
         let n_ctx = self.context.n_ctx.unwrap_or(tokens.len());
         let mut engine = app.load(&path, &self.load.options(&app.settings, Some(n_ctx)))?;
+        app.warn_context(engine.info());
         let start = Instant::now();
         let n_values = self.write(&mut engine, &tokens, &mut out)?;
         out.finish()?;
@@ -98,6 +101,25 @@ impl LogitsArgs {
             engine.logits(tokens, self.chunk, &mut sink)?;
         }
         Ok(n_values)
+    }
+}
+
+/// Checks that the ids are of the model's vocabulary, before it is loaded.
+fn check_ids(tokens: &[u32], model: &Path) -> Result<()> {
+    let file = GgufFile::open(model)?;
+    let n_vocab = match file.metadata().get("tokenizer.ggml.tokens") {
+        Some(Value::Array(vocabulary)) => vocabulary.len(),
+        // The model's shapes tell when it is loaded.
+        _ => return Ok(()),
+    };
+    // A head may have more rows than the vocabulary has tokens.
+    let rows = file.tensors().find(|tensor| tensor.name == "token_embd.weight");
+    let n_rows = rows.and_then(|tensor| tensor.shape.last().copied()).map_or(n_vocab, |n| n as usize);
+    match tokens.iter().find(|&&token| token as usize >= n_rows.max(n_vocab)) {
+        None => Ok(()),
+        Some(token) => Err(Error::failure(format_args!(
+            "token {token} is not in the vocabulary of {n_vocab} tokens; use ids of 'ruvllm tokenize' with this model"
+        ))),
     }
 }
 

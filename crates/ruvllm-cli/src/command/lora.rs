@@ -18,8 +18,8 @@ use serde_json::json;
 
 use super::App;
 use crate::args::{ModelArgs, OutputArgs};
+use crate::check;
 use crate::error::{Error, Result};
-use crate::out_file;
 use crate::output::{bytes, count, print, print_json, print_line, table};
 
 const EXAMPLES: &str = "\
@@ -198,27 +198,75 @@ pub struct LoraArgs {
 }
 
 impl LoraArgs {
+    /// Checks that the adapters are there.
+    ///
+    /// # Errors
+    /// One is not, or adapters with a gate do not stand alone.
+    pub fn check(&self, app: &App) -> Result<()> {
+        let paths: Vec<PathBuf> = self.lora.iter().map(|arg| locate(app, &arg.adapter)).collect();
+        paths.iter().try_for_each(|path| check_there(path))?;
+        self.mixture(&paths).map(drop)
+    }
+
+    /// Checks that the adapters can be read for a model's file.
+    ///
+    /// # Errors
+    /// One is damaged, or of another architecture.
+    pub fn check_for(&self, app: &App, model: &Path) -> Result<()> {
+        if self.lora.is_empty() {
+            return Ok(());
+        }
+        let facts = ModelFacts::of_file(&GgufFile::open(model)?)?;
+        let paths = self.lora.iter().map(|arg| locate(app, &arg.adapter));
+        paths.filter(|path| !mixture::is_mixture(path)).try_for_each(|path| Ok(format::read(&path, &facts).map(drop)?))
+    }
+
+    /// Returns the folder of adapters with a gate, if one is meant.
+    fn mixture<'a>(&self, paths: &'a [PathBuf]) -> Result<Option<&'a Path>> {
+        match paths.iter().find(|path| mixture::is_mixture(path)) {
+            Some(folder) if self.lora.len() > 1 || self.lora[0].scale != 1.0 => {
+                let folder = folder.display();
+                Err(Error::usage(format_args!(
+                    "{folder} is several adapters with a gate; it stands alone and has no scale"
+                )))
+            }
+            folder => Ok(folder.map(PathBuf::as_path)),
+        }
+    }
+
     /// Loads the adapters for a model.
     ///
     /// # Errors
     /// One cannot be read or does not fit the model, or they are too many.
     pub fn load(&self, app: &App, engine: &Engine) -> Result<AdapterSet> {
         let loader = engine.adapter_loader();
-        let paths = self.lora.iter().map(|arg| locate(app, &arg.adapter));
-        if let Some(folder) = paths.clone().find(|path| mixture::is_mixture(path)) {
-            if self.lora.len() > 1 || self.lora[0].scale != 1.0 {
-                let line =
-                    format!("{} is several adapters with a gate; it stands alone and has no scale", folder.display());
-                return Err(Error::usage(line));
-            }
-            return Ok(loader.load_mixture(&folder, FactorFormat::default())?);
+        let paths: Vec<PathBuf> = self.lora.iter().map(|arg| locate(app, &arg.adapter)).collect();
+        if let Some(folder) = self.mixture(&paths)? {
+            return Ok(loader.load_mixture(folder, FactorFormat::default())?);
         }
         let mut adapters = Vec::with_capacity(self.lora.len());
-        for (path, arg) in paths.zip(&self.lora) {
-            adapters.push((loader.load(&path, FactorFormat::default())?, arg.scale));
+        for (path, arg) in paths.iter().zip(&self.lora) {
+            adapters.push((loader.load(path, FactorFormat::default())?, arg.scale));
         }
         Ok(AdapterSet::new(adapters)?)
     }
+}
+
+/// Checks that an adapter is there: a folder, or a file that can be read.
+///
+/// # Errors
+/// It is not.
+pub(super) fn check_there(path: &Path) -> Result<()> {
+    if path.is_dir() { Ok(()) } else { check::readable(path) }
+}
+
+/// Checks that an adapter can be written in the form that the path's ending asks for.
+fn check_out(path: &Path) -> Result<()> {
+    if is_gguf(path) { check::writable(path, &[]) } else { check::writable_folder(path) }
+}
+
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "gguf")
 }
 
 /// Returns the folder of named adapters.
@@ -264,8 +312,7 @@ fn read(app: &App, adapter: &str, facts: &ModelFacts) -> Result<Adapter> {
 
 /// Writes an adapter in the form that the path's ending asks for.
 fn write(adapter: &Adapter, facts: &ModelFacts, path: &Path) -> Result<()> {
-    let is_gguf = path.extension().is_some_and(|ending| ending == "gguf");
-    Ok(if is_gguf { gguf::write(adapter, facts, path) } else { peft::write(adapter, facts, path) }?)
+    Ok(if is_gguf(path) { gguf::write(adapter, facts, path) } else { peft::write(adapter, facts, path) }?)
 }
 
 impl ListArgs {
@@ -307,6 +354,8 @@ impl ListArgs {
 impl AddArgs {
     fn run(&self, app: &App) -> Result<()> {
         check_name(&self.name)?;
+        check_there(&self.path)?;
+        check::writable_folder(&folder(app))?;
         let facts = facts(app, &self.model)?;
         let adapter = format::read(&self.path, &facts)?;
         adapter.check_values()?;
@@ -364,6 +413,7 @@ impl RmArgs {
 
 impl InfoArgs {
     fn run(&self, app: &App) -> Result<()> {
+        check_there(&locate(app, &self.adapter))?;
         let adapter = read(app, &self.adapter, &facts(app, &self.model)?)?;
         adapter.check_values()?;
         if self.output.json {
@@ -391,10 +441,33 @@ impl InfoArgs {
 }
 
 impl MergeArgs {
+    fn method(&self) -> Method {
+        match self.method {
+            MethodArg::Linear => Method::Linear,
+            MethodArg::Sum => Method::TaskArithmetic,
+            MethodArg::Slerp => Method::Slerp { t: self.t },
+            MethodArg::Ties => Method::Ties { density: self.density },
+            MethodArg::Dare => Method::Dare { density: self.density, seed: self.seed },
+        }
+    }
+
+    /// Checks what can be checked without the model.
+    fn check(&self, app: &App) -> Result<()> {
+        self.adapters.iter().try_for_each(|arg| check_there(&locate(app, &arg.adapter)))?;
+        if self.into_model {
+            return check::writable(&self.out, &[]);
+        }
+        let weights: Vec<f64> = self.adapters.iter().map(|arg| f64::from(arg.scale)).collect();
+        self.method().check(&weights, self.rank)?;
+        check_out(&self.out)
+    }
+
     /// Writes the model with the adapters in it.
     fn write_model(&self, app: &App) -> Result<()> {
         let path = app.store().locate(&self.model.model, true)?;
-        out_file::refuse_inputs(&self.out, &[&path])?;
+        check::writable(&self.out, &[&path])?;
+        let facts = ModelFacts::of_file(&GgufFile::open(&path)?)?;
+        self.adapters.iter().try_for_each(|arg| read(app, &arg.adapter, &facts).map(drop))?;
         let load = LoadOptions { n_ctx: Some(16), prefix_cache: false, ..LoadOptions::default() };
         let loader = app.load(&path, &load)?.adapter_loader();
         let read = |arg: &LoraArg| Ok((loader.read(&locate(app, &arg.adapter))?, arg.scale));
@@ -414,22 +487,16 @@ impl MergeArgs {
     }
 
     fn run(&self, app: &App) -> Result<()> {
+        self.check(app)?;
         if self.into_model {
             return self.write_model(app);
         }
         let facts = facts(app, &self.model)?;
         let read = |arg: &LoraArg| Ok((Arc::new(read(app, &arg.adapter, &facts)?), f64::from(arg.scale)));
         let adapters = self.adapters.iter().map(read).collect::<Result<Vec<_>>>()?;
-        let method = match self.method {
-            MethodArg::Linear => Method::Linear,
-            MethodArg::Sum => Method::TaskArithmetic,
-            MethodArg::Slerp => Method::Slerp { t: self.t },
-            MethodArg::Ties => Method::Ties { density: self.density },
-            MethodArg::Dare => Method::Dare { density: self.density, seed: self.seed },
-        };
         let name = self.out.file_stem().map_or_else(|| "merged".to_owned(), |stem| stem.to_string_lossy().into_owned());
         let borrowed: Vec<(&Adapter, f64)> = adapters.iter().map(|(adapter, weight)| (&**adapter, *weight)).collect();
-        let merged = merge(&name, &borrowed, method, self.rank)?;
+        let merged = merge(&name, &borrowed, self.method(), self.rank)?;
         write(&merged, &facts, &self.out)?;
         told(&merged, &self.out, self.output.json)
     }
@@ -437,6 +504,8 @@ impl MergeArgs {
 
 impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
+        check_there(&locate(app, &self.adapter))?;
+        check_out(&self.out)?;
         let facts = facts(app, &self.model)?;
         let adapter = read(app, &self.adapter, &facts)?;
         write(&adapter, &facts, &self.out)?;

@@ -6,6 +6,7 @@ pub mod chat;
 pub mod detect;
 pub mod embed;
 pub mod eval;
+pub mod grammar;
 pub mod learn;
 pub mod list;
 pub mod logits;
@@ -28,7 +29,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions};
+use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
 use serde::Deserialize;
 
 use crate::args::CacheArgs;
@@ -65,7 +66,7 @@ impl App {
     /// The engine's.
     pub fn load_cached(&self, path: &Path, options: LoadOptions, cache: &CacheArgs) -> Result<Engine> {
         let options = cache.apply(options, &self.settings);
-        match self.try_load(path, &options) {
+        let engine = match self.try_load(path, &options) {
             Err(error) if error.kind() == ErrorKind::Cache && !cache.must_have_disk() => {
                 eprintln!("warning: nothing is kept of this run: {}", one_line(&error.to_string()));
                 // Repacked weights are there for any number of processes.
@@ -73,6 +74,19 @@ impl App {
                 self.load(path, &LoadOptions { cache_dir: None, packed_dir, ..options })
             }
             loaded => Ok(loaded?),
+        }?;
+        self.warn_context(engine.info());
+        Ok(engine)
+    }
+
+    /// Warns where a context is longer than the model was trained for.
+    pub fn warn_context(&self, info: &ModelInfo) {
+        if info.n_ctx > info.n_ctx_train {
+            let (n_ctx, n_ctx_train) = (info.n_ctx, info.n_ctx_train);
+            self.ui.warn(&format!(
+                "a context of {n_ctx} tokens, and {} was trained with {n_ctx_train}: beyond them answers may make no sense",
+                info.name
+            ));
         }
     }
 
@@ -86,7 +100,7 @@ impl App {
 
     fn try_load(&self, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
         let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-        let bar = self.ui.bytes_bar("loading", n_bytes);
+        let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
         let loaded = Engine::load(path, options, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{App, read_text};
 use crate::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs, count};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::output::{print_json, print_line};
 
 const EXAMPLES: &str = "\
@@ -59,10 +59,14 @@ impl PerplexityArgs {
     /// A failure if a file cannot be read or the text is shorter than two windows.
     pub fn run(&self, app: &App) -> Result<()> {
         let text = read_text(&self.file)?;
+        if text.trim().is_empty() {
+            return Err(Error::failure(format_args!("{} is empty; there is nothing to predict", self.file.display())));
+        }
         let path = app.store().locate(&self.model.model, false)?;
         let against_f16 = self.kl_against.is_some();
         let load = self.load.options(&app.settings, Some(self.n_ctx));
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1 + usize::from(against_f16), ..load })?;
+        app.warn_context(engine.info());
         let options = EncodeOptions { add_special: true, parse_special: false };
         let tokens = engine.tokenizer()?.encode(&text, options)?;
         let bar = app.ui.steps_bar("perplexity", 0);

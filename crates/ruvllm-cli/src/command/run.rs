@@ -16,7 +16,8 @@ use crate::args::{
 };
 use crate::error::{Error, Result, io_reason};
 use crate::interrupt;
-use crate::output::{print, print_json};
+use crate::output::{Ui, print, print_json};
+use crate::values::{MaxTokens, some_text, unescaped};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,11 +42,14 @@ pub struct RunArgs {
     /// Continue the text as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
-    /// Most tokens to answer with
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    max_tokens: usize,
+    /// Read \n, \r, \t, \', \", \\ and \xHH in --prompt and --stop as the characters they name [default: as they are]
+    #[arg(short, long)]
+    escape: bool,
+    /// Most tokens to answer with; -1 is until the context is full
+    #[arg(long, value_name = "N", default_value = "512")]
+    max_tokens: MaxTokens,
     /// End the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT", help_heading = "Sampling")]
+    #[arg(long, value_name = "TEXT", value_parser = some_text, help_heading = "Sampling")]
     stop: Vec<String>,
     /// Tell each token's log-probability and those of the N likeliest ones; with --json
     #[arg(long, value_name = "N", requires = "json")]
@@ -81,10 +85,11 @@ impl RunArgs {
     /// # Errors
     /// A usage error without a prompt, a failure if the model cannot be had or the prompt does not fit.
     pub fn run(&self, app: &App) -> Result<()> {
-        let question = self.read_prompt()?;
+        self.check(app)?;
         let grammar = self.grammar.source()?;
-        self.learning.check(&self.lora)?;
+        let question = self.read_prompt()?;
         let path = app.store().locate(&self.model.model, true)?;
+        self.lora.check_for(app, &path)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
         let mut engine = app.load_cached(&path, load, &self.cache)?;
@@ -103,17 +108,18 @@ impl RunArgs {
             prompt,
             adapters,
             learner: learning.as_ref().map(|(_, tenant)| tenant.learner(Task::of(&question), None)),
-            max_tokens: Some(self.max_tokens),
+            max_tokens: self.max_tokens.0,
             sampling,
             logprobs: self.logprobs,
             speculation: self.speculation.speculate,
             grammar,
-            stop: self.stop.clone(),
+            stop: self.stop.iter().map(|text| self.read_escapes(text)).collect(),
             ignore_eos: self.ignore_eos,
             ..GenerateRequest::default()
         };
         let json = self.output.json;
-        let summary = answer(&mut engine, &request, &mut |text| if json { Ok(()) } else { print(text) })?;
+        let mut write = |text: &str| if json { Ok(()) } else { print(text) };
+        let summary = answer_shown(&app.ui, &mut engine, &request, json, &mut write)?;
         if let Some(resume) = &mut resume {
             resume.finish(&engine, &summary)?;
         }
@@ -143,9 +149,24 @@ impl RunArgs {
         }
     }
 
+    /// Checks what can be checked without the model.
+    fn check(&self, app: &App) -> Result<()> {
+        self.sampling.check()?;
+        self.learning.check(app, &self.lora.lora)?;
+        self.cache.check(&app.settings)?;
+        app.store().check(&self.model.model)?;
+        self.speculation.check(app)?;
+        self.lora.check(app)
+    }
+
+    /// Returns a text of the command line as it is meant.
+    fn read_escapes(&self, text: &str) -> String {
+        if self.escape { unescaped(text) } else { text.to_owned() }
+    }
+
     fn read_prompt(&self) -> Result<String> {
         match self.prompt.as_deref() {
-            Some(prompt) if prompt != "-" => return Ok(prompt.to_owned()),
+            Some(prompt) if prompt != "-" => return Ok(self.read_escapes(prompt)),
             None if std::io::stdin().is_terminal() => {
                 return Err(Error::usage("no prompt; pass --prompt TEXT, pipe one in, or use 'ruvllm chat'"));
             }
@@ -163,6 +184,33 @@ impl RunArgs {
         }
         Ok(prompt.to_owned())
     }
+}
+
+/// Answers as [`answer`], and says that the prompt is being read, or with `is_silent` that the answer is being written, where
+/// that takes long.
+///
+/// # Errors
+/// As [`answer`].
+pub fn answer_shown(
+    ui: &Ui,
+    engine: &mut Engine,
+    request: &GenerateRequest,
+    is_silent: bool,
+    write: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<GenerationSummary> {
+    let n_prompt = request.prompt.len();
+    let work = match is_silent {
+        true => ui.spinner("answering").of(format!("a prompt of {n_prompt} tokens")),
+        false => ui.spinner("reading the prompt").of(format!("of {n_prompt} tokens")),
+    };
+    let summary = answer(engine, request, &mut |text| {
+        if !is_silent {
+            work.finish_and_clear();
+        }
+        write(text)
+    });
+    work.finish_and_clear();
+    summary
 }
 
 /// Generates an answer and hands its text to `write` as it comes; Ctrl-C cancels it meanwhile.

@@ -14,7 +14,8 @@ use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsO
 
 use super::{App, lora};
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
-use crate::error::{Error, Result};
+use crate::check;
+use crate::error::{Error, Result, one_line};
 use crate::log::{self, LogFormat};
 use crate::registry::DEFAULT_MODEL;
 use crate::{interrupt, output};
@@ -213,11 +214,13 @@ impl ServeArgs {
     /// A failure if the model cannot be had, the keys cannot be read or the address is taken.
     pub fn run(&self, app: &App) -> Result<()> {
         let options = self.options(app)?;
+        self.check(app, &options)?;
         let _log = log::start(
             if self.json { LogFormat::Json } else { self.log_format },
             #[cfg(feature = "otlp")]
             self.otlp_endpoint.as_deref(),
         )?;
+        let app = &App { settings: app.settings.clone(), ui: app.ui.in_log() };
         let (names, models) = self.models(app)?;
         if options.keys.is_open() && !options.address.ip().is_loopback() {
             tracing::warn!("everybody who reaches {} may ask; --api-key-file says who may", options.address);
@@ -238,19 +241,60 @@ impl ServeArgs {
         let engines = ruvllm_server::run(models, options, &ready, interrupt::stop()?).map_err(Error::failure)?;
         for engine in engines {
             engine.flush_cache()?;
+            if let Some(stats) = engine.disk_stats().filter(|stats| stats.n_failed > 0) {
+                let (model, why) = (&engine.info().name, stats.last_failure.unwrap_or_default());
+                app.ui.warn(&format!(
+                    "{} blocks of computed prompts of {model} are not in the cache folder, whose disk failed and works again: {}",
+                    stats.n_failed,
+                    one_line(&why)
+                ));
+            }
         }
         Ok(())
     }
 
-    /// Returns the models and their names; the first is loaded. All are there as sound files then.
-    fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
+    /// Checks what was given before a model is brought or loaded.
+    fn check(&self, app: &App, options: &ServerOptions) -> Result<()> {
         if self.alias.len() > self.model.len() {
             let (n, n_models) = (self.alias.len(), self.model.len());
             return Err(Error::usage(format_args!("{n} times --alias for {n_models} of --model; give one for each")));
         }
-        let (mut names, mut models) = (Vec::new(), Vec::new());
-        for (i, spec) in self.model.iter().enumerate() {
-            let name = self.alias.get(i).cloned().unwrap_or_else(|| model_name(spec));
+        self.model.iter().try_for_each(|spec| app.store().check(spec))?;
+        self.speculation.check(app)?;
+        let names: Vec<String> = self.names();
+        if let Some(name) = names.iter().enumerate().find_map(|(i, name)| names[..i].contains(name).then_some(name)) {
+            return Err(Error::usage(format_args!(
+                "two models are called '{name}'; give them different names by --alias"
+            )));
+        }
+        self.check_adapters(&names)?;
+        for (i, name) in names.iter().enumerate() {
+            let adapters = self.adapters(app, name, i == 0)?;
+            adapters.named.iter().try_for_each(|(_, path)| lora::check_there(path))?;
+            self.cache_dir(name).map_or(Ok(()), |folder| check::writable_folder(&folder))?;
+        }
+        if self.learn {
+            check::key(self.learn_key.as_deref())?;
+            check::writable_folder(&app.settings.learned_dir())?;
+        }
+        if let Some(folder) = &self.witness {
+            check::key(self.witness_key.as_deref())?;
+            check::writable_folder(folder)?;
+            self.witness_anchor.as_deref().map_or(Ok(()), |anchor| check::writable(anchor, &[]))?;
+        }
+        ruvllm_server::check(options).map_err(Error::failure)
+    }
+
+    /// Returns what the models are called.
+    fn names(&self) -> Vec<String> {
+        let name = |(i, spec): (usize, &String)| self.alias.get(i).cloned().unwrap_or_else(|| model_name(spec));
+        self.model.iter().enumerate().map(name).collect()
+    }
+
+    /// Returns the models and their names; the first is loaded. All are there as sound files then.
+    fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
+        let (names, mut models) = (self.names(), Vec::new());
+        for (i, (spec, name)) in self.model.iter().zip(&names).enumerate() {
             let path = app.store().locate(spec, true)?;
             if let Some(error) = (i > 0).then(|| GgufFile::open(&path).err()).flatten() {
                 // It is loaded when it is first asked for, and then refused; the others are served.
@@ -262,20 +306,19 @@ impl ServeArgs {
                 kv_bytes: self.kv_mib.map(|mib| mib << 20),
                 adapter_bytes: self.adapter_memory << 20,
                 prefix_cache: !self.no_prefix_cache,
-                cache_dir: self.cache_dir(&name),
+                cache_dir: self.cache_dir(name),
                 draft: if i == 0 { self.speculation.draft(app)? } else { None },
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
             let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
-            let source = ModelSource::new(&name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
-            let source = source.with_adapters(self.adapters(app, &name, i == 0)?);
+            engine.iter().for_each(|engine| app.warn_context(engine.info()));
+            let source = ModelSource::new(name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
+            let source = source.with_adapters(self.adapters(app, name, i == 0)?);
             models.push(match engine {
                 Some(engine) => source.with_engine(engine),
                 None => source,
             });
-            names.push(name);
         }
-        self.check_adapters(&names)?;
         Ok((names, models))
     }
 

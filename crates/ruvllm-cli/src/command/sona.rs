@@ -9,20 +9,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use ruvllm_engine::learning::{self, Item, Learning, LearningOptions, PublicKey, SigningKey, Tenant, TenantLog};
+use ruvllm_engine::learning::{
+    self, Item, Learning, LearningOptions, PublicKey, SigningKey, Tenant, TenantLog, check_tenant,
+};
 use ruvllm_engine::{CancelToken, Engine, EngineError, LoadOptions};
 use ruvllm_server::{generation_json, item_json};
-use ruvllm_sona::bank::Imported;
+use ruvllm_sona::bank::{self, Imported, Trust};
+use ruvllm_sona::history;
 use serde_json::{Value, json};
 
 use self::patterns::PatternsArgs;
 use super::App;
-use super::learn::{TENANT, open, stats_json};
+use super::learn::{TENANT, check_place, open, stats_json};
 use crate::args::{LoadArgs, ModelArgs, OutputArgs};
 use crate::error::{Error, Result};
-use crate::interrupt;
 use crate::out_file::OutFile;
 use crate::output::{self, print, print_json, print_line, table, timestamp};
+use crate::{check, interrupt};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -168,14 +171,23 @@ impl TenantArgs {
 
     /// Loads the model, under a progress bar.
     fn load(&self, app: &App, load: &LoadArgs) -> Result<Loaded> {
+        self.check(app)?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..load.options(&app.settings, None) })?;
         let (learning, tenant) = open(app, &mut engine, Some(&self.tenant), self.learn_key.as_deref())?;
         Ok(Loaded { engine, learning, tenant })
     }
 
+    /// Checks whose it is, and where it is kept.
+    fn check(&self, app: &App) -> Result<()> {
+        check_place(app, &self.tenant, self.learn_key.as_deref())?;
+        app.store().check(&self.model.model)
+    }
+
     /// Returns how the log stands, without loading the model.
     fn look(&self, app: &App, n: usize) -> Result<Option<TenantLog>> {
+        check_tenant(&self.tenant)?;
+        check::key(self.learn_key.as_deref())?;
         let path = app.store().locate(&self.model.model, true)?;
         Ok(learning::look(&path, &self.options(app), &self.tenant, n)?)
     }
@@ -316,6 +328,12 @@ fn when(unix_ms: u64) -> String {
 
 impl UndoArgs {
     fn run(&self, app: &App) -> Result<()> {
+        self.of.check(app)?;
+        let log = self.of.look(app, usize::MAX)?.unwrap_or_default();
+        if let Some(unknown) = self.items.iter().find(|&item| log.items.iter().all(|(id, ..)| id != item)) {
+            let line = format!("there is no item {unknown}; 'ruvllm sona log' shows those that are kept");
+            return Err(Error::failure(line));
+        }
         let mut loaded = self.of.load(app, &self.load)?;
         loaded.reading(app, |tenant, engine, watch| Ok(tenant.undo(engine, &self.items, watch)?))?;
         let items = self.items.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
@@ -325,6 +343,13 @@ impl UndoArgs {
 
 impl RollbackArgs {
     fn run(&self, app: &App) -> Result<()> {
+        self.of.check(app)?;
+        let log = self.of.look(app, 1)?.unwrap_or_default();
+        if self.generation != 0 && log.generations.iter().all(|generation| generation.number != self.generation) {
+            let kept: String = log.generations.iter().map(|generation| format!(", {}", generation.number)).collect();
+            let line = format!("generation {} is not kept; choose of: 0{kept}", self.generation);
+            return Err(Error::failure(line));
+        }
         let mut loaded = self.of.load(app, &self.load)?;
         loaded.reading(app, |tenant, engine, watch| Ok(tenant.rollback(engine, self.generation, watch)?))?;
         let generation = self.generation;
@@ -334,6 +359,8 @@ impl RollbackArgs {
 
 impl ExportArgs {
     fn run(&self, app: &App) -> Result<()> {
+        self.of.check(app)?;
+        check::writable(&self.file, &[])?;
         let key = signing_key(&self.sign_key.clone().unwrap_or_else(|| app.settings.home.join("node.key")))?;
         let model = app.store().locate(&self.of.model.model, true)?;
         let mut out = OutFile::create(&self.file, &[&model])?;
@@ -352,8 +379,13 @@ impl ImportArgs {
         let parse = |text: &String| PublicKey::parse(text).map_err(|error| Error::usage(format!("--trust: {error}")));
         let trusted = self.trust.iter().map(parse).collect::<Result<Vec<_>>>()?;
         let file = fs::read(&self.file).map_err(|error| Error::io("read", &self.file, &error))?;
-        let loaded = self.of.load(app, &self.load)?;
         let refused = |error: EngineError| Error::failure(format_args!("{}: {error}", self.file.display()));
+        let signed = match self.patterns {
+            true => bank::signed_by(&file, &Trust::new(&trusted)),
+            false => history::signed_by(&file, &trusted),
+        };
+        signed.map_err(|error| refused(error.into()))?;
+        let loaded = self.of.load(app, &self.load)?;
         if self.patterns {
             let imported = loaded.tenant.import_patterns(&file, &trusted).map_err(refused)?;
             let Imported { n_added, n_known, signed_by } = imported;

@@ -46,10 +46,11 @@ impl TokenizeArgs {
     /// # Errors
     /// A failure if the model or the file cannot be read.
     pub fn run(&self, app: &App) -> Result<()> {
+        let texts = self.file.as_deref().map(read_lines).transpose()?;
         let path = app.store().locate(&self.model.model, false)?;
         let tokenizer = Tokenizer::from_metadata(GgufFile::open(&path)?.metadata())?;
-        if let Some(file) = &self.file {
-            for text in read_lines(file)? {
+        if let Some(texts) = texts {
+            for text in texts {
                 print_json(&json!({ "tokens": self.encode(&tokenizer, &text)? }))?;
             }
             return Ok(());

@@ -10,12 +10,12 @@ use std::time::Duration;
 use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
-use indicatif::ProgressBar;
 use ruvllm_gguf::convert::{FILES, N_REQUIRED};
 
 use super::{Expected, Fetched, convert, digest_file, is_folder};
 use crate::error::{io_reason, one_line};
 use crate::output::Ui;
+use crate::work::Work;
 
 /// What is said of a file that is not there.
 const NOT_FOUND: &str = "no such file in the repository (404)";
@@ -123,7 +123,7 @@ fn reason(error: &ApiError) -> String {
     }
 }
 
-struct Bar(ProgressBar);
+struct Bar(Work);
 
 impl Progress for Bar {
     fn init(&mut self, size: usize, _file: &str) {

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use ruvllm_testkit::{Golden, compare_logits, real_model};
 use serde_json::Value;
 
-use crate::common::{Bench, json_of, text, tiny};
+use crate::common::{Bench, json_of, text, tiny, told};
 
 fn path_of(path: &std::path::Path) -> &str {
     path.to_str().expect("a plain path")
@@ -32,7 +32,7 @@ fn run_answers_with_one_object() {
     assert_eq!(answer(&["--threads", "2"])["tokens"], object["tokens"], "threads do not change the answer");
     let streamed = bench.run(args.iter().chain(&["--temp", "0", "--max-tokens", "24"]));
     assert_eq!(text(&streamed.stdout).trim_end(), said.trim_end());
-    assert_eq!(text(&streamed.stderr), "");
+    assert_eq!(told(&streamed.stderr), "");
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn a_broken_pipe_ends_quietly() {
         .spawn()
         .expect("the command starts");
     drop(child.stdout.take());
-    let mut stderr = String::new();
-    child.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("output is UTF-8");
-    assert_eq!((child.wait().expect("the command ends").code(), stderr.as_str()), (Some(0), ""));
+    let mut stderr = Vec::new();
+    child.stderr.take().expect("a pipe").read_to_end(&mut stderr).expect("a pipe");
+    assert_eq!((child.wait().expect("the command ends").code(), &*told(&stderr)), (Some(0), ""));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn ctrl_c_ends_the_answer_cleanly() {
     assert!(killed.success());
     stdout.read_to_end(&mut Vec::new()).expect("the answer ends");
     let output = child.wait_with_output().expect("the command ends");
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(130), ""));
+    assert_eq!((output.status.code(), &*told(&output.stderr)), (Some(130), ""));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ruvllm_testkit::Golden;
 use serde_json::Value;
 
-use crate::common::{Bench, error_line, json_of, text, tiny};
+use crate::common::{Bench, error_line, json_of, text, tiny, told};
 
 const LONG: &str = "one two three four five six seven eight nine ten eleven twelve";
 
@@ -218,7 +218,7 @@ fn a_folder_in_use_is_left_alone_unless_asked_for() {
     let output = bench.run(["cache", "clear"]);
     assert_eq!((output.status.code(), text(&output.stderr).contains(&by)), (Some(1), true));
     talk.kill();
-    assert_eq!(text(&with(&[]).stderr), "");
+    assert_eq!(told(&with(&[]).stderr), "");
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Bench {
 
 /// Returns the one JSON object on standard output of a command that succeeded and said nothing else.
 pub fn json_of(output: &Output) -> Value {
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    let (stdout, stderr) = (text(&output.stdout), told(&output.stderr));
     assert!(output.status.success() && stderr.is_empty(), "{:?}: {stderr}", output.status);
     assert_eq!(stdout.matches('\n').count(), 1, "one line: {stdout}");
     serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
@@ -64,12 +64,17 @@ pub fn json_of(output: &Output) -> Value {
 /// returns that line.
 #[track_caller]
 pub fn error_line(output: &Output, code: i32) -> String {
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    let (stdout, stderr) = (text(&output.stdout), told(&output.stderr));
     assert_eq!(output.status.code(), Some(code), "{stderr}");
     assert_eq!(stdout, "", "answers only on success");
     let line = stderr.strip_suffix('\n').unwrap_or_else(|| panic!("no line: {stderr:?}"));
     assert!(!line.contains('\n') && line.starts_with("error: "), "one line: {stderr}");
     line.to_owned()
+}
+
+/// Returns what a command said on standard error, but for the lines about work that took long: a busy machine has more of them.
+pub fn told(stderr: &[u8]) -> String {
+    text(stderr).split_inclusive('\n').filter(|line| !line.starts_with("note: ")).collect()
 }
 
 pub fn text(bytes: &[u8]) -> String {

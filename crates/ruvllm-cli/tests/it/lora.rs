@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::common::{Bench, error_line, text};
+use crate::common::{Bench, error_line, text, told};
 use ruvllm_testkit::Golden;
 
 fn adapter(name: &str) -> PathBuf {
@@ -72,7 +72,7 @@ fn what_is_wrong_is_one_line() {
         (vec!["lora", "rm", ".."], "an adapter cannot be called '..'"),
     ] {
         let output = bench.run(&args);
-        let stderr = text(&output.stderr);
+        let stderr = told(&output.stderr);
         assert!(!output.status.success() && stderr.contains(part) && stderr.trim().lines().count() == 1, "{stderr}");
     }
 }
@@ -267,7 +267,7 @@ fn data_that_cannot_be_learned_are_one_line() {
         (vec!["--data", pairs, "--loss", "dpo", "--resume"], "checkpoint.safetensors: no such file"),
     ] {
         let output = bench.run([&["lora", "train", "--out", "out", "--model", model], &args[..]].concat());
-        let stderr = text(&output.stderr).to_lowercase();
+        let stderr = told(&output.stderr).to_lowercase();
         assert!(!output.status.success() && stderr.contains(part) && stderr.trim().lines().count() == 1, "{stderr}");
     }
 }

@@ -3,6 +3,7 @@
 #![expect(unreachable_pub, reason = "a test binary has no outside; `pub` marks what other modules use")]
 
 mod answers;
+mod arguments;
 mod cache;
 mod common;
 mod help;

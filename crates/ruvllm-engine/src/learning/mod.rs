@@ -40,7 +40,7 @@ pub use ruvllm_sona::memory::MemoryOptions;
 pub use ruvllm_sona::{Calibration, LearnOptions, Learned, MicroOptions};
 pub use ruvllm_sona::{PublicKey, SigningKey};
 pub use score::AnswerScore;
-pub use tenant::{Judged, Outcome, Task, Tenant, TenantStats};
+pub use tenant::{Judged, Outcome, Task, Tenant, TenantStats, check_tenant};
 pub use upkeep::{UpkeepOptions, Upkept};
 
 use std::collections::HashMap;

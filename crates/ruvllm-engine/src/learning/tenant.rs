@@ -140,16 +140,25 @@ pub struct TenantStats {
     pub gate: Vec<f32>,
 }
 
+/// Checks that a tenant can be called so.
+///
+/// # Errors
+/// [`ErrorKind::Options`] with what a name can be.
+pub fn check_tenant(name: &str) -> Result<(), EngineError> {
+    let is_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_MAX || name.starts_with('.') || !name.chars().all(is_char) {
+        let line = format!(
+            "'{}' is no name of a tenant; use up to {NAME_MAX} letters, digits, '-', '_' and '.'",
+            name.escape_debug()
+        );
+        return Err(EngineError::new(ErrorKind::Options, line));
+    }
+    Ok(())
+}
+
 impl Tenant {
     pub(super) fn open(name: &str, shared: Arc<Shared>, passes: &mut dyn Passes) -> Result<Tenant, EngineError> {
-        let is_char = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.is_empty() || name.len() > NAME_MAX || name.starts_with('.') || !name.chars().all(is_char) {
-            let line = format!(
-                "'{}' is no name of a tenant; use up to {NAME_MAX} letters, digits, '-', '_' and '.'",
-                name.escape_debug()
-            );
-            return Err(EngineError::new(ErrorKind::Options, line));
-        }
+        check_tenant(name)?;
         let mind = Mind::open(name, &shared, passes)?;
         Tenant::new(name, shared, mind)
     }

@@ -45,6 +45,7 @@ use std::time::Duration;
 use crate::error::{DiskFault, KvError};
 
 mod evict;
+mod faults;
 mod folder;
 mod format;
 mod index;
@@ -198,6 +199,10 @@ pub struct DiskStats {
     pub n_corrupt: u64,
     /// Blocks and sessions given up to stay below `max_bytes`, and blocks that no prefix led to any more.
     pub n_evicted: u64,
+    /// Blocks and sessions not written because the disk failed.
+    pub n_failed: u64,
+    /// Whether the last that was to be written could not be.
+    pub is_failing: bool,
     /// The last write that failed, for people.
     pub last_failure: Option<String>,
 }

@@ -10,7 +10,7 @@ use super::StoreOptions;
 use super::index::Index;
 use super::key::BlockKey;
 use super::record::{BlockMeta, SessionMeta};
-use crate::error::KvError;
+use crate::error::{DiskFault, KvError, KvErrorKind};
 use crate::key::Namespace;
 
 /// Buffers kept for reuse: memory that has been touched is copied into several times faster.
@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) counts: Counts,
     /// The first write that failed since the last flush.
     pub(super) failure: Option<KvError>,
+    /// The last that was to be written could not be.
+    pub(super) is_failing: bool,
 }
 
 /// What happened since the store was opened.
@@ -44,6 +46,7 @@ pub(super) struct Counts {
     pub(super) n_written: u64,
     pub(super) n_read: u64,
     pub(super) n_dropped: u64,
+    pub(super) n_failed: u64,
     pub(super) n_corrupt: u64,
     pub(super) n_evicted: u64,
     pub(super) last_failure: Option<String>,
@@ -68,6 +71,8 @@ pub(super) struct Queue {
     pub(super) n_synced: u64,
     /// Somebody waits for that many to be so.
     pub(super) flush_to: u64,
+    /// Somebody waits to hear whether the disk works again.
+    pub(super) is_probing: bool,
     /// The thread is to end when the queue is empty.
     pub(super) closing: bool,
     /// The thread has ended.
@@ -118,9 +123,25 @@ impl Shared {
 impl State {
     /// Notes a write that failed.
     pub(super) fn fail(&mut self, error: KvError) {
+        self.disk_failed(&error);
         self.counts.last_failure = Some(error.to_string());
         self.failure.get_or_insert(error);
     }
+}
+
+impl State {
+    /// Notes that something was not written, where that is the disk's fault.
+    pub(super) fn disk_failed(&mut self, error: &KvError) {
+        if is_of_disk(error) {
+            self.is_failing = true;
+            self.counts.last_failure = Some(error.to_string());
+        }
+    }
+}
+
+/// Returns whether an error is the disk's, not that of what was to be written.
+pub(super) fn is_of_disk(error: &KvError) -> bool {
+    error.kind() == KvErrorKind::Disk(DiskFault::Io)
 }
 
 impl Queue {

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::FORMAT_VERSION;
+use super::faults::Disk;
 use super::record::{self, ALIGN, Frame, Meta, Place};
 
 /// Bytes before the first record.
@@ -79,7 +80,20 @@ pub(super) fn id_of(name: &str) -> Option<u64> {
 
 /// Makes names in `folder` durable. Systems that cannot open a folder as a file need no such call.
 pub(super) fn sync_folder(folder: &Path) -> io::Result<()> {
+    Disk::under(folder).ask()?;
     File::open(folder).map_or(Ok(()), |folder| folder.sync_all())
+}
+
+/// Tries whether the disk under `folder` takes a file with some bytes in it.
+pub(super) fn probe(folder: &Path) -> io::Result<()> {
+    Disk::under(folder).ask()?;
+    let path = folder.join("probe");
+    let written = File::create(&path).and_then(|mut file| {
+        file.write_all(&[0x5a; 4096])?;
+        file.sync_all()
+    });
+    let removed = std::fs::remove_file(&path);
+    written.and(removed)
 }
 
 /// The segment that is being appended to.
@@ -88,6 +102,7 @@ pub(super) struct Active {
     /// Bytes of the file that are whole records.
     pub(super) len: u64,
     file: File,
+    disk: Disk,
     /// Header and description of the record being written.
     scratch: Vec<u8>,
 }
@@ -97,23 +112,27 @@ impl Active {
     pub(super) fn create(folder: &Path, id: u64, identity: &[u8; 32]) -> io::Result<Active> {
         let header = SegmentHeader::new(id);
         let path = path(folder, id);
+        let disk = Disk::under(folder);
+        disk.ask()?;
         let mut file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        if let Err(error) = file.write_all(&header.encode(identity)) {
+        if let Err(error) = disk.ask().and_then(|()| file.write_all(&header.encode(identity))) {
             // Without its header the file would be in the way of the next attempt.
             std::fs::remove_file(&path)?;
             return Err(error);
         }
-        Ok(Active { header, len: SEGMENT_HEADER_LEN, file, scratch: Vec::new() })
+        Ok(Active { header, len: SEGMENT_HEADER_LEN, file, disk, scratch: Vec::new() })
     }
 
     /// Opens a segment that recovery read, and cuts what follows its last intact record.
     pub(super) fn reopen(folder: &Path, header: SegmentHeader, len: u64) -> io::Result<Active> {
         let mut file = OpenOptions::new().write(true).open(path(folder, header.id))?;
+        let disk = Disk::under(folder);
         if file.metadata()?.len() != len {
+            disk.ask()?;
             file.set_len(len)?;
         }
         file.seek(SeekFrom::Start(len))?;
-        Ok(Active { header, len, file, scratch: Vec::new() })
+        Ok(Active { header, len, file, disk, scratch: Vec::new() })
     }
 
     /// Appends a record and returns its place and frame.
@@ -126,11 +145,15 @@ impl Active {
         self.scratch.clear();
         let frame = record::encode(meta, payload, record::seed(self.header.nonce, place.offset), &mut self.scratch);
         let n_padding = frame.record_len() - frame.payload_at() - payload.len() as u64;
-        let written = (self.file.write_all(&self.scratch))
-            .and_then(|()| self.file.write_all(payload))
-            .and_then(|()| self.file.write_all(&[0; ALIGN as usize][..n_padding as usize]));
+        let padding = &[0; ALIGN as usize][..n_padding as usize];
+        let mut parts = [&self.scratch[..], payload, padding].into_iter();
+        let written = parts.try_for_each(|part| self.disk.ask().and_then(|()| self.file.write_all(part)));
         if let Err(error) = written {
-            let undone = self.file.set_len(self.len).and_then(|()| self.file.seek(SeekFrom::Start(self.len)));
+            let undone = self
+                .disk
+                .ask()
+                .and_then(|()| self.file.set_len(self.len))
+                .and_then(|()| self.file.seek(SeekFrom::Start(self.len)));
             if undone.is_err() {
                 self.len = SEGMENT_LEN_MAX;
             }
@@ -142,6 +165,6 @@ impl Active {
 
     /// Waits until what was written is durable.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.disk.ask().and_then(|()| self.file.sync_data())
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use super::folder::{self, Lock};
 use super::index::{Live, Located};
 use super::key::BlockKey;
-use super::queue::{Queue, QueuedBlock, Shared, State, Urgent};
+use super::queue::{Queue, QueuedBlock, Shared, State, Urgent, is_of_disk};
 use super::record::{BlockMeta, Meta, SessionMeta};
 use super::session::{self, Session, SessionInfo};
 use super::writer::Writer;
@@ -220,17 +220,23 @@ impl DiskStore {
     /// Waits until every block put so far is written, and durable unless the policy is
     /// [`FsyncPolicy::Never`](super::FsyncPolicy::Never).
     ///
+    /// What a disk that failed and works again has cost is counted ([`DiskStats::n_failed`]), and no error.
+    ///
     /// # Errors
-    /// A write failed since the last call.
+    /// A write failed since the last call, and the disk does not work yet.
     pub fn flush(&self) -> Result<(), KvError> {
         let mut state = self.shared.lock();
         let flush_to = state.queue.n_put;
         state.queue.flush_to = state.queue.flush_to.max(flush_to);
+        state.queue.is_probing |= state.is_failing;
         self.shared.work.notify_one();
-        while state.queue.n_synced < flush_to && !state.queue.closed {
+        while (state.queue.n_synced < flush_to || state.queue.is_probing) && !state.queue.closed {
             state = self.shared.wait(&self.shared.done, state, None);
+            // What was written meanwhile may have failed.
+            state.queue.is_probing |= state.is_failing && state.queue.n_synced < flush_to;
         }
-        match state.failure.take() {
+        let failure = state.failure.take();
+        match failure.filter(|error| state.is_failing || !is_of_disk(error)) {
             Some(error) => Err(error),
             None if state.queue.n_synced < flush_to => Err(closed()),
             None => Ok(()),
@@ -342,6 +348,8 @@ impl DiskStore {
             n_dropped: counts.n_dropped,
             n_corrupt: counts.n_corrupt,
             n_evicted: counts.n_evicted,
+            n_failed: counts.n_failed,
+            is_failing: state.is_failing,
             last_failure: counts.last_failure,
         }
     }

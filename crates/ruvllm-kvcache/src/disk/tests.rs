@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod damage;
+mod faults;
 mod kill;
 mod limit;
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::queue::{QueuedBlock, Shared, Urgent};
+use super::queue::{QueuedBlock, Shared, Urgent, is_of_disk};
 use super::record::{self, Meta, Place};
 use super::segment::{self, Active, SEGMENT_HEADER_LEN, SegmentHeader};
 use super::store::list_segments;
@@ -105,6 +105,11 @@ impl Writer {
                 Work::Block(block) => self.write_block(block),
                 Work::Urgent(urgent, sender) => {
                     let answer = self.answer(urgent);
+                    if let Err(error) = &answer {
+                        let mut state = self.shared.lock();
+                        state.counts.n_failed += u64::from(is_of_disk(error));
+                        state.disk_failed(error);
+                    }
                     // Whoever asked may have ended.
                     let _ = sender.send(answer);
                 }
@@ -124,7 +129,7 @@ impl Writer {
             }
             let wait = self.sync_due(queue.blocks.is_empty());
             let flush = queue.n_synced < queue.flush_to && queue.n_done >= queue.flush_to;
-            if flush || wait.is_some_and(|wait| wait.is_zero()) {
+            if flush || queue.is_probing || wait.is_some_and(|wait| wait.is_zero()) {
                 return Work::Sync;
             }
             if let Some(block) = queue.blocks.pop_front() {
@@ -160,6 +165,7 @@ impl Writer {
         state.queue.finish(&key, payload);
         state.counts.n_dropped += u64::from(!matches!(written, Ok(true)));
         if let Err(error) = written {
+            state.counts.n_failed += u64::from(is_of_disk(&error));
             state.fail(error);
         }
         if state.queue.n_done == state.queue.n_put {
@@ -264,10 +270,18 @@ impl Writer {
     fn sync(&mut self) {
         let policy = self.shared.options.fsync;
         let synced = if policy == FsyncPolicy::Never { Ok(()) } else { self.sync_files() };
+        let was_failing = self.shared.lock().is_failing;
+        // What was given up shows nothing of the disk as it is now.
+        let probed = match was_failing && synced.is_ok() {
+            true => segment::probe(&self.shared.path).map_err(|error| io_error("write", &self.shared.path, &error)),
+            false => synced,
+        };
         let mut state = self.shared.lock();
         state.queue.n_synced = state.queue.n_done;
-        if let Err(error) = synced {
-            state.fail(error);
+        state.queue.is_probing = false;
+        match probed {
+            Ok(()) => state.is_failing = false,
+            Err(error) => state.fail(error),
         }
         drop(state);
         self.shared.done.notify_all();

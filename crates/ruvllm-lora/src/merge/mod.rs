@@ -51,7 +51,28 @@ pub enum Method {
 }
 
 impl Method {
-    fn check(self, n: usize) -> Result<(), LoraError> {
+    /// Checks that adapters of these weights can be merged in this way, into one of up to `rank`, before they are read.
+    ///
+    /// # Errors
+    /// As [`merge`] for what is no matter of the adapters themselves.
+    pub fn check(self, weights: &[f64], rank: Option<usize>) -> Result<(), LoraError> {
+        if weights.is_empty() {
+            return Err(invalid("no adapter to merge"));
+        }
+        self.check_values(weights.len())?;
+        if let Some(weight) = weights.iter().find(|weight| !weight.is_finite()) {
+            return Err(invalid(format!("a weight of {weight}")));
+        }
+        if rank.is_some_and(|rank| rank == 0 || rank > RANK_MAX) {
+            return Err(invalid(format!("a rank of {}; choose 1 to {RANK_MAX}", rank.unwrap_or(0))));
+        }
+        match self == Method::Linear && weights.iter().sum::<f64>() == 0.0 {
+            true => Err(invalid("the weights of a linear merge sum to 0")),
+            false => Ok(()),
+        }
+    }
+
+    fn check_values(self, n: usize) -> Result<(), LoraError> {
         let share = |density: f64| match density > 0.0 && density <= 1.0 {
             true => Ok(()),
             false => Err(invalid(format!("a density of {density}; choose above 0, up to 1"))),
@@ -128,23 +149,12 @@ pub fn merge(
     method: Method,
     rank: Option<usize>,
 ) -> Result<Adapter, LoraError> {
-    if adapters.is_empty() {
-        return Err(invalid("no adapter to merge"));
-    }
-    method.check(adapters.len())?;
-    if let Some((_, weight)) = adapters.iter().find(|(_, weight)| !weight.is_finite()) {
-        return Err(invalid(format!("a weight of {weight}")));
-    }
-    if rank.is_some_and(|rank| rank == 0 || rank > RANK_MAX) {
-        return Err(invalid(format!("a rank of {}; choose 1 to {RANK_MAX}", rank.unwrap_or(0))));
-    }
+    let weights: Vec<f64> = adapters.iter().map(|(_, weight)| *weight).collect();
+    method.check(&weights, rank)?;
     let mut targets: Vec<&str> = adapters.iter().flat_map(|(a, _)| a.deltas().map(|d| d.target.as_str())).collect();
     targets.sort_unstable();
     targets.dedup();
-    let total: f64 = adapters.iter().map(|(_, weight)| weight).sum();
-    if method == Method::Linear && total == 0.0 {
-        return Err(invalid("the weights of a linear merge sum to 0"));
-    }
+    let total: f64 = weights.iter().sum();
     let mut deltas = Vec::with_capacity(targets.len());
     for (number, target) in targets.into_iter().enumerate() {
         let mut shape = None;

@@ -101,7 +101,11 @@ impl TrainOptions {
         all
     }
 
-    fn check(&self) -> Result<(), LoraError> {
+    /// Checks the numbers, before there is a model.
+    ///
+    /// # Errors
+    /// One of them is out of range; the line names it.
+    pub fn check(&self) -> Result<(), LoraError> {
         let fail = |line: String| Err(invalid(line));
         if self.n_steps == 0 || self.n_batch == 0 || self.n_accumulate == 0 {
             return fail(format!("{} steps of {} x {} examples", self.n_steps, self.n_accumulate, self.n_batch));

@@ -15,6 +15,7 @@ use ruvllm_engine::{EngineError, Learner, Service};
 
 use crate::app::{Call, Endpoint};
 use crate::auth::Tenant;
+use crate::error::without_numbers;
 use crate::generate::offload;
 use crate::models::Model;
 
@@ -125,11 +126,11 @@ impl OfModel {
         }
     }
 
-    /// Waits until everything is taken in, and keeps it.
-    pub(crate) fn save(&self, model: &str) {
-        if let Err(error) = self.learning.save() {
-            tracing::error!(model, %error, "what was learned is not kept");
-        }
+    /// Waits until everything is taken in, and keeps it; returns why it could not.
+    pub(crate) fn save(&self, model: &str) -> Option<String> {
+        let error = self.learning.save().err()?;
+        tracing::error!(model, %error, "what was learned is not kept");
+        Some(without_numbers(&error.to_string()))
     }
 }
 

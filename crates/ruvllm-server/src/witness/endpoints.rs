@@ -70,7 +70,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/witness/verify",
         summary: "Checks the whole chain of records: what was edited, removed or swapped",
         fields: &[VERIFY],
-        answers: &["sound", "records", "erased", "anchor", "faults"],
+        answers: &["sound", "records", "erased", "lost", "anchor", "faults"],
         run: Run::Server(check),
         ..POST
     },
@@ -282,6 +282,7 @@ fn check(call: Plain) -> Answer {
                     "sound": verified.faults.is_empty(),
                     "records": verified.n_records,
                     "erased": verified.n_erased,
+                    "lost": verified.n_lost,
                     "anchor": verified.head.to_string(),
                     "n_faults": verified.faults.len(),
                     "faults": faults,

@@ -17,10 +17,10 @@ use ruvllm_sona::{SonaError, now_ms};
 
 use crate::app::Call;
 use crate::auth::Tenant;
-use crate::error::ApiError;
+use crate::error::{ApiError, without_numbers};
 use crate::options::ServerError;
 use crate::routing::query_of;
-use crate::sessions::SESSION_DIM;
+use crate::sessions::{SESSION_DIM, Saves};
 
 pub(crate) use endpoints::ENDPOINTS;
 pub use endpoints::{fault_name, policy_json, record_json};
@@ -86,6 +86,8 @@ pub(crate) struct Witness {
     pub adding_turns: Arc<Mutex<()>>,
     pub options: WitnessOptions,
     /// One verification at a time: it reads everything.
+    /// What became of turns of sessions that were to be saved.
+    pub saves: Arc<Saves>,
     pub verifying: tokio::sync::Mutex<()>,
 }
 
@@ -104,9 +106,9 @@ impl Witness {
         let policies = Arc::new(StoredPolicies::open(Arc::clone(&store), PolicyLimits::default())?);
         let scorer = options.scores.then(|| Arc::new(Mutex::new(Scorer::new(ScorerOptions::default()))));
         let sessions = Arc::new(SessionIndex::open(Arc::clone(&store), SESSION_DIM)?);
-        let (adding_turns, verifying) = (Arc::default(), tokio::sync::Mutex::default());
+        let (adding_turns, saves, verifying) = (Arc::default(), Arc::default(), tokio::sync::Mutex::default());
         let options = options.clone();
-        Ok(Witness { store, log, scorer, policies, sessions, adding_turns, options, verifying })
+        Ok(Witness { store, log, scorer, policies, sessions, adding_turns, saves, options, verifying })
     }
 
     /// Returns the policy that counts for a tenant, by the name that records have, whatever the workload.
@@ -155,8 +157,9 @@ impl Witness {
     pub(crate) fn failing(&self) -> Option<String> {
         let stats = self.log.stats();
         let why = stats.failing.as_ref()?;
+        let why = without_numbers(why);
         Some(match stats.n_queued as u64 + stats.n_lost {
-            0 => why.clone(),
+            0 => why,
             n => format!("{n} answers are not on record: {why}"),
         })
     }

@@ -236,3 +236,23 @@ fn a_stop_lets_the_work_end_within_its_time() {
     bench.join();
     assert!(start.elapsed() < Duration::from_secs(5));
 }
+
+#[test]
+fn health_is_answered_where_all_connections_are_at_work() {
+    let bench = Bench::tiny(ServerOptions { connections_max: 2, ..options() });
+    // Their heads are there and their bodies are not: neither is idle.
+    let begin = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n";
+    let busy = [bench.write(begin), bench.write(begin)];
+    std::thread::sleep(Duration::from_millis(200));
+    for _ in 0..3 {
+        assert_eq!(bench.get("/health").status, 200);
+    }
+    let refused = bench.get("/version");
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (503, Some("too_many_connections")));
+    drop(busy);
+    let start = std::time::Instant::now();
+    while bench.get("/version").status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(10), "places come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

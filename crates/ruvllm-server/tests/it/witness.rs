@@ -131,7 +131,7 @@ fn keys_see_their_own_records_and_erase_them() {
     assert!(records(&ask("key-of-ann", "GET", "/v1/witness", &Value::Null)).is_empty());
     assert_eq!(records(&ask("key-of-bob", "GET", "/v1/witness", &Value::Null)).len(), 1);
     let verified = ask("key-of-bob", "POST", "/v1/witness/verify", &json!({})).ok();
-    assert_eq!((&verified["sound"], &verified["erased"]), (&json!(true), &json!(1)));
+    assert_eq!((&verified["sound"], &verified["erased"], &verified["lost"]), (&json!(true), &json!(1), &json!(0)));
     bench.join();
     drop((folder, witness));
 }

@@ -42,6 +42,22 @@ pub struct Imported {
     pub signed_by: PublicKey,
 }
 
+/// Returns which trusted node has signed a file of patterns, before there is a bank to put it in.
+///
+/// # Errors
+/// As [`ReasoningBank::import`] for a file that is too large, was changed, or is no such file.
+pub fn signed_by(file: &[u8], trust: &Trust<'_>) -> Result<PublicKey, SonaError> {
+    opened(file, trust).map(|(_, signed_by)| signed_by)
+}
+
+fn opened<'a>(file: &'a [u8], trust: &Trust<'_>) -> Result<(&'a [u8], PublicKey), SonaError> {
+    if file.len() > trust.file_bytes_max {
+        let message = format!("a file of {} bytes of patterns; at most {}", file.len(), trust.file_bytes_max);
+        return Err(limit(message));
+    }
+    signed::open(file, (MAGIC, "patterns"), trust.keys)
+}
+
 impl ReasoningBank {
     /// Returns the patterns that `select` means as a signed file, in the order of their ids.
     ///
@@ -71,11 +87,7 @@ impl ReasoningBank {
     /// With kind `Limit` if the file is too large, `Key` if nobody trusted has signed it or it was changed since, `Shape`
     /// if its embeddings are not comparable with the bank's, and `Invalid` if it is no such file.
     pub fn import(&self, file: &[u8], trust: &Trust<'_>) -> Result<Imported, SonaError> {
-        if file.len() > trust.file_bytes_max {
-            let message = format!("a file of {} bytes of patterns; at most {}", file.len(), trust.file_bytes_max);
-            return Err(limit(message));
-        }
-        let (body, signed_by) = signed::open(file, (MAGIC, "patterns"), trust.keys)?;
+        let (body, signed_by) = opened(file, trust)?;
         let mut from = Reader::new(body, "patterns");
         from.raw(MAGIC.len())?;
         let (space, dim, n) = (from.text()?, from.u32()? as usize, from.count(4)?);

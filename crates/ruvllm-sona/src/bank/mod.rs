@@ -40,7 +40,7 @@ mod tests;
 
 pub use crate::signed::{PublicKey, SigningKey};
 pub use distill::{Distill, Distilled};
-pub use exchange::{Imported, Trust};
+pub use exchange::{Imported, Trust, signed_by};
 pub use kmeans::{Clusters, kmeans};
 pub use pattern::{Pattern, Step, Verdict};
 

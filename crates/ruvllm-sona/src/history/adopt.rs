@@ -2,6 +2,7 @@
 
 use super::item::{Item, Record};
 use super::rebuild::Reading;
+use super::watched::Watched;
 use super::{ADAPTERS, History, generation};
 use crate::clock::now_ms;
 use crate::deep::DeepState;
@@ -37,11 +38,16 @@ impl History {
         }
         sources.sort_unstable();
         sources.dedup();
-        let mut change = self.store.begin(Durability::Durable)?;
-        generation::put_pieces(&mut *change, ADAPTERS, &self.tenant, &digest, &bytes)?;
-        change.commit()?;
+        let served = self.served()?;
+        let mut change = Watched::begin(&*self.store)?;
+        generation::put_pieces(&mut change, ADAPTERS, &self.tenant, &digest, &bytes)?;
+        change.commit_watched(&mut self.sound)?;
         reading.adopt(Some(&bytes))?;
-        self.log_and(Record::new(now_ms(), Item::Adopted { digest, sources }), |_| Ok(()))?;
+        if let Err(error) = self.log_and(Record::new(now_ms(), Item::Adopted { digest, sources }), |_| Ok(())) {
+            // What is not in the log is not served.
+            reading.adopt(served.as_deref())?;
+            return Err(error);
+        }
         self.state.adopted = Some(digest);
         self.publish(&judgement.why, &judgement.figures())
     }
@@ -52,6 +58,11 @@ impl History {
     /// If the store cannot be read.
     pub fn adopted(&self) -> Result<Option<DeepState>, SonaError> {
         self.state.adopted.map(|digest| DeepState::restore(&self.deep_of(&digest)?)).transpose()
+    }
+
+    /// Returns the adapter that the model serves now, if one was adopted.
+    pub(super) fn served(&self) -> Result<Option<Vec<u8>>, SonaError> {
+        self.state.adopted.map(|digest| self.deep_of(&digest)).transpose()
     }
 
     pub(super) fn deep_of(&self, digest: &[u8; 32]) -> Result<Vec<u8>, SonaError> {

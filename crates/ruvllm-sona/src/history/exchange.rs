@@ -14,6 +14,21 @@ const MAGIC: &[u8; 8] = b"RUVKNOW1";
 /// Bytes of a file, at most.
 const FILE_BYTES_MAX: usize = 1 << 30;
 
+/// Returns who of `trusted` has signed a file of what was learned, before there is anything to put it in.
+///
+/// # Errors
+/// As [`History::import`] for a file that is too large, was changed, or is no such file.
+pub fn signed_by(file: &[u8], trusted: &[PublicKey]) -> Result<PublicKey, SonaError> {
+    opened(file, trusted).map(|(_, signed_by)| signed_by)
+}
+
+fn opened<'a>(file: &'a [u8], trusted: &[PublicKey]) -> Result<(&'a [u8], PublicKey), SonaError> {
+    if file.len() > FILE_BYTES_MAX {
+        return Err(limit(format!("a file of {} bytes; at most {FILE_BYTES_MAX}", file.len())));
+    }
+    signed::open(file, (MAGIC, "what was learned"), trusted)
+}
+
 impl History {
     /// Returns all that is known as a signed file: memory, gate, MicroLoRA and corrections; nothing of the log.
     ///
@@ -37,10 +52,7 @@ impl History {
     /// With kind `Limit` if the file is too large, `Key` if nobody of `trusted` has signed it or it was changed since, `Shape` if it is of
     /// another model or of other options, and `Invalid` if it is no such file.
     pub fn import(&mut self, file: &[u8], trusted: &[PublicKey]) -> Result<(u64, PublicKey), SonaError> {
-        if file.len() > FILE_BYTES_MAX {
-            return Err(limit(format!("a file of {} bytes; at most {FILE_BYTES_MAX}", file.len())));
-        }
-        let (body, signed_by) = signed::open(file, (MAGIC, "what was learned"), trusted)?;
+        let (body, signed_by) = opened(file, trusted)?;
         let mut from = Reader::of(body, *MAGIC, "file of what was learned")?;
         let calibration: [u8; 32] = from.array()?;
         if calibration != self.head.calibration {

@@ -3,6 +3,7 @@
 use super::generation::{self, GENERATIONS, STATES};
 use super::item::{Item, Record};
 use super::rebuild::{self, Reading};
+use super::watched::Watched;
 use super::{ADAPTERS, Generation, HEAD, HEADS, Head, History, ITEMS, Sound, State};
 use crate::clock::now_ms;
 use crate::codec::{Reader, Writer};
@@ -170,18 +171,19 @@ impl History {
             let holds = |g: &Generation| g.number != oldest.number && (g.first..g.end).contains(&id);
             id >= self.head.first || kept.iter().any(holds)
         };
-        let mut change = self.store.begin(Durability::Durable)?;
+        let mut change = Watched::begin(&*self.store)?;
         for generation in &gone {
-            generation.remove(&mut *change, &self.tenant)?;
+            generation.remove(&mut change, &self.tenant)?;
         }
         for size in sizes.iter().filter(|size| !is_held(size.id)) {
             change.remove(ITEMS, &self.tenant, &size.id.to_be_bytes())?;
         }
-        oldest.put(&mut *change, &self.tenant)?;
-        change.commit()?;
+        oldest.put(&mut change, &self.tenant)?;
+        change.commit_watched(&mut self.sound)?;
         kept.iter_mut().filter(|g| g.number == oldest.number).for_each(|g| g.is_oldest = true);
         self.generations = kept;
-        self.drop_adapters()
+        self.tidy();
+        Ok(())
     }
 
     fn sizes(&self) -> Result<Vec<Size>, SonaError> {

@@ -24,12 +24,15 @@ mod rebuild;
 #[cfg(test)]
 mod tests;
 mod undo;
+mod watched;
 
+pub use exchange::signed_by;
 pub use generation::Generation;
 pub use item::{Item, Passage, Taught};
 pub use keep::{Overview, forget, look, tenants};
 pub use rebuild::{Each, Reading, losses};
 pub use undo::Also;
+use watched::{Before, Watched};
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,7 +47,7 @@ use crate::error::{SonaError, SonaErrorKind, invalid};
 use crate::instant::{LearnOptions, Learned, Notes, Stamp};
 use crate::names::Names;
 use crate::publish::Judgement;
-use crate::store::{Durability, Scan, Snapshot, Store, Table};
+use crate::store::{Durability, Scan, Snapshot, Store, Table, Transaction as _};
 use crate::whiten::Key;
 use item::{Record, read_options, write_options};
 use keep::{generations_of, id_of, items, last_item};
@@ -133,11 +136,11 @@ impl State {
 }
 
 /// Whether what is on the disk is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Sound {
     Yes,
-    /// A commit failed: its item and its head may be there.
-    Unsure,
+    /// A commit failed, and may be on the disk: what was there before it.
+    Unsure(Before),
     /// A commit failed that was to put something else in the place of everything.
     Replacing,
 }
@@ -190,6 +193,8 @@ pub struct History {
     gone: Vec<Range<u64>>,
     /// Whether memory and log say the same.
     sound: Sound,
+    /// Adapters that nothing speaks of any more may lie in the store.
+    is_littered: bool,
 }
 
 impl std::fmt::Debug for History {
@@ -225,8 +230,9 @@ impl History {
         let head = head.unwrap_or(Head { parent: 0, first: 1, options: setup.options, calibration });
         let next_item = (last + 1).max(head.first);
         let (options, gone) = (setup.options, Vec::new());
-        let sound = Sound::Yes;
-        let mut history = History { store, tenant, setup, head, generations, state, next_item, gone, sound };
+        let (sound, is_littered) = (Sound::Yes, false);
+        let mut history =
+            History { store, tenant, setup, head, generations, state, next_item, gone, sound, is_littered };
         if is_new {
             let mut change = history.store.begin(Durability::Durable)?;
             change.put(HEADS, &history.tenant, HEAD, &history.head.to_bytes())?;
@@ -435,16 +441,14 @@ impl History {
         self.check_sound()?;
         let (id, before) = (self.next_item, self.state.clone());
         let written = apply(self.state.learned_mut()).and_then(|()| {
-            let mut change = self.store.begin(Durability::Durable)?;
+            let mut change = Watched::begin(&*self.store)?;
             change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
-            self.sound = Sound::Unsure;
-            change.commit()
+            change.commit_watched(&mut self.sound)
         });
         if let Err(error) = written {
             self.state = before;
             return Err(error);
         }
-        self.sound = Sound::Yes;
         self.next_item = id + 1;
         self.state.learned_mut().set_version(id);
         Ok(id)
@@ -455,25 +459,33 @@ impl History {
     /// # Errors
     /// The store cannot be read or written yet; or all was to be replaced, and was.
     fn check_sound(&mut self) -> Result<(), SonaError> {
-        if self.sound == Sound::Yes {
-            return Ok(());
-        }
-        let (id, head) = (self.next_item.to_be_bytes(), self.head.to_bytes());
-        let mut change = self.store.begin(Durability::Durable)?;
-        let has_head = change.get(HEADS, &self.tenant, HEAD)?.is_some_and(|found| found == head);
-        if self.sound == Sound::Replacing && !has_head {
-            let line = "what was learned was replaced, though the disk failed; start the program again";
-            return Err(SonaError::new(SonaErrorKind::Io, line));
-        }
-        let has_item = change.remove(ITEMS, &self.tenant, &id)?;
-        if !has_head {
-            change.put(HEADS, &self.tenant, HEAD, &head)?;
-        }
-        if has_item || !has_head {
-            change.commit()?;
+        match &self.sound {
+            Sound::Yes => {}
+            Sound::Unsure(before) => {
+                let mut change = self.store.begin(Durability::Durable)?;
+                if before.put_back(&mut *change)? {
+                    change.commit()?;
+                }
+            }
+            Sound::Replacing => {
+                let found = self.store.snapshot()?.get(HEADS, &self.tenant, HEAD)?;
+                if found.is_none_or(|found| found != self.head.to_bytes()) {
+                    let line = "what was learned was replaced, though the disk failed; start the program again";
+                    return Err(SonaError::new(SonaErrorKind::Io, line));
+                }
+            }
         }
         self.sound = Sound::Yes;
+        if self.is_littered {
+            self.drop_adapters()?;
+            self.is_littered = false;
+        }
         Ok(())
+    }
+
+    /// Tidies up behind a change that is made: what cannot go now goes before the next one.
+    fn tidy(&mut self) {
+        self.is_littered = self.drop_adapters().is_err();
     }
 
     /// Publishes what is known now as a generation, and returns its number; lets the oldest go if there are too many.
@@ -482,7 +494,8 @@ impl History {
     /// If it cannot be written.
     pub fn publish(&mut self, why: &str, figures: &[(String, f64)]) -> Result<u64, SonaError> {
         let number = self.add_generation(why, figures)?;
-        self.let_go()?;
+        // It is published; what could not go now goes with a later one.
+        let _ = self.let_go();
         Ok(number)
     }
 
@@ -503,11 +516,11 @@ impl History {
             has_state: true,
         };
         let head = Head { parent: number, first: self.next_item, ..self.head.clone() };
-        let mut change = self.store.begin(Durability::Durable)?;
-        generation.put(&mut *change, &self.tenant)?;
-        generation::put_state(&mut *change, &self.tenant, number, &self.state())?;
+        let mut change = Watched::begin(&*self.store)?;
+        generation.put(&mut change, &self.tenant)?;
+        generation::put_state(&mut change, &self.tenant, number, &self.state())?;
         change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
-        change.commit()?;
+        change.commit_watched(&mut self.sound)?;
         self.head = head;
         self.generations.push(generation);
         Ok(number)
@@ -529,23 +542,30 @@ impl History {
         if self.has_news()? {
             self.add_generation(&format!("before going back to {number}"), &[])?;
         }
+        let served = self.served()?;
         let state = self.state_of(number, None, None, reading)?;
         let id = self.next_item;
         let head = Head { parent: number, first: id, ..self.head.clone() };
-        let mut change = self.store.begin(Durability::Durable)?;
-        let record = Record::new(now_ms(), Item::RolledBack { generation: number });
-        change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
-        change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
-        self.drop_kept(&mut *change)?;
-        self.sound = Sound::Unsure;
-        change.commit()?;
-        self.sound = Sound::Yes;
+        let mut write = || {
+            let mut change = Watched::begin(&*self.store)?;
+            let record = Record::new(now_ms(), Item::RolledBack { generation: number });
+            change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &record.to_bytes())?;
+            change.put(HEADS, &self.tenant, HEAD, &head.to_bytes())?;
+            self.drop_kept(&mut change)?;
+            change.commit_watched(&mut self.sound)
+        };
+        if let Err(error) = write() {
+            // The model serves what the history says.
+            reading.adopt(served.as_deref())?;
+            return Err(error);
+        }
         let last = self.generations.iter().find(|generation| generation.number == number);
         self.gone.push(last.map_or(1, |generation| generation.end)..id);
         (self.head, self.state, self.next_item) = (head, state, id + 1);
         self.state.learned_mut().set_version(id);
-        // Only now: what it went back to stays.
-        self.let_go()
+        // Only now: what it went back to stays. What could not go now goes with a later generation.
+        let _ = self.let_go();
+        Ok(())
     }
 
     /// Publishes what was learned since the last generation if the gate says so, and returns the generation's number. Otherwise

@@ -3,10 +3,11 @@
 use super::generation::{self, Generation};
 use super::item::{Item, Record};
 use super::rebuild::Reading;
+use super::watched::Watched;
 use super::{History, ITEMS};
 use crate::clock::now_ms;
 use crate::error::{SonaError, SonaErrorKind};
-use crate::store::{Durability, Transaction};
+use crate::store::Transaction;
 
 /// What is done in the transaction that takes items back.
 pub type Also<'a> = &'a mut dyn FnMut(&mut dyn Transaction) -> Result<(), SonaError>;
@@ -91,27 +92,35 @@ impl History {
         let affected: Vec<u64> =
             self.generations.iter().map(|g| g.number).filter(|&n| self.chain(n).any(holds)).collect();
         let is_known = items.iter().any(|&item| item >= self.head.first) || affected.contains(&self.head.parent);
+        let served = self.served()?;
         let state = match is_known {
             true => Some(self.state_of(self.head.parent, Some(self.next_item), Some((&items, &affected)), reading)?),
             false => None,
         };
         let id = self.next_item + events.len() as u64 - 1;
         let undone = Record::new(now_ms(), Item::Undone).to_bytes();
-        let mut change = self.store.begin(Durability::Durable)?;
-        for item in &items {
-            change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &undone)?;
+        let write = || {
+            let mut change = Watched::begin(&*self.store)?;
+            for item in &items {
+                change.put(ITEMS, &self.tenant, &item.to_be_bytes(), &undone)?;
+            }
+            for (id, event) in (self.next_item..).zip(events) {
+                change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &Record::new(now_ms(), event).to_bytes())?;
+            }
+            for &number in &affected {
+                generation::remove_state(&mut change, &self.tenant, number)?;
+                let generation = Generation { has_state: false, adopted: None, ..self.generation_of(number)?.clone() };
+                generation.put(&mut change, &self.tenant)?;
+            }
+            self.drop_kept(&mut change)?;
+            also(&mut change)?;
+            change.commit_watched(&mut self.sound)
+        };
+        if let Err(error) = write() {
+            // The model serves what the history says.
+            reading.adopt(served.as_deref())?;
+            return Err(error);
         }
-        for (id, event) in (self.next_item..).zip(events) {
-            change.put(ITEMS, &self.tenant, &id.to_be_bytes(), &Record::new(now_ms(), event).to_bytes())?;
-        }
-        for &number in &affected {
-            generation::remove_state(&mut *change, &self.tenant, number)?;
-            let generation = Generation { has_state: false, adopted: None, ..self.generation_of(number)?.clone() };
-            generation.put(&mut *change, &self.tenant)?;
-        }
-        self.drop_kept(&mut *change)?;
-        also(&mut *change)?;
-        change.commit()?;
         let is_affected = |g: &&mut Generation| affected.contains(&g.number);
         self.generations.iter_mut().filter(is_affected).for_each(|g| (g.has_state, g.adopted) = (false, None));
         self.gone.extend(items.iter().min().map(|&item| item..id));
@@ -120,7 +129,8 @@ impl History {
             self.state = state;
         }
         self.state.learned_mut().set_version(id);
-        self.drop_adapters()
+        self.tidy();
+        Ok(())
     }
 
     fn missing(&self, item: u64) -> SonaError {

@@ -131,12 +131,13 @@ pub enum Reader {
 }
 
 impl Reader {
-    /// Opens standard input.
+    /// Opens standard input. The line editor writes to standard output: with `is_plain`, or where that is no terminal, lines are
+    /// read without it, so that nothing but answers is there.
     ///
     /// # Errors
     /// A failure if the terminal cannot be used.
-    pub fn new(history: &Path) -> Result<Reader> {
-        if !io::stdin().is_terminal() {
+    pub fn new(history: &Path, is_plain: bool) -> Result<Reader> {
+        if is_plain || !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(Reader::Plain(io::stdin().lock().lines()));
         }
         let mut editor = DefaultEditor::new().map_err(|error| terminal_error(&error))?;
@@ -146,8 +147,8 @@ impl Reader {
     }
 
     /// Tells whether a person writes.
-    pub fn is_terminal(&self) -> bool {
-        matches!(self, Reader::Editor { .. })
+    pub fn is_person() -> bool {
+        io::stdin().is_terminal()
     }
 
     /// Returns what the next text asks for, `None` at the end of input.

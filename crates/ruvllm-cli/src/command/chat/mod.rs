@@ -12,6 +12,7 @@ use super::resume::Resume;
 use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
+use crate::values::{MaxTokens, unescaped};
 use input::{Line, Reader};
 use session::Session;
 
@@ -31,9 +32,12 @@ pub struct ChatArgs {
     /// Instructions that stand before the conversation
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Most tokens of one answer [default: to the end of the context]
+    /// Read \n, \r, \t, \', \", \\ and \xHH in --system as the characters they name [default: as they are]
+    #[arg(short, long)]
+    escape: bool,
+    /// Most tokens of one answer; -1 is until the context is full [default: -1]
     #[arg(long, value_name = "N")]
-    max_tokens: Option<usize>,
+    max_tokens: Option<MaxTokens>,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -72,7 +76,12 @@ impl ChatArgs {
     /// # Errors
     /// A failure if the model cannot be had; without a terminal also whatever stops a turn.
     pub fn run(&self, app: &App) -> Result<()> {
-        let mut reader = Reader::new(&app.settings.home.join("history.txt"))?;
+        self.sampling.check()?;
+        self.learning.check(app, &[])?;
+        self.cache.check(&app.settings)?;
+        app.store().check(&self.model.model)?;
+        self.speculation.check(app)?;
+        let mut reader = Reader::new(&app.settings.home.join("history.txt"), self.output.json)?;
         interrupt::install()?;
         let path = app.store().locate(&self.model.model, true)?;
         let draft = self.speculation.draft(app)?;
@@ -81,7 +90,7 @@ impl ChatArgs {
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }
-        let is_person = reader.is_terminal();
+        let is_person = Reader::is_person();
         if is_person && !self.output.json {
             let info = engine.info();
             app.ui.note(&format!("{}, {} tokens of context; /help shows the commands", info.name, info.n_ctx));
@@ -91,10 +100,12 @@ impl ChatArgs {
         }
         let learning = self.learning.open(app, &mut engine)?;
         let resume = Resume::load(&mut engine, &self.cache)?;
-        let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);
+        let max_tokens = self.max_tokens.and_then(|MaxTokens(n)| n);
+        let mut session = Session::new(engine, app.ui, self.sampling.params(), max_tokens, self.output.json);
         session.set_speculation(self.speculation.speculate);
         session.set_learning(learning);
-        session.begin(self.system.clone(), resume)?;
+        let system = self.system.as_deref().map(|text| if self.escape { unescaped(text) } else { text.to_owned() });
+        session.begin(system, resume)?;
         while let Some(line) = reader.next_line()? {
             match turn(&mut session, line) {
                 Ok(true) => {}

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use crate::args::MIROSTATS;
 use crate::command::resume::Resume;
-use crate::command::run::{answer, speed_line, summary_json};
+use crate::command::run::{answer_shown, speed_line, summary_json};
 use crate::error::{Error, Result};
 use crate::output::{Ui, bytes, print, print_json, print_line};
+use crate::values::{MaxTokens, Seed};
 
 /// A conversation with a loaded model.
 pub struct Session {
@@ -219,7 +220,7 @@ impl Session {
         };
         let (json, ui) = (self.json, self.ui);
         let mut write = |text: &str| if json { Ok(()) } else { print(&ui.answer(text)) };
-        let summary = answer(&mut self.engine, &request, &mut write)?;
+        let summary = answer_shown(&ui, &mut self.engine, &request, json, &mut write)?;
         if json {
             print_json(&summary_json(&summary, None))?;
         } else {
@@ -317,7 +318,7 @@ impl Session {
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let mut sampling = self.sampling.clone();
         if key.replace('_', "-") == "max-tokens" {
-            self.max_tokens = Some(number(key, value)?);
+            self.max_tokens = number::<MaxTokens>(key, value)?.0;
             return Ok(());
         }
         set(&mut sampling, key, value)?;
@@ -433,7 +434,7 @@ fn set(sampling: &mut SamplingParams, key: &str, value: &str) -> Result<()> {
             let version = MIROSTATS.get(number::<usize>(key, value)?);
             *place = *version.ok_or_else(|| Error::usage("mirostat is 0, 1 or 2"))?;
         }
-        None if name == "seed" => sampling.seed = Some(number(key, value)?),
+        None if name == "seed" => sampling.seed = number::<Seed>(key, value)?.0,
         None => return Err(Error::usage(format_args!("unknown setting '{key}'; /set alone shows them"))),
     }
     Ok(())

@@ -122,14 +122,20 @@ fn clusters(rows: &Rows, labels: &[String]) -> (f64, f64) {
 impl EmbeddingArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
         let texts: Vec<Labelled> = read(&self.texts)?;
+        let reference: Option<Vec<Embedded>> = self.reference.as_deref().map(read).transpose()?;
+        if let Some((path, others)) =
+            self.reference.as_ref().zip(reference.as_ref()).filter(|(_, o)| o.len() != texts.len())
+        {
+            let (n, m) = (texts.len(), others.len());
+            return Err(Error::failure(format_args!("{}: {m} embeddings for {n} texts", path.display())));
+        }
         let embedder = self.embedder.name(app)?;
         let mut rows = Rows::new(embedder.dim());
         let all = texts.iter().map(|text| text.text.as_str());
         embed_all(app, &embedder, all, &mut |vector| rows.push(&vector).map_err(Error::failure))?;
         let mut report = json!({ "n": texts.len(), "dim": embedder.dim() });
-        if let Some(path) = &self.reference {
-            let others: Vec<Embedded> = read(path)?;
-            if others.len() != rows.len() || others.iter().any(|other| other.embedding.len() != rows.width()) {
+        if let Some((path, others)) = self.reference.as_ref().zip(reference) {
+            if others.iter().any(|other| other.embedding.len() != rows.width()) {
                 let (n, m, width) = (rows.len(), others.len(), rows.width());
                 let line =
                     format!("{}: {m} embeddings for {n} texts of {width} values, or of another width", path.display());

@@ -17,8 +17,9 @@ use super::statistics::{Change, change, curve};
 use crate::args::{LoadArgs, ModelArgs, OutputArgs, count};
 use crate::command::{App, learn, read_text};
 use crate::error::{Error, Result};
-use crate::interrupt;
+use crate::out_file::OutFile;
 use crate::output::{print_json, print_line, table};
+use crate::{check, interrupt};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -86,6 +87,13 @@ impl FromStr for StreamArg {
             true => Err("use NAME=FILE, NAME=FILE,FILE or NAME=FOLDER".to_owned()),
             false => Ok(StreamArg { name: name.to_owned(), paths }),
         }
+    }
+}
+
+impl StreamArg {
+    /// Reads the texts of its files.
+    fn read(&self) -> Result<Vec<String>> {
+        files(&self.paths)?.iter().map(|file| read_text(file)).collect()
     }
 }
 
@@ -172,11 +180,17 @@ impl LearningArgs {
     /// # Errors
     /// A failure if a file cannot be read or a stream is shorter than four blocks of 256 tokens.
     pub fn run(&self, app: &App) -> Result<()> {
+        let streams = self.stream.iter().map(StreamArg::read).collect::<Result<Vec<_>>>()?;
+        let controls = self.control.iter().map(|path| Ok((path, read_text(path)?))).collect::<Result<Vec<_>>>()?;
+        let (out, curves) = (self.out_file(&self.out)?, self.out_file(&self.svg())?);
+        check::writable_folder(&app.settings.learned_dir())?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..self.load.options(&app.settings, None) })?;
+        let encode_all = |(arg, texts): (&StreamArg, &Vec<String>)| self.stream_of(&engine, arg, texts);
+        let streams = self.stream.iter().zip(&streams).map(encode_all).collect::<Result<Vec<_>>>()?;
+        let control = |(path, text): &(&PathBuf, String)| self.control_of(&engine, path, text);
+        let controls = controls.iter().map(control).collect::<Result<Vec<_>>>()?;
         let learning = learn::open_model(app, &mut engine, LearningOptions::default())?;
-        let streams = self.stream.iter().map(|arg| self.stream_of(&engine, arg)).collect::<Result<Vec<_>>>()?;
-        let controls = self.control.iter().map(|path| self.control_of(&engine, path)).collect::<Result<Vec<_>>>()?;
         let mut reader = Reader { engine, learning, cancel: CancelToken::default(), app };
         let _guard = interrupt::cancels(&reader.cancel);
         let mut reports = Vec::new();
@@ -188,18 +202,30 @@ impl LearningArgs {
             reports.push(report);
         }
         let object = self.json(&reader.engine, &reports);
-        if let Some(out) = &self.out {
-            write(out, &format!("{object:#}\n"))?;
-            write(&out.with_extension("svg"), &plot::draw(&panels(&reports)))?;
+        if let (Some(out), Some(curves)) = (out, curves) {
+            out.write_whole(format!("{object:#}\n").as_bytes())?;
+            curves.write_whole(plot::draw(&panels(&reports)).as_bytes())?;
         }
         if self.output.json { print_json(&object) } else { Ok(()) }
     }
 
-    /// Reads the documents of a stream, up to the most tokens.
-    fn stream_of(&self, engine: &Engine, arg: &StreamArg) -> Result<Text> {
+    /// Returns where the curves are drawn.
+    fn svg(&self) -> Option<PathBuf> {
+        self.out.as_ref().map(|out| out.with_extension("svg"))
+    }
+
+    /// Begins a file that is written at the end.
+    fn out_file(&self, path: &Option<PathBuf>) -> Result<Option<OutFile>> {
+        let streams = self.stream.iter().flat_map(|stream| &stream.paths);
+        let inputs: Vec<&Path> = self.control.iter().chain(streams).map(PathBuf::as_path).collect();
+        path.as_ref().map(|path| OutFile::create(path, &inputs)).transpose()
+    }
+
+    /// Turns the texts of a stream into tokens, up to the most of them.
+    fn stream_of(&self, engine: &Engine, arg: &StreamArg, texts: &[String]) -> Result<Text> {
         let (mut documents, mut n_left) = (Vec::new(), self.tokens);
-        for file in files(&arg.paths)? {
-            let mut tokens = encode(engine, &read_text(&file)?)?;
+        for text in texts {
+            let mut tokens = encode(engine, text)?;
             tokens.truncate(n_left);
             n_left -= tokens.len();
             if tokens.len() > 1 {
@@ -214,8 +240,8 @@ impl LearningArgs {
         Ok(Text { name: arg.name.clone(), documents })
     }
 
-    fn control_of(&self, engine: &Engine, path: &Path) -> Result<Text> {
-        let mut tokens = encode(engine, &read_text(path)?)?;
+    fn control_of(&self, engine: &Engine, path: &Path, text: &str) -> Result<Text> {
+        let mut tokens = encode(engine, text)?;
         tokens.truncate(self.control_tokens);
         let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         Ok(Text { name, documents: vec![tokens] })
@@ -228,7 +254,7 @@ impl LearningArgs {
         // A fixed walk that comes to every token once where the stride shares no factor with their number.
         let shuffled: Vec<u32> = (0..all.len()).map(|i| all[(i * 7919 + 13) % all.len()]).collect();
         let (mut nll, mut n_read) = (Nll::new(&variants), 0);
-        let bar = reader.app.ui.steps_bar(&stream.name, all.len() as u64);
+        let bar = reader.app.ui.steps_bar("learning", all.len() as u64).of(&stream.name);
         for document in &stream.documents {
             let taught = &shuffled[n_read..n_read + document.len()];
             reader.read(document, Some(taught), 0, &mut courses, &mut nll, &|n| bar.inc(n))?;
@@ -244,7 +270,7 @@ impl LearningArgs {
             again: Vec::new(),
             controls: Vec::new(),
         };
-        let bar = reader.app.ui.steps_bar("controls", controls.len() as u64 + 2);
+        let bar = reader.app.ui.steps_bar("controls", controls.len() as u64 + 2).of(format!("of {}", stream.name));
         let last = stream.documents.len() - 1;
         for (name, document) in [("first", &stream.documents[0]), ("last", &stream.documents[last])] {
             let prefix = &controls[0].documents[0];
@@ -431,10 +457,6 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         all.extend(inside);
     }
     Ok(all)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).map_err(|error| Error::io("write", path, &error))
 }
 
 #[cfg(test)]

@@ -122,6 +122,7 @@ impl MemoryArgs {
         let step = facts.len() / self.facts;
         let facts: Vec<Fact> = facts.into_iter().step_by(step).take(self.facts).collect();
         let unrelated: Vec<&str> = UNRELATED.lines().take(self.unrelated).collect();
+        crate::check::writable_folder(&app.settings.learned_dir())?;
         let path = app.store().locate(&self.model.model, true)?;
         let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1, ..self.load.options(&app.settings, None) })?;
         let options = LearningOptions { prompts: false, ..LearningOptions::default() };

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::chart::{self, Line};
 use crate::args::{OutputArgs, count, fraction};
+use crate::check;
 use crate::command::App;
 use crate::command::route::expect::Lesson;
 use crate::command::route::outcomes::{self, Grouping};
@@ -202,19 +203,20 @@ fn weighings() -> Vec<Weighing> {
 impl RoutingArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
         let mut outcomes = outcomes::read(&self.outcomes, self.groups)?;
-        let embedder = self.embedder.name(app)?;
-        let embeddings = outcomes.embeddings(app, &embedder)?;
-        let n = outcomes.prompts.len();
-        if self.null {
-            let order = drawn_order(n, self.seed + 99);
-            outcomes.qualities = order.iter().map(|&i| outcomes.qualities[i].clone()).collect();
-        }
         if outcomes.n_groups() < self.folds {
             let n_groups = outcomes.n_groups();
             return Err(Error::failure(format_args!(
                 "{n_groups} groups in {} parts; ask for fewer --folds",
                 self.folds
             )));
+        }
+        self.plot.as_deref().map_or(Ok(()), |path| check::writable(path, &[&self.outcomes]))?;
+        let embedder = self.embedder.name(app)?;
+        let embeddings = outcomes.embeddings(app, &embedder)?;
+        let n = outcomes.prompts.len();
+        if self.null {
+            let order = drawn_order(n, self.seed + 99);
+            outcomes.qualities = order.iter().map(|&i| outcomes.qualities[i].clone()).collect();
         }
         let data = Data {
             lesson: Lesson { all: outcomes.for_training(&embeddings), outcomes: &outcomes },

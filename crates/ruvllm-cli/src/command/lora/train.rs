@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::super::App;
 use super::cannot_write;
 use crate::args::{MAX_THREADS, ModelArgs, OutputArgs, count};
+use crate::check;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::output::{Ui, count as people, print_json, print_line};
@@ -210,6 +211,7 @@ impl TrainArgs {
     /// The data are no records, the model cannot be trained, an option makes no sense, or Ctrl-C.
     pub(super) fn run(&self, app: &App) -> Result<()> {
         let cancel = CancelToken::default();
+        self.check(app)?;
         let mut data = self.read()?;
         let path = app.store().locate(&self.model.model, true)?;
         let n_threads = app.settings.threads(self.threads);
@@ -247,6 +249,25 @@ impl TrainArgs {
         self.tell(&trainer, (&before, &behind), &report)
     }
 
+    /// Checks what can be checked without the data and the model.
+    fn check(&self, app: &App) -> Result<()> {
+        if ![self.keep.val, self.keep.test].iter().all(|share| (0.0..1.0).contains(share)) {
+            return Err(Error::usage("--val and --test are shares from 0 to 1"));
+        }
+        if self.minutes.is_some_and(|minutes| !(minutes > 0.0 && minutes < 1e6))
+            || !(self.epochs > 0.0 && self.epochs < 1e6)
+        {
+            return Err(Error::usage("--minutes and --epochs must be positive"));
+        }
+        self.options(1).check()?;
+        check::readable(&self.data)?;
+        check::writable_folder(&self.out)?;
+        if self.resume {
+            check::readable(&self.out.join(CHECKPOINT))?;
+        }
+        app.store().check(&self.model.model)
+    }
+
     fn filter(&self) -> Filter {
         let KeepArgs { max_tokens, min_chars, min_quality, .. } = self.keep;
         Filter { n_chars_min: min_chars, n_tokens_max: max_tokens, quality_min: min_quality }
@@ -269,9 +290,6 @@ impl TrainArgs {
         }
         let records = std::mem::take(&mut data.records).into_iter().map(|(_, record)| record);
         let shares = (self.keep.val, self.keep.test);
-        if ![shares.0, shares.1].iter().all(|share| (0.0..1.0).contains(share)) {
-            return Err(Error::usage("--val and --test are shares from 0 to 1"));
-        }
         let dealt = format!("{shares:?} {:?}", self.filter());
         let content = NamespaceBuilder::new("training 1").part("data", &data.content).part("dealt", dealt.as_bytes());
         let split = Split::new(records.zip(examples).collect(), self.seed, shares)?;
@@ -322,11 +340,6 @@ impl TrainArgs {
 
     /// Reads the model's weights and makes everything ready.
     fn trainer(&self, app: &App, engine: &Engine, lessons: &Lessons, path: &Path) -> Result<Trainer> {
-        if self.minutes.is_some_and(|minutes| !(minutes > 0.0 && minutes < 1e6))
-            || !(self.epochs > 0.0 && self.epochs < 1e6)
-        {
-            return Err(Error::usage("--minutes and --epochs must be positive"));
-        }
         let examples: Vec<Example> = lessons.split.train.iter().map(|(_, example)| example.clone()).collect();
         let options = self.options(examples.len());
         let bar = app.ui.steps_bar("weights", 0);

@@ -13,6 +13,7 @@ use super::check::Check;
 use crate::args::{LoadArgs, MAX_CTX, OutputArgs, count};
 use crate::command::{App, run};
 use crate::error::{Error, Result};
+use crate::out_file::OutFile;
 use crate::output::{print_json, print_line};
 
 const CHECKS: &str = "\
@@ -74,12 +75,13 @@ impl CollectArgs {
         if self.model.len() < 2 {
             return Err(Error::usage("one --model leaves nothing to choose from; give at least two"));
         }
+        let mut out = OutFile::create(&self.out, &[&self.tasks])?;
+        self.check_models(app)?;
         let mut all = Vec::new();
         for spec in &self.model {
             all.push(self.ask(app, spec, &tasks)?);
         }
         let cannot = |error: std::io::Error| Error::io("write", &self.out, &error);
-        let mut file = std::io::BufWriter::new(std::fs::File::create(&self.out).map_err(cannot)?);
         for (i, task) in tasks.iter().enumerate() {
             let of_model = |reached: &Reached| {
                 let (is_right, cost, answer) = &reached.answers[i];
@@ -87,9 +89,9 @@ impl CollectArgs {
             };
             let mut line = json!(task);
             line["models"] = all.iter().map(of_model).collect();
-            writeln!(file, "{line}").map_err(cannot)?;
+            writeln!(out, "{line}").map_err(cannot)?;
         }
-        file.flush().map_err(cannot)?;
+        out.finish()?;
         self.tell(&tasks, &all)
     }
 
@@ -108,12 +110,26 @@ impl CollectArgs {
         }
     }
 
+    /// Checks that the models have names of their own, and are there or can be pulled.
+    fn check_models(&self, app: &App) -> Result<()> {
+        let mut names: Vec<&str> = Vec::new();
+        for spec in &self.model {
+            let (name, spec) = spec.split_once('=').unwrap_or((spec, spec));
+            app.store().check(spec)?;
+            if names.contains(&name) {
+                return Err(Error::usage(format_args!("two of --model are called '{name}'; write OTHER={spec}")));
+            }
+            names.push(name);
+        }
+        Ok(())
+    }
+
     fn ask(&self, app: &App, spec: &str, tasks: &[Task]) -> Result<Reached> {
         let (name, spec) = spec.split_once('=').unwrap_or((spec, spec));
         let path = app.store().locate(spec, true)?;
         let mut engine = app.load(&path, &self.load.options(&app.settings, None))?;
         let weight_gb = engine.info().weight_bytes as f64 / 1e9;
-        let bar = app.ui.steps_bar(name, tasks.len() as u64);
+        let bar = app.ui.steps_bar("tasks", tasks.len() as u64).of(format!("for {name}"));
         let mut answers = Vec::with_capacity(tasks.len());
         for task in tasks {
             let (answer, n_tokens) = self.answer(&mut engine, &task.prompt)?;

@@ -16,6 +16,7 @@ use super::expect::{Lesson, expect};
 use super::outcomes::{self, Grouping};
 use super::{RouterArgs, embed_all};
 use crate::args::{OutputArgs, fraction};
+use crate::check;
 use crate::command::App;
 use crate::error::{Error, Result};
 use crate::output::{print, print_json, print_line, table};
@@ -96,6 +97,9 @@ const N_PARTS: usize = 5;
 impl TrainArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
         let outcomes = outcomes::read(&self.outcomes, self.groups)?;
+        let routes = self.routes.as_deref().map(read_examples).transpose()?;
+        let folder = self.router.folder(app);
+        check::writable_folder(&folder)?;
         let embedder = self.embedder.name(app)?;
         let embeddings = outcomes.embeddings(app, &embedder)?;
         let options = TrainOptions { seed: self.seed, ..TrainOptions::default() };
@@ -124,12 +128,11 @@ impl TrainArgs {
             models: outcomes.models.clone(),
             weighing,
             roles: Some(roles(app, &embedder)?),
-            routes: self.routes.as_deref().map(|path| read_routes(app, &embedder, path)).transpose()?,
+            routes: routes.map(|examples| embed_routes(app, &embedder, &examples)).transpose()?,
             selector,
             costs,
             embedder,
         };
-        let folder = self.router.folder(app);
         router.save(&folder)?;
         let (n, n_groups) = (outcomes.prompts.len(), outcomes.n_groups());
         if self.output.json {
@@ -161,16 +164,20 @@ struct Example {
     text: String,
 }
 
-/// Reads named routes, and fits their thresholds.
-fn read_routes(app: &App, embedder: &EmbedderName, path: &Path) -> Result<SemanticRoutes<NearestIndex>> {
-    const BEFORE: f32 = 0.5;
+/// Reads the examples of named routes.
+fn read_examples(path: &Path) -> Result<Vec<Example>> {
     let text = crate::command::read_text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let read = |(i, line): (usize, &str)| {
         serde_json::from_str::<Example>(line)
             .map_err(|error| Error::failure(format_args!("{} line {}: {error}", path.display(), i + 1)))
     };
-    let examples: Vec<Example> = lines.map(read).collect::<Result<_>>()?;
+    lines.map(read).collect()
+}
+
+/// Makes routes of examples, and fits their thresholds.
+fn embed_routes(app: &App, embedder: &EmbedderName, examples: &[Example]) -> Result<SemanticRoutes<NearestIndex>> {
+    const BEFORE: f32 = 0.5;
     let mut routes = SemanticRoutes::new(NearestIndex::new(embedder.dim()).map_err(Error::failure)?);
     let (mut others, mut at) = (Rows::new(embedder.dim()), 0);
     embed_all(app, embedder, examples.iter().map(|example| example.text.as_str()), &mut |vector| {

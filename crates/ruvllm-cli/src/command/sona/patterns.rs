@@ -39,6 +39,9 @@ type Row = (u64, Option<f32>, Pattern);
 
 impl PatternsArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
+        if self.task.as_ref().is_some_and(|task| task.trim().is_empty()) {
+            return Err(Error::usage("TASK is empty; say in a line what is to be done"));
+        }
         let mut loaded = self.of.load(app, &self.load)?;
         let bank = loaded.tenant.patterns()?;
         if let Some(id) = self.remove {
@@ -59,9 +62,6 @@ impl PatternsArgs {
                 newest.into_iter().map(|(id, pattern)| (id, None, pattern)).collect()
             }
             Some(task) => {
-                if task.trim().is_empty() {
-                    return Err(Error::usage("TASK is empty; say in a line what is to be done"));
-                }
                 let options = EncodeOptions { add_special: true, parse_special: false };
                 let tokens = loaded.engine.tokenizer()?.encode(task, options)?;
                 let (tokens, readout) = Tenant::task_readout(tokens);

@@ -20,7 +20,9 @@ use serde_json::{Value, json};
 use super::App;
 use super::cache::age;
 use crate::args::OutputArgs;
+use crate::check;
 use crate::error::{Error, Result};
+use crate::out_file::OutFile;
 use crate::output::{print, print_json, print_line, table, timestamp};
 
 const EXAMPLES: &str = "\
@@ -177,7 +179,7 @@ impl WitnessCommand {
         match &self.command {
             WitnessSubcommand::List(args) => args.run(),
             WitnessSubcommand::Search(args) => args.run(app),
-            WitnessSubcommand::Verify(args) => args.run(),
+            WitnessSubcommand::Verify(args) => args.run(app),
             WitnessSubcommand::Replay(args) => args.run(app),
             WitnessSubcommand::Export(args) => args.run(),
             WitnessSubcommand::Erase(args) => args.run(),
@@ -195,6 +197,7 @@ impl LogArgs {
     }
 
     fn open(&self) -> Result<Arc<dyn Store>> {
+        check::key(self.key.as_deref())?;
         open_written(&self.options(), ["there is no witness log", "makes one"])
     }
 }
@@ -215,6 +218,7 @@ pub(super) struct StoreArgs {
 impl StoreArgs {
     /// Opens it; as [`open_written`].
     pub(super) fn open(&self, what: [&str; 2]) -> Result<Arc<dyn Store>> {
+        check::key(self.key.as_deref())?;
         let (folder, key) = (self.folder.clone(), self.key.clone());
         open_written(&WitnessOptions { folder, key, ..WitnessOptions::default() }, what)
     }
@@ -314,17 +318,22 @@ impl ListArgs {
 }
 
 impl FilterArgs {
+    /// Checks the options.
+    fn check(&self) -> Result<Option<u64>> {
+        let number = |id: &str| {
+            let wrong = || Error::usage(format_args!("--request '{id}' is no request; use its x-request-id"));
+            number_of(id).ok_or_else(wrong)
+        };
+        self.request.as_deref().map(number).transpose()
+    }
+
     /// Returns the records that the options mean, newest first.
     fn find(&self, store: &dyn Store) -> Result<Vec<Found>> {
         let ago = |age: Duration| now_ms().saturating_sub(age.as_millis() as u64);
-        let request = self.request.as_deref().map(|id| {
-            let wrong = || Error::usage(format_args!("--request '{id}' is no request; use its x-request-id"));
-            number_of(id).ok_or_else(wrong)
-        });
         let query = Query {
             from_ms: self.since.map_or(0, ago),
             to_ms: self.until.map_or(u64::MAX, ago),
-            request: request.transpose()?,
+            request: self.check()?,
             quality_min: self.quality_min,
             quality_max: self.quality_max,
             has_failed: (self.failed || self.succeeded).then_some(self.failed),
@@ -343,11 +352,15 @@ impl FilterArgs {
 
 impl SearchArgs {
     fn run(&self, app: &App) -> Result<()> {
+        self.filter.check()?;
+        let tokenizer = self.model.as_ref().map(|model| {
+            let path = app.store().locate(model, false)?;
+            Ok::<_, Error>(Tokenizer::from_metadata(GgufFile::open(&path)?.metadata())?)
+        });
+        let tokenizer = tokenizer.transpose()?;
         let store = self.log.open()?;
         let mut found = self.filter.find(store.as_ref())?;
-        if let (Some(text), Some(model)) = (&self.like, &self.model) {
-            let path = app.store().locate(model, false)?;
-            let tokenizer = Tokenizer::from_metadata(GgufFile::open(&path)?.metadata())?;
+        if let (Some(text), Some(tokenizer)) = (&self.like, tokenizer) {
             found = by_likeness(found, text, &tokenizer);
         }
         show(&found, self.log.output.json)
@@ -387,15 +400,18 @@ fn read_anchor(text: &str) -> Result<Anchor> {
 }
 
 impl VerifyArgs {
-    fn run(&self) -> Result<()> {
+    fn run(&self, app: &App) -> Result<()> {
+        let given = self.anchor.as_deref().map(read_anchor).transpose()?;
         let store = self.log.open()?;
         let beside = self.log.folder.join(ANCHOR_FILE);
-        let anchor = match &self.anchor {
-            Some(anchor) => Some(read_anchor(anchor)?),
+        let anchor = match given {
+            Some(anchor) => Some(anchor),
             None if beside.is_file() => Some(read_anchor(&beside.to_string_lossy())?),
             None => None,
         };
+        let work = app.ui.spinner("verifying").of(self.log.folder.display().to_string());
         let verified = witness::verify(store.as_ref(), anchor.as_ref()).map_err(failed)?;
+        drop(work);
         let (n, n_faults) = (verified.n_records, verified.faults.len());
         if self.log.output.json {
             let faults =
@@ -442,15 +458,16 @@ impl VerifyArgs {
 
 impl ExportArgs {
     fn run(&self) -> Result<()> {
+        self.filter.check()?;
+        let mut file = OutFile::create(&self.out, &[&self.log.folder.join(STORE_FILE)])?;
         let store = self.log.open()?;
         let mut found = self.filter.find(store.as_ref())?;
         found.reverse();
         let cannot = |error: std::io::Error| Error::io("write", &self.out, &error);
-        let mut file = std::io::BufWriter::new(std::fs::File::create(&self.out).map_err(cannot)?);
         for found in &found {
             writeln!(file, "{}", found.json()).map_err(cannot)?;
         }
-        file.flush().map_err(cannot)?;
+        file.finish()?;
         match self.log.output.json {
             true => print_json(&json!({ "file": self.out, "records": found.len() })),
             false => print_line(&format!("{} records in {}", found.len(), self.out.display())),

@@ -44,6 +44,9 @@ type Setup = (String, usize, String);
 
 impl ReplayArgs {
     pub(super) fn run(&self, app: &App) -> Result<()> {
+        self.filter.check()?;
+        self.lora.check(app)?;
+        self.model.iter().try_for_each(|model| app.store().check(model))?;
         let store = self.log.open()?;
         let mut found = self.filter.find(store.as_ref())?;
         found.retain(|found| found.served().is_some());
