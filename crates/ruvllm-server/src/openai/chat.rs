@@ -113,6 +113,9 @@ fn whole(
         usage.add(summary, i % asked.n_choices == 0);
         let (said, calls) = tools::whole(tool_use, summary);
         let mut message = json!({ "role": "assistant", "content": said, "refusal": null });
+        if said.is_empty() && tool_use.is_some() {
+            message["content"] = Value::Null;
+        }
         if !calls.is_empty() {
             let of_call = |(index, called): (usize, &Called)| {
                 json!({
@@ -121,7 +124,6 @@ fn whole(
                     "function": { "name": called.name, "arguments": called.arguments },
                 })
             };
-            message["content"] = if said.is_empty() { Value::Null } else { json!(said) };
             message["tool_calls"] = calls.iter().enumerate().map(of_call).collect();
         }
         choices.push(json!({
