@@ -1,7 +1,7 @@
 //! The log of a server: lines or JSON on standard error, and spans to a collector where there is one.
 
 use tracing_subscriber::Layer as _;
-use tracing_subscriber::filter::LevelFilter;
+pub use tracing_subscriber::filter::Targets as Levels;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -24,18 +24,18 @@ pub struct Log {
     _exporter: Option<otlp::Exporter>,
 }
 
-/// Writes the log of a server to standard error, and sends its spans to the collector at `otlp`, if there is one. Call
+/// Writes what `levels` let through of a server's log to standard error, and sends its spans to the collector at `otlp`, if there is one. Call
 /// once.
 ///
 /// # Errors
 /// The collector's address is none.
-pub fn start(format: LogFormat, #[cfg(feature = "otlp")] otlp: Option<&str>) -> Result<Log> {
+pub fn start(format: LogFormat, levels: Levels, #[cfg(feature = "otlp")] otlp: Option<&str>) -> Result<Log> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     let lines = match format {
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
         LogFormat::Text => lines.with_ansi(false).compact().boxed(),
     };
-    let log = tracing_subscriber::registry().with(LevelFilter::INFO).with(lines);
+    let log = tracing_subscriber::registry().with(levels).with(lines);
     #[cfg(feature = "otlp")]
     if let Some(url) = otlp {
         let exporter = otlp::Exporter::new(url)?;

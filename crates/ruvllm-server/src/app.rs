@@ -16,7 +16,7 @@ use ruvllm_sona::policy::PolicyKind;
 use ruvllm_sona::witness::Event;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use tracing::Instrument as _;
 
 use crate::adapters::{self, ADAPTER};
@@ -287,14 +287,20 @@ impl Server {
             false if origins.is_empty() => return None,
             false => AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
         };
-        let own = ["x-api-key", "anthropic-version", "anthropic-beta"].map(HeaderName::from_static);
-        let headers = [header::AUTHORIZATION, header::CONTENT_TYPE].into_iter().chain(own);
         Some(
             CorsLayer::new()
                 .allow_origin(origins)
                 .allow_methods([Method::GET, Method::POST, Method::DELETE])
-                .allow_headers(headers.collect::<Vec<_>>())
-                .expose_headers([REQUEST_ID, header::RETRY_AFTER, routing::CHOSEN, routing::REASON])
+                // The SDKs of the APIs send headers of their own, of every version others. No cookie goes with them.
+                .allow_headers(AllowHeaders::mirror_request())
+                .expose_headers([
+                    REQUEST_ID,
+                    ANTHROPIC_REQUEST_ID,
+                    UNHEEDED,
+                    header::RETRY_AFTER,
+                    routing::CHOSEN,
+                    routing::REASON,
+                ])
                 .max_age(Duration::from_secs(3600)),
         )
     }
@@ -354,6 +360,10 @@ impl std::fmt::Debug for Server {
 }
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same, as Anthropic's SDK looks for it.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// What a request said that changes nothing.
+const UNHEEDED: HeaderName = HeaderName::from_static("x-ruvllm-unheeded");
 
 /// Every endpoint.
 pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
@@ -378,12 +388,18 @@ async fn enter(server: Arc<Server>, endpoint: &'static Endpoint, request: Reques
     });
     let mut response = result.unwrap_or_else(|error| error.response(endpoint.shape));
     if let Ok(id) = HeaderValue::from_str(&id) {
+        if endpoint.shape == Shape::Anthropic {
+            response.headers_mut().insert(ANTHROPIC_REQUEST_ID, id.clone());
+        }
         response.headers_mut().insert(REQUEST_ID, id);
     }
     let (took, status) = (start.elapsed(), response.status().as_u16());
     server.metrics.answered(endpoint.path, status, took.as_secs_f64());
     let ms = took.as_millis() as u64;
+    // Probes come all day long.
+    let is_probe = matches!(endpoint.path, "/health" | "/ready" | "/metrics");
     span.in_scope(|| match refusal {
+        None if is_probe => tracing::debug!(status, ms, "answered"),
         Some(error) => tracing::info!(status, ms, error, "refused"),
         None => tracing::info!(status, ms, "answered"),
     });
@@ -445,6 +461,7 @@ async fn handle(
     if user.is_some() || metadata.is_some() {
         tracing::info!(user, metadata, "labels");
     }
+    let unheeded = HeaderValue::from_str(&given.unheeded.join(", ")).ok().filter(|value| !value.is_empty());
     let timeout = given.int("timeout_ms").map(|ms| Duration::from_millis(ms as u64));
     let deadline = server.deadline(timeout);
     let answer = async {
@@ -465,7 +482,10 @@ async fn handle(
         }
     };
     let gate = is_long.then(|| server.gates.of(tenant_id));
-    let response = gate::through(gate, answer).await?;
+    let mut response = gate::through(gate, answer).await?;
+    if let Some(unheeded) = unheeded {
+        response.headers_mut().insert(UNHEEDED, unheeded);
+    }
     // What the request holds is given back when its answer has been sent.
     Ok(held(response, (place, of_body)))
 }

@@ -14,14 +14,19 @@ use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::Call;
 use crate::auth::Place;
 use crate::error::ApiError;
-use crate::fields::{Field, Given, Kind, optional};
+use crate::fields::{Field, Given, Kind, optional, unheeded};
 use crate::gate;
 use crate::sessions::{SESSION, Turn};
 use crate::share::Part;
-use crate::structure::STRUCTURED_OUTPUTS;
+use crate::structure::{GUIDED_CHOICE, GUIDED_GRAMMAR, GUIDED_JSON, GUIDED_REGEX, STRUCTURED_OUTPUTS};
 use crate::witness::Pending;
 
 const STOP: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text, 0, 16)]);
+
+/// How many tokens to write; -1 is as many as there is room for.
+pub(crate) const N_TOKENS: Kind = Kind::Int(-1, 1 << 24);
+/// How many of the likeliest tokens are kept.
+pub(crate) const TOP_K: Kind = Kind::Int(-1, 1 << 20);
 
 /// How tokens are chosen.
 pub(crate) const SAMPLING: &[Field] = &[
@@ -33,13 +38,14 @@ pub(crate) const SAMPLING: &[Field] = &[
     ),
     optional("dynatemp_exponent", Kind::Number(0.0, 100.0), "how the entropy maps to that range: its power"),
     optional("top_p", Kind::Number(0.0, 1.0), "keeps the likeliest tokens that make up this share; 1 keeps all"),
-    optional("top_k", Kind::Int(0, 1 << 20), "keeps the k likeliest tokens; 0 keeps all"),
+    optional("top_k", TOP_K, "keeps the k likeliest tokens; 0 and -1 keep all"),
     optional(
         "min_p",
         Kind::Number(0.0, 1.0),
         "drops tokens less likely than this share of the likeliest; 0 drops none",
     ),
-    optional("typical_p", Kind::Number(0.0, 1.0), "keeps tokens about as surprising as is to be expected; 1 keeps all"),
+    optional("typical_p", Kind::Number(0.0, 1.0), "keeps tokens about as surprising as is to be expected; 1 keeps all")
+        .also(&["typ_p"]),
     optional(
         "top_n_sigma",
         Kind::Number(0.0, 1e6),
@@ -47,7 +53,8 @@ pub(crate) const SAMPLING: &[Field] = &[
     ),
     optional("xtc_probability", Kind::Number(0.0, 1.0), "how often all but the least of the likely tokens are dropped"),
     optional("xtc_threshold", Kind::Number(0.0, 1.0), "from which probability on a token is likely for that"),
-    optional("repeat_penalty", Kind::Number(0.01, 100.0), "divides the logits of recent tokens; 1 leaves them"),
+    optional("repeat_penalty", Kind::Number(0.01, 100.0), "divides the logits of recent tokens; 1 leaves them")
+        .also(&["repetition_penalty"]),
     optional(
         "frequency_penalty",
         Kind::Number(-100.0, 100.0),
@@ -66,8 +73,10 @@ pub(crate) const SAMPLING: &[Field] = &[
     ),
     optional("dry_base", Kind::Number(0.0, 100.0), "by what that grows with each token of the repetition"),
     optional("dry_allowed_length", Kind::Int(0, 1 << 20), "repetitions up to this many tokens cost nothing"),
-    optional("dry_last_n", Kind::Int(0, 1 << 20), "how many recent tokens are searched for repetitions"),
-    optional("dry_breakers", Kind::List(&Kind::Text, 0, 64), "texts across which nothing counts as a repetition"),
+    optional("dry_last_n", Kind::Int(0, 1 << 20), "how many recent tokens are searched for repetitions")
+        .also(&["dry_penalty_last_n"]),
+    optional("dry_breakers", Kind::List(&Kind::Text, 0, 64), "texts across which nothing counts as a repetition")
+        .also(&["dry_sequence_breakers"]),
     optional("mirostat", Kind::Int(0, 2), "aims at a level of surprise, instead of cuts and penalties: version 1 or 2"),
     optional("mirostat_tau", Kind::Number(0.0, 100.0), "the surprise to aim at, in bits"),
     optional("mirostat_eta", Kind::Number(0.0, 10.0), "how fast to follow it"),
@@ -104,9 +113,10 @@ pub(crate) const GENERATION: &[Field] = &[
     ADAPTERS,
     optional(
         "max_tokens",
-        Kind::Int(0, 1 << 24),
-        "the most tokens to write; what does not fit the context is not written",
-    ),
+        N_TOKENS,
+        "the most tokens to write; what does not fit the context is not written; -1 is all that fits",
+    )
+    .also(&["n_predict"]),
     optional("stop", STOP, "texts that end the answer and are no part of it; up to 16"),
     optional("n", Kind::Int(1, 64), "how many answers"),
     STREAM,
@@ -116,13 +126,18 @@ pub(crate) const GENERATION: &[Field] = &[
     TIMEOUT,
     PRIORITY,
     STRUCTURED_OUTPUTS,
+    GUIDED_JSON,
+    GUIDED_REGEX,
+    GUIDED_CHOICE,
+    GUIDED_GRAMMAR,
     SESSION,
     USER,
 ];
 
 const STREAM_OPTIONS: &[Field] = &[
     optional("include_usage", Kind::Bool, "send the counts of tokens in an event of their own before the end"),
-    optional("include_obfuscation", Kind::Only("false", "events are not padded"), "pad events"),
+    unheeded("include_obfuscation", Kind::Bool, "events are not padded"),
+    unheeded("continuous_usage_stats", Kind::Bool, "the counts come before the end"),
 ];
 
 /// Reads how tokens are chosen.
@@ -138,7 +153,8 @@ fn sampling(given: &Given, defaults: &SamplingParams, n_vocab: usize) -> Result<
         temperature: number("temperature", defaults.temperature),
         dynatemp_range: number("dynatemp_range", defaults.dynatemp_range),
         dynatemp_exponent: number("dynatemp_exponent", defaults.dynatemp_exponent),
-        top_k: count("top_k", defaults.top_k),
+        // -1 keeps all, as 0 does.
+        top_k: given.int("top_k").map_or(defaults.top_k, |k| k.max(0) as usize),
         top_p: number("top_p", defaults.top_p),
         min_p: number("min_p", defaults.min_p),
         typical_p: number("typical_p", defaults.typical_p),
@@ -204,12 +220,6 @@ impl Asked {
         let (given, options) = (&call.given, &call.server.options);
         let is_stream = given.is_set("stream");
         let stream_options = given.get("stream_options");
-        if stream_options.is_some() && !is_stream {
-            return Err(ApiError::bad(
-                "stream_options",
-                "'stream_options' is for streams; set 'stream' to true as well",
-            ));
-        }
         let stop = given.texts("stop");
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
@@ -221,7 +231,8 @@ impl Asked {
             include_usage: stream_options.is_some_and(|options| options["include_usage"] == true),
             is_truncated: given.text("truncation") == Some("auto"),
             request: GenerateRequest {
-                max_tokens: given.count("max_tokens").or(max_tokens),
+                // -1 is no count.
+                max_tokens: given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens")),
                 sampling: sampling(given, &options.sampling, call.model.service.info().n_vocab)?,
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),

@@ -37,6 +37,7 @@ mod sessions;
 mod share;
 mod stream;
 mod structure;
+mod thinking;
 mod tls;
 mod tools;
 mod witness;

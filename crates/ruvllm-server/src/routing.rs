@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_query_is_what_the_user_said_last() {
-        let query = |body: Value| query_of(&Given(body.as_object().cloned().unwrap_or_default()));
+        let query = |body: Value| query_of(&Given::from(body.as_object().cloned().unwrap_or_default()));
         let user = |text: &str| json!({ "role": "user", "content": text });
         let assistant = json!({ "role": "assistant", "content": "hm" });
         assert_eq!(query(json!({ "messages": [user("a"), assistant, user("b")] })).as_deref(), Some("b"));

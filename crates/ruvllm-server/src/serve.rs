@@ -48,6 +48,8 @@ const BLOCKING_THREADS: usize = 64;
 const N_PREFACE: u64 = 24;
 /// How often the other side of an HTTP/2 connection is asked whether it is there, and how long it may take to say so.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// What the first prompts of coding agents have, and room for what follows.
+const AGENT_TOKENS: usize = 32 << 10;
 /// Requests at once on an HTTP/2 connection.
 const STREAMS_MAX: u32 = 256;
 
@@ -69,6 +71,13 @@ pub fn run(
         .build();
     let runtime = runtime.map_err(|error| ServerError::new(format!("cannot start the server's threads: {error}")))?;
     let server = Server::start(models, options)?;
+    for model in server.models.loaded() {
+        let info = model.service.info();
+        if info.n_ctx < info.n_ctx_train.min(AGENT_TOKENS) {
+            let (n_ctx, n_ctx_train) = (info.n_ctx, info.n_ctx_train);
+            tracing::info!(model = &*model.name, n_ctx, n_ctx_train, "coding agents need a larger context: see --ctx");
+        }
+    }
     runtime.block_on(async {
         let address = server.options.address;
         let cannot = |error: io::Error| ServerError::new(format!("cannot listen on {address}: {}", reason(&error)));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
-use ruvllm_engine::{EngineError, Grammar, GrammarCompiler, GrammarSource};
+use ruvllm_engine::{EngineError, GenerateRequest, Grammar, GrammarCompiler, GrammarSource};
 use serde_json::{Value, json};
 
 use crate::app::Call;
@@ -31,6 +31,7 @@ const FORMAT: &[Field] = &[
         "any text, any JSON object, or one of a schema",
     ),
     optional("json_schema", Kind::Object(JSON_SCHEMA), "the schema, for that type"),
+    optional("schema", Kind::Map(&Kind::Any), "a JSON Schema, for any JSON object"),
 ];
 
 /// The field of OpenAI's API.
@@ -63,6 +64,15 @@ const OUTPUTS: &[Field] = &[
 /// The field for every other form.
 pub(crate) const STRUCTURED_OUTPUTS: Field =
     optional("structured_outputs", Kind::Object(OUTPUTS), "the form of the answer, in one of these ways");
+
+/// The names that vLLM and llama.cpp had or have for single forms.
+pub(crate) const GUIDED_JSON: Field =
+    optional("guided_json", Kind::Map(&Kind::Any), "structured_outputs.json").also(&["json_schema"]);
+pub(crate) const GUIDED_REGEX: Field = optional("guided_regex", Kind::Text, "structured_outputs.regex");
+pub(crate) const GUIDED_CHOICE: Field =
+    optional("guided_choice", Kind::List(&Kind::Text, 1, 4096), "structured_outputs.choice");
+pub(crate) const GUIDED_GRAMMAR: Field =
+    optional("guided_grammar", Kind::Text, "structured_outputs.grammar").also(&["grammar"]);
 
 /// Compiled grammars of a model, each tenant's for itself, the one that was used last at the end.
 #[derive(Debug, Default)]
@@ -144,33 +154,41 @@ pub(crate) async fn compiled(
 ///
 /// # Errors
 /// 400: it cannot be compiled, it uses what is not supported, or other fields do not go with it.
-pub(crate) async fn grammar(call: &Call) -> Result<Option<Grammar>, ApiError> {
+pub(crate) async fn grammar(call: &Call, request: &GenerateRequest) -> Result<Option<Grammar>, ApiError> {
     let Some((field, source)) = source(&call.given)? else { return Ok(None) };
-    for other in ["stop", "ignore_eos"] {
-        let is_set = call.given.is_set(other) || !call.given.texts(other).is_empty();
-        if is_set {
-            let line = format!("'{other}' does not go with '{field}': the answer ends where its form is complete");
-            return Err(ApiError::bad(other, line));
-        }
+    if request.ignore_eos {
+        let line = format!("'ignore_eos' does not go with '{field}': the answer ends where its form is complete");
+        return Err(ApiError::bad("ignore_eos", line));
     }
     let grammar = compiled(call, source, GrammarCompiler::compile).await;
-    grammar.map(Some).map_err(|error| ApiError { param: Some(field.to_owned()), ..error })
+    let grammar = grammar.map_err(|error| ApiError { param: Some(field.to_owned()), ..error })?;
+    // What a stop text cuts off is missing in the form.
+    Ok(Some(if request.stop.is_empty() { grammar } else { grammar.with_stops() }))
 }
 
 /// Returns the form that a request asks for, and the field that does.
-fn source(given: &Given) -> Result<Option<(&'static str, GrammarSource)>, ApiError> {
+pub(crate) fn source(given: &Given) -> Result<Option<(&'static str, GrammarSource)>, ApiError> {
     // The API of responses has the schema's fields beside the type.
     let flat = given.get("text").map(|text| &text["format"]).filter(|format| format["type"] == "json_schema");
     let flat = flat.map(|format| json!({ "type": "json_schema", "json_schema": format }));
+    let anthropic = given.get("output_format").or_else(|| Some(&given.get("output_config")?["format"]));
+    let anthropic = anthropic.filter(|format| !format.is_null());
+    let anthropic =
+        anthropic.map(|format| json!({ "type": "json_schema", "json_schema": { "schema": format["schema"] } }));
     let nested = given.get("response_format").or_else(|| given.get("text").map(|text| &text["format"]));
+    let nested = nested.or(anthropic.as_ref());
     let format = match flat.as_ref().or(nested).filter(|format| !format.is_null()) {
         Some(format) => of_format(format)?,
         None => None,
     };
     let outputs = given.get("structured_outputs").and_then(Value::as_object);
-    let mut outputs = outputs.into_iter().flatten().filter(|(_, value)| !value.is_null());
+    let outputs = outputs.into_iter().flatten().map(|(name, value)| (name.as_str(), value));
+    let guided = ["json", "regex", "choice", "grammar"].into_iter();
+    let guided = guided.filter_map(|name| Some((name, given.get(&format!("guided_{name}"))?)));
+    let mut outputs = outputs.filter(|(_, value)| !value.is_null()).chain(guided);
     let Some((name, value)) = outputs.next() else {
-        let field = if given.get("text").is_some() { "text" } else { "response_format" };
+        let fields = ["text", "output_config", "output_format"];
+        let field = fields.into_iter().find(|field| given.get(field).is_some()).unwrap_or("response_format");
         return Ok(format.map(|source| (field, source)));
     };
     if format.is_some() || outputs.next().is_some() {
@@ -178,7 +196,7 @@ fn source(given: &Given) -> Result<Option<(&'static str, GrammarSource)>, ApiErr
         return Err(ApiError::bad("structured_outputs", line));
     }
     let text = || value.as_str().unwrap_or_default().to_owned();
-    let source = match name.as_str() {
+    let source = match name {
         "json" => GrammarSource::JsonSchema(value.clone()),
         "json_object" => GrammarSource::JsonObject,
         "regex" => GrammarSource::Regex(text()),
@@ -206,7 +224,10 @@ fn of_format(format: &Value) -> Result<Option<GrammarSource>, ApiError> {
             let line = "'response_format.json_schema' is for the type json_schema";
             Err(ApiError::bad("response_format.json_schema", line))
         }
-        (Some("json_object"), None) => Ok(Some(GrammarSource::JsonObject)),
+        (Some("json_object"), None) => Ok(Some(match format.get("schema").filter(|schema| schema.is_object()) {
+            Some(schema) => GrammarSource::JsonSchema(schema.clone()),
+            None => GrammarSource::JsonObject,
+        })),
         _ => Ok(None),
     }
 }

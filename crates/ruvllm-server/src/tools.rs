@@ -1,12 +1,13 @@
 //! Functions that a request lets the model call: the fields of three APIs, and the calls of an answer.
 
-use ruvllm_engine::GenerateRequest;
 use ruvllm_engine::tools::{CallEvent, CallReader, Tool, ToolChoice, ToolUse};
+use ruvllm_engine::{FinishReason, GenerateRequest, GenerationSummary};
 use serde_json::Value;
 
 use crate::app::Call;
 use crate::error::ApiError;
-use crate::fields::{Field, Kind, optional, required};
+use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::openai::messages::CACHE;
 use crate::structure;
 
 const NAME: Field = required("name", Kind::Text, "the function's name: letters, digits, underscores, dashes, dots");
@@ -19,11 +20,12 @@ const STRICT: Field = optional(
     "refuse a schema that arguments cannot be held to, instead of allowing any where the model is free to call",
 );
 
-const FUNCTION: &[Field] = &[NAME, DESCRIPTION, PARAMETERS, STRICT];
+const FUNCTION: &[Field] = &[NAME, DESCRIPTION, PARAMETERS, STRICT, CACHE];
 
 const TOOL: &[Field] = &[
     required("type", Kind::Word(&["function"]), "functions are the only tools"),
     required("function", Kind::Object(FUNCTION), "the function"),
+    CACHE,
 ];
 
 const MEANS: &str =
@@ -43,7 +45,11 @@ const PARALLEL: Field = optional(
 
 /// The fields of `/v1/chat/completions`.
 pub(crate) const CHAT: &[Field] = &[
-    optional("tools", Kind::List(&Kind::Object(TOOL), 0, 128), "functions that the model may call"),
+    optional(
+        "tools",
+        Kind::List(&Kind::Known(&[("function", TOOL)]), 0, 256),
+        "functions that the model may call; other tools are left out",
+    ),
     optional("tool_choice", Kind::Either(&[WORDS, Kind::Object(CHOSEN)]), MEANS),
     PARALLEL,
 ];
@@ -60,7 +66,11 @@ const FLAT_CHOSEN: &[Field] = &[required("type", Kind::Word(&["function"]), "fun
 
 /// The fields of `/v1/responses`.
 pub(crate) const RESPONSES: &[Field] = &[
-    optional("tools", Kind::List(&Kind::Object(FLAT_TOOL), 0, 128), "functions that the model may call"),
+    optional(
+        "tools",
+        Kind::List(&Kind::Known(&[("function", FLAT_TOOL)]), 0, 256),
+        "functions that the model may call; other tools are left out",
+    ),
     optional("tool_choice", Kind::Either(&[WORDS, Kind::Object(FLAT_CHOSEN)]), MEANS),
     PARALLEL,
 ];
@@ -71,7 +81,11 @@ const ANTHROPIC_TOOL: &[Field] = &[
     DESCRIPTION,
     required("input_schema", Kind::Map(&Kind::Any), "a JSON Schema of the object of its input"),
     STRICT,
-    optional("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not"),
+    CACHE,
+    unheeded("eager_input_streaming", Kind::Bool, "what a tool is given comes piece by piece in any case"),
+    unheeded("defer_loading", Kind::Bool, "every tool is told to the model"),
+    unheeded("allowed_callers", Kind::List(&Kind::Text, 0, 16), "the model is the only caller"),
+    unheeded("input_examples", Kind::List(&Kind::Any, 0, 64), "the model reads the description and the schema"),
 ];
 
 const ALONE: Field = optional("disable_parallel_tool_use", Kind::Bool, "call one tool at most");
@@ -85,7 +99,11 @@ const ANTHROPIC_CHOICE: Kind = Kind::Tagged(&[
 
 /// The fields of `/v1/messages`.
 pub(crate) const ANTHROPIC: &[Field] = &[
-    optional("tools", Kind::List(&Kind::Object(ANTHROPIC_TOOL), 0, 128), "tools that the model may use"),
+    optional(
+        "tools",
+        Kind::List(&Kind::Known(&[("custom", ANTHROPIC_TOOL)]), 0, 256),
+        "tools that the model may use; those that a server has are left out",
+    ),
     optional("tool_choice", ANTHROPIC_CHOICE, "whether it uses one"),
 ];
 
@@ -104,7 +122,7 @@ pub(crate) fn read(call: &Call) -> Result<Option<ToolUse>, ApiError> {
         (Some("required" | "any"), None) => ToolChoice::Required,
         _ => ToolChoice::Auto,
     };
-    let tools: Vec<Tool> = given.list("tools").into_iter().flatten().map(tool).collect();
+    let tools: Vec<Tool> = given.list("tools").into_iter().flatten().filter(|tool| is_known(tool)).map(tool).collect();
     if tools.is_empty() {
         return match choice_read {
             ToolChoice::Auto => Ok(None),
@@ -115,6 +133,13 @@ pub(crate) fn read(call: &Call) -> Result<Option<ToolUse>, ApiError> {
         || given.get("parallel_tool_calls") == Some(&Value::Bool(false));
     let tool_use = ToolUse::new(text, tools, choice_read, !is_alone).map_err(|error| in_tools(error.into()))?;
     Ok(Some(tool_use))
+}
+
+/// Returns whether a tool is one of the client's: those that a server has are left out.
+fn is_known(tool: &Value) -> bool {
+    tool["type"]
+        .as_str()
+        .is_none_or(|kind| kind == "function" || (kind == "custom" && tool["input_schema"].is_object()))
 }
 
 fn tool(given: &Value) -> Tool {
@@ -132,41 +157,42 @@ fn in_tools(error: ApiError) -> ApiError {
     ApiError { param: Some("tools".to_owned()), ..error }
 }
 
-/// Makes a request one whose answer may be calls.
+/// Makes a request one whose answer may be calls, or has the form that is asked for. Both together are one or the other: a
+/// call, or an answer in the form.
 ///
 /// # Errors
-/// 400: a schema that arguments cannot be held to, or a field that does not go with calls.
+/// 400: a schema that arguments or answers cannot be held to, or a field that does not go with calls.
 pub(crate) async fn apply(
     call: &Call,
-    tool_use: Option<&ToolUse>,
+    tool_use: Option<ToolUse>,
     request: &mut GenerateRequest,
-) -> Result<(), ApiError> {
-    let Some(tool_use) = tool_use else { return Ok(()) };
-    if request.grammar.is_some() {
-        let field =
-            ["response_format", "text", "structured_outputs"].into_iter().find(|name| call.given.get(name).is_some());
-        let field = field.unwrap_or("response_format");
-        let line = format!(
-            "'{field}' asks for a form, and an answer that may be a call has another; leave out 'tools' or set 'tool_choice' to none"
-        );
-        return Err(ApiError::bad(field, line));
-    }
+) -> Result<Option<ToolUse>, ApiError> {
+    let Some(tool_use) = tool_use else {
+        request.grammar = structure::grammar(call, request).await?;
+        return Ok(None);
+    };
     if request.ignore_eos {
         return Err(ApiError::bad(
             "ignore_eos",
             "'ignore_eos' does not go with 'tools': an answer ends behind its calls",
         ));
     }
-    if tool_use.is_forced() && !request.stop.is_empty() {
-        let line =
-            "a stop text does not go with a 'tool_choice' that asks for a call: it could end within the arguments";
-        return Err(ApiError::bad("stop", line));
+    let tool_use = match structure::source(&call.given)? {
+        Some((field, form)) => tool_use
+            .with_form(form)
+            .map_err(|error| ApiError { param: Some(field.to_owned()), ..ApiError::from(error) })?,
+        None => tool_use,
+    };
+    if tool_use.is_forced() {
+        // They look at what is said, and nothing is.
+        request.stop.clear();
     }
     request.visible = tool_use.visible();
-    let (source, tool_use) = (tool_use.source().map_err(|error| in_tools(error.into()))?, tool_use.clone());
-    let grammar = structure::compiled(call, source, move |compiler, _| tool_use.grammar(compiler)).await;
-    request.grammar = Some(grammar.map_err(in_tools)?);
-    Ok(())
+    let (source, of_grammar) = (tool_use.source().map_err(|error| in_tools(error.into()))?, tool_use.clone());
+    let grammar = structure::compiled(call, source, move |compiler, _| of_grammar.grammar(compiler)).await;
+    let grammar = grammar.map_err(in_tools)?;
+    request.grammar = Some(if request.stop.is_empty() { grammar } else { grammar.with_stops() });
+    Ok(Some(tool_use))
 }
 
 /// A call of an answer.
@@ -200,10 +226,14 @@ impl Reading {
         }
     }
 
-    /// Takes the last text, and returns all that was held back.
-    pub(crate) fn finish(&mut self, text: &str) -> Vec<CallEvent> {
+    /// Takes the last text, and returns all that was held back; the beginning of a call that was cut is no text.
+    pub(crate) fn finish(&mut self, text: &str, summary: &GenerationSummary) -> Vec<CallEvent> {
         let mut events = self.push(text);
-        let rest = self.0.as_mut().map(CallReader::finish).unwrap_or_default();
+        let finish = match summary.finish_reason {
+            FinishReason::Length => CallReader::finish_cut,
+            _ => CallReader::finish,
+        };
+        let rest = self.0.as_mut().map(finish).unwrap_or_default();
         events.extend(self.without_space(rest));
         events
     }
@@ -223,9 +253,9 @@ impl Reading {
 }
 
 /// Returns what a whole answer says and what it calls.
-pub(crate) fn whole(tool_use: Option<&ToolUse>, text: &str) -> (String, Vec<Called>) {
+pub(crate) fn whole(tool_use: Option<&ToolUse>, summary: &GenerationSummary) -> (String, Vec<Called>) {
     let (mut said, mut calls) = (String::new(), Vec::<Called>::new());
-    for event in Reading::new(tool_use).finish(text) {
+    for event in Reading::new(tool_use).finish(&summary.text, summary) {
         match event {
             CallEvent::Text(text) => said.push_str(&text),
             CallEvent::Begin { name, .. } => calls.push(Called { name, ..Called::default() }),

@@ -167,6 +167,10 @@ pub struct ServeArgs {
     /// How the log is written: as text, or as JSON with one object a line
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Server")]
     log_format: LogFormat,
+    /// What the log holds: error, warn, info, debug or off, also by part of the program (warn,ruvllm_server=debug). Requests
+    /// are info, probes of /health, /ready and /metrics are debug
+    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "info", help_heading = "Server")]
+    log_level: log::Levels,
     /// Send the span of each request to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/traces
     #[cfg(feature = "otlp")]
     #[arg(long, value_name = "URL", help_heading = "Server")]
@@ -217,6 +221,7 @@ impl ServeArgs {
         self.check(app, &options)?;
         let _log = log::start(
             if self.json { LogFormat::Json } else { self.log_format },
+            self.log_level.clone(),
             #[cfg(feature = "otlp")]
             self.otlp_endpoint.as_deref(),
         )?;

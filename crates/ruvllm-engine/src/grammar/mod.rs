@@ -197,7 +197,7 @@ impl Grammar {
     }
 
     /// Returns the grammar for answers that stop strings may end: what they cut off is missing then.
-    pub(crate) fn with_stops(self) -> Grammar {
+    pub fn with_stops(self) -> Grammar {
         Grammar { allows_stops: true, ..self }
     }
 

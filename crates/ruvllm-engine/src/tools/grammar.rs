@@ -33,6 +33,7 @@ pub(super) fn source(tool_use: &ToolUse) -> Result<GrammarSource, EngineError> {
         tools: tool_use.tools.iter().filter(chosen).collect(),
         tokenizer: tool_use.text.tokenizer(),
         is_forced: tool_use.is_forced(),
+        form: tool_use.form.as_ref(),
         // Who names a function wants one call of it.
         is_several: tool_use.is_parallel && syntax.allows_several() && !matches!(tool_use.choice, ToolChoice::Named(_)),
         lark: String::new(),
@@ -42,6 +43,10 @@ pub(super) fn source(tool_use: &ToolUse) -> Result<GrammarSource, EngineError> {
     let strict = strict.collect::<Vec<_>>().join(", ");
     rules.line(&format!("// strict: {strict}"));
     syntax.rules(&mut rules)?;
+    if let Some(form) = rules.form {
+        let rule = form_rule(form)?;
+        rules.line(&rule);
+    }
     Ok(GrammarSource::Lark(rules.lark))
 }
 
@@ -50,6 +55,8 @@ pub(super) struct Rules<'u> {
     tools: Vec<&'u Tool>,
     tokenizer: &'u Tokenizer,
     is_forced: bool,
+    /// What an answer without calls is.
+    form: Option<&'u GrammarSource>,
     is_several: bool,
     lark: String,
 }
@@ -104,6 +111,10 @@ impl<'u> Rules<'u> {
             let mark = self.mark(open);
             return self.line(&format!("start: {mark} {behind}"));
         }
+        if self.form.is_some() {
+            let mark = self.mark(open);
+            return self.line(&format!("start: form | {mark} {behind}"));
+        }
         self.line(&format!("start: FREE? | opened {behind}"));
         match self.token(open) {
             // No text has a control token in it.
@@ -121,6 +132,9 @@ impl<'u> Rules<'u> {
         let more = between.filter(|_| self.is_several).map(|between| format!(" ({between} call)*")).unwrap_or_default();
         if self.is_forced {
             return self.line(&format!("start: {call}{more}"));
+        }
+        if self.form.is_some() {
+            return self.line(&format!("start: form | {call}{more}"));
         }
         self.line(&format!("start: FREE? | {call}{more}"));
         self.line(&format!("FREE: /(?s:.+)/ & ~/{}(?s:.*)/", escaped("{\"name\": \"")));
@@ -152,6 +166,23 @@ impl<'u> Rules<'u> {
         }
         Ok(format!("call: {}\n{arguments}", calls.join(" | ")))
     }
+}
+
+/// Returns the rule of an answer without calls.
+///
+/// # Errors
+/// A schema that uses what is not supported.
+fn form_rule(form: &GrammarSource) -> Result<String, EngineError> {
+    Ok(match form {
+        GrammarSource::JsonObject => format!("form: %json {}", with_bounded_space(json!({ "type": "object" }))?),
+        GrammarSource::JsonSchema(schema) => format!("form: %json {}", with_bounded_space(schema.clone())?),
+        GrammarSource::Regex(regex) => format!("form: FORM\nFORM: /{}/", regex.replace('/', "\\/")),
+        GrammarSource::Choice(texts) => {
+            format!("form: {}", texts.iter().map(|text| Rules::text(text)).collect::<Vec<_>>().join(" | "))
+        }
+        // `ToolUse::with_form` refuses them.
+        GrammarSource::Lark(_) | GrammarSource::Gbnf(_) => String::new(),
+    })
 }
 
 /// Returns the schema of arguments: an object, and of the properties that are listed where some are and nothing says that

@@ -7,6 +7,7 @@
 //!
 //! What looks like a call and is none stays text: nothing of an answer is lost.
 
+mod bare;
 mod cursor;
 mod gemma;
 mod generic;
@@ -197,6 +198,8 @@ pub struct ToolUse {
     tools: Arc<[Tool]>,
     choice: ToolChoice,
     is_parallel: bool,
+    /// What an answer is that calls nothing; any text if this is none.
+    form: Option<GrammarSource>,
 }
 
 impl ToolUse {
@@ -228,7 +231,21 @@ impl ToolUse {
             return refused(format!("the function '{name}' is chosen and not there; there is {}", known.join(", ")));
         }
         let format = text.tool_format();
-        Ok(ToolUse { text: text.clone(), format, tools: tools.into(), choice, is_parallel })
+        Ok(ToolUse { text: text.clone(), format, tools: tools.into(), choice, is_parallel, form: None })
+    }
+
+    /// Gives a form to an answer that calls nothing. Where a call is asked for there is no such answer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Grammar`]: the form is a grammar of rules, which does not go together with calls.
+    pub fn with_form(mut self, form: GrammarSource) -> Result<ToolUse, EngineError> {
+        if matches!(form, GrammarSource::Lark(_) | GrammarSource::Gbnf(_)) && !self.is_forced() {
+            let line =
+                "a grammar of rules does not go with functions that may be called; give a schema, a regex or a choice";
+            return Err(EngineError::new(ErrorKind::Grammar, line));
+        }
+        self.form = Some(form).filter(|_| !self.is_forced());
+        Ok(self)
     }
 
     /// Returns the form of calls that the model speaks.
@@ -281,7 +298,7 @@ impl ToolUse {
             result = compile(&ToolUse { tools: tools.into(), ..self.clone() });
         }
         let grammar = result?;
-        Ok(if self.is_forced() { grammar } else { grammar.with_stops() })
+        Ok(if self.is_forced() || self.form.is_some() { grammar } else { grammar.with_stops() })
     }
 
     /// Returns what tells this grammar from others.

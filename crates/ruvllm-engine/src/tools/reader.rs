@@ -1,7 +1,8 @@
 //! An answer's text as it comes, cut into what is said and what is called.
 
 use super::cursor::{Cursor, Miss};
-use super::{Syntax, ToolFormat};
+use super::json::Object;
+use super::{Syntax, ToolFormat, bare};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub struct CallReader {
     state: State,
     n_calls: usize,
     is_start: bool,
+    /// The last call came without the marks of the form.
+    is_bare: bool,
     /// Every byte of the answer, by what it was taken for.
     #[cfg(test)]
     pub(super) taken: Vec<(char, String)>,
@@ -98,6 +101,7 @@ impl CallReader {
             state: State::Text,
             n_calls: 0,
             is_start: true,
+            is_bare: false,
             #[cfg(test)]
             taken: Vec::new(),
         }
@@ -126,6 +130,17 @@ impl CallReader {
         events
     }
 
+    /// Takes note that the answer was cut, and returns what was held back, but for the beginning of a call.
+    pub fn finish_cut(&mut self) -> Vec<CallEvent> {
+        let mut events = Vec::new();
+        if matches!(self.state, State::Text) {
+            // What is held may be a call's beginning: of a model that was not cut it would have become one.
+            self.held.clear();
+        }
+        events.append(&mut self.finish());
+        events
+    }
+
     /// Goes a step further; returns whether there may be another.
     fn advance(&mut self, is_end: bool, events: &mut Vec<CallEvent>) -> bool {
         if self.held.is_empty() {
@@ -149,7 +164,10 @@ impl CallReader {
             }
             State::Close(is_object_closed) => {
                 let mut cursor = Cursor::new(&self.held, is_end);
-                let result = self.syntax.close(&mut cursor, is_object_closed);
+                let result = match self.is_bare {
+                    true => bare::close(&mut cursor, is_object_closed),
+                    false => self.syntax.close(&mut cursor, is_object_closed),
+                };
                 let n_bytes = cursor.at();
                 if result == Err(Miss::More) {
                     self.state = State::Close(is_object_closed);
@@ -171,11 +189,21 @@ impl CallReader {
             let is_start = self.is_start && self.held[..at].trim_ascii().is_empty();
             let place = Place { names: &self.names, is_start, n_calls: self.n_calls };
             let mut cursor = Cursor::new(&self.held[at..], is_end);
-            match self.syntax.open(&mut cursor, &place) {
+            let own = self.syntax.open(&mut cursor, &place);
+            // What may become a call of the model's own form is none without it.
+            let is_bare = matches!(own, Err(Miss::No));
+            let result = if is_bare {
+                cursor = Cursor::new(&self.held[at..], is_end);
+                bare::open(&mut cursor, &place)
+            } else {
+                own
+            };
+            match result {
                 Ok(opened) => {
                     let n_bytes = cursor.at();
                     self.say(at, events);
                     self.take(n_bytes, 'o');
+                    self.is_bare = is_bare;
                     self.begin(opened, events);
                     return true;
                 }
@@ -201,6 +229,7 @@ impl CallReader {
                 self.end_call(events);
                 State::Close(true)
             }
+            None if self.is_bare => State::Arguments(Box::<Object>::default()),
             None => State::Arguments(self.syntax.arguments()),
         };
     }

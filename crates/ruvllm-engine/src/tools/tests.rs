@@ -509,3 +509,59 @@ fn templates_get_calls_as_they_want_them() {
     let (call, result) = rendered.trim_start_matches("[TOOL_CALLS]").split_once('=').expect("a call and a result");
     assert!(call == result && call.len() == 9, "{rendered}");
 }
+
+#[test]
+fn calls_without_the_marks_of_their_form_are_read() {
+    let call = r#"{"name": "add", "arguments": {"a": 1}}"#;
+    let one = vec![("add".to_owned(), r#"{"a": 1}"#.to_owned())];
+    let two = vec![one[0].clone(), ("get_time".to_owned(), "{}".to_owned())];
+    let second = r#"{"name": "get_time", "arguments": {}}"#;
+    for (answer, said, calls) in [
+        (call.to_owned(), "", &one),
+        (format!("```json\n{call}\n```"), "", &one),
+        (format!("```\n{call}\n```\n"), "", &one),
+        (format!("I add them.\n```json\n{call}\n```"), "I add them.", &one),
+        (format!("<tools>\n{call}\n</tools>"), "", &one),
+        (format!("<function_call> {call} </function_call>"), "", &one),
+        (format!("[{call}, {second}]"), "", &two),
+        (format!("{call}\n{second}"), "", &two),
+        (format!("```json\n[{call},\n{second}]\n```"), "", &two),
+        (
+            r#"{"type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}"#.to_owned(),
+            "",
+            &vec![("add".to_owned(), r#"{"a":1}"#.to_owned())],
+        ),
+    ] {
+        for size in [1, 3, 1000] {
+            let chars: Vec<char> = answer.chars().collect();
+            let pieces: Vec<String> = chars.chunks(size).map(|piece| piece.iter().collect()).collect();
+            let (text, found) = read(ToolFormat::Hermes, pieces.iter().map(String::as_str));
+            assert_eq!((text.trim(), &found), (said, calls), "{answer} in pieces of {size}");
+        }
+    }
+    // What names no offered function, or stands within a text, is none.
+    for answer in [
+        r#"{"name": "rm", "arguments": {}}"#,
+        r#"Send {"name": "add", "arguments": {"a": 1}} to it."#,
+        "```json\n{\"a\": 1}\n```",
+        "```python\nadd(1)\n```",
+    ] {
+        let (text, found) = read(ToolFormat::Hermes, [answer]);
+        assert_eq!((text.as_str(), found.len()), (answer, 0), "{answer}");
+    }
+}
+
+#[test]
+fn the_beginning_of_a_call_that_was_cut_is_no_text() {
+    for (answer, said) in
+        [("<tool_call>\n{\"na", ""), ("So:\n<tool_ca", "So:"), ("\n<tool_call>\n{\"", ""), ("1 < 2", "1 < 2")]
+    {
+        let mut reader = CallReader::new(ToolFormat::Hermes, names());
+        let events = [reader.push(answer), reader.finish_cut()].concat();
+        let text: String = events
+            .iter()
+            .map(|event| if let CallEvent::Text(text) = event { text.as_str() } else { panic!("{event:?}") })
+            .collect();
+        assert_eq!(text, said, "{answer}");
+    }
+}

@@ -11,29 +11,29 @@ use serde_json::{Value, json};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
-use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, offload};
+use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, TOP_K, offload};
 use crate::learning::{PATTERNS, attend};
-use crate::openai::messages::{encode, joined};
+use crate::openai::messages::{CACHE, encode, joined};
 use crate::stream::{self, Events, Gone};
+use crate::thinking;
 use crate::tools::{self, Called, Reading, call_id};
 
 const TEXT_BLOCK: &[Field] = &[
     required("type", Kind::Word(&["text"]), "the model reads text only"),
     required("text", Kind::Text, "the text"),
-    optional("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not"),
+    unheeded("citations", Kind::Any, "nothing, in an answer that is sent back"),
+    CACHE,
 ];
 
 const CONTENT: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Object(TEXT_BLOCK), 0, 4096)]);
-
-const CACHE: Field =
-    optional("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not");
 
 const TOOL_USE: &[Field] = &[
     required("type", Kind::Word(&["tool_use"]), "a tool that the assistant used"),
     required("id", Kind::Text, "what its result refers to"),
     required("name", Kind::Text, "the tool's name"),
     required("input", Kind::Map(&Kind::Any), "what it was given"),
+    unheeded("caller", Kind::Any, "the model is the only caller"),
     CACHE,
 ];
 
@@ -45,10 +45,29 @@ const TOOL_RESULT: &[Field] = &[
     CACHE,
 ];
 
-const BLOCK: Kind = Kind::Tagged(&[("text", TEXT_BLOCK), ("tool_use", TOOL_USE), ("tool_result", TOOL_RESULT)]);
+const THOUGHT: &[Field] = &[
+    required("type", Kind::Word(&["thinking"]), "what the assistant thought"),
+    required("thinking", Kind::Text, "its text; the model reads it if its template has a place for it"),
+    unheeded("signature", Kind::Text, "who wrote it"),
+    CACHE,
+];
+
+const REDACTED: &[Field] = &[
+    required("type", Kind::Word(&["redacted_thinking"]), "what the assistant thought, unreadable"),
+    unheeded("data", Kind::Text, "what only its writer can read"),
+    CACHE,
+];
+
+const BLOCK: Kind = Kind::Tagged(&[
+    ("text", TEXT_BLOCK),
+    ("tool_use", TOOL_USE),
+    ("tool_result", TOOL_RESULT),
+    ("thinking", THOUGHT),
+    ("redacted_thinking", REDACTED),
+]);
 
 const MESSAGE: &[Field] = &[
-    required("role", Kind::Word(&["user", "assistant"]), "who says it"),
+    required("role", Kind::Word(&["user", "assistant", "system"]), "who says it"),
     required("content", Kind::Either(&[Kind::Text, Kind::List(&BLOCK, 0, 4096)]), "what is said"),
 ];
 
@@ -61,8 +80,27 @@ pub(super) const CONVERSATION: &[Field] = &[
         "the conversation; one that ends with the assistant is gone on with",
     ),
     optional("system", CONTENT, "what the model is told before the conversation"),
-    optional("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not"),
+    CACHE,
+    optional("thinking", thinking::THINKING, "whether the model thinks, where its template asks for that"),
+    unheeded("context_management", Kind::Any, "what is sent is read"),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the model's chat template"),
+];
+
+const FORMAT: &[Field] = &[
+    required("type", Kind::Word(&["json_schema"]), "JSON of a schema"),
+    required("schema", Kind::Map(&Kind::Any), "the JSON Schema"),
+];
+
+const OUTPUT_CONFIG: &[Field] = &[
+    optional("effort", Kind::Word(thinking::EFFORTS), "how much a model thinks, where its template asks for that"),
+    optional("format", Kind::Object(FORMAT), "the form of the answer"),
+    unheeded("task_budget", Kind::Any, "answers end where the model ends them, or with max_tokens"),
+];
+
+/// The form of an answer.
+pub(super) const FORM: &[Field] = &[
+    optional("output_config", Kind::Object(OUTPUT_CONFIG), "the form of the answer, and how much is thought"),
+    optional("output_format", Kind::Object(FORMAT), "an older name of output_config.format"),
 ];
 
 const METADATA: &[Field] = &[optional("user_id", Kind::Text, "a label for the server's log")];
@@ -76,7 +114,7 @@ pub(super) const ANSWER: &[Field] = &[
     ),
     optional("temperature", Kind::Number(0.0, 100.0), "divides the logits; 0 always takes the likeliest token"),
     optional("top_p", Kind::Number(0.0, 1.0), "keeps the likeliest tokens that make up this share; 1 keeps all"),
-    optional("top_k", Kind::Int(0, 1 << 20), "keeps the k likeliest tokens; 0 keeps all"),
+    optional("top_k", TOP_K, "keeps the k likeliest tokens; 0 and -1 keep all"),
     optional("seed", Kind::Int(i64::MIN, i64::MAX), "the same seed gives the same answer"),
     optional("stop_sequences", Kind::List(&Kind::Text, 0, 16), "texts that end the answer and are no part of it"),
     ADAPTER,
@@ -84,7 +122,12 @@ pub(super) const ANSWER: &[Field] = &[
     PATTERNS,
     STREAM,
     optional("metadata", Kind::Object(METADATA), "labels for the server's log; the answer does not depend on them"),
-    optional("service_tier", Kind::Word(&["auto", "standard_only"]), "there is one tier"),
+    unheeded("service_tier", Kind::Text, "there is one tier"),
+    unheeded("diagnostics", Kind::Any, "the server's log and /metrics tell more"),
+    unheeded("inference_geo", Kind::Text, "the model runs where the server does"),
+    unheeded("speed", Kind::Text, "there is one speed"),
+    unheeded("user_profile_id", Kind::Text, "a label"),
+    unheeded("workspace_id", Kind::Text, "a label"),
 ];
 
 /// Answers a conversation.
@@ -98,8 +141,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
                 "a text of 'stop_sequences' is empty; it would end every answer",
             ));
         }
-        let tool_use = tools::read(&call)?;
-        tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
+        let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
         let (input, begun) = input(&call, tool_use.as_ref())?;
         let input = attend(&mut call, input).await?;
         let prompt = prompt(&call, input, begun).await?;
@@ -134,7 +176,7 @@ fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<(ChatInput, Option<S
     }
     let is_begun = |last: &Value| last["role"] == "assistant" && last["tool_calls"].is_null();
     let begun = messages.pop_if(|last| is_begun(last)).map(|last| joined(&last["content"]));
-    let extra = call.given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
+    let extra = thinking::variables(call)?;
     let tools = tool_use.map(ToolUse::definitions);
     Ok((ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() }, begun))
 }
@@ -154,11 +196,11 @@ async fn prompt(call: &Call, input: ChatInput, begun: Option<String>) -> Result<
 fn add_message(messages: &mut Vec<Value>, given: &Value, path: &str) -> Result<(), ApiError> {
     let role = given["role"].as_str().unwrap_or_default();
     let blocks = given["content"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut calls = Vec::new();
+    let (mut calls, mut thought) = (Vec::new(), String::new());
     for (i, block) in blocks.iter().enumerate() {
         let kind = block["type"].as_str().unwrap_or_default();
         let speaker = match kind {
-            "tool_use" => "assistant",
+            "tool_use" | "thinking" | "redacted_thinking" => "assistant",
             "tool_result" => "user",
             _ => role,
         };
@@ -168,6 +210,7 @@ fn add_message(messages: &mut Vec<Value>, given: &Value, path: &str) -> Result<(
             return Err(ApiError::bad(path, line));
         }
         match kind {
+            "thinking" => thought.push_str(block["thinking"].as_str().unwrap_or_default()),
             "tool_use" => calls.push(json!({
                 "id": block["id"],
                 "type": "function",
@@ -181,9 +224,13 @@ fn add_message(messages: &mut Vec<Value>, given: &Value, path: &str) -> Result<(
             _ => {}
         }
     }
-    let says = blocks.iter().any(|block| block["type"] == "text") || blocks.len() == calls.len();
+    let is_of_tools = |block: &Value| block["type"] == "tool_result";
+    let says = blocks.iter().any(|block| block["type"] == "text") || !blocks.iter().any(is_of_tools);
     if says {
         let mut message = json!({ "role": role, "content": joined(&given["content"]) });
+        if !thought.is_empty() {
+            message["reasoning_content"] = json!(thought);
+        }
         if !calls.is_empty() {
             message["tool_calls"] = json!(calls);
         }
@@ -226,7 +273,7 @@ fn head(call: &Call) -> Value {
 
 /// Returns the answer in one piece.
 fn whole(call: &Call, tool_use: Option<&ToolUse>, summary: &GenerationSummary) -> Value {
-    let (said, calls) = tools::whole(tool_use, &summary.text);
+    let (said, calls) = tools::whole(tool_use, summary);
     let text = |text: &str| json!({ "type": "text", "text": text });
     let mut content = Vec::new();
     if calls.is_empty() || !said.is_empty() {
@@ -337,7 +384,7 @@ async fn write(
                 }
             }
             Ok(Some((_, Piece::End(rest, summary)))) => {
-                for event in reading.finish(&rest) {
+                for event in reading.finish(&rest, &summary) {
                     blocks.take(event).await?;
                 }
                 if blocks.n_begun == 0 {

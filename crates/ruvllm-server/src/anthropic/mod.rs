@@ -10,18 +10,8 @@ use crate::fields::Refused;
 use crate::tools;
 
 /// Fields of Anthropic's API that ask for what this server does not do.
-const REFUSED: &Refused = &[
-    ("thinking", "how a model thinks is set by its template: see chat_template_kwargs"),
-    ("container", "the server runs no containers"),
-    ("mcp_servers", "the server calls no others"),
-    ("context_management", "send the messages that are to be read"),
-    ("diagnostics", "the server's log and /metrics tell more"),
-    ("inference_geo", "the model runs where the server does"),
-    ("output_config", "say in the prompt what the answer should look like"),
-    ("speed", "there is one speed"),
-    ("user_profile_id", "use metadata.user_id for a label in the server's log"),
-    ("workspace_id", "keys have tenants"),
-];
+const REFUSED: &Refused =
+    &[("container", "the server runs no containers"), ("mcp_servers", "the server calls no others")];
 
 const POST: Endpoint = Endpoint {
     method: Method::POST,
@@ -29,7 +19,7 @@ const POST: Endpoint = Endpoint {
     summary: "Answers a conversation, in the API of Anthropic",
     shape: Shape::Anthropic,
     needs_key: true,
-    fields: &[messages::CONVERSATION, tools::ANTHROPIC, messages::ANSWER],
+    fields: &[messages::CONVERSATION, tools::ANTHROPIC, messages::FORM, messages::ANSWER],
     refused: REFUSED,
     answers: &["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
     run: Run::Model(messages::answer),
@@ -41,7 +31,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/messages/count_tokens",
         summary: "Counts the tokens of a conversation, in the API of Anthropic",
-        fields: &[messages::CONVERSATION, tools::ANTHROPIC],
+        fields: &[messages::CONVERSATION, tools::ANTHROPIC, messages::FORM],
         answers: &["input_tokens"],
         run: Run::Model(messages::count),
         ..POST

@@ -5,6 +5,11 @@ use serde_json::{Map, Value};
 use super::{Field, Given, Kind, as_int};
 use crate::error::ApiError;
 
+/// Fields without effect that are named, at most.
+const UNHEEDED_MAX: usize = 24;
+/// How alike a field is to one that is meant: 1 is the same.
+const LIKE_MIN: f64 = 0.6;
+
 /// Fields that are known and refused, with the reason.
 pub(crate) type Refused = [(&'static str, &'static str)];
 
@@ -14,32 +19,52 @@ impl Given {
     /// # Errors
     /// 400 that names the first field that is unknown, refused, missing or of a value that cannot be.
     pub(crate) fn check(value: Value, fields: &[Field], refused: &Refused) -> Result<Given, ApiError> {
-        let Value::Object(object) = value else {
+        let Value::Object(mut object) = value else {
             return Err(ApiError::bad("", format!("the body is {}; send a JSON object", name_of(&value))));
         };
-        check_object(&object, fields, refused, "")?;
-        Ok(Given(object))
+        rename(&mut object, fields)?;
+        let mut unheeded = Vec::new();
+        check_object(&object, fields, refused, "", &mut unheeded)?;
+        Ok(Given { fields: object, unheeded })
     }
 }
 
-fn check_object(object: &Map<String, Value>, fields: &[Field], refused: &Refused, path: &str) -> Result<(), ApiError> {
-    let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-    for (name, value) in object {
-        if let Some((_, why)) = refused.iter().find(|(refused, _)| refused == name) {
-            if !value.is_null() {
-                return Err(
-                    ApiError::bad(at(name), format!("'{}' is not supported: {why}", at(name))).code("unsupported")
-                );
+/// Gives fields the names that they have here.
+fn rename(object: &mut Map<String, Value>, fields: &[Field]) -> Result<(), ApiError> {
+    for field in fields {
+        for also in field.also {
+            let Some(value) = object.remove(*also).filter(|value| !value.is_null()) else { continue };
+            match object.get(field.name).filter(|own| !own.is_null()) {
+                Some(own) if *own != value => {
+                    let line = format!("'{also}' and '{}' say different things; send one of them", field.name);
+                    return Err(ApiError::bad(*also, line).code("invalid_value"));
+                }
+                _ => drop(object.insert(field.name.to_owned(), value)),
             }
-            continue;
+        }
+    }
+    Ok(())
+}
+
+fn check_object(
+    object: &Map<String, Value>,
+    fields: &[Field],
+    refused: &Refused,
+    path: &str,
+    unheeded: &mut Vec<String>,
+) -> Result<(), ApiError> {
+    let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    // A null asks for nothing, whatever its name.
+    for (name, value) in object.iter().filter(|(_, value)| !value.is_null()) {
+        if let Some((_, why)) = refused.iter().find(|(refused, _)| refused == name) {
+            return Err(ApiError::bad(at(name), format!("'{}' is not supported: {why}", at(name))).code("unsupported"));
         }
         let Some(field) = fields.iter().find(|field| field.name == name) else {
-            let known: Vec<&str> = fields.iter().map(|field| field.name).collect();
-            let line = format!("'{}' is no field of this request; known are {}", at(name), known.join(", "));
-            return Err(ApiError::bad(at(name), line).code("unknown_field"));
+            return Err(unknown(name, &at(name), fields));
         };
-        if !value.is_null() {
-            check_value(value, &field.kind, &at(name))?;
+        check_value(value, &field.kind, &at(name), unheeded)?;
+        if !field.has_effect {
+            note(unheeded, at(name));
         }
     }
     for field in fields.iter().filter(|field| field.is_required) {
@@ -53,7 +78,36 @@ fn check_object(object: &Map<String, Value>, fields: &[Field], refused: &Refused
     Ok(())
 }
 
-fn check_value(value: &Value, kind: &Kind, path: &str) -> Result<(), ApiError> {
+/// Adds what changes nothing, up to a number that a header has room for.
+fn note(unheeded: &mut Vec<String>, path: String) {
+    // Items of a list are one: which of them it was does not matter.
+    let (mut name, mut is_index) = (String::new(), false);
+    for c in path.chars() {
+        match c {
+            '[' => is_index = true,
+            ']' => is_index = false,
+            _ if !is_index => name.push(c),
+            _ => {}
+        }
+    }
+    if unheeded.len() < UNHEEDED_MAX && !unheeded.contains(&name) {
+        unheeded.push(name);
+    }
+}
+
+/// Returns the error of a field that is not in the table, with the one that was probably meant.
+fn unknown(name: &str, path: &str, fields: &[Field]) -> ApiError {
+    let names = fields.iter().flat_map(|field| field.also.iter().chain([&field.name])).copied();
+    let near = |known: &&str| strsim::normalized_damerau_levenshtein(known, name);
+    let meant = names.max_by(|a, b| near(a).total_cmp(&near(b))).filter(|known| near(known) >= LIKE_MIN);
+    let advice = match meant {
+        Some(meant) => format!("is '{meant}' meant?"),
+        None => "/v1/capabilities lists the fields that are".to_owned(),
+    };
+    ApiError::bad(path, format!("'{path}' is no field of this request; {advice}")).code("unknown_field")
+}
+
+fn check_value(value: &Value, kind: &Kind, path: &str, unheeded: &mut Vec<String>) -> Result<(), ApiError> {
     let wrong = |expected: String| {
         let line = format!("'{path}' is {}; it must be {expected}", shown(value));
         Err(ApiError::bad(path, line).code("invalid_value"))
@@ -73,27 +127,32 @@ fn check_value(value: &Value, kind: &Kind, path: &str) -> Result<(), ApiError> {
             }
         },
         Kind::List(of, low, high) => match value {
-            Value::Array(items) if (*low..=*high).contains(&items.len()) => {
-                items.iter().enumerate().try_for_each(|(i, item)| check_value(item, of, &format!("{path}[{i}]")))
-            }
+            Value::Array(items) if (*low..=*high).contains(&items.len()) => items
+                .iter()
+                .enumerate()
+                .try_for_each(|(i, item)| check_value(item, of, &format!("{path}[{i}]"), unheeded)),
             Value::Array(items) => wrong(format!("a list of {low} to {high}, not of {}", items.len())),
             _ => wrong(kind.words()),
         },
         Kind::Object(fields) => match value {
-            Value::Object(object) => check_object(object, fields, &[], path),
+            Value::Object(object) => check_object(object, fields, &[], path, unheeded),
             _ => wrong(kind.words()),
         },
         Kind::Map(of) => match value {
             Value::Object(object) => {
-                object.iter().try_for_each(|(key, value)| check_value(value, of, &format!("{path}.{key}")))
+                object.iter().try_for_each(|(key, value)| check_value(value, of, &format!("{path}.{key}"), unheeded))
             }
             _ => wrong(kind.words()),
         },
-        Kind::Tagged(objects) => match value {
+        Kind::Tagged(objects) | Kind::Known(objects) => match value {
             Value::Object(object) => {
                 let tag = object.get("type").and_then(Value::as_str).unwrap_or(objects[0].0);
                 match objects.iter().find(|(name, _)| *name == tag) {
-                    Some((_, fields)) => check_object(object, fields, &[], path),
+                    Some((_, fields)) => check_object(object, fields, &[], path, unheeded),
+                    None if matches!(kind, Kind::Known(_)) => {
+                        note(unheeded, format!("{path}.{}", header_word(tag)));
+                        Ok(())
+                    }
                     None => {
                         let names: Vec<&str> = objects.iter().map(|(name, _)| *name).collect();
                         let path = format!("{path}.type");
@@ -105,8 +164,8 @@ fn check_value(value: &Value, kind: &Kind, path: &str) -> Result<(), ApiError> {
             _ => wrong(kind.words()),
         },
         Kind::Either(kinds) => {
-            let mut results =
-                kinds.iter().filter(|kind| kind.fits_type(value)).map(|kind| check_value(value, kind, path));
+            let fitting = kinds.iter().filter(|kind| kind.fits_type(value));
+            let mut results = fitting.map(|kind| check_value(value, kind, path, unheeded));
             let Some(first) = results.next() else { return wrong(kind.words()) };
             match first {
                 Ok(()) => Ok(()),
@@ -121,6 +180,11 @@ fn check_value(value: &Value, kind: &Kind, path: &str) -> Result<(), ApiError> {
         }
         _ => wrong(kind.words()),
     }
+}
+
+/// Returns the part of a client's word that a header can hold.
+fn header_word(word: &str) -> String {
+    word.chars().filter(|c| c.is_ascii_alphanumeric() || "_-.".contains(*c)).take(40).collect()
 }
 
 /// Returns whether a value is what is written, numbers by their value.
@@ -145,7 +209,7 @@ impl Kind {
                 Value::Array(items) => items.first().is_none_or(|item| of.fits_type(item)),
                 _ => false,
             },
-            Kind::Object(_) | Kind::Tagged(_) | Kind::Map(_) => value.is_object(),
+            Kind::Object(_) | Kind::Tagged(_) | Kind::Known(_) | Kind::Map(_) => value.is_object(),
             Kind::Either(kinds) => kinds.iter().any(|kind| kind.fits_type(value)),
         }
     }
@@ -167,7 +231,7 @@ impl Kind {
                 let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
                 format!("an object of {}", names.join(", "))
             }
-            Kind::Tagged(objects) => {
+            Kind::Tagged(objects) | Kind::Known(objects) => {
                 let names: Vec<&str> = objects.iter().map(|(name, _)| *name).collect();
                 format!("an object of the type {}", names.join(" or "))
             }

@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Map(&'static Kind),
     /// An object of the fields that its `type` names; the first of these where it names none.
     Tagged(&'static [(&'static str, &'static [Field])]),
+    /// The same, but one of another `type` is left out, and named in the answer's header.
+    Known(&'static [(&'static str, &'static [Field])]),
     /// The first of these that has the value's JSON type.
     Either(&'static [Kind]),
     /// Any JSON.
@@ -49,26 +51,53 @@ pub(crate) struct Field {
     pub is_required: bool,
     /// What it does, in a line.
     pub doc: &'static str,
+    /// Names that other servers have for it.
+    pub also: &'static [&'static str],
+    /// Whether it changes anything. One that does not is named in the answer's header.
+    pub has_effect: bool,
+}
+
+impl Field {
+    /// The field answers to these names as well.
+    pub(crate) const fn also(self, names: &'static [&'static str]) -> Field {
+        Field { also: names, ..self }
+    }
 }
 
 /// A field that may be left out; null is the same as leaving it out.
 pub(crate) const fn optional(name: &'static str, kind: Kind, doc: &'static str) -> Field {
-    Field { name, kind, is_required: false, doc }
+    Field { name, kind, is_required: false, doc, also: &[], has_effect: true }
+}
+
+/// A field that clients send and that changes nothing: it asks for what happens anyway, or about what an answer of this
+/// server does not have.
+pub(crate) const fn unheeded(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field { has_effect: false, ..optional(name, kind, doc) }
 }
 
 /// A field that must be there.
 pub(crate) const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Field {
-    Field { name, kind, is_required: true, doc }
+    Field { is_required: true, ..optional(name, kind, doc) }
 }
 
 /// A request that was checked against its table: nothing is in it that the table does not have.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Given(pub Map<String, Value>);
+pub(crate) struct Given {
+    fields: Map<String, Value>,
+    /// What was given and changes nothing, by its path.
+    pub unheeded: Vec<String>,
+}
+
+impl From<Map<String, Value>> for Given {
+    fn from(fields: Map<String, Value>) -> Given {
+        Given { fields, unheeded: Vec::new() }
+    }
+}
 
 impl Given {
     /// Returns a field's value; null counts as none.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
-        self.0.get(name).filter(|value| !value.is_null())
+        self.fields.get(name).filter(|value| !value.is_null())
     }
 
     pub(crate) fn text(&self, name: &str) -> Option<&str> {

@@ -6,7 +6,9 @@ use super::{Field, Kind};
 
 /// Returns the schema of an object of these fields and no others.
 pub(crate) fn of_object(fields: &[Field]) -> Value {
-    let properties: Map<String, Value> = fields.iter().map(|field| (field.name.to_owned(), of_field(field))).collect();
+    let properties: Map<String, Value> = (fields.iter())
+        .flat_map(|field| field.also.iter().chain([&field.name]).map(|name| ((*name).to_owned(), of_field(field))))
+        .collect();
     let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
     let required: Vec<&str> = fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
     if !required.is_empty() {
@@ -47,6 +49,10 @@ pub(crate) fn of_kind(kind: &Kind) -> Value {
             schema
         }
         Kind::Object(fields) => of_object(fields),
+        Kind::Known(objects) => {
+            let known = objects.iter().map(|(_, fields)| of_object(fields));
+            json!({ "anyOf": known.chain([json!({ "type": "object", "required": ["type"] })]).collect::<Vec<_>>() })
+        }
         Kind::Tagged(objects) => {
             json!({ "anyOf": objects.iter().map(|(_, fields)| of_object(fields)).collect::<Vec<_>>() })
         }

@@ -20,6 +20,9 @@ const TABLE: &[Field] = &[
     ),
     optional("free", Kind::Map(&Kind::Text), "labels"),
     optional("tagged", Kind::Tagged(&[("x", X), ("y", Y)]), "one of two"),
+    optional("known", Kind::List(&Kind::Known(&[("x", X)]), 0, 3), "those of type x"),
+    optional("own_name", Kind::Int(0, 9), "a digit").also(&["their_name"]),
+    unheeded("label", Kind::Any, "nothing"),
 ];
 const X: &[Field] = &[optional("type", Kind::Word(&["x"]), "the first"), required("n", Kind::Bool, "a flag")];
 const Y: &[Field] = &[required("type", Kind::Word(&["y"]), "the second"), required("m", Kind::Bool, "a flag")];
@@ -49,7 +52,7 @@ fn what_is_in_the_table_is_taken() {
 fn what_is_not_is_named() {
     insta::assert_snapshot!(line(json!([])), @": the body is a list; send a JSON object");
     insta::assert_snapshot!(line(json!({})), @"text: 'text' is missing: some text");
-    insta::assert_snapshot!(line(json!({ "text": "x", "txet": 1 })), @"txet: 'txet' is no field of this request; known are text, inner, list, word, only, either, free, tagged");
+    insta::assert_snapshot!(line(json!({ "text": "x", "txet": 1 })), @"txet: 'txet' is no field of this request; is 'text' meant?");
     insta::assert_snapshot!(line(json!({ "text": "x", "old": 1 })), @"old: 'old' is not supported: use text");
     insta::assert_snapshot!(line(json!({ "text": 1 })), @"text: 'text' is 1; it must be a text");
     insta::assert_snapshot!(line(json!({ "text": "x", "inner": { "b": 10 } })), @"inner.b: 'inner.b' is 10; it must be a whole number from 0 to 9");
@@ -62,7 +65,20 @@ fn what_is_not_is_named() {
     insta::assert_snapshot!(line(json!({ "text": "x", "either": true })), @"either: 'either' is true; it must be a text, or a list, each a whole number from 0 to 9, or a list, each a text");
     insta::assert_snapshot!(line(json!({ "text": "x", "free": { "k": 1 } })), @"free.k: 'free.k' is 1; it must be a text");
     insta::assert_snapshot!(line(json!({ "text": "x", "tagged": { "type": "z" } })), @r#"tagged.type: 'tagged.type' is "z"; it must be one of x, y"#);
-    insta::assert_snapshot!(line(json!({ "text": "x", "tagged": { "type": "y", "n": true } })), @"tagged.n: 'tagged.n' is no field of this request; known are type, m");
+    insta::assert_snapshot!(line(json!({ "text": "x", "tagged": { "type": "y", "n": true } })), @"tagged.n: 'tagged.n' is no field of this request; /v1/capabilities lists the fields that are");
+}
+
+#[test]
+fn other_names_are_taken_and_what_changes_nothing_is_told() {
+    let given = |value: Value| Given::check(value, TABLE, &[]);
+    let read = given(json!({ "text": "x", "their_name": 3, "stranger": null, "inner": { "a": true, "z": null } }));
+    assert_eq!(read.expect("a null asks for nothing").count("own_name"), Some(3));
+    assert!(given(json!({ "text": "x", "their_name": 3, "own_name": 3 })).is_ok());
+    let both = given(json!({ "text": "x", "their_name": 3, "own_name": 4 })).expect_err("they differ");
+    assert_eq!(both.message, "'their_name' and 'own_name' say different things; send one of them");
+    let known = json!([{ "type": "x", "n": true }, { "type": "web search!", "q": [1] }, { "type": "web search!" }]);
+    let read = given(json!({ "text": "x", "label": { "a": 1 }, "known": known })).expect("left out");
+    assert_eq!(read.unheeded, ["label", "known.websearch"]);
 }
 
 #[test]

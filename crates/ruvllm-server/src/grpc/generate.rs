@@ -84,7 +84,7 @@ pub(super) struct Writing(Choices);
 /// What cannot be, a full queue, or a tenant that has enough of them.
 pub(super) async fn start(call: Call) -> Result<Writing, ApiError> {
     let mut asked = Asked::read(&call, None)?;
-    asked.request.grammar = crate::structure::grammar(&call).await?;
+    asked.request.grammar = crate::structure::grammar(&call, &asked.request).await?;
     let prompt = prompt(&call, &asked).await?;
     Ok(Writing(Choices::start(&call, asked.requests(&[prompt]))?))
 }

@@ -165,7 +165,7 @@ fn parts<T>(request: Request<T>) -> (HeaderMap, T) {
 /// Returns a request of which only the model is said.
 fn of_model(model: String) -> Given {
     let model = (!model.is_empty()).then_some(("model".to_owned(), model.into()));
-    Given(model.into_iter().collect())
+    Given::from(model.into_iter().collect::<serde_json::Map<_, _>>())
 }
 
 /// Returns the time that the client gives a call: at most eight digits and a unit (gRPC over HTTP/2, "Timeout").

@@ -7,34 +7,36 @@ use axum::http::{Response, StatusCode};
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerateRequest, GenerationSummary};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{VERBOSITY, chunk, finish_json, head, logprobs, messages, usage_json};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
-use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{Asked, Choices, Piece, Usage, offload};
+use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::generate::{Asked, Choices, N_TOKENS, Piece, Usage, offload};
 use crate::learning::{PATTERNS, attend};
 use crate::stream::{self, Events, Gone};
-use crate::structure::{self, RESPONSE_FORMAT};
+use crate::structure::RESPONSE_FORMAT;
+use crate::thinking::{self, EFFORTS};
 use crate::tools::{self, Called, Reading, call_id};
 
 /// What a chat may say beside how the answer is written.
 pub(super) const FIELDS: &[Field] = &[
     required("messages", messages::MESSAGES, "the conversation"),
-    optional("max_completion_tokens", Kind::Int(0, 1 << 24), "the newer name of max_tokens"),
+    optional("max_completion_tokens", N_TOKENS, "the newer name of max_tokens"),
     optional(
         "chat_template_kwargs",
         Kind::Map(&Kind::Any),
         "more variables for the model's chat template, such as enable_thinking",
     ),
     optional("metadata", Kind::Map(&Kind::Text), "labels for the server's log; the answer does not depend on them"),
-    optional("store", Kind::Only("false", "the server stores no answers"), "keep the answer"),
+    unheeded("store", Kind::Bool, "the server stores no answers"),
     optional("modalities", Kind::Only("[\"text\"]", "the model writes text only"), "what the answer is made of"),
     VERBOSITY,
-    optional("service_tier", Kind::Word(&["auto", "default"]), "there is one tier"),
     optional("logprobs", Kind::Bool, "tell the log-probability of each token"),
     optional("top_logprobs", Kind::Int(0, 20), "and those of this many of the likeliest ones"),
+    optional("reasoning_effort", Kind::Word(EFFORTS), "how much a model thinks, where its template asks for that"),
+    optional("reasoning", Kind::Object(thinking::REASONING), "the same, in an object"),
     RESPONSE_FORMAT,
     PATTERNS,
 ];
@@ -44,9 +46,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
     Box::pin(async move {
         let mut asked = Asked::read(&call, max_tokens(&call)?)?;
         asked.request.logprobs = n_logprobs(&call)?;
-        asked.request.grammar = structure::grammar(&call).await?;
-        let tool_use = tools::read(&call)?;
-        tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
+        let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
         let prompt = prompt(&mut call, &asked, tool_use.as_ref()).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
@@ -87,17 +87,12 @@ async fn prompt(call: &mut Call, asked: &Asked, tool_use: Option<&ToolUse>) -> R
         messages: messages::for_template(given, &text)?,
         tools: tool_use.map(ToolUse::definitions),
         add_generation_prompt: true,
-        extra: template_kwargs(call),
+        extra: thinking::variables(call)?,
         ..ChatInput::default()
     };
     let input = attend(call, input).await?;
     let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
     offload(move || messages::encode(&text, input, n_max)).await
-}
-
-/// Returns the variables that a request gives to the template.
-fn template_kwargs(call: &Call) -> Map<String, Value> {
-    call.given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default()
 }
 
 /// Returns how many tokens a prompt may have that leaves room for its answer: up to half of the context is kept for it.
@@ -116,8 +111,11 @@ fn whole(
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
     for (i, summary) in summaries.iter().enumerate() {
         usage.add(summary, i % asked.n_choices == 0);
-        let (said, calls) = tools::whole(tool_use, &summary.text);
+        let (said, calls) = tools::whole(tool_use, summary);
         let mut message = json!({ "role": "assistant", "content": said, "refusal": null });
+        if said.is_empty() && tool_use.is_some() {
+            message["content"] = Value::Null;
+        }
         if !calls.is_empty() {
             let of_call = |(index, called): (usize, &Called)| {
                 json!({
@@ -126,7 +124,6 @@ fn whole(
                     "function": { "name": called.name, "arguments": called.arguments },
                 })
             };
-            message["content"] = if said.is_empty() { Value::Null } else { json!(said) };
             message["tool_calls"] = calls.iter().enumerate().map(of_call).collect();
         }
         choices.push(json!({
@@ -200,7 +197,8 @@ async fn write(
             }
             Ok(Some((i, Piece::End(rest, summary)))) => {
                 usage.add(&summary, i == 0);
-                for piece in readings[i].finish(&rest).into_iter().filter_map(|event| delta(&call, i, event)) {
+                for piece in readings[i].finish(&rest, &summary).into_iter().filter_map(|event| delta(&call, i, event))
+                {
                     events.send(&choice(i, piece, Value::Null, None)).await?;
                 }
                 let reason = finish(summary.finish_reason, readings[i].has_calls());

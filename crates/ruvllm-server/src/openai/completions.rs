@@ -21,7 +21,7 @@ const TOKENS: Kind = Kind::List(&Kind::Int(0, u32::MAX as i64), 1, 1 << 24);
 
 /// One text or several, or their tokens.
 pub(super) const INPUT: Kind =
-    Kind::Either(&[Kind::Text, TOKENS, Kind::List(&Kind::Text, 1, 256), Kind::List(&TOKENS, 1, 256)]);
+    Kind::Either(&[Kind::Text, TOKENS, Kind::List(&Kind::Text, 1, 2048), Kind::List(&TOKENS, 1, 2048)]);
 
 /// What is written where a request does not say how much, as OpenAI has it.
 const MAX_TOKENS: usize = 16;
@@ -47,7 +47,7 @@ pub(super) fn answer(call: Call) -> Answer {
     Box::pin(async move {
         let mut asked = Asked::read(&call, Some(MAX_TOKENS))?;
         asked.request.logprobs = n_logprobs(&call)?;
-        asked.request.grammar = structure::grammar(&call).await?;
+        asked.request.grammar = structure::grammar(&call, &asked.request).await?;
         let n_best = asked.n_choices;
         asked.n_choices = best_of(&call, &mut asked)?;
         let input = call.given.get("prompt").cloned().unwrap_or_default();

@@ -20,7 +20,7 @@ pub(super) fn of_chat<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t To
 
 fn of_token(call: &Call, id: u32, logprob: f32) -> Value {
     let bytes = bytes(call, id);
-    json!({ "token": String::from_utf8_lossy(&bytes), "logprob": finite(logprob), "bytes": bytes })
+    json!({ "token": named(&bytes), "logprob": finite(logprob), "bytes": bytes })
 }
 
 /// Returns the log-probabilities of a completion's tokens. `offset` is where the text of the first one begins, and
@@ -31,14 +31,14 @@ pub(super) fn of_completion<'t>(
     offset: &mut usize,
 ) -> Value {
     let (mut texts, mut own, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let text = |id: u32| String::from_utf8_lossy(&bytes(call, id)).into_owned();
+    let text = |id: u32| named(&bytes(call, id));
     for (id, logprobs) in written(call, tokens) {
         let best = logprobs.top.iter().map(|&(id, logprob)| (text(id), json!(finite(logprob))));
         offsets.push(*offset);
         top.push(best.collect::<Map<_, _>>());
         own.push(finite(logprobs.logprob));
         texts.push(text(id));
-        *offset += texts[texts.len() - 1].chars().count();
+        *offset += String::from_utf8_lossy(&bytes(call, id)).chars().count();
     }
     json!({ "tokens": texts, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets })
 }
@@ -63,7 +63,26 @@ fn bytes(call: &Call, id: u32) -> Vec<u8> {
     call.model.service.text().tokenizer().token_bytes(id).map_or_else(Vec::new, |bytes| bytes.into_owned())
 }
 
+/// Returns a token's text; of one that is part of a character its bytes, so that such tokens are told apart.
+fn named(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("bytes:{}", bytes.escape_ascii()),
+    }
+}
+
 /// JSON has no infinity: what cannot be is as unlikely as OpenAI says it.
 fn finite(logprob: f32) -> f32 {
     logprob.max(-9999.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_characters_are_told_apart() {
+        assert_eq!(named("é".as_bytes()), "é");
+        assert_eq!((named(&[0xe6]), named(&[0x9c, b'a'])), ("bytes:\\xe6".to_owned(), "bytes:\\x9ca".to_owned()));
+    }
 }

@@ -5,10 +5,17 @@ use ruvllm_engine::template::ChatInput;
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
-use crate::fields::{Field, Kind, optional, required};
+use crate::fields::{Field, Kind, optional, required, unheeded};
 
-const TEXT_PART: &[Field] =
-    &[required("type", Kind::Word(&["text"]), "the model reads text only"), required("text", Kind::Text, "the text")];
+/// A mark for caches.
+pub(crate) const CACHE: Field =
+    unheeded("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not");
+
+const TEXT_PART: &[Field] = &[
+    required("type", Kind::Word(&["text"]), "the model reads text only"),
+    required("text", Kind::Text, "the text"),
+    CACHE,
+];
 
 /// What an SDK reads out of an answer's JSON and sends back beside it.
 pub(super) const PARSED: Field = optional(
@@ -26,8 +33,9 @@ const FUNCTION: &[Field] = &[
 
 const TOOL_CALL: &[Field] = &[
     required("id", Kind::Text, "what the tool's message refers to"),
-    required("type", Kind::Word(&["function"]), "functions are the only tools"),
+    optional("type", Kind::Word(&["function"]), "functions are the only tools"),
     required("function", Kind::Object(FUNCTION), "what is called"),
+    optional("index", Kind::Int(0, 1 << 20), "its place, in a call that was streamed and is sent back"),
 ];
 
 const TEXT_ONLY: &str = "the model writes text only";
@@ -49,6 +57,14 @@ const MESSAGE: &[Field] = &[
     optional("function_call", Kind::Only("null", "use tool_calls"), "nothing, in an answer that is sent back"),
     PARSED,
     optional("annotations", Kind::List(&Kind::Any, 0, 0), "nothing, in an answer that is sent back"),
+    optional(
+        "reasoning_content",
+        Kind::Text,
+        "what the assistant thought; the model reads it if its template has a place for it",
+    ),
+    optional("reasoning", Kind::Text, "another name of reasoning_content"),
+    unheeded("reasoning_details", Kind::Any, "what other servers tell of it"),
+    CACHE,
 ];
 
 /// A conversation.
@@ -72,7 +88,7 @@ fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError
     out.insert("role".to_owned(), json!(if role == "developer" { "system" } else { role }));
     match get("content") {
         Some(content) => out.insert("content".to_owned(), json!(joined(content))),
-        None if calls.is_some() => out.insert("content".to_owned(), json!("")),
+        None if role == "assistant" => out.insert("content".to_owned(), json!("")),
         None => {
             return Err(ApiError::bad(
                 format!("{path}.content"),
@@ -82,6 +98,9 @@ fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError
     };
     if let Some(name) = get("name").filter(|_| knows_names) {
         out.insert("name".to_owned(), name.clone());
+    }
+    if let Some(thought) = get("reasoning_content").or_else(|| get("reasoning")).filter(|_| role == "assistant") {
+        out.insert("reasoning_content".to_owned(), thought.clone());
     }
     if let Some(calls) = calls {
         if role != "assistant" {
@@ -104,17 +123,19 @@ fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError
 /// Returns a call with its arguments as a value, as templates expect them.
 fn call(call: &Value) -> Value {
     let mut call = call.clone();
+    call.as_object_mut().into_iter().for_each(|call| drop(call.remove("index")));
+    call["type"] = json!("function");
     if let Some(arguments) = call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok()) {
         call["function"]["arguments"] = arguments;
     }
     call
 }
 
-/// Returns the text of a content: as it is, or its parts one after the other.
+/// Returns the text of a content: as it is, or its parts, a line feed between them.
 pub(crate) fn joined(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),
-        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
         _ => String::new(),
     }
 }

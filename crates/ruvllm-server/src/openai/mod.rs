@@ -17,7 +17,7 @@ pub(crate) use chat::prompt_max;
 
 use crate::app::{Call, Endpoint, Run};
 use crate::error::Shape;
-use crate::fields::{Field, Kind, Refused, optional};
+use crate::fields::{Field, Kind, Refused, optional, unheeded};
 use crate::generate::{Asked, GENERATION, SAMPLING, Usage};
 use crate::tools;
 
@@ -37,12 +37,17 @@ const POST: Endpoint = Endpoint {
 const HINTS: &[Field] = &[
     optional("prompt_cache_key", Kind::Text, "a hint for caches; prompts that begin alike are found by their tokens"),
     optional("safety_identifier", Kind::Text, "a label of whoever asks; the answer does not depend on it"),
+    unheeded("prompt_cache_retention", Kind::Any, "what is cached is kept while there is room"),
+    unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
+    unheeded("client_metadata", Kind::Any, "a label"),
+    unheeded("keep_alive", Kind::Any, "models are kept as the server's options say"),
+    unheeded("service_tier", Kind::Text, "there is one tier"),
 ];
 
 /// How long an answer should be, of which there is one way.
-const VERBOSITY: Field = optional(
+const VERBOSITY: Field = unheeded(
     "verbosity",
-    Kind::Only("\"medium\"", "say in the prompt how long the answer should be"),
+    Kind::Word(&["low", "medium", "high"]),
     "how long the answer should be; what is said in the prompt counts",
 );
 
@@ -50,11 +55,9 @@ const VERBOSITY: Field = optional(
 const REFUSED: &Refused = &[
     ("audio", "the model writes text only"),
     ("prediction", "predicted outputs are not taken; repeated text is fast without"),
-    ("reasoning_effort", "how a model thinks is set by its template: see chat_template_kwargs"),
     ("web_search_options", "the server does not search"),
     ("functions", "use tools"),
     ("function_call", "use tool_choice"),
-    ("prompt_cache_retention", "what is cached is kept while there is room"),
     ("suffix", "the model writes forwards only"),
 ];
 
@@ -63,10 +66,8 @@ const RESPONSES_REFUSED: &Refused = &[
     ("previous_response_id", "the server keeps no answers; send the conversation"),
     ("conversation", "the server keeps no conversations; send it"),
     ("prompt", "the server keeps no prompts; send it"),
-    ("reasoning", "how a model thinks is set by its template"),
     ("max_tool_calls", "calls are the client's to make; parallel_tool_calls false asks for one at a time"),
     ("top_logprobs", "ask /v1/chat/completions"),
-    ("prompt_cache_retention", "what is cached is kept while there is room"),
 ];
 
 /// The endpoints.

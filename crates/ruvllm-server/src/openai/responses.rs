@@ -15,11 +15,12 @@ use super::{VERBOSITY, now_s};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
-use crate::fields::{Field, Kind, optional, required};
+use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{Asked, Choices, MODEL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload};
 use crate::learning::{PATTERNS, attend};
 use crate::stream::{self, Events, Gone};
-use crate::structure::{self, TEXT_FORMAT};
+use crate::structure::TEXT_FORMAT;
+use crate::thinking;
 use crate::tools::{self, Called, Reading, call_id};
 
 const PART: &[Field] = &[
@@ -64,8 +65,26 @@ const OUTPUT: &[Field] = &[
     STATUS,
 ];
 
-const ITEM: Kind =
-    Kind::Tagged(&[("message", MESSAGE), ("function_call", FUNCTION_CALL), ("function_call_output", OUTPUT)]);
+/// What a model thought, in an answer that is sent back.
+const REASONING: &[Field] = &[
+    required("type", Kind::Word(&["reasoning"]), "what the model thought"),
+    optional(
+        "content",
+        Kind::List(&Kind::Any, 0, 4096),
+        "its text; the model reads it if its template has a place for it",
+    ),
+    unheeded("summary", Kind::List(&Kind::Any, 0, 4096), "what was said of it"),
+    unheeded("encrypted_content", Kind::Text, "what only its writer can read"),
+    ID,
+    STATUS,
+];
+
+const ITEM: Kind = Kind::Tagged(&[
+    ("message", MESSAGE),
+    ("function_call", FUNCTION_CALL),
+    ("function_call_output", OUTPUT),
+    ("reasoning", REASONING),
+]);
 
 const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer"), VERBOSITY];
 
@@ -92,8 +111,13 @@ pub(super) const FIELDS: &[Field] = &[
         "keep the answer; left out, it is not kept either",
     ),
     optional("background", Kind::Only("false", "the answer is sent when it is there"), "answer later"),
-    optional("include", Kind::List(&Kind::Any, 0, 0), "more that an answer may hold; there is nothing"),
-    optional("service_tier", Kind::Word(&["auto", "default"]), "there is one tier"),
+    unheeded("include", Kind::List(&Kind::Text, 0, 64), "more that an answer may hold; there is nothing"),
+    optional(
+        "reasoning",
+        Kind::Object(thinking::REASONING),
+        "how much a model thinks, where its template asks for that",
+    ),
+    optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the model's chat template"),
     optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
     MODEL,
@@ -111,10 +135,8 @@ pub(super) const FIELDS: &[Field] = &[
 pub(super) fn answer(mut call: Call) -> Answer {
     Box::pin(async move {
         let mut asked = Asked::read(&call, call.given.count("max_output_tokens"))?;
-        asked.request.grammar = structure::grammar(&call).await?;
-        let tool_use = tools::read(&call)?;
-        tools::apply(&call, tool_use.as_ref(), &mut asked.request).await?;
-        let input = input(&call, tool_use.as_ref());
+        let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
+        let input = input(&call, tool_use.as_ref())?;
         let (input, text) = (attend(&mut call, input).await?, call.model.service.text().clone());
         let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
         let prompt = offload(move || encode(&text, input, n_max)).await?;
@@ -123,7 +145,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
             true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
             false => {
                 let summary = &choices.collect().await?[0];
-                let (said, calls) = tools::whole(tool_use.as_ref(), &summary.text);
+                let (said, calls) = tools::whole(tool_use.as_ref(), summary);
                 let status = status(summary);
                 let mut output = Vec::new();
                 if calls.is_empty() || !said.is_empty() {
@@ -138,7 +160,10 @@ pub(super) fn answer(mut call: Call) -> Answer {
 }
 
 /// Returns the conversation as the chat template reads it.
-fn input(call: &Call, tool_use: Option<&ToolUse>) -> ChatInput {
+///
+/// # Errors
+/// 400: thinking is asked for, and the model does not think.
+fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<ChatInput, ApiError> {
     let message = |role: &str, content: String| json!({ "role": if role == "developer" { "system" } else { role }, "content": content });
     let instructions = call.given.text("instructions").map(|text| message("system", text.to_owned()));
     let mut messages: Vec<Value> = instructions.into_iter().collect();
@@ -147,19 +172,38 @@ fn input(call: &Call, tool_use: Option<&ToolUse>) -> ChatInput {
             for item in items {
                 match item["type"].as_str() {
                     Some("function_call") => add_call(&mut messages, item),
+                    // It belongs to what the assistant says next.
+                    Some("reasoning") => messages.push(json!({
+                        "role": "assistant",
+                        "content": "",
+                        "reasoning_content": joined(&item["content"]),
+                    })),
                     Some("function_call_output") => messages.push(json!({
                         "role": "tool",
                         "tool_call_id": item["call_id"],
                         "content": joined(&item["output"]),
                     })),
-                    _ => messages.push(message(item["role"].as_str().unwrap_or_default(), joined(&item["content"]))),
+                    _ => add_message(
+                        &mut messages,
+                        message(item["role"].as_str().unwrap_or_default(), joined(&item["content"])),
+                    ),
                 }
             }
         }
         input => messages.push(message("user", input.and_then(Value::as_str).unwrap_or_default().to_owned())),
     }
     let tools = tool_use.map(ToolUse::definitions);
-    ChatInput { messages, tools, add_generation_prompt: true, ..ChatInput::default() }
+    let extra = thinking::variables(call)?;
+    Ok(ChatInput { messages, tools, add_generation_prompt: true, extra, ..ChatInput::default() })
+}
+
+/// Adds a message; what the assistant says goes to what it thought in front of it.
+fn add_message(messages: &mut Vec<Value>, message: Value) {
+    let is_thought = |last: &Value| last["content"] == "" && last["reasoning_content"].is_string();
+    match messages.last_mut().filter(|last| message["role"] == "assistant" && is_thought(last)) {
+        Some(last) => last["content"] = message["content"].clone(),
+        None => messages.push(message),
+    }
 }
 
 /// Adds a call to what the assistant said in front of it, or to its calls.
@@ -378,7 +422,7 @@ async fn write(
                 }
             }
             Ok(Some((_, Piece::End(rest, summary)))) => {
-                for event in reading.finish(&rest) {
+                for event in reading.finish(&rest, &summary) {
                     items.take(event, status(&summary)).await?;
                 }
                 if items.done.is_empty() && items.text.is_none() {

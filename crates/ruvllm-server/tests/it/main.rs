@@ -6,6 +6,7 @@ mod adapters;
 mod answers;
 mod client;
 mod clients;
+mod dialects;
 mod garbage;
 mod learning;
 mod limits;

@@ -24,6 +24,18 @@ fn every_field_is_honoured_or_named() {
         ("stop", json!([])),
         ("truncation", json!("auto")),
         ("service_tier", json!("auto")),
+        ("store", json!(true)),
+        ("verbosity", json!("low")),
+        ("stream_options", json!({})),
+        ("max_tokens", json!(-1)),
+        ("top_k", json!(-1)),
+        ("repetition_penalty", json!(1.1)),
+        ("typ_p", json!(0.9)),
+        ("guided_choice", json!(["a", "b"])),
+        ("response_format", json!({ "type": "json_object", "schema": { "type": "object" } })),
+        ("tools", json!([{ "type": "web_search" }])),
+        ("colour", Value::Null),
+        ("reasoning_effort", json!("high")),
         ("n", Value::Null),
         ("audio", Value::Null),
         ("modalities", json!(["text"])),
@@ -38,7 +50,6 @@ fn every_field_is_honoured_or_named() {
         ("temprature", json!(1), "'temprature' is no field of this request"),
         ("temperature", json!("hot"), "'temperature' is \"hot\"; it must be a number from 0 to 100"),
         ("temperature", json!(-1), "'temperature' is -1; it must be a number from 0 to 100"),
-        ("store", json!(true), "'store' is true; only false is supported: the server stores no answers"),
         ("top_logprobs", json!(2), "'top_logprobs' needs 'logprobs'; set that to true as well"),
         ("tools", json!([{}]), "'tools[0].type' is missing: functions are the only tools"),
         ("tool_choice", json!("required"), "'tool_choice' asks for a call and there are no 'tools'; name some"),
@@ -61,7 +72,6 @@ fn every_field_is_honoured_or_named() {
         ("n", json!(0), "'n' is 0; it must be a whole number from 1 to 64"),
         ("max_completion_tokens", json!(2), "'max_completion_tokens' is 2 and 'max_tokens' is 1; send one of them"),
         ("stop", json!(""), "a text of 'stop' is empty"),
-        ("stream_options", json!({}), "'stream_options' is for streams"),
         ("n", json!(65), "'n' is 65; it must be a whole number from 1 to 64"),
         ("priority", json!(3), "'priority' is 3; it must be a whole number from -10 to 0"),
         ("messages", json!([]), "'messages' is a list; it must be a list of 1 to 4096, not of 0"),
@@ -77,7 +87,7 @@ fn every_field_is_honoured_or_named() {
             "'messages[0].content[0]",
         ),
         ("modalities", json!(["text", "audio"]), "'modalities' is a list; only [\"text\"] is supported"),
-        ("verbosity", json!("low"), "'verbosity' is \"low\"; only \"medium\" is supported"),
+        ("verbosity", json!("loud"), "'verbosity' is \"loud\"; it must be one of low, medium, high"),
     ] {
         let refusal = ask(field, value);
         assert!(refusal.starts_with(&format!("400 {expected}")), "{field}: {refusal}");
@@ -177,9 +187,10 @@ fn pages_of_named_origins_may_ask() {
     let preflight = |origin: &str| {
         let head = format!(
             "OPTIONS /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\norigin: {origin}\r\n\
-             access-control-request-method: POST\r\naccess-control-request-headers: content-type\r\n\r\n"
+             access-control-request-method: POST\r\naccess-control-request-headers: content-type,x-stainless-os\r\n\r\n"
         );
         let reply = Reply::read(bench.write(&head));
+        assert_eq!(reply.header("access-control-allow-headers"), Some("content-type,x-stainless-os"));
         reply.header("access-control-allow-origin").map(str::to_owned)
     };
     assert_eq!(preflight("https://ok.example"), Some("https://ok.example".to_owned()));

@@ -262,14 +262,10 @@ fn what_does_not_go_with_calls_is_refused() {
     let bench = Bench::tiny(options());
     for (more, expected) in [
         (
-            json!({ "response_format": { "type": "json_object" } }),
-            "'response_format' asks for a form, and an answer that may be a call has another",
+            json!({ "structured_outputs": { "grammar": "root ::= \"a\"" } }),
+            "a grammar of rules does not go with functions that may be called",
         ),
         (json!({ "ignore_eos": true }), "'ignore_eos' does not go with 'tools'"),
-        (
-            json!({ "tool_choice": "required", "stop": ["x"] }),
-            "a stop text does not go with a 'tool_choice' that asks for a call",
-        ),
         (
             json!({ "tool_choice": { "type": "function", "function": { "name": "rm" } } }),
             "the function 'rm' is chosen and not there; there is get_weather, get_time",
