@@ -2,6 +2,7 @@
 
 mod content;
 mod embedding;
+mod given;
 mod identity;
 mod kv;
 mod load;
@@ -108,6 +109,12 @@ pub enum Readout {
     States {
         /// How many; no more than there are.
         n_last: usize,
+    },
+    /// The log-probability of every token but the first, and the likeliest ones in its place: `[n - 1, 1 + 2 * n_top]`, each row
+    /// the token's own, then `n_top` ids with theirs, the likeliest first. Of a model that writes text.
+    Logprobs {
+        /// How many of the likeliest tokens.
+        n_top: usize,
     },
     /// How well the second text of a pair fits the first, `[1]`: the logit of a cross-encoder. The first text has this many
     /// of the tokens.

@@ -497,6 +497,7 @@ impl LlmBackend for NativeBackend {
                 states.drain(..states.len() - n_last.min(tokens.len()) * n_embd);
                 Ok(states)
             }
+            Readout::Logprobs { n_top } => self.logprobs_of_given(tokens, n_top, adapters),
             Readout::Score { .. } if self.model.ranker.is_none() => {
                 let line = format!("model '{}' scores no pairs of texts; use a cross-encoder", self.info.name);
                 Err(EngineError::new(ErrorKind::Unsupported, line))

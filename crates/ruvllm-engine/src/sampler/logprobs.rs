@@ -12,6 +12,11 @@ pub struct TokenLogprobs {
     pub top: Vec<(u32, f32)>,
 }
 
+/// Returns what the logits of a place say of a token.
+pub(crate) fn logprobs_of(logits: &[f32], id: u32, n_top: usize) -> TokenLogprobs {
+    Logprobs::new(logits, n_top).of(logits[id as usize])
+}
+
 /// The logarithms of a distribution's probabilities, of which one token is to be chosen.
 pub(super) struct Logprobs {
     /// What is taken from a logit: the logarithm of the sum of their exponentials.

@@ -26,6 +26,7 @@ mod typical;
 mod xtc;
 
 pub use logprobs::TokenLogprobs;
+pub(crate) use logprobs::logprobs_of;
 pub use params::{Mirostat, SamplerKind, SamplingParams};
 
 use std::sync::LazyLock;

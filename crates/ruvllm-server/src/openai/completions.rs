@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
-use ruvllm_engine::GenerationSummary;
 use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
+use ruvllm_engine::{GenerationSummary, Readout, TokenLogprobs};
 use serde_json::{Value, json};
 
 use super::chat::prompt_max;
+use super::embeddings::read_out;
 use super::{chunk, finish_json, head, logprobs, usage_json};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
@@ -63,22 +64,42 @@ pub(super) fn answer(call: Call) -> Answer {
             prompts.iter_mut().for_each(|prompt| drop(prompt.drain(..prompt.len().saturating_sub(n_max))));
         }
         let choices = Choices::start(&call, asked.requests(&prompts))?;
-        match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, asked, prompts, choices, events))),
-            false => whole(&call, &asked, n_best, choices.collect().await?),
+        if asked.is_stream {
+            return Ok(stream::respond(|events| write(call, asked, prompts, choices, events)));
         }
+        let of_prompts = of_prompts(&call, &prompts, call.given.count("logprobs")).await?;
+        whole(&call, &asked, n_best, &of_prompts, choices.collect().await?)
     })
 }
 
 /// Reads of how many tokens log-probabilities are told beside those of the answer; none unless they are asked for.
 fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
     let n = call.given.count("logprobs");
-    match n.is_some() && call.given.is_set("echo") {
+    match n.is_some() && call.given.is_set("echo") && call.given.is_set("stream") {
         true => {
-            Err(ApiError::bad("logprobs", "'logprobs' are of the answer's tokens, not of an 'echo'; send one of them"))
+            let line = "'logprobs' of an 'echo' are told when all are there; leave out 'stream'";
+            Err(ApiError::bad("stream", line))
         }
         false => Ok(n),
     }
+}
+
+/// What the model thinks of the tokens of a prompt: nothing of the first.
+type OfPrompt = Vec<(u32, TokenLogprobs)>;
+
+/// Has the log-probabilities of prompts computed that are to be echoed with them; none where that is not asked for.
+async fn of_prompts(call: &Call, prompts: &[Vec<u32>], n_top: Option<usize>) -> Result<Vec<OfPrompt>, ApiError> {
+    let Some(n_top) = n_top.filter(|_| call.given.is_set("echo")) else { return Ok(Vec::new()) };
+    let mut all = Vec::with_capacity(prompts.len());
+    for prompt in prompts {
+        let values = read_out(call, prompt.clone(), Readout::Logprobs { n_top }).await?;
+        let row = |(&id, row): (&u32, &[f32])| {
+            let top = row[1..].chunks(2).map(|pair| (pair[0] as u32, pair[1])).collect();
+            (id, TokenLogprobs { logprob: row[0], top })
+        };
+        all.push(prompt.iter().skip(1).zip(values.chunks(1 + 2 * n_top)).map(row).collect());
+    }
+    Ok(all)
 }
 
 /// Returns how many answers are written, and asks for what ranks them.
@@ -138,6 +159,7 @@ fn whole(
     call: &Call,
     asked: &Asked,
     n_best: usize,
+    of_prompts: &[OfPrompt],
     summaries: Vec<GenerationSummary>,
 ) -> Result<Response<Body>, ApiError> {
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
@@ -150,7 +172,10 @@ fn whole(
         for summary in &best[..n_best] {
             let head = echo(call, asked, prompt_idx, &summary.prompt_tokens);
             let tokens = summary.tokens.iter().copied().zip(&summary.logprobs);
-            let logprobs = call.given.get("logprobs").map(|_| logprobs::of_completion(call, tokens, &mut 0));
+            let logprobs = call.given.get("logprobs").map(|_| match of_prompts.get(prompt_idx) {
+                Some(of_prompt) => logprobs::of_echo(call, summary.prompt_tokens.first().copied(), of_prompt, tokens),
+                None => logprobs::of_completion(call, tokens, &mut 0),
+            });
             choices.push(json!({
                 "index": choices.len(),
                 "text": head + &summary.text,

@@ -43,6 +43,49 @@ pub(super) fn of_completion<'t>(
     json!({ "tokens": texts, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets })
 }
 
+/// Returns those of a prompt and of the answer behind it. Of its first token the model thinks nothing; what control tokens are
+/// called is no part of the text.
+pub(super) fn of_echo<'t>(
+    call: &Call,
+    first: Option<u32>,
+    of_prompt: &[(u32, TokenLogprobs)],
+    answer: impl Iterator<Item = (u32, &'t TokenLogprobs)>,
+) -> Value {
+    let tokenizer = call.model.service.text().tokenizer();
+    let length = |id: u32| match tokenizer.is_control(id) {
+        true => 0,
+        false => String::from_utf8_lossy(&bytes(call, id)).chars().count(),
+    };
+    let mut all = json!({ "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [] });
+    let mut push = |id: u32, offset: usize, of_token: Option<&TokenLogprobs>| {
+        let named = |&(id, logprob): &(u32, f32)| (named(&bytes(call, id)), json!(finite(logprob)));
+        let top = of_token.map(|of_token| of_token.top.iter().map(named).collect::<Map<_, _>>());
+        let values = [
+            ("tokens", json!(named_token(call, id))),
+            ("token_logprobs", json!(of_token.map(|of_token| finite(of_token.logprob)))),
+            ("top_logprobs", json!(top)),
+            ("text_offset", json!(offset)),
+        ];
+        for (name, value) in values {
+            all[name].as_array_mut().into_iter().for_each(|list| list.push(value.clone()));
+        }
+    };
+    let mut offset = 0;
+    for (id, of_token) in first.map(|id| (id, None)).into_iter().chain(of_prompt.iter().map(|(id, l)| (*id, Some(l)))) {
+        push(id, offset, of_token);
+        offset += length(id);
+    }
+    for (id, of_token) in written(call, answer) {
+        push(id, offset, Some(of_token));
+        offset += length(id);
+    }
+    all
+}
+
+fn named_token(call: &Call, id: u32) -> String {
+    named(&bytes(call, id))
+}
+
 /// Returns the mean log-probability of an answer's tokens.
 pub(super) fn mean(summary: &GenerationSummary) -> f64 {
     let sum: f64 = summary.logprobs.iter().map(|logprobs| f64::from(logprobs.logprob)).sum();

@@ -155,3 +155,60 @@ fn a_call_without_marks_is_one_and_a_cut_one_is_no_text() {
         assert_eq!((reason.as_str(), &message["content"]), ("length", &Value::Null), "{message}");
     }
 }
+
+#[test]
+fn a_prompt_is_echoed_with_what_the_model_thinks_of_it() {
+    let bench = bench("smollm2:135m");
+    let prompt = "The step of boiling water is called boiling.";
+    let ask = |more: Value| {
+        let mut body = json!({ "prompt": prompt, "echo": true, "logprobs": 2, "max_tokens": 0, "temperature": 0 });
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        bench.post("/v1/completions", &body).ok()
+    };
+    let answer = ask(json!({}));
+    let (choice, n) = (&answer["choices"][0], answer["usage"]["prompt_tokens"].as_u64().expect("a count") as usize);
+    let list = |name: &str| choice["logprobs"][name].as_array().expect("a list").clone();
+    assert_eq!((choice["text"].as_str(), list("tokens").len(), list("token_logprobs").len()), (Some(prompt), n, n));
+    assert_eq!(
+        (&list("token_logprobs")[0], &list("top_logprobs")[0], &list("text_offset")[0]),
+        (&Value::Null, &Value::Null, &json!(0))
+    );
+    // Each offset is where its token stands in the text.
+    for (token, offset) in list("tokens").iter().zip(list("text_offset")) {
+        let offset = offset.as_u64().expect("a number") as usize;
+        assert!(prompt[offset..].starts_with(token.as_str().expect("a text")), "{token} at {offset}");
+    }
+    // The same as where the model writes the tokens itself: it is told the log-probability of its own.
+    let written = bench
+        .post("/v1/completions", &json!({ "prompt": prompt, "logprobs": 2, "max_tokens": 6, "temperature": 0 }))
+        .ok();
+    let text = written["choices"][0]["text"].as_str().expect("a text");
+    let again = ask(json!({ "prompt": format!("{prompt}{text}") }));
+    let told: Vec<f64> = again["choices"][0]["logprobs"]["token_logprobs"].as_array().expect("a list")[n..]
+        .iter()
+        .filter_map(Value::as_f64)
+        .collect();
+    let own: Vec<f64> = written["choices"][0]["logprobs"]["token_logprobs"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(Value::as_f64)
+        .collect();
+    assert!(told.len() >= 4 && told.iter().zip(&own).all(|(a, b)| (a - b).abs() < 1e-3), "{told:?} {own:?}");
+    let with_answer = ask(json!({ "max_tokens": 3 }));
+    assert_eq!(with_answer["choices"][0]["logprobs"]["tokens"].as_array().map(Vec::len), Some(n + 3));
+}
+
+#[test]
+fn a_gap_is_filled() {
+    let bench = bench("qwen2.5-coder:0.5b");
+    let (before, behind) = ("def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n");
+    let body = json!({ "prompt": before, "suffix": behind, "max_tokens": 8, "temperature": 0, "stop": ["\n"] });
+    let filled = bench.post("/v1/completions", &body).ok();
+    assert_eq!(filled["choices"][0]["text"], "a + b");
+    let both = bench.post("/v1/completions", &json!({ "prompt": [before, before], "suffix": behind })).refusal();
+    assert!(both.starts_with("400 'suffix' goes with one prompt of text"), "{both}");
+    let tiny = Bench::tiny(options());
+    let none = tiny.post("/v1/completions", &json!({ "prompt": before, "suffix": behind })).refusal();
+    assert!(none.starts_with("400 the model has no tokens for a gap"), "{none}");
+}
