@@ -12,7 +12,7 @@ use super::arguments::{bind, divide, number};
 use super::compare::{Number, can_be_key, whole};
 use super::meter::{self, ITEM_BYTES, STEP};
 use super::sequence::{Cycler, Joiner, Kind, Range, Sequence, invalid, type_name, walk};
-use super::{json, python};
+use super::{json, marks, python};
 
 /// The most columns, slices and batches that a template asks for by number.
 pub(super) const COUNT_MAX: usize = 10_000;
@@ -113,13 +113,13 @@ pub(super) fn escaped(value: &Value) -> String {
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match c {
+        match marks::original(c) {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&#34;"),
             '\'' => out.push_str("&#39;"),
-            c => out.push(c),
+            _ => out.push(c),
         }
     }
     out

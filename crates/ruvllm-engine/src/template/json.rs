@@ -8,7 +8,7 @@ use minijinja::value::{Value, ValueKind};
 use super::arguments::{bind, number, text};
 use super::filters::COUNT_MAX;
 use super::sequence::{Kind, Sequence, invalid, type_name, walk};
-use super::{compare, meter, python};
+use super::{compare, marks, meter, python};
 
 /// How to lay out.
 struct Style {
@@ -140,8 +140,8 @@ impl Style {
                 '\t' => out.push_str("\\t"),
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && !(' '..='~').contains(&c)) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
+                c if c < ' ' || (self.ensure_ascii && !(' '..='~').contains(&marks::original(c))) => {
+                    for unit in marks::original(c).encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
                 }

@@ -15,6 +15,7 @@ mod compare;
 mod filters;
 mod format;
 mod json;
+mod marks;
 mod meter;
 mod methods;
 mod nesting;
@@ -37,6 +38,8 @@ use minijinja::machinery::{CodeGenerator, Instructions, Vm, WhitespaceConfig, ma
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind as JinjaErrorKind, UndefinedBehavior, context};
+
+pub(crate) use marks::Marks;
 
 use crate::error::{EngineError, ErrorKind};
 

@@ -7,8 +7,8 @@ use minijinja::Error;
 use minijinja::value::{Value, ValueKind};
 use regex::Regex;
 
-use super::meter;
 use super::sequence::{Kind, Range, Sequence, invalid};
+use super::{marks, meter};
 
 /// Returns `str(value)`; an undefined value is the empty text, as Jinja prints it.
 ///
@@ -125,6 +125,7 @@ fn text(text: &str, out: &mut String) {
 
 /// Returns whether Python prints a character as it is.
 pub(super) fn is_printable(c: char) -> bool {
+    let c = marks::original(c);
     static HIDDEN: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"[\p{C}\p{Z}]").expect("the pattern is a constant that a test compiles"));
     match c.is_ascii() {

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
-use ruvllm_engine::{FinishReason, GenerationSummary};
+use ruvllm_engine::{ChatOptions, FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, offload};
+use crate::generate::{Asked, Choices, MODEL, PARSE_SPECIAL, Piece, STREAM, offload};
 use crate::learning::{PATTERNS, attend};
-use crate::openai::messages::{encode, joined};
+use crate::openai::messages::joined;
 use crate::stream::{self, Events, Gone};
 use crate::tools::{self, Called, Reading, call_id};
 
@@ -63,6 +63,7 @@ pub(super) const CONVERSATION: &[Field] = &[
     optional("system", CONTENT, "what the model is told before the conversation"),
     optional("cache_control", Kind::Any, "every prompt is cached as far as there is room, marked or not"),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the model's chat template"),
+    PARSE_SPECIAL,
 ];
 
 const METADATA: &[Field] = &[optional("user_id", Kind::Text, "a label for the server's log")];
@@ -142,10 +143,11 @@ fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<(ChatInput, Option<S
 /// Returns the tokens of the conversation.
 async fn prompt(call: &Call, input: ChatInput, begun: Option<String>) -> Result<Vec<u32>, ApiError> {
     let text = call.model.service.text().clone();
-    offload(move || match begun {
+    let parse_special = call.given.is_set("parse_special");
+    offload(move || {
         // What the assistant has begun follows what opens its answer.
-        Some(begun) => Ok(text.encode_rendered(&(text.render_chat(&input)? + &begun))?),
-        None => encode(&text, input, None),
+        let begun = begun.as_deref().unwrap_or_default();
+        Ok(text.encode_chat_as(&input, ChatOptions { parse_special, begun })?)
     })
     .await
 }

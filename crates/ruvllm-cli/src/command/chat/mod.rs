@@ -34,6 +34,9 @@ pub struct ChatArgs {
     /// Most tokens of one answer [default: to the end of the context]
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
+    /// Read control tokens (<|im_end|> and its like) in messages as such, not as text: they can open and end turns
+    #[arg(long)]
+    parse_special: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -93,6 +96,7 @@ impl ChatArgs {
         let resume = Resume::load(&mut engine, &self.cache)?;
         let mut session = Session::new(engine, app.ui, self.sampling.params(), self.max_tokens, self.output.json);
         session.set_speculation(self.speculation.speculate);
+        session.set_parse_special(self.parse_special);
         session.set_learning(learning);
         session.begin(self.system.clone(), resume)?;
         while let Some(line) = reader.next_line()? {

@@ -4,7 +4,7 @@ use minijinja::value::Value;
 use minijinja::{Error, State};
 
 use super::super::arguments::{bind, needed, number, text};
-use super::super::{meter, methods, python, spec};
+use super::super::{marks, meter, methods, python, spec};
 use super::{Filter, escape, escaped, invalid, like, safe_text, soft_str};
 
 pub(super) const FILTERS: &[(&str, Filter)] = &[
@@ -174,7 +174,7 @@ fn indent(_: &State, arguments: &[Value]) -> Result<Value, Error> {
 fn urlencode(_: &State, arguments: &[Value]) -> Result<Value, Error> {
     let source = text("urlencode", Some(&arguments[0]))?.unwrap_or_default();
     let mut out = String::new();
-    for byte in source.bytes() {
+    for byte in source.chars().map(marks::original).collect::<String>().bytes() {
         match byte.is_ascii_alphanumeric() || b"_.-~/".contains(&byte) {
             true => out.push(byte.into()),
             false => out.push_str(&format!("%{byte:02X}")),
