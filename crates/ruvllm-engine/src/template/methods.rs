@@ -238,10 +238,11 @@ fn recased(method: &str, source: &str) -> Result<String, Error> {
         "casefold" if !source.is_ascii() => return Err(unknown("casefold of a text that is not ASCII")),
         "casefold" => source.to_lowercase(),
         "swapcase" => {
-            let swapped = |c: char| {
-                if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect::<String>() }
-            };
-            source.chars().map(swapped).collect()
+            let mut out = String::with_capacity(source.len());
+            for c in source.chars() {
+                if c.is_uppercase() { out.extend(c.to_lowercase()) } else { out.extend(c.to_uppercase()) }
+            }
+            out
         }
         "capitalize" => {
             let Some(first) = source.chars().next() else { return Ok(String::new()) };
@@ -251,14 +252,13 @@ fn recased(method: &str, source: &str) -> Result<String, Error> {
             titled(first) + lower.get(n_first..).unwrap_or_default()
         }
         _ => {
-            let mut out = String::new();
+            let mut out = String::with_capacity(source.len());
             let mut is_within = false;
-            let lower: Vec<String> = source.chars().map(|c| c.to_lowercase().collect()).collect();
-            for (c, lower) in source.chars().zip(lower) {
-                if is_within {
-                    out.push_str(&lower)
-                } else {
-                    out.push_str(&titled(c))
+            for c in source.chars() {
+                match (is_within, c.is_ascii()) {
+                    (true, _) => out.extend(c.to_lowercase()),
+                    (false, true) => out.push(c.to_ascii_uppercase()),
+                    (false, false) => out.push_str(&titled(c)),
                 }
                 is_within = c.is_lowercase() || c.is_uppercase();
             }
