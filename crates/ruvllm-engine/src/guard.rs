@@ -121,16 +121,14 @@ impl<'t> Guard<'t> {
         let control = self.tokenizer.control();
         let (ended, begun) = (text.trim_end(), text.trim_start());
         let mut places = Vec::new();
-        let is_beginning = |at: usize| control.texts().any(|spelling| spelling.starts_with(&ended[at..]));
         let near_end = ended.len().saturating_sub(control.max_bytes());
         let mut starts = ended.rmatch_indices(control.firsts()).map(|(at, _)| at).take_while(|at| *at >= near_end);
-        if starts.any(is_beginning) {
+        if starts.any(|at| control.has_beginning(&ended[at..])) {
             places.extend(ended.char_indices().next_back().map(|(at, _)| at));
         }
-        let is_end = |end: usize| control.texts().any(|spelling| spelling.ends_with(&begun[..end]));
         let ends = begun.match_indices(control.lasts()).map(|(at, last)| at + last.len());
         let mut ends = ends.take_while(|end| *end <= control.max_bytes());
-        if ends.any(is_end) {
+        if ends.any(|end| control.has_end(&begun[..end])) {
             places.push(text.len() - begun.len());
         }
         places

@@ -102,8 +102,9 @@ pub(super) fn equal(a: &Value, b: &Value) -> bool {
     }
     match (a.kind(), b.kind()) {
         (ValueKind::Seq | ValueKind::Iterable, ValueKind::Seq | ValueKind::Iterable) => {
-            let items = |value: &Value| value.try_iter().map(|items| items.collect::<Vec<_>>()).unwrap_or_default();
-            all(&items(a), &items(b))
+            let pairs = |(a, b): (Value, Value)| equal(&a, &b);
+            let (Ok(a_items), Ok(b_items)) = (a.try_iter(), b.try_iter()) else { return false };
+            a.len() == b.len() && a_items.zip(b_items).all(pairs)
         }
         (ValueKind::Map, ValueKind::Map) => {
             let n = |value: &Value| value.len().unwrap_or(0);
@@ -240,5 +241,7 @@ pub(super) fn sort_key(value: &Value, is_case_sensitive: bool) -> Result<Value, 
 
 /// Returns the items of a value with their keys.
 pub(super) fn keyed(value: &Value, key: impl Fn(&Value) -> Result<Value, Error>) -> Result<Vec<(Value, Value)>, Error> {
-    sequence::walk(value)?.into_iter().map(|item| Ok((key(&item)?, item))).collect()
+    let items = sequence::walk(value)?;
+    meter::room(4 * items.len() * ITEM_BYTES)?;
+    items.into_iter().map(|item| Ok((key(&item)?, item))).collect()
 }

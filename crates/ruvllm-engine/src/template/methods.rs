@@ -209,7 +209,7 @@ pub(super) fn of_text(method: &str, value: &Value, arguments: &[Value]) -> Resul
         "split" | "rsplit" => split(method, value, arguments),
         "splitlines" => {
             let [keeps] = bind(method, ["keepends"], arguments)?;
-            list_like(value, lines(source, keeps.is_some_and(|keeps| keeps.is_true())).into_iter())
+            list_like(value, lines(source, keeps.is_some_and(|keeps| keeps.is_true()))?.into_iter())
         }
         "partition" | "rpartition" => partition(method, value, arguments),
         "find" | "rfind" | "index" | "rindex" | "count" => found(method, source, arguments),
@@ -375,7 +375,8 @@ fn split(method: &str, value: &Value, arguments: &[Value]) -> Result<Value, Erro
             if is_right { source.rsplitn(n, separator).collect() } else { source.splitn(n, separator).collect() }
         }
         None => {
-            meter::room((source.len() / 2 + 1) * 2 * ITEM_BYTES)?;
+            let n_words = source.split(python::is_space).filter(|word| !word.is_empty()).count();
+            meter::room((n_words + 1) * 2 * ITEM_BYTES)?;
             words(source, n, is_right)
         }
     };
@@ -418,13 +419,17 @@ fn words(source: &str, n: usize, is_right: bool) -> Vec<&str> {
 }
 
 /// Splits a text at the ends of its lines, as Python does.
-pub(super) fn lines(source: &str, keeps_ends: bool) -> Vec<&str> {
+///
+/// # Errors
+/// They take too much memory.
+pub(super) fn lines(source: &str, keeps_ends: bool) -> Result<Vec<&str>, Error> {
     let is_end = |c: char| {
         matches!(
             c,
             '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}' | '\u{1d}' | '\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'
         )
     };
+    meter::room((source.matches(is_end).count() + 1) * 2 * ITEM_BYTES)?;
     let (mut lines, mut rest) = (Vec::new(), source);
     while let Some(at) = rest.find(is_end) {
         let end = match rest[at..].starts_with("\r\n") {
@@ -437,7 +442,7 @@ pub(super) fn lines(source: &str, keeps_ends: bool) -> Vec<&str> {
     if !rest.is_empty() {
         lines.push(rest);
     }
-    lines
+    Ok(lines)
 }
 
 fn partition(method: &str, value: &Value, arguments: &[Value]) -> Result<Value, Error> {

@@ -194,10 +194,10 @@ impl Spec {
         let mut digits = digits.to_owned();
         if fill == '0' {
             // Zeros are grouped as well.
-            while grouped(&digits, self.grouping, n_group).len() < n_free {
-                let n_missing = n_free - grouped(&digits, self.grouping, n_group).len();
-                digits.insert_str(0, &"0".repeat(if self.grouping.is_some() { 1 } else { n_missing }));
-            }
+            let n_columns = |n: usize| n + self.grouping.map_or(0, |_| n.saturating_sub(1) / n_group);
+            let n_digits = (digits.len()..=n_free.max(digits.len())).find(|n| n_columns(*n) >= n_free);
+            let n_zeros = n_digits.unwrap_or(digits.len()) - digits.len();
+            digits.insert_str(0, &"0".repeat(n_zeros));
         }
         let digits = grouped(&digits, self.grouping, n_group);
         let fill: String = std::iter::repeat_n(fill, n_free.saturating_sub(digits.len())).collect();

@@ -32,6 +32,8 @@ pub(super) struct SpecialTokens {
     is_hidden: Vec<bool>,
     /// Control tokens as positions in `ids`, which are read as such only where a text may write them.
     hidden: Vec<usize>,
+    /// Their texts backwards, in order; the texts themselves are in order in `hidden`.
+    backwards: Vec<String>,
     firsts: Vec<char>,
     lasts: Vec<char>,
     max_bytes: usize,
@@ -52,7 +54,22 @@ pub(crate) struct Control<'v> {
 }
 
 impl<'v> Control<'v> {
-    /// Iterates over the spellings.
+    /// Returns whether one begins like this.
+    pub(crate) fn has_beginning(&self, part: &str) -> bool {
+        let text = |i: &usize| self.vocab.text(self.tokens.ids[*i]);
+        let at = self.tokens.hidden.partition_point(|i| text(i) < part);
+        self.tokens.hidden.get(at).is_some_and(|i| text(i).starts_with(part))
+    }
+
+    /// Returns whether one ends like this.
+    pub(crate) fn has_end(&self, part: &str) -> bool {
+        let part: String = part.chars().rev().collect();
+        let at = self.tokens.backwards.partition_point(|text| *text < part);
+        self.tokens.backwards.get(at).is_some_and(|text| text.starts_with(&part))
+    }
+
+    /// Iterates over the spellings, in order.
+    #[cfg(test)]
     pub(crate) fn texts(&self) -> impl Iterator<Item = &'v str> + use<'v> {
         let (tokens, vocab) = (self.tokens, self.vocab);
         tokens.hidden.iter().map(|&i| vocab.text(tokens.ids[i]))
@@ -99,13 +116,16 @@ impl SpecialTokens {
             ),
         };
         let is_hidden: Vec<bool> = ids.iter().map(|&id| vocab.attrs[id as usize].any(HIDDEN)).collect();
-        let hidden: Vec<usize> = (0..ids.len()).filter(|&i| is_hidden[i]).collect();
+        let mut hidden: Vec<usize> = (0..ids.len()).filter(|&i| is_hidden[i]).collect();
+        hidden.sort_by_key(|&i| vocab.text(ids[i]));
         let texts = || hidden.iter().map(|&i| vocab.text(ids[i]));
+        let mut backwards: Vec<String> = texts().map(|text| text.chars().rev().collect()).collect();
+        backwards.sort();
         let distinct = |chars: BTreeSet<char>| chars.into_iter().collect();
         let firsts = distinct(texts().filter_map(|text| text.chars().next()).collect());
         let lasts = distinct(texts().filter_map(|text| text.chars().next_back()).collect());
         let max_bytes = texts().map(str::len).max().unwrap_or(0);
-        Ok(SpecialTokens { ids, finder, is_hidden, hidden, firsts, lasts, max_bytes })
+        Ok(SpecialTokens { ids, finder, is_hidden, hidden, backwards, firsts, lasts, max_bytes })
     }
 
     /// Returns the control tokens.

@@ -119,9 +119,13 @@ fn striptags(_: &State, arguments: &[Value]) -> Result<Value, Error> {
         out + rest
     };
     let text = without(&without(&source, "<!--", "-->"), "<", ">");
-    let text = text.split(python::is_space).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    let mut words = String::with_capacity(text.len());
+    for word in text.split(python::is_space).filter(|word| !word.is_empty()) {
+        words.push_str(if words.is_empty() { "" } else { " " });
+        words.push_str(word);
+    }
     let mut out = String::new();
-    let mut rest = &text[..];
+    let mut rest = &words[..];
     while let Some(at) = rest.find('&') {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
@@ -157,7 +161,7 @@ fn indent(_: &State, arguments: &[Value]) -> Result<Value, Error> {
         }
     };
     let source = format!("{source}\n");
-    let lines = methods::lines(&source, false);
+    let lines = methods::lines(&source, false)?;
     meter::room(lines.len().saturating_mul(indention.len()).saturating_add(source.len()).saturating_mul(3))?;
     let mut out = if is_on(first) { indention.clone() } else { String::new() };
     let is_blank = is_on(blank);
