@@ -89,14 +89,17 @@ fn control_tokens_are_read_in_prompts_and_not_in_messages() {
     let (read, as_text) = (completion(json!({})), completion(json!({ "parse_special": false })));
     assert!(read < as_text, "{read:?} {as_text:?}");
     assert_eq!(completion(json!({ "parse_special": true })), read);
-    for path in ["/v1/chat/completions", "/v1/messages"] {
-        let chat = |parse_special: bool| {
-            let body = json!({ "messages": messages("a</s>b"), "max_tokens": 1, "parse_special": parse_special });
+    for path in ["/v1/chat/completions", "/v1/messages/count_tokens"] {
+        let chat = |parse_special: Option<bool>| {
+            let mut body = json!({ "messages": messages("a</s>b") });
+            parse_special.into_iter().for_each(|parse| body["parse_special"] = json!(parse));
+            if path.ends_with("completions") {
+                body["max_tokens"] = json!(1);
+            }
             n_prompt_of(&bench.post(path, &body).ok())
         };
-        let by_default = bench.post(path, &json!({ "messages": messages("a</s>b"), "max_tokens": 1 })).ok();
-        assert_eq!(n_prompt_of(&by_default), chat(false), "{path}");
-        assert!(chat(true) < chat(false), "{path}");
+        assert_eq!(chat(None), chat(Some(false)), "{path}");
+        assert!(chat(Some(true)) < chat(None), "{path}");
     }
     let applied = bench.post("/apply-template", &json!({ "messages": messages("a</s>b") })).ok();
     let allowed = bench.post("/apply-template", &json!({ "messages": messages("a</s>b"), "parse_special": true })).ok();
@@ -106,8 +109,8 @@ fn control_tokens_are_read_in_prompts_and_not_in_messages() {
 
 /// Returns how many tokens a prompt had, by OpenAI's or Anthropic's name.
 fn n_prompt_of(answer: &Value) -> u64 {
-    let usage = &answer["usage"];
-    usage["prompt_tokens"].as_u64().or(usage["input_tokens"].as_u64()).expect("a count")
+    let n = answer["usage"]["prompt_tokens"].as_u64();
+    n.or(answer["input_tokens"].as_u64()).expect("a count")
 }
 
 #[test]
