@@ -252,6 +252,63 @@ fn general(x: f64, precision: usize, is_alternate: bool, n_after_point: usize) -
     tail.map_or(digits.clone(), |tail| format!("{digits}e{tail}"))
 }
 
+/// Takes the digits at the beginning of a text as a number of columns.
+fn digits(rest: &mut &str) -> Result<usize, Error> {
+    let n = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, behind) = rest.split_at(n);
+    *rest = behind;
+    columns(if number.is_empty() { 0 } else { number.parse().unwrap_or(i128::MAX) })
+}
+
+fn columns(n: i128) -> Result<usize, Error> {
+    match usize::try_from(n) {
+        Ok(n) if n <= COLUMNS_MAX => Ok(n),
+        _ => Err(invalid(format!("format: more than {COLUMNS_MAX}"))),
+    }
+}
+
+fn too_few() -> Error {
+    invalid("not enough arguments for format string")
+}
+
+impl Spec {
+    /// Reads flags, width and precision of a `%` field; `*` takes them from the values. Returns whether it is aligned to the left.
+    fn read_field(&mut self, rest: &mut &str, left: &mut Vec<Value>) -> Result<bool, Error> {
+        let mut is_left = false;
+        loop {
+            match rest.as_bytes().first() {
+                Some(b'-') => is_left = true,
+                Some(b'+') => self.sign = Some('+'),
+                Some(b' ') => self.sign = self.sign.or(Some(' ')),
+                Some(b'#') => self.is_alternate = true,
+                Some(b'0') => self.fill = Some('0'),
+                _ => break,
+            }
+            *rest = &rest[1..];
+        }
+        let mut star = || whole(&left.pop().ok_or_else(too_few)?).ok_or_else(|| invalid("* wants int"));
+        if let Some(behind) = rest.strip_prefix('*') {
+            *rest = behind;
+            let n = star()?;
+            is_left |= n < 0;
+            self.width = columns(n.checked_abs().unwrap_or(i128::MAX))?;
+        } else {
+            self.width = digits(rest)?;
+        }
+        if let Some(behind) = rest.strip_prefix('.') {
+            *rest = behind;
+            self.precision = Some(match rest.strip_prefix('*') {
+                Some(behind) => {
+                    *rest = behind;
+                    columns(star()?.max(0))?
+                }
+                None => digits(rest)?,
+            });
+        }
+        Ok(is_left)
+    }
+}
+
 /// Returns `format % values` of texts.
 ///
 /// # Errors
@@ -262,7 +319,6 @@ pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
         tuple.map_or_else(|| vec![values.clone()], |items| items.iter().rev().cloned().collect());
     let named = (values.kind() == ValueKind::Map).then_some(values);
     let is_mapping = named.is_some() || (tuple.is_none() && values.as_object().is_some());
-    let few = || invalid("not enough arguments for format string");
     let mut out = String::new();
     let mut rest = format;
     while let Some(at) = rest.find('%') {
@@ -278,50 +334,7 @@ pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
             value = Some(found.ok_or_else(|| invalid(format!("no value '{}' for a format", super::one_line(name))))?);
             rest = behind;
         }
-        let mut is_left = false;
-        loop {
-            match rest.as_bytes().first() {
-                Some(b'-') => is_left = true,
-                Some(b'+') => spec.sign = Some('+'),
-                Some(b' ') => spec.sign = spec.sign.or(Some(' ')),
-                Some(b'#') => spec.is_alternate = true,
-                Some(b'0') => spec.fill = Some('0'),
-                _ => break,
-            }
-            rest = &rest[1..];
-        }
-        let star = |left: &mut Vec<Value>| {
-            let n = whole(&left.pop().ok_or_else(few)?).ok_or_else(|| invalid("* wants int"))?;
-            Ok::<i128, Error>(n)
-        };
-        let columns = |n: i128| match usize::try_from(n) {
-            Ok(n) if n <= COLUMNS_MAX => Ok(n),
-            _ => Err(invalid(format!("format: more than {COLUMNS_MAX}"))),
-        };
-        let digits = |rest: &mut &str| {
-            let n = rest.bytes().take_while(u8::is_ascii_digit).count();
-            let (number, behind) = rest.split_at(n);
-            *rest = behind;
-            columns(if number.is_empty() { 0 } else { number.parse().unwrap_or(i128::MAX) })
-        };
-        if let Some(behind) = rest.strip_prefix('*') {
-            rest = behind;
-            let n = star(&mut left)?;
-            is_left |= n < 0;
-            spec.width = columns(n.abs())?;
-        } else {
-            spec.width = digits(&mut rest)?;
-        }
-        if let Some(behind) = rest.strip_prefix('.') {
-            rest = behind;
-            spec.precision = Some(match rest.strip_prefix('*') {
-                Some(behind) => {
-                    rest = behind;
-                    columns(star(&mut left)?.max(0))?
-                }
-                None => digits(&mut rest)?,
-            });
-        }
+        let is_left = spec.read_field(&mut rest, &mut left)?;
         rest = rest.strip_prefix(['h', 'l', 'L']).unwrap_or(rest);
         let conversion = rest.chars().next().ok_or_else(|| invalid("incomplete format"))?;
         rest = &rest[conversion.len_utf8()..];
@@ -331,7 +344,7 @@ pub(super) fn percent(format: &str, values: &Value) -> Result<String, Error> {
         }
         let value = match value {
             Some(value) => value,
-            None => left.pop().ok_or_else(few)?,
+            None => left.pop().ok_or_else(too_few)?,
         };
         if is_left {
             (spec.fill, spec.align) = (None, Some('<'));
