@@ -22,6 +22,9 @@ const RANGE_MAX: usize = 100_000;
 /// A filter: its value first, then its arguments.
 type Filter = fn(&State, &[Value]) -> Result<Value, Error>;
 
+/// A function of its arguments.
+type Function = fn(&[Value]) -> Result<Value, Error>;
+
 /// Filters that look at a list, not into what is in it.
 const SHALLOW: [&str; 14] = [
     "length",
@@ -48,7 +51,7 @@ pub(super) fn add_to(environment: &mut Environment<'_>) {
             filter(state, &arguments)
         });
     }
-    let functions: [(&'static str, fn(&[Value]) -> Result<Value, Error>); 5] =
+    let functions: [(&str, Function); 5] =
         [("range", range), ("dict", dict), ("namespace", namespace), ("joiner", joiner), ("cycler", cycler)];
     for (name, function) in functions {
         environment.add_function(name, move |arguments: Rest<Value>| {

@@ -209,7 +209,7 @@ fn grouped(digits: &str, separator: Option<char>, n_group: usize) -> String {
     let Some(separator) = separator else { return digits.to_owned() };
     let mut out = String::with_capacity(2 * digits.len());
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % n_group == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(n_group) {
             out.push(separator);
         }
         out.push(digit);
