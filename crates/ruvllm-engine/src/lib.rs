@@ -30,6 +30,7 @@ mod engine;
 mod error;
 mod generate;
 mod grammar;
+mod guard;
 mod kernels;
 mod learner;
 pub mod learning;
@@ -81,4 +82,4 @@ pub use service::{
 };
 pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};
-pub use text::ModelText;
+pub use text::{ChatOptions, ModelText, PromptOptions};

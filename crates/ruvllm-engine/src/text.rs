@@ -5,10 +5,29 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::guard::{Guard, Style, is_thinking};
 use crate::template::{ChatInput, ChatTemplate};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 use crate::tools::ToolFormat;
 use crate::{EngineError, ErrorKind};
+
+/// How a prompt becomes tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromptOptions {
+    /// Continue the text as it is, without the chat template.
+    pub raw: bool,
+    /// Read control tokens in the text as such.
+    pub parse_special: bool,
+}
+
+/// How a conversation becomes tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChatOptions<'a> {
+    /// Read control tokens in messages as such, not as text: a message can then open and end turns.
+    pub parse_special: bool,
+    /// The beginning of the assistant's answer, after what opens it.
+    pub begun: &'a str,
+}
 
 /// A model's tokenizer and chat template. Clones share them; any thread may use one while the model computes.
 #[derive(Clone, Debug)]
@@ -46,17 +65,27 @@ impl ModelText {
         Ok(template.map(|template| &**template))
     }
 
-    /// Returns the tokens of a prompt: as it is with `raw`, or as one user message through the chat template (a model
-    /// without one reads it as it is).
+    /// Returns the tokens of a prompt: as it is with `raw`, control tokens and all, or as one user message through the chat
+    /// template, in which control tokens are text (a model without one reads it as it is, as text too). Nothing ends the prompt.
     ///
     /// # Errors
     /// A template that refuses the message.
     pub fn encode_prompt(&self, text: &str, raw: bool) -> Result<Vec<u32>, EngineError> {
+        self.encode_prompt_as(text, PromptOptions { raw, parse_special: raw })
+    }
+
+    /// Returns the tokens of a prompt with options.
+    ///
+    /// # Errors
+    /// A template that refuses the message.
+    pub fn encode_prompt_as(&self, text: &str, options: PromptOptions) -> Result<Vec<u32>, EngineError> {
+        let PromptOptions { raw, parse_special } = options;
         if raw || self.template()?.is_none() {
-            return self.tokenizer.encode(text, EncodeOptions { add_special: true, parse_special: false });
+            return self.tokenizer.encode_prompt(text, parse_special);
         }
         let messages = vec![json!({ "role": "user", "content": text })];
-        self.encode_chat(&ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() })
+        let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
+        self.encode_chat_as(&input, ChatOptions { parse_special, ..ChatOptions::default() })
     }
 
     /// Returns the tokens of a pair of texts as encoders read it, and how many of them are the first one's.
@@ -89,12 +118,43 @@ impl ModelText {
         crate::tools::prompt::render(template, input)
     }
 
-    /// Returns the tokens of a conversation, rendered by the chat template.
+    /// Returns the tokens of a conversation, rendered by the chat template. Control tokens in messages are text.
     ///
     /// # Errors
     /// As [`ModelText::render_chat`].
     pub fn encode_chat(&self, input: &ChatInput) -> Result<Vec<u32>, EngineError> {
-        self.encode_rendered(&self.render_chat(input)?)
+        self.encode_chat_as(input, ChatOptions::default())
+    }
+
+    /// Returns the tokens of a conversation with options.
+    ///
+    /// # Errors
+    /// As [`ModelText::render_chat`].
+    pub fn encode_chat_as(&self, input: &ChatInput, options: ChatOptions<'_>) -> Result<Vec<u32>, EngineError> {
+        let text = self.render_chat(input)? + options.begun;
+        if options.parse_special {
+            return self.encode_rendered(&text);
+        }
+        let Some(guard) = Guard::of(&self.tokenizer, input, options.begun)? else { return self.encode_rendered(&text) };
+        let render = |style| {
+            let rendered = guard.marks.within(|| self.render_chat(&guard.marked(input, style)))?;
+            Ok::<_, EngineError>(rendered + &guard.text(options.begun, style, true))
+        };
+        let encode = |text: &str| self.tokenizer.encode_marked(text, true, Some(guard.marks));
+        let strict = render(Style::All)?;
+        if guard.marks.removed(&strict) == text {
+            return encode(&strict);
+        }
+        // The template looks for such characters. Control tokens may not come from that.
+        let turns = |text: &str| {
+            let mut tokens = self.tokenizer.control_tokens_of(text);
+            tokens.retain(|&token| !is_thinking(self.tokenizer.token_text(token).unwrap_or_default()));
+            tokens
+        };
+        match render(Style::Spellings) {
+            Ok(spellings) if turns(&spellings) == turns(&strict) => encode(&spellings),
+            _ => encode(&strict),
+        }
     }
 
     /// Returns the tokens of an answer as the chat template writes it, with the one that ends it; where there is no template,
@@ -119,16 +179,12 @@ impl ModelText {
         Ok(tokens)
     }
 
-    /// Returns the tokens of a text that a chat template wrote: special tokens are read as such.
+    /// Returns the tokens of a text that a chat template wrote: control tokens are read as such, whoever wrote them.
     ///
     /// # Errors
     /// The text cannot be encoded.
     pub fn encode_rendered(&self, text: &str) -> Result<Vec<u32>, EngineError> {
-        let tokenizer = &self.tokenizer;
-        // Templates write the BOS text themselves; one that does gets no second one.
-        let has_bos =
-            tokenizer.bos().and_then(|bos| tokenizer.token_text(bos)).is_some_and(|bos| text.starts_with(bos));
-        tokenizer.encode(text, EncodeOptions { add_special: !has_bos, parse_special: true })
+        self.tokenizer.encode_prompt(text, true)
     }
 
     /// Returns what the model writes to call a function, by its chat template.

@@ -99,6 +99,11 @@ pub(crate) const TRUNCATION: Field = optional(
     Kind::Word(&["disabled", "auto"]),
     "auto drops the oldest of a prompt that is too long; otherwise it is refused",
 );
+pub(crate) const PARSE_SPECIAL: Field = optional(
+    "parse_special",
+    Kind::Bool,
+    "read control tokens (<|im_end|> and its like) in texts as tokens: so by default in a prompt, not in messages, where they could open and end turns",
+);
 pub(crate) const TIMEOUT: Field =
     optional("timeout_ms", Kind::Int(1, 1 << 40), "how long the request may take in all; then it fails with 504");
 pub(crate) const PRIORITY: Field =
@@ -123,6 +128,7 @@ pub(crate) const GENERATION: &[Field] = &[
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
     optional("ignore_eos", Kind::Bool, "go on where the model would end"),
     TRUNCATION,
+    PARSE_SPECIAL,
     TIMEOUT,
     PRIORITY,
     STRUCTURED_OUTPUTS,

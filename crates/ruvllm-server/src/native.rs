@@ -4,6 +4,7 @@ mod capabilities;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, Response, StatusCode, header};
+use ruvllm_engine::ChatOptions;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use ruvllm_engine::tools::ToolUse;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use crate::app::{Answer, Call, Endpoint, Plain, Run, stopping};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{MODEL, offload};
+use crate::generate::{MODEL, PARSE_SPECIAL, offload};
 use crate::openai::messages;
 use crate::tools;
 
@@ -35,6 +36,7 @@ const APPLY_TEMPLATE: &[Field] = &[
     tools::CHAT[0],
     optional("add_generation_prompt", Kind::Bool, "end with what opens the next answer; so by default"),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the template"),
+    PARSE_SPECIAL,
     MODEL,
 ];
 
@@ -165,7 +167,8 @@ fn apply_template(call: Call) -> Answer {
                 ..ChatInput::default()
             };
             let prompt = text.render_chat(&input)?;
-            let tokens = text.encode_rendered(&prompt)?;
+            let parse_special = given.is_set("parse_special");
+            let tokens = text.encode_chat_as(&input, ChatOptions { parse_special, ..ChatOptions::default() })?;
             ok(&json!({ "prompt": prompt, "tokens": tokens, "count": tokens.len() }))
         })
         .await

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{Engine, FinishReason, GenerationSummary, Session};
+use ruvllm_engine::{ChatOptions, Engine, FinishReason, GenerationSummary, Session};
 use serde_json::{Value, json};
 
 use crate::args::CacheArgs;
@@ -68,25 +69,31 @@ impl Resume {
     ///
     /// # Errors
     /// A usage error if the session continues a text; the engine's.
-    pub fn ask(&mut self, engine: &Engine, text: &str) -> Result<Vec<u32>> {
+    pub fn ask(&mut self, engine: &Engine, text: &str, parse_special: bool) -> Result<Vec<u32>> {
         self.messages()?;
         self.session.messages.push(json!({ "role": "user", "content": text }));
-        Ok(engine.encode_chat(&self.session.messages, true)?)
+        let messages = self.session.messages.clone();
+        let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
+        Ok(engine.text()?.encode_chat_as(&input, ChatOptions { parse_special, ..ChatOptions::default() })?)
     }
 
     /// Returns the session's text with `text` behind it, as tokens.
     ///
     /// # Errors
     /// A usage error if the session is a conversation; the engine's.
-    pub fn append(&self, engine: &Engine, text: &str) -> Result<Vec<u32>> {
+    pub fn append(&self, engine: &Engine, text: &str, parse_special: bool) -> Result<Vec<u32>> {
         let Session { tokens, messages, .. } = &self.session;
         if !messages.is_empty() {
             let name = &self.name;
             let line = "is a conversation; leave --raw out, use 'ruvllm chat', or choose another name";
             return Err(Error::usage(format_args!("session '{name}' {line}")));
         }
-        let options = EncodeOptions { add_special: tokens.is_empty(), parse_special: false };
-        Ok([&tokens[..], &engine.tokenizer()?.encode(text, options)?].concat())
+        let tokenizer = engine.tokenizer()?;
+        if tokens.is_empty() {
+            return Ok(tokenizer.encode_prompt(text, parse_special)?);
+        }
+        let options = EncodeOptions { add_special: false, parse_special };
+        Ok([&tokens[..], &tokenizer.encode(text, options)?].concat())
     }
 
     /// Takes over an answer and saves the session.

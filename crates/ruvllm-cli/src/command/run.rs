@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read};
 
 use clap::Args;
 use ruvllm_engine::learning::Task;
-use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, LoadOptions, Timings};
+use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, LoadOptions, PromptOptions, Timings};
 use serde_json::json;
 
 use super::App;
@@ -42,6 +42,12 @@ pub struct RunArgs {
     /// Continue the text as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
+    /// Read control tokens (<|im_end|> and its like) in the prompt as such, not as text; so by default with --raw
+    #[arg(long, conflicts_with = "no_parse_special")]
+    parse_special: bool,
+    /// Read control tokens in the prompt as text; so by default without --raw
+    #[arg(long)]
+    no_parse_special: bool,
     /// Read \n, \r, \t, \', \", \\ and \xHH in --prompt and --stop as the characters they name [default: as they are]
     #[arg(short, long)]
     escape: bool,
@@ -142,10 +148,14 @@ impl RunArgs {
 
     /// Returns the tokens of the prompt, behind those of the session if there is one.
     fn encode(&self, engine: &Engine, resume: Option<&mut Resume>, prompt: &str) -> Result<Vec<u32>> {
+        let parse_special = self.parse_special || (self.raw && !self.no_parse_special);
+        let options = PromptOptions { raw: self.raw, parse_special };
         match resume {
-            None => Ok(engine.encode_prompt(prompt, self.raw)?),
-            Some(resume) if self.raw || engine.chat_template()?.is_none() => resume.append(engine, prompt),
-            Some(resume) => resume.ask(engine, prompt),
+            None => Ok(engine.text()?.encode_prompt_as(prompt, options)?),
+            Some(resume) if self.raw || engine.chat_template()?.is_none() => {
+                resume.append(engine, prompt, parse_special)
+            }
+            Some(resume) => resume.ask(engine, prompt, parse_special),
         }
     }
 

@@ -57,6 +57,23 @@ fn run_honours_raw_seed_and_stop() {
 }
 
 #[test]
+fn run_reads_control_tokens_in_raw_prompts_alone() {
+    let bench = Bench::new();
+    let model = tiny();
+    let ids = |more: &[&str]| {
+        let args = ["run", "--model", path_of(&model), "--prompt", "a</s>b", "--max-tokens", "1", "--json"];
+        let tokens = bench.json(args.iter().chain(more))["prompt_tokens"].clone();
+        tokens.as_array().expect("tokens").iter().filter_map(Value::as_u64).collect::<Vec<_>>()
+    };
+    let (read, as_text) = (ids(&["--raw"]), ids(&["--raw", "--no-parse-special"]));
+    // The token that ends texts stands where it was written, and at no end.
+    assert_eq!(read.iter().filter(|&&id| id == 2).count(), 1, "{read:?}");
+    assert!(!as_text.contains(&2) && as_text.len() > read.len(), "{as_text:?}");
+    assert_eq!((ids(&["--raw", "--parse-special"]), ids(&[])), (read.clone(), as_text));
+    assert_eq!(ids(&["--parse-special"]), read);
+}
+
+#[test]
 fn run_reads_the_prompt_from_a_pipe() {
     let bench = Bench::new();
     let model = tiny();

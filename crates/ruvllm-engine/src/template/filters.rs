@@ -1,26 +1,32 @@
-//! The filters, tests, functions and methods of templates: the template engine's own, each behind a look at what it would cost
-//! ([`super::meter`]).
+//! Filters and functions as Jinja has them, each behind a look at what it would cost ([`super::meter`]).
+
+mod lists;
+mod texts;
+
+use std::sync::atomic::AtomicUsize;
 
 use minijinja::value::{Rest, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, filters, functions, tests};
+use minijinja::{Environment, Error, ErrorKind, State, functions};
 
+use super::arguments::{bind, divide, number};
+use super::compare::{Number, can_be_key, whole};
 use super::meter::{self, ITEM_BYTES, STEP};
-use super::python;
+use super::sequence::{Cycler, Joiner, Kind, Range, Sequence, invalid, type_name, walk};
+use super::{json, marks, python};
 
 /// The most columns, slices and batches that a template asks for by number.
-const COUNT_MAX: usize = 10_000;
+pub(super) const COUNT_MAX: usize = 10_000;
+/// The longest range, as in Jinja's sandbox.
+const RANGE_MAX: usize = 100_000;
 
-/// Returns the work of a filter or a method that compares or rewrites what it is given, for a byte of it.
-fn work_per_byte(name: &str) -> usize {
-    match name {
-        "default" | "d" => 0,
-        "title" | "capitalize" | "upper" | "lower" => 48,
-        _ => 16,
-    }
-}
+/// A filter: its value first, then its arguments.
+type Filter = fn(&State, &[Value]) -> Result<Value, Error>;
+
+/// A function of its arguments.
+type Function = fn(&[Value]) -> Result<Value, Error>;
 
 /// Filters that look at a list, not into what is in it.
-const SHALLOW: [&str; 13] = [
+const SHALLOW: [&str; 14] = [
     "length",
     "count",
     "first",
@@ -34,84 +40,44 @@ const SHALLOW: [&str; 13] = [
     "reverse",
     "attr",
     "bool",
+    "items",
 ];
-/// Filters that return what they were given, or a part of it.
-const PASSING: [&str; 7] = ["default", "d", "first", "last", "attr", "min", "max"];
 
 /// Adds them all to an environment that has none.
 pub(super) fn add_to(environment: &mut Environment<'_>) {
-    macro_rules! wrap {
-        ($add:ident, $module:ident: $($name:literal $function:ident),* $(,)?) => {
-            $({
-                let inner = Value::from_function($module::$function);
-                environment.$add($name, move |state: &State, arguments: Rest<Value>| {
-                    before($name, &arguments)?;
-                    after($name, inner.call(state, &arguments)?)
-                });
-            })*
-        };
+    for (name, filter) in texts::FILTERS.iter().chain(lists::FILTERS).chain(FILTERS) {
+        environment.add_filter(*name, move |state: &State, arguments: Rest<Value>| {
+            before(name, &arguments)?;
+            filter(state, &arguments)
+        });
     }
-    wrap!(add_filter, filters: "safe" safe, "escape" escape, "e" escape, "lower" lower, "upper" upper, "title" title,
-        "capitalize" capitalize, "replace" replace, "length" length, "count" length, "dictsort" dictsort, "items" items,
-        "reverse" reverse, "trim" trim, "split" split, "lines" lines, "round" round, "abs" abs, "int" int, "float" float,
-        "attr" attr, "first" first, "last" last, "min" min, "max" max, "sort" sort, "list" list, "bool" bool, "batch" batch,
-        "slice" slice, "sum" sum, "indent" indent, "select" select, "reject" reject, "selectattr" selectattr,
-        "rejectattr" rejectattr, "map" map, "groupby" groupby, "unique" unique, "chain" chain, "zip" zip, "format" format,
-        "default" default, "d" default);
-    wrap!(add_function, functions: "range" range, "dict" dict);
-    environment.add_function("namespace", |arguments: Rest<Value>| {
-        arguments.iter().try_for_each(meter::plain)?;
-        meter::hold(STEP * 4)?;
-        functions::namespace(arguments.first().cloned())
-    });
-    environment.add_filter("join", |value: &Value, joiner: Option<Value>| join(value, joiner.as_ref()));
-    environment.add_filter("string", string);
-    environment.add_filter("pprint", |value: &Value| string(value));
-    macro_rules! wrap_tests {
-        ($($name:literal $function:ident),* $(,)?) => {
-            $({
-                let inner = Value::from_function(tests::$function);
-                environment.add_test($name, move |state: &State, arguments: Rest<Value>| {
-                    arguments.iter().skip(1).try_for_each(|argument| meter::unfolded(argument).map(drop))?;
-                    inner.call(state, &arguments).map(|value| value.is_true())
-                });
-            })*
-        };
+    let functions: [(&str, Function); 5] =
+        [("range", range), ("dict", dict), ("namespace", namespace), ("joiner", joiner), ("cycler", cycler)];
+    for (name, function) in functions {
+        environment.add_function(name, move |arguments: Rest<Value>| {
+            meter::work(STEP)?;
+            function(&arguments)
+        });
     }
-    wrap_tests!("undefined" is_undefined, "defined" is_defined, "none" is_none, "safe" is_safe, "escaped" is_safe,
-        "boolean" is_boolean, "odd" is_odd, "even" is_even, "number" is_number, "integer" is_integer, "int" is_integer,
-        "float" is_float, "string" is_string, "mapping" is_mapping, "true" is_true, "false" is_false, "filter" is_filter,
-        "test" is_test);
-    wrap_comparing_tests(environment);
 }
 
-/// Tests that look into both of what they compare.
-fn wrap_comparing_tests(environment: &mut Environment<'_>) {
-    macro_rules! wrap {
-        ($($($name:literal)* $function:ident),* $(,)?) => {
-            $($({
-                let inner = Value::from_function(tests::$function);
-                environment.add_test($name, move |state: &State, arguments: Rest<Value>| {
-                    for argument in arguments.iter() {
-                        meter::work(STEP + meter::unfolded(argument)?)?;
-                    }
-                    inner.call(state, &arguments).map(|value| value.is_true())
-                });
-            })*)*
-        };
-    }
-    wrap!("divisibleby" is_divisibleby, "startingwith" is_startingwith, "endingwith" is_endingwith, "lower" is_lower,
-        "upper" is_upper, "sameas" is_sameas, "eq" "equalto" "==" is_eq, "ne" "!=" is_ne, "lt" "lessthan" "<" is_lt,
-        "le" "<=" is_le, "gt" "greaterthan" ">" is_gt, "ge" ">=" is_ge, "in" is_in);
-}
+const FILTERS: &[(&str, Filter)] = &[
+    ("default", default),
+    ("d", default),
+    ("bool", |_, arguments| Ok(Value::from(arguments[0].is_true()))),
+    ("abs", abs),
+    ("round", round),
+    ("int", int),
+    ("float", float),
+    ("tojson", |_, arguments| json::tojson(arguments)),
+];
 
-fn too_large(what: &str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, format!("{what}: more than {COUNT_MAX}"))
-}
-
-/// Asks for what a filter or a function takes before it begins.
+/// Asks for what a filter takes before it begins, beside what it asks for itself.
 fn before(name: &str, arguments: &[Value]) -> Result<(), Error> {
     meter::work(STEP)?;
+    if arguments.is_empty() {
+        return Err(invalid(format!("{name} needs a value")));
+    }
     let mut n_bytes = 0;
     for (i, argument) in arguments.iter().enumerate() {
         let is_shallow = i == 0 && SHALLOW.contains(&name) && argument.as_object().is_some();
@@ -120,137 +86,323 @@ fn before(name: &str, arguments: &[Value]) -> Result<(), Error> {
             false => meter::unfolded(argument)?,
         };
     }
-    meter::work(work_per_byte(name).saturating_mul(n_bytes))?;
-    let text = |i: usize| arguments.get(i).and_then(Value::as_str);
-    let count = |i: usize, option: &str| {
-        let option = || arguments.last().filter(|last| last.is_kwargs())?.get_attr(option).ok();
-        arguments.get(i).filter(|value| !value.is_kwargs()).cloned().or_else(option).and_then(|value| value.as_usize())
-    };
     match name {
-        "default" | "d" | "length" | "count" | "first" | "last" | "attr" | "bool" => Ok(()),
-        "replace" => match (text(0), text(1), text(2)) {
-            (Some(text), Some(old), Some(new)) => replace_room(text, old, new),
-            _ => meter::room(n_bytes.saturating_mul(n_bytes)),
-        },
-        "split" => text(0).map_or(Ok(()), |text| split_room(text, arguments.get(1).and_then(Value::as_str))),
-        "lines" => text(0).map_or(Ok(()), |text| split_room(text, Some("\n"))),
-        "list" | "reverse" | "sort" | "unique" | "map" | "select" | "reject" if text(0).is_some() => {
-            meter::room(n_bytes.saturating_mul(2 * ITEM_BYTES))
+        "default" | "d" | "length" | "count" | "first" | "last" | "attr" | "bool" | "tojson" => {
+            return meter::work(n_bytes);
         }
-        "indent" => {
-            let width = count(1, "width").unwrap_or(4);
-            let n_lines = text(0).map_or(1, |text| 1 + text.matches('\n').count());
-            meter::room(n_lines.saturating_mul(width).saturating_add(n_bytes).saturating_mul(3))
-        }
-        "batch" | "slice" => match count(1, "count").is_some_and(|count| count > COUNT_MAX) {
-            true => Err(too_large(name)),
-            false => meter::work(COUNT_MAX * ITEM_BYTES),
-        },
-        "format" => format_room(text(0).unwrap_or_default(), n_bytes),
-        "escape" | "e" => meter::room(n_bytes.saturating_mul(8)),
-        _ => meter::room(n_bytes.saturating_mul(4)),
+        "title" | "capitalize" | "upper" | "lower" => meter::work(n_bytes.saturating_mul(48))?,
+        _ => meter::work(n_bytes.saturating_mul(16))?,
     }
+    meter::room(n_bytes.saturating_mul(if name == "escape" || name == "e" { 8 } else { 4 }))
 }
 
-/// Holds what a filter or a function made.
-fn after(name: &str, value: Value) -> Result<Value, Error> {
-    match PASSING.contains(&name) {
-        true => Ok(value),
-        false => meter::keep(value),
-    }
+/// Returns a text as a value, marked as safe if the one that it was made of is.
+pub(super) fn like(original: &Value, text: String) -> Result<Value, Error> {
+    if original.is_safe() { safe_text(text) } else { meter::text(text) }
 }
 
-fn replace_room(text: &str, old: &str, new: &str) -> Result<(), Error> {
-    let n = if old.is_empty() { text.chars().count() + 1 } else { text.matches(old).count() };
-    let n_bytes = n.saturating_mul(new.len()).saturating_add(text.len());
-    meter::room(n_bytes.saturating_mul(3))
+/// Returns a text that is marked as safe (Python's `Markup`).
+pub(super) fn safe_text(text: String) -> Result<Value, Error> {
+    meter::room(2 * text.len())?;
+    meter::safe(text)
 }
 
-fn split_room(text: &str, separator: Option<&str>) -> Result<(), Error> {
-    let n = match separator {
-        Some("") => text.len(),
-        Some(separator) => text.matches(separator).count(),
-        None => text.split_whitespace().count(),
-    };
-    meter::room(2 * text.len() + (n + 1) * (2 * ITEM_BYTES + STEP))
+/// Returns a text with the characters of HTML escaped, unless it is marked as safe.
+pub(super) fn escaped(value: &Value) -> String {
+    let text = value.as_str().unwrap_or_default();
+    if value.is_safe() { text.to_owned() } else { escape(text) }
 }
 
-/// Asks for what a format may become: each of its fields as wide as it says, with all of the values.
-fn format_room(format: &str, n_bytes: usize) -> Result<(), Error> {
-    let n_fields = format.matches(['%', '{', '*']).count();
-    let mut n_columns = 0usize;
-    for number in format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
-        let number = number.trim_start_matches('0');
-        match number.parse::<usize>() {
-            Ok(columns) if columns <= COUNT_MAX => n_columns += columns,
-            Err(_) if number.is_empty() => {}
-            _ => return Err(too_large("format")),
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match marks::original(c) {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&#34;"),
+            '\'' => out.push_str("&#39;"),
+            _ => out.push(c),
         }
     }
-    let n_bytes = n_fields.saturating_mul(n_bytes + STEP).saturating_add(n_columns.saturating_mul(4));
-    meter::room(n_bytes.saturating_mul(3))?;
-    meter::work(n_bytes)
+    out
 }
 
-fn string(value: &Value) -> Result<Value, Error> {
+/// Makes sure that a safe text would escape nothing of these arguments.
+///
+/// # Errors
+/// It would: that is not supported.
+pub(super) fn unescaped(what: &str, receiver: &Value, arguments: &[Value]) -> Result<(), Error> {
+    if !receiver.is_safe() {
+        return Ok(());
+    }
+    for argument in arguments {
+        let text = python::to_str(argument)?;
+        if !argument.is_safe() && text.contains(['&', '<', '>', '"', '\'']) {
+            return Err(invalid(format!("{what} of a text that is marked as safe would escape its argument")));
+        }
+    }
+    Ok(())
+}
+
+/// Returns a value as Jinja's `soft_str` does: texts as they are, others as they print.
+fn soft_str(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.clone()),
         _ => meter::text(python::to_str(value)?.into_owned()),
     }
 }
 
-fn join(value: &Value, joiner: Option<&Value>) -> Result<Value, Error> {
-    let joiner = joiner.map_or(Ok(std::borrow::Cow::Borrowed("")), python::to_str)?;
-    let items = value.try_iter().map_err(|error| {
-        Error::new(ErrorKind::InvalidOperation, format!("cannot join value of type {}", value.kind()))
-            .with_source(error)
-    })?;
-    let mut out = String::new();
-    for (i, item) in items.enumerate() {
-        let item = python::to_str(&item)?;
-        let n_bytes = item.len() + if i > 0 { joiner.len() } else { 0 };
-        meter::work(ITEM_BYTES + n_bytes)?;
-        if out.len() + n_bytes > out.capacity() {
-            meter::room(3 * (out.len() + n_bytes))?;
-        }
-        out.push_str(if i > 0 { &joiner } else { "" });
-        out.push_str(&item);
-    }
-    meter::text(out)
+fn default(_: &State, arguments: &[Value]) -> Result<Value, Error> {
+    let [other, boolean] = bind("default", ["default_value", "boolean"], &arguments[1..])?;
+    let is_missing = arguments[0].is_undefined() || (boolean.is_some_and(|on| on.is_true()) && !arguments[0].is_true());
+    Ok(if is_missing { other.unwrap_or_else(|| Value::from("")) } else { arguments[0].clone() })
 }
 
-/// Calls a method as Python's texts, dicts and lists have it.
-pub(super) fn method(state: &State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
-    meter::work(STEP)?;
-    let mut n_bytes = value.as_str().map_or(0, str::len);
-    for argument in arguments {
-        n_bytes += meter::unfolded(argument)?;
+fn abs(_: &State, arguments: &[Value]) -> Result<Value, Error> {
+    let [] = bind("abs", [], &arguments[1..])?;
+    match Number::of(&arguments[0]) {
+        Some(Number::Whole(n)) => Ok(whole_value(n.abs())),
+        Some(Number::Real(x)) => Ok(Value::from(x.abs())),
+        None => Err(invalid(format!("bad operand type for abs(): '{}'", type_name(&arguments[0])))),
     }
-    let call = || minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments);
-    let Some(text) = value.as_str() else {
-        return match method {
-            "get" => {
-                meter::work(n_bytes)?;
-                call()
+}
+
+fn whole_value(n: i128) -> Value {
+    i64::try_from(n).map_or_else(|_| Value::from(n), Value::from)
+}
+
+fn round(_: &State, arguments: &[Value]) -> Result<Value, Error> {
+    let [precision, method] = bind("round", ["precision", "method"], &arguments[1..])?;
+    let precision = number("round", precision.as_ref())?.unwrap_or(0);
+    let method = method.unwrap_or_else(|| Value::from("common"));
+    let value = Number::of(&arguments[0])
+        .ok_or_else(|| invalid(format!("round takes a number, not a value of type {}", type_name(&arguments[0]))))?;
+    if !(-30..=300).contains(&precision) {
+        return Err(invalid("round: the precision is too large"));
+    }
+    match (method.as_str(), value) {
+        (Some("common"), Number::Whole(n)) if precision >= 0 => Ok(whole_value(n)),
+        (Some("common"), Number::Whole(n)) => {
+            let unit = 10i128.pow(precision.unsigned_abs() as u32);
+            let (quotient, rest) = (n.div_euclid(unit), n.rem_euclid(unit));
+            let is_up = rest * 2 > unit || (rest * 2 == unit && quotient % 2 != 0);
+            Ok(whole_value((quotient + i128::from(is_up)) * unit))
+        }
+        (Some("common"), Number::Real(x)) if precision >= 0 && x.is_finite() => {
+            // Correct to the last digit, as Python's: through the decimal form.
+            let rounded = format!("{x:.*}", precision as usize).parse::<f64>();
+            rounded.map(Value::from).map_err(|_| invalid("round: the number is too large"))
+        }
+        (Some("common"), Number::Real(_)) => Err(invalid("round of a float to tens is not supported")),
+        (Some(method @ ("ceil" | "floor")), value) => {
+            let scale = 10f64.powi(precision as i32);
+            let scaled = value.real() * scale;
+            let scaled = if method == "ceil" { scaled.ceil() } else { scaled.floor() };
+            match scaled.is_finite() {
+                true => Ok(Value::from(if scaled == 0.0 { 0.0 } else { scaled } / scale)),
+                false => Err(invalid("cannot convert float infinity or NaN to integer")),
             }
-            "count" => {
-                meter::unfolded(value)?;
-                call()
-            }
-            _ => meter::keep(call()?),
-        };
+        }
+        _ => Err(invalid("method must be common, ceil or floor")),
+    }
+}
+
+fn int(_: &State, arguments: &[Value]) -> Result<Value, Error> {
+    let [default, base] = bind("int", ["default", "base"], &arguments[1..])?;
+    let base = number("int", base.as_ref())?.unwrap_or(10);
+    let default = || default.clone().unwrap_or_else(|| Value::from(0));
+    if arguments[0].is_undefined() {
+        return Err(invalid("int of an undefined value"));
+    }
+    let real = match (arguments[0].as_str(), Number::of(&arguments[0])) {
+        (Some(text), _) => match parse_int(text, base)? {
+            Some(n) => return Ok(whole_value(n)),
+            None => match parse_float(text) {
+                Some(x) if x.is_finite() => x,
+                _ => return Ok(default()),
+            },
+        },
+        (_, Some(Number::Whole(n))) => return Ok(whole_value(n)),
+        (_, Some(Number::Real(x))) if x.is_infinite() => {
+            return Err(invalid("cannot convert float infinity to integer"));
+        }
+        (_, Some(Number::Real(x))) if x.is_nan() => return Ok(default()),
+        (_, Some(Number::Real(x))) => x,
+        _ => return Ok(default()),
     };
-    meter::work(work_per_byte(method).saturating_mul(n_bytes))?;
-    let argument = |i: usize| arguments.get(i).and_then(Value::as_str);
-    match method {
-        "join" if arguments.len() == 1 => return join(&arguments[0], Some(value)),
-        // Between all characters, and before and behind them.
-        "count" if argument(0) == Some("") => return Ok(Value::from(text.chars().count() + 1)),
-        "replace" => replace_room(text, argument(0).unwrap_or_default(), argument(1).unwrap_or_default())?,
-        "split" => split_room(text, argument(0))?,
-        "splitlines" => split_room(text, Some("\n"))?,
-        "format" => format_room(text, n_bytes)?,
-        _ => meter::room(4 * n_bytes)?,
+    match real.abs() < 1e38 {
+        true => Ok(whole_value(real as i128)),
+        false => Err(invalid("the number is too large")),
     }
-    meter::keep(call()?)
+}
+
+/// Reads a whole number as Python's `int` does; `None` if it is none.
+fn parse_int(text: &str, base: i64) -> Result<Option<i128>, Error> {
+    let Some(base) = u32::try_from(base).ok().filter(|base| (2..=36).contains(base)) else {
+        return Err(invalid("int: the base must be 2 to 36"));
+    };
+    let text = text.trim_matches(python::is_space);
+    let (is_negative, digits) = match text.strip_prefix(['+', '-']) {
+        Some(digits) => (text.starts_with('-'), digits),
+        None => (false, text),
+    };
+    let prefix = match base {
+        2 => "0b",
+        8 => "0o",
+        16 => "0x",
+        _ => "",
+    };
+    let is_prefixed = !prefix.is_empty() && digits.get(..2).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
+    let digits = if is_prefixed { digits[2..].strip_prefix('_').unwrap_or(&digits[2..]) } else { digits };
+    let has_digits = !digits.is_empty() && digits.split('_').all(|part| !part.is_empty());
+    if !has_digits {
+        return Ok(None);
+    }
+    if !digits.is_ascii() {
+        return Err(invalid("int of digits that are not ASCII is not supported"));
+    }
+    if !digits.chars().all(|c| c == '_' || c.is_digit(base)) {
+        return Ok(None);
+    }
+    match i128::from_str_radix(&digits.replace('_', ""), base) {
+        Ok(n) => Ok(Some(if is_negative { -n } else { n })),
+        Err(_) => Err(invalid("the number is too large")),
+    }
+}
+
+/// Reads a float as Python's `float` does.
+fn parse_float(text: &str) -> Option<f64> {
+    let text = text.trim_matches(python::is_space);
+    let bytes = text.as_bytes();
+    let is_between = |i: usize| {
+        let digit = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_digit);
+        digit(i.checked_sub(1)) && digit(Some(i + 1))
+    };
+    let underscores_stand_right = bytes.iter().enumerate().all(|(i, byte)| *byte != b'_' || is_between(i));
+    text.replace('_', "").parse().ok().filter(|_: &f64| underscores_stand_right)
+}
+
+fn float(_: &State, arguments: &[Value]) -> Result<Value, Error> {
+    let [default] = bind("float", ["default"], &arguments[1..])?;
+    if arguments[0].is_undefined() {
+        return Err(invalid("float of an undefined value"));
+    }
+    let real = match arguments[0].as_str() {
+        Some(text) => parse_float(text),
+        None => Number::of(&arguments[0]).map(Number::real),
+    };
+    Ok(real.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from))
+}
+
+fn range(arguments: &[Value]) -> Result<Value, Error> {
+    let (places, named) = divide(arguments);
+    let at = |i: usize| number("range", places.get(i));
+    let (start, stop) = match places.len() {
+        1 => (0, at(0)?),
+        2 | 3 => (at(0)?.unwrap_or(0), at(1)?),
+        n => return Err(invalid(format!("range takes 1 to 3 arguments, not {n}"))),
+    };
+    let (stop, step) = (stop.unwrap_or(0), at(2)?.unwrap_or(1));
+    if step == 0 || named.is_some() {
+        return Err(invalid("range() arg 3 must not be zero"));
+    }
+    let span = if step > 0 { i128::from(stop) - i128::from(start) } else { i128::from(start) - i128::from(stop) };
+    let n = span.max(0).div_euclid(i128::from(step.unsigned_abs()))
+        + i128::from(span.max(0) % i128::from(step.unsigned_abs()) != 0);
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    if n > RANGE_MAX {
+        return Err(invalid(format!("Range too big: more than {RANGE_MAX}")));
+    }
+    meter::room(2 * n * ITEM_BYTES)?;
+    let items = (0..n as i64).map(|i| Value::from(start + i * step)).collect();
+    Sequence::value(Kind::Range(Range { start, stop, step }), items, 0)
+}
+
+/// Returns a dict of entries.
+///
+/// # Errors
+/// A key cannot be one.
+pub(super) fn dict_of(entries: Vec<(Value, Value)>) -> Result<Value, Error> {
+    for (key, _) in &entries {
+        meter::work(STEP + meter::unfolded(key)?)?;
+        let is_plain = matches!(key.kind(), ValueKind::String | ValueKind::None) || key.is_integer();
+        if !is_plain || !can_be_key(key) {
+            return Err(invalid(format!("a dict's keys are texts or whole numbers, not of type {}", type_name(key))));
+        }
+    }
+    meter::dict(entries)
+}
+
+fn entries_of(value: &Value) -> Result<Vec<(Value, Value)>, Error> {
+    if value.kind() == ValueKind::Map {
+        return meter::items(value)?.into_iter().map(|key| Ok((key.clone(), value.get_item(&key)?))).collect();
+    }
+    let pair = |item: Value| match &walk(&item)?[..] {
+        [key, value] => Ok((key.clone(), value.clone())),
+        items => Err(invalid(format!("a dict is made of pairs, not of {} values", items.len()))),
+    };
+    walk(value)?.into_iter().map(pair).collect()
+}
+
+fn dict_entries(what: &str, arguments: &[Value]) -> Result<Vec<(Value, Value)>, Error> {
+    let (places, named) = divide(arguments);
+    let mut entries = match places {
+        [] => Vec::new(),
+        [first] => {
+            meter::unfolded(first)?;
+            entries_of(first)?
+        }
+        _ => return Err(invalid(format!("{what} takes one argument, not {}", places.len()))),
+    };
+    entries.extend(named.map(entries_of).transpose()?.unwrap_or_default());
+    Ok(entries)
+}
+
+fn dict(arguments: &[Value]) -> Result<Value, Error> {
+    dict_of(dict_entries("dict", arguments)?)
+}
+
+fn namespace(arguments: &[Value]) -> Result<Value, Error> {
+    arguments.iter().try_for_each(meter::plain)?;
+    meter::hold(STEP * 4)?;
+    let given = dict_of(dict_entries("namespace", arguments)?)?;
+    functions::namespace(Some(given))
+}
+
+fn joiner(arguments: &[Value]) -> Result<Value, Error> {
+    let [separator] = bind("joiner", ["sep"], arguments)?;
+    meter::hold(STEP)?;
+    let separator = separator.unwrap_or_else(|| Value::from(", "));
+    Ok(Value::from_object(Joiner { separator, n_calls: AtomicUsize::new(0) }))
+}
+
+fn cycler(arguments: &[Value]) -> Result<Value, Error> {
+    if arguments.is_empty() || arguments.iter().any(Value::is_kwargs) {
+        return Err(invalid("cycler needs values, and takes no names"));
+    }
+    meter::hold(STEP + arguments.len() * ITEM_BYTES)?;
+    Ok(Value::from_object(Cycler { items: arguments.to_vec(), at: AtomicUsize::new(0) }))
+}
+
+/// Returns the entries of a dict as tuples.
+pub(super) fn pairs(dict: &Value) -> Result<Vec<Value>, Error> {
+    lists::pairs(dict)
+}
+
+/// Returns a filter's or a method's error for what it does not know.
+pub(super) fn unknown(what: &str) -> Error {
+    Error::new(ErrorKind::UnknownMethod, format!("{what} is not supported"))
+}
+
+/// Returns a count that a template gives by number.
+fn count(what: &str, value: Option<&Value>) -> Result<Option<usize>, Error> {
+    let Some(n) = value.map(|value| whole(value).ok_or_else(|| invalid(format!("{what} takes a whole number")))) else {
+        return Ok(None);
+    };
+    let n = n?;
+    match n > COUNT_MAX as i128 {
+        true => Err(invalid(format!("{what}: more than {COUNT_MAX}"))),
+        false => Ok(Some(usize::try_from(n).unwrap_or(0))),
+    }
 }

@@ -2,10 +2,13 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::Error;
+use minijinja::value::{Value, ValueKind};
 
-use super::{meter, python};
+use super::arguments::{bind, number, text};
+use super::filters::COUNT_MAX;
+use super::sequence::{Kind, Sequence, invalid, type_name, walk};
+use super::{compare, marks, meter, python};
 
 /// How to lay out.
 struct Style {
@@ -17,24 +20,38 @@ struct Style {
     key_separator: String,
 }
 
-/// The filter. Options as in Python: `indent` (spaces or a text), `ensure_ascii`, `sort_keys`, `separators`.
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
-    let indent = options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none());
-    let indent = indent.map(|indent| match indent.as_str() {
-        Some(text) => text.to_owned(),
-        None => " ".repeat(usize::try_from(indent.clone()).unwrap_or(0).min(64)),
-    });
-    let separators = options.get::<Option<Vec<String>>>("separators")?;
-    let (item_separator, key_separator) = match separators.as_deref() {
-        Some([item, key]) => (item.clone(), key.clone()),
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: separators must be two texts")),
+/// The filter. Options as transformers has them, in this order: `ensure_ascii`, `indent` (spaces or a text), `separators`,
+/// `sort_keys`.
+pub(super) fn tojson(arguments: &[Value]) -> Result<Value, Error> {
+    let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let [ensure_ascii, indent, separators, sort_keys] = bind("tojson", names, &arguments[1..])?;
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        Some(indent) => Some(match indent.as_str() {
+            Some(text) => text.to_owned(),
+            None => {
+                let n = number("tojson", Some(&indent))?.unwrap_or(0);
+                if n > COUNT_MAX as i64 {
+                    return Err(invalid(format!("tojson: more than {COUNT_MAX}")));
+                }
+                " ".repeat(usize::try_from(n).unwrap_or(0))
+            }
+        }),
+        None => None,
+    };
+    let (item_separator, key_separator) = match separators.filter(|separators| !separators.is_none()) {
+        Some(separators) => match &walk(&separators)?[..] {
+            [item, key] => (
+                text("tojson", Some(item))?.unwrap_or_default().to_owned(),
+                text("tojson", Some(key))?.unwrap_or_default().to_owned(),
+            ),
+            _ => return Err(invalid("tojson: separators must be two texts")),
+        },
         None => ((if indent.is_some() { "," } else { ", " }).to_owned(), ": ".to_owned()),
     };
-    let ensure_ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let sort_keys = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    options.assert_all_used()?;
+    let is_on = |option: Option<Value>| option.is_some_and(|on| on.is_true());
+    let (ensure_ascii, sort_keys) = (is_on(ensure_ascii), is_on(sort_keys));
     let mut out = String::new();
-    Style { ensure_ascii, sort_keys, indent, item_separator, key_separator }.write(value, 0, &mut out)?;
+    Style { ensure_ascii, sort_keys, indent, item_separator, key_separator }.write(&arguments[0], 0, &mut out)?;
     meter::text(out)
 }
 
@@ -42,7 +59,7 @@ impl Style {
     fn write(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
         python::grow(out, value.as_str().map_or(0, str::len))?;
         if depth > super::MAX_DEPTH {
-            return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is nested too deeply"));
+            return Err(invalid("tojson: the value is nested too deeply"));
         }
         match value.kind() {
             ValueKind::None => out.push_str("null"),
@@ -54,14 +71,16 @@ impl Style {
                 number => number.to_owned(),
             }),
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq | ValueKind::Iterable => {
+            ValueKind::Seq | ValueKind::Iterable if has_json(value) => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.list(('[', ']'), items.len(), depth, out, |i, out| self.write(&items[i], depth + 1, out))?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.sort_keys {
-                    keys.sort();
+                    let mut keyed: Vec<_> = keys.into_iter().map(|key| (key.clone(), key)).collect();
+                    compare::sort(&mut keyed, false)?;
+                    keys = keyed.into_iter().map(|(key, _)| key).collect();
                 }
                 self.list(('{', '}'), keys.len(), depth, out, |i, out| {
                     match keys[i].kind() {
@@ -74,12 +93,7 @@ impl Style {
                     self.write(&value.get_item(&keys[i])?, depth + 1, out)
                 })?;
             }
-            kind => {
-                return Err(Error::new(
-                    ErrorKind::InvalidOperation,
-                    format!("tojson: a value of type {kind} has no JSON"),
-                ));
-            }
+            _ => return Err(invalid(format!("tojson: a value of type {} has no JSON", type_name(value)))),
         }
         Ok(())
     }
@@ -126,8 +140,8 @@ impl Style {
                 '\t' => out.push_str("\\t"),
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
-                c if c < ' ' || (self.ensure_ascii && !c.is_ascii()) => {
-                    for unit in c.encode_utf16(&mut [0; 2]) {
+                c if c < ' ' || (self.ensure_ascii && !(' '..='~').contains(&marks::original(c))) => {
+                    for unit in marks::original(c).encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }
                 }
@@ -136,4 +150,9 @@ impl Style {
         }
         out.push('"');
     }
+}
+
+/// Returns whether a sequence is a list or a tuple.
+fn has_json(value: &Value) -> bool {
+    Sequence::of(value).is_none_or(|sequence| matches!(sequence.kind, Kind::Tuple | Kind::Group))
 }

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
+use super::sequence::Sequence;
+
 /// Bytes of the values that a rendering makes and holds at one time.
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// Bytes of text that a rendering writes, what macros and blocks capture included.
@@ -124,6 +126,15 @@ pub(super) fn text(text: String) -> Result<Value, Error> {
     Ok(Value::from(text))
 }
 
+/// Returns a text that is marked as safe as a value that is held.
+pub(super) fn safe(text: String) -> Result<Value, Error> {
+    let value = Value::from_safe_string(text);
+    if let Some(text) = value.to_str() {
+        hold_text(&text)?;
+    }
+    Ok(value)
+}
+
 fn hold_text(text: &Arc<str>) -> Result<(), Error> {
     work(STEP + text.len())?;
     METER.with_borrow_mut(|meter| meter.add(Held::Text(Arc::clone(text))))
@@ -131,10 +142,36 @@ fn hold_text(text: &Arc<str>) -> Result<(), Error> {
 
 /// Returns a list as a value that is held; `own_bytes` are those of items that nothing else holds.
 pub(super) fn list(items: Vec<Value>, own_bytes: usize) -> Result<Value, Error> {
+    Ok(Value::from_dyn_object(shared(items, own_bytes)?))
+}
+
+/// Returns the items of a list or another sequence, which are held.
+pub(super) fn shared(items: Vec<Value>, own_bytes: usize) -> Result<Arc<Vec<Value>>, Error> {
     work(STEP + items.len() * ITEM_BYTES)?;
     let list = Arc::new(items);
     METER.with_borrow_mut(|meter| meter.add(Held::List(Arc::clone(&list), own_bytes)))?;
-    Ok(Value::from_dyn_object(list))
+    Ok(list)
+}
+
+/// Returns texts as values, and the bytes that nothing else holds: parts of one text, for a list.
+pub(super) fn parts<'t>(texts: impl Iterator<Item = &'t str>) -> Result<(Vec<Value>, usize), Error> {
+    let (mut items, mut own_bytes) = (Vec::new(), 0);
+    for text in texts {
+        let n_bytes = if text.len() <= INLINE_BYTES { 0 } else { STEP + text.len() };
+        work(2 * ITEM_BYTES + n_bytes)?;
+        own_bytes += n_bytes;
+        if items.len() == items.capacity() {
+            room(own_bytes + 4 * items.capacity() * ITEM_BYTES)?;
+        }
+        items.push(Value::from(text));
+    }
+    Ok((items, own_bytes))
+}
+
+/// Returns a list of texts.
+pub(super) fn texts<'t>(texts: impl Iterator<Item = &'t str>) -> Result<Value, Error> {
+    let (items, own_bytes) = parts(texts)?;
+    list(items, own_bytes)
 }
 
 /// Returns a dict as a value that is held to the end.
@@ -157,42 +194,6 @@ pub(super) fn items(value: &Value) -> Result<Vec<Value>, Error> {
         items.push(item);
     }
     Ok(items)
-}
-
-/// Takes a value that a filter or a method made: lists are made anew, so that none is computed later.
-pub(super) fn keep(value: Value) -> Result<Value, Error> {
-    match value.kind() {
-        ValueKind::String => {
-            if let Some(text) = value.to_str().filter(|text| text.len() > INLINE_BYTES) {
-                hold_text(&text)?;
-            }
-            Ok(value)
-        }
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items = items(&value)?;
-            drop(value);
-            let mut own_bytes = 0;
-            for item in &items {
-                let n_items = || item.as_object().and_then(|object| object.enumerator_len()).unwrap_or(0);
-                own_bytes += match item.as_str() {
-                    Some(text) if text.len() <= INLINE_BYTES => 0,
-                    Some(text) => STEP + text.len(),
-                    None if item.as_object().is_some() => STEP + ITEM_BYTES * n_items(),
-                    None => 0,
-                };
-            }
-            let list = list(items, own_bytes)?;
-            unfolded(&list)?;
-            Ok(list)
-        }
-        ValueKind::Map if !value.is_kwargs() => {
-            let keys = items(&value)?;
-            let entries: Result<Vec<_>, Error> =
-                keys.into_iter().map(|key| value.get_item(&key).map(|item| (key, item))).collect();
-            dict(entries?)
-        }
-        _ => Ok(value),
-    }
 }
 
 /// Returns the bytes of a value with everything in it, each time that it is in it: what a walk through it costs.
@@ -218,11 +219,20 @@ fn walk(value: &Value, depth: usize, only_plain: bool) -> Result<usize, Error> {
     }
     // Its namespaces, loops and macros can be changed after they are made.
     let name = object.type_name();
-    if only_plain && ["Namespace", "::Loop", "::Macro", "::Closure"].iter().any(|end| name.ends_with(end)) {
-        let line = "a namespace, a loop or a macro cannot be kept in a namespace or a loop";
+    let changing = ["Namespace", "::Loop", "::Macro", "::Closure", "::Method", "::Cycler", "::Joiner"];
+    if only_plain && changing.iter().any(|end| name.ends_with(end)) {
+        let line = "a namespace, a loop, a macro or a method cannot be kept in a namespace or a loop";
         return Err(Error::new(ErrorKind::InvalidOperation, line));
     }
     let mut n_bytes = ITEM_BYTES;
+    if let Some(sequence) = Sequence::of(value) {
+        // Items that were taken from a generator are still there.
+        for item in sequence.items.iter() {
+            work(ITEM_BYTES)?;
+            n_bytes += walk(item, depth + 1, only_plain)?;
+        }
+        return Ok(n_bytes);
+    }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
             for item in value.try_iter()? {

@@ -8,13 +8,23 @@
 //! Templates come from strangers: the number of steps, the depth of recursion, the memory and the work of a rendering are
 //! bounded (ADR 59).
 
+mod arguments;
+mod checks;
+mod checks_of_texts;
+mod compare;
 mod filters;
+mod format;
 mod json;
+mod marks;
 mod meter;
+mod methods;
 mod nesting;
 mod operators;
 mod python;
 mod rewrite;
+mod sequence;
+mod source;
+mod spec;
 mod time;
 
 #[cfg(test)]
@@ -26,9 +36,10 @@ use std::time::SystemTime;
 
 use minijinja::machinery::{CodeGenerator, Instructions, Vm, WhitespaceConfig, make_string_output, parse};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind as JinjaErrorKind, UndefinedBehavior, context};
-use regex::Regex;
+
+pub(crate) use marks::Marks;
 
 use crate::error::{EngineError, ErrorKind};
 
@@ -78,7 +89,7 @@ impl ChatTemplate {
             EngineError::new(ErrorKind::Prompt, format!("the chat template does not compile: {reason}"))
         })?;
         let environment = environment();
-        let compiled = without_generation_tags(source);
+        let compiled = source::prepared(source);
         let Compiled { undeclared, .. } = compile(&compiled).map_err(|error| failed("compile", &error))?;
         let (source, bos, eos) = (source.to_owned(), bos.to_owned(), eos.to_owned());
         Ok(ChatTemplate { environment, source, compiled, undeclared, bos, eos })
@@ -138,7 +149,7 @@ fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_fuel(Some(MAX_STEPS));
     environment.set_recursion_limit(MAX_DEPTH);
-    environment.set_unknown_method_callback(filters::method);
+    environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, _, value| {
         let text = python::to_str(value)?;
         meter::write(text.len())?;
@@ -146,9 +157,7 @@ fn environment() -> Environment<'static> {
     });
     operators::add_to(&mut environment);
     filters::add_to(&mut environment);
-    environment.add_filter("tojson", json::tojson);
-    environment.add_test("sequence", is_sequence);
-    environment.add_test("iterable", is_iterable);
+    checks::add_to(&mut environment);
     environment.add_function("raise_exception", raise_exception);
     environment
 }
@@ -162,7 +171,7 @@ struct Compiled<'s> {
 
 fn compile(source: &str) -> Result<Compiled<'_>, Error> {
     let space = WhitespaceConfig { trim_blocks: true, lstrip_blocks: true, ..WhitespaceConfig::default() };
-    let (template, undeclared) = rewrite::rewrite(&parse(source, "chat", SyntaxConfig, space)?)?;
+    let (template, undeclared) = rewrite::rewrite(source, &parse(source, "chat", SyntaxConfig, space)?)?;
     let mut generator = CodeGenerator::new("chat", source);
     generator.compile_stmt(&template);
     let (instructions, blocks) = generator.finish();
@@ -215,25 +224,4 @@ fn failed(what: &str, error: &Error) -> EngineError {
     }
     let line = error.line().map(|line| format!(" at line {line}")).unwrap_or_default();
     EngineError::new(ErrorKind::Prompt, format!("the chat template does not {what}{line}: {}", one_line(&detail)))
-}
-
-/// Python's idea of a sequence: anything with a length and items, so texts and dicts too.
-fn is_sequence(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
-}
-
-/// Python's idea of what can be walked; unlike in minijinja, null cannot.
-fn is_iterable(value: &Value) -> bool {
-    is_sequence(value) || matches!(value.kind(), ValueKind::Iterable | ValueKind::Undefined)
-}
-
-/// Turns `{% generation %}` … `{% endgeneration %}`, which mark the assistant's words for training, into a block without
-/// effect.
-fn without_generation_tags(source: &str) -> String {
-    let tag = |name: &str| {
-        Regex::new(&format!(r"\{{%([-+]?)\s*{name}\s*([-+]?)%\}}"))
-            .expect("the pattern is a constant that a test compiles")
-    };
-    let opened = tag("generation").replace_all(source, "{%${1} if true ${2}%}");
-    tag("endgeneration").replace_all(&opened, "{%${1} endif ${2}%}").into_owned()
 }

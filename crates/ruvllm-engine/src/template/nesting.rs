@@ -1,6 +1,8 @@
 //! How deep the expressions of a template nest, counted before it is compiled: the compiler descends into operators on its own
 //! stack, and a template of a stranger could make it descend for ever.
 
+use regex::Regex;
+
 /// The most operators, calls, subscripts and filters between two delimiters: each may be one level.
 const OPERATORS_MAX: usize = 2_048;
 /// The most `elif` of a template: each is within the one before.
@@ -16,16 +18,14 @@ const WORDS: [&str; 7] = ["not", "and", "or", "if", "else", "in", "is"];
 /// # Errors
 /// A line that says what is too much.
 pub(super) fn check(source: &str) -> Result<(), String> {
-    let (mut rest, mut n_elifs) = (source, 0);
-    while let Some(at) = opening(rest) {
-        let close = if rest[at..].starts_with("{%") { "%}" } else { "}}" };
-        let (inside, behind) = tag(&rest[at + 2..], close);
+    let mut n_elifs = 0;
+    for piece in pieces(source) {
+        let Piece::Tag { inside, .. } = piece else { continue };
         let n = operators(inside);
         if n > OPERATORS_MAX {
             return Err(format!("an expression of {n} operators is nested too deeply, {OPERATORS_MAX} are the most"));
         }
         n_elifs += usize::from(inside.trim_start_matches(['-', '+']).trim_start().starts_with("elif"));
-        rest = behind;
     }
     if n_elifs > ELIFS_MAX {
         return Err(format!("{n_elifs} times 'elif' are nested too deeply, {ELIFS_MAX} are the most"));
@@ -36,9 +36,46 @@ pub(super) fn check(source: &str) -> Result<(), String> {
     }
 }
 
-/// Returns where the next tag begins.
+/// A part of a template's source.
+pub(super) enum Piece<'s> {
+    /// Text, a comment or a raw block.
+    Plain(&'s str),
+    /// `{% … %}` or `{{ … }}`.
+    Tag { open: &'s str, inside: &'s str, close: &'s str },
+}
+
+/// Divides a source into its parts, in order.
+pub(super) fn pieces(source: &str) -> Vec<Piece<'_>> {
+    let pattern = |pattern: &str| Regex::new(pattern).expect("the pattern is a constant that a test compiles");
+    let raw = pattern(r"^\{%[-+]?\s*raw\s*[-+]?%\}");
+    let raw_end = pattern(r"\{%[-+]?\s*endraw\s*[-+]?%\}");
+    let (mut pieces, mut rest) = (Vec::new(), source);
+    while let Some(at) = opening(rest) {
+        pieces.push(Piece::Plain(&rest[..at]));
+        rest = &rest[at..];
+        let n_plain = match (rest.starts_with("{#"), raw.find(rest)) {
+            (true, _) => Some(rest[2..].find("#}").map_or(rest.len(), |end| end + 4)),
+            (false, Some(_)) => Some(raw_end.find(rest).map_or(rest.len(), |end| end.end())),
+            (false, None) => None,
+        };
+        if let Some(n) = n_plain {
+            pieces.push(Piece::Plain(&rest[..n]));
+            rest = &rest[n..];
+            continue;
+        }
+        let close = if rest.starts_with("{%") { "%}" } else { "}}" };
+        let (inside, behind) = tag(&rest[2..], close);
+        let close = &rest[2 + inside.len()..rest.len() - behind.len()];
+        pieces.push(Piece::Tag { open: &rest[..2], inside, close });
+        rest = behind;
+    }
+    pieces.push(Piece::Plain(rest));
+    pieces
+}
+
+/// Returns where the next tag or comment begins.
 fn opening(text: &str) -> Option<usize> {
-    text.as_bytes().windows(2).position(|pair| pair == b"{%" || pair == b"{{")
+    text.as_bytes().windows(2).position(|pair| matches!(pair, b"{%" | b"{{" | b"{#"))
 }
 
 /// Divides what stands behind the opening of a tag at its end; an end within a text is none.
@@ -76,6 +113,11 @@ mod tests {
         assert_eq!(tag("a", "}}"), ("a", ""));
         let tags = "{{ a.b }}".repeat(2 * OPERATORS_MAX);
         assert_eq!(check(&tags), Ok(()));
+        // A quote in a comment or a raw block opens no text.
+        for hidden in ["{# {{ \" #}", "{% raw %}{{ \"{% endraw %}"] {
+            let deep = format!("{hidden}{{{{ '\" }}}} ' {} }}}}", "+1".repeat(OPERATORS_MAX + 1));
+            assert!(check(&deep).is_err(), "{hidden}");
+        }
         assert!(check(&format!("{tags}{{{{ x{} }}}}", "+1".repeat(OPERATORS_MAX + 1))).is_err());
     }
 }

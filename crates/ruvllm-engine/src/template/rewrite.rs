@@ -8,6 +8,7 @@ use minijinja::machinery::ast::{self, BinOpKind, CallArg, CallType, CompareOpKin
 use minijinja::value::Value;
 use minijinja::{Error, ErrorKind};
 
+use super::methods;
 use super::operators::name;
 
 /// The most items of a list, entries of a dict and arguments of a call, as they are written.
@@ -17,8 +18,8 @@ const ITEMS_MAX: usize = 4_096;
 ///
 /// # Errors
 /// It uses what no chat template needs and what could not be counted.
-pub(super) fn rewrite<'s>(template: &Stmt<'s>) -> Result<(Stmt<'s>, BTreeSet<String>), Error> {
-    let mut rewriter = Rewriter { scopes: vec![vec!["self"]], undeclared: BTreeSet::new() };
+pub(super) fn rewrite<'s>(source: &'s str, template: &Stmt<'s>) -> Result<(Stmt<'s>, BTreeSet<String>), Error> {
+    let mut rewriter = Rewriter { source, scopes: vec![vec!["self"]], undeclared: BTreeSet::new() };
     let Stmt::Template(root) = template else { return Err(unsupported("this")) };
     let children = rewriter.body(&root.children)?;
     let template = Stmt::Template(Spanned::new(ast::Template { children }, root.span()));
@@ -30,6 +31,7 @@ fn unsupported(what: &str) -> Error {
 }
 
 struct Rewriter<'s> {
+    source: &'s str,
     /// Variables that are set, the innermost scope last.
     scopes: Vec<Vec<&'s str>>,
     undeclared: BTreeSet<String>,
@@ -219,9 +221,13 @@ impl<'s> Rewriter<'s> {
                 filter(name::SLICE, span, values)?
             }
             Expr::UnaryOp(node) => {
-                let is_not = matches!(node.op, ast::UnaryOpKind::Not);
-                let op = if is_not { ast::UnaryOpKind::Not } else { ast::UnaryOpKind::Neg };
-                Expr::UnaryOp(Spanned::new(ast::UnaryOp { op, expr: self.expr(&node.expr)? }, span))
+                let expr = self.expr(&node.expr)?;
+                match node.op {
+                    ast::UnaryOpKind::Not => {
+                        Expr::UnaryOp(Spanned::new(ast::UnaryOp { op: ast::UnaryOpKind::Not, expr }, span))
+                    }
+                    ast::UnaryOpKind::Neg => filter(name::NEG, span, vec![expr])?,
+                }
             }
             Expr::BinOp(node) => self.binary(node)?,
             Expr::Compare(node) => self.comparison(node)?,
@@ -239,8 +245,13 @@ impl<'s> Rewriter<'s> {
                 let (expr, args) = (self.expr(&node.expr)?, self.args(&node.args, false)?);
                 Expr::Test(Spanned::new(ast::Test { name: node.name, expr, args }, span))
             }
+            _ if self.is_negated_before(expr) => self.negated(expr)?,
             Expr::GetAttr(node) => {
-                Expr::GetAttr(Spanned::new(ast::GetAttr { expr: self.expr(&node.expr)?, name: node.name }, span))
+                let expr = self.expr(&node.expr)?;
+                match methods::is_known(node.name) {
+                    true => filter(name::ATTRIBUTE, span, vec![expr, constant(Value::from(node.name), span)])?,
+                    false => Expr::GetAttr(Spanned::new(ast::GetAttr { expr, name: node.name }, span)),
+                }
             }
             Expr::GetItem(node) => {
                 filter(name::ITEM, span, vec![self.expr(&node.expr)?, self.expr(&node.subscript_expr)?])?
@@ -260,9 +271,15 @@ impl<'s> Rewriter<'s> {
         })
     }
 
-    /// Lists of constants are made once; the engine has no memory of its own for others.
+    /// Lists of constants are made once; the engine has no memory of its own for others. Tuples are lists to the parser.
     fn list(&mut self, node: &Spanned<ast::List<'s>>) -> Result<Expr<'s>, Error> {
         let items = self.all(&node.items)?;
+        if self.source[node.span().start_offset as usize..].starts_with('(') {
+            return match items.is_empty() {
+                true => Err(unsupported("an empty tuple")),
+                false => filter(name::TUPLE, node.span(), items),
+            };
+        }
         match items.iter().all(|item| matches!(item, Expr::Const(_))) {
             true => Ok(Expr::List(Spanned::new(ast::List { items }, node.span()))),
             false => filter(name::LIST, node.span(), items),
@@ -282,37 +299,60 @@ impl<'s> Rewriter<'s> {
             BinOpKind::Mul => name::MUL,
             BinOpKind::Concat => name::CONCAT,
             BinOpKind::In => name::IN,
-            // Numbers, or one of the two.
-            BinOpKind::ScAnd
-            | BinOpKind::ScOr
-            | BinOpKind::Sub
-            | BinOpKind::Div
-            | BinOpKind::FloorDiv
-            | BinOpKind::Rem
-            | BinOpKind::Pow => return Ok(Expr::BinOp(Spanned::new(ast::BinOp { op, left, right }, node.span()))),
+            BinOpKind::Sub => name::SUB,
+            BinOpKind::Div => name::DIV,
+            BinOpKind::FloorDiv => name::FLOOR_DIV,
+            BinOpKind::Rem => name::REM,
+            BinOpKind::Pow => name::POW,
+            BinOpKind::ScAnd | BinOpKind::ScOr => {
+                // The compiler would make a truth value of constants; in Python it is the operand that decides.
+                return Ok(match left.as_const().map(|left| left.is_true()) {
+                    Some(is_true) if is_true == matches!(op, BinOpKind::ScAnd) => right,
+                    Some(_) => left,
+                    None => Expr::BinOp(Spanned::new(ast::BinOp { op, left, right }, node.span())),
+                });
+            }
         };
         filter(name, node.span(), vec![left, right])
     }
 
+    /// Rewrites comparisons in a row; a single one is a binary operator.
     fn comparison(&mut self, node: &Spanned<ast::Compare<'s>>) -> Result<Expr<'s>, Error> {
-        let [compared] = node.ops.as_slice() else { return Err(unsupported("a chain of comparisons")) };
-        let values = vec![self.expr(&node.expr)?, self.expr(&compared.expr)?];
-        let name = match compared.op {
-            CompareOpKind::Eq => name::EQ,
-            CompareOpKind::Ne => name::NE,
-            CompareOpKind::Lt => name::LT,
-            CompareOpKind::Lte => name::LE,
-            CompareOpKind::Gt => name::GT,
-            CompareOpKind::Gte => name::GE,
-            CompareOpKind::In | CompareOpKind::NotIn => name::IN,
+        let mut values = vec![self.expr(&node.expr)?];
+        for compared in &node.ops {
+            let name = match compared.op {
+                CompareOpKind::Eq => name::EQ,
+                CompareOpKind::Ne => name::NE,
+                CompareOpKind::Lt => name::LT,
+                CompareOpKind::Lte => name::LE,
+                CompareOpKind::Gt => name::GT,
+                CompareOpKind::Gte => name::GE,
+                CompareOpKind::In => name::IN,
+                CompareOpKind::NotIn => name::NOT_IN,
+            };
+            values.extend([constant(Value::from(name), node.span()), self.expr(&compared.expr)?]);
+        }
+        filter(name::CHAIN, node.span(), values)
+    }
+
+    /// Returns whether this is a subscript, attribute or call behind a minus: the parser takes `-x.y` for `(-x).y`.
+    fn is_negated_before(&self, expr: &Expr<'s>) -> bool {
+        let inner = match expr {
+            Expr::GetAttr(node) => &node.expr,
+            Expr::GetItem(node) => &node.expr,
+            Expr::Call(node) => &node.expr,
+            Expr::Slice(node) => &node.expr,
+            _ => return false,
         };
-        let expr = filter(name, node.span(), values)?;
-        Ok(match compared.op {
-            CompareOpKind::NotIn => {
-                Expr::UnaryOp(Spanned::new(ast::UnaryOp { op: ast::UnaryOpKind::Not, expr }, node.span()))
-            }
-            _ => expr,
-        })
+        let is_minus = |expr: &Expr<'s>| {
+            matches!(expr, Expr::UnaryOp(node) if matches!(node.op, ast::UnaryOpKind::Neg))
+                && self.source[expr.span().start_offset as usize..].starts_with('-')
+        };
+        is_minus(inner) || self.is_negated_before(inner)
+    }
+
+    fn negated(&mut self, _: &Expr<'s>) -> Result<Expr<'s>, Error> {
+        Err(unsupported("a minus before a subscript, an attribute or a call (put it in brackets)"))
     }
 
     fn call(&mut self, node: &Spanned<ast::Call<'s>>) -> Result<Spanned<ast::Call<'s>>, Error> {

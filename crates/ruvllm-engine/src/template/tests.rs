@@ -1,5 +1,6 @@
 //! Templates against Jinja2's output, limits and hostile sources.
 
+mod generated;
 mod memory;
 
 use std::time::{Duration, UNIX_EPOCH};

@@ -29,7 +29,9 @@ use ruvllm_gguf::Metadata;
 pub use stream::DecodeStream;
 
 use crate::error::{EngineError, ErrorKind};
+use crate::template::Marks;
 use bpe::Bpe;
+pub(crate) use special::Control;
 use special::{Fragment, SpecialTokens};
 use spm::Spm;
 use vocab::{Attr, SpecialIds, Vocab, gguf_error, model_error};
@@ -167,20 +169,77 @@ impl Tokenizer {
         }
         let mut after_special = true;
         for fragment in self.special.cut(&self.vocab, text, options.parse_special) {
-            match (fragment, &self.model) {
-                (Fragment::Token(id), _) => ids.push(id),
-                (Fragment::Text(text), Model::Bpe(bpe)) => bpe.encode(&self.vocab, text, &mut ids),
-                (Fragment::Text(text), Model::WordPiece(model)) => model.encode(&self.vocab, text, &mut ids),
-                (Fragment::Text(text), Model::Spm(spm)) => {
-                    spm.encode(&self.vocab, text, self.add_space_prefix && after_special, &mut ids)?;
-                }
-            }
-            after_special = matches!(fragment, Fragment::Token(_));
+            self.encode_fragment(fragment, &mut after_special, &mut ids)?;
         }
         if options.add_special {
             ids.extend(self.suffix);
         }
         Ok(ids)
+    }
+
+    /// Returns the tokens of a text that is to be continued: as [`Tokenizer::encode`] with `add_special`, but nothing ends it,
+    /// and one that writes the token that begins texts itself gets no second one.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
+        self.encode_marked(text, parse_special, None)
+    }
+
+    /// Encodes a prompt, where marks stand for characters that begin no control token.
+    pub(crate) fn encode_marked(
+        &self,
+        text: &str,
+        parse_special: bool,
+        marks: Option<Marks>,
+    ) -> Result<Vec<u32>, EngineError> {
+        let mut ids = Vec::with_capacity(text.len() / 4 + 2);
+        let has_bos = self.bos().is_some_and(|bos| parse_special && text.starts_with(self.vocab.text(bos)));
+        ids.extend(self.prefix.filter(|_| !has_bos));
+        let mut after_special = true;
+        for fragment in self.special.cut(&self.vocab, text, parse_special) {
+            match (fragment, marks) {
+                (Fragment::Text(text), Some(marks)) => {
+                    for fragment in self.special.cut(&self.vocab, &marks.removed(text), false) {
+                        self.encode_fragment(fragment, &mut after_special, &mut ids)?;
+                    }
+                }
+                _ => self.encode_fragment(fragment, &mut after_special, &mut ids)?,
+            }
+        }
+        Ok(ids)
+    }
+
+    fn encode_fragment(
+        &self,
+        fragment: Fragment<'_>,
+        after_special: &mut bool,
+        ids: &mut Vec<u32>,
+    ) -> Result<(), EngineError> {
+        match (fragment, &self.model) {
+            (Fragment::Token(id), _) => ids.push(id),
+            (Fragment::Text(text), Model::Bpe(bpe)) => bpe.encode(&self.vocab, text, ids),
+            (Fragment::Text(text), Model::WordPiece(model)) => model.encode(&self.vocab, text, ids),
+            (Fragment::Text(text), Model::Spm(spm)) => {
+                spm.encode(&self.vocab, text, self.add_space_prefix && *after_special, ids)?;
+            }
+        }
+        *after_special = matches!(fragment, Fragment::Token(_));
+        Ok(())
+    }
+
+    /// Returns the control tokens: those that [`EncodeOptions::parse_special`] is about.
+    pub(crate) fn control(&self) -> Control<'_> {
+        self.special.control(&self.vocab)
+    }
+
+    /// Returns the control tokens that a text has where it may write them.
+    pub(crate) fn control_tokens_of(&self, text: &str) -> Vec<u32> {
+        let token = |fragment| match fragment {
+            Fragment::Token(id) if self.is_control(id) => Some(id),
+            _ => None,
+        };
+        self.special.cut(&self.vocab, text, true).into_iter().filter_map(token).collect()
     }
 
     /// Returns the text of tokens; what is no UTF-8 becomes U+FFFD. Ids outside the vocabulary give nothing.

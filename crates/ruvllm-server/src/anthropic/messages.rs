@@ -5,16 +5,16 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
-use ruvllm_engine::{FinishReason, GenerationSummary};
+use ruvllm_engine::{ChatOptions, FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required, unheeded};
-use crate::generate::{Asked, Choices, MODEL, Piece, STREAM, TOP_K, offload};
+use crate::generate::{Asked, Choices, MODEL, PARSE_SPECIAL, Piece, STREAM, TOP_K, offload};
 use crate::learning::{PATTERNS, attend};
-use crate::openai::messages::{CACHE, encode, joined};
+use crate::openai::messages::{CACHE, joined};
 use crate::stream::{self, Events, Gone};
 use crate::thinking;
 use crate::tools::{self, Called, Reading, call_id};
@@ -84,6 +84,7 @@ pub(super) const CONVERSATION: &[Field] = &[
     optional("thinking", thinking::THINKING, "whether the model thinks, where its template asks for that"),
     unheeded("context_management", Kind::Any, "what is sent is read"),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the model's chat template"),
+    PARSE_SPECIAL,
 ];
 
 const FORMAT: &[Field] = &[
@@ -184,10 +185,11 @@ fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<(ChatInput, Option<S
 /// Returns the tokens of the conversation.
 async fn prompt(call: &Call, input: ChatInput, begun: Option<String>) -> Result<Vec<u32>, ApiError> {
     let text = call.model.service.text().clone();
-    offload(move || match begun {
+    let parse_special = call.given.is_set("parse_special");
+    offload(move || {
         // What the assistant has begun follows what opens its answer.
-        Some(begun) => Ok(text.encode_rendered(&(text.render_chat(&input)? + &begun))?),
-        None => encode(&text, input, None),
+        let begun = begun.as_deref().unwrap_or_default();
+        Ok(text.encode_chat_as(&input, ChatOptions { parse_special, begun })?)
     })
     .await
 }

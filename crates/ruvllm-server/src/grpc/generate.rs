@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use ruvllm_engine::GenerationSummary;
 use ruvllm_engine::template::ChatInput;
-use ruvllm_engine::tokenizer::EncodeOptions;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::Sender;
 use tonic::Status;
@@ -97,13 +96,14 @@ async fn prompt(call: &Call, asked: &Asked) -> Result<Vec<u32>, ApiError> {
         if let Some(conversation) = given.list("messages") {
             let messages = messages::for_template(conversation, &text)?;
             let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
-            return messages::encode(&text, input, n_max);
+            let encoding = messages::Encoding { n_max, parse_special: given.is_set("parse_special") };
+            return messages::encode(&text, input, encoding);
         }
         let mut tokens: Vec<u32> = match given.get("prompt") {
             Some(Value::Array(ids)) => ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect(),
             prompt => {
-                let options = EncodeOptions { add_special: true, parse_special: false };
-                text.tokenizer().encode(prompt.and_then(Value::as_str).unwrap_or_default(), options)?
+                let parse_special = given.get("parse_special") != Some(&Value::Bool(false));
+                text.tokenizer().encode_prompt(prompt.and_then(Value::as_str).unwrap_or_default(), parse_special)?
             }
         };
         tokens.drain(..tokens.len().saturating_sub(n_max.unwrap_or(usize::MAX)));

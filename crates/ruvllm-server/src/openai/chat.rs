@@ -92,7 +92,8 @@ async fn prompt(call: &mut Call, asked: &Asked, tool_use: Option<&ToolUse>) -> R
     };
     let input = attend(call, input).await?;
     let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
-    offload(move || messages::encode(&text, input, n_max)).await
+    let encoding = messages::Encoding { n_max, parse_special: call.given.is_set("parse_special") };
+    offload(move || messages::encode(&text, input, encoding)).await
 }
 
 /// Returns how many tokens a prompt may have that leaves room for its answer: up to half of the context is kept for it.

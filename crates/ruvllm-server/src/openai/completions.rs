@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
-use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
+use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{GenerationSummary, Readout, TokenLogprobs};
 use serde_json::{Value, json};
 
@@ -53,9 +53,9 @@ pub(super) fn answer(call: Call) -> Answer {
         asked.n_choices = best_of(&call, &mut asked)?;
         let input = call.given.get("prompt").cloned().unwrap_or_default();
         let text = call.model.service.text().clone();
+        let parse_special = call.given.get("parse_special") != Some(&Value::Bool(false));
         let mut prompts = offload(move || {
-            let options = EncodeOptions { add_special: true, parse_special: false };
-            let encode = |text_of: &str| Ok(text.tokenizer().encode(text_of, options)?);
+            let encode = |text_of: &str| Ok(text.tokenizer().encode_prompt(text_of, parse_special)?);
             read_input(&input, encode)
         })
         .await?;

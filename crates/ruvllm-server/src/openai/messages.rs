@@ -1,7 +1,7 @@
 //! Conversations: the table of a message, and its way into the model's chat template.
 
-use ruvllm_engine::ModelText;
 use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::{ChatOptions, ModelText};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
@@ -140,19 +140,30 @@ pub(crate) fn joined(content: &Value) -> String {
     }
 }
 
+/// How a conversation becomes tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Encoding {
+    /// The most tokens; the oldest messages are left out for it.
+    pub(crate) n_max: Option<usize>,
+    /// Read control tokens in messages as such.
+    pub(crate) parse_special: bool,
+}
+
 /// Returns the tokens of a conversation. With `n_max` the oldest messages that are not of the system are left out until
 /// no more tokens than that are left.
 ///
 /// # Errors
 /// The template refuses the messages.
-pub(crate) fn encode(text: &ModelText, mut input: ChatInput, n_max: Option<usize>) -> Result<Vec<u32>, ApiError> {
-    let tokens = text.encode_chat(&input)?;
+pub(crate) fn encode(text: &ModelText, mut input: ChatInput, encoding: Encoding) -> Result<Vec<u32>, ApiError> {
+    let Encoding { n_max, parse_special } = encoding;
+    let options = ChatOptions { parse_special, ..ChatOptions::default() };
+    let tokens = text.encode_chat_as(&input, options)?;
     let Some(n_max) = n_max.filter(|&n_max| tokens.len() > n_max) else { return Ok(tokens) };
     loop {
         let oldest = input.messages.iter().position(|message| message["role"] != "system");
         let Some(oldest) = oldest.filter(|&oldest| oldest + 1 < input.messages.len()) else {
             // What remains is refused for its length, with the numbers.
-            return Ok(text.encode_chat(&input)?);
+            return Ok(text.encode_chat_as(&input, options)?);
         };
         input.messages.remove(oldest);
         // Results whose call is gone go with it, but for those that are to be answered.
@@ -160,7 +171,7 @@ pub(crate) fn encode(text: &ModelText, mut input: ChatInput, n_max: Option<usize
             input.messages.remove(oldest);
         }
         // A template may want a user's message first: then the next is left out as well.
-        match text.encode_chat(&input) {
+        match text.encode_chat_as(&input, options) {
             Ok(tokens) if tokens.len() <= n_max => return Ok(tokens),
             _ => {}
         }

@@ -10,13 +10,15 @@ use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
 use super::chat::prompt_max;
-use super::messages::{PARSED, PARSED_ARGUMENTS, encode, joined};
+use super::messages::{Encoding, PARSED, PARSED_ARGUMENTS, encode, joined};
 use super::{VERBOSITY, now_s};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required, unheeded};
-use crate::generate::{Asked, Choices, MODEL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload};
+use crate::generate::{
+    Asked, Choices, MODEL, PARSE_SPECIAL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload,
+};
 use crate::learning::{PATTERNS, attend};
 use crate::stream::{self, Events, Gone};
 use crate::structure::TEXT_FORMAT;
@@ -126,6 +128,7 @@ pub(super) const FIELDS: &[Field] = &[
     PATTERNS,
     STREAM,
     TRUNCATION,
+    PARSE_SPECIAL,
     TIMEOUT,
     PRIORITY,
     USER,
@@ -139,7 +142,8 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let input = input(&call, tool_use.as_ref())?;
         let (input, text) = (attend(&mut call, input).await?, call.model.service.text().clone());
         let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
-        let prompt = offload(move || encode(&text, input, n_max)).await?;
+        let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special") };
+        let prompt = offload(move || encode(&text, input, encoding)).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
             true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),

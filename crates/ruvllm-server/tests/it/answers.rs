@@ -76,6 +76,44 @@ fn several_answers_have_seeds_of_their_own() {
 }
 
 #[test]
+fn control_tokens_are_read_in_prompts_and_not_in_messages() {
+    let bench = Bench::tiny(options());
+    let special = json!({ "text": "</s>", "parse_special": true });
+    assert_eq!(bench.post("/tokenize", &special).ok()["count"], 1);
+    let n_prompt = |path: &str, body: Value| bench.post(path, &body).ok()["usage"]["prompt_tokens"].as_u64();
+    let completion = |more: Value| {
+        let mut body = json!({ "prompt": "a</s>b", "max_tokens": 1 });
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        n_prompt("/v1/completions", body)
+    };
+    let (read, as_text) = (completion(json!({})), completion(json!({ "parse_special": false })));
+    assert!(read < as_text, "{read:?} {as_text:?}");
+    assert_eq!(completion(json!({ "parse_special": true })), read);
+    for path in ["/v1/chat/completions", "/v1/messages/count_tokens"] {
+        let chat = |parse_special: Option<bool>| {
+            let mut body = json!({ "messages": messages("a</s>b") });
+            parse_special.into_iter().for_each(|parse| body["parse_special"] = json!(parse));
+            if path.ends_with("completions") {
+                body["max_tokens"] = json!(1);
+            }
+            n_prompt_of(&bench.post(path, &body).ok())
+        };
+        assert_eq!(chat(None), chat(Some(false)), "{path}");
+        assert!(chat(Some(true)) < chat(None), "{path}");
+    }
+    let applied = bench.post("/apply-template", &json!({ "messages": messages("a</s>b") })).ok();
+    let allowed = bench.post("/apply-template", &json!({ "messages": messages("a</s>b"), "parse_special": true })).ok();
+    assert_eq!(applied["prompt"], allowed["prompt"]);
+    assert!(applied["count"].as_u64() > allowed["count"].as_u64());
+}
+
+/// Returns how many tokens a prompt had, by OpenAI's or Anthropic's name.
+fn n_prompt_of(answer: &Value) -> u64 {
+    let n = answer["usage"]["prompt_tokens"].as_u64();
+    n.or(answer["input_tokens"].as_u64()).expect("a count")
+}
+
+#[test]
 fn a_completion_is_that_of_the_engine() {
     let path = Golden::load("llama-a").model("f32");
     let mut engine = Engine::load(&path, &load_options(), &mut |_| {}).expect("it loads");

@@ -38,6 +38,9 @@ pub struct ChatArgs {
     /// Most tokens of one answer; -1 is until the context is full [default: -1]
     #[arg(long, value_name = "N")]
     max_tokens: Option<MaxTokens>,
+    /// Read control tokens (<|im_end|> and its like) in messages as such, not as text: they can open and end turns
+    #[arg(long)]
+    parse_special: bool,
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
@@ -103,6 +106,7 @@ impl ChatArgs {
         let max_tokens = self.max_tokens.and_then(|MaxTokens(n)| n);
         let mut session = Session::new(engine, app.ui, self.sampling.params(), max_tokens, self.output.json);
         session.set_speculation(self.speculation.speculate);
+        session.set_parse_special(self.parse_special);
         session.set_learning(learning);
         let system = self.system.as_deref().map(|text| if self.escape { unescaped(text) } else { text.to_owned() });
         session.begin(system, resume)?;

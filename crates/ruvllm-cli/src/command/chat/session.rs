@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ruvllm_engine::learning::{Learning, Task, Tenant, Verdict};
-use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, Speculation};
+use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::{
+    ChatOptions, Engine, FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, Speculation,
+};
 use serde_json::{Value, json};
 
 use crate::args::MIROSTATS;
@@ -23,6 +25,8 @@ pub struct Session {
     speculation: Speculation,
     max_tokens: Option<usize>,
     json: bool,
+    /// Whether control tokens in messages are read as such.
+    parse_special: bool,
     system: Option<String>,
     messages: Vec<Value>,
     last: Option<GenerationSummary>,
@@ -46,6 +50,7 @@ impl Session {
             speculation,
             max_tokens,
             json,
+            parse_special: false,
             system,
             messages,
             last,
@@ -53,6 +58,11 @@ impl Session {
             learning,
             n_answers,
         }
+    }
+
+    /// Sets whether control tokens in messages are read as such.
+    pub fn set_parse_special(&mut self, parse_special: bool) {
+        self.parse_special = parse_special;
     }
 
     /// Sets who learns of the conversation.
@@ -245,11 +255,13 @@ impl Session {
         if self.engine.chat_template()?.is_some() {
             let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
             let messages: Vec<_> = system.chain(self.messages.iter().cloned()).collect();
-            return Ok((self.engine.encode_chat(&messages, true)?, Vec::new()));
+            let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
+            let options = ChatOptions { parse_special: self.parse_special, ..ChatOptions::default() };
+            return Ok((self.engine.text()?.encode_chat_as(&input, options)?, Vec::new()));
         }
         let text = transcript(self.system(), &self.messages);
-        let options = EncodeOptions { add_special: true, parse_special: false };
-        Ok((self.engine.tokenizer()?.encode(&text, options)?, vec!["\nUser:".to_owned()]))
+        let tokens = self.engine.tokenizer()?.encode_prompt(&text, self.parse_special)?;
+        Ok((tokens, vec!["\nUser:".to_owned()]))
     }
 
     fn full(&self, n_tokens: usize) -> Error {

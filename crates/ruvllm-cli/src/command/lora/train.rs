@@ -478,7 +478,8 @@ fn n_right(
     let (mut n_right, start) = (0, Instant::now());
     for (i, (prompt, expected)) in asked.iter().enumerate() {
         let prompt = match prompt {
-            Prompt::Text(text) => engine.encode_prompt(text, true)?,
+            // As they are read for training.
+            Prompt::Text(text) => engine.tokenizer()?.encode_prompt(text, false)?,
             Prompt::Messages(messages) => engine.encode_chat(messages, true)?,
         };
         let n_expected = engine.encode_prompt(expected, true)?.len();
