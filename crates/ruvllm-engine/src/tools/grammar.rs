@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Tool, ToolChoice, ToolUse};
 use crate::EngineError;
-use crate::grammar::{GrammarSource, with_bounded_space};
+use crate::grammar::GrammarSource;
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 
 /// Returns the control token that is written so, if there is one: a grammar names it by its id, and ordinary text never
@@ -147,7 +147,7 @@ impl<'u> Rules<'u> {
         let (mut calls, mut arguments) = (Vec::new(), String::new());
         for (i, tool) in self.tools.iter().enumerate() {
             calls.push(format!("{} args_{i}{close}", open(&tool.name)));
-            let schema = with_bounded_space(object_schema(tool.parameters.as_ref()))?;
+            let schema = object_schema(tool.parameters.as_ref());
             let _ = writeln!(arguments, "args_{i}: %json {schema}");
         }
         Ok(format!("call: {}\n{arguments}", calls.join(" | ")))
