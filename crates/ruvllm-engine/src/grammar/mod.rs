@@ -491,6 +491,15 @@ impl Constraint {
         let consumed = self.matcher()?.consume_token(id);
         self.mask = None;
         consumed.map_err(|error| refused(&error.to_string()))?;
+        // A number at the top may end without a mark.
+        if self.is_complete()
+            && !self.tokenizer.is_end_of_generation(id)
+            && self.watch.as_mut().is_some_and(|watch| watch.give_up_last())
+        {
+            self.forced.clear();
+            self.matcher()?.rollback(1).map_err(|error| refused(&error.to_string()))?;
+            return Ok(false);
+        }
         if self.forced.last() == Some(&id) {
             self.forced.pop();
         } else {

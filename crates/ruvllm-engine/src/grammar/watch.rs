@@ -108,6 +108,19 @@ impl Watch {
         false
     }
 
+    /// Gives the last token up, if the answer would end with it and is not right.
+    pub(super) fn give_up_last(&mut self) -> bool {
+        if self.stand.is_whole || self.judge.is_right(&self.text) {
+            return false;
+        }
+        if let Some((id, n_text, stand)) = self.before.pop() {
+            self.text.truncate(n_text);
+            self.stand = stand;
+            self.rule_out(id);
+        }
+        true
+    }
+
     /// Rules a token out here.
     pub(super) fn rule_out(&mut self, id: u32) {
         self.n_refused += 1;

@@ -23,7 +23,13 @@ const TIME: &str = concat!(
 );
 const IPV4: &str =
     r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
-const LABEL: &str = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
+/// Names of hosts up to 253 characters: four labels of any length, or fifteen of up to fifteen characters. To count both the
+/// characters of a label and those of the whole takes a state for each pair.
+static HOST: LazyLock<String> = LazyLock::new(|| {
+    let label = |n: usize| format!("[a-zA-Z0-9](?:[a-zA-Z0-9-]{{0,{n}}}[a-zA-Z0-9])?");
+    let (long, last, short) = (label(61), label(59), label(13));
+    format!(r"(?:(?:{long}\.){{0,3}}{last}|{long}|(?:{short}\.){{0,14}}{short})")
+});
 /// RFC 3986: unreserved, percent-encoded, sub-delims.
 const REGISTERED: &str = r"(?:[a-zA-Z0-9._~!$&'()*+,;=-]|%[0-9a-fA-F]{2})";
 const PATH: &str = r"(?:[a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})";
@@ -72,17 +78,13 @@ pub(super) fn find(name: &str) -> Option<Format> {
         "uuid" => one("[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"),
         "uri" => one(&URI),
         // RFC 1123; what looks like a label of IDNA would have to be one.
-        "hostname" => Some(Format {
-            patterns: vec![whole(&format!(r"{LABEL}(?:\.{LABEL})*")), "^.{1,253}$".to_owned()],
-            not: Some(r"(^|\.)..--".to_owned()),
-        }),
+        "hostname" => Some(Format { patterns: vec![whole(&HOST)], not: Some(r"(^|\.)..--".to_owned()) }),
         // RFC 5321, 4.1.2, without quoted local parts.
         "email" => {
-            let atom = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+";
-            let domain = format!(r"{LABEL}(?:\.{LABEL})*");
+            let local = r"[a-zA-Z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}";
             Some(Format {
-                patterns: vec![whole(&format!(r"{atom}(?:\.{atom})*@{domain}")), "^[^@]{1,64}@.{1,255}$".to_owned()],
-                not: Some(r"[@.]..--".to_owned()),
+                patterns: vec![whole(&format!("{local}@{}", &*HOST))],
+                not: Some(r"^\.|\.\.|\.@|@(?:.*\.)?..--".to_owned()),
             })
         }
         _ => None,

@@ -276,6 +276,7 @@ impl<'s> Compiler<'s> {
     pub(super) fn string(&mut self, bare: &[Part<'s>], is_plain: bool) -> Result<Option<String>, EngineError> {
         let (mut least, mut most) = (0, u64::MAX);
         let (mut all, mut not) = (Vec::new(), None);
+        let mut formats = std::collections::BTreeSet::new();
         for part in bare {
             least = least.max(count(part, "minLength")?.unwrap_or(0));
             most = most.min(count(part, "maxLength")?.unwrap_or(u64::MAX));
@@ -287,7 +288,7 @@ impl<'s> Compiler<'s> {
                 Some(_) => return Err(refused("the schema's 'pattern' is not a text")),
                 None => {}
             }
-            if let Some(name) = part.get("format").and_then(Value::as_str) {
+            if let Some(name) = part.get("format").and_then(Value::as_str).filter(|name| formats.insert(*name)) {
                 self.format(name, &mut all, &mut not)?;
             }
         }
@@ -311,7 +312,7 @@ impl<'s> Compiler<'s> {
         if least > 0 || most != u64::MAX {
             all.push(length);
         }
-        if (all.len() > 1 || not.is_some()) && !has_common_text(&all, not.as_deref()) {
+        if all.len() > 1 && !has_common_text(&all, not.as_deref()) {
             return Ok(None);
         }
         let mut all: Vec<String> = all.iter().map(|inside| text::quoted(inside)).collect();
