@@ -124,6 +124,31 @@ impl Bound {
     }
 }
 
+/// Returns the expression for the multiples of a number, as far as doubles hold them: those of 1, 2, 5, 25, 10 and the like
+/// are told by their last digits; `None` for others.
+pub(super) fn multiples(text: &str) -> Option<String> {
+    let Bound { is_negative: false, whole, fraction } = Bound::read(text)? else { return None };
+    let digits = format!("{whole}{fraction}");
+    let (digits, n_fraction) = (digits.trim_start_matches('0'), fraction.len());
+    if n_fraction > 0 {
+        let is_power = digits == "1" && n_fraction <= 6;
+        return is_power.then(|| format!(r"-?(?:0|[1-9][0-9]{{0,5}})(?:\.[0-9]{{1,{n_fraction}}})?"));
+    }
+    let multiple: u64 = digits.parse().ok().filter(|&multiple| multiple > 0)?;
+    let n = (0..=9u32).find(|&n| 10u64.pow(n) % multiple == 0)?;
+    let all: Vec<u64> = (0..10u64.pow(n)).step_by(multiple as usize).take(1_001).collect();
+    if all.len() > 1_000 {
+        return None;
+    }
+    let join = |texts: Vec<String>| texts.join("|");
+    let short = join(all.iter().map(u64::to_string).collect());
+    let last = match n {
+        0 => String::new(),
+        n => join(all.iter().map(|value| format!("{value:0width$}", width = n as usize)).collect()),
+    };
+    Some(format!(r"-?(?:{short}|[1-9][0-9]{{0,{}}}(?:{last}))(?:\.0+)?", 14 - n))
+}
+
 /// What may stand behind the whole part.
 const FRACTION: &str = r"(?:\.[0-9]+)?";
 
@@ -201,6 +226,19 @@ mod tests {
                 }
             }
         }
+        for (multiple, right, wrong) in [
+            ("1", ["7", "-10", "0", "3.0"], ["0.5", "1.01", "01"]),
+            ("2", ["0", "-4", "128", "10"], ["1", "13", "2.5"]),
+            ("25", ["0", "25", "1075", "-50"], ["5", "26", "1005"]),
+            ("1000", ["0", "1000", "-25000", "3000.0"], ["100", "1500", "0001000"]),
+            ("0.01", ["0.01", "7", "-3.5", "12.34"], ["0.001", "1.234", "1.015"]),
+        ] {
+            let expression = multiples(multiple).expect("an expression");
+            let regex = regex::Regex::new(&format!("^(?:{expression})$")).expect("an expression");
+            right.iter().for_each(|number| assert!(regex.is_match(number), "{number} by {multiple}: {expression}"));
+            wrong.iter().for_each(|number| assert!(!regex.is_match(number), "{number} by {multiple}: {expression}"));
+        }
+        assert_eq!((multiples("7"), multiples("0.3"), multiples("-2")), (None, None, None));
         assert_eq!(Bound::read("1e2"), Bound::read("100"));
         assert_eq!(Bound::read("-1.50e-1"), Bound::read("-0.15"));
         assert_eq!(Bound::read("12.5e1"), Bound::read("125"));

@@ -33,8 +33,7 @@ pub(super) enum Symbol {
 #[derive(Default)]
 pub(super) struct Rules {
     alternatives: Vec<Vec<Vec<Symbol>>>,
-    /// Each with whether it is a grammar of its own (`%json`) and no expression.
-    terminals: Vec<(String, bool)>,
+    terminals: Vec<String>,
     known: HashMap<String, usize>,
     n_symbols: usize,
     n_terminal_bytes: usize,
@@ -73,20 +72,8 @@ impl Rules {
     /// # Errors
     /// They are too long.
     pub(super) fn terminal(&mut self, text: String) -> Result<Symbol, EngineError> {
-        self.intern(text, false).map(Symbol::Terminal)
-    }
-
-    /// Returns the symbol of a number by a schema of its own.
-    ///
-    /// # Errors
-    /// They are too long.
-    pub(super) fn nested(&mut self, text: String) -> Result<Symbol, EngineError> {
-        self.intern(text, true).map(Symbol::Terminal)
-    }
-
-    fn intern(&mut self, text: String, is_nested: bool) -> Result<usize, EngineError> {
         if let Some(&known) = self.known.get(&text) {
-            return Ok(known);
+            return Ok(Symbol::Terminal(known));
         }
         self.n_terminal_bytes += text.len();
         if self.n_terminal_bytes > TERMINAL_BYTES_MAX {
@@ -95,8 +82,8 @@ impl Rules {
             return Err(refused(&line));
         }
         self.known.insert(text.clone(), self.terminals.len());
-        self.terminals.push((text, is_nested));
-        Ok(self.terminals.len() - 1)
+        self.terminals.push(text);
+        Ok(Symbol::Terminal(self.terminals.len() - 1))
     }
 
     /// Returns how another terminal's expression names this one.
@@ -156,8 +143,8 @@ impl Rules {
             }
             lark.push('\n');
         }
-        for (id, (text, is_nested)) in self.terminals.iter().enumerate() {
-            let _ = writeln!(lark, "{}{id}: {text}", if *is_nested { 't' } else { 'T' });
+        for (id, text) in self.terminals.iter().enumerate() {
+            let _ = writeln!(lark, "T{id}: {text}");
         }
         Some(lark)
     }
@@ -167,7 +154,6 @@ impl Rules {
         for symbol in symbols {
             let space = if lark.len() > n_before { " " } else { "" };
             let _ = match symbol {
-                Symbol::Terminal(id) if self.terminals[*id].1 => write!(lark, "{space}t{id}"),
                 Symbol::Terminal(id) => write!(lark, "{space}T{id}"),
                 Symbol::Rule(rule) => write!(lark, "{space}r{rule}"),
                 Symbol::Repeat { max: Some(0), .. } => Ok(()),

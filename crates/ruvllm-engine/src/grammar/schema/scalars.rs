@@ -22,8 +22,6 @@ const ALL: u8 = 127;
 const COMMON_TEXT_WORK: u64 = 20_000;
 /// Lengths beyond it are looked at.
 const LENGTH_MAX: u64 = 1 << 20;
-/// Whole numbers that a double holds.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Returns the types that all of these allow.
 pub(super) fn types_of(bare: &[Part<'_>]) -> Result<u8, EngineError> {
@@ -237,22 +235,22 @@ impl<'s> Compiler<'s> {
             (false, true) => number::NUMBER,
             (false, false) => number::DECIMAL,
         };
-        let all = [vec![digits.to_owned()], bounds.iter().map(|(expression, _)| expression.clone()).collect()].concat();
+        let mut all: Vec<String> = vec![digits.to_owned()];
+        all.extend(bounds);
+        match multiples.first().map(|multiple| number::multiples(&multiple.to_string())) {
+            Some(Some(expression)) => all.push(expression),
+            Some(None) => self.look_at("multipleOf"),
+            None => {}
+        }
         if !has_common_text(&all, None) {
             return Ok(None);
-        }
-        if let Some(&multiple) = multiples.first() {
-            match nested(multiple, is_whole, bare) {
-                Some(schema) => return self.rules.nested(format!("%json {schema}")).map(Some),
-                None => self.look_at("multipleOf"),
-            }
         }
         let all: Vec<String> = all.iter().map(|expression| format!("/{expression}/")).collect();
         self.rules.terminal(all.join(" & ")).map(Some)
     }
 
     /// Adds what a schema says of the least and the largest number.
-    fn bounds(&mut self, part: &Part<'s>, bounds: &mut Vec<(String, bool)>) -> Result<(), EngineError> {
+    fn bounds(&mut self, part: &Part<'s>, bounds: &mut Vec<String>) -> Result<(), EngineError> {
         for (keyword, open_keyword) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
             let is_open = part.get(open_keyword).and_then(Value::as_bool);
             let closed = part.get(keyword).map(|value| (keyword, value, is_open == Some(true)));
@@ -263,8 +261,8 @@ impl<'s> Compiler<'s> {
                     return Err(refused(&format!("the schema's '{name}' is no number")));
                 }
                 match Bound::read(&value.to_string()) {
-                    Some(bound) if keyword == "minimum" => bounds.push((bound.from(is_open), true)),
-                    Some(bound) => bounds.push((bound.to(is_open), false)),
+                    Some(bound) if keyword == "minimum" => bounds.push(bound.from(is_open)),
+                    Some(bound) => bounds.push(bound.to(is_open)),
                     None => self.look_at(if keyword == "minimum" { "minimum" } else { "maximum" }),
                 }
             }
@@ -345,33 +343,6 @@ pub(super) fn literal(text: &str) -> String {
         true => json!(format!("\"{text}\"")).to_string(),
         false => text::quoted(&text::literal(text)),
     }
-}
-
-/// Returns the schema by which `llguidance` itself writes multiples; `None` if it cannot, or not exactly.
-fn nested(multiple: &Value, is_whole: bool, bare: &[Part<'_>]) -> Option<Value> {
-    let Bound { .. } = Bound::read(&multiple.to_string())?;
-    let digits = multiple.to_string().replace(['.', '-'], "");
-    if digits.len() > 9 || digits.contains(['e', 'E']) {
-        return None;
-    }
-    let mut schema = json!({
-        "type": if is_whole { "integer" } else { "number" },
-        "multipleOf": multiple,
-        "x-guidance": { "whitespace_flexible": false },
-    });
-    for part in bare {
-        for keyword in ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"] {
-            let Some(value) = part.get(keyword) else { continue };
-            // Bounds of one schema, exact as doubles.
-            let is_exact = value.as_f64().is_some_and(|n| n.abs() <= EXACT_MAX) && !value.is_boolean();
-            if !is_exact || schema.get(keyword).is_some() || part.get("exclusiveMinimum").is_some_and(Value::is_boolean)
-            {
-                return None;
-            }
-            schema[keyword] = value.clone();
-        }
-    }
-    Some(schema)
 }
 
 /// Returns whether some text fits all of these expressions and not the other; if that is not found out, yes.
