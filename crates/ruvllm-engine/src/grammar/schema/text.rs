@@ -110,7 +110,7 @@ fn search_in(hir: &Hir, (mut at_start, mut at_end): (bool, bool), out: &mut Stri
             }
             search_in(piece, (true, at_end), out)?;
         }
-        None if !at_end && !(first.is_some() && pieces.is_empty()) => {
+        None if !(at_end || first.is_some() && pieces.is_empty()) => {
             let _ = write!(out, "{PLAIN}*");
         }
         None => {}
@@ -242,7 +242,7 @@ fn hex(low: u32, high: u32, n: u32) -> Vec<String> {
         return behind(first, hex(low % unit, high % unit, n - 1)).collect();
     }
     let mut all = Vec::new();
-    if low % unit != 0 {
+    if !low.is_multiple_of(unit) {
         all.extend(behind(first, hex(low % unit, unit - 1, n - 1)));
         first += 1;
     }
@@ -294,7 +294,7 @@ mod tests {
                 let is_plain = (' '..'\u{7f}').contains(&other);
                 assert_eq!(matches(&expression, short), c == other, "{c:?} {short}");
                 assert_eq!(matches(&expression, &codes), c == other && !is_plain, "{c:?} {codes}");
-                assert_eq!(matches(ANY, &codes), true, "{codes}");
+                assert!(matches(ANY, &codes), "{codes}");
                 assert_eq!(matches(PLAIN, &codes), !is_plain, "{codes}");
                 assert!(matches(PLAIN, short) && matches(ANY, short));
             }
