@@ -4,6 +4,9 @@
 //! ```text
 //! cargo run --release -p ruvllm-engine --example structured -- model.gguf schemas.json… [--tokens N] > answers.jsonl
 //! ```
+//! Each valid instance is tried in three spellings (compact, indented, with escapes), and each drawn answer is looked at by
+//! `jsonschema`, which has no part in what a grammar alone keeps.
+//!
 //! A file is a JSON array or JSON lines of `{"schema": …, "tests": [{"data": …, "valid": …}]}`, as the
 //! JSON-Schema-Test-Suite and MaskBench have them. For each schema three answers are drawn among the allowed tokens, and
 //! with `--tokens N` the model writes one of up to N tokens. A line of output is `{"schema": …, "text": …}`.
@@ -19,7 +22,7 @@ use ruvllm_engine::{
 use serde_json::{Value, json};
 
 /// Draws for each schema, and tokens of each.
-const DRAWS: u64 = 3;
+const DRAWS: u64 = 6;
 const DRAWN_TOKENS: usize = 400;
 
 #[derive(Default)]
@@ -28,8 +31,17 @@ struct Counts {
     refused: BTreeMap<String, usize>,
     /// Instances of compiled schemas: valid and allowed, valid and not, invalid and not, invalid but allowed.
     instances: [usize; 4],
+    /// Valid instances in other spellings: allowed, and not.
+    spellings: [usize; 2],
     n_whole: usize,
     n_unfinished: usize,
+    /// Walks and answers that were given up: nothing was found that fits.
+    n_given_up: usize,
+    /// Walks that ended with an error: a mask cost more than it may.
+    n_too_costly: usize,
+    /// Whole ones that the validator finds invalid, or cannot read.
+    n_invalid: usize,
+    n_bytes: usize,
     compile_ms: Vec<f64>,
     mask_us: Vec<f64>,
 }
@@ -81,29 +93,65 @@ fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Cou
             }
         };
         counts.instances[place] += 1;
+        if test["valid"] == true {
+            for text in [serde_json::to_string_pretty(&test["data"])?, escaped(&test["data"])] {
+                counts.spellings[usize::from(!allows(&grammar, engine.tokenizer()?, &text)?)] += 1;
+            }
+        }
     }
     let mut answers: Vec<Option<String>> = Vec::new();
     for seed in 0..DRAWS {
-        answers.push(draw(grammar.start(), engine.tokenizer()?, seed, counts)?);
+        match draw(grammar.start(), engine.tokenizer()?, seed, counts) {
+            Ok(answer) => answers.push(answer),
+            Err(error) => {
+                eprintln!("too costly: {error}: {}", group["schema"]);
+                counts.n_too_costly += 1;
+            }
+        }
     }
     if n_tokens > 0 {
         let prompt = engine.encode_prompt("Write a JSON document.", false)?;
         let sampling = SamplingParams { seed: Some(1), ..SamplingParams::default() };
         let grammar = Some(grammar);
         let request = GenerateRequest { prompt, max_tokens: Some(n_tokens), sampling, grammar, ..Default::default() };
-        let summary = engine.generate(&request)?.for_each_token(|_| {})?;
-        answers.push((summary.finish_reason == FinishReason::Stop).then_some(summary.text));
+        match engine.generate(&request)?.for_each_token(|_| {}) {
+            Ok(summary) => answers.push((summary.finish_reason == FinishReason::Stop).then_some(summary.text)),
+            Err(error) => {
+                eprintln!("given up: {error}");
+                counts.n_given_up += 1;
+            }
+        }
     }
+    let validator = jsonschema::options().should_validate_formats(true).build(&group["schema"]).ok();
     for answer in answers {
         match answer {
             Some(text) => {
                 counts.n_whole += 1;
+                counts.n_bytes += text.len();
+                let value = serde_json::from_str::<Value>(&text);
+                if !value.is_ok_and(|value| validator.as_ref().is_none_or(|validator| validator.is_valid(&value))) {
+                    eprintln!("invalid: {} let {text} through", group["schema"]);
+                    counts.n_invalid += 1;
+                }
                 println!("{}", json!({ "schema": group["schema"], "text": text }));
             }
             None => counts.n_unfinished += 1,
         }
     }
     Ok(())
+}
+
+/// Writes a value with all that is not ASCII escaped, and slashes too.
+fn escaped(value: &Value) -> String {
+    let text = value.to_string().replace('/', "\\/");
+    text.chars().fold(String::new(), |mut all, c| {
+        let mut units = [0; 2];
+        match c.is_ascii() {
+            true => all.push(c),
+            false => c.encode_utf16(&mut units).iter().for_each(|unit| all.push_str(&format!("\\u{unit:04x}"))),
+        }
+        all
+    })
 }
 
 fn allows(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> Result<bool, Box<dyn Error>> {
@@ -130,13 +178,27 @@ fn draw(
     };
     let closing = |id: &usize| tokenizer.token_bytes(*id as u32).is_some_and(|b| b.iter().all(|b| b"\"}]".contains(b)));
     let mut logits = vec![0.0; tokenizer.vocab_len()];
-    while ids.len() < DRAWN_TOKENS && !constraint.is_complete() {
+    for _ in 0..2 * DRAWN_TOKENS {
+        if ids.len() >= DRAWN_TOKENS || constraint.is_complete() {
+            break;
+        }
         let id = match constraint.forced() {
             Some(id) => id,
             None => {
                 logits.fill(0.0);
                 let start = Instant::now();
                 constraint.compute_mask()?;
+                let n_back = match constraint.rewind() {
+                    Ok(n_back) => n_back,
+                    Err(_) => {
+                        counts.n_given_up += 1;
+                        return Ok(None);
+                    }
+                };
+                if n_back > 0 {
+                    ids.truncate(ids.len() - n_back);
+                    continue;
+                }
                 constraint.apply_mask(&mut logits);
                 counts.mask_us.push(start.elapsed().as_secs_f64() * 1e6);
                 let allowed: Vec<usize> = (0..logits.len()).filter(|&id| logits[id] == 0.0).collect();
@@ -148,8 +210,9 @@ fn draw(
                 }
             }
         };
-        constraint.accept(id)?;
-        ids.push(id);
+        if constraint.try_accept(id)? {
+            ids.push(id);
+        }
     }
     Ok(constraint.is_complete().then(|| tokenizer.decode(&ids, Default::default())))
 }
@@ -165,7 +228,11 @@ impl Counts {
         eprintln!(
             "instances: {allowed} valid and allowed, {missed} valid and not; {ruled_out} invalid and not, {wrong} invalid but allowed"
         );
-        eprintln!("answers: {} whole, {} without an end", self.n_whole, self.n_unfinished);
+        eprintln!("valid ones in other spellings: {} allowed, {} not", self.spellings[0], self.spellings[1]);
+        eprintln!(
+            "answers: {} whole ({} bytes), {} of them invalid; {} without an end, {} given up, {} too costly",
+            self.n_whole, self.n_bytes, self.n_invalid, self.n_unfinished, self.n_given_up, self.n_too_costly
+        );
         for (what, values) in [("compile ms", &mut self.compile_ms), ("mask us", &mut self.mask_us)] {
             values.sort_by(f64::total_cmp);
             let at = |share: f64| values.get(((values.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(0.0);

@@ -56,6 +56,8 @@ pub(crate) struct Answer {
     text: String,
     /// Of each token of the answer, if they were asked for.
     logprobs: Vec<TokenLogprobs>,
+    /// What is not told yet: tokens that may be taken back.
+    held: Vec<TokenEvent>,
     clock: Clock,
     load_ms: f64,
     /// When its sequence closed.
@@ -110,9 +112,14 @@ impl Answer {
         let is_plain = request.learner.is_some() && request.grammar.is_none() && request.adapters.is_empty();
         let is_rough = is_plain && sampler.n_best() == Some(1) && backend.screens(1);
         let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
+        let constraint = request.grammar.as_ref().map(Grammar::start);
         let zero = Duration::ZERO;
         Ok(Answer {
-            speculator: Speculator::new(request.speculation, backend, &sampler),
+            // What is looked at is not guessed.
+            speculator: match constraint.as_ref().is_some_and(Constraint::is_watched) {
+                true => None,
+                false => Speculator::new(request.speculation, backend, &sampler),
+            },
             guesses: (0, 0),
             context,
             n_guessed: 0,
@@ -130,13 +137,14 @@ impl Answer {
             is_rough,
             micro: None,
             sampler,
-            constraint: request.grammar.as_ref().map(Grammar::start),
+            constraint,
             decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
             tokenizer,
             stop: StopFilter::new(&request.stop),
             finish: (max_tokens == 0).then_some(FinishReason::Length),
             text: String::new(),
             logprobs: Vec::new(),
+            held: Vec::new(),
             clock: Clock { start, opened: None, prompt: zero, first_token: zero, last_token: zero },
             load_ms: info.load_ms,
             kv_bytes_per_token: 0.0,
@@ -308,6 +316,11 @@ impl Answer {
                 lesson.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, rough });
             }
             result = self.choose_one(logits, tell);
+            if self.context.len() <= n_known && result.is_ok() {
+                // It went back: the last token that is left is computed again.
+                self.guessed = guesses;
+                return Ok(Kept { path: 0, n_tokens: self.context.len() - 1 });
+            }
             row = tree::row_behind(&guesses, &branches, &self.context[n_known..]).filter(|_| !self.is_over());
         }
         let (path, n_right) = tree::right(&guesses, &branches, &self.context[n_known..]);
@@ -321,13 +334,69 @@ impl Answer {
     }
 
     fn choose_one(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
-        let Chosen { id, logprobs } = self.sample(logits)?;
-        tell(self.take_over(id, logprobs)?);
+        if self.constraint.as_ref().is_some_and(Constraint::is_watched) {
+            self.choose_watched(logits)?;
+        } else {
+            let Chosen { id, logprobs } = self.sample(logits)?;
+            self.accept(id)?;
+            tell(self.take_over(id, logprobs));
+        }
         // Log-probabilities need the logits of each.
         while self.request.logprobs.is_none() && self.finish.is_none() {
             let Some(id) = self.constraint.as_ref().and_then(Constraint::forced) else { break };
-            tell(self.take_over(id, None)?);
+            if !self.accept(id)? {
+                break;
+            }
+            let event = self.take_over(id, None);
+            match self.constraint.as_ref().is_some_and(Constraint::is_watched) {
+                true => self.held.push(event),
+                false => tell(event),
+            }
         }
+        if self.finish.is_some() {
+            self.held.drain(..).for_each(tell);
+        }
+        Ok(())
+    }
+
+    /// Chooses a token where values are looked at as they close: one that closes what is not valid is ruled out, and another
+    /// is chosen, or tokens are taken back.
+    fn choose_watched(&mut self, logits: &mut [f32]) -> Result<(), EngineError> {
+        let given = logits.to_vec();
+        loop {
+            if let Some(constraint) = &mut self.constraint {
+                if constraint.forced().is_none() {
+                    constraint.compute_mask()?;
+                }
+                let n_back = constraint.rewind()?;
+                if n_back > 0 {
+                    return self.take_back(n_back);
+                }
+            }
+            logits.copy_from_slice(&given);
+            let Chosen { id, logprobs } = self.sample(logits)?;
+            if self.accept(id)? {
+                let event = self.take_over(id, logprobs);
+                self.held.push(event);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes tokens of the answer back, none of which was told.
+    fn take_back(&mut self, n: usize) -> Result<(), EngineError> {
+        self.context.truncate(self.context.len() - n);
+        self.logprobs.truncate(self.logprobs.len().saturating_sub(n));
+        self.held.truncate(self.held.len().saturating_sub(n));
+        self.decoder = DecodeStream::continuing(Arc::clone(&self.tokenizer));
+        self.stop = StopFilter::new(&self.request.stop);
+        self.text.clear();
+        self.sampler.restart(&self.context);
+        let mut held = std::mem::take(&mut self.held);
+        for event in &mut held {
+            event.text = self.take(event.id);
+        }
+        self.held = held;
         Ok(())
     }
 
@@ -343,11 +412,13 @@ impl Answer {
         }
     }
 
+    /// Returns whether a token may come.
+    fn accept(&mut self, id: u32) -> Result<bool, EngineError> {
+        self.constraint.as_mut().map_or(Ok(true), |constraint| constraint.try_accept(id))
+    }
+
     /// Makes a token part of the answer.
-    fn take_over(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> Result<TokenEvent, EngineError> {
-        if let Some(constraint) = &mut self.constraint {
-            constraint.accept(id)?;
-        }
+    fn take_over(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> TokenEvent {
         self.sampler.accept(id);
         self.lesson.iter_mut().for_each(|lesson| lesson.accept(id));
         self.logprobs.extend(logprobs.clone());
@@ -356,7 +427,7 @@ impl Answer {
         if self.context.len() == self.n_prompt + 1 {
             self.clock.first_token = self.clock.last_token;
         }
-        Ok(TokenEvent { id, text: self.take(id), logprobs })
+        TokenEvent { id, text: self.take(id), logprobs }
     }
 
     /// Returns the text that became certain with a token, and ends the answer if it was the last.

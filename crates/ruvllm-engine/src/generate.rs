@@ -106,7 +106,8 @@ impl Iterator for Generation<'_> {
         if self.answer.is_cancelled() {
             return None;
         }
-        if self.events.is_empty() && !self.is_broken && !self.answer.is_over() {
+        // A step may tell nothing: what values close with may be held, or be taken back.
+        while self.events.is_empty() && !self.is_broken && !self.answer.is_over() {
             self.error = self.step().err();
             self.is_broken = self.error.is_some();
         }

@@ -9,17 +9,23 @@
 
 mod ahead;
 mod env;
+#[cfg(test)]
+mod forms;
 mod gbnf;
+mod judge;
+mod nested;
 mod pool;
+mod schema;
 mod size;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::fmt;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use llguidance::api::{GrammarWithLexer, ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
@@ -28,7 +34,9 @@ use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
 use ahead::{Computed, MaskThread};
 use env::Environment;
+use judge::Judge;
 use pool::Pool;
+use watch::Watch;
 
 /// The longest schema, or grammar of rules, in bytes of its text.
 const RULES_BYTES_MAX: usize = 512 << 10;
@@ -117,14 +125,17 @@ impl GrammarCompiler {
     /// [`ErrorKind::Grammar`]: it is malformed, too large, uses what is not supported (named), allows nothing, or takes too
     /// long; [`ErrorKind::QueueFull`] and [`ErrorKind::Stopped`]: it cannot be compiled now.
     pub fn compile(&self, source: &GrammarSource) -> Result<Grammar, EngineError> {
-        let grammar = read(source)?;
         let factory = Arc::clone(&self.factory);
-        let compile = move || -> Result<Matcher, EngineError> {
+        let source = Arc::new(source.clone());
+        check_size(&source)?;
+        let read_source = Arc::clone(&source);
+        let compile = move || -> Result<(Matcher, Option<Arc<Judge>>), EngineError> {
+            let (grammar, judge) = read(&read_source)?;
             let parser = factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
             let mut matcher = Matcher::new(Ok(parser));
             // What allows nothing shows with the first mask.
             match !matcher.is_stopped() && matcher.compute_mask().is_ok() {
-                true => Ok(matcher),
+                true => Ok((matcher, judge.map(Arc::new))),
                 false => {
                     let error = matcher.get_error().filter(|error| !is_dead_end(error));
                     Err(refused(error.as_deref().unwrap_or(NO_TEXT)))
@@ -139,10 +150,9 @@ impl GrammarCompiler {
                 self.pool.get_or_init(|| pool)
             }
         };
-        let matcher = pool.run(compile)?;
+        let (matcher, judge) = pool.run(compile)?;
         let (matcher, tokenizer) = (Arc::new(Mutex::new(matcher)), Arc::clone(&self.tokenizer));
-        let source = Arc::new(source.clone());
-        Ok(Grammar { source, matcher, tokenizer, masks: self.masks.clone(), allows_stops: false })
+        Ok(Grammar { source, matcher, judge, tokenizer, masks: self.masks.clone(), allows_stops: false })
     }
 }
 
@@ -158,6 +168,8 @@ pub struct Grammar {
     source: Arc<GrammarSource>,
     /// Before the first token.
     matcher: Arc<Mutex<Matcher>>,
+    /// Looks at what it cannot say.
+    judge: Option<Arc<Judge>>,
     tokenizer: Arc<Tokenizer>,
     /// Stop strings may end the answer as well.
     allows_stops: bool,
@@ -224,8 +236,8 @@ fn limits() -> ParserLimits {
     ParserLimits { max_lexer_states: 20_000, verbose_errors: false, ..ParserLimits::default() }
 }
 
-/// Checks the size of a source and writes it as `llguidance` reads it.
-fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
+/// Checks the size of a source.
+fn check_size(source: &GrammarSource) -> Result<(), EngineError> {
     let (text, is_json) = match source {
         GrammarSource::JsonObject => (String::new(), true),
         GrammarSource::JsonSchema(schema) => (schema.to_string(), true),
@@ -242,25 +254,33 @@ fn read(source: &GrammarSource) -> Result<TopLevelGrammar, EngineError> {
     if !is_json && depth(&text) > DEPTH_MAX {
         return Err(refused(&format!("its brackets nest deeper than {DEPTH_MAX}")));
     }
-    Ok(match source {
-        GrammarSource::JsonObject => json_schema(json!({ "type": "object" }))?,
-        GrammarSource::JsonSchema(schema) => {
-            size::check_schema(schema)?;
-            json_schema(schema.clone())?
-        }
+    match source {
+        GrammarSource::JsonSchema(schema) => size::check_schema(schema),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a source as `llguidance` reads it, and returns what looks at the rest. On a thread with a large stack.
+fn read(source: &GrammarSource) -> Result<(TopLevelGrammar, Option<Judge>), EngineError> {
+    let grammar = match source {
+        GrammarSource::JsonObject => return json_schema(&json!({ "type": "object" })),
+        GrammarSource::JsonSchema(schema) => return json_schema(schema),
         GrammarSource::Regex(text) => {
             size::check_regex(text)?;
             TopLevelGrammar::from_regex(text)
         }
         GrammarSource::Choice(texts) => choice(texts)?,
-        GrammarSource::Lark(_) => lark(text)?,
-        GrammarSource::Gbnf(_) => lark(gbnf::to_lark(&text)?)?,
-    })
-}
-
-fn lark(text: String) -> Result<TopLevelGrammar, EngineError> {
-    size::check_lark(&text)?;
-    Ok(TopLevelGrammar::from_lark(text))
+        GrammarSource::Lark(text) => {
+            size::check_lark(text)?;
+            TopLevelGrammar::from_lark(nested::with_own_schemas(text)?)
+        }
+        GrammarSource::Gbnf(text) => {
+            let lark = gbnf::to_lark(text)?;
+            size::check_lark(&lark)?;
+            TopLevelGrammar::from_lark(lark)
+        }
+    };
+    Ok((grammar, None))
 }
 
 /// Returns how deep brackets nest, those in texts included.
@@ -277,22 +297,10 @@ fn depth(text: &str) -> usize {
     most
 }
 
-fn json_schema(schema: Value) -> Result<TopLevelGrammar, EngineError> {
-    Ok(TopLevelGrammar::from_grammar(GrammarWithLexer::from_json_schema(with_bounded_space(schema)?)))
-}
-
-/// Returns a schema that allows white space between the tokens of JSON, but no endless run of it.
-///
-/// # Errors
-/// The schema says itself what `llguidance` is to do.
-pub(crate) fn with_bounded_space(mut schema: Value) -> Result<Value, EngineError> {
-    if let Some(object) = schema.as_object_mut() {
-        if object.contains_key("x-guidance") {
-            return Err(refused("the schema uses 'x-guidance', which is not supported"));
-        }
-        object.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": r"[ \t\n\r]{1,64}" }));
-    }
-    Ok(schema)
+fn json_schema(schema: &Value) -> Result<(TopLevelGrammar, Option<Judge>), EngineError> {
+    let compiled = schema::compile(schema)?.ok_or_else(|| refused(NO_TEXT))?;
+    let judge = Judge::new(schema, &compiled.looked_at)?;
+    Ok((TopLevelGrammar::from_lark(compiled.lark), judge))
 }
 
 fn choice(texts: &[String]) -> Result<TopLevelGrammar, EngineError> {
@@ -349,6 +357,9 @@ pub struct Constraint {
     mask: Option<SimpleVob>,
     /// The tokens that must come next, the last first.
     forced: Vec<u32>,
+    /// What looks at values as they close, if a grammar cannot say all.
+    watch: Option<Box<Watch>>,
+    tokenizer: Arc<Tokenizer>,
 }
 
 impl fmt::Debug for Constraint {
@@ -361,8 +372,15 @@ impl Constraint {
     fn new(grammar: &Grammar) -> Constraint {
         let matcher = grammar.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
         let masks = grammar.masks.clone();
-        let mut constraint =
-            Constraint { matcher: Some(Box::new(matcher)), away: None, masks, mask: None, forced: Vec::new() };
+        let mut constraint = Constraint {
+            matcher: Some(Box::new(matcher)),
+            away: None,
+            masks,
+            mask: None,
+            forced: Vec::new(),
+            watch: grammar.judge.clone().map(|judge| Box::new(Watch::new(judge))),
+            tokenizer: Arc::clone(&grammar.tokenizer),
+        };
         constraint.look_ahead();
         constraint
     }
@@ -393,6 +411,12 @@ impl Constraint {
         self.forced.last().copied()
     }
 
+    /// Returns whether values are looked at as they close: tokens that were taken may be taken back then, and none of the
+    /// answer is certain before its end.
+    pub fn is_watched(&self) -> bool {
+        self.watch.is_some()
+    }
+
     /// Finds out which tokens may come next.
     ///
     /// # Errors
@@ -403,7 +427,19 @@ impl Constraint {
             let mask = self.matcher()?.compute_mask().map_err(|error| refused(&error.to_string()))?;
             self.mask = Some(mask);
         }
+        self.rule_out();
         Ok(())
+    }
+
+    /// Takes what the watch rules out of the mask.
+    fn rule_out(&mut self) {
+        let (Some(watch), Some(mask)) = (&self.watch, &mut self.mask) else { return };
+        watch.ruled_out().iter().for_each(|&id| mask.disallow_token(id));
+        let n_vocab = mask.len();
+        let ends = || self.tokenizer.end_of_generation().filter(|&id| (id as usize) < n_vocab);
+        if ends().any(|id| mask.is_allowed(id)) && !watch.is_right() {
+            ends().for_each(|id| mask.disallow_token(id));
+        }
     }
 
     /// Sets the logits of those that may not come to -∞; `logits`: `[n_vocab]`.
@@ -426,9 +462,44 @@ impl Constraint {
     /// # Errors
     /// [`ErrorKind::Grammar`]: the token is none that may come, or looking at it costs more than it may.
     pub fn accept(&mut self, id: u32) -> Result<(), EngineError> {
+        match self.try_accept(id)? {
+            true => Ok(()),
+            false => Err(refused("a value that closes with the token does not fit the schema")),
+        }
+    }
+
+    /// Takes note of the next token, or rules it out, if a value that is not valid closes with it; another is to be chosen
+    /// then, by [`Constraint::compute_mask`].
+    ///
+    /// # Errors
+    /// As [`Constraint::accept`].
+    pub fn try_accept(&mut self, id: u32) -> Result<bool, EngineError> {
+        self.matcher()?;
+        if let Some(watch) = &mut self.watch {
+            let is_right = match self.tokenizer.is_end_of_generation(id) {
+                true => watch.is_right(),
+                false => watch.take(id, &self.tokenizer.token_bytes(id).unwrap_or_default()),
+            };
+            if !is_right {
+                if self.tokenizer.is_end_of_generation(id) {
+                    watch.rule_out(id);
+                }
+                self.forced.clear();
+                return Ok(false);
+            }
+        }
         let consumed = self.matcher()?.consume_token(id);
         self.mask = None;
         consumed.map_err(|error| refused(&error.to_string()))?;
+        // A number at the top may end without a mark.
+        if self.is_complete()
+            && !self.tokenizer.is_end_of_generation(id)
+            && self.watch.as_mut().is_some_and(|watch| watch.give_up_last())
+        {
+            self.forced.clear();
+            self.matcher()?.rollback(1).map_err(|error| refused(&error.to_string()))?;
+            return Ok(false);
+        }
         if self.forced.last() == Some(&id) {
             self.forced.pop();
         } else {
@@ -437,17 +508,41 @@ impl Constraint {
         if self.forced.is_empty() {
             self.look_ahead();
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Goes back, if no token may come or what is written closes in no way that was tried. Returns how many tokens are taken
+    /// back; the mask is that behind the others then. To be asked after [`Constraint::compute_mask`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Grammar`]: it was gone back as often as may be.
+    pub fn rewind(&mut self) -> Result<usize, EngineError> {
+        let Some(watch) = &mut self.watch else { return Ok(0) };
+        let is_stuck = self.forced.is_empty() && self.mask.as_ref().is_some_and(SimpleVob::is_zero);
+        if !watch.must_rewind(is_stuck)? {
+            return Ok(0);
+        }
+        let n_back = watch.rewind()?;
+        self.mask = None;
+        self.forced.clear();
+        let rolled_back = self.matcher()?.rollback(n_back);
+        rolled_back.map_err(|error| refused(&error.to_string()))?;
+        Ok(n_back)
     }
 
     /// Returns how many of `ids` may follow, one after the other.
     pub(crate) fn n_allowed(&mut self, ids: &[u32]) -> usize {
+        // What is looked at is not guessed.
+        if self.is_watched() {
+            return 0;
+        }
         self.matcher().ok().and_then(|matcher| matcher.validate_tokens(ids).ok()).unwrap_or(0)
     }
 
     /// Returns whether the answer may end here.
     pub fn is_valid(&mut self) -> bool {
-        self.matcher().is_ok_and(|matcher| matcher.is_accepting().unwrap_or(false))
+        let is_accepting = self.matcher().is_ok_and(|matcher| matcher.is_accepting().unwrap_or(false));
+        is_accepting && self.watch.as_ref().is_none_or(|watch| watch.is_right())
     }
 
     /// Returns whether the answer is complete: valid, and nothing can follow.

@@ -87,6 +87,11 @@ impl Dry {
         }))
     }
 
+    /// Forgets all tokens.
+    pub(super) fn clear(&mut self) {
+        self.history.clear();
+    }
+
     /// Takes over what a copy took note of.
     pub(super) fn follow(&mut self, other: &Dry) {
         self.history.clone_from(&other.history);

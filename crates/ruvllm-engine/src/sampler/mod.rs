@@ -193,6 +193,13 @@ impl Sampler {
         }
     }
 
+    /// Takes note of these tokens instead of those so far.
+    pub(crate) fn restart(&mut self, ids: &[u32]) {
+        self.penalties.iter_mut().for_each(Penalties::clear);
+        self.dry.iter_mut().for_each(Dry::clear);
+        ids.iter().for_each(|&id| self.accept(id));
+    }
+
     /// Chooses a token; `logits`: `[n_vocab]`, changed by bias, `mask` and penalties. `mask` sets those to -∞ that may not
     /// be chosen.
     ///

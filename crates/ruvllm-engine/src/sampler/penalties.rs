@@ -47,6 +47,13 @@ impl Penalties {
         })
     }
 
+    /// Forgets all tokens.
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+        self.next = 0;
+        self.seen.fill(Seen::default());
+    }
+
     /// Takes over what a copy took note of.
     pub(super) fn follow(&mut self, other: &Penalties) {
         self.ring.clone_from(&other.ring);

@@ -11,6 +11,7 @@
 //! different versions of Unicode, a character that is new to one of them may be cut off differently.
 
 mod bpe;
+mod infill;
 mod merge;
 mod pretokenize;
 mod special;
@@ -26,6 +27,7 @@ use std::borrow::Cow;
 
 use ruvllm_gguf::Metadata;
 
+pub use infill::InfillTokens;
 pub use stream::DecodeStream;
 
 use crate::error::{EngineError, ErrorKind};
@@ -74,6 +76,8 @@ pub struct Tokenizer {
     /// EOS (for BERT: `[SEP]`), where it is to be added.
     suffix: Option<u32>,
     add_space_prefix: bool,
+    /// Marks the parts of a prompt with a gap.
+    infill: Option<InfillTokens>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -117,7 +121,7 @@ impl Tokenizer {
         let add_bos = flag(metadata, "add_bos_token", rule.add_bos)? || forced;
         let add_eos = flag(metadata, "add_eos_token", false)?;
         let add_space_prefix = flag(metadata, "add_space_prefix", false)?;
-        Tokenizer::finish(vocab, Model::Bpe(Box::new(bpe)), (add_bos, add_eos), add_space_prefix)
+        Tokenizer::finish(metadata, vocab, Model::Bpe(Box::new(bpe)), (add_bos, add_eos), add_space_prefix)
     }
 
     fn new_spm(metadata: &Metadata) -> Result<Tokenizer, EngineError> {
@@ -125,7 +129,7 @@ impl Tokenizer {
         let vocab = Vocab::read(metadata, defaults)?;
         let add = (flag(metadata, "add_bos_token", true)?, flag(metadata, "add_eos_token", false)?);
         let model = Model::Spm(Spm::new(&vocab));
-        Tokenizer::finish(vocab, model, add, flag(metadata, "add_space_prefix", true)?)
+        Tokenizer::finish(metadata, vocab, model, add, flag(metadata, "add_space_prefix", true)?)
     }
 
     fn new_wordpiece(metadata: &Metadata) -> Result<Tokenizer, EngineError> {
@@ -136,12 +140,13 @@ impl Tokenizer {
         let strip_accents = flag(metadata, "normalizer.strip_accents", lowercase)?;
         let model = Model::WordPiece(Box::new(WordPiece::new(&vocab, lowercase, strip_accents)));
         let sep = vocab.special.sep;
-        let mut tokenizer = Tokenizer::finish(vocab, model, (true, false), false)?;
+        let mut tokenizer = Tokenizer::finish(metadata, vocab, model, (true, false), false)?;
         tokenizer.suffix = Some(sep.ok_or_else(|| missing_id("seperator"))?);
         Ok(tokenizer)
     }
 
     fn finish(
+        metadata: &Metadata,
         vocab: Vocab,
         model: Model,
         (add_bos, add_eos): (bool, bool),
@@ -155,7 +160,10 @@ impl Tokenizer {
         let prefix = needed(add_bos, vocab.special.bos, "bos")?;
         let suffix = needed(add_eos, vocab.special.eos, "eos")?;
         let special = SpecialTokens::new(&vocab)?;
-        Ok(Tokenizer { vocab, special, model, prefix, suffix, add_space_prefix })
+        let n_tokens = vocab.n_tokens;
+        let infill = InfillTokens::read(metadata, &|text| vocab.id(text.as_bytes()))?;
+        let infill = infill.filter(|ids| [ids.prefix, ids.suffix, ids.middle].into_iter().all(|id| id < n_tokens));
+        Ok(Tokenizer { vocab, special, model, prefix, suffix, add_space_prefix, infill })
     }
 
     /// Returns the tokens of a text.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Tool, ToolChoice, ToolUse};
 use crate::EngineError;
-use crate::grammar::{GrammarSource, with_bounded_space};
+use crate::grammar::GrammarSource;
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 
 /// Returns the control token that is written so, if there is one: a grammar names it by its id, and ordinary text never
@@ -44,7 +44,7 @@ pub(super) fn source(tool_use: &ToolUse) -> Result<GrammarSource, EngineError> {
     rules.line(&format!("// strict: {strict}"));
     syntax.rules(&mut rules)?;
     if let Some(form) = rules.form {
-        let rule = form_rule(form)?;
+        let rule = form_rule(form);
         rules.line(&rule);
     }
     Ok(GrammarSource::Lark(rules.lark))
@@ -161,7 +161,7 @@ impl<'u> Rules<'u> {
         let (mut calls, mut arguments) = (Vec::new(), String::new());
         for (i, tool) in self.tools.iter().enumerate() {
             calls.push(format!("{} args_{i}{close}", open(&tool.name)));
-            let schema = with_bounded_space(object_schema(tool.parameters.as_ref()))?;
+            let schema = object_schema(tool.parameters.as_ref());
             let _ = writeln!(arguments, "args_{i}: %json {schema}");
         }
         Ok(format!("call: {}\n{arguments}", calls.join(" | ")))
@@ -169,20 +169,17 @@ impl<'u> Rules<'u> {
 }
 
 /// Returns the rule of an answer without calls.
-///
-/// # Errors
-/// A schema that uses what is not supported.
-fn form_rule(form: &GrammarSource) -> Result<String, EngineError> {
-    Ok(match form {
-        GrammarSource::JsonObject => format!("form: %json {}", with_bounded_space(json!({ "type": "object" }))?),
-        GrammarSource::JsonSchema(schema) => format!("form: %json {}", with_bounded_space(schema.clone())?),
+fn form_rule(form: &GrammarSource) -> String {
+    match form {
+        GrammarSource::JsonObject => "form: %json {\"type\": \"object\"}".to_owned(),
+        GrammarSource::JsonSchema(schema) => format!("form: %json {schema}"),
         GrammarSource::Regex(regex) => format!("form: FORM\nFORM: /{}/", regex.replace('/', "\\/")),
         GrammarSource::Choice(texts) => {
             format!("form: {}", texts.iter().map(|text| Rules::text(text)).collect::<Vec<_>>().join(" | "))
         }
         // `ToolUse::with_form` refuses them.
         GrammarSource::Lark(_) | GrammarSource::Gbnf(_) => String::new(),
-    })
+    }
 }
 
 /// Returns the schema of arguments: an object, and of the properties that are listed where some are and nothing says that

@@ -30,6 +30,11 @@ const MAX_TOKENS: usize = 16;
 /// What a completion may say beside how the answer is written.
 pub(super) const FIELDS: &[Field] = &[
     required("prompt", INPUT, "a text, or its tokens; or several of them, each of which is continued n times"),
+    optional(
+        "suffix",
+        Kind::Text,
+        "what stands behind the answer: the model fills in the middle, if it was trained to; with one prompt of text",
+    ),
     optional("echo", Kind::Bool, "begin the answer with the prompt"),
     optional(
         "logprobs",
@@ -54,7 +59,11 @@ pub(super) fn answer(call: Call) -> Answer {
         let input = call.given.get("prompt").cloned().unwrap_or_default();
         let text = call.model.service.text().clone();
         let parse_special = call.given.get("parse_special") != Some(&Value::Bool(false));
+        let suffix = suffix(&call)?;
         let mut prompts = offload(move || {
+            if let Some(suffix) = suffix {
+                return Ok(vec![text.tokenizer().encode_infill(input.as_str().unwrap_or_default(), &suffix)?]);
+            }
             let encode = |text_of: &str| Ok(text.tokenizer().encode_prompt(text_of, parse_special)?);
             read_input(&input, encode)
         })
@@ -120,6 +129,19 @@ fn best_of(call: &Call, asked: &mut Asked) -> Result<usize, ApiError> {
             Ok(best_of)
         }
     }
+}
+
+/// Returns what stands behind the answer.
+///
+/// # Errors
+/// 400: the prompt is no single text, or is to be shortened.
+fn suffix(call: &Call) -> Result<Option<String>, ApiError> {
+    let Some(suffix) = call.given.text("suffix").filter(|suffix| !suffix.is_empty()) else { return Ok(None) };
+    if !call.given.get("prompt").is_some_and(Value::is_string) || call.given.text("truncation") == Some("auto") {
+        let line = "'suffix' goes with one prompt of text, which is not shortened; send a text, without 'truncation'";
+        return Err(ApiError::bad("suffix", line));
+    }
+    Ok(Some(suffix.to_owned()))
 }
 
 /// Returns the tokens of an [`INPUT`].

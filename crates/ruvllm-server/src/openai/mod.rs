@@ -58,7 +58,6 @@ const REFUSED: &Refused = &[
     ("web_search_options", "the server does not search"),
     ("functions", "use tools"),
     ("function_call", "use tool_choice"),
-    ("suffix", "the model writes forwards only"),
 ];
 
 /// The same of the API of responses.

@@ -1,0 +1,105 @@
+//! Fill in the middle: a prompt of what stands before a gap and what stands behind it, for models that were trained so.
+
+use ruvllm_gguf::Metadata;
+
+use super::vocab::gguf_error;
+use super::{EncodeOptions, Tokenizer};
+use crate::error::{EngineError, ErrorKind};
+
+/// The tokens that mark the parts of such a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InfillTokens {
+    /// In front of what stands before the gap.
+    pub prefix: u32,
+    /// In front of what stands behind it.
+    pub suffix: u32,
+    /// In front of the answer, which fills it.
+    pub middle: u32,
+}
+
+/// Keys of a file's metadata, newer and older ones.
+const KEYS: [[&str; 2]; 3] = [
+    ["tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"],
+    ["tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.suffix_token_id"],
+    ["tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.middle_token_id"],
+];
+
+/// How models spell them: Qwen Coder and CodeGemma, StarCoder and Granite, DeepSeek Coder, Code Llama.
+const SPELLINGS: [[&str; 3]; 5] = [
+    ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+    ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+    ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],
+    ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+    ["▁<PRE>", "▁<SUF>", "▁<MID>"],
+];
+
+impl InfillTokens {
+    /// Reads those of a file: the ids that it names, or else the tokens that are spelled so.
+    ///
+    /// # Errors
+    /// A value that is no id.
+    pub(super) fn read(
+        metadata: &Metadata,
+        id: &dyn Fn(&str) -> Option<u32>,
+    ) -> Result<Option<InfillTokens>, EngineError> {
+        let mut named = [None; 3];
+        for (named, keys) in named.iter_mut().zip(KEYS) {
+            for key in keys {
+                *named = named.or(metadata.u32(key).map_err(gguf_error)?);
+            }
+        }
+        let spelled = SPELLINGS.iter().map(|texts| texts.map(id));
+        Ok([named].into_iter().chain(spelled).find_map(|ids| match ids {
+            [Some(prefix), Some(suffix), Some(middle)] => Some(InfillTokens { prefix, suffix, middle }),
+            _ => None,
+        }))
+    }
+}
+
+impl Tokenizer {
+    /// Returns the tokens that mark the parts of a prompt with a gap, if the model has them.
+    pub fn infill_tokens(&self) -> Option<InfillTokens> {
+        self.infill
+    }
+
+    /// Returns a prompt whose answer stands between two texts, in the order prefix, suffix, middle. What looks like a control
+    /// token in the texts is text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a model without such tokens; as [`Tokenizer::encode`].
+    pub fn encode_infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, EngineError> {
+        let Some(marks) = self.infill else {
+            let line = "the model has no tokens for a gap in a text, it writes forwards only; leave out the suffix";
+            return Err(EngineError::new(ErrorKind::Unsupported, line));
+        };
+        let plain = EncodeOptions { add_special: false, parse_special: false };
+        let mut ids: Vec<u32> = self.bos_to_add().into_iter().collect();
+        ids.push(marks.prefix);
+        ids.extend(self.encode(prefix, plain)?);
+        ids.push(marks.suffix);
+        ids.extend(self.encode(suffix, plain)?);
+        ids.push(marks.middle);
+        Ok(ids)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_the_file_go_before_spellings() {
+        let texts = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
+        let id = |text: &str| texts.iter().position(|known| *known == text).map(|i| i as u32);
+        let mut metadata = Metadata::new();
+        let spelled = InfillTokens { prefix: 0, suffix: 1, middle: 2 };
+        assert_eq!(InfillTokens::read(&metadata, &id).expect("ids"), Some(spelled));
+        assert_eq!(InfillTokens::read(&metadata, &|_| None).expect("ids"), None);
+        metadata.set("tokenizer.ggml.fim_pre_token_id", 7u32);
+        metadata.set("tokenizer.ggml.suffix_token_id", 8u32);
+        assert_eq!(InfillTokens::read(&metadata, &id).expect("ids"), Some(spelled), "two of three are none");
+        metadata.set("tokenizer.ggml.fim_mid_token_id", 9u32);
+        let named = InfillTokens { prefix: 7, suffix: 8, middle: 9 };
+        assert_eq!(InfillTokens::read(&metadata, &id).expect("ids"), Some(named));
+    }
+}
