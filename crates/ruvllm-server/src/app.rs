@@ -440,7 +440,9 @@ async fn handle(
     let tenant_id = caller.id;
     span.record("tenant", &*caller.name);
     // A tenant has its share of what is asked at once, whatever it is.
-    let place = server.at_work.take(caller.id, 1).ok_or_else(too_much_at_once)?;
+    let take = || server.at_work.take(caller.id, 1).ok_or_else(too_much_at_once);
+    // What needs no key is answered at once, and beside all connections that are at work.
+    let place = endpoint.needs_key.then(take).transpose()?;
     let (mut of_body, mut is_long) = (None, false);
     let given = match endpoint.method {
         Method::GET | Method::DELETE => Given::default(),

@@ -114,7 +114,7 @@ fn check_ids(tokens: &[u32], model: &Path) -> Result<()> {
     };
     // A head may have more rows than the vocabulary has tokens.
     let rows = file.tensors().find(|tensor| tensor.name == "token_embd.weight");
-    let n_rows = rows.and_then(|tensor| tensor.shape.last().copied()).map_or(n_vocab, |n| n as usize);
+    let n_rows = rows.and_then(|tensor| tensor.shape.last().copied()).unwrap_or(n_vocab);
     match tokens.iter().find(|&&token| token as usize >= n_rows.max(n_vocab)) {
         None => Ok(()),
         Some(token) => Err(Error::failure(format_args!(

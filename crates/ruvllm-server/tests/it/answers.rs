@@ -270,7 +270,7 @@ fn text_and_tokens_and_templates() {
         { "type": "text", "text": "a" }, { "type": "text", "text": "b" },
     ] }]);
     let prompt = bench.post("/apply-template", &json!({ "messages": parts })).ok();
-    let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n";
+    let expected = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(prompt["prompt"], expected);
     assert_eq!(prompt["tokens"].as_array().map(Vec::len), prompt["count"].as_u64().map(|n| n as usize));
 }

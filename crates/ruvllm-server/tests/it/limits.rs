@@ -241,7 +241,7 @@ fn a_stop_lets_the_work_end_within_its_time() {
 fn health_is_answered_where_all_connections_are_at_work() {
     let bench = Bench::tiny(ServerOptions { connections_max: 2, ..options() });
     // Their heads are there and their bodies are not: neither is idle.
-    let begin = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n";
+    let begin = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n";
     let busy = [bench.write(begin), bench.write(begin)];
     std::thread::sleep(Duration::from_millis(200));
     for _ in 0..3 {

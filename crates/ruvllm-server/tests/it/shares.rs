@@ -117,12 +117,14 @@ fn idle_connections_make_room_for_others() {
         assert!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
     }
     // A connection on which an answer is on its way is none of them.
-    let mut at_work =
-        bench.open("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 900, "ignore_eos": true }));
+    let mut at_work = bench
+        .open("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true }));
+    let mut begin = [0; 32];
+    at_work.read_exact(&mut begin).expect("it begins");
     idle.extend((0..12).map(|_| bench.write("")));
     let mut answer = String::new();
     at_work.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(begin.starts_with(b"HTTP/1.1 200") && answer.contains("data: [DONE]"), "{answer}");
 }
 
 #[test]
