@@ -4,7 +4,7 @@
 //! needs of the compiler is unlocked for the build of `fuzz/` alone.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 ///
 /// # Errors
 /// The targets do not build, or one of them found something; libFuzzer says what, and leaves the input in
-/// `fuzz/artifacts`.
+/// `target/fuzz/artifacts`.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if !cargo("fuzz --version").output().is_ok_and(|output| output.status.success()) {
         println!("installing cargo-fuzz");
@@ -61,16 +61,20 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     match failed.is_empty() {
         true => Ok(()),
-        false => bail!("found something: {}; the inputs lie in fuzz/artifacts", failed.join(", ")),
+        false => bail!("found something: {}; the inputs lie in target/fuzz/artifacts", failed.join(", ")),
     }
 }
 
-/// Runs a target. What it finds new is kept in `fuzz/corpus`, beside the seeds.
+/// Runs a target. What it finds new is kept in `target/fuzz/corpus`, beside the seeds.
 fn one(folder: &Path, target: &str, minutes: f64) -> Result<()> {
-    let (corpus, seeds) = (folder.join("corpus").join(target), folder.join("seeds").join(target));
-    fs::create_dir_all(&corpus).with_context(|| format!("cannot make {}", corpus.display()))?;
+    let (corpus, seeds) = (found().join("corpus").join(target), folder.join("seeds").join(target));
+    let artifacts = found().join("artifacts").join(target);
+    for folder in [&corpus, &artifacts] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
     let mut command = fuzz(folder, "run");
     command.arg(target).args([&corpus, &seeds]).arg("--");
+    command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.arg(format!("-max_total_time={}", (60.0 * minutes).ceil()));
     command.arg(format!("-timeout={RUN_SECONDS_MAX}"));
     // No allocation and no run may take more; what the process holds besides are models and the sanitizer's shadow.
@@ -80,10 +84,19 @@ fn one(folder: &Path, target: &str, minutes: f64) -> Result<()> {
     shell::run(&mut command)
 }
 
+/// Returns where targets are built and what they find is put.
+fn found() -> PathBuf {
+    shell::target_dir().join("fuzz")
+}
+
 /// Returns a call of cargo-fuzz in its folder.
 fn fuzz(folder: &Path, what: &str) -> Command {
     let mut command = cargo("fuzz");
-    command.args([what, "--fuzz-dir", "."]).current_dir(folder).env("RUSTC_BOOTSTRAP", "1");
+    command
+        .args([what, "--fuzz-dir", ".", "--target-dir"])
+        .arg(found().join("build"))
+        .current_dir(folder)
+        .env("RUSTC_BOOTSTRAP", "1");
     command
 }
 
