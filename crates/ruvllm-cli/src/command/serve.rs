@@ -169,7 +169,14 @@ pub struct ServeArgs {
     log_format: LogFormat,
     /// What the log holds: error, warn, info, debug or off, also by part of the program (warn,ruvllm_server=debug). Requests
     /// are info, probes of /health, /ready and /metrics are debug
-    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "info", help_heading = "Server")]
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        env = "RUST_LOG",
+        hide_env_values = true,
+        default_value = "info",
+        help_heading = "Server"
+    )]
     log_level: log::Levels,
     /// Send the span of each request to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/traces
     #[cfg(feature = "otlp")]

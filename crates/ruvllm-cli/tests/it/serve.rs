@@ -113,7 +113,9 @@ fn a_model_is_served_until_a_signal_comes() {
         assert!(rest.contains("data: [DONE]"), "{rest}");
         for line in log.lines() {
             let event: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
-            assert_eq!(event["level"], "INFO", "{line}");
+            // The context of these tests is larger than what the tiny model was trained for.
+            let is_of_context = event["message"].as_str().is_some_and(|line| line.contains("was trained with 256"));
+            assert!(event["level"] == "INFO" || is_of_context, "{line}");
         }
         assert!(log.contains("\"status\":200") && log.contains("stopping"), "{log}");
     }

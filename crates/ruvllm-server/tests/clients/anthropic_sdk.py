@@ -43,7 +43,8 @@ told = ask(system="Answer in capital letters.", messages=[*QUESTION, {"role": "a
 assert told.content[0].text and told.usage.output_tokens > 0
 
 error = raises(anthropic.BadRequestError, lambda: ask(thinking={"type": "enabled", "budget_tokens": 1024}))
-assert "'thinking' is not supported" in error.message, error
+assert "this model does not think" in error.message, error
+assert ask(thinking={"type": "adaptive"}).content
 raises(anthropic.NotFoundError, lambda: ask(model="claude"))
 stranger = Anthropic(base_url=URL, api_key="key-of-nobody", max_retries=0)
 raises(anthropic.AuthenticationError, lambda: stranger.messages.count_tokens(model=MODEL, messages=QUESTION))

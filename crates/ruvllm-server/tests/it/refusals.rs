@@ -61,7 +61,7 @@ fn every_field_is_honoured_or_named() {
         (
             "tools",
             json!([{ "type": "function", "function": { "name": "f", "strict": true, "parameters": { "not": {} } } }]),
-            "the schema uses 'not', which is not supported",
+            "the grammar cannot be used: it allows no text at all",
         ),
         ("response_format", json!({ "type": "xml" }), "'response_format.type' is \"xml\"; it must be one of"),
         ("response_format", json!({ "type": "json_schema" }), "the format json_schema has no schema"),
