@@ -24,6 +24,7 @@ mod watch;
 use std::fmt;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
@@ -50,6 +51,8 @@ const BYTES_PER_BYTE: usize = 512;
 const DEPTH_MAX: usize = 128;
 /// The stack on which a grammar is compiled: its compiler descends into it. What is not used of it takes no memory.
 const STACK_BYTES: usize = 256 << 20;
+/// How long a token may take: others wait meanwhile.
+const STEP_MAX: Duration = Duration::from_secs(1);
 /// What is wrong with rules that only lead back to each other, a class without characters and the like.
 const NO_TEXT: &str = "it allows no text at all; give its rules an end: what only leads back to itself has none";
 
@@ -134,9 +137,13 @@ impl GrammarCompiler {
             let parser = factory.create_parser(grammar).map_err(|error| refused(&format!("{error:#}")))?;
             let mut matcher = Matcher::new(Ok(parser));
             // What allows nothing shows with the first mask.
-            match !matcher.is_stopped() && matcher.compute_mask().is_ok() {
-                true => Ok((matcher, judge.map(Arc::new))),
-                false => {
+            let first = if matcher.is_stopped() { None } else { matcher.compute_mask().ok() };
+            match first {
+                Some(mask) => {
+                    check_steps(&matcher, mask.first_bit_set())?;
+                    Ok((matcher, judge.map(Arc::new)))
+                }
+                None => {
                     let error = matcher.get_error().filter(|error| !is_dead_end(error));
                     Err(refused(error.as_deref().unwrap_or(NO_TEXT)))
                 }
@@ -309,6 +316,23 @@ fn choice(texts: &[String]) -> Result<TopLevelGrammar, EngineError> {
     }
     let texts: Vec<String> = texts.iter().map(|text| Value::from(text.as_str()).to_string()).collect();
     Ok(TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}\n", texts.join(" | "))))
+}
+
+/// Takes a token on trial, so that a grammar whose steps take long shows here, where nobody else waits for it.
+///
+/// # Errors
+/// [`ErrorKind::Grammar`]: it does.
+fn check_steps(matcher: &Matcher, first: Option<usize>) -> Result<(), EngineError> {
+    let Some(first) = first else { return Ok(()) };
+    let (mut trial, start) = (matcher.deep_clone(), Instant::now());
+    // What it says itself is said again when an answer comes to it.
+    if trial.consume_token(first as u32).is_ok() && !trial.is_stopped() {
+        let _ = trial.compute_mask();
+    }
+    match start.elapsed() > STEP_MAX {
+        true => Err(refused("a token of it takes more than a second; make its rules less ambiguous")),
+        false => Ok(()),
+    }
 }
 
 /// Returns whether `llguidance` says that no token may come: the name of its reason is all that it writes.
