@@ -186,15 +186,13 @@ impl Tokenizer {
     }
 
     /// Returns the tokens of a text that is to be continued: as [`Tokenizer::encode`] with `add_special`, but nothing ends it,
-    /// and one that writes the token that begins texts itself gets no second one. The vocabulary of an encoder, which continues
-    /// nothing, encloses texts as always.
+    /// and one that writes the token that begins texts itself gets no second one. A text to embed is enclosed:
+    /// [`EncodeOptions::EMBEDDED`].
     ///
     /// # Errors
     /// As [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EngineError> {
-        let mut ids = self.encode_marked(text, parse_special, None)?;
-        ids.extend(self.suffix.filter(|_| matches!(self.model, Model::WordPiece(_))));
-        Ok(ids)
+        self.encode_marked(text, parse_special, None)
     }
 
     /// Encodes a prompt, where marks stand for characters that begin no control token.

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, Pooling, Readout, SamplingParams, Speculation};
 use ruvllm_server::ServerOptions;
 use ruvllm_testkit::{Golden, real_model};
@@ -322,7 +323,8 @@ fn an_encoder_embeds_and_writes_nothing() {
     let path = Golden::load("bert-a").model("f32");
     let load = LoadOptions { n_ctx: None, ..load_options() };
     let mut engine = Engine::load(&path, &load, &mut |_| {}).expect("it loads");
-    let tokens = engine.encode_prompt("hello world", true).expect("text");
+    let tokenizer = engine.tokenizer().expect("a vocabulary");
+    let tokens = tokenizer.encode("hello world", EncodeOptions::EMBEDDED).expect("text");
     let expected = engine.embed(&tokens).expect("it embeds");
     let bench = Bench::new(&path, &load, options());
     let answer = bench.post("/v1/embeddings", &json!({ "input": ["hello world", "x"], "model": "tiny" })).ok();
