@@ -9,22 +9,12 @@ use ruvllm_sona::witness::{Anchor, Event};
 
 use crate::check_line;
 
-const FORMATS: [ToolFormat; 7] = [
-    ToolFormat::Hermes,
-    ToolFormat::Llama3,
-    ToolFormat::Mistral,
-    ToolFormat::MistralArgs,
-    ToolFormat::FunctionGemma,
-    ToolFormat::Gemma4,
-    ToolFormat::Generic,
-];
-
 /// Reads an answer whole and in pieces: the same comes of it. The first byte says in which form, the second in what
 /// pieces.
 pub fn tool_calls(bytes: &[u8]) {
     let Some((&[form, size], text)) = bytes.split_first_chunk::<2>() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
-    let format = FORMATS[usize::from(form) % FORMATS.len()];
+    let format = ToolFormat::ALL[usize::from(form) % ToolFormat::ALL.len()];
     let size = usize::from(size).max(1);
     let chars: Vec<char> = text.chars().collect();
     let pieces = chars.chunks(size).map(|piece| piece.iter().collect::<String>());

@@ -46,7 +46,7 @@ fn bench() -> &'static Bench {
     static BENCH: OnceLock<Bench> = OnceLock::new();
     BENCH.get_or_init(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let _inside = runtime.enter();
+        let inside = runtime.enter();
         let load = LoadOptions { n_threads: 1, n_ctx: Some(64), n_seq_max: 2, ..LoadOptions::default() };
         let engine = Engine::load(&Golden::load("llama-a").model("f32"), &load, &mut |_| {}).expect("it loads");
         let options = ServerOptions {
@@ -56,7 +56,7 @@ fn bench() -> &'static Bench {
         };
         let server = Server::start(vec![ModelSource::loaded("tiny", engine)], options).expect("it starts");
         let app = server.app();
-        drop(_inside);
+        drop(inside);
         Bench { runtime, app, _server: server }
     })
 }

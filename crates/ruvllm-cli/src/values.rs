@@ -10,13 +10,8 @@ impl FromStr for Seed {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Seed, String> {
-        match text {
-            "-1" => Ok(Seed(None)),
-            _ => text
-                .parse()
-                .map(|seed| Seed(Some(seed)))
-                .map_err(|_| format!("use a number from 0 to {}, or -1 for another seed every time", u64::MAX)),
-        }
+        let line = |_| format!("use a number from 0 to {}, or -1 for another seed every time", u64::MAX);
+        unless_minus_one(text).map(Seed).map_err(line)
     }
 }
 
@@ -28,14 +23,14 @@ impl FromStr for MaxTokens {
     type Err = String;
 
     fn from_str(text: &str) -> Result<MaxTokens, String> {
-        match text {
-            "-1" => Ok(MaxTokens(None)),
-            _ => text
-                .parse()
-                .map(|n| MaxTokens(Some(n)))
-                .map_err(|_| "use a number of tokens, or -1 to answer until the context is full".to_owned()),
-        }
+        let line = |_| "use a number of tokens, or -1 to answer until the context is full".to_owned();
+        unless_minus_one(text).map(MaxTokens).map_err(line)
     }
+}
+
+/// Reads a number; -1 is none.
+fn unless_minus_one<T: FromStr>(text: &str) -> Result<Option<T>, T::Err> {
+    if text == "-1" { Ok(None) } else { text.parse().map(Some) }
 }
 
 /// Reads a text that may not be empty.

@@ -1,4 +1,4 @@
-//! What a command is at: a bar where standard error is a terminal, elsewhere a line once it takes long.
+//! Progress of long work: a bar where standard error is a terminal, elsewhere a line once the work takes long.
 
 use std::ops::Deref;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 
-/// How long work may take without a word.
+/// Time that work may take without a line.
 const QUIET: Duration = Duration::from_secs(2);
-/// How long it takes then to the next word.
+/// Time between two lines after that.
 const BETWEEN: Duration = Duration::from_secs(30);
 
 /// Work under way: the progress bar it is followed with. It is over when this is finished or dropped.
 #[derive(Debug)]
 pub struct Work {
     bar: ProgressBar,
-    /// What it is done with, such as the name of a file.
+    /// Name of what the work is done with, such as a file.
     detail: Arc<OnceLock<String>>,
     notice: Mutex<Option<Notice>>,
 }

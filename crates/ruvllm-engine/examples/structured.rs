@@ -19,6 +19,7 @@ use ruvllm_engine::tokenizer::Tokenizer;
 use ruvllm_engine::{
     Constraint, Engine, FinishReason, GenerateRequest, Grammar, GrammarSource, LoadOptions, SamplingParams,
 };
+use ruvllm_testkit::escaped_json;
 use serde_json::{Value, json};
 
 /// Draws for each schema, and tokens of each.
@@ -94,7 +95,7 @@ fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Cou
         };
         counts.instances[place] += 1;
         if test["valid"] == true {
-            for text in [serde_json::to_string_pretty(&test["data"])?, escaped(&test["data"])] {
+            for text in [serde_json::to_string_pretty(&test["data"])?, escaped_json(&test["data"])] {
                 counts.spellings[usize::from(!allows(&grammar, engine.tokenizer()?, &text)?)] += 1;
             }
         }
@@ -141,27 +142,9 @@ fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Cou
     Ok(())
 }
 
-/// Writes a value with all that is not ASCII escaped, and slashes too.
-fn escaped(value: &Value) -> String {
-    let text = value.to_string().replace('/', "\\/");
-    text.chars().fold(String::new(), |mut all, c| {
-        let mut units = [0; 2];
-        match c.is_ascii() {
-            true => all.push(c),
-            false => c.encode_utf16(&mut units).iter().for_each(|unit| all.push_str(&format!("\\u{unit:04x}"))),
-        }
-        all
-    })
-}
-
 fn allows(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> Result<bool, Box<dyn Error>> {
-    let mut constraint = grammar.start();
-    for id in tokenizer.encode(text, Default::default())? {
-        if constraint.accept(id).is_err() {
-            return Ok(false);
-        }
-    }
-    Ok(constraint.is_complete() || constraint.is_valid())
+    let ids = tokenizer.encode(text, Default::default())?;
+    Ok(grammar.check(&ids) == (ids.len(), true))
 }
 
 /// Draws an answer among the allowed tokens, with a liking for those that close something; `None` if it has no end.

@@ -56,7 +56,7 @@ pub(crate) struct Answer {
     text: String,
     /// Of each token of the answer, if they were asked for.
     logprobs: Vec<TokenLogprobs>,
-    /// What is not told yet: tokens that may be taken back.
+    /// Tokens that are not told yet and may be taken back.
     held: Vec<TokenEvent>,
     clock: Clock,
     load_ms: f64,

@@ -22,7 +22,7 @@ use tracing::Instrument as _;
 use crate::adapters::{self, ADAPTER};
 use crate::auth::{Keys, Tenant};
 use crate::body::{self, BODIES_BYTES_MAX};
-use crate::connections::{self, held};
+use crate::connections::{self, PROBES, held};
 use crate::error::{ApiError, Shape, without_numbers};
 use crate::fields::{Field, Given, Refused};
 use crate::gate::{self, Gates};
@@ -397,7 +397,7 @@ async fn enter(server: Arc<Server>, endpoint: &'static Endpoint, request: Reques
     server.metrics.answered(endpoint.path, status, took.as_secs_f64());
     let ms = took.as_millis() as u64;
     // Probes come all day long.
-    let is_probe = matches!(endpoint.path, "/health" | "/ready" | "/metrics");
+    let is_probe = PROBES.contains(&endpoint.path) || endpoint.path == "/metrics";
     span.in_scope(|| match refusal {
         None if is_probe => tracing::debug!(status, ms, "answered"),
         Some(error) => tracing::info!(status, ms, error, "refused"),

@@ -110,7 +110,7 @@ pub(crate) struct Counted {
 }
 
 /// What is answered even when all places are taken.
-const PROBES: [&str; 2] = ["/health", "/ready"];
+pub(crate) const PROBES: [&str; 2] = ["/health", "/ready"];
 
 /// Returns the answer to a request that found no place.
 fn no_place() -> Response<Body> {

@@ -162,8 +162,12 @@ pub(crate) async fn grammar(call: &Call, request: &GenerateRequest) -> Result<Op
     }
     let grammar = compiled(call, source, GrammarCompiler::compile).await;
     let grammar = grammar.map_err(|error| ApiError { param: Some(field.to_owned()), ..error })?;
-    // What a stop text cuts off is missing in the form.
-    Ok(Some(if request.stop.is_empty() { grammar } else { grammar.with_stops() }))
+    Ok(Some(for_stops_of(request, grammar)))
+}
+
+/// Returns the grammar of a request's answer: what its stop texts cut off is missing in the form.
+pub(crate) fn for_stops_of(request: &GenerateRequest, grammar: Grammar) -> Grammar {
+    if request.stop.is_empty() { grammar } else { grammar.with_stops() }
 }
 
 /// Returns the form that a request asks for, and the field that does.

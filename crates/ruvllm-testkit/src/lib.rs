@@ -16,10 +16,14 @@
 
 mod cases;
 mod compare;
+mod faults;
 mod golden;
+mod json;
 mod models;
 
 pub use cases::{CASE_MODELS, chat_cases, generate_cases, tokenizer_cases};
 pub use compare::{LogitComparison, argmax, compare_logits, cosine, kl_divergence, max_abs_diff};
+pub use faults::Faults;
 pub use golden::{Golden, GoldenKind, testdata_dir};
+pub use json::escaped_json;
 pub use models::{REAL_MODELS, real_model};

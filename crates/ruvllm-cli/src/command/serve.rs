@@ -167,7 +167,7 @@ pub struct ServeArgs {
     /// How the log is written: as text, or as JSON with one object a line
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Server")]
     log_format: LogFormat,
-    /// What the log holds: error, warn, info, debug or off, also by part of the program (warn,ruvllm_server=debug). Requests
+    /// Level of the log: error, warn, info, debug or off, also by part of the program (warn,ruvllm_server=debug). Requests
     /// are info, probes of /health, /ready and /metrics are debug
     #[arg(
         long,

@@ -245,23 +245,20 @@ fn limits() -> ParserLimits {
 
 /// Checks the size of a source.
 fn check_size(source: &GrammarSource) -> Result<(), EngineError> {
-    let (text, is_json) = match source {
-        GrammarSource::JsonObject => (String::new(), true),
-        GrammarSource::JsonSchema(schema) => (schema.to_string(), true),
-        GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Gbnf(text) => (text.clone(), false),
-        GrammarSource::Choice(texts) => (texts.concat(), true),
-    };
+    let n_bytes = source.n_bytes();
     let max = match source {
         GrammarSource::Regex(_) | GrammarSource::Choice(_) => TEXT_BYTES_MAX,
         _ => RULES_BYTES_MAX,
     };
-    if text.len() > max {
-        return Err(refused(&format!("it has {} bytes, and {max} are the most", text.len())));
-    }
-    if !is_json && depth(&text) > DEPTH_MAX {
-        return Err(refused(&format!("its brackets nest deeper than {DEPTH_MAX}")));
+    if n_bytes > max {
+        return Err(refused(&format!("it has {n_bytes} bytes, and {max} are the most")));
     }
     match source {
+        GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Gbnf(text)
+            if depth(text) > DEPTH_MAX =>
+        {
+            Err(refused(&format!("its brackets nest deeper than {DEPTH_MAX}")))
+        }
         GrammarSource::JsonSchema(schema) => size::check_schema(schema),
         _ => Ok(()),
     }

@@ -106,14 +106,19 @@ impl<'u> Rules<'u> {
         self.start(open, body);
     }
 
-    fn start(&mut self, open: &str, behind: &str) {
-        if self.is_forced {
-            let mark = self.mark(open);
-            return self.line(&format!("start: {mark} {behind}"));
+    /// Returns what may come instead of calls: nothing, or an answer in the form; `None` if that is any text.
+    fn instead(&self) -> Option<&'static str> {
+        match (self.is_forced, self.form) {
+            (true, _) => Some(""),
+            (false, Some(_)) => Some("form | "),
+            (false, None) => None,
         }
-        if self.form.is_some() {
+    }
+
+    fn start(&mut self, open: &str, behind: &str) {
+        if let Some(instead) = self.instead() {
             let mark = self.mark(open);
-            return self.line(&format!("start: form | {mark} {behind}"));
+            return self.line(&format!("start: {instead}{mark} {behind}"));
         }
         self.line(&format!("start: FREE? | opened {behind}"));
         match self.token(open) {
@@ -130,11 +135,8 @@ impl<'u> Rules<'u> {
     /// Writes `start` for calls that are the whole answer: they begin like `{"name": "`, and any other text does not.
     pub(super) fn start_bare(&mut self, call: &str, between: Option<&str>) {
         let more = between.filter(|_| self.is_several).map(|between| format!(" ({between} call)*")).unwrap_or_default();
-        if self.is_forced {
-            return self.line(&format!("start: {call}{more}"));
-        }
-        if self.form.is_some() {
-            return self.line(&format!("start: form | {call}{more}"));
+        if let Some(instead) = self.instead() {
+            return self.line(&format!("start: {instead}{call}{more}"));
         }
         self.line(&format!("start: FREE? | {call}{more}"));
         self.line(&format!("FREE: /(?s:.+)/ & ~/{}(?s:.*)/", escaped("{\"name\": \"")));

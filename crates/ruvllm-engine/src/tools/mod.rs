@@ -114,6 +114,17 @@ pub enum ToolFormat {
 }
 
 impl ToolFormat {
+    /// Every form.
+    pub const ALL: [ToolFormat; 7] = [
+        ToolFormat::Hermes,
+        ToolFormat::Llama3,
+        ToolFormat::Mistral,
+        ToolFormat::MistralArgs,
+        ToolFormat::FunctionGemma,
+        ToolFormat::Gemma4,
+        ToolFormat::Generic,
+    ];
+
     /// Returns the form that a chat template shows its model.
     pub fn of(template: &ChatTemplate) -> ToolFormat {
         let source = template.source();

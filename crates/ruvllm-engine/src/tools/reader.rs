@@ -132,13 +132,11 @@ impl CallReader {
 
     /// Takes note that the answer was cut, and returns what was held back, but for the beginning of a call.
     pub fn finish_cut(&mut self) -> Vec<CallEvent> {
-        let mut events = Vec::new();
         if matches!(self.state, State::Text) {
             // What is held may be a call's beginning: of a model that was not cut it would have become one.
             self.held.clear();
         }
-        events.append(&mut self.finish());
-        events
+        self.finish()
     }
 
     /// Goes a step further; returns whether there may be another.

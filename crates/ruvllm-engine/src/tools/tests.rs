@@ -10,15 +10,7 @@ use super::*;
 use crate::template::ChatInput;
 use crate::tokenizer::Tokenizer;
 
-const ALL: [ToolFormat; 7] = [
-    ToolFormat::Hermes,
-    ToolFormat::Llama3,
-    ToolFormat::Mistral,
-    ToolFormat::MistralArgs,
-    ToolFormat::FunctionGemma,
-    ToolFormat::Gemma4,
-    ToolFormat::Generic,
-];
+const ALL: [ToolFormat; 7] = ToolFormat::ALL;
 
 fn names() -> Vec<String> {
     ["get_weather", "get_time", "trending_songs", "add"].map(str::to_owned).to_vec()

@@ -105,7 +105,12 @@ impl Given {
     }
 
     pub(crate) fn is_set(&self, name: &str) -> bool {
-        self.get(name).and_then(Value::as_bool).unwrap_or(false)
+        self.flag(name, false)
+    }
+
+    /// Returns a flag that is `default` where the request does not say.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
+        self.get(name).and_then(Value::as_bool).unwrap_or(default)
     }
 
     pub(crate) fn number(&self, name: &str) -> Option<f32> {

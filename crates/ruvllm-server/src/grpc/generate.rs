@@ -102,7 +102,7 @@ async fn prompt(call: &Call, asked: &Asked) -> Result<Vec<u32>, ApiError> {
         let mut tokens: Vec<u32> = match given.get("prompt") {
             Some(Value::Array(ids)) => ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect(),
             prompt => {
-                let parse_special = given.get("parse_special") != Some(&Value::Bool(false));
+                let parse_special = given.flag("parse_special", true);
                 text.tokenizer().encode_prompt(prompt.and_then(Value::as_str).unwrap_or_default(), parse_special)?
             }
         };

@@ -58,7 +58,7 @@ pub(super) fn answer(call: Call) -> Answer {
         asked.n_choices = best_of(&call, &mut asked)?;
         let input = call.given.get("prompt").cloned().unwrap_or_default();
         let text = call.model.service.text().clone();
-        let parse_special = call.given.get("parse_special") != Some(&Value::Bool(false));
+        let parse_special = call.given.flag("parse_special", true);
         let suffix = suffix(&call)?;
         let mut prompts = offload(move || {
             if let Some(suffix) = suffix {

@@ -23,6 +23,44 @@ fn of_token(call: &Call, id: u32, logprob: f32) -> Value {
     json!({ "token": named(&bytes), "logprob": finite(logprob), "bytes": bytes })
 }
 
+/// The log-probabilities of a completion's tokens, as lists beside each other.
+#[derive(Default)]
+struct Lists {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f32>>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    text_offset: Vec<usize>,
+}
+
+impl Lists {
+    /// Adds a token whose text begins at `offset`; of the first of all the model thinks nothing.
+    fn push(&mut self, call: &Call, id: u32, offset: usize, of_token: Option<&TokenLogprobs>) {
+        let text = |id: u32| named(&bytes(call, id));
+        let top = |logprobs: &TokenLogprobs| {
+            logprobs.top.iter().map(|&(id, logprob)| (text(id), json!(finite(logprob)))).collect()
+        };
+        self.tokens.push(text(id));
+        self.token_logprobs.push(of_token.map(|of_token| finite(of_token.logprob)));
+        self.top_logprobs.push(of_token.map(top));
+        self.text_offset.push(offset);
+    }
+
+    fn json(self) -> Value {
+        let Lists { tokens, token_logprobs, top_logprobs, text_offset } = self;
+        json!({
+            "tokens": tokens,
+            "token_logprobs": token_logprobs,
+            "top_logprobs": top_logprobs,
+            "text_offset": text_offset,
+        })
+    }
+}
+
+/// Returns how many characters of text a token is.
+fn n_chars(call: &Call, id: u32) -> usize {
+    String::from_utf8_lossy(&bytes(call, id)).chars().count()
+}
+
 /// Returns the log-probabilities of a completion's tokens. `offset` is where the text of the first one begins, and
 /// becomes where that of the last one ends.
 pub(super) fn of_completion<'t>(
@@ -30,17 +68,12 @@ pub(super) fn of_completion<'t>(
     tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>,
     offset: &mut usize,
 ) -> Value {
-    let (mut texts, mut own, mut top, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let text = |id: u32| named(&bytes(call, id));
+    let mut lists = Lists::default();
     for (id, logprobs) in written(call, tokens) {
-        let best = logprobs.top.iter().map(|&(id, logprob)| (text(id), json!(finite(logprob))));
-        offsets.push(*offset);
-        top.push(best.collect::<Map<_, _>>());
-        own.push(finite(logprobs.logprob));
-        texts.push(text(id));
-        *offset += String::from_utf8_lossy(&bytes(call, id)).chars().count();
+        lists.push(call, id, *offset, Some(logprobs));
+        *offset += n_chars(call, id);
     }
-    json!({ "tokens": texts, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets })
+    lists.json()
 }
 
 /// Returns those of a prompt and of the answer behind it. Of its first token the model thinks nothing; what control tokens are
@@ -52,38 +85,14 @@ pub(super) fn of_echo<'t>(
     answer: impl Iterator<Item = (u32, &'t TokenLogprobs)>,
 ) -> Value {
     let tokenizer = call.model.service.text().tokenizer();
-    let length = |id: u32| match tokenizer.is_control(id) {
-        true => 0,
-        false => String::from_utf8_lossy(&bytes(call, id)).chars().count(),
-    };
-    let mut all = json!({ "tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": [] });
-    let mut push = |id: u32, offset: usize, of_token: Option<&TokenLogprobs>| {
-        let named = |&(id, logprob): &(u32, f32)| (named(&bytes(call, id)), json!(finite(logprob)));
-        let top = of_token.map(|of_token| of_token.top.iter().map(named).collect::<Map<_, _>>());
-        let values = [
-            ("tokens", json!(named_token(call, id))),
-            ("token_logprobs", json!(of_token.map(|of_token| finite(of_token.logprob)))),
-            ("top_logprobs", json!(top)),
-            ("text_offset", json!(offset)),
-        ];
-        for (name, value) in values {
-            all[name].as_array_mut().into_iter().for_each(|list| list.push(value.clone()));
-        }
-    };
-    let mut offset = 0;
-    for (id, of_token) in first.map(|id| (id, None)).into_iter().chain(of_prompt.iter().map(|(id, l)| (*id, Some(l)))) {
-        push(id, offset, of_token);
-        offset += length(id);
+    let (mut lists, mut offset) = (Lists::default(), 0);
+    let prompt = of_prompt.iter().map(|(id, of_token)| (*id, Some(of_token)));
+    let answer = written(call, answer).map(|(id, of_token)| (id, Some(of_token)));
+    for (id, of_token) in first.map(|id| (id, None)).into_iter().chain(prompt).chain(answer) {
+        lists.push(call, id, offset, of_token);
+        offset += if tokenizer.is_control(id) { 0 } else { n_chars(call, id) };
     }
-    for (id, of_token) in written(call, answer) {
-        push(id, offset, Some(of_token));
-        offset += length(id);
-    }
-    all
-}
-
-fn named_token(call: &Call, id: u32) -> String {
-    named(&bytes(call, id))
+    lists.json()
 }
 
 /// Returns the mean log-probability of an answer's tokens.

@@ -85,9 +85,9 @@ pub(crate) struct Witness {
     /// Held while a turn is added to one of them.
     pub adding_turns: Arc<Mutex<()>>,
     pub options: WitnessOptions,
-    /// One verification at a time: it reads everything.
     /// What became of turns of sessions that were to be saved.
     pub saves: Arc<Saves>,
+    /// One verification at a time: it reads everything.
     pub verifying: tokio::sync::Mutex<()>,
 }
 

@@ -20,7 +20,7 @@ const MAGIC: [u8; 9] = *b"redb\x1A\x0A\xA9\x0D\x0A";
 struct Disk {
     file: FileBackend,
     #[cfg(test)]
-    faults: Option<std::sync::Arc<super::faults::Faults>>,
+    faults: Option<std::sync::Arc<ruvllm_testkit::Faults>>,
 }
 
 impl Disk {
@@ -28,7 +28,7 @@ impl Disk {
     fn ask(&self, _what: &'static str) -> io::Result<()> {
         #[cfg(test)]
         if let Some(faults) = &self.faults {
-            return faults.ask(_what);
+            return faults.ask();
         }
         Ok(())
     }
@@ -143,7 +143,7 @@ fn database(_path: &Path, file: File, limits: Limits) -> Result<redb::Database, 
     let disk = Disk {
         file: FileBackend::new(file).map_err(db_error)?,
         #[cfg(test)]
-        faults: super::faults::of(_path),
+        faults: ruvllm_testkit::Faults::of(_path),
     };
     let mut builder = redb::Builder::new();
     builder.set_cache_size(limits.cache_bytes);

@@ -33,8 +33,6 @@ use std::sync::Arc;
 use crate::error::{SonaError, SonaErrorKind};
 
 mod embedded;
-#[cfg(test)]
-pub(crate) mod faults;
 mod file;
 mod key;
 mod retention;

@@ -1,8 +1,8 @@
 //! A disk that fails at each write: what was acknowledged is there, nothing wrong is served, and the store goes on when the
 //! disk does.
 
-use super::super::faults::watched::Faults;
 use super::*;
+use ruvllm_testkit::Faults;
 
 const BLOCKS: usize = 8;
 /// Errors of the system: no space left, and one of the device.

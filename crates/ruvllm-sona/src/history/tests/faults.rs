@@ -1,7 +1,7 @@
 //! A disk that fails at each write of a history: the same history goes on when the disk does, and says what its log says.
 
 use super::*;
-use crate::store::faults::Faults;
+use ruvllm_testkit::Faults;
 
 fn check(code: i32) -> u64 {
     let mut n = 0;

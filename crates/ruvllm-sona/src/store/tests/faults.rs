@@ -1,7 +1,7 @@
 //! A disk that fails at each of its writes: what was acknowledged stays, and the store goes on when the disk does.
 
-use super::super::faults::Faults;
 use super::*;
+use ruvllm_testkit::Faults;
 
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;

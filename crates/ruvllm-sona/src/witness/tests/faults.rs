@@ -1,7 +1,7 @@
 //! A disk that fails at each write of a log: all is on record when it works again, once, and verification says what is not.
 
 use super::*;
-use crate::store::faults::Faults;
+use ruvllm_testkit::Faults;
 
 fn start(folder: &TempDir, syncs_each_batch: bool) -> (Arc<dyn Store>, WitnessLog) {
     let store = open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
