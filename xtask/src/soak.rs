@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// One tenant attacks in every way, another one is served: under limits of memory and descriptors
     #[arg(long, conflicts_with = "clients")]
     hostile: bool,
+    /// One kind of attack only
+    #[arg(long, requires = "hostile", value_name = "KIND")]
+    only: Option<String>,
     /// The program [default: built from this checkout]
     #[arg(long)]
     ruvllm: Option<PathBuf>,
@@ -79,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let time = Duration::from_secs_f64(60.0 * args.minutes);
     if args.hostile {
-        return hostile::run(&ruvllm, &args.model, time);
+        return hostile::run(&ruvllm, &args.model, time, args.only.as_deref());
     }
     let server = Server::start(&ruvllm, &args.model)?;
     let (tally, is_over, faults) = (Tally::default(), AtomicBool::new(false), Mutex::new(Vec::new()));

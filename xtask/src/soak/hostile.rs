@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::Tally;
@@ -52,8 +52,14 @@ struct Kind {
 ///
 /// # Errors
 /// What was found.
-pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration) -> Result<()> {
-    let kinds = kinds();
+pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration, only: Option<&str>) -> Result<()> {
+    let mut kinds = kinds();
+    if let Some(only) = only {
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
+        let line = format!("no attack is called '{only}'; they are {}", names.join(", "));
+        kinds.retain(|kind| kind.name == only);
+        ensure!(!kinds.is_empty(), line);
+    }
     let server = Server::start_limited(ruvllm, model, &LIMITS, BODY_BYTES_MAX)?;
     let mut n_answers = N_ALONE;
     // A first round fills what is kept on purpose, within its bounds: compiled grammars, prefixes, pages of the model.
@@ -61,7 +67,7 @@ pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration) -> Resu
         n_answers += attack(&server, kind, time / (4 * kinds.len() as u32), &Tally::default())?.waits.len();
     }
     settle(&server, &server.held()?, SETTLE)?;
-    let alone = p99((0..N_ALONE).map(|_| four_tokens(&server)).collect::<Result<_>>()?);
+    let alone = percentile((0..N_ALONE).map(|_| four_tokens(&server)).collect::<Result<_>>()?, 99);
     let before = server.held()?;
     let wait_max = (SLOWER_MAX * alone).max(WAIT_MIN);
     println!("alone: p99 {alone:.1?}; at most {wait_max:.1?}; before: {before}");
@@ -70,11 +76,11 @@ pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration) -> Resu
         let tally = Tally::default();
         let found = attack(&server, kind, time / kinds.len() as u32, &tally)?;
         n_answers += found.waits.len();
-        let (n, slowest) = (found.waits.len(), p99(found.waits));
+        let (n, middle, slowest) = (found.waits.len(), percentile(found.waits.clone(), 50), percentile(found.waits, 99));
         let (counts, _) = tally.read();
         let told: Vec<String> = counts.iter().map(|(what, n)| format!("{n} x {what}")).collect();
         println!(
-            "{:<12} {n:>4} answers, p99 {slowest:>8.1?}, at most {:>5} MB; attackers: {}",
+            "{:<12} {n:>4} answers, p50 {middle:>8.1?}, p99 {slowest:>8.1?}, at most {:>5} MB; attackers: {}",
             kind.name,
             found.resident_bytes_max / 1_000_000,
             told.join(", ")
@@ -196,10 +202,10 @@ fn settle(server: &Server, before: &super::server::Held, time: Duration) -> Resu
     }
 }
 
-/// Returns what 99 of 100 do not exceed.
-fn p99(mut waits: Vec<Duration>) -> Duration {
+/// Returns what so many of a hundred do not exceed.
+fn percentile(mut waits: Vec<Duration>, percent: usize) -> Duration {
     waits.sort_unstable();
-    waits.get((waits.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
+    waits.get((waits.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or_default()
 }
 
 /// Returns every kind of attack, in at least ten forms.
@@ -382,9 +388,9 @@ mod tests {
     }
 
     #[test]
-    fn p99_is_the_last_but_one_of_a_hundred() {
-        assert_eq!(p99((1..=100).rev().map(Duration::from_millis).collect()), Duration::from_millis(99));
-        assert_eq!(p99(vec![Duration::from_millis(3)]), Duration::from_millis(3));
-        assert_eq!(p99(Vec::new()), Duration::ZERO);
+    fn percentiles_are_values_that_were_measured() {
+        assert_eq!(percentile((1..=100).rev().map(Duration::from_millis).collect(), 99), Duration::from_millis(99));
+        assert_eq!(percentile(vec![Duration::from_millis(3)], 50), Duration::from_millis(3));
+        assert_eq!(percentile(Vec::new(), 99), Duration::ZERO);
     }
 }
