@@ -129,11 +129,12 @@ pub(crate) async fn compiled(
     let grammar = match call.model.grammars.find(tenant, &source) {
         Some(grammar) => grammar,
         None => {
-            // Of each tenant one is compiled at once: however many one sends, others find a thread.
-            let turn = call.server.grammar_gates.of(tenant);
-            let _turn = turn.own().await;
+            // Of each tenant one is compiled at once: however many one sends, others find a thread. The turn lasts as long as
+            // the work, which goes on when its client has left.
+            let turn = call.server.grammar_gates.of(tenant).own().await;
             let model = Arc::clone(&call.model);
             let work = move || {
+                let _turn = turn;
                 let grammar = compile(model.service.grammar_compiler()?, &source)?;
                 model.grammars.keep(tenant, source, grammar.clone());
                 Ok(grammar)
