@@ -64,7 +64,7 @@ pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration, only: O
     let mut n_answers = N_ALONE;
     // A first round fills what is kept on purpose, within its bounds: compiled grammars, prefixes, pages of the model.
     for kind in &kinds {
-        n_answers += attack(&server, kind, time / (4 * kinds.len() as u32), &Tally::default())?.waits.len();
+        n_answers += attack(&server, kind, time / (2 * kinds.len() as u32), &Tally::default())?.waits.len();
     }
     settle(&server, &server.held()?, SETTLE)?;
     let alone = percentile((0..N_ALONE).map(|_| four_tokens(&server)).collect::<Result<_>>()?, 99);

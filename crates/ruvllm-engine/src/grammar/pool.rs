@@ -16,6 +16,10 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a compilation may take. What may be compiled is bounded beforehand; this is for what that missed.
 const COMPILE_MAX: Duration = Duration::from_secs(4);
 
+/// How far its threads stand behind those that answer: a tenth of their share of a core.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
+
 type Job = Box<dyn FnOnce() + Send>;
 
 /// What a caller hears of its job.
@@ -38,7 +42,11 @@ impl Pool {
         for _ in 0..N_THREADS {
             let inbox = Arc::clone(&inbox);
             let thread = std::thread::Builder::new().name("ruvllm-grammar".to_owned()).stack_size(stack_bytes);
-            thread.spawn(move || work(&inbox)).map_err(|error| {
+            let run = move || {
+                give_way();
+                work(&inbox);
+            };
+            thread.spawn(run).map_err(|error| {
                 let line = format!("no thread to compile grammars on: {error}");
                 EngineError::new(ErrorKind::Stopped, line).with_source(error)
             })?;
@@ -80,6 +88,14 @@ impl Pool {
             Ok(Told::Begun) | Err(RecvTimeoutError::Disconnected) => Err(refused("its compiler failed")),
         }
     }
+}
+
+/// Lets the threads that answer have the cores first.
+fn give_way() {
+    // Linux has a priority for each thread; elsewhere it is one for the whole process. Without it grammars are compiled at
+    // the cost of answers. A system that refuses leaves it as it was.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::setpriority_process(None, NICENESS);
 }
 
 /// Compiles what comes, until nobody can send any more.

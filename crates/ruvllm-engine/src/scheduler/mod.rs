@@ -33,6 +33,8 @@ use task::{Cause, Task};
 
 /// Waiting requests that are looked at in a step.
 const WINDOW: usize = 32;
+/// By how much the prompts of a step are shorter when several tenants share it.
+const SHORTER_PREFILL: usize = 4;
 /// A request that may have fewer guesses in a step has none.
 const GUESSES_MIN: usize = 2;
 
@@ -357,7 +359,10 @@ impl<'a> Scheduler<'a> {
         let SchedulerOptions { step_tokens, prefill_tokens, .. } = self.options;
         match shares.n_tenants() {
             0 | 1 => Limits { step_tokens, prefill_tokens },
-            _ => Limits { step_tokens: step_tokens.min(prefill_tokens.max(self.running.len())), prefill_tokens },
+            _ => {
+                let prefill_tokens = prefill_tokens.div_ceil(SHORTER_PREFILL);
+                Limits { step_tokens: step_tokens.min(prefill_tokens.max(self.running.len())), prefill_tokens }
+            }
         }
     }
 
