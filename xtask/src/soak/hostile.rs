@@ -26,7 +26,7 @@ const LIMITS: Limits = Limits { n_files: 64, n_kib: 3_906_250 };
 /// How many times as long as alone the other client may wait, and the wait that is always fine.
 const SLOWER_MAX: u32 = 5;
 const WAIT_MIN: Duration = Duration::from_millis(500);
-/// Requests of the other client before the attack.
+/// Requests of the other client before the attack, and after it.
 const N_ALONE: usize = 60;
 /// How much more memory than before may be held after, in hundredths.
 const MORE_PERCENT_MAX: u64 = 10;
@@ -67,7 +67,7 @@ pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration, only: O
         n_answers += attack(&server, kind, time / (2 * kinds.len() as u32), &Tally::default())?.waits.len();
     }
     settle(&server, &server.held()?, SETTLE)?;
-    let alone = percentile((0..N_ALONE).map(|_| four_tokens(&server)).collect::<Result<_>>()?, 99);
+    let alone = percentile(quiet(&server)?, 99);
     let before = server.held()?;
     let wait_max = (SLOWER_MAX * alone).max(WAIT_MIN);
     println!("alone: p99 {alone:.1?}; at most {wait_max:.1?}; before: {before}");
@@ -93,7 +93,9 @@ pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration, only: O
         }
         faults.extend(found.faults);
     }
-    let after = settle(&server, &before, SETTLE)?;
+    settle(&server, &before, SETTLE)?;
+    n_answers += quiet(&server)?.len();
+    let after = server.held()?;
     println!("after: {after}");
     if after.resident_bytes > before.resident_bytes + before.resident_bytes * MORE_PERCENT_MAX / 100 {
         faults.push(format!("{} MB are held after it", after.resident_bytes / 1_000_000));
@@ -111,6 +113,12 @@ pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration, only: O
         0 => Ok(()),
         n => bail!("{n} faults"),
     }
+}
+
+/// Asks while nobody attacks, and returns how long each answer took. Threads give memory back when they work again: it is
+/// compared after as many quiet requests, before and after.
+fn quiet(server: &Server) -> Result<Vec<Duration>> {
+    (0..N_ALONE).map(|_| four_tokens(server)).collect()
 }
 
 /// What came of an attack.
