@@ -158,7 +158,7 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// Returns the engine's options, without a prefix cache; `n_ctx` `None` leaves the context to the model, up to 4096.
+    /// Returns the engine's options, without a prefix cache; `n_ctx` `None` leaves the context to the model.
     pub fn options(&self, settings: &Settings, n_ctx: Option<usize>) -> LoadOptions {
         LoadOptions {
             isa: settings.isa,
@@ -226,7 +226,7 @@ pub fn session_name(text: &str) -> std::result::Result<String, String> {
 /// How long the context is.
 #[derive(Args, Clone, Debug)]
 pub struct ContextArgs {
-    /// Context length in tokens [default: the model's, at most 4096]
+    /// Context length in tokens [default: the model's, within half of the free memory]
     #[arg(long = "ctx", value_name = "N", value_parser = count::<1, MAX_CTX>, help_heading = "Model")]
     pub n_ctx: Option<usize>,
 }

@@ -32,6 +32,8 @@ struct Counts {
     refused: BTreeMap<String, usize>,
     /// Instances of compiled schemas: valid and allowed, valid and not, invalid and not, invalid but allowed.
     instances: [usize; 4],
+    /// Valid ones that are allowed with their keys in the schema's order.
+    n_reordered: usize,
     /// Valid instances in other spellings: allowed, and not.
     spellings: [usize; 2],
     n_whole: usize,
@@ -95,7 +97,16 @@ fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Cou
         };
         counts.instances[place] += 1;
         if test["valid"] == true {
-            for text in [serde_json::to_string_pretty(&test["data"])?, escaped_json(&test["data"])] {
+            let mut data = test["data"].clone();
+            if !is_allowed {
+                data = in_order(&group["schema"], &[&group["schema"]], data);
+                let is_allowed = allows(&grammar, engine.tokenizer()?, &data.to_string())?;
+                counts.n_reordered += usize::from(is_allowed);
+                if !is_allowed {
+                    eprintln!("not allowed: {data} of {}", group["schema"]);
+                }
+            }
+            for text in [serde_json::to_string_pretty(&data)?, escaped_json(&data)] {
                 counts.spellings[usize::from(!allows(&grammar, engine.tokenizer()?, &text)?)] += 1;
             }
         }
@@ -140,6 +151,44 @@ fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Cou
         }
     }
     Ok(())
+}
+
+/// Returns a value whose objects have their keys in the order in which `schemas` (parts of `root`) name them.
+fn in_order(root: &Value, schemas: &[&Value], value: Value) -> Value {
+    let parts = parts(root, schemas);
+    let of = |word: &str, key: &str| parts.iter().filter_map(|part| part.get(word)?.get(key)).collect::<Vec<_>>();
+    match value {
+        Value::Object(mut map) => {
+            let names = parts.iter().filter_map(|part| part.get("properties")?.as_object()).flat_map(|map| map.keys());
+            let mut sorted: serde_json::Map<String, Value> =
+                names.filter_map(|name| map.shift_remove_entry(name)).collect();
+            sorted.append(&mut map);
+            let more: Vec<&Value> = parts.iter().filter_map(|part| part.get("additionalProperties")).collect();
+            let of_key = |key: &str| if of("properties", key).is_empty() { more.clone() } else { of("properties", key) };
+            let one = |(key, value): (String, Value)| (key.clone(), in_order(root, &of_key(&key), value));
+            Value::Object(sorted.into_iter().map(one).collect())
+        }
+        Value::Array(items) => {
+            let of_items: Vec<&Value> = parts.iter().filter_map(|part| part.get("items")).collect();
+            Value::Array(items.into_iter().map(|item| in_order(root, &of_items, item)).collect())
+        }
+        other => other,
+    }
+}
+
+/// Returns schemas and those that hold at the same place.
+fn parts<'a>(root: &'a Value, schemas: &[&'a Value]) -> Vec<&'a Value> {
+    let (mut found, mut next): (Vec<&Value>, Vec<&Value>) = (Vec::new(), schemas.to_vec());
+    while let Some(schema) = next.pop() {
+        if found.iter().any(|known| std::ptr::eq(*known, schema)) {
+            continue;
+        }
+        found.push(schema);
+        next.extend(schema["$ref"].as_str().and_then(|to| root.pointer(to.strip_prefix('#')?)));
+        next.extend(["allOf", "anyOf", "oneOf"].iter().filter_map(|word| schema[*word].as_array()).flatten().rev());
+        next.extend(["if", "then", "else"].iter().filter_map(|word| schema.get(*word)));
+    }
+    found
 }
 
 fn allows(grammar: &Grammar, tokenizer: &Tokenizer, text: &str) -> Result<bool, Box<dyn Error>> {
@@ -211,6 +260,7 @@ impl Counts {
         eprintln!(
             "instances: {allowed} valid and allowed, {missed} valid and not; {ruled_out} invalid and not, {wrong} invalid but allowed"
         );
+        eprintln!("of those valid and not: {} are allowed with their keys in the schema's order", self.n_reordered);
         eprintln!("valid ones in other spellings: {} allowed, {} not", self.spellings[0], self.spellings[1]);
         eprintln!(
             "answers: {} whole ({} bytes), {} of them invalid; {} without an end, {} given up, {} too costly",

@@ -41,7 +41,8 @@ pub struct LoadOptions {
     pub isa: Isa,
     /// Threads; one a core by default.
     pub n_threads: usize,
-    /// Context in tokens; by default the model's own, up to 4,096.
+    /// Context in tokens; by default the model's own, or as much of it as half of the available memory holds, and an encoder's
+    /// up to 4,096.
     pub n_ctx: Option<usize>,
     /// How keys and values are kept: exact, or in fewer bits as they age.
     pub kv: KvPolicy,
@@ -51,8 +52,8 @@ pub struct LoadOptions {
     /// Sequences that may be open at once.
     pub n_seq_max: usize,
     /// Most bytes for keys and values, rounded down to 2 MiB pages; they become real as they are used. By default
-    /// enough for every sequence's whole context, and with `prefix_cache` at least an eighth of the available memory,
-    /// up to 1 GiB.
+    /// enough for every sequence's whole context within half of the available memory, and with `prefix_cache` at least an
+    /// eighth of it, up to 1 GiB.
     pub kv_bytes: Option<usize>,
     /// Bytes of the memory for keys and values that are meant for adapters which share it
     /// ([`Service::share_memory`](crate::Service::share_memory)): where `kv_bytes` does not say how much there is, there is
@@ -109,6 +110,15 @@ const N_ROWS_MAX: usize = 256;
 
 /// The most that the prefix cache is given unasked.
 const CACHE_BYTES_MAX: usize = 1 << 30;
+
+/// Contexts are opened in this part of the available memory, unless somebody says how large they are.
+const CONTEXT_SHARE: usize = 2;
+
+/// A context that is opened whatever memory there is.
+const SMALL_CONTEXT: usize = 4096;
+
+/// The most tokens of an encoder's context by default: it has buffers for all of them at once.
+const ENCODER_CONTEXT: usize = 4096;
 
 /// The most branches of a draft model's guesses.
 const BRANCHES_MAX: usize = 4;
@@ -210,7 +220,7 @@ impl NativeBackend {
         });
         let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
         let targets = Targets::new(facts(file, &model)?, targets);
-        let n_ctx = context(&model);
+        let n_ctx = context(&model, options);
         // An encoder sees its whole input at once; a decoder's passes are cut.
         let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
         // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
@@ -330,10 +340,21 @@ fn facts(file: &GgufFile, model: &Model) -> Result<ModelFacts, EngineError> {
     })
 }
 
-/// Returns the context to open: what was asked for, within what learned positions allow.
-fn context(model: &Model) -> usize {
+/// Returns the context to open: what was asked for, or else what the model was trained for as far as there is memory for
+/// it; within what learned positions allow.
+fn context(model: &Model, options: &LoadOptions) -> usize {
     let n_positions = model.input.positions.as_ref().map_or(usize::MAX, |positions| positions.n_rows);
-    model.hparams.n_ctx.min(n_positions)
+    let n_ctx = model.hparams.n_ctx.min(n_positions);
+    if options.n_ctx.is_some() {
+        return n_ctx;
+    }
+    if model.is_encoder {
+        return n_ctx.min(ENCODER_CONTEXT);
+    }
+    let n_bytes = options.kv_bytes.unwrap_or_else(|| available_bytes().unwrap_or(CACHE_BYTES_MAX) / CONTEXT_SHARE);
+    let fits = |n_ctx: usize| model.kv_layout.memory_for(options.kv_formats(), KvLayout::blocks_for(n_ctx)) <= n_bytes;
+    let mut halves = std::iter::successors(Some(n_ctx), |n| Some(n / 2)).take_while(|&n| n > SMALL_CONTEXT);
+    halves.find(|&n| fits(n)).unwrap_or(n_ctx.min(SMALL_CONTEXT))
 }
 
 /// Sizes the memory for keys and values, and refuses what the system does not have (it becomes real only as it is
@@ -346,8 +367,14 @@ fn budget(
 ) -> Result<MemoryBudget, EngineError> {
     let block_bytes = model.kv_layout.block_bytes(options.kv.formats()[0]);
     let n_bytes = options.kv_bytes.unwrap_or_else(|| {
-        let n_blocks = KvLayout::blocks_for(n_ctx).saturating_mul(options.n_seq_max);
-        let contexts = model.kv_layout.memory_for(options.kv_formats(), n_blocks);
+        let memory_for = |n_ctx: usize, n_seq: usize| {
+            let n_blocks = KvLayout::blocks_for(n_ctx).saturating_mul(n_seq);
+            model.kv_layout.memory_for(options.kv_formats(), n_blocks)
+        };
+        // Sequences share what there is; a small context each is promised to all, and a whole one to each alone.
+        let promised = memory_for(n_ctx, 1).max(memory_for(n_ctx.min(SMALL_CONTEXT), options.n_seq_max));
+        let half = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| bytes / CONTEXT_SHARE);
+        let contexts = memory_for(n_ctx, options.n_seq_max).min(half.max(promised));
         let share = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
         let least = if with_prefixes { contexts.max(share) } else { contexts };
         let least = least.saturating_add(options.adapter_bytes);

@@ -178,7 +178,7 @@ impl Hparams {
             rope_scaling,
             rope_attn_factor,
             rope_ctx_orig,
-            n_ctx: n_ctx.unwrap_or(n_ctx_train.min(N_CTX_DEFAULT)),
+            n_ctx: n_ctx.unwrap_or(n_ctx_train),
             window: keys.count("attention.sliding_window")?.filter(|&window| window > 0),
             attention_scale: keys.float("attention.scale")?.filter(|&scale| scale != 0.0),
             n_experts,
@@ -191,9 +191,6 @@ impl Hparams {
         self.attention_scale.unwrap_or(1.0 / (self.k_dim as f32).sqrt())
     }
 }
-
-/// Context opened when the caller names none: the model's own, up to this many tokens.
-pub(crate) const N_CTX_DEFAULT: usize = 4096;
 
 /// Reads `rope.scaling.*` as llama.cpp does (`llama-context.cpp`: with YaRN the magnitude is `1 + 0.1 ln(factor)`
 /// unless `yarn_log_multiplier` says otherwise; the kernel's own factor of the same form is cancelled here).
