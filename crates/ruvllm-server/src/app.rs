@@ -49,6 +49,8 @@ pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, ApiE
 pub(crate) struct Endpoint {
     pub method: Method,
     pub path: &'static str,
+    /// Other paths where clients of other servers look for it.
+    pub also: &'static [&'static str],
     /// What it does, in a line.
     pub summary: &'static str,
     pub shape: Shape,
@@ -270,6 +272,9 @@ impl Server {
             };
             let server = Arc::clone(self);
             let enter = move |request: Request<Body>| enter(Arc::clone(&server), endpoint, request);
+            for path in endpoint.also {
+                router = router.route(path, on(filter, enter.clone()));
+            }
             router = router.route(endpoint.path, on(filter, enter));
         }
         router = grpc::add(page::add(router), self).fallback(not_found).method_not_allowed_fallback(not_allowed);
@@ -369,6 +374,7 @@ const UNHEEDED: HeaderName = HeaderName::from_static("x-ruvllm-unheeded");
 pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     let own = crate::native::ENDPOINTS
         .iter()
+        .chain(crate::llamacpp::ENDPOINTS)
         .chain(adapters::ENDPOINTS)
         .chain(witness::ENDPOINTS)
         .chain(routing::ENDPOINTS)

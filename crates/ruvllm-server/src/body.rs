@@ -26,14 +26,17 @@ pub(crate) struct Read {
     pub part: Part,
 }
 
-/// A page elsewhere can make a browser send anything but JSON without asking first; this is why only JSON is read.
+/// A page elsewhere can make a browser send anything but JSON without asking first: what comes of a page is read as JSON only
+/// if it says that it is. Browsers name the page; programs do not, and often say nothing of JSON (`curl -d`).
 ///
 /// # Errors
 /// 415: another content type.
 pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim();
-    if essence.eq_ignore_ascii_case("application/json") {
+    let is_of_page = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
+    let untold = ["", "application/x-www-form-urlencoded"];
+    if essence.eq_ignore_ascii_case("application/json") || (!is_of_page && untold.contains(&essence)) {
         return Ok(());
     }
     let line = format!("the body's content type is '{essence}'; send application/json");

@@ -25,6 +25,7 @@ mod gate;
 mod generate;
 mod grpc;
 mod learning;
+mod llamacpp;
 mod metrics;
 mod models;
 mod native;

@@ -18,7 +18,7 @@ use crate::openai::messages;
 use crate::tools;
 
 const TOKENIZE: &[Field] = &[
-    required("text", Kind::Text, "the text"),
+    required("text", Kind::Text, "the text").also(&["content"]),
     optional("add_special", Kind::Bool, "add the tokens that the model wants at the beginning and the end"),
     optional("parse_special", Kind::Bool, "read <|im_start|> and its like as one token"),
     optional("with_pieces", Kind::Bool, "return each token's text as well"),
@@ -43,6 +43,7 @@ const APPLY_TEMPLATE: &[Field] = &[
 const GET: Endpoint = Endpoint {
     method: Method::GET,
     path: "",
+    also: &[],
     summary: "",
     shape: Shape::OpenAi,
     needs_key: false,
@@ -68,7 +69,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/detokenize",
         summary: "Turns tokens into text",
         fields: &[DETOKENIZE],
-        answers: &["text"],
+        answers: &["text", "content"],
         run: Run::Model(detokenize),
         ..POST
     },
@@ -80,7 +81,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         run: Run::Model(apply_template),
         ..POST
     },
-    Endpoint { path: "/health", summary: "200 while the engine lives", answers: &["status"], ..GET },
+    Endpoint { path: "/health", also: &["/v1/health"], summary: "200 while the engine lives", answers: &["status"], ..GET },
     Endpoint {
         path: "/ready",
         summary: "200 while requests are taken",
@@ -151,7 +152,8 @@ fn detokenize(call: Call) -> Answer {
             return Err(ApiError::bad("tokens", format!("token {id} is outside the vocabulary of {n_vocab}")));
         }
         let options = DecodeOptions { render_special: call.given.is_set("render_special") };
-        ok(&json!({ "text": tokenizer.decode(&ids, options) }))
+        let text = tokenizer.decode(&ids, options);
+        ok(&json!({ "text": text, "content": text }))
     })
 }
 

@@ -34,6 +34,7 @@ const ROUTE: &[Field] = &[
 pub(crate) static ENDPOINTS: &[Endpoint] = &[Endpoint {
     method: Method::POST,
     path: "/v1/route",
+    also: &[],
     summary: "Says which model the router would choose for a query, and why",
     shape: Shape::OpenAi,
     needs_key: true,

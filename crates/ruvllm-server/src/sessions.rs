@@ -42,6 +42,7 @@ const SEARCH: &[Field] = &[
 const GET: Endpoint = Endpoint {
     method: Method::GET,
     path: "/v1/sessions",
+    also: &[],
     summary: "Lists the caller's sessions, the latest first",
     shape: Shape::OpenAi,
     needs_key: true,

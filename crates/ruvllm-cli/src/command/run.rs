@@ -28,6 +28,7 @@ Examples:
   git diff | ruvllm run --prompt -                       the prompt from standard input
   ruvllm run --choice yes,no --prompt \"Is 7 a prime?\"    one of these, nothing else
   ruvllm run --json-schema person.json --prompt \"Invent a person.\"
+  ruvllm run --model qwen2.5-coder:0.5b --prompt "def add(a, b):\n    return " --suffix "\n" --escape
   ruvllm run --session trip --prompt \"And in winter?\"    go on where this session ended
 
 Ctrl-C ends the answer cleanly (exit code 130). The model is pulled if it is not on this machine.";
@@ -42,6 +43,9 @@ pub struct RunArgs {
     /// Continue the text as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
+    /// What stands behind the answer: the model fills in between --prompt and this, if it was trained to
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["raw", "parse_special", "session"])]
+    suffix: Option<String>,
     /// Read control tokens (<|im_end|> and its like) in the prompt as such, not as text; so by default with --raw
     #[arg(long, conflicts_with = "no_parse_special")]
     parse_special: bool,
@@ -148,6 +152,9 @@ impl RunArgs {
 
     /// Returns the tokens of the prompt, behind those of the session if there is one.
     fn encode(&self, engine: &Engine, resume: Option<&mut Resume>, prompt: &str) -> Result<Vec<u32>> {
+        if let Some(suffix) = &self.suffix {
+            return Ok(engine.tokenizer()?.encode_infill(prompt, &self.read_escapes(suffix))?);
+        }
         let parse_special = self.parse_special || (self.raw && !self.no_parse_special);
         let options = PromptOptions { raw: self.raw, parse_special };
         match resume {

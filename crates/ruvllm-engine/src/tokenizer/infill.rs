@@ -15,7 +15,26 @@ pub struct InfillTokens {
     pub suffix: u32,
     /// In front of the answer, which fills it.
     pub middle: u32,
+    /// In front of the name of a repository, whose files come before the one with the gap.
+    pub repo: Option<u32>,
+    /// In front of the name of each file.
+    pub file: Option<u32>,
 }
+
+/// A file beside the one with the gap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InfillFile {
+    /// Its path, as the model is to see it.
+    pub name: String,
+    /// What is in it.
+    pub text: String,
+}
+
+/// What the repository is called, and the file with the gap, as llama.cpp calls them (`format_prompt_infill`).
+const REPO_NAME: &str = "myproject\n";
+const OWN_NAME: &str = "filename\n";
+/// What stands in front of a file where a model has no token for it, as llama.cpp has it.
+const SNIPPET: &str = "\n\n--- snippet ---\n\n";
 
 /// Keys of a file's metadata, newer and older ones.
 const KEYS: [[&str; 2]; 3] = [
@@ -33,7 +52,16 @@ const SPELLINGS: [[&str; 3]; 5] = [
     ["▁<PRE>", "▁<SUF>", "▁<MID>"],
 ];
 
+/// The key and the spellings of the tokens in front of a repository's name, and of a file's: Qwen Coder, StarCoder 2, Granite.
+const REPO: (&str, [&str; 3]) = ("tokenizer.ggml.fim_rep_token_id", ["<|repo_name|>", "<repo_name>", "<reponame>"]);
+const FILE: (&str, [&str; 3]) = ("tokenizer.ggml.fim_sep_token_id", ["<|file_sep|>", "<file_sep>", "<|file_separator|>"]);
+
 impl InfillTokens {
+    /// Returns all of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> + use<> {
+        [self.prefix, self.suffix, self.middle].into_iter().chain(self.repo).chain(self.file)
+    }
+
     /// Reads those of a file: the ids that it names, or else the tokens that are spelled so.
     ///
     /// # Errors
@@ -48,9 +76,14 @@ impl InfillTokens {
                 *named = named.or(metadata.u32(key).map_err(gguf_error)?);
             }
         }
+        let other = |(key, texts): (&str, [&str; 3])| -> Result<Option<u32>, EngineError> {
+            let named = metadata.u32(key).map_err(gguf_error)?;
+            Ok(named.or_else(|| texts.iter().find_map(|text| id(text))))
+        };
+        let (repo, file) = (other(REPO)?, other(FILE)?);
         let spelled = SPELLINGS.iter().map(|texts| texts.map(id));
         Ok([named].into_iter().chain(spelled).find_map(|ids| match ids {
-            [Some(prefix), Some(suffix), Some(middle)] => Some(InfillTokens { prefix, suffix, middle }),
+            [Some(prefix), Some(suffix), Some(middle)] => Some(InfillTokens { prefix, suffix, middle, repo, file }),
             _ => None,
         }))
     }
@@ -68,12 +101,39 @@ impl Tokenizer {
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a model without such tokens; as [`Tokenizer::encode`].
     pub fn encode_infill(&self, prefix: &str, suffix: &str) -> Result<Vec<u32>, EngineError> {
+        self.encode_infill_among(&[], prefix, suffix)
+    }
+
+    /// Returns such a prompt behind other files of the same repository, the order and the names as llama.cpp has them.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode_infill`].
+    pub fn encode_infill_among(
+        &self,
+        files: &[InfillFile],
+        prefix: &str,
+        suffix: &str,
+    ) -> Result<Vec<u32>, EngineError> {
         let Some(marks) = self.infill else {
             let line = "the model has no tokens for a gap in a text, it writes forwards only; leave out the suffix";
             return Err(EngineError::new(ErrorKind::Unsupported, line));
         };
         let plain = EncodeOptions { add_special: false, parse_special: false };
         let mut ids: Vec<u32> = self.bos_to_add().into_iter().collect();
+        if let Some(repo) = marks.repo.filter(|_| !files.is_empty()) {
+            ids.push(repo);
+            ids.extend(self.encode(REPO_NAME, plain)?);
+        }
+        for file in files {
+            let head = if marks.file.is_some() { &format!("{}\n", file.name) } else { SNIPPET };
+            ids.extend(marks.file);
+            ids.extend(self.encode(head, plain)?);
+            ids.extend(self.encode(&file.text, plain)?);
+        }
+        if let Some(file) = marks.file.filter(|_| !files.is_empty()) {
+            ids.push(file);
+            ids.extend(self.encode(OWN_NAME, plain)?);
+        }
         ids.push(marks.prefix);
         ids.extend(self.encode(prefix, plain)?);
         ids.push(marks.suffix);
@@ -92,14 +152,15 @@ mod tests {
         let texts = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
         let id = |text: &str| texts.iter().position(|known| *known == text).map(|i| i as u32);
         let mut metadata = Metadata::new();
-        let spelled = InfillTokens { prefix: 0, suffix: 1, middle: 2 };
+        let spelled = InfillTokens { prefix: 0, suffix: 1, middle: 2, repo: None, file: None };
         assert_eq!(InfillTokens::read(&metadata, &id).expect("ids"), Some(spelled));
         assert_eq!(InfillTokens::read(&metadata, &|_| None).expect("ids"), None);
         metadata.set("tokenizer.ggml.fim_pre_token_id", 7u32);
         metadata.set("tokenizer.ggml.suffix_token_id", 8u32);
         assert_eq!(InfillTokens::read(&metadata, &id).expect("ids"), Some(spelled), "two of three are none");
         metadata.set("tokenizer.ggml.fim_mid_token_id", 9u32);
-        let named = InfillTokens { prefix: 7, suffix: 8, middle: 9 };
+        metadata.set("tokenizer.ggml.fim_sep_token_id", 5u32);
+        let named = InfillTokens { prefix: 7, suffix: 8, middle: 9, repo: None, file: Some(5) };
         assert_eq!(InfillTokens::read(&metadata, &id).expect("ids"), Some(named));
     }
 }

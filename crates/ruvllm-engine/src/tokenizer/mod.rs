@@ -27,7 +27,7 @@ use std::borrow::Cow;
 
 use ruvllm_gguf::Metadata;
 
-pub use infill::InfillTokens;
+pub use infill::{InfillFile, InfillTokens};
 pub use stream::DecodeStream;
 
 use crate::error::{EngineError, ErrorKind};
@@ -162,7 +162,7 @@ impl Tokenizer {
         let special = SpecialTokens::new(&vocab)?;
         let n_tokens = vocab.n_tokens;
         let infill = InfillTokens::read(metadata, &|text| vocab.id(text.as_bytes()))?;
-        let infill = infill.filter(|ids| [ids.prefix, ids.suffix, ids.middle].into_iter().all(|id| id < n_tokens));
+        let infill = infill.filter(|ids| ids.all().all(|id| id < n_tokens));
         Ok(Tokenizer { vocab, special, model, prefix, suffix, add_space_prefix, infill })
     }
 

@@ -35,6 +35,7 @@ const ANSWERS: &[&str] = &["name", "model", "generation", "tier", "bytes", "rank
 const POST: Endpoint = Endpoint {
     method: Method::POST,
     path: "/v1/adapters",
+    also: &[],
     summary: "Loads an adapter of the server's folder under a name",
     shape: Shape::OpenAi,
     needs_key: true,

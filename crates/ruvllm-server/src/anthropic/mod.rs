@@ -16,6 +16,7 @@ const REFUSED: &Refused =
 const POST: Endpoint = Endpoint {
     method: Method::POST,
     path: "/v1/messages",
+    also: &[],
     summary: "Answers a conversation, in the API of Anthropic",
     shape: Shape::Anthropic,
     needs_key: true,

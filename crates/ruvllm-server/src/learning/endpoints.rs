@@ -75,6 +75,7 @@ const N_ITEMS: usize = 50;
 pub(super) const POST: Endpoint = Endpoint {
     method: Method::POST,
     path: "/v1/feedback",
+    also: &[],
     summary: "Says what an answer was worth, or what it should have been; it takes --learn",
     shape: Shape::OpenAi,
     needs_key: true,

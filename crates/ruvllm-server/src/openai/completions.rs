@@ -21,7 +21,7 @@ use crate::structure;
 const TOKENS: Kind = Kind::List(&Kind::Int(0, u32::MAX as i64), 1, 1 << 24);
 
 /// One text or several, or their tokens.
-pub(super) const INPUT: Kind =
+pub(crate) const INPUT: Kind =
     Kind::Either(&[Kind::Text, TOKENS, Kind::List(&Kind::Text, 1, 2048), Kind::List(&TOKENS, 1, 2048)]);
 
 /// What is written where a request does not say how much, as OpenAI has it.
@@ -145,7 +145,7 @@ fn suffix(call: &Call) -> Result<Option<String>, ApiError> {
 }
 
 /// Returns the tokens of an [`INPUT`].
-pub(super) fn read_input(
+pub(crate) fn read_input(
     input: &Value,
     encode: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
 ) -> Result<Vec<Vec<u32>>, ApiError> {

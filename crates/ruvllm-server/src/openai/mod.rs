@@ -14,6 +14,7 @@ use ruvllm_engine::FinishReason;
 use serde_json::{Value, json};
 
 pub(crate) use chat::prompt_max;
+pub(crate) use completions::{INPUT, read_input};
 
 use crate::app::{Call, Endpoint, Run};
 use crate::error::Shape;
@@ -24,6 +25,7 @@ use crate::tools;
 const POST: Endpoint = Endpoint {
     method: Method::POST,
     path: "",
+    also: &[],
     summary: "",
     shape: Shape::OpenAi,
     needs_key: true,
@@ -73,6 +75,7 @@ const RESPONSES_REFUSED: &Refused = &[
 pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/chat/completions",
+        also: &["/chat/completions"],
         summary: "Answers a conversation",
         fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION, HINTS],
         refused: REFUSED,
@@ -90,6 +93,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         path: "/v1/responses",
+        also: &["/responses"],
         summary: "Answers an input, without memory of earlier ones",
         fields: &[responses::FIELDS, tools::RESPONSES, SAMPLING, HINTS],
         refused: RESPONSES_REFUSED,
@@ -99,6 +103,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         path: "/v1/embeddings",
+        also: &["/embeddings"],
         summary: "Returns the embedding of texts",
         fields: &[embeddings::FIELDS],
         answers: &["object", "data", "model", "usage"],
@@ -107,6 +112,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         path: "/v1/rerank",
+        also: &["/rerank", "/reranking", "/v1/reranking"],
         summary: "Puts documents in the order in which they fit a query",
         fields: &[rerank::FIELDS],
         answers: &["id", "object", "model", "results", "usage"],
@@ -116,6 +122,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         method: Method::GET,
         path: "/v1/models",
+        also: &["/models"],
         summary: "Lists what is served",
         answers: &["object", "data"],
         run: Run::Server(models::list),

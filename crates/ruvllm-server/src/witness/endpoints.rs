@@ -45,6 +45,7 @@ const FEEDBACK: &[Field] = &[
 const GET: Endpoint = Endpoint {
     method: Method::GET,
     path: "/v1/witness",
+    also: &[],
     summary: "Lists the newest records of the caller's requests",
     shape: Shape::OpenAi,
     needs_key: true,

@@ -1,0 +1,109 @@
+//! Endpoints of llama.cpp's own server that tools ask for: `/completion`, `/infill`, `/props`, `/slots`.
+
+mod completion;
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::app::{Answer, Call, Endpoint, Run};
+use crate::error::{Shape, json_response};
+use crate::fields::{Field, Kind, unheeded};
+use crate::generate::{GENERATION, SAMPLING};
+
+const POST: Endpoint = Endpoint {
+    method: Method::POST,
+    path: "",
+    also: &[],
+    summary: "",
+    shape: Shape::OpenAi,
+    needs_key: true,
+    fields: &[],
+    refused: &[],
+    answers: &["index", "content", "tokens", "stop", "model", "tokens_predicted", "tokens_evaluated", "timings"],
+    run: Run::Model(completion::complete),
+};
+
+/// What llama.cpp's clients send along, and the server does without.
+const HINTS: &[Field] = &[
+    unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
+    unheeded("id_slot", Kind::Int(-1, 1 << 20), "any place is as good"),
+    unheeded("return_tokens", Kind::Bool, "the tokens are told in any case"),
+    unheeded("timings_per_token", Kind::Bool, "the times are told at the end"),
+    unheeded("n_keep", Kind::Int(-1, 1 << 24), "what does not fit the context is refused"),
+];
+
+/// The endpoints.
+pub(crate) static ENDPOINTS: &[Endpoint] = &[
+    Endpoint {
+        path: "/completion",
+        also: &["/completions"],
+        summary: "Continues a text, as llama.cpp's server does",
+        fields: &[completion::PROMPT, SAMPLING, GENERATION, HINTS],
+        ..POST
+    },
+    Endpoint {
+        path: "/infill",
+        summary: "Fills a gap in a text, for models that were trained to",
+        fields: &[completion::GAP, SAMPLING, GENERATION, HINTS],
+        run: Run::Model(completion::fill),
+        ..POST
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/props",
+        summary: "Returns what is served, as llama.cpp's server tells it",
+        answers: &["default_generation_settings", "total_slots", "model_alias", "chat_template", "build_info"],
+        run: Run::Model(props),
+        ..POST
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/slots",
+        summary: "Returns which places of the model are taken",
+        answers: &[],
+        run: Run::Model(slots),
+        ..POST
+    },
+];
+
+/// Tells what is served.
+fn props(call: Call) -> Answer {
+    Box::pin(async move {
+        let (service, sampling) = (&call.model.service, &call.server.options.sampling);
+        let (info, text) = (service.info(), service.text());
+        let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id)).unwrap_or_default();
+        let template = text.template()?.map(|template| template.source());
+        let answer = json!({
+            "default_generation_settings": {
+                "n_ctx": info.n_ctx,
+                "params": {
+                    "temperature": sampling.temperature,
+                    "top_k": sampling.top_k,
+                    "top_p": sampling.top_p,
+                    "min_p": sampling.min_p,
+                    "repeat_penalty": sampling.repeat_penalty,
+                    "n_predict": -1,
+                },
+            },
+            "total_slots": service.n_running_max(),
+            "model_alias": &*call.model.name,
+            "modalities": { "vision": false, "audio": false },
+            "chat_template": template,
+            "bos_token": spelled(text.tokenizer().bos()),
+            "eos_token": spelled(text.tokenizer().eos()),
+            "build_info": format!("ruvllm-{}", env!("CARGO_PKG_VERSION")),
+        });
+        Ok(json_response(StatusCode::OK, &answer))
+    })
+}
+
+/// Tells which places are taken.
+fn slots(call: Call) -> Answer {
+    Box::pin(async move {
+        let service = &call.model.service;
+        let (n_ctx, n_running) = (service.info().n_ctx, service.stats().n_running);
+        let slot = |id: usize| json!({ "id": id, "n_ctx": n_ctx, "is_processing": id < n_running });
+        let slots: Vec<Value> = (0..service.n_running_max()).map(slot).collect();
+        Ok(json_response(StatusCode::OK, &json!(slots)))
+    })
+}
