@@ -28,6 +28,7 @@ mod learning;
 mod metrics;
 mod models;
 mod native;
+mod ollama;
 mod openai;
 mod options;
 mod page;
