@@ -24,8 +24,7 @@ struct Format {
     still_here: &'static [u8],
 }
 
-const EVENTS: Format =
-    Format { content_type: "text/event-stream; charset=utf-8", still_here: b": still here\n\n" };
+const EVENTS: Format = Format { content_type: "text/event-stream; charset=utf-8", still_here: b": still here\n\n" };
 /// White space in front of a value is no part of it.
 const LINES: Format = Format { content_type: "application/x-ndjson", still_here: b" " };
 

@@ -17,11 +17,8 @@ use crate::openai::prompt_max;
 use crate::{thinking, tools};
 
 /// What a chat may say beside how the answer is written.
-pub(super) const FIELDS: &[Field] = &[optional(
-    "messages",
-    messages::MESSAGES,
-    "the conversation; one that ends with the assistant is gone on with",
-)];
+pub(super) const FIELDS: &[Field] =
+    &[optional("messages", messages::MESSAGES, "the conversation; one that ends with the assistant is gone on with")];
 
 /// Answers a conversation.
 pub(super) fn answer(mut call: Call) -> Answer {

@@ -21,7 +21,11 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     optional("system", Kind::Text, "what the model is told before the prompt"),
     optional("raw", Kind::Bool, "read the prompt as it is, without the chat template"),
-    optional("template", Kind::Only("\"\"", "the model's own template is used; send raw with the whole prompt"), "none"),
+    optional(
+        "template",
+        Kind::Only("\"\"", "the model's own template is used; send raw with the whole prompt"),
+        "none",
+    ),
     optional("context", Kind::Only("[]", "send the conversation to /api/chat"), "none"),
     messages::IMAGES,
 ];

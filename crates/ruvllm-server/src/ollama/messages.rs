@@ -26,7 +26,11 @@ const TOOL_CALL: &[Field] = &[
 const MESSAGE: &[Field] = &[
     required("role", Kind::Word(&["system", "user", "assistant", "tool"]), "who says it"),
     optional("content", Kind::Text, "what is said"),
-    optional("thinking", Kind::Text, "what the assistant thought; the model reads it if its template has a place for it"),
+    optional(
+        "thinking",
+        Kind::Text,
+        "what the assistant thought; the model reads it if its template has a place for it",
+    ),
     IMAGES,
     optional("tool_calls", Kind::List(&Kind::Object(TOOL_CALL), 0, 128), "the calls that the assistant made"),
     optional("tool_name", Kind::Text, "the function whose result this is"),
@@ -113,7 +117,10 @@ mod tests {
         let mut calls = Calls::default();
         let renamed: Vec<Value> = conversation.as_array().into_iter().flatten().map(|m| calls.renamed(m)).collect();
         assert_eq!(renamed[0]["reasoning_content"], "hm");
-        assert_eq!(renamed[0]["tool_calls"][1], json!({ "id": "call00002", "function": { "name": "b", "arguments": {} } }));
+        assert_eq!(
+            renamed[0]["tool_calls"][1],
+            json!({ "id": "call00002", "function": { "name": "b", "arguments": {} } })
+        );
         let tied: Vec<_> = renamed[1..].iter().map(|m| (m["name"].clone(), m["tool_call_id"].clone())).collect();
         let expected =
             [("b", "call00002"), ("a", "call00001"), ("c", "call00003")].map(|(name, id)| (json!(name), json!(id)));

@@ -22,7 +22,8 @@ pub(super) fn tagged(name: &str) -> String {
 
 /// Returns whether two names mean the same model.
 fn are_same(a: &str, b: &str) -> bool {
-    let whole = |name: &str| tagged(PREFIXES.iter().fold(name, |name, prefix| name.strip_prefix(prefix).unwrap_or(name)));
+    let whole =
+        |name: &str| tagged(PREFIXES.iter().fold(name, |name, prefix| name.strip_prefix(prefix).unwrap_or(name)));
     whole(a).eq_ignore_ascii_case(&whole(b))
 }
 

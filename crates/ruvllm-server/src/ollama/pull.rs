@@ -6,11 +6,11 @@ use serde_json::json;
 use super::names::find;
 use crate::app::{Answer, Plain};
 use crate::error::{ApiError, json_response};
-use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::fields::{Field, Kind, optional, unheeded};
 
 /// What a request to download may say.
 pub(super) const FIELDS: &[Field] = &[
-    required("model", Kind::Text, "the model's name").also(&["name"]),
+    optional("model", Kind::Text, "the model's name").also(&["name"]),
     unheeded("insecure", Kind::Bool, "nothing is downloaded"),
     optional("stream", Kind::Bool, "send the status as a line of JSON; so unless this is false"),
 ];
