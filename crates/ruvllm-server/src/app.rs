@@ -110,6 +110,8 @@ pub(crate) struct Call {
     pub model: Arc<Model>,
     /// What the request calls the model, with the adapter that it names there.
     pub model_name: Arc<str>,
+    /// Its own word for that, if it may have another.
+    pub asked_name: Option<Arc<str>>,
     /// The adapters that change the model for this request.
     pub adapters: AdapterSet,
     pub tenant: Tenant,
@@ -481,7 +483,7 @@ async fn handle(
                     asked = ollama::resolve(server, &caller, &mut given)?;
                 }
                 let mut call = Call::new(server, caller, given, deadline, (id, span)).await?;
-                call.model_name = asked.unwrap_or(call.model_name);
+                call.asked_name = asked;
                 let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
                 let mut response =
                     run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await?;
@@ -543,6 +545,7 @@ impl Call {
             server,
             model,
             model_name,
+            asked_name: None,
             adapters,
             tenant,
             given,

@@ -11,6 +11,7 @@ use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerationSummary, TokenLogprobs};
 use serde_json::{Value, json};
 
+use super::names::of_answer;
 use super::thoughts::Thoughts;
 use crate::app::Call;
 use crate::error::{ApiError, Shape, json_response};
@@ -172,7 +173,7 @@ impl Reader {
 
 /// Returns a line of an answer.
 fn line(call: &Call, form: Form, said: &Said) -> Value {
-    let mut line = json!({ "model": &*call.model_name, "created_at": now(), "done": false });
+    let mut line = json!({ "model": of_answer(call), "created_at": now(), "done": false });
     let of_text = match form {
         Form::Chat => {
             line["message"] = json!({ "role": "assistant", "content": said.text });

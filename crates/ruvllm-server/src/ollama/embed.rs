@@ -6,6 +6,7 @@ use ruvllm_engine::{ModelText, Readout};
 use serde_json::json;
 
 use super::answer::{load_duration, nanoseconds};
+use super::names::of_answer;
 use super::{KEEP_ALIVE, TRUNCATE, options};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
@@ -36,7 +37,7 @@ pub(super) fn answer(call: Call) -> Answer {
         }
         let (n_tokens, embeddings) = embed(&call, texts, call.given.flag("truncate", true)).await?;
         let answer = json!({
-            "model": &*call.model_name,
+            "model": of_answer(&call),
             "embeddings": embeddings,
             "total_duration": nanoseconds(call.asked_at.elapsed()),
             "load_duration": nanoseconds(load_duration(&call)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 
-use crate::app::Server;
+use crate::app::{Call, Server};
 use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::fields::Given;
@@ -39,6 +39,11 @@ pub(super) fn find(server: &Server, tenant: &Tenant, asked: &str) -> Option<Stri
     let (model, adapter) = asked.rsplit_once(':')?;
     let (name, adapters) = all.iter().find(|(name, _)| **name == *model)?;
     adapters.visible(tenant).iter().any(|info| info.name == adapter).then(|| format!("{name}:{adapter}"))
+}
+
+/// Returns what an answer calls the model: what its request did.
+pub(super) fn of_answer(call: &Call) -> &str {
+    call.asked_name.as_deref().unwrap_or(&call.model_name)
 }
 
 /// Returns the error of a model that is not served.

@@ -62,7 +62,7 @@ def tools():
     call = answer.message.tool_calls[0].function
     assert (call.name, dict(call.arguments)) == ("get_weather", {"city": "Paris"}), answer
     result = {"role": "tool", "tool_name": call.name, "content": get_weather(**call.arguments)}
-    told = client.chat(MODEL, [question, answer.message, result], tools=[get_weather], options=GREEDY)
+    told = client.chat(MODEL, [question, answer.message, result], options=GREEDY)
     assert "31" in told.message.content, told
     pieces = client.chat(MODEL, [question], tools=[get_weather], options={**GREEDY, "num_predict": 80}, stream=True)
     calls = [call for piece in pieces for call in piece.message.tool_calls or []]
@@ -100,7 +100,7 @@ def langchain():
     asked = chat.bind_tools([get_weather]).invoke([question])
     assert isinstance(asked, AIMessage) and asked.tool_calls[0]["args"] == {"city": "Paris"}, asked
     result = ToolMessage(get_weather("Paris"), tool_call_id=asked.tool_calls[0]["id"])
-    assert "31" in chat.bind_tools([get_weather]).invoke([question, asked, result]).content
+    assert "31" in chat.invoke([question, asked, result]).content
     shaped = chat.with_structured_output(PERSON | {"title": "person"}, method="json_schema").invoke("Bob is 3 years old.")
     assert shaped == {"name": "Bob", "age": 3}, shaped
     embedder = OllamaEmbeddings(model=MODEL, base_url=URL, client_kwargs={"headers": KEY})

@@ -2,7 +2,7 @@
 
 use ruvllm_engine::LoadOptions;
 use ruvllm_server::{KeyOptions, ModelSource, ServerOptions};
-use ruvllm_testkit::real_model;
+use ruvllm_testkit::{Golden, real_model};
 use serde_json::{Value, json};
 
 use crate::client::{Bench, Reply, load_options, options, tiny_chat};
@@ -222,6 +222,30 @@ fn thoughts_are_told_apart_where_a_model_thinks() {
 }
 
 #[test]
+fn what_a_prompt_has_the_model_think_is_no_part_of_the_answer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("thinker.gguf");
+    let file = ruvllm_gguf::GgufFile::open(&Golden::load("llama-a").model("f32")).expect("a golden file");
+    let mut writer = ruvllm_gguf::GgufWriter::from_file(&file);
+    let template = "{% for m in messages %}{{ m.content }}\n{% endfor %}{% if enable_thinking is not defined or \
+        enable_thinking %}<think>\n{% endif %}";
+    writer.metadata_mut().set("tokenizer.chat_template", template);
+    writer.write_file(&path).expect("a temporary folder is writable");
+    let bench = Bench::new(&path, &load_options(), options());
+    assert!(bench.post("/api/show", &json!({})).ok()["capabilities"].to_string().contains("thinking"));
+    let body = json!({ "messages": [{ "role": "user", "content": "a b c" }], "options": { "num_predict": 8 } });
+    let whole = |think: Value| bench.post(CHAT, &with(body.clone(), json!({ "think": think, "stream": false }))).ok();
+    let thought = whole(Value::Null)["message"].clone();
+    assert!(thought["content"] == "" && thought["thinking"].as_str().is_some_and(|text| text.len() > 3), "{thought}");
+    assert_eq!(whole(json!(true))["message"], thought);
+    let said = whole(json!(false))["message"].clone();
+    assert!(said.get("thinking").is_none() && said["content"].as_str().is_some_and(|text| text.len() > 3), "{said}");
+    let streamed = lines(&bench.post(CHAT, &body));
+    assert_eq!(json!(text(&streamed, "/message/thinking")), thought["thinking"]);
+    assert_eq!(text(&streamed, "/message/content"), "");
+}
+
+#[test]
 fn texts_are_embedded() {
     let (name, load) = ("minilm:l6", LoadOptions { n_ctx: None, ..load_options() });
     let bench = Bench::named(name, &real_model(name), &load, options());
@@ -264,7 +288,7 @@ fn models_are_listed_and_described() {
     assert_eq!(model["digest"].as_str().map(str::len), Some(64));
     assert_eq!(
         (&model["details"]["family"], &model["details"]["parameter_size"]),
-        (&json!("qwen2"), &json!("494.03M"))
+        (&json!("qwen2"), &json!("630.17M"))
     );
     let ps = bench.get("/api/ps").ok();
     assert_eq!((&ps["models"][0]["name"], &ps["models"][0]["context_length"]), (&model["name"], &json!(2048)));
@@ -409,17 +433,15 @@ fn a_long_conversation_loses_its_oldest_unless_that_is_forbidden() {
 
 #[test]
 fn an_answer_that_fails_ends_with_a_line() {
-    let bench = Bench::tiny(options());
-    let body = json!({ "prompt": "a", "raw": true, "options": { "num_predict": 900, "min_p": 0 }, "timeout_ms": 60 });
+    let bench = bench("smollm2:135m");
+    let body = json!({ "prompt": "1, 2, 3, 4, 5,", "raw": true, "options": { "temperature": 0 }, "timeout_ms": 250 });
     let reply = bench.post(GENERATE, &body);
-    let last = reply.body.lines().last().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let last = last.expect("a line");
-    // The tiny model may end before its time is over; else the line says why there is no more.
-    assert!(
-        last["done"] == true
-            || last["error"].as_str().is_some_and(|line| line.starts_with("the request's time was over")),
-        "{last}"
-    );
+    let lines: Vec<Value> =
+        reply.body.lines().map(|line| serde_json::from_str(line).expect("lines are JSON")).collect();
+    let (last, before) = lines.split_last().expect("a line");
+    assert_eq!((reply.status, last.as_object().map(serde_json::Map::len)), (200, Some(1)), "{last}");
+    assert!(last["error"].as_str().is_some_and(|line| line.starts_with("the request's time was over")), "{last}");
+    assert!(!before.is_empty() && before.iter().all(|line| line["done"] == false), "{before:?}");
 }
 
 #[test]
