@@ -1,12 +1,13 @@
 //! `/api/pull` and `/api/delete`: what is served is there already; files come and go by the program.
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::StatusCode;
 use serde_json::json;
 
 use super::names::find;
 use crate::app::{Answer, Plain};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, unheeded};
+use crate::stream;
 
 /// What a request to download may say.
 pub(super) const FIELDS: &[Field] = &[
@@ -25,11 +26,11 @@ pub(super) fn pull(call: Plain) -> Answer {
             );
             return Err(ApiError::bad("model", line).code("unsupported"));
         }
-        let mut response = json_response(StatusCode::OK, &json!({ "status": "success" }));
-        if call.given.flag("stream", true) {
-            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        let status = json!({ "status": "success" });
+        match call.given.flag("stream", true) {
+            true => Ok(stream::respond_lines(|lines| async move { lines.send_line(&status).await })),
+            false => Ok(json_response(StatusCode::OK, &status)),
         }
-        Ok(response)
     })
 }
 

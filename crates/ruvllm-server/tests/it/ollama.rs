@@ -175,8 +175,7 @@ fn functions_are_called_and_their_results_answered() {
     // The answer is sent back as it came, and the result with it.
     let result = json!({ "role": "tool", "tool_name": "weather", "content": "sunny, 31 degrees" });
     let history = json!([question, whole["message"], result]);
-    let told =
-        bench.post(CHAT, &json!({ "messages": history, "tools": weather(), "options": options, "stream": false })).ok();
+    let told = bench.post(CHAT, &json!({ "messages": history, "options": options, "stream": false })).ok();
     assert!(told["message"]["content"].as_str().is_some_and(|text| text.contains("31")), "{told}");
     // A call that was cut is no call.
     let options = json!({ "temperature": 0, "num_predict": 5 });
