@@ -31,6 +31,7 @@ use crate::grpc;
 use crate::learning;
 use crate::metrics::Metrics;
 use crate::models::{Model, ModelSource, Models};
+use crate::ollama;
 use crate::options::{ServerError, ServerOptions};
 use crate::page;
 use crate::routing;
@@ -111,6 +112,8 @@ pub(crate) struct Call {
     pub model: Arc<Model>,
     /// What the request calls the model, with the adapter that it names there.
     pub model_name: Arc<str>,
+    /// Its own word for that, if it may have another.
+    pub asked_name: Option<Arc<str>>,
     /// The adapters that change the model for this request.
     pub adapters: AdapterSet,
     pub tenant: Tenant,
@@ -123,6 +126,9 @@ pub(crate) struct Call {
     pub id: String,
     /// Memory that is kept for it until its answers are over.
     pub held: Arc<Mutex<Vec<Part>>>,
+    /// When it asked for its model, and when that was there.
+    pub asked_at: Instant,
+    pub loaded_at: Instant,
     /// When its time is over.
     pub deadline: Option<Instant>,
     /// The request in the log, to which its handler adds what it comes to know.
@@ -380,7 +386,7 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
         .chain(routing::ENDPOINTS)
         .chain(sessions::ENDPOINTS)
         .chain(learning::endpoints());
-    crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(own)
+    crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(ollama::ENDPOINTS).chain(own)
 }
 
 /// Answers a request, counts it and writes a line to the log.
@@ -478,7 +484,12 @@ async fn handle(
                 run(Plain { server: Arc::clone(server), tenant: caller, given, uri: parts.uri, deadline }).await
             }
             Run::Model(run) => {
-                let call = Call::new(server, caller, given, deadline, (id, span)).await?;
+                let (mut given, mut asked) = (given, None);
+                if endpoint.shape == Shape::Ollama {
+                    asked = ollama::resolve(server, &caller, &mut given)?;
+                }
+                let mut call = Call::new(server, caller, given, deadline, (id, span)).await?;
+                call.asked_name = asked;
                 let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
                 let mut response =
                     run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await?;
@@ -510,6 +521,7 @@ impl Call {
         deadline: Option<Instant>,
         (id, span): (&str, &tracing::Span),
     ) -> Result<Call, ApiError> {
+        let asked_at = Instant::now();
         let decision = match server.is_routed(given.text("model")) {
             true => Some(server.decide((&tenant, &given), deadline).await?),
             false => None,
@@ -519,6 +531,7 @@ impl Call {
             None => server.models.split(given.text("model")),
         };
         let model = server.model(name, deadline).await?;
+        let loaded_at = Instant::now();
         let model_name = match adapter {
             None => Arc::clone(&model.name),
             Some(adapter) => {
@@ -534,7 +547,23 @@ impl Call {
         let is_one = given.list("prompt").is_none_or(|prompts| prompts.len() == 1);
         let task = Task { question: routing::query_of(&given).filter(|_| is_one), ..Task::default() };
         let held = Arc::default();
-        Ok(Call { server, model, model_name, adapters, tenant, given, task, routing, id, held, deadline, span })
+        Ok(Call {
+            server,
+            model,
+            model_name,
+            asked_name: None,
+            adapters,
+            tenant,
+            given,
+            task,
+            routing,
+            id,
+            held,
+            asked_at,
+            loaded_at,
+            deadline,
+            span,
+        })
     }
 
     /// Brings the adapters that the request names.
@@ -619,12 +648,12 @@ pub(crate) fn stopping() -> ApiError {
 
 async fn not_found(uri: Uri) -> Response<Body> {
     let line = format!("there is nothing at {}; /v1/capabilities lists what there is", uri.path());
-    ApiError::new(StatusCode::NOT_FOUND, line).code("not_found").response(Shape::OpenAi)
+    ApiError::new(StatusCode::NOT_FOUND, line).code("not_found").response(Shape::of_path(uri.path()))
 }
 
 async fn not_allowed(method: Method, uri: Uri) -> Response<Body> {
     let line = format!("{} does not take {method}", uri.path());
-    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, line).code("method_not_allowed").response(Shape::OpenAi)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, line).code("method_not_allowed").response(Shape::of_path(uri.path()))
 }
 
 fn panicked(_: Box<dyn std::any::Any + Send>) -> Response<Body> {

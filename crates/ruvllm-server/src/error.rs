@@ -12,6 +12,15 @@ pub(crate) enum Shape {
     OpenAi,
     /// `{"type": "error", "error": {"type", "message"}}`
     Anthropic,
+    /// `{"error": "the line"}`
+    Ollama,
+}
+
+impl Shape {
+    /// Returns whose clients ask at a path where there is nothing.
+    pub(crate) fn of_path(path: &str) -> Shape {
+        if path.starts_with("/api/") { Shape::Ollama } else { Shape::OpenAi }
+    }
 }
 
 /// Why a request is refused or fails.
@@ -58,6 +67,7 @@ impl ApiError {
                 "type": "error",
                 "error": { "type": self.anthropic_type(), "message": self.message },
             }),
+            Shape::Ollama => json!({ "error": self.message }),
         }
     }
 

@@ -21,12 +21,16 @@ use crate::share::Part;
 use crate::structure::{GUIDED_CHOICE, GUIDED_GRAMMAR, GUIDED_JSON, GUIDED_REGEX, STRUCTURED_OUTPUTS};
 use crate::witness::Pending;
 
-const STOP: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text, 0, 16)]);
+/// Texts that end an answer.
+pub(crate) const STOP: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text, 0, 16)]);
 
 /// How many tokens to write; -1 is as many as there is room for.
 pub(crate) const N_TOKENS: Kind = Kind::Int(-1, 1 << 24);
 /// How many of the likeliest tokens are kept.
 pub(crate) const TOP_K: Kind = Kind::Int(-1, 1 << 20);
+
+/// The most recent tokens that penalties look at.
+const N_RECENT_MAX: i64 = 1 << 20;
 
 /// How tokens are chosen.
 pub(crate) const SAMPLING: &[Field] = &[
@@ -63,8 +67,8 @@ pub(crate) const SAMPLING: &[Field] = &[
     optional("presence_penalty", Kind::Number(-100.0, 100.0), "is taken from a recent token's logit once"),
     optional(
         "repeat_last_n",
-        Kind::Int(0, 1 << 20),
-        "how many recent tokens, of the prompt too, these penalties look at",
+        Kind::Int(-1, N_RECENT_MAX),
+        "how many recent tokens, of the prompt too, these penalties look at; -1 is all",
     ),
     optional(
         "dry_multiplier",
@@ -170,7 +174,10 @@ fn sampling(given: &Given, defaults: &SamplingParams, n_vocab: usize) -> Result<
         repeat_penalty: number("repeat_penalty", defaults.repeat_penalty),
         frequency_penalty: number("frequency_penalty", defaults.frequency_penalty),
         presence_penalty: number("presence_penalty", defaults.presence_penalty),
-        repeat_last_n: count("repeat_last_n", defaults.repeat_last_n),
+        repeat_last_n: match given.int("repeat_last_n") {
+            Some(-1) => N_RECENT_MAX as usize,
+            _ => count("repeat_last_n", defaults.repeat_last_n),
+        },
         dry_multiplier: number("dry_multiplier", defaults.dry_multiplier),
         dry_base: number("dry_base", defaults.dry_base),
         dry_allowed_length: count("dry_allowed_length", defaults.dry_allowed_length),

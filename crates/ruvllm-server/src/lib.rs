@@ -29,6 +29,7 @@ mod llamacpp;
 mod metrics;
 mod models;
 mod native;
+mod ollama;
 mod openai;
 mod options;
 mod page;

@@ -1,4 +1,4 @@
-//! Answers that come in pieces: server-sent events, with comments that keep the connection alive.
+//! Answers that come in pieces: server-sent events, or lines of JSON. What keeps the connection alive is no part of them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,6 +16,17 @@ use tokio::time::{Interval, MissedTickBehavior};
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Events that wait for a slow reader; the answer is written on meanwhile.
 const N_EVENTS: usize = 64;
+
+/// How pieces are told apart.
+struct Format {
+    content_type: &'static str,
+    /// Sent where nothing was for a while.
+    still_here: &'static [u8],
+}
+
+const EVENTS: Format = Format { content_type: "text/event-stream; charset=utf-8", still_here: b": still here\n\n" };
+/// White space in front of a value is no part of it.
+const LINES: Format = Format { content_type: "application/x-ndjson", still_here: b" " };
 
 /// Takes the events of an answer.
 pub(crate) struct Events(mpsc::Sender<Bytes>);
@@ -40,6 +51,11 @@ impl Events {
         self.send_text("data: [DONE]\n\n".to_owned()).await
     }
 
+    /// Sends a line of its own.
+    pub(crate) async fn send_line(&self, data: &Value) -> Result<(), Gone> {
+        self.send_text(format!("{data}\n")).await
+    }
+
     async fn send_text(&self, text: String) -> Result<(), Gone> {
         self.0.send(Bytes::from(text)).await.map_err(|_| Gone)
     }
@@ -55,6 +71,21 @@ pub(crate) fn respond<F>(write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Res
 where
     F: Future<Output = Result<(), Gone>> + Send + 'static,
 {
+    respond_in(&EVENTS, write)
+}
+
+/// Returns the same in lines of JSON.
+pub(crate) fn respond_lines<F>(write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
+where
+    F: Future<Output = Result<(), Gone>> + Send + 'static,
+{
+    respond_in(&LINES, write)
+}
+
+fn respond_in<F>(format: &'static Format, write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
+where
+    F: Future<Output = Result<(), Gone>> + Send + 'static,
+{
     let (sender, receiver) = mpsc::channel(N_EVENTS);
     let events = std::sync::Arc::new(Events(sender));
     let writing = write(std::sync::Arc::clone(&events));
@@ -66,9 +97,9 @@ where
     });
     let mut keep_alive = tokio::time::interval_at(tokio::time::Instant::now() + KEEP_ALIVE, KEEP_ALIVE);
     keep_alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut response = Response::new(Body::new(EventBody { receiver, keep_alive }));
+    let mut response = Response::new(Body::new(EventBody { receiver, keep_alive, still_here: format.still_here }));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(format.content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that collect answers are asked not to.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
@@ -78,6 +109,7 @@ where
 struct EventBody {
     receiver: mpsc::Receiver<Bytes>,
     keep_alive: Interval,
+    still_here: &'static [u8],
 }
 
 impl http_body::Body for EventBody {
@@ -90,7 +122,7 @@ impl http_body::Body for EventBody {
             return Poll::Ready(event.map(|event| Ok(Frame::data(event))));
         }
         if self.keep_alive.poll_tick(cx).is_ready() {
-            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b": still here\n\n")))));
+            return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(self.still_here)))));
         }
         Poll::Pending
     }

@@ -173,6 +173,14 @@ pub(crate) fn for_stops_of(request: &GenerateRequest, grammar: Grammar) -> Gramm
 
 /// Returns the form that a request asks for, and the field that does.
 pub(crate) fn source(given: &Given) -> Result<Option<(&'static str, GrammarSource)>, ApiError> {
+    // Ollama's API: "json", or a schema.
+    match given.get("format") {
+        Some(Value::String(word)) if word == "json" => return Ok(Some(("format", GrammarSource::JsonObject))),
+        Some(schema @ Value::Object(_)) => {
+            return Ok(Some(("format", GrammarSource::JsonSchema(schema.clone()))));
+        }
+        _ => {}
+    }
     // The API of responses has the schema's fields beside the type.
     let flat = given.get("text").map(|text| &text["format"]).filter(|format| format["type"] == "json_schema");
     let flat = flat.map(|format| json!({ "type": "json_schema", "json_schema": format }));

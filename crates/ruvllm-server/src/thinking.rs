@@ -1,5 +1,6 @@
-//! How much a model thinks: the fields of three APIs, and what they are for a chat template.
+//! How much a model thinks: the fields of four APIs, and what they are for a chat template.
 
+use ruvllm_engine::ModelText;
 use ruvllm_engine::template::ChatTemplate;
 use serde_json::{Map, Value, json};
 
@@ -35,6 +36,24 @@ pub(crate) const THINKING: Kind = Kind::Tagged(&[
     ),
 ]);
 
+/// The field of Ollama's API.
+pub(crate) const THINK: Field = optional(
+    "think",
+    Kind::Either(&[Kind::Bool, Kind::Word(&["low", "medium", "high", "max"])]),
+    "whether the model thinks, or how much, where its template asks for that",
+);
+
+/// Variables by which templates are told whether to think.
+const VARIABLES: [&str; 3] = ["enable_thinking", "thinking", "reasoning_effort"];
+
+/// Returns whether a model thinks, as its template tells: it asks whether to, or has a place for thoughts.
+pub(crate) fn is_known(text: &ModelText) -> bool {
+    let template = text.template().ok().flatten();
+    template.is_some_and(|template| {
+        VARIABLES.into_iter().any(|name| template.reads(name)) || template.source().contains("<think>")
+    })
+}
+
 const DISPLAY: Field = unheeded("display", Kind::Text, "thoughts are where the model writes them");
 
 /// Returns the variables for a request's chat template: those that it gives, and what it says about thinking as far as the
@@ -49,14 +68,21 @@ pub(crate) fn variables(call: &Call) -> Result<Map<String, Value>, ApiError> {
     let reads = |name: &str| template.is_some_and(|template: &ChatTemplate| template.reads(name));
     let effort = (given.text("reasoning_effort"))
         .or_else(|| given.get("reasoning")?["effort"].as_str())
-        .or_else(|| given.get("output_config")?["effort"].as_str());
+        .or_else(|| given.get("output_config")?["effort"].as_str())
+        .or_else(|| given.text(THINK.name));
     let by_kind = given.get("thinking").and_then(|thinking| thinking["type"].as_str());
-    let is_on = match (by_kind, given.get("reasoning").and_then(|reasoning| reasoning["enabled"].as_bool()), effort) {
+    let by_flag = given.get("reasoning").and_then(|reasoning| reasoning["enabled"].as_bool());
+    let by_flag = by_flag.or_else(|| given.get(THINK.name)?.as_bool());
+    let is_on = match (by_kind, by_flag, effort) {
         (Some("disabled"), ..) | (_, Some(false), _) | (_, _, Some("none" | "minimal")) => Some(false),
         (Some("enabled"), ..) | (_, Some(true), _) | (_, _, Some(_)) => Some(true),
         _ => None,
     };
-    if by_kind == Some("enabled") && !["enable_thinking", "thinking", "reasoning_effort"].into_iter().any(reads) {
+    if given.get(THINK.name).is_some_and(|think| *think != false) && !is_known(call.model.service.text()) {
+        let line = format!("'{}' does not support thinking; leave out 'think'", call.model_name);
+        return Err(ApiError::bad("think", line).code("unsupported"));
+    }
+    if by_kind == Some("enabled") && !VARIABLES.into_iter().any(reads) {
         let line = "'thinking' is enabled, and this model does not think; leave it out, or ask for adaptive";
         return Err(ApiError::bad("thinking", line).code("unsupported"));
     }

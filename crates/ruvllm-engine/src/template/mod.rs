@@ -43,6 +43,8 @@ pub(crate) use marks::Marks;
 
 use crate::error::{EngineError, ErrorKind};
 
+pub use time::strftime;
+
 /// Steps of the template engine before it gives up: some hundred thousand messages' worth.
 const MAX_STEPS: u64 = 20_000_000;
 const MAX_DEPTH: usize = 128;

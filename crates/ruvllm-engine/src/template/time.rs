@@ -67,7 +67,7 @@ fn date(time: SystemTime) -> Date {
 }
 
 /// Formats a moment in UTC like C's `strftime` in the C locale; a directive it does not know stays as it is.
-pub(super) fn strftime(time: SystemTime, format: &str) -> String {
+pub fn strftime(time: SystemTime, format: &str) -> String {
     let date = date(time);
     let mut out = String::new();
     let mut chars = format.chars();

@@ -75,6 +75,18 @@ pub(crate) const fn unheeded(name: &'static str, kind: Kind, doc: &'static str) 
     Field { has_effect: false, ..optional(name, kind, doc) }
 }
 
+/// Joins two tables of `N` fields together, for an object of both.
+pub(crate) const fn joined<const N: usize>(first: &[Field], second: &[Field]) -> [Field; N] {
+    assert!(first.len() + second.len() == N, "N is the number of both");
+    let mut all = [first[0]; N];
+    let mut i = 0;
+    while i < N {
+        all[i] = if i < first.len() { first[i] } else { second[i - first.len()] };
+        i += 1;
+    }
+    all
+}
+
 /// A field that must be there.
 pub(crate) const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Field {
     Field { is_required: true, ..optional(name, kind, doc) }
@@ -98,6 +110,16 @@ impl Given {
     /// Returns a field's value; null counts as none.
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Sets a field to what the request says elsewhere, or in other words.
+    pub(crate) fn set(&mut self, name: &str, value: Value) {
+        self.fields.insert(name.to_owned(), value);
+    }
+
+    /// Takes a field out.
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
+        self.fields.remove(name).filter(|value| !value.is_null())
     }
 
     pub(crate) fn text(&self, name: &str) -> Option<&str> {

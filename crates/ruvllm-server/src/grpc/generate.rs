@@ -96,7 +96,7 @@ async fn prompt(call: &Call, asked: &Asked) -> Result<Vec<u32>, ApiError> {
         if let Some(conversation) = given.list("messages") {
             let messages = messages::for_template(conversation, &text)?;
             let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
-            let encoding = messages::Encoding { n_max, parse_special: given.is_set("parse_special") };
+            let encoding = messages::Encoding { n_max, parse_special: given.is_set("parse_special"), begun: "" };
             return messages::encode(&text, input, encoding);
         }
         let mut tokens: Vec<u32> = match given.get("prompt") {

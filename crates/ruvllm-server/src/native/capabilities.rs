@@ -117,7 +117,11 @@ pub(crate) fn document() -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": { "key": { "type": "http", "scheme": "bearer" } },
-            "schemas": { "OpenAiError": openai_error(), "AnthropicError": anthropic_error() },
+            "schemas": {
+                "OpenAiError": openai_error(),
+                "AnthropicError": anthropic_error(),
+                "OllamaError": ollama_error(),
+            },
         },
     })
 }
@@ -126,6 +130,7 @@ fn operation(endpoint: &Endpoint) -> Value {
     let error = match endpoint.shape {
         Shape::OpenAi => "#/components/schemas/OpenAiError",
         Shape::Anthropic => "#/components/schemas/AnthropicError",
+        Shape::Ollama => "#/components/schemas/OllamaError",
     };
     let mut responses = Map::new();
     responses.insert("200".to_owned(), answer(endpoint));
@@ -161,7 +166,10 @@ fn answer(endpoint: &Endpoint) -> Value {
         let schema = json!({ "type": "object", "required": endpoint.answers });
         content.insert("application/json".to_owned(), json!({ "schema": schema }));
     }
-    if endpoint.all_fields().iter().any(|field| field.name == "stream") {
+    let is_streamed = endpoint.all_fields().iter().any(|field| field.name == "stream");
+    if is_streamed && endpoint.shape == Shape::Ollama {
+        content.insert("application/x-ndjson".to_owned(), json!({ "schema": { "type": "string" } }));
+    } else if is_streamed {
         // The schema is that of an event, as tools read it.
         let text = json!({ "type": "string" });
         let event = json!({ "type": "object", "required": ["data"], "properties": { "data": text, "event": text } });
@@ -182,6 +190,10 @@ fn openai_error() -> Value {
             "code": text_or_null,
         },
     } } })
+}
+
+fn ollama_error() -> Value {
+    json!({ "type": "object", "required": ["error"], "properties": { "error": { "type": "string" } } })
 }
 
 fn anthropic_error() -> Value {

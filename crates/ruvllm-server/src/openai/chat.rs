@@ -69,7 +69,7 @@ fn max_tokens(call: &Call) -> Result<Option<usize>, ApiError> {
 }
 
 /// Reads of how many tokens log-probabilities are told beside those of the answer; none unless they are asked for.
-fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
+pub(crate) fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
     match (call.given.is_set("logprobs"), call.given.count("top_logprobs")) {
         (true, n) => Ok(Some(n.unwrap_or(0))),
         (false, Some(n)) if n > 0 => {
@@ -92,7 +92,7 @@ async fn prompt(call: &mut Call, asked: &Asked, tool_use: Option<&ToolUse>) -> R
     };
     let input = attend(call, input).await?;
     let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
-    let encoding = messages::Encoding { n_max, parse_special: call.given.is_set("parse_special") };
+    let encoding = messages::Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
     offload(move || messages::encode(&text, input, encoding)).await
 }
 

@@ -15,7 +15,7 @@ use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, USER, offload, with_retry};
 
 /// How the vectors of a text's tokens become one.
-pub(super) const POOLING: Field = optional(
+pub(crate) const POOLING: Field = optional(
     "pooling",
     Kind::Word(&["mean", "cls", "last"]),
     "how token vectors become one: their mean, the first or the last; the model's own way where nothing is said",

@@ -7,7 +7,7 @@ use crate::app::Call;
 
 /// Returns the log-probabilities of a chat's tokens; null if there are none. The token that ends an answer is no part of
 /// it.
-pub(super) fn of_chat<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) -> Value {
+pub(crate) fn of_chat<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) -> Value {
     let content: Vec<Value> = written(call, tokens)
         .map(|(id, logprobs)| {
             let mut token = of_token(call, id, logprobs.logprob);

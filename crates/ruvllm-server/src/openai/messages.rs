@@ -142,11 +142,13 @@ pub(crate) fn joined(content: &Value) -> String {
 
 /// How a conversation becomes tokens.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Encoding {
+pub(crate) struct Encoding<'b> {
     /// The most tokens; the oldest messages are left out for it.
     pub(crate) n_max: Option<usize>,
     /// Read control tokens in messages as such.
     pub(crate) parse_special: bool,
+    /// What the assistant has begun to answer.
+    pub(crate) begun: &'b str,
 }
 
 /// Returns the tokens of a conversation. With `n_max` the oldest messages that are not of the system are left out until
@@ -154,9 +156,9 @@ pub(crate) struct Encoding {
 ///
 /// # Errors
 /// The template refuses the messages.
-pub(crate) fn encode(text: &ModelText, mut input: ChatInput, encoding: Encoding) -> Result<Vec<u32>, ApiError> {
-    let Encoding { n_max, parse_special } = encoding;
-    let options = ChatOptions { parse_special, ..ChatOptions::default() };
+pub(crate) fn encode(text: &ModelText, mut input: ChatInput, encoding: Encoding<'_>) -> Result<Vec<u32>, ApiError> {
+    let Encoding { n_max, parse_special, begun } = encoding;
+    let options = ChatOptions { parse_special, begun };
     let tokens = text.encode_chat_as(&input, options)?;
     let Some(n_max) = n_max.filter(|&n_max| tokens.len() > n_max) else { return Ok(tokens) };
     loop {

@@ -1,9 +1,9 @@
 //! The API of OpenAI: chat, completions, embeddings, models; and what Jina and Cohere added, reranking.
 
-mod chat;
+pub(crate) mod chat;
 mod completions;
 pub(crate) mod embeddings;
-mod logprobs;
+pub(crate) mod logprobs;
 pub(crate) mod messages;
 mod models;
 mod rerank;

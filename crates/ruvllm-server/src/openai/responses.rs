@@ -142,7 +142,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let input = input(&call, tool_use.as_ref())?;
         let (input, text) = (attend(&mut call, input).await?, call.model.service.text().clone());
         let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
-        let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special") };
+        let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
         let prompt = offload(move || encode(&text, input, encoding)).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {

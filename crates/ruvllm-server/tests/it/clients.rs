@@ -39,10 +39,13 @@ fn node(script: &Path) -> Command {
 
 /// Serves SmolLM2 behind keys, or to everybody.
 fn smollm2(keys: &[&str]) -> Bench {
+    served("smollm2:135m", keys)
+}
+
+fn served(name: &str, keys: &[&str]) -> Bench {
     let keys = KeyOptions { file: None, lines: keys.iter().map(|line| line.to_string()).collect() };
     let load = LoadOptions { n_ctx: Some(2048), n_seq_max: 8, ..load_options() };
-    let (name, options) = ("smollm2:135m", ServerOptions { keys, ..options() });
-    Bench::named(name, &real_model(name), &load, options)
+    Bench::named(name, &real_model(name), &load, ServerOptions { keys, ..options() })
 }
 
 /// Runs a script against a server.
@@ -71,6 +74,11 @@ fn openai_for_node() {
 #[test]
 fn anthropic_for_python() {
     check(python, "anthropic_sdk.py", &smollm2(&KEYS), &[]);
+}
+
+#[test]
+fn ollama_for_python() {
+    check(python, "ollama_sdk.py", &served("qwen2.5-coder:0.5b", &KEYS), &[]);
 }
 
 #[test]

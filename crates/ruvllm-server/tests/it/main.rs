@@ -11,6 +11,7 @@ mod garbage;
 mod learning;
 mod limits;
 mod models;
+mod ollama;
 mod reference;
 mod refusals;
 mod shares;

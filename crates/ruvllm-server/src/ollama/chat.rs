@@ -1,0 +1,72 @@
+//! `/api/chat`.
+
+use ruvllm_engine::GenerateRequest;
+use ruvllm_engine::template::ChatInput;
+use ruvllm_engine::tools::ToolUse;
+use serde_json::Value;
+
+use super::answer::{self, Form};
+use super::{messages, options};
+use crate::app::{Answer, Call};
+use crate::error::ApiError;
+use crate::fields::{Field, optional};
+use crate::generate::{Asked, offload};
+use crate::learning::attend;
+use crate::openai::messages::{Encoding, encode};
+use crate::openai::prompt_max;
+use crate::{thinking, tools};
+
+/// What a chat may say beside how the answer is written.
+pub(super) const FIELDS: &[Field] =
+    &[optional("messages", messages::MESSAGES, "the conversation; one that ends with the assistant is gone on with")];
+
+/// Answers a conversation.
+pub(super) fn answer(mut call: Call) -> Answer {
+    Box::pin(async move {
+        options::lift(&mut call.given);
+        let given = call.given.list("messages").cloned().unwrap_or_default();
+        if given.is_empty() {
+            return Ok(answer::loaded(&call, Form::Chat));
+        }
+        let mut asked = answer::asked(&call)?;
+        let tool_use = apply(&call, &mut asked.request).await?;
+        let said = messages::for_template(&given, call.model.service.text())?;
+        let prompt = prompt(&mut call, &asked, tool_use.as_ref(), said).await?;
+        answer::respond(call, asked, tool_use, prompt, Form::Chat).await
+    })
+}
+
+/// Makes a request one whose answer may be calls or has a form, and keeps the tags around thoughts visible.
+async fn apply(call: &Call, request: &mut GenerateRequest) -> Result<Option<ToolUse>, ApiError> {
+    let tags = request.visible.clone();
+    let tool_use = tools::apply(call, tools::read(call)?, request).await?;
+    request.visible.extend(tags);
+    Ok(tool_use)
+}
+
+/// Returns the tokens of a conversation.
+pub(super) async fn prompt(
+    call: &mut Call,
+    asked: &Asked,
+    tool_use: Option<&ToolUse>,
+    mut messages: Vec<Value>,
+) -> Result<Vec<u32>, ApiError> {
+    let is_begun = |last: &Value| last["role"] == "assistant" && last["tool_calls"].is_null();
+    let begun = if messages.len() > 1 { messages.pop_if(|last| is_begun(last)) } else { None };
+    let text = call.model.service.text().clone();
+    let input = ChatInput {
+        messages,
+        tools: tool_use.map(ToolUse::definitions),
+        add_generation_prompt: true,
+        extra: thinking::variables(call)?,
+        ..ChatInput::default()
+    };
+    let input = attend(call, input).await?;
+    let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
+    let parse_special = call.given.is_set("parse_special");
+    offload(move || {
+        let begun = begun.as_ref().and_then(|begun| begun["content"].as_str()).unwrap_or_default();
+        encode(&text, input, Encoding { n_max, parse_special, begun })
+    })
+    .await
+}
