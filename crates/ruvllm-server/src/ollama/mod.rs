@@ -71,6 +71,7 @@ const REFUSED: &Refused = &[
 const POST: Endpoint = Endpoint {
     method: Method::POST,
     path: "",
+    also: &[],
     summary: "",
     shape: Shape::Ollama,
     needs_key: true,

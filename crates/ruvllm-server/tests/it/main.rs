@@ -10,6 +10,7 @@ mod dialects;
 mod garbage;
 mod learning;
 mod limits;
+mod llamacpp;
 mod models;
 mod ollama;
 mod reference;

@@ -138,6 +138,12 @@ fn bodies_that_are_none_are_told_so() {
         ("[]", &[], "400 the body is a list; send a JSON object"),
         ("", &[], "400 the body is no JSON"),
         ("{}", &[("content-type", "text/plain")], "415 the body's content type is 'text/plain'; send application/json"),
+        ("{}", &[("content-type", "application/x-www-form-urlencoded")], "400 'prompt' is missing"),
+        (
+            "{}",
+            &[("content-type", "application/x-www-form-urlencoded"), ("origin", "http://elsewhere")],
+            "415 the body's content type is 'application/x-www-form-urlencoded'; send application/json",
+        ),
         (&" ".repeat(1001), &[], "413 the body is larger than 1000 bytes; send less"),
     ] {
         let refusal = bench.send(path, body, headers).refusal();
