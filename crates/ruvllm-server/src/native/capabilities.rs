@@ -1,5 +1,6 @@
 //! `/v1/capabilities` and `/openapi.json`: the tables of endpoints and fields, as data.
 
+use axum::http::Method;
 use ruvllm_engine::ModelInfo;
 use ruvllm_engine::witness::decimal;
 use serde_json::{Map, Value, json};
@@ -135,7 +136,9 @@ fn operation(endpoint: &Endpoint) -> Value {
     let mut responses = Map::new();
     responses.insert("200".to_owned(), answer(endpoint));
     let has_body = !endpoint.fields.is_empty();
-    for (status, what) in STATUSES.iter().filter(|(status, _)| has_body || matches!(status, 401 | 404 | 500 | 503)) {
+    let is_of_delete = |status: u16| status == 400 && endpoint.method == Method::DELETE;
+    let is_told = |status: u16| has_body || is_of_delete(status) || matches!(status, 401 | 404 | 500 | 503);
+    for (status, what) in STATUSES.iter().filter(|(status, _)| is_told(*status)) {
         let content = json!({ "application/json": { "schema": { "$ref": error } } });
         responses.insert(status.to_string(), json!({ "description": what, "content": content }));
     }

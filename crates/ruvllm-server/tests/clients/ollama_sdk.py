@@ -62,7 +62,7 @@ def tools():
     call = answer.message.tool_calls[0].function
     assert (call.name, dict(call.arguments)) == ("get_weather", {"city": "Paris"}), answer
     result = {"role": "tool", "tool_name": call.name, "content": get_weather(**call.arguments)}
-    told = client.chat(MODEL, [question, answer.message, result], options=GREEDY)
+    told = client.chat(MODEL, [question, answer.message, result], options={**GREEDY, "num_predict": 80})
     assert "31" in told.message.content, told
     pieces = client.chat(MODEL, [question], tools=[get_weather], options={**GREEDY, "num_predict": 80}, stream=True)
     calls = [call for piece in pieces for call in piece.message.tool_calls or []]
