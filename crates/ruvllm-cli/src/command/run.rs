@@ -28,7 +28,7 @@ Examples:
   git diff | ruvllm run --prompt -                       the prompt from standard input
   ruvllm run --choice yes,no --prompt \"Is 7 a prime?\"    one of these, nothing else
   ruvllm run --json-schema person.json --prompt \"Invent a person.\"
-  ruvllm run --model qwen2.5-coder:0.5b --prompt "def add(a, b):\n    return " --suffix "\n" --escape
+  ruvllm run --model qwen2.5-coder:0.5b --escape --prompt \"a = [1,\" --suffix \"3]\\n\"   what is between them
   ruvllm run --session trip --prompt \"And in winter?\"    go on where this session ended
 
 Ctrl-C ends the answer cleanly (exit code 130). The model is pulled if it is not on this machine.";
