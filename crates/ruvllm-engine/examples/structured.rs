@@ -164,7 +164,8 @@ fn in_order(root: &Value, schemas: &[&Value], value: Value) -> Value {
                 names.filter_map(|name| map.shift_remove_entry(name)).collect();
             sorted.append(&mut map);
             let more: Vec<&Value> = parts.iter().filter_map(|part| part.get("additionalProperties")).collect();
-            let of_key = |key: &str| if of("properties", key).is_empty() { more.clone() } else { of("properties", key) };
+            let of_key =
+                |key: &str| if of("properties", key).is_empty() { more.clone() } else { of("properties", key) };
             let one = |(key, value): (String, Value)| (key.clone(), in_order(root, &of_key(&key), value));
             Value::Object(sorted.into_iter().map(one).collect())
         }

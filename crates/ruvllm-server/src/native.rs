@@ -81,7 +81,13 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         run: Run::Model(apply_template),
         ..POST
     },
-    Endpoint { path: "/health", also: &["/v1/health"], summary: "200 while the engine lives", answers: &["status"], ..GET },
+    Endpoint {
+        path: "/health",
+        also: &["/v1/health"],
+        summary: "200 while the engine lives",
+        answers: &["status"],
+        ..GET
+    },
     Endpoint {
         path: "/ready",
         summary: "200 while requests are taken",

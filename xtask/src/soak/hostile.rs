@@ -76,7 +76,8 @@ pub(super) fn run(ruvllm: &std::path::Path, model: &str, time: Duration, only: O
         let tally = Tally::default();
         let found = attack(&server, kind, time / kinds.len() as u32, &tally)?;
         n_answers += found.waits.len();
-        let (n, middle, slowest) = (found.waits.len(), percentile(found.waits.clone(), 50), percentile(found.waits, 99));
+        let (n, middle, slowest) =
+            (found.waits.len(), percentile(found.waits.clone(), 50), percentile(found.waits, 99));
         let (counts, _) = tally.read();
         let told: Vec<String> = counts.iter().map(|(what, n)| format!("{n} x {what}")).collect();
         println!(

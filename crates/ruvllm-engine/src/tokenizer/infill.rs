@@ -54,7 +54,8 @@ const SPELLINGS: [[&str; 3]; 5] = [
 
 /// The key and the spellings of the tokens in front of a repository's name, and of a file's: Qwen Coder, StarCoder 2, Granite.
 const REPO: (&str, [&str; 3]) = ("tokenizer.ggml.fim_rep_token_id", ["<|repo_name|>", "<repo_name>", "<reponame>"]);
-const FILE: (&str, [&str; 3]) = ("tokenizer.ggml.fim_sep_token_id", ["<|file_sep|>", "<file_sep>", "<|file_separator|>"]);
+const FILE: (&str, [&str; 3]) =
+    ("tokenizer.ggml.fim_sep_token_id", ["<|file_sep|>", "<file_sep>", "<|file_separator|>"]);
 
 impl InfillTokens {
     /// Returns all of them.

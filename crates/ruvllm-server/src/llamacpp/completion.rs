@@ -37,7 +37,8 @@ pub(super) fn complete(call: Call) -> Answer {
         let input = call.given.get("prompt").cloned().unwrap_or_default();
         let parse_special = call.given.flag("parse_special", true);
         let text = call.model.service.text().clone();
-        let encode = move || read_input(&input, |text_of| Ok(text.tokenizer().encode_prompt(text_of, parse_special)?));
+        let encode =
+            move || read_input(&input, |text_of| Ok(text.tokenizer().encode_prompt(text_of, parse_special)?));
         let prompts = offload(encode).await?;
         answer(call, prompts).await
     })
