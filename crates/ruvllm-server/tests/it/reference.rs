@@ -1,4 +1,4 @@
-//! The API reference in `docs/src/api.md` is written from the OpenAPI document, and is not out of date.
+//! The API reference in `docs/src/api.md` and `api-others.md` is written from the OpenAPI document, and is not out of date.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,18 +12,35 @@ use crate::client::{Bench, options};
 #[test]
 fn the_api_reference_is_that_of_the_openapi_document() {
     let document = Bench::tiny(options()).get("/openapi.json").ok();
-    let page = page(&document);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/api.md");
-    if std::env::var_os("RUVLLM_WRITE_DOCS").is_some() {
-        std::fs::write(&path, &page).expect("docs/src is writable");
+    for (name, page) in [("api.md", page(&document)), ("api-others.md", page_of_others(&document))] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src").join(name);
+        if std::env::var_os("RUVLLM_WRITE_DOCS").is_some() {
+            std::fs::write(&path, &page).expect("docs/src is writable");
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        let line = written.lines().zip(page.lines()).position(|(old, new)| old != new);
+        assert!(
+            written == page,
+            "docs/src/{name} is out of date (line {:?}): run `RUVLLM_WRITE_DOCS=1 cargo test -p ruvllm-server --test it reference`",
+            line.map_or(written.lines().count().min(page.lines().count()) + 1, |line| line + 1)
+        );
     }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    let line = written.lines().zip(page.lines()).position(|(old, new)| old != new);
-    assert!(
-        written == page,
-        "docs/src/api.md is out of date (line {:?}): run `RUVLLM_WRITE_DOCS=1 cargo test -p ruvllm-server --test it reference`",
-        line.map_or(written.lines().count().min(page.lines().count()) + 1, |line| line + 1)
-    );
+}
+
+/// Returns whether a path is one of another server: Ollama's or llama.cpp's.
+fn is_of_other(path: &str) -> bool {
+    path.starts_with("/api/") || ["/completion", "/infill", "/props", "/slots"].contains(&path)
+}
+
+fn page_of_others(document: &Value) -> String {
+    let mut page = "# API reference: Ollama and llama.cpp\n\n<!-- generated from /openapi.json by \
+        crates/ruvllm-server/tests/it/reference.rs -->\n\nWhat clients of other servers ask. The errors and the rules are those \
+        of the [API reference](api.md).\n"
+        .to_owned();
+    for (path, method, operation) in operations(document).filter(|(path, ..)| is_of_other(path)) {
+        endpoint(&mut page, path, method, operation);
+    }
+    page
 }
 
 fn page(document: &Value) -> String {
@@ -45,7 +62,7 @@ fn page(document: &Value) -> String {
     for (status, when) in statuses {
         let _ = writeln!(page, "| {status} | {when} |");
     }
-    for (path, method, operation) in operations(document) {
+    for (path, method, operation) in operations(document).filter(|(path, ..)| !is_of_other(path)) {
         endpoint(&mut page, path, method, operation);
     }
     page
