@@ -63,7 +63,18 @@ pub(crate) struct Endpoint {
     pub refused: &'static Refused,
     /// Fields that an answer has.
     pub answers: &'static [&'static str],
+    /// Whether it is a list of objects with these fields.
+    pub lists: Lists,
     pub run: Run,
+}
+
+/// When an answer is a list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lists {
+    Never,
+    /// Where a request asks for several.
+    Several,
+    Always,
 }
 
 /// A handler.

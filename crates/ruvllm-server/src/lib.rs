@@ -1,4 +1,5 @@
-//! The HTTP server of RuvLLM: the APIs of OpenAI and Anthropic, and a few of its own, over one or more engines.
+//! The HTTP server of RuvLLM: the APIs of OpenAI, Anthropic and Ollama, what tools of llama.cpp ask, and a few of its own, over one
+//! or more engines.
 //!
 //! ```no_run
 //! use ruvllm_engine::{Engine, LoadOptions};

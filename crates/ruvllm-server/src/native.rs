@@ -10,7 +10,7 @@ use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use ruvllm_engine::tools::ToolUse;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Call, Endpoint, Plain, Run, stopping};
+use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run, stopping};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, PARSE_SPECIAL, offload};
@@ -50,6 +50,7 @@ const GET: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &[],
+    lists: Lists::Never,
     run: Run::Server(health),
 };
 

@@ -10,7 +10,7 @@ use ruvllm_router::{Embedder, Weighing};
 use ruvllm_sona::policy::PolicyKind;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Endpoint, Plain, Run, Server};
+use crate::app::{Answer, Endpoint, Lists, Plain, Run, Server};
 use crate::auth::Tenant;
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Given, Kind, optional};
@@ -41,6 +41,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[Endpoint {
     fields: &[ROUTE],
     refused: &[],
     answers: &["model", "reason", "quality", "cost", "saved", "qualities", "confidence", "role", "route", "took_us"],
+    lists: Lists::Never,
     run: Run::Server(route),
 }];
 

@@ -13,7 +13,7 @@ use ruvllm_sona::session::{Session, SessionIndex};
 use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Call, Endpoint, Plain, Run};
+use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run};
 use crate::error::{ApiError, Shape, json_response, without_numbers};
 use crate::fields::{Field, Kind, optional};
 use crate::generate::offload;
@@ -49,6 +49,7 @@ const GET: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &["object", "data"],
+    lists: Lists::Never,
     run: Run::Server(list),
 };
 

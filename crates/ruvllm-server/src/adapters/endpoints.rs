@@ -8,7 +8,7 @@ use ruvllm_lora::LoraErrorKind;
 use ruvllm_lora::manager::AdapterInfo;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Endpoint, Plain, Run};
+use crate::app::{Answer, Endpoint, Lists, Plain, Run};
 use crate::auth::Tenant;
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
@@ -36,6 +36,7 @@ const POST: Endpoint = Endpoint {
     method: Method::POST,
     path: "/v1/adapters",
     also: &[],
+    lists: Lists::Never,
     summary: "Loads an adapter of the server's folder under a name",
     shape: Shape::OpenAi,
     needs_key: true,

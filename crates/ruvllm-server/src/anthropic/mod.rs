@@ -4,7 +4,7 @@ mod messages;
 
 use axum::http::Method;
 
-use crate::app::{Endpoint, Run};
+use crate::app::{Endpoint, Lists, Run};
 use crate::error::Shape;
 use crate::fields::Refused;
 use crate::tools;
@@ -23,6 +23,7 @@ const POST: Endpoint = Endpoint {
     fields: &[messages::CONVERSATION, tools::ANTHROPIC, messages::FORM, messages::ANSWER],
     refused: REFUSED,
     answers: &["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
+    lists: Lists::Never,
     run: Run::Model(messages::answer),
 };
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::json::{generation_json, item_json, judged_json};
 use super::patterns::{self, Said};
 use super::{OfModel, answer_id};
-use crate::app::{Answer, Call, Endpoint, Run};
+use crate::app::{Answer, Call, Endpoint, Lists, Run};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, offload, with_retry};
@@ -82,6 +82,7 @@ pub(super) const POST: Endpoint = Endpoint {
     fields: &[FEEDBACK],
     refused: &[],
     answers: &["id", "learned", "item", "pattern"],
+    lists: Lists::Never,
     run: Run::Model(feedback),
 };
 

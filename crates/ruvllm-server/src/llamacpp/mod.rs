@@ -5,7 +5,7 @@ mod completion;
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Call, Endpoint, Run};
+use crate::app::{Answer, Call, Endpoint, Lists, Run};
 use crate::error::{Shape, json_response};
 use crate::fields::{Field, Kind, unheeded};
 use crate::generate::{GENERATION, SAMPLING};
@@ -20,6 +20,7 @@ const POST: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &["index", "content", "tokens", "stop", "model", "tokens_predicted", "tokens_evaluated", "timings"],
+    lists: Lists::Never,
     run: Run::Model(completion::complete),
 };
 
@@ -39,12 +40,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         also: &["/completions"],
         summary: "Continues a text, as llama.cpp's server does",
         fields: &[completion::PROMPT, SAMPLING, GENERATION, HINTS],
+        lists: Lists::Several,
         ..POST
     },
     Endpoint {
         path: "/infill",
         summary: "Fills a gap in a text, for models that were trained to",
         fields: &[completion::GAP, SAMPLING, GENERATION, HINTS],
+        lists: Lists::Several,
         run: Run::Model(completion::fill),
         ..POST
     },
@@ -60,7 +63,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         method: Method::GET,
         path: "/slots",
         summary: "Returns which places of the model are taken",
-        answers: &[],
+        answers: &["id", "n_ctx", "is_processing"],
+        lists: Lists::Always,
         run: Run::Model(slots),
         ..POST
     },

@@ -6,7 +6,7 @@ use ruvllm_engine::witness::decimal;
 use serde_json::{Map, Value, json};
 
 use super::ok;
-use crate::app::{Answer, Endpoint, Plain, endpoints};
+use crate::app::{Answer, Endpoint, Lists, Plain, endpoints};
 use crate::error::Shape;
 use crate::fields::schema;
 use crate::models::Standing;
@@ -166,7 +166,13 @@ fn answer(endpoint: &Endpoint) -> Value {
     if endpoint.answers.is_empty() {
         content.insert("text/plain".to_owned(), json!({ "schema": { "type": "string" } }));
     } else {
-        let schema = json!({ "type": "object", "required": endpoint.answers });
+        let one = json!({ "type": "object", "required": endpoint.answers });
+        let list = json!({ "type": "array", "items": one });
+        let schema = match endpoint.lists {
+            Lists::Never => one,
+            Lists::Several => json!({ "anyOf": [one, list] }),
+            Lists::Always => list,
+        };
         content.insert("application/json".to_owned(), json!({ "schema": schema }));
     }
     let is_streamed = endpoint.all_fields().iter().any(|field| field.name == "stream");

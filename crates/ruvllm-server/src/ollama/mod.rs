@@ -17,7 +17,7 @@ mod thoughts;
 use axum::http::Method;
 
 use crate::adapters::{ADAPTER, ADAPTERS};
-use crate::app::{Endpoint, Run};
+use crate::app::{Endpoint, Lists, Run};
 use crate::error::Shape;
 use crate::fields::{Field, Kind, Refused, optional, unheeded};
 use crate::generate::{MODEL, PARSE_SPECIAL, PRIORITY, TIMEOUT, USER};
@@ -78,6 +78,7 @@ const POST: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &[],
+    lists: Lists::Never,
     run: Run::Model(chat::answer),
 };
 

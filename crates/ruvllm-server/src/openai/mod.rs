@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 pub(crate) use chat::prompt_max;
 pub(crate) use completions::{INPUT, read_input};
 
-use crate::app::{Call, Endpoint, Run};
+use crate::app::{Call, Endpoint, Lists, Run};
 use crate::error::Shape;
 use crate::fields::{Field, Kind, Refused, optional, unheeded};
 use crate::generate::{Asked, GENERATION, SAMPLING, Usage};
@@ -32,6 +32,7 @@ const POST: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &[],
+    lists: Lists::Never,
     run: Run::Model(chat::answer),
 };
 

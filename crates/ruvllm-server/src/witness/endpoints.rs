@@ -10,7 +10,7 @@ use ruvllm_sona::witness::{Anchor, Content, Event, FaultKind, Query, Recorded, s
 use serde_json::{Value, json};
 
 use super::{Witness, number_of, tenant_name};
-use crate::app::{Answer, Endpoint, Plain, Run};
+use crate::app::{Answer, Endpoint, Lists, Plain, Run};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::offload;
@@ -52,6 +52,7 @@ const GET: Endpoint = Endpoint {
     fields: &[],
     refused: &[],
     answers: &["object", "data"],
+    lists: Lists::Never,
     run: Run::Server(list),
 };
 
