@@ -220,13 +220,14 @@ impl NativeBackend {
         });
         let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
         let targets = Targets::new(facts(file, &model)?, targets);
-        let n_ctx = context(&model, options);
+        let available = available_bytes();
+        let n_ctx = context(&model, options, available);
         // An encoder sees its whole input at once; a decoder's passes are cut.
         let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
         // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
         let namespace = namespace.filter(|_| model.state_len == 0 && !model.is_encoder);
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
-        let budget = budget(&model, options, n_ctx, namespace.is_some())?;
+        let budget = budget(&model, options, n_ctx, available, namespace.is_some())?;
         let pool = BlockPool::within(&model.kv_layout, options.kv_formats(), budget.total_bytes())?;
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let kv = kv.with_others(&options.kv_others);
@@ -342,7 +343,7 @@ fn facts(file: &GgufFile, model: &Model) -> Result<ModelFacts, EngineError> {
 
 /// Returns the context to open: what was asked for, or else what the model was trained for as far as there is memory for
 /// it; within what learned positions allow.
-fn context(model: &Model, options: &LoadOptions) -> usize {
+fn context(model: &Model, options: &LoadOptions, available: Option<usize>) -> usize {
     let n_positions = model.input.positions.as_ref().map_or(usize::MAX, |positions| positions.n_rows);
     let n_ctx = model.hparams.n_ctx.min(n_positions);
     if options.n_ctx.is_some() {
@@ -351,7 +352,7 @@ fn context(model: &Model, options: &LoadOptions) -> usize {
     if model.is_encoder {
         return n_ctx.min(ENCODER_CONTEXT);
     }
-    let n_bytes = options.kv_bytes.unwrap_or_else(|| available_bytes().unwrap_or(CACHE_BYTES_MAX) / CONTEXT_SHARE);
+    let n_bytes = options.kv_bytes.unwrap_or_else(|| available.unwrap_or(CACHE_BYTES_MAX) / CONTEXT_SHARE);
     let fits = |n_ctx: usize| model.kv_layout.memory_for(options.kv_formats(), KvLayout::blocks_for(n_ctx)) <= n_bytes;
     let mut halves = std::iter::successors(Some(n_ctx), |n| Some(n / 2)).take_while(|&n| n > SMALL_CONTEXT);
     halves.find(|&n| fits(n)).unwrap_or(n_ctx.min(SMALL_CONTEXT))
@@ -363,6 +364,7 @@ fn budget(
     model: &Model,
     options: &LoadOptions,
     n_ctx: usize,
+    available: Option<usize>,
     with_prefixes: bool,
 ) -> Result<MemoryBudget, EngineError> {
     let block_bytes = model.kv_layout.block_bytes(options.kv.formats()[0]);
@@ -373,9 +375,9 @@ fn budget(
         };
         // Sequences share what there is; a small context each is promised to all, and a whole one to each alone.
         let promised = memory_for(n_ctx, 1).max(memory_for(n_ctx.min(SMALL_CONTEXT), options.n_seq_max));
-        let half = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| bytes / CONTEXT_SHARE);
+        let half = available.map_or(CACHE_BYTES_MAX, |bytes| bytes / CONTEXT_SHARE);
         let contexts = memory_for(n_ctx, options.n_seq_max).min(half.max(promised));
-        let share = available_bytes().map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
+        let share = available.map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
         let least = if with_prefixes { contexts.max(share) } else { contexts };
         let least = least.saturating_add(options.adapter_bytes);
         least.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX)
