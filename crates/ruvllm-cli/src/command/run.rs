@@ -43,7 +43,7 @@ pub struct RunArgs {
     /// Continue the text as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
-    /// What stands behind the answer: the model fills in between --prompt and this, if it was trained to
+    /// Text behind the answer: the model fills in between --prompt and this, if it was trained to
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["raw", "parse_special", "session"])]
     suffix: Option<String>,
     /// Read control tokens (<|im_end|> and its like) in the prompt as such, not as text; so by default with --raw

@@ -16,7 +16,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long a compilation may take. What may be compiled is bounded beforehand; this is for what that missed.
 const COMPILE_MAX: Duration = Duration::from_secs(4);
 
-/// How far its threads stand behind those that answer: a tenth of their share of a core.
+/// Niceness of its threads: they get a tenth of what those that answer have of a core.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 

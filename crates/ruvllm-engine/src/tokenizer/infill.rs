@@ -26,14 +26,14 @@ pub struct InfillTokens {
 pub struct InfillFile {
     /// Its path, as the model is to see it.
     pub name: String,
-    /// What is in it.
+    /// The text of the file.
     pub text: String,
 }
 
-/// What the repository is called, and the file with the gap, as llama.cpp calls them (`format_prompt_infill`).
+/// Names of the repository and of the file with the gap, as llama.cpp has them (`format_prompt_infill`).
 const REPO_NAME: &str = "myproject\n";
 const OWN_NAME: &str = "filename\n";
-/// What stands in front of a file where a model has no token for it, as llama.cpp has it.
+/// Text in front of a file where a model has no token for that, as in llama.cpp.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
 
 /// Keys of a file's metadata, newer and older ones.
