@@ -87,6 +87,21 @@ pub(crate) enum Run {
 }
 
 impl Endpoint {
+    /// An endpoint of OpenAI's shape that takes a POST and a key, as those of the tables begin.
+    pub(crate) const POST: Endpoint = Endpoint {
+        method: Method::POST,
+        path: "",
+        also: &[],
+        summary: "",
+        shape: Shape::OpenAi,
+        needs_key: true,
+        fields: &[],
+        refused: &[],
+        answers: &[],
+        lists: Lists::Never,
+        run: Run::Server(no_handler),
+    };
+
     /// Returns whether its requests may name adapters.
     pub(crate) fn takes_adapters(&self) -> bool {
         self.fields.iter().any(|group| group.iter().any(|field| field.name == ADAPTER.name))
@@ -655,6 +670,11 @@ fn too_much_at_once() -> ApiError {
 pub(crate) fn stopping() -> ApiError {
     let line = "the server is stopping and takes no requests";
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("stopping")
+}
+
+/// Stands where an endpoint of the tables names no handler.
+fn no_handler(_: Plain) -> Answer {
+    Box::pin(async { Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "this endpoint has no handler")) })
 }
 
 async fn not_found(uri: Uri) -> Response<Body> {

@@ -10,8 +10,8 @@ use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use ruvllm_engine::tools::ToolUse;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run, stopping};
-use crate::error::{ApiError, Shape, json_response};
+use crate::app::{Answer, Call, Endpoint, Plain, Run, stopping};
+use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, PARSE_SPECIAL, offload};
 use crate::openai::messages;
@@ -40,19 +40,7 @@ const APPLY_TEMPLATE: &[Field] = &[
     MODEL,
 ];
 
-const GET: Endpoint = Endpoint {
-    method: Method::GET,
-    path: "",
-    also: &[],
-    summary: "",
-    shape: Shape::OpenAi,
-    needs_key: false,
-    fields: &[],
-    refused: &[],
-    answers: &[],
-    lists: Lists::Never,
-    run: Run::Server(health),
-};
+const GET: Endpoint = Endpoint { method: Method::GET, needs_key: false, run: Run::Server(health), ..Endpoint::POST };
 
 const POST: Endpoint = Endpoint { method: Method::POST, needs_key: true, ..GET };
 

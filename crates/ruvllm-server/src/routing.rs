@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ruvllm_engine::{Decision, ModelRouter, ServiceEmbedder};
 use ruvllm_router::roles::Role;
 use ruvllm_router::{Embedder, Weighing};
 use ruvllm_sona::policy::PolicyKind;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Endpoint, Lists, Plain, Run, Server};
+use crate::app::{Answer, Endpoint, Plain, Run, Server};
 use crate::auth::Tenant;
-use crate::error::{ApiError, Shape, json_response};
+use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Given, Kind, optional};
 use crate::generate::offload;
 use crate::openai::messages;
@@ -32,17 +32,12 @@ const ROUTE: &[Field] = &[
 
 /// The endpoint.
 pub(crate) static ENDPOINTS: &[Endpoint] = &[Endpoint {
-    method: Method::POST,
     path: "/v1/route",
-    also: &[],
     summary: "Says which model the router would choose for a query, and why",
-    shape: Shape::OpenAi,
-    needs_key: true,
     fields: &[ROUTE],
-    refused: &[],
     answers: &["model", "reason", "quality", "cost", "saved", "qualities", "confidence", "role", "route", "took_us"],
-    lists: Lists::Never,
     run: Run::Server(route),
+    ..Endpoint::POST
 }];
 
 /// Returns a decision as clients and `ruvllm route` see it.

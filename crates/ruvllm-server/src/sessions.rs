@@ -13,8 +13,8 @@ use ruvllm_sona::session::{Session, SessionIndex};
 use ruvllm_sona::{SonaError, now_ms};
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run};
-use crate::error::{ApiError, Shape, json_response, without_numbers};
+use crate::app::{Answer, Call, Endpoint, Plain, Run};
+use crate::error::{ApiError, json_response, without_numbers};
 use crate::fields::{Field, Kind, optional};
 use crate::generate::offload;
 use crate::routing::query_of;
@@ -42,15 +42,10 @@ const SEARCH: &[Field] = &[
 const GET: Endpoint = Endpoint {
     method: Method::GET,
     path: "/v1/sessions",
-    also: &[],
     summary: "Lists the caller's sessions, the latest first",
-    shape: Shape::OpenAi,
-    needs_key: true,
-    fields: &[],
-    refused: &[],
     answers: &["object", "data"],
-    lists: Lists::Never,
     run: Run::Server(list),
+    ..Endpoint::POST
 };
 
 /// The endpoints.

@@ -8,9 +8,9 @@ use ruvllm_lora::LoraErrorKind;
 use ruvllm_lora::manager::AdapterInfo;
 use serde_json::{Value, json};
 
-use crate::app::{Answer, Endpoint, Lists, Plain, Run};
+use crate::app::{Answer, Endpoint, Plain, Run};
 use crate::auth::Tenant;
-use crate::error::{ApiError, Shape, json_response};
+use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, offload};
 use crate::models::Model;
@@ -33,17 +33,12 @@ const PIN: &[Field] = &[required("pinned", Kind::Bool, "keep it ready for use fr
 const ANSWERS: &[&str] = &["name", "model", "generation", "tier", "bytes", "rank", "pinned", "tenant", "uses"];
 
 const POST: Endpoint = Endpoint {
-    method: Method::POST,
     path: "/v1/adapters",
-    also: &[],
-    lists: Lists::Never,
     summary: "Loads an adapter of the server's folder under a name",
-    shape: Shape::OpenAi,
-    needs_key: true,
     fields: &[LOAD],
-    refused: &[],
     answers: ANSWERS,
     run: Run::Server(load),
+    ..Endpoint::POST
 };
 
 /// The endpoints.

@@ -2,9 +2,7 @@
 
 mod messages;
 
-use axum::http::Method;
-
-use crate::app::{Endpoint, Lists, Run};
+use crate::app::{Endpoint, Run};
 use crate::error::Shape;
 use crate::fields::Refused;
 use crate::tools;
@@ -14,17 +12,14 @@ const REFUSED: &Refused =
     &[("container", "the server runs no containers"), ("mcp_servers", "the server calls no others")];
 
 const POST: Endpoint = Endpoint {
-    method: Method::POST,
     path: "/v1/messages",
-    also: &[],
     summary: "Answers a conversation, in the API of Anthropic",
     shape: Shape::Anthropic,
-    needs_key: true,
     fields: &[messages::CONVERSATION, tools::ANTHROPIC, messages::FORM, messages::ANSWER],
     refused: REFUSED,
     answers: &["id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"],
-    lists: Lists::Never,
     run: Run::Model(messages::answer),
+    ..Endpoint::POST
 };
 
 /// The endpoints.

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::json::{generation_json, item_json, judged_json};
 use super::patterns::{self, Said};
 use super::{OfModel, answer_id};
-use crate::app::{Answer, Call, Endpoint, Lists, Run};
-use crate::error::{ApiError, Shape, json_response};
+use crate::app::{Answer, Call, Endpoint, Run};
+use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{MODEL, offload, with_retry};
 use crate::models::Model;
@@ -73,17 +73,12 @@ const STATUS: &[&str] = &[
 const N_ITEMS: usize = 50;
 
 pub(super) const POST: Endpoint = Endpoint {
-    method: Method::POST,
     path: "/v1/feedback",
-    also: &[],
     summary: "Says what an answer was worth, or what it should have been; it takes --learn",
-    shape: Shape::OpenAi,
-    needs_key: true,
     fields: &[FEEDBACK],
-    refused: &[],
     answers: &["id", "learned", "item", "pattern"],
-    lists: Lists::Never,
     run: Run::Model(feedback),
+    ..Endpoint::POST
 };
 
 /// The endpoints.

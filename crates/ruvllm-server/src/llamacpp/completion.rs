@@ -11,7 +11,8 @@ use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, Piece, offload};
-use crate::openai::{INPUT, prompt_max, read_input};
+use crate::openai::chat::shorten;
+use crate::openai::{INPUT, read_input};
 use crate::stream::{self, Events, Gone};
 use crate::structure;
 
@@ -66,10 +67,7 @@ pub(super) fn fill(call: Call) -> Answer {
 async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<axum::http::Response<axum::body::Body>, ApiError> {
     let mut asked = Asked::read(&call, None)?;
     asked.request.grammar = structure::grammar(&call, &asked.request).await?;
-    if asked.is_truncated {
-        let n_max = prompt_max(&call, &asked.request);
-        prompts.iter_mut().for_each(|prompt| drop(prompt.drain(..prompt.len().saturating_sub(n_max))));
-    }
+    shorten(&call, &asked, &mut prompts);
     let choices = Choices::start(&call, asked.requests(&prompts))?;
     if asked.is_stream {
         return Ok(stream::respond(|events| write(call, choices, events)));

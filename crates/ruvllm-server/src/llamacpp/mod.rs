@@ -6,25 +6,17 @@ use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Call, Endpoint, Lists, Run};
-use crate::error::{Shape, json_response};
+use crate::error::json_response;
 use crate::fields::{Field, Kind, unheeded};
 use crate::generate::{GENERATION, SAMPLING};
 
 const POST: Endpoint = Endpoint {
-    method: Method::POST,
-    path: "",
-    also: &[],
-    summary: "",
-    shape: Shape::OpenAi,
-    needs_key: true,
-    fields: &[],
-    refused: &[],
     answers: &["index", "content", "tokens", "stop", "model", "tokens_predicted", "tokens_evaluated", "timings"],
-    lists: Lists::Never,
     run: Run::Model(completion::complete),
+    ..Endpoint::POST
 };
 
-/// What llama.cpp's clients send along, and the server does without.
+/// Fields that llama.cpp's clients send along, and that change nothing.
 const HINTS: &[Field] = &[
     unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
     unheeded("id_slot", Kind::Int(-1, 1 << 20), "any place is as good"),

@@ -1,7 +1,6 @@
 //! `/api/chat`.
 
 use ruvllm_engine::GenerateRequest;
-use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::ToolUse;
 use serde_json::Value;
 
@@ -10,11 +9,8 @@ use super::{messages, options};
 use crate::app::{Answer, Call};
 use crate::error::ApiError;
 use crate::fields::{Field, optional};
-use crate::generate::{Asked, offload};
-use crate::learning::attend;
-use crate::openai::messages::{Encoding, encode};
-use crate::openai::prompt_max;
-use crate::{thinking, tools};
+use crate::generate::Asked;
+use crate::{openai, tools};
 
 /// What a chat may say beside how the answer is written.
 pub(super) const FIELDS: &[Field] =
@@ -53,20 +49,6 @@ pub(super) async fn prompt(
 ) -> Result<Vec<u32>, ApiError> {
     let is_begun = |last: &Value| last["role"] == "assistant" && last["tool_calls"].is_null();
     let begun = if messages.len() > 1 { messages.pop_if(|last| is_begun(last)) } else { None };
-    let text = call.model.service.text().clone();
-    let input = ChatInput {
-        messages,
-        tools: tool_use.map(ToolUse::definitions),
-        add_generation_prompt: true,
-        extra: thinking::variables(call)?,
-        ..ChatInput::default()
-    };
-    let input = attend(call, input).await?;
-    let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
-    let parse_special = call.given.is_set("parse_special");
-    offload(move || {
-        let begun = begun.as_ref().and_then(|begun| begun["content"].as_str()).unwrap_or_default();
-        encode(&text, input, Encoding { n_max, parse_special, begun })
-    })
-    .await
+    let begun = begun.as_ref().and_then(|begun| begun["content"].as_str()).unwrap_or_default().to_owned();
+    openai::chat::prompt(call, asked, tool_use, messages, begun).await
 }

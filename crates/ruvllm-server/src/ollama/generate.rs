@@ -8,7 +8,7 @@ use crate::app::{Answer, Call};
 use crate::error::ApiError;
 use crate::fields::{Field, Kind, optional};
 use crate::generate::{Asked, offload};
-use crate::openai::prompt_max;
+use crate::openai::chat::shorten;
 use crate::tools;
 
 /// What a request may say beside how the answer is written.
@@ -75,10 +75,7 @@ async fn prompt(call: &mut Call, asked: &Asked) -> Result<Vec<u32>, ApiError> {
     if is_raw || !has_template {
         let parse_special = call.given.flag("parse_special", is_raw);
         let mut tokens = offload(move || Ok(text.tokenizer().encode_prompt(&prompt, parse_special)?)).await?;
-        if asked.is_truncated {
-            let n_max = prompt_max(call, &asked.request);
-            drop(tokens.drain(..tokens.len().saturating_sub(n_max)));
-        }
+        shorten(call, asked, std::slice::from_mut(&mut tokens));
         return Ok(tokens);
     }
     let system = system.map(|system| json!({ "role": "system", "content": system }));

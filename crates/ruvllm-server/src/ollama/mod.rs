@@ -17,7 +17,7 @@ mod thoughts;
 use axum::http::Method;
 
 use crate::adapters::{ADAPTER, ADAPTERS};
-use crate::app::{Endpoint, Lists, Run};
+use crate::app::{Endpoint, Run};
 use crate::error::Shape;
 use crate::fields::{Field, Kind, Refused, optional, unheeded};
 use crate::generate::{MODEL, PARSE_SPECIAL, PRIORITY, TIMEOUT, USER};
@@ -68,19 +68,7 @@ const REFUSED: &Refused = &[
     ("steps", "the model writes text only"),
 ];
 
-const POST: Endpoint = Endpoint {
-    method: Method::POST,
-    path: "",
-    also: &[],
-    summary: "",
-    shape: Shape::Ollama,
-    needs_key: true,
-    fields: &[],
-    refused: &[],
-    answers: &[],
-    lists: Lists::Never,
-    run: Run::Model(chat::answer),
-};
+const POST: Endpoint = Endpoint { shape: Shape::Ollama, run: Run::Model(chat::answer), ..Endpoint::POST };
 
 const GET: Endpoint = Endpoint { method: Method::GET, ..POST };
 

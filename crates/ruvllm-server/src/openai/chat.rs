@@ -47,7 +47,9 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let mut asked = Asked::read(&call, max_tokens(&call)?)?;
         asked.request.logprobs = n_logprobs(&call)?;
         let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
-        let prompt = prompt(&mut call, &asked, tool_use.as_ref()).await?;
+        let given = call.given.list("messages").map_or(&[][..], Vec::as_slice);
+        let messages = messages::for_template(given, call.model.service.text())?;
+        let prompt = prompt(&mut call, &asked, tool_use.as_ref(), messages, String::new()).await?;
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
             true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
@@ -79,12 +81,17 @@ pub(crate) fn n_logprobs(call: &Call) -> Result<Option<usize>, ApiError> {
     }
 }
 
-/// Returns the tokens of the conversation.
-async fn prompt(call: &mut Call, asked: &Asked, tool_use: Option<&ToolUse>) -> Result<Vec<u32>, ApiError> {
-    let given = call.given.list("messages").map_or(&[][..], Vec::as_slice);
+/// Returns the tokens of a conversation and of what the assistant has begun to answer.
+pub(crate) async fn prompt(
+    call: &mut Call,
+    asked: &Asked,
+    tool_use: Option<&ToolUse>,
+    messages: Vec<Value>,
+    begun: String,
+) -> Result<Vec<u32>, ApiError> {
     let text = call.model.service.text().clone();
     let input = ChatInput {
-        messages: messages::for_template(given, &text)?,
+        messages,
         tools: tool_use.map(ToolUse::definitions),
         add_generation_prompt: true,
         extra: thinking::variables(call)?,
@@ -92,8 +99,20 @@ async fn prompt(call: &mut Call, asked: &Asked, tool_use: Option<&ToolUse>) -> R
     };
     let input = attend(call, input).await?;
     let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
-    let encoding = messages::Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
-    offload(move || messages::encode(&text, input, encoding)).await
+    let parse_special = call.given.is_set("parse_special");
+    offload(move || {
+        let encoding = messages::Encoding { n_max, parse_special, begun: &begun };
+        messages::encode(&text, input, encoding)
+    })
+    .await
+}
+
+/// Drops the beginnings of prompts that leave no room for an answer, if the request asks for that.
+pub(crate) fn shorten(call: &Call, asked: &Asked, prompts: &mut [Vec<u32>]) {
+    if asked.is_truncated {
+        let n_max = prompt_max(call, &asked.request);
+        prompts.iter_mut().for_each(|prompt| drop(prompt.drain(..prompt.len().saturating_sub(n_max))));
+    }
 }
 
 /// Returns how many tokens a prompt may have that leaves room for its answer: up to half of the context is kept for it.

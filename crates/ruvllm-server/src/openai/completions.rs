@@ -8,7 +8,7 @@ use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{GenerationSummary, Readout, TokenLogprobs};
 use serde_json::{Value, json};
 
-use super::chat::prompt_max;
+use super::chat::shorten;
 use super::embeddings::read_out;
 use super::{chunk, finish_json, head, logprobs, usage_json};
 use crate::app::{Answer, Call};
@@ -68,10 +68,7 @@ pub(super) fn answer(call: Call) -> Answer {
             read_input(&input, encode)
         })
         .await?;
-        if asked.is_truncated {
-            let n_max = prompt_max(&call, &asked.request);
-            prompts.iter_mut().for_each(|prompt| drop(prompt.drain(..prompt.len().saturating_sub(n_max))));
-        }
+        shorten(&call, &asked, &mut prompts);
         let choices = Choices::start(&call, asked.requests(&prompts))?;
         if asked.is_stream {
             return Ok(stream::respond(|events| write(call, asked, prompts, choices, events)));

@@ -16,25 +16,12 @@ use serde_json::{Value, json};
 pub(crate) use chat::prompt_max;
 pub(crate) use completions::{INPUT, read_input};
 
-use crate::app::{Call, Endpoint, Lists, Run};
-use crate::error::Shape;
+use crate::app::{Call, Endpoint, Run};
 use crate::fields::{Field, Kind, Refused, optional, unheeded};
 use crate::generate::{Asked, GENERATION, SAMPLING, Usage};
 use crate::tools;
 
-const POST: Endpoint = Endpoint {
-    method: Method::POST,
-    path: "",
-    also: &[],
-    summary: "",
-    shape: Shape::OpenAi,
-    needs_key: true,
-    fields: &[],
-    refused: &[],
-    answers: &[],
-    lists: Lists::Never,
-    run: Run::Model(chat::answer),
-};
+const POST: Endpoint = Endpoint { run: Run::Model(chat::answer), ..Endpoint::POST };
 
 /// What clients of OpenAI's API send along, and the server does without.
 const HINTS: &[Field] = &[

@@ -10,8 +10,8 @@ use ruvllm_sona::witness::{Anchor, Content, Event, FaultKind, Query, Recorded, s
 use serde_json::{Value, json};
 
 use super::{Witness, number_of, tenant_name};
-use crate::app::{Answer, Endpoint, Lists, Plain, Run};
-use crate::error::{ApiError, Shape, json_response};
+use crate::app::{Answer, Endpoint, Plain, Run};
+use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::offload;
 
@@ -45,15 +45,10 @@ const FEEDBACK: &[Field] = &[
 const GET: Endpoint = Endpoint {
     method: Method::GET,
     path: "/v1/witness",
-    also: &[],
     summary: "Lists the newest records of the caller's requests",
-    shape: Shape::OpenAi,
-    needs_key: true,
-    fields: &[],
-    refused: &[],
     answers: &["object", "data"],
-    lists: Lists::Never,
     run: Run::Server(list),
+    ..Endpoint::POST
 };
 
 const POST: Endpoint = Endpoint { method: Method::POST, ..GET };
