@@ -32,20 +32,35 @@ pub fn install() -> Result<()> {
     ctrlc::set_handler(handler).map_err(|error| Error::failure(format_args!("cannot handle Ctrl-C: {error}")))
 }
 
-/// Returns what ends when somebody asks the program to stop: Ctrl-C, SIGTERM or SIGHUP. The second time ends the program
-/// at once. Call instead of [`install`].
-///
-/// # Errors
-/// A failure if the system refuses.
-pub fn stop() -> Result<impl Future<Output = ()>> {
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let mut sender = Some(sender);
-    let handler = move || match sender.take() {
-        Some(sender) => drop(sender.send(())),
-        None => std::process::exit(i32::from(Error::Interrupted.exit_code())),
-    };
-    ctrlc::set_handler(handler).map_err(|error| Error::failure(format_args!("cannot handle Ctrl-C: {error}")))?;
-    Ok(async { drop(receiver.await) })
+/// Ends when somebody asks the program to stop, by Ctrl-C or SIGTERM. The second time ends the program at once. For the
+/// runtime of a server, instead of [`install`].
+pub async fn stop() {
+    asked().await;
+    tokio::spawn(async {
+        asked().await;
+        std::process::exit(i32::from(Error::Interrupted.exit_code()));
+    });
+}
+
+#[cfg(unix)]
+async fn asked() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (interrupt, terminate) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
+    match (interrupt, terminate) {
+        (Ok(mut interrupt), Ok(mut terminate)) => tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        },
+        // The system ends the program by itself then.
+        _ => std::future::pending().await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn asked() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// While this lives, Ctrl-C cancels one answer instead of ending the program.

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ruvllm_engine::tokenizer::Tokenizer;
 use ruvllm_engine::{
@@ -25,6 +25,9 @@ use serde_json::{Value, json};
 /// Draws for each schema, and tokens of each.
 const DRAWS: u64 = 6;
 const DRAWN_TOKENS: usize = 400;
+
+/// Schemas that take longer are named.
+const SLOW: Duration = Duration::from_secs(3);
 
 #[derive(Default)]
 struct Counts {
@@ -66,7 +69,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             Err(_) => text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?,
         };
         for group in &groups {
+            let start = Instant::now();
             look_at(&mut engine, group, n_tokens, &mut counts)?;
+            if start.elapsed() > SLOW {
+                eprintln!("slow: {:.1} s: {}", start.elapsed().as_secs_f64(), group["schema"]);
+            }
         }
     }
     counts.print();

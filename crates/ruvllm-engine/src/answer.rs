@@ -1,6 +1,7 @@
 //! One request's answer: the tokens so far, how the next is chosen, its text, and when it is over. Who computes the
 //! logits, and beside what, is not known here.
 
+mod choosing;
 mod guessing;
 
 use std::sync::Arc;
@@ -14,10 +15,11 @@ use crate::grammar::{Constraint, Grammar};
 use crate::learner::Lesson;
 use crate::model::LogitRows;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
-use crate::sampler::{Chosen, Sampler, TokenLogprobs};
+use crate::sampler::{Sampler, TokenLogprobs};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Branch, Kept};
 use crate::stop::StopFilter;
+use crate::thoughts::Gate;
 use crate::tokenizer::{DecodeStream, Tokenizer};
 use crate::{EngineError, ErrorKind, Scope};
 
@@ -38,6 +40,10 @@ pub(crate) struct Answer {
     n_embd: usize,
     sampler: Sampler,
     constraint: Option<Constraint>,
+    /// Follows the answer through what the model thinks before it.
+    gate: Option<Gate>,
+    /// Bytes of the text that are never taken back: those of the thought.
+    n_settled: usize,
     speculator: Option<Speculator>,
     lesson: Option<Box<dyn Lesson>>,
     /// Whether the lesson learns by rough logits: each token is the largest of a screened head, and of that alone the head's other bits
@@ -109,10 +115,12 @@ impl Answer {
         let max_tokens = request.max_tokens.unwrap_or(usize::MAX).min(info.n_ctx - n_prompt);
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
-        let is_plain = request.learner.is_some() && request.grammar.is_none() && request.adapters.is_empty();
+        let is_free = request.grammar.is_none() && request.min_tokens == 0;
+        let is_plain = request.learner.is_some() && is_free && request.adapters.is_empty();
         let is_rough = is_plain && sampler.n_best() == Some(1) && backend.screens(1);
         let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
         let constraint = request.grammar.as_ref().map(Grammar::start);
+        let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
         let zero = Duration::ZERO;
         Ok(Answer {
             // What is looked at is not guessed.
@@ -138,6 +146,8 @@ impl Answer {
             micro: None,
             sampler,
             constraint,
+            gate,
+            n_settled: 0,
             decoder: DecodeStream::continuing(Arc::clone(&tokenizer)),
             tokenizer,
             stop: StopFilter::new(&request.stop),
@@ -268,7 +278,7 @@ impl Answer {
 
     /// Returns how many of the largest logits its choices depend on; `None` if on all.
     fn n_best(&self) -> Option<usize> {
-        let sees_all = self.constraint.is_some() || (self.lesson.is_some() && !self.has_rough());
+        let sees_all = self.constraint.is_some() || !self.may_end() || (self.lesson.is_some() && !self.has_rough());
         self.sampler.n_best().filter(|_| !sees_all)
     }
 
@@ -333,113 +343,21 @@ impl Answer {
         result.map(|()| Kept { path, n_tokens: n_known + n_right })
     }
 
-    fn choose_one(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
-        if self.constraint.as_ref().is_some_and(Constraint::is_watched) {
-            self.choose_watched(logits)?;
-        } else {
-            let Chosen { id, logprobs } = self.sample(logits)?;
-            self.accept(id)?;
-            tell(self.take_over(id, logprobs));
-        }
-        // Log-probabilities need the logits of each.
-        while self.request.logprobs.is_none() && self.finish.is_none() {
-            let Some(id) = self.constraint.as_ref().and_then(Constraint::forced) else { break };
-            if !self.accept(id)? {
-                break;
-            }
-            let event = self.take_over(id, None);
-            match self.constraint.as_ref().is_some_and(Constraint::is_watched) {
-                true => self.held.push(event),
-                false => tell(event),
-            }
-        }
-        if self.finish.is_some() {
-            self.held.drain(..).for_each(tell);
-        }
-        Ok(())
-    }
-
-    /// Chooses a token where values are looked at as they close: one that closes what is not valid is ruled out, and another
-    /// is chosen, or tokens are taken back.
-    fn choose_watched(&mut self, logits: &mut [f32]) -> Result<(), EngineError> {
-        let given = logits.to_vec();
-        loop {
-            if let Some(constraint) = &mut self.constraint {
-                if constraint.forced().is_none() {
-                    constraint.compute_mask()?;
-                }
-                let n_back = constraint.rewind()?;
-                if n_back > 0 {
-                    return self.take_back(n_back);
-                }
-            }
-            logits.copy_from_slice(&given);
-            let Chosen { id, logprobs } = self.sample(logits)?;
-            if self.accept(id)? {
-                let event = self.take_over(id, logprobs);
-                self.held.push(event);
-                return Ok(());
-            }
-        }
-    }
-
-    /// Takes tokens of the answer back, none of which was told.
-    fn take_back(&mut self, n: usize) -> Result<(), EngineError> {
-        self.context.truncate(self.context.len() - n);
-        self.logprobs.truncate(self.logprobs.len().saturating_sub(n));
-        self.held.truncate(self.held.len().saturating_sub(n));
-        self.decoder = DecodeStream::continuing(Arc::clone(&self.tokenizer));
-        self.stop = StopFilter::new(&self.request.stop);
-        self.text.clear();
-        self.sampler.restart(&self.context);
-        let mut held = std::mem::take(&mut self.held);
-        for event in &mut held {
-            event.text = self.take(event.id);
-        }
-        self.held = held;
-        Ok(())
-    }
-
-    fn sample(&mut self, logits: &mut [f32]) -> Result<Chosen, EngineError> {
-        let Some(constraint) = &mut self.constraint else { return self.sampler.sample(logits, |_| {}) };
-        match constraint.forced() {
-            // No draw, so that it is the same whether the model was asked or not.
-            Some(id) => Ok(self.sampler.forced(logits, id)),
-            None => {
-                constraint.compute_mask()?;
-                self.sampler.sample(logits, |logits| constraint.apply_mask(logits))
-            }
-        }
-    }
-
-    /// Returns whether a token may come.
-    fn accept(&mut self, id: u32) -> Result<bool, EngineError> {
-        self.constraint.as_mut().map_or(Ok(true), |constraint| constraint.try_accept(id))
-    }
-
-    /// Makes a token part of the answer.
-    fn take_over(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> TokenEvent {
-        self.sampler.accept(id);
-        self.lesson.iter_mut().for_each(|lesson| lesson.accept(id));
-        self.logprobs.extend(logprobs.clone());
-        self.context.push(id);
-        self.clock.last_token = self.clock.start.elapsed();
-        if self.context.len() == self.n_prompt + 1 {
-            self.clock.first_token = self.clock.last_token;
-        }
-        TokenEvent { id, text: self.take(id), logprobs }
-    }
-
     /// Returns the text that became certain with a token, and ends the answer if it was the last.
     fn take(&mut self, id: u32) -> String {
         let mut text = String::new();
-        let is_complete = self.constraint.as_mut().is_some_and(Constraint::is_complete);
-        if self.tokenizer.is_end_of_generation(id) && !self.request.ignore_eos {
+        let is_thought = self.gate.as_ref().is_some_and(Gate::is_within);
+        let is_complete = !is_thought && self.constraint.as_mut().is_some_and(Constraint::is_complete);
+        let is_end = self.tokenizer.is_end_of_generation(id) && !self.request.ignore_eos;
+        if is_end || self.request.stop_tokens.contains(&id) {
             self.finish = Some(FinishReason::Stop);
             self.flush(&mut text);
         } else {
             let piece = self.decoder.push_as(id, self.request.visible.contains(&id)).unwrap_or_default();
-            if self.stop.push(&piece, &mut text) {
+            if !self.may_end() {
+                text.push_str(&piece);
+            }
+            if self.may_end() && self.stop.push(&piece, &mut text) {
                 self.finish = Some(FinishReason::Stop);
             } else if is_complete {
                 self.finish = Some(FinishReason::Stop);
@@ -483,6 +401,7 @@ impl Answer {
             tokens,
             logprobs: std::mem::take(&mut self.logprobs),
             finish_reason: self.finish.unwrap_or(unfinished),
+            n_thought: self.gate.as_ref().map_or(0, Gate::n_tokens),
             stopped_by: self.stop.matched().map(str::to_owned),
             kv: self.request.kv,
             choices: Box::default(),

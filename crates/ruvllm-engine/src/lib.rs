@@ -48,6 +48,7 @@ mod speculate;
 mod stop;
 pub mod template;
 mod text;
+pub mod thoughts;
 pub mod tokenizer;
 pub mod tools;
 #[cfg(feature = "train")]

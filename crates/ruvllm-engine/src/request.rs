@@ -11,6 +11,7 @@ use crate::grammar::Grammar;
 use crate::learner::Learner;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
+use crate::thoughts::Thinking;
 
 /// A request for generated tokens.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +27,15 @@ pub struct GenerateRequest {
     /// What the answer must be; it is then over when it is that and cannot go on, and valid unless it is over for
     /// another reason than [`FinishReason::Stop`].
     pub grammar: Option<Grammar>,
+    /// What the model may think before its answer, which the grammar says nothing of; `None` makes everything answer.
+    pub thinking: Option<Thinking>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// More tokens that end the answer, and are no part of its text.
+    pub stop_tokens: Vec<u32>,
+    /// How many tokens an answer has at least: tokens that end it are ruled out until then, and stop strings do not count.
+    /// A grammar's end and [`GenerateRequest::max_tokens`] go before.
+    pub min_tokens: usize,
     /// Control tokens that are part of the text: marks of calls, for example. Others are not written.
     pub visible: Vec<u32>,
     /// Go on past end-of-generation tokens (benchmarks).
@@ -174,6 +182,8 @@ pub struct GenerationSummary {
     pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
+    /// How many tokens at the beginning are thought, if [`GenerateRequest::thinking`] tells it apart.
+    pub n_thought: usize,
     /// The stop string that ended it, if one did.
     pub stopped_by: Option<String>,
     /// How its keys and values were kept, if not as those of others.

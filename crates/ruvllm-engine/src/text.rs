@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::guard::{Guard, Style, is_thinking};
 use crate::template::{ChatInput, ChatTemplate};
+use crate::thoughts;
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 use crate::tools::ToolFormat;
 use crate::{EngineError, ErrorKind};
@@ -115,7 +116,7 @@ impl ModelText {
             );
             EngineError::new(ErrorKind::Prompt, line)
         })?;
-        crate::tools::prompt::render(template, input)
+        crate::tools::prompt::render(template, &thoughts::named_for(template, input))
     }
 
     /// Returns the tokens of a conversation, rendered by the chat template. Control tokens in messages are text.

@@ -17,6 +17,8 @@ use ruvllm_sona::witness::Event;
 use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
+use tower_http::decompression::RequestDecompressionLayer;
+use tower_http::normalize_path::NormalizePath;
 use tracing::Instrument as _;
 
 use crate::adapters::{self, ADAPTER};
@@ -310,11 +312,15 @@ impl Server {
             router = router.route(endpoint.path, on(filter, enter));
         }
         router = grpc::add(page::add(router), self).fallback(not_found).method_not_allowed_fallback(not_allowed);
-        let router = router.layer(CatchPanicLayer::custom(panicked));
-        match self.cors() {
+        // A body that is packed is read within the limits of one that is not. What is packed otherwise is refused there.
+        let unpack = RequestDecompressionLayer::new().pass_through_unaccepted(true);
+        let router = router.layer(unpack).layer(CatchPanicLayer::custom(panicked));
+        let router = match self.cors() {
             Some(cors) => router.layer(cors),
             None => router,
-        }
+        };
+        // A path with a slash at its end is the same path.
+        Router::new().fallback_service(NormalizePath::trim_trailing_slash(router))
     }
 
     fn cors(&self) -> Option<CorsLayer> {
@@ -485,7 +491,7 @@ async fn handle(
     let given = match endpoint.method {
         Method::GET | Method::DELETE => Given::default(),
         _ => {
-            body::check_content_type(&parts.headers)?;
+            body::check_content(&parts.headers)?;
             let mut read = body::read(body, &server.options, &server.bodies, &caller).await?;
             is_long = read.bytes.len() > body::LONG_BYTES;
             let check = move || {
@@ -602,7 +608,6 @@ impl Call {
     }
 }
 
-/// Reads a router, and checks that all that it can choose is served.
 /// Reads the keys, and checks who may ask and read what.
 ///
 /// # Errors
@@ -629,6 +634,7 @@ fn unwritten(witness: &Witness) -> Option<String> {
     Some(format!("the witness log: {n} records are lost with this end: {}", without_numbers(&error.to_string())))
 }
 
+/// Reads a router, and checks that all that it can choose is served.
 fn open_router(folder: &Path, models: &Models) -> Result<ModelRouter, ServerError> {
     let router = ModelRouter::open(folder)?;
     let embedder = match &router.embedder {

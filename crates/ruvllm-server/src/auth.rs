@@ -209,10 +209,16 @@ impl Keys {
             return false;
         };
         state.looked_at = Instant::now();
-        let modified = modified(file);
-        if modified == state.modified {
-            return false;
-        }
+        modified(file) != state.modified && self.reread(&mut state)
+    }
+
+    /// Reads the file again, changed or not; as [`Keys::look`].
+    pub(crate) fn read_again(&self) -> bool {
+        self.options.file.is_some() && self.reread(&mut self.lock())
+    }
+
+    fn reread(&self, state: &mut State) -> bool {
+        let modified = self.options.file.as_deref().and_then(modified);
         match read(&self.options, &state.keys) {
             Ok(keys) => {
                 let gone = state.keys.iter().filter(|(known, _)| keys.iter().all(|(key, _)| key != known));

@@ -1,5 +1,7 @@
 //! Bodies of requests: read within limits of bytes, time and memory, and parsed.
 
+mod strict;
+
 use std::pin::Pin;
 
 use axum::body::Body;
@@ -12,6 +14,7 @@ use crate::auth::Tenant;
 use crate::error::ApiError;
 use crate::options::ServerOptions;
 use crate::share::{Part, Shared};
+use strict::Strict;
 
 /// Memory for the bodies of all requests at once, and for what becomes of them.
 pub(crate) const BODIES_BYTES_MAX: usize = 384 << 20;
@@ -30,8 +33,13 @@ pub(crate) struct Read {
 /// if it says that it is. Browsers name the page; programs do not, and often say nothing of JSON (`curl -d`).
 ///
 /// # Errors
-/// 415: another content type.
-pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
+/// 415: another content type, or an encoding that is not undone.
+pub(crate) fn check_content(headers: &HeaderMap) -> Result<(), ApiError> {
+    let encoding = headers.get(header::CONTENT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !["", "identity"].contains(&encoding) {
+        let line = format!("the body's encoding is '{encoding}'; send it as it is, or packed with gzip or deflate");
+        return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, line));
+    }
     let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = given.split(';').next().unwrap_or_default().trim();
     let is_of_page = headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site");
@@ -88,7 +96,7 @@ pub(crate) async fn read(
 /// Parses a body, in memory that is kept for it.
 ///
 /// # Errors
-/// 400: no JSON; 413: a body of so many small values that it would take too much memory; 503 as [`read`].
+/// 400: no JSON, or a key that stands twice in an object; 413: a body of so many small values that it would take too much memory; 503 as [`read`].
 pub(crate) fn parse(read: &mut Read) -> Result<Value, ApiError> {
     let n_bytes = parsed_bytes(&read.bytes);
     if n_bytes > PARSED_BYTES_MAX {
@@ -99,7 +107,7 @@ pub(crate) fn parse(read: &mut Read) -> Result<Value, ApiError> {
     if !read.part.grow(n_bytes) {
         return Err(busy());
     }
-    serde_json::from_slice(&read.bytes).map_err(|error| {
+    serde_json::from_slice(&read.bytes).map(|Strict(value)| value).map_err(|error| {
         ApiError::new(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}")).code("invalid_json")
     })
 }

@@ -127,6 +127,16 @@ pub(crate) const GENERATION: &[Field] = &[
     )
     .also(&["n_predict"]),
     optional("stop", STOP, "texts that end the answer and are no part of it; up to 16"),
+    optional(
+        "stop_token_ids",
+        Kind::List(&Kind::Int(0, u32::MAX as i64), 0, 64),
+        "tokens that end the answer and are no part of it",
+    ),
+    optional(
+        "min_tokens",
+        Kind::Int(0, 1 << 24),
+        "the fewest tokens to write: the answer does not end by itself before, unless a form is asked for",
+    ),
     optional("n", Kind::Int(1, 64), "how many answers"),
     STREAM,
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
@@ -200,6 +210,17 @@ fn sampling(given: &Given, defaults: &SamplingParams, n_vocab: usize) -> Result<
     Ok(params)
 }
 
+/// Reads a list of tokens.
+fn token_ids(given: &Given, name: &str, n_vocab: usize) -> Result<Vec<u32>, ApiError> {
+    let token = |value: &Value| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|&id| (id as usize) < n_vocab);
+        id.ok_or_else(|| {
+            ApiError::bad(name, format!("{value} in '{name}' is no token; ids go from 0 to {}", n_vocab - 1))
+        })
+    };
+    given.list(name).into_iter().flatten().map(token).collect()
+}
+
 fn logit_bias(given: &Given, n_vocab: usize) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
     let Some(biases) = given.get("logit_bias").and_then(Value::as_object) else { return Ok(None) };
     let bias = |(key, value): (&String, &Value)| {
@@ -237,6 +258,12 @@ impl Asked {
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
         }
+        let max_tokens = given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens"));
+        let min_tokens = given.count("min_tokens").unwrap_or(0);
+        if let Some(max) = max_tokens.filter(|&max| max < min_tokens) {
+            let line = format!("'min_tokens' is {min_tokens}, and the answer may have {max} tokens; ask for fewer");
+            return Err(ApiError::bad("min_tokens", line));
+        }
         let priority = call.tenant.priority.saturating_add(given.int("priority").unwrap_or(0) as i8);
         Ok(Asked {
             n_choices: given.count("n").unwrap_or(1),
@@ -245,7 +272,9 @@ impl Asked {
             is_truncated: given.text("truncation") == Some("auto"),
             request: GenerateRequest {
                 // -1 is no count.
-                max_tokens: given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens")),
+                max_tokens,
+                min_tokens,
+                stop_tokens: token_ids(given, "stop_token_ids", call.model.service.info().n_vocab)?,
                 sampling: sampling(given, &options.sampling, call.model.service.info().n_vocab)?,
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
@@ -455,12 +484,15 @@ pub(crate) struct Usage {
     pub n_prompt: usize,
     pub n_cached: usize,
     pub n_answer: usize,
+    /// Tokens of the answers that are thought.
+    pub n_thought: usize,
 }
 
 impl Usage {
     /// Adds an answer. `is_first` of those to the same prompt, which counts once.
     pub(crate) fn add(&mut self, summary: &GenerationSummary, is_first: bool) {
         self.n_answer += summary.tokens.len();
+        self.n_thought += summary.n_thought;
         if is_first {
             self.n_prompt += summary.prompt_tokens.len();
             self.n_cached += summary.timings.cached_tokens;

@@ -34,6 +34,7 @@ mod ollama;
 mod openai;
 mod options;
 mod page;
+mod reading;
 mod routing;
 mod serve;
 mod sessions;

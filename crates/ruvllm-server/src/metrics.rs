@@ -57,6 +57,7 @@ const HELP: &[(Type, &str, &str)] = &[
         "answers that are not on record because the log cannot be written; 0 when it can",
     ),
     (Type::Counter, "ruvllm_sessions_unsaved_total", "turns of sessions that could not be saved"),
+    (Type::Gauge, "ruvllm_build_info", "1, with the version as its label"),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -83,6 +84,7 @@ enum Type {
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    process: metrics_process::Collector,
     /// By path and status: looked up for every request.
     requests: Mutex<HashMap<(&'static str, u16), Answered>>,
 }
@@ -109,8 +111,11 @@ impl Metrics {
                 Type::Seconds | Type::Sizes => recorder.describe_histogram((*name).into(), None, (*help).into()),
             }
         }
-        let handle = recorder.handle();
-        Metrics { recorder, handle, requests: Mutex::default() }
+        let (handle, process) = (recorder.handle(), metrics_process::Collector::default());
+        metrics::with_local_recorder(&recorder, || process.describe());
+        let metrics = Metrics { recorder, handle, process, requests: Mutex::default() };
+        metrics.gauge("ruvllm_build_info", &[("version", env!("CARGO_PKG_VERSION"))]).set(1.0);
+        metrics
     }
 
     fn counter(&self, name: &'static str, labels: &[(&'static str, &str)]) -> Counter {
@@ -243,6 +248,7 @@ impl Metrics {
 
     /// Returns the text of `/metrics`.
     pub(crate) fn render(&self) -> String {
+        metrics::with_local_recorder(&self.recorder, || self.process.collect());
         self.handle.render()
     }
 

@@ -112,7 +112,7 @@ fn reason(error: &io::Error) -> String {
 
 /// Takes connections until `stop` is over; where there is no place for one, the one that is idle the longest makes room. Then it
 /// lets what runs end within [`ServerOptions::drain_timeout`], and returns when
-/// all connections are closed.
+/// all connections are closed. SIGHUP has it read its keys again.
 ///
 /// # Errors
 /// A model could not be made ready to learn.
@@ -213,12 +213,48 @@ async fn place(places: &Arc<Semaphore>, connections: &Connections) -> Option<Own
     place.ok()?.ok()
 }
 
+/// SIGHUP, where there is such a signal.
+struct Hangup {
+    #[cfg(unix)]
+    signal: Option<tokio::signal::unix::Signal>,
+}
+
+impl Hangup {
+    #[cfg(unix)]
+    fn listen() -> Hangup {
+        let signal = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
+        Hangup { signal: signal.map_err(|error| tracing::warn!(%error, "SIGHUP is not listened to")).ok() }
+    }
+
+    #[cfg(not(unix))]
+    fn listen() -> Hangup {
+        Hangup {}
+    }
+
+    /// Waits for the next one.
+    async fn come(&mut self) {
+        #[cfg(unix)]
+        if let Some(signal) = &mut self.signal
+            && signal.recv().await.is_some()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
 /// Looks after keys, certificate, models and metrics; ends when there is nothing left to serve with.
 async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
-    let mut interval = tokio::time::interval(LOOK_INTERVAL);
+    let (mut interval, mut hangup) = (tokio::time::interval(LOOK_INTERVAL), Hangup::listen());
     for n in 1_u64.. {
-        interval.tick().await;
-        if server.keys.look() {
+        let is_asked = tokio::select! {
+            _ = interval.tick() => false,
+            () = hangup.come() => true,
+        };
+        if is_asked {
+            tracing::info!("SIGHUP: the keys are read again");
+        }
+        if if is_asked { server.keys.read_again() } else { server.keys.look() } {
             server.models.set_quotas();
         }
         if let Some(tls) = &tls {

@@ -1,12 +1,13 @@
 //! How much a model thinks: the fields of four APIs, and what they are for a chat template.
 
-use ruvllm_engine::ModelText;
 use ruvllm_engine::template::ChatTemplate;
+use ruvllm_engine::thoughts::ThoughtFormat;
+use ruvllm_engine::{GenerateRequest, ModelText};
 use serde_json::{Map, Value, json};
 
 use crate::app::Call;
 use crate::error::ApiError;
-use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::fields::{Field, Given, Kind, optional, required, unheeded};
 
 /// How much there is to think, from nothing up.
 pub(crate) const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -17,8 +18,8 @@ pub(crate) const REASONING: &[Field] = &[
     optional("enabled", Kind::Bool, "whether it thinks"),
     unheeded("summary", Kind::Text, "what is thought is not summed up"),
     unheeded("generate_summary", Kind::Text, "what is thought is not summed up"),
-    unheeded("max_tokens", Kind::Int(0, 1 << 24), "thoughts have no count of their own"),
-    unheeded("exclude", Kind::Bool, "thoughts are where the model writes them"),
+    optional("max_tokens", BUDGET_TOKENS, "the most tokens of a thought; then it is ended"),
+    optional("exclude", Kind::Bool, "leave what is thought out of the answer"),
     unheeded("context", Kind::Text, "what is sent is read"),
 ];
 
@@ -30,7 +31,7 @@ pub(crate) const THINKING: Kind = Kind::Tagged(&[
         "enabled",
         &[
             required("type", Kind::Word(&["enabled"]), "it thinks"),
-            unheeded("budget_tokens", Kind::Int(0, 1 << 24), "thoughts have no count of their own"),
+            optional("budget_tokens", BUDGET_TOKENS, "the most tokens of a thought; then it is ended"),
             DISPLAY,
         ],
     ),
@@ -43,6 +44,27 @@ pub(crate) const THINK: Field = optional(
     "whether the model thinks, or how much, where its template asks for that",
 );
 
+const BUDGET_TOKENS: Kind = Kind::Int(-1, 1 << 24);
+
+/// How many tokens a thought may have.
+pub(crate) const BUDGET: Field = optional(
+    "thinking_budget_tokens",
+    BUDGET_TOKENS,
+    "the most tokens of a thought; then it is ended, and the answer begins; -1 lets the model end it",
+)
+.also(&["thinking_token_budget", "reasoning_budget", "thinking_budget"]);
+
+/// Where thoughts are in an answer.
+pub(crate) const FORMAT: Field = optional(
+    "reasoning_format",
+    Kind::Word(&["auto", "deepseek", "none"]),
+    "none leaves what is thought in the answer's text, with its marks; otherwise it is in reasoning_content",
+);
+
+/// Whether thoughts are in an answer.
+pub(crate) const INCLUDE: Field =
+    optional("include_reasoning", Kind::Bool, "false leaves what is thought out of the answer");
+
 /// Variables by which templates are told whether to think.
 const VARIABLES: [&str; 3] = ["enable_thinking", "thinking", "reasoning_effort"];
 
@@ -50,8 +72,65 @@ const VARIABLES: [&str; 3] = ["enable_thinking", "thinking", "reasoning_effort"]
 pub(crate) fn is_known(text: &ModelText) -> bool {
     let template = text.template().ok().flatten();
     template.is_some_and(|template| {
-        VARIABLES.into_iter().any(|name| template.reads(name)) || template.source().contains("<think>")
+        VARIABLES.into_iter().any(|name| template.reads(name)) || ThoughtFormat::of(template).is_some()
     })
+}
+
+/// Has a request's answer begin with what the model thinks, told apart from what it says: to be called when the prompt is
+/// known.
+pub(crate) fn begin(call: &Call, request: &mut GenerateRequest, prompt: &[u32]) {
+    let (given, text) = (&call.given, call.model.service.text());
+    let format = text.template().ok().flatten().and_then(ThoughtFormat::of);
+    if given.text(FORMAT.name) == Some("none") || given.get(THINK.name) == Some(&Value::Bool(false)) {
+        return;
+    }
+    let Some(format) = format else { return };
+    let may_begin = Wish::of(given).is_on != Some(false);
+    request.thinking = format.behind(text.tokenizer(), prompt, may_begin);
+    if let Some(thinking) = &mut request.thinking {
+        thinking.n_tokens_max = budget(given);
+        request.visible.extend(format.visible(text.tokenizer()));
+    }
+}
+
+/// Reads whether what is thought is told.
+pub(crate) fn is_told(given: &Given) -> bool {
+    let is_excluded = given.get("reasoning").is_some_and(|reasoning| reasoning["exclude"] == true);
+    given.flag(INCLUDE.name, true) && !is_excluded
+}
+
+/// Reads how many tokens a thought may have; none is said with -1 as well.
+fn budget(given: &Given) -> Option<usize> {
+    let of = |name: &str, field: &str| given.get(name).and_then(|object| object[field].as_i64());
+    let budget = given.int(BUDGET.name).or_else(|| of("thinking", "budget_tokens"));
+    let budget = budget.or_else(|| of("reasoning", "max_tokens"))?;
+    usize::try_from(budget).ok()
+}
+
+/// What a request says about thinking.
+struct Wish<'g> {
+    effort: Option<&'g str>,
+    /// The kind of Anthropic's object.
+    kind: Option<&'g str>,
+    is_on: Option<bool>,
+}
+
+impl Wish<'_> {
+    fn of(given: &Given) -> Wish<'_> {
+        let effort = (given.text("reasoning_effort"))
+            .or_else(|| given.get("reasoning")?["effort"].as_str())
+            .or_else(|| given.get("output_config")?["effort"].as_str())
+            .or_else(|| given.text(THINK.name));
+        let kind = given.get("thinking").and_then(|thinking| thinking["type"].as_str());
+        let flag = given.get("reasoning").and_then(|reasoning| reasoning["enabled"].as_bool());
+        let flag = flag.or_else(|| given.get(THINK.name)?.as_bool());
+        let is_on = match (kind, flag, effort) {
+            (Some("disabled"), ..) | (_, Some(false), _) | (_, _, Some("none" | "minimal")) => Some(false),
+            (Some("enabled"), ..) | (_, Some(true), _) | (_, _, Some(_)) => Some(true),
+            _ => None,
+        };
+        Wish { effort, kind, is_on }
+    }
 }
 
 const DISPLAY: Field = unheeded("display", Kind::Text, "thoughts are where the model writes them");
@@ -66,23 +145,12 @@ pub(crate) fn variables(call: &Call) -> Result<Map<String, Value>, ApiError> {
     let mut variables = given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
     let template = call.model.service.text().template()?;
     let reads = |name: &str| template.is_some_and(|template: &ChatTemplate| template.reads(name));
-    let effort = (given.text("reasoning_effort"))
-        .or_else(|| given.get("reasoning")?["effort"].as_str())
-        .or_else(|| given.get("output_config")?["effort"].as_str())
-        .or_else(|| given.text(THINK.name));
-    let by_kind = given.get("thinking").and_then(|thinking| thinking["type"].as_str());
-    let by_flag = given.get("reasoning").and_then(|reasoning| reasoning["enabled"].as_bool());
-    let by_flag = by_flag.or_else(|| given.get(THINK.name)?.as_bool());
-    let is_on = match (by_kind, by_flag, effort) {
-        (Some("disabled"), ..) | (_, Some(false), _) | (_, _, Some("none" | "minimal")) => Some(false),
-        (Some("enabled"), ..) | (_, Some(true), _) | (_, _, Some(_)) => Some(true),
-        _ => None,
-    };
+    let Wish { effort, kind, is_on } = Wish::of(given);
     if given.get(THINK.name).is_some_and(|think| *think != false) && !is_known(call.model.service.text()) {
         let line = format!("'{}' does not support thinking; leave out 'think'", call.model_name);
         return Err(ApiError::bad("think", line).code("unsupported"));
     }
-    if by_kind == Some("enabled") && !VARIABLES.into_iter().any(reads) {
+    if kind == Some("enabled") && !is_known(call.model.service.text()) {
         let line = "'thinking' is enabled, and this model does not think; leave it out, or ask for adaptive";
         return Err(ApiError::bad("thinking", line).code("unsupported"));
     }

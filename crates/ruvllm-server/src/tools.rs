@@ -1,7 +1,7 @@
 //! Functions that a request lets the model call: the fields of three APIs, and the calls of an answer.
 
-use ruvllm_engine::tools::{CallEvent, CallReader, Tool, ToolChoice, ToolUse};
-use ruvllm_engine::{FinishReason, GenerateRequest, GenerationSummary};
+use ruvllm_engine::GenerateRequest;
+use ruvllm_engine::tools::{Tool, ToolChoice, ToolUse};
 use serde_json::Value;
 
 use crate::app::Call;
@@ -192,77 +192,6 @@ pub(crate) async fn apply(
     let grammar = structure::compiled(call, source, move |compiler, _| of_grammar.grammar(compiler)).await;
     request.grammar = Some(structure::for_stops_of(request, grammar.map_err(in_tools)?));
     Ok(Some(tool_use))
-}
-
-/// A call of an answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Called {
-    pub name: String,
-    /// JSON, whole unless the answer was cut.
-    pub arguments: String,
-}
-
-/// Reads one answer as it comes.
-#[derive(Debug)]
-pub(crate) struct Reading(Option<CallReader>);
-
-impl Reading {
-    pub(crate) fn new(tool_use: Option<&ToolUse>) -> Reading {
-        Reading(tool_use.map(ToolUse::reader))
-    }
-
-    /// Takes more text, and returns what is certain now.
-    pub(crate) fn push(&mut self, text: &str) -> Vec<CallEvent> {
-        if text.is_empty() {
-            return Vec::new();
-        }
-        match &mut self.0 {
-            None => vec![CallEvent::Text(text.to_owned())],
-            Some(reader) => {
-                let events = reader.push(text);
-                self.without_space(events)
-            }
-        }
-    }
-
-    /// Takes the last text, and returns all that was held back; the beginning of a call that was cut is no text.
-    pub(crate) fn finish(&mut self, text: &str, summary: &GenerationSummary) -> Vec<CallEvent> {
-        let mut events = self.push(text);
-        let finish = match summary.finish_reason {
-            FinishReason::Length => CallReader::finish_cut,
-            _ => CallReader::finish,
-        };
-        let rest = self.0.as_mut().map(finish).unwrap_or_default();
-        events.extend(self.without_space(rest));
-        events
-    }
-
-    /// Returns whether something was called.
-    pub(crate) fn has_calls(&self) -> bool {
-        self.0.as_ref().is_some_and(|reader| reader.n_calls() > 0)
-    }
-
-    /// Leaves out white space between and behind calls.
-    fn without_space(&self, mut events: Vec<CallEvent>) -> Vec<CallEvent> {
-        if self.has_calls() {
-            events.retain(|event| !matches!(event, CallEvent::Text(text) if text.trim().is_empty()));
-        }
-        events
-    }
-}
-
-/// Returns what a whole answer says and what it calls.
-pub(crate) fn whole(tool_use: Option<&ToolUse>, summary: &GenerationSummary) -> (String, Vec<Called>) {
-    let (mut said, mut calls) = (String::new(), Vec::<Called>::new());
-    for event in Reading::new(tool_use).finish(&summary.text, summary) {
-        match event {
-            CallEvent::Text(text) => said.push_str(&text),
-            CallEvent::Begin { name, .. } => calls.push(Called { name, ..Called::default() }),
-            CallEvent::Arguments { index, json } => calls[index].arguments.push_str(&json),
-            CallEvent::End { .. } => {}
-        }
-    }
-    (said, calls)
 }
 
 /// Returns the name of a call, which its result refers to: the same for as often as it is asked.

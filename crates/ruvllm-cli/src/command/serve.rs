@@ -250,7 +250,7 @@ impl ServeArgs {
             };
             let _ = output::print_line(&line);
         };
-        let engines = ruvllm_server::run(models, options, &ready, interrupt::stop()?).map_err(Error::failure)?;
+        let engines = ruvllm_server::run(models, options, &ready, interrupt::stop()).map_err(Error::failure)?;
         for engine in engines {
             engine.flush_cache()?;
             if let Some(stats) = engine.disk_stats().filter(|stats| stats.n_failed > 0) {

@@ -122,6 +122,39 @@ fn a_model_is_served_until_a_signal_comes() {
 }
 
 #[test]
+#[cfg(unix)]
+fn a_hangup_has_it_read_its_keys_again() {
+    let bench = Bench::new();
+    let file = bench.path("keys");
+    std::fs::write(&file, "ann key-of-ann\n").expect("written");
+    let server = Server::start(&bench, &["--api-key-file", &file.to_string_lossy()]);
+    let status = |key: &str| {
+        let answer = server
+            .ask(&format!("GET /v1/models HTTP/1.1\r\nauthorization: Bearer {key}\r\nx-first-line:"), &Value::Null);
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    let answers = |key: &str, wanted: &str| {
+        let start = Instant::now();
+        while status(key) != wanted {
+            assert!(start.elapsed() < Duration::from_secs(10), "{key} is not answered with {wanted}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    answers("key-of-ann", "200");
+    // The same time of change as before: only the signal tells that there is something new.
+    let modified = std::fs::metadata(&file).and_then(|metadata| metadata.modified()).expect("a time");
+    std::fs::write(&file, "bob key-of-bob\n").expect("written");
+    let open = std::fs::File::options().write(true).open(&file).expect("it is there");
+    open.set_modified(modified).expect("a time is set");
+    let sent = Command::new("kill").args(["-HUP", &server.id().to_string()]).status();
+    assert!(sent.is_ok_and(|status| status.success()));
+    answers("key-of-bob", "200");
+    answers("key-of-ann", "401");
+    let log = server.end("-TERM");
+    assert!(log.contains("SIGHUP: the keys are read again") && log.contains("a key was revoked"), "{log}");
+}
+
+#[test]
 fn prompts_are_known_after_a_restart() {
     let bench = Bench::new();
     let folder = bench.path("kv").to_string_lossy().into_owned();

@@ -85,9 +85,10 @@ impl Answer {
 
     /// Takes over a guess of the draft model by its `logits`, and returns whether there are more to come.
     pub(crate) fn draft_one(&mut self, logits: &[f32]) -> bool {
+        let is_thinking = self.is_thinking();
         let Some(drafting) = self.speculator.as_mut().and_then(Speculator::draft) else { return false };
         let is_first = self.n_guessed == 0;
-        let constraint = self.constraint.as_ref().filter(|_| is_first);
+        let constraint = self.constraint.as_ref().filter(|_| is_first && !is_thinking);
         let mask = |logits: &mut [f32]| constraint.iter().for_each(|constraint| constraint.apply_mask(logits));
         let Some(id) = drafting.choose(logits, self.n_vocab, mask, is_first) else { return false };
         let goes_on = drafting.goes_on() && !self.tokenizer.is_end_of_generation(id);
@@ -102,7 +103,8 @@ impl Answer {
     /// Gives up guesses that the grammar does not allow.
     pub(crate) fn check_guesses(&mut self) {
         let (n_known, n_guessed) = (self.context().len(), self.n_guessed);
-        if let (Some(constraint), 1..) = (&mut self.constraint, n_guessed) {
+        let is_thinking = self.is_thinking();
+        if let (Some(constraint), 1.., false) = (&mut self.constraint, n_guessed, is_thinking) {
             self.n_guessed = constraint.n_allowed(&self.context[n_known..]);
             self.context.truncate(n_known + self.n_guessed);
             self.branches.retain(|branch| branch.at <= self.n_guessed);

@@ -115,3 +115,30 @@ fn bad_requests_are_refused_in_one_line() {
     let score = engine.read_out(&[1], Readout::Score { n_first: 1 }).expect_err("it has no such head");
     assert_eq!(score.kind(), ErrorKind::Unsupported, "{score}");
 }
+
+#[test]
+fn an_answer_has_as_many_tokens_as_it_must_and_ends_with_those_that_end_it() {
+    let mut engine = open(512);
+    let prompt = engine.encode_prompt("Answer with one word: is the sky blue?", false).expect("the template takes it");
+    let short =
+        GenerateRequest { prompt, max_tokens: Some(60), sampling: SamplingParams::greedy(), ..Default::default() };
+    let mut answer =
+        |request: &GenerateRequest| engine.generate(request).expect("valid").for_each_token(|_| {}).expect("it runs");
+    let plain = answer(&short);
+    assert_eq!(plain.finish_reason, FinishReason::Stop);
+    let n = plain.tokens.len();
+    // The tokens before the end are the same; it is only the end that cannot come.
+    let long = answer(&GenerateRequest { min_tokens: n + 8, ..short.clone() });
+    assert!(long.tokens.len() > n + 8 || long.finish_reason == FinishReason::Length, "{:?}", long.tokens);
+    assert_eq!((&long.tokens[..n - 1], long.tokens[n - 1] == plain.tokens[n - 1]), (&plain.tokens[..n - 1], false));
+    let word = plain.text.chars().take(3).collect::<String>();
+    let stopped = answer(&GenerateRequest { stop: vec![word.clone()], ..short.clone() });
+    assert_eq!((&*stopped.text, stopped.stopped_by), ("", Some(word.clone())));
+    let held = answer(&GenerateRequest { stop: vec![word.clone()], min_tokens: 3, ..short.clone() });
+    assert!(held.text.starts_with(&word) && held.tokens.len() >= 3, "{:?}", held.text);
+    let by_token = answer(&GenerateRequest { stop_tokens: vec![plain.tokens[1]], ..short.clone() });
+    assert_eq!((&by_token.tokens[..], by_token.finish_reason), (&plain.tokens[..2], FinishReason::Stop));
+    assert!(plain.text.starts_with(&by_token.text) && by_token.text.len() < plain.text.len());
+    let later = answer(&GenerateRequest { stop_tokens: vec![plain.tokens[1]], min_tokens: 3, ..short });
+    assert!(later.tokens.len() >= 3 && later.tokens[1] != plain.tokens[1], "{:?}", later.tokens);
+}

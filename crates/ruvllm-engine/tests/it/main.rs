@@ -24,6 +24,7 @@ mod screen;
 mod speculation;
 mod teacher_forced;
 mod template;
+mod thinking;
 mod tokenizer;
 #[cfg(feature = "train")]
 mod train;

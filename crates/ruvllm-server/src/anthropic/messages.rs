@@ -15,9 +15,10 @@ use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{Asked, Choices, MODEL, PARSE_SPECIAL, Piece, STREAM, TOP_K, offload};
 use crate::learning::{PATTERNS, attend};
 use crate::openai::messages::{CACHE, joined};
+use crate::reading::{AnswerEvent, Called, Reading, Whole};
 use crate::stream::{self, Events, Gone};
 use crate::thinking;
-use crate::tools::{self, Called, Reading, call_id};
+use crate::tools::{self, call_id};
 
 const TEXT_BLOCK: &[Field] = &[
     required("type", Kind::Word(&["text"]), "the model reads text only"),
@@ -147,12 +148,14 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let input = attend(&mut call, input).await?;
         let prompt = prompt(&call, input, begun).await?;
         let n_prompt = prompt.len();
+        thinking::begin(&call, &mut asked.request, &prompt);
+        let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, n_prompt, tool_use, choices, events))),
+            true => Ok(stream::respond(|events| write(call, n_prompt, reading, choices, events))),
             false => {
                 let summaries = choices.collect().await?;
-                Ok(json_response(StatusCode::OK, &whole(&call, tool_use.as_ref(), &summaries[0])))
+                Ok(json_response(StatusCode::OK, &whole(&call, reading, &summaries[0])))
             }
         }
     })
@@ -274,10 +277,13 @@ fn head(call: &Call) -> Value {
 }
 
 /// Returns the answer in one piece.
-fn whole(call: &Call, tool_use: Option<&ToolUse>, summary: &GenerationSummary) -> Value {
-    let (said, calls) = tools::whole(tool_use, summary);
+fn whole(call: &Call, reading: Reading, summary: &GenerationSummary) -> Value {
+    let Whole { thought, said, calls } = Whole::read(reading, summary);
     let text = |text: &str| json!({ "type": "text", "text": text });
     let mut content = Vec::new();
+    if !thought.is_empty() {
+        content.push(json!({ "type": "thinking", "thinking": thought, "signature": "" }));
+    }
     if calls.is_empty() || !said.is_empty() {
         content.push(text(&said));
     }
@@ -303,7 +309,14 @@ struct Blocks<'c> {
     call: &'c Call,
     events: Arc<Events>,
     n_begun: usize,
-    is_text_open: bool,
+    open: Option<BlockKind>,
+}
+
+/// Whose text a block has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BlockKind {
+    Text,
+    Thinking,
 }
 
 impl Blocks<'_> {
@@ -323,15 +336,24 @@ impl Blocks<'_> {
         self.about("content_block_start", json!({ "content_block": block })).await
     }
 
-    async fn begin_text(&mut self) -> Result<(), Gone> {
-        self.is_text_open = true;
-        self.begin(json!({ "type": "text", "text": "" })).await
+    /// Has a block of this kind open.
+    async fn begin_text(&mut self, kind: BlockKind) -> Result<(), Gone> {
+        if self.open == Some(kind) {
+            return Ok(());
+        }
+        self.end_text().await?;
+        self.open = Some(kind);
+        self.begin(match kind {
+            BlockKind::Text => json!({ "type": "text", "text": "" }),
+            BlockKind::Thinking => json!({ "type": "thinking", "thinking": "", "signature": "" }),
+        })
+        .await
     }
 
     async fn end_text(&mut self) -> Result<(), Gone> {
-        match std::mem::take(&mut self.is_text_open) {
-            true => self.about("content_block_stop", json!({})).await,
-            false => Ok(()),
+        match self.open.take() {
+            Some(_) => self.about("content_block_stop", json!({})).await,
+            None => Ok(()),
         }
     }
 
@@ -339,12 +361,17 @@ impl Blocks<'_> {
         self.about("content_block_delta", json!({ "delta": delta })).await
     }
 
-    async fn take(&mut self, event: CallEvent) -> Result<(), Gone> {
+    async fn take(&mut self, event: AnswerEvent) -> Result<(), Gone> {
+        let event = match event {
+            AnswerEvent::Thought(text) => {
+                self.begin_text(BlockKind::Thinking).await?;
+                return self.delta(json!({ "type": "thinking_delta", "thinking": text })).await;
+            }
+            AnswerEvent::Said(event) => event,
+        };
         match event {
             CallEvent::Text(text) => {
-                if !self.is_text_open {
-                    self.begin_text().await?;
-                }
+                self.begin_text(BlockKind::Text).await?;
                 self.delta(json!({ "type": "text_delta", "text": text })).await
             }
             CallEvent::Begin { index, name } => {
@@ -364,7 +391,7 @@ impl Blocks<'_> {
 async fn write(
     call: Call,
     n_prompt: usize,
-    tool_use: Option<ToolUse>,
+    mut reading: Reading,
     mut choices: Choices,
     events: Arc<Events>,
 ) -> Result<(), Gone> {
@@ -375,9 +402,8 @@ async fn write(
         "cache_read_input_tokens": 0,
         "output_tokens": 0,
     });
-    let mut blocks = Blocks { call: &call, events, n_begun: 0, is_text_open: false };
+    let mut blocks = Blocks { call: &call, events, n_begun: 0, open: None };
     blocks.send("message_start", json!({ "message": message })).await?;
-    let mut reading = Reading::new(tool_use.as_ref());
     loop {
         match choices.next().await {
             Ok(Some((_, Piece::Token(token)))) => {
@@ -389,8 +415,8 @@ async fn write(
                 for event in reading.finish(&rest, &summary) {
                     blocks.take(event).await?;
                 }
-                if blocks.n_begun == 0 {
-                    blocks.begin_text().await?;
+                if blocks.n_begun == 0 || blocks.open == Some(BlockKind::Thinking) {
+                    blocks.begin_text(BlockKind::Text).await?;
                 }
                 blocks.end_text().await?;
                 let reason = stop_reason(&summary, reading.has_calls());

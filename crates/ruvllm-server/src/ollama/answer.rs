@@ -6,26 +6,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use ruvllm_engine::template::strftime;
-use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
 use ruvllm_engine::{FinishReason, GenerationSummary, TokenLogprobs};
 use serde_json::{Value, json};
 
 use super::names::of_answer;
-use super::thoughts::Thoughts;
 use crate::app::Call;
 use crate::error::{ApiError, Shape, json_response};
 use crate::generate::{Asked, Choices, Piece};
 use crate::openai::chat::n_logprobs;
 use crate::openai::logprobs;
+use crate::reading::{AnswerEvent, Called, Reading};
 use crate::stream::{self, Events, Gone};
 use crate::thinking;
-use crate::tools::{Called, Reading, call_id};
-
-/// Tags around thoughts.
-const TAGS: [&str; 2] = ["<think>", "</think>"];
-/// Tokens at the end of a prompt among which an opening tag is looked for.
-const N_TAIL: usize = 8;
+use crate::tools::call_id;
 
 /// Where an answer's text stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,17 +39,7 @@ pub(super) fn asked(call: &Call) -> Result<Asked, ApiError> {
     let mut asked = Asked::read(call, None)?;
     (asked.is_stream, asked.is_truncated) = (given.flag("stream", true), given.flag("truncate", true));
     asked.request.logprobs = n_logprobs(call)?;
-    if is_thinking(call) {
-        let tokenizer = call.model.service.text().tokenizer();
-        let tags = TAGS.iter().filter_map(|tag| tokenizer.token_id(tag));
-        asked.request.visible.extend(tags);
-    }
     Ok(asked)
-}
-
-/// Returns whether thoughts are told apart from the answer.
-fn is_thinking(call: &Call) -> bool {
-    call.given.get("think") != Some(&Value::Bool(false)) && thinking::is_known(call.model.service.text())
 }
 
 /// Answers a prompt.
@@ -64,12 +48,14 @@ fn is_thinking(call: &Call) -> bool {
 /// As [`Choices::start`], or the answer failed.
 pub(super) async fn respond(
     call: Call,
-    asked: Asked,
+    mut asked: Asked,
     tool_use: Option<ToolUse>,
     prompt: Vec<u32>,
     form: Form,
 ) -> Result<Response<Body>, ApiError> {
-    let reader = Reader::new(&call, tool_use.as_ref(), &prompt);
+    thinking::begin(&call, &mut asked.request, &prompt);
+    let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+    let reader = Reader { reading, open: None, n_calls: 0 };
     let choices = Choices::start(&call, asked.requests(&[prompt]))?;
     match asked.is_stream {
         true => Ok(stream::respond_lines(|events| write(call, form, reader, choices, events))),
@@ -105,22 +91,12 @@ impl Said {
 /// Reads an answer as it comes.
 struct Reader {
     reading: Reading,
-    thoughts: Option<Thoughts>,
     /// A call that is being written.
     open: Option<Called>,
     n_calls: usize,
 }
 
 impl Reader {
-    fn new(call: &Call, tool_use: Option<&ToolUse>, prompt: &[u32]) -> Reader {
-        let thoughts = is_thinking(call).then(|| {
-            let tail = &prompt[prompt.len().saturating_sub(N_TAIL)..];
-            let tail = call.model.service.text().tokenizer().decode(tail, DecodeOptions { render_special: true });
-            Thoughts::new(tail.trim_end().ends_with(TAGS[0]))
-        });
-        Reader { reading: Reading::new(tool_use), thoughts, open: None, n_calls: 0 }
-    }
-
     fn push(&mut self, text: &str) -> Said {
         let (events, mut said) = (self.reading.push(text), Said::default());
         events.into_iter().for_each(|event| self.take(event, &mut said));
@@ -131,25 +107,17 @@ impl Reader {
     fn finish(&mut self, text: &str, summary: &GenerationSummary) -> Said {
         let (events, mut said) = (self.reading.finish(text, summary), Said::default());
         events.into_iter().for_each(|event| self.take(event, &mut said));
-        if let Some(thoughts) = &mut self.thoughts {
-            let (thought, text) = thoughts.finish();
-            said.thought.push_str(&thought);
-            said.text.push_str(&text);
-        }
         self.close(&mut said);
         said
     }
 
-    fn take(&mut self, event: CallEvent, said: &mut Said) {
+    fn take(&mut self, event: AnswerEvent, said: &mut Said) {
+        let event = match event {
+            AnswerEvent::Thought(text) => return said.thought.push_str(&text),
+            AnswerEvent::Said(event) => event,
+        };
         match event {
-            CallEvent::Text(text) => {
-                let (thought, text) = match &mut self.thoughts {
-                    Some(thoughts) => thoughts.push(&text),
-                    None => (String::new(), text),
-                };
-                said.thought.push_str(&thought);
-                said.text.push_str(&text);
-            }
+            CallEvent::Text(text) => said.text.push_str(&text),
             CallEvent::Begin { name, .. } => self.open = Some(Called { name, ..Called::default() }),
             CallEvent::Arguments { json, .. } => {
                 self.open.iter_mut().for_each(|open| open.arguments.push_str(&json));

@@ -1,6 +1,5 @@
 //! `/api/chat`.
 
-use ruvllm_engine::GenerateRequest;
 use ruvllm_engine::tools::ToolUse;
 use serde_json::Value;
 
@@ -25,19 +24,11 @@ pub(super) fn answer(mut call: Call) -> Answer {
             return Ok(answer::loaded(&call, Form::Chat));
         }
         let mut asked = answer::asked(&call)?;
-        let tool_use = apply(&call, &mut asked.request).await?;
+        let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
         let said = messages::for_template(&given, call.model.service.text())?;
         let prompt = prompt(&mut call, &asked, tool_use.as_ref(), said).await?;
         answer::respond(call, asked, tool_use, prompt, Form::Chat).await
     })
-}
-
-/// Makes a request one whose answer may be calls or has a form, and keeps the tags around thoughts visible.
-async fn apply(call: &Call, request: &mut GenerateRequest) -> Result<Option<ToolUse>, ApiError> {
-    let tags = request.visible.clone();
-    let tool_use = tools::apply(call, tools::read(call)?, request).await?;
-    request.visible.extend(tags);
-    Ok(tool_use)
 }
 
 /// Returns the tokens of a conversation.

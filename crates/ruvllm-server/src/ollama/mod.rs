@@ -12,7 +12,6 @@ mod models;
 mod names;
 mod options;
 mod pull;
-mod thoughts;
 
 use axum::http::Method;
 

@@ -15,10 +15,11 @@ use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{Asked, Choices, N_TOKENS, Piece, Usage, offload};
 use crate::learning::{PATTERNS, attend};
+use crate::reading::{AnswerEvent, Called, Reading, Whole};
 use crate::stream::{self, Events, Gone};
 use crate::structure::RESPONSE_FORMAT;
 use crate::thinking::{self, EFFORTS};
-use crate::tools::{self, Called, Reading, call_id};
+use crate::tools::{self, call_id};
 
 /// What a chat may say beside how the answer is written.
 pub(super) const FIELDS: &[Field] = &[
@@ -37,6 +38,9 @@ pub(super) const FIELDS: &[Field] = &[
     optional("top_logprobs", Kind::Int(0, 20), "and those of this many of the likeliest ones"),
     optional("reasoning_effort", Kind::Word(EFFORTS), "how much a model thinks, where its template asks for that"),
     optional("reasoning", Kind::Object(thinking::REASONING), "the same, in an object"),
+    thinking::BUDGET,
+    thinking::FORMAT,
+    thinking::INCLUDE,
     RESPONSE_FORMAT,
     PATTERNS,
 ];
@@ -50,6 +54,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let given = call.given.list("messages").map_or(&[][..], Vec::as_slice);
         let messages = messages::for_template(given, call.model.service.text())?;
         let prompt = prompt(&mut call, &asked, tool_use.as_ref(), messages, String::new()).await?;
+        thinking::begin(&call, &mut asked.request, &prompt);
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
             true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
@@ -131,10 +136,13 @@ fn whole(
     let (mut usage, mut choices) = (Usage::default(), Vec::new());
     for (i, summary) in summaries.iter().enumerate() {
         usage.add(summary, i % asked.n_choices == 0);
-        let (said, calls) = tools::whole(tool_use, summary);
+        let Whole { thought, said, calls } = Whole::read(Reading::new(tool_use, asked.request.thinking), summary);
         let mut message = json!({ "role": "assistant", "content": said, "refusal": null });
         if said.is_empty() && tool_use.is_some() {
             message["content"] = Value::Null;
+        }
+        if !thought.is_empty() && thinking::is_told(&call.given) {
+            message["reasoning_content"] = json!(thought);
         }
         if !calls.is_empty() {
             let of_call = |(index, called): (usize, &Called)| {
@@ -168,7 +176,13 @@ fn finish(reason: FinishReason, has_calls: bool) -> &'static str {
 }
 
 /// Returns a piece of an answer as the change it is.
-fn delta(call: &Call, choice: usize, event: CallEvent) -> Option<Value> {
+fn delta(call: &Call, choice: usize, event: AnswerEvent) -> Option<Value> {
+    let event = match event {
+        AnswerEvent::Thought(text) => {
+            return thinking::is_told(&call.given).then(|| json!({ "reasoning_content": text }));
+        }
+        AnswerEvent::Said(event) => event,
+    };
     Some(match event {
         CallEvent::Text(text) => json!({ "content": text }),
         CallEvent::Begin { index, name } => json!({ "tool_calls": [{
@@ -201,7 +215,8 @@ async fn write(
         let begin = json!({ "role": "assistant", "content": content, "refusal": null });
         events.send(&choice(i, begin, Value::Null, None)).await?;
     }
-    let mut readings: Vec<Reading> = (0..asked.n_choices).map(|_| Reading::new(tool_use.as_ref())).collect();
+    let mut readings: Vec<Reading> =
+        (0..asked.n_choices).map(|_| Reading::new(tool_use.as_ref(), asked.request.thinking)).collect();
     let mut usage = Usage::default();
     loop {
         match choices.next().await {

@@ -133,6 +133,7 @@ fn usage_json(usage: &Usage) -> Value {
         "completion_tokens": usage.n_answer,
         "total_tokens": usage.n_prompt + usage.n_answer,
         "prompt_tokens_details": { "cached_tokens": usage.n_cached },
+        "completion_tokens_details": { "reasoning_tokens": usage.n_thought },
     })
 }
 

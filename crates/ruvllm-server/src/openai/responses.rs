@@ -20,10 +20,11 @@ use crate::generate::{
     Asked, Choices, MODEL, PARSE_SPECIAL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload,
 };
 use crate::learning::{PATTERNS, attend};
+use crate::reading::{AnswerEvent, Called, Reading, Whole};
 use crate::stream::{self, Events, Gone};
 use crate::structure::TEXT_FORMAT;
 use crate::thinking;
-use crate::tools::{self, Called, Reading, call_id};
+use crate::tools::{self, call_id};
 
 const PART: &[Field] = &[
     required("type", Kind::Word(&["input_text", "output_text"]), "the model reads text only"),
@@ -144,14 +145,19 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
         let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
         let prompt = offload(move || encode(&text, input, encoding)).await?;
+        thinking::begin(&call, &mut asked.request, &prompt);
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
             true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
             false => {
                 let summary = &choices.collect().await?[0];
-                let (said, calls) = tools::whole(tool_use.as_ref(), summary);
+                let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
+                let Whole { thought, said, calls } = Whole::read(reading, summary);
                 let status = status(summary);
                 let mut output = Vec::new();
+                if !thought.is_empty() && thinking::is_told(&call.given) {
+                    output.push(reasoning(&call, status, Some(&thought)));
+                }
                 if calls.is_empty() || !said.is_empty() {
                     output.push(message(&call, status, Some(&said)));
                 }
@@ -264,7 +270,7 @@ fn usage(summary: &GenerationSummary) -> Value {
         "input_tokens": n_input,
         "input_tokens_details": { "cached_tokens": summary.timings.cached_tokens, "cache_write_tokens": 0 },
         "output_tokens": n_output,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": summary.n_thought },
         "total_tokens": n_input + n_output,
     })
 }
@@ -282,6 +288,21 @@ fn message(call: &Call, status: &str, text: Option<&str>) -> Value {
         "role": "assistant",
         "content": text.map(part).into_iter().collect::<Vec<_>>(),
     })
+}
+
+/// Returns what the model thought, with its text when it is over.
+fn reasoning(call: &Call, status: &str, text: Option<&str>) -> Value {
+    json!({
+        "type": "reasoning",
+        "id": format!("rs_{}", call.id),
+        "status": status,
+        "summary": [],
+        "content": text.map(thought_part).into_iter().collect::<Vec<_>>(),
+    })
+}
+
+fn thought_part(text: &str) -> Value {
+    json!({ "type": "reasoning_text", "text": text })
 }
 
 /// Returns the `i`th call of a response.
@@ -315,14 +336,53 @@ impl Numbered {
     }
 }
 
+/// A text of a response while it is written.
+#[derive(Clone, Debug)]
+struct Open {
+    kind: TextKind,
+    text: String,
+}
+
+/// Whose text it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextKind {
+    Message,
+    Reasoning,
+}
+
+impl Open {
+    fn item(&self, call: &Call, status: &str, is_whole: bool) -> Value {
+        let text = is_whole.then_some(&*self.text);
+        match self.kind {
+            TextKind::Message => message(call, status, text),
+            TextKind::Reasoning => reasoning(call, status, text),
+        }
+    }
+
+    fn part(&self) -> Value {
+        match self.kind {
+            TextKind::Message => part(&self.text),
+            TextKind::Reasoning => thought_part(&self.text),
+        }
+    }
+
+    /// Returns what its events are called, and what they hold beside the text.
+    fn events(&self) -> (&'static str, Value) {
+        match self.kind {
+            TextKind::Message => ("response.output_text", json!({ "logprobs": [] })),
+            TextKind::Reasoning => ("response.reasoning_text", json!({})),
+        }
+    }
+}
+
 /// The items of a response while it is written.
 struct Items<'c> {
     call: &'c Call,
     out: Numbered,
     /// Those that are whole.
     done: Vec<Value>,
-    /// The text of the message that is open, if one is.
-    text: Option<String>,
+    /// The text that is open, if one is.
+    text: Option<Open>,
     /// The call that is open.
     called: Called,
     n_calls: usize,
@@ -331,13 +391,22 @@ struct Items<'c> {
 impl Items<'_> {
     /// Returns an event about the item that is open.
     fn event(&self, more: Value) -> Value {
-        let id = if self.text.is_some() { format!("msg_{}", self.call.id) } else { self.call_item("fc") };
+        let id = match &self.text {
+            Some(open) => open.item(self.call, "", false)["id"].take(),
+            None => json!(self.call_item("fc")),
+        };
         let mut event = json!({ "item_id": id, "output_index": self.done.len() });
         if self.text.is_some() {
             event["content_index"] = json!(0);
         }
         event.as_object_mut().into_iter().for_each(|event| event.extend(more.as_object().cloned().unwrap_or_default()));
         event
+    }
+
+    /// Returns whether something was said or called.
+    fn has_said(&self) -> bool {
+        let is_open = self.text.as_ref().is_some_and(|open| open.kind == TextKind::Message);
+        is_open || self.done.iter().any(|item| item["type"] != "reasoning")
     }
 
     fn call_item(&self, prefix: &str) -> String {
@@ -355,35 +424,53 @@ impl Items<'_> {
         self.out.send("response.output_item.done", event).await
     }
 
-    async fn open_message(&mut self) -> Result<(), Gone> {
-        self.added(message(self.call, "in_progress", None)).await?;
-        self.text = Some(String::new());
-        let event = self.event(json!({ "part": part("") }));
+    async fn open(&mut self, kind: TextKind) -> Result<(), Gone> {
+        let open = Open { kind, text: String::new() };
+        self.added(open.item(self.call, "in_progress", false)).await?;
+        let part = open.part();
+        self.text = Some(open);
+        let event = self.event(json!({ "part": part }));
         self.out.send("response.content_part.added", event).await
     }
 
-    async fn close_message(&mut self, status: &str) -> Result<(), Gone> {
-        let Some(text) = self.text.clone() else { return Ok(()) };
-        let done = self.event(json!({ "text": text, "logprobs": [] }));
-        self.out.send("response.output_text.done", done).await?;
-        let done = self.event(json!({ "part": part(&text) }));
+    async fn close(&mut self, status: &str) -> Result<(), Gone> {
+        let Some(open) = self.text.clone() else { return Ok(()) };
+        let (name, mut done) = open.events();
+        done["text"] = json!(open.text);
+        let done = self.event(done);
+        self.out.send(&format!("{name}.done"), done).await?;
+        let done = self.event(json!({ "part": open.part() }));
         self.out.send("response.content_part.done", done).await?;
         self.text = None;
-        self.is_done(message(self.call, status, Some(&text))).await
+        self.is_done(open.item(self.call, status, true)).await
     }
 
-    async fn take(&mut self, event: CallEvent, status: &str) -> Result<(), Gone> {
-        match event {
-            CallEvent::Text(text) => {
-                if self.text.is_none() {
-                    self.open_message().await?;
-                }
-                self.text.as_mut().into_iter().for_each(|all| all.push_str(&text));
-                let delta = self.event(json!({ "delta": text, "logprobs": [] }));
-                self.out.send("response.output_text.delta", delta).await
+    /// Adds to a text, which is opened if it is not.
+    async fn add(&mut self, kind: TextKind, text: String) -> Result<(), Gone> {
+        if self.text.as_ref().is_none_or(|open| open.kind != kind) {
+            self.close("completed").await?;
+            self.open(kind).await?;
+        }
+        let Some(open) = &mut self.text else { return Ok(()) };
+        open.text.push_str(&text);
+        let (name, mut delta) = open.events();
+        delta["delta"] = json!(text);
+        let delta = self.event(delta);
+        self.out.send(&format!("{name}.delta"), delta).await
+    }
+
+    async fn take(&mut self, event: AnswerEvent, status: &str) -> Result<(), Gone> {
+        let event = match event {
+            AnswerEvent::Thought(text) if thinking::is_told(&self.call.given) => {
+                return self.add(TextKind::Reasoning, text).await;
             }
+            AnswerEvent::Thought(_) => return Ok(()),
+            AnswerEvent::Said(event) => event,
+        };
+        match event {
+            CallEvent::Text(text) => self.add(TextKind::Message, text).await,
             CallEvent::Begin { name, .. } => {
-                self.close_message("completed").await?;
+                self.close("completed").await?;
                 self.n_calls += 1;
                 self.called = Called { name, ..Called::default() };
                 self.added(function_call(self.call, self.n_calls - 1, "in_progress", &self.called)).await
@@ -416,7 +503,7 @@ async fn write(
     for name in ["response.created", "response.in_progress"] {
         out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
     }
-    let mut reading = Reading::new(tool_use.as_ref());
+    let mut reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
     let mut items = Items { call: &call, out, done: Vec::new(), text: None, called: Called::default(), n_calls: 0 };
     loop {
         match choices.next().await {
@@ -429,10 +516,11 @@ async fn write(
                 for event in reading.finish(&rest, &summary) {
                     items.take(event, status(&summary)).await?;
                 }
-                if items.done.is_empty() && items.text.is_none() {
-                    items.open_message().await?;
+                if !items.has_said() {
+                    items.close(status(&summary)).await?;
+                    items.open(TextKind::Message).await?;
                 }
-                items.close_message(status(&summary)).await?;
+                items.close(status(&summary)).await?;
                 let is_cut = summary.finish_reason == FinishReason::Length;
                 let name = if is_cut { "response.incomplete" } else { "response.completed" };
                 let output = std::mem::take(&mut items.done);

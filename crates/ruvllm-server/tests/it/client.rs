@@ -117,9 +117,10 @@ impl Bench {
     }
 
     /// Sends a body with more headers.
-    pub fn send(&self, path: &str, body: &str, headers: &[(&str, &str)]) -> Reply {
+    pub fn send(&self, path: &str, body: impl AsRef<[u8]>, headers: &[(&str, &str)]) -> Reply {
+        let body = body.as_ref();
         let head = head("POST", path, body.len(), headers);
-        Reply::read(self.write(&format!("{head}{body}")))
+        Reply::read(self.write([head.as_bytes(), body].concat()))
     }
 
     pub fn get(&self, path: &str) -> Reply {
@@ -138,10 +139,10 @@ impl Bench {
     }
 
     /// Writes bytes as they are to a new connection.
-    pub fn write(&self, bytes: &str) -> TcpStream {
+    pub fn write(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-        stream.write_all(bytes.as_bytes()).expect("it reads");
+        stream.write_all(bytes.as_ref()).expect("it reads");
         stream
     }
 
