@@ -16,6 +16,7 @@ mod ollama;
 mod reference;
 mod refusals;
 mod shares;
+mod stored;
 mod tls;
 mod tools;
 mod witness;
