@@ -12,7 +12,11 @@ const LIMIT: usize = 20;
 /// The query of a list.
 pub(super) const LIST: &[Field] = &[
     optional("limit", Kind::Int(1, 100), "the most items; 20 if it is left out"),
-    optional("order", Kind::Word(&["asc", "desc"]), "asc begins with the first, desc with the last; desc if it is left out"),
+    optional(
+        "order",
+        Kind::Word(&["asc", "desc"]),
+        "asc begins with the first, desc with the last; desc if it is left out",
+    ),
     optional("after", Kind::Text, "the id of the item behind which the page begins"),
     INCLUDE,
 ];
