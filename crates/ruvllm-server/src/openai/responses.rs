@@ -1,4 +1,4 @@
-//! `/v1/responses`, as far as it needs no memory of earlier ones.
+//! `/v1/responses`: answers to inputs, and the number of tokens that they would have.
 
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::chat::prompt_max;
 use super::messages::{Encoding, PARSED, PARSED_ARGUMENTS, encode, joined};
+use super::stored::{self, Keeping};
 use super::{VERBOSITY, now_s};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
@@ -82,7 +83,8 @@ const REASONING: &[Field] = &[
     STATUS,
 ];
 
-const ITEM: Kind = Kind::Tagged(&[
+/// An item of a conversation.
+pub(super) const ITEM: Kind = Kind::Tagged(&[
     ("message", MESSAGE),
     ("function_call", FUNCTION_CALL),
     ("function_call_output", OUTPUT),
@@ -94,13 +96,15 @@ const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer
 const STREAM_OPTIONS: &[Field] =
     &[optional("include_obfuscation", Kind::Only("false", "events are not padded"), "pad events")];
 
-/// What a request may say beside how tokens are chosen.
-pub(super) const FIELDS: &[Field] = &[
-    required(
+/// What a request may say that its prompt depends on.
+pub(super) const PROMPT: &[Field] = &[
+    optional(
         "input",
         Kind::Either(&[Kind::Text, Kind::List(&ITEM, 1, 4096)]),
-        "a text, or a conversation with calls and what they returned",
+        "a text, or a conversation with calls and what they returned; it may be left out where there is an earlier one",
     ),
+    stored::PREVIOUS,
+    stored::CONVERSATION,
     optional("instructions", Kind::Text, "what the model is told before the conversation"),
     optional(
         "max_output_tokens",
@@ -109,46 +113,74 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     optional("text", Kind::Object(TEXT), "the form of the answer"),
     optional(
-        "store",
-        Kind::Only("false", "the server stores no answers"),
-        "keep the answer; left out, it is not kept either",
-    ),
-    optional("background", Kind::Only("false", "the answer is sent when it is there"), "answer later"),
-    unheeded("include", Kind::List(&Kind::Text, 0, 64), "more that an answer may hold; there is nothing"),
-    optional(
         "reasoning",
         Kind::Object(thinking::REASONING),
         "how much a model thinks, where its template asks for that",
     ),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the model's chat template"),
-    optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
-    optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
     MODEL,
     ADAPTER,
     ADAPTERS,
     PATTERNS,
-    STREAM,
     TRUNCATION,
     PARSE_SPECIAL,
     TIMEOUT,
-    PRIORITY,
     USER,
 ];
+
+/// What a request may say beside that and how tokens are chosen.
+pub(super) const FIELDS: &[Field] = &[
+    stored::STORE,
+    optional("background", Kind::Only("false", "the answer is sent when it is there"), "answer later"),
+    unheeded("include", Kind::List(&Kind::Text, 0, 64), "more that an answer may hold; there is nothing"),
+    optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
+    optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
+    STREAM,
+    PRIORITY,
+];
+
+/// A request whose prompt is known.
+struct Prepared {
+    asked: Asked,
+    tool_use: Option<ToolUse>,
+    keeping: Keeping,
+    prompt: Vec<u32>,
+}
+
+/// Makes the prompt of a request.
+///
+/// # Errors
+/// Values that do not go together, an earlier answer that is not kept, or messages that the template refuses.
+async fn prepare(call: &mut Call) -> Result<Prepared, ApiError> {
+    let keeping = Keeping::begin(call).await?;
+    let mut asked = Asked::read(call, call.given.count("max_output_tokens"))?;
+    let tool_use = tools::apply(call, tools::read(call)?, &mut asked.request).await?;
+    let input = input(call, tool_use.as_ref())?;
+    let (input, text) = (attend(call, input).await?, call.model.service.text().clone());
+    let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
+    let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
+    let prompt = offload(move || encode(&text, input, encoding)).await?;
+    Ok(Prepared { asked, tool_use, keeping, prompt })
+}
+
+/// Counts the tokens of the prompt that an input has.
+pub(super) fn count(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let n = prepare(&mut call).await?.prompt.len();
+        Ok(json_response(StatusCode::OK, &json!({ "object": "response.input_tokens", "input_tokens": n })))
+    })
+}
 
 /// Answers an input.
 pub(super) fn answer(mut call: Call) -> Answer {
     Box::pin(async move {
-        let mut asked = Asked::read(&call, call.given.count("max_output_tokens"))?;
-        let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
-        let input = input(&call, tool_use.as_ref())?;
-        let (input, text) = (attend(&mut call, input).await?, call.model.service.text().clone());
-        let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
-        let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
-        let prompt = offload(move || encode(&text, input, encoding)).await?;
-        thinking::begin(&call, &mut asked.request, &prompt);
-        let choices = Choices::start(&call, asked.requests(&[prompt]))?;
+        let mut prepared = prepare(&mut call).await?;
+        let prompt = std::mem::take(&mut prepared.prompt);
+        thinking::begin(&call, &mut prepared.asked.request, &prompt);
+        let choices = Choices::start(&call, prepared.asked.requests(&[prompt]))?;
+        let Prepared { asked, tool_use, keeping, .. } = &mut prepared;
         match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
+            true => Ok(stream::respond(|events| write(call, prepared, choices, events))),
             false => {
                 let summary = &choices.collect().await?[0];
                 let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
@@ -163,7 +195,9 @@ pub(super) fn answer(mut call: Call) -> Answer {
                 }
                 let call_item = |(i, called)| function_call(&call, i, status, called);
                 output.extend(calls.iter().enumerate().map(call_item));
-                Ok(json_response(StatusCode::OK, &object(&call, &asked, Some((summary, output)))))
+                let mut response = object(&call, asked, Some((summary, output)));
+                keeping.keep(&call, &mut response).await;
+                Ok(json_response(StatusCode::OK, &response))
             }
         }
     })
@@ -250,8 +284,9 @@ fn object(call: &Call, asked: &Asked, end: Option<(&GenerationSummary, Vec<Value
         "model": &*call.model_name,
         "output": output,
         "parallel_tool_calls": or("parallel_tool_calls", json!(true)),
-        "previous_response_id": null,
-        "store": false,
+        "previous_response_id": given.get("previous_response_id"),
+        "conversation": given.get("conversation"),
+        "store": given.flag("store", true),
         "temperature": decimal(sampling.temperature),
         "text": or("text", json!({ "format": { "type": "text" } })),
         "tool_choice": or("tool_choice", json!("auto")),
@@ -492,13 +527,8 @@ impl Items<'_> {
 }
 
 /// Writes the answer in pieces.
-async fn write(
-    call: Call,
-    asked: Asked,
-    tool_use: Option<ToolUse>,
-    mut choices: Choices,
-    events: Arc<Events>,
-) -> Result<(), Gone> {
+async fn write(call: Call, prepared: Prepared, mut choices: Choices, events: Arc<Events>) -> Result<(), Gone> {
+    let Prepared { asked, tool_use, mut keeping, .. } = prepared;
     let mut out = Numbered { events, n_sent: 0 };
     for name in ["response.created", "response.in_progress"] {
         out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
@@ -524,7 +554,8 @@ async fn write(
                 let is_cut = summary.finish_reason == FinishReason::Length;
                 let name = if is_cut { "response.incomplete" } else { "response.completed" };
                 let output = std::mem::take(&mut items.done);
-                let response = object(&call, &asked, Some((&*summary, output)));
+                let mut response = object(&call, &asked, Some((&*summary, output)));
+                keeping.keep(&call, &mut response).await;
                 items.out.send(name, json!({ "response": response })).await?;
             }
             Ok(None) => return Ok(()),

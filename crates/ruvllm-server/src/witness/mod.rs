@@ -106,7 +106,8 @@ impl Witness {
         let policies = Arc::new(StoredPolicies::open(Arc::clone(&store), PolicyLimits::default())?);
         let scorer = options.scores.then(|| Arc::new(Mutex::new(Scorer::new(ScorerOptions::default()))));
         let sessions = Arc::new(SessionIndex::open(Arc::clone(&store), SESSION_DIM)?);
-        let (adding_turns, saves, verifying) = (Arc::default(), Arc::default(), tokio::sync::Mutex::default());
+        let saves = Arc::new(Saves::new("turns of sessions"));
+        let (adding_turns, verifying) = (Arc::default(), tokio::sync::Mutex::default());
         let options = options.clone();
         Ok(Witness { store, log, scorer, policies, sessions, adding_turns, saves, options, verifying })
     }

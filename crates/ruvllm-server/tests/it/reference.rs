@@ -96,6 +96,15 @@ fn endpoint(page: &mut String, path: &str, method: &str, operation: &Value) {
         page.push_str("\n| field | takes | what it does |\n|---|---|---|\n");
         rows(page, schema, "");
     }
+    let queried =
+        operation["parameters"].as_array().into_iter().flatten().filter(|parameter| parameter["in"] == "query");
+    for (i, parameter) in queried.enumerate() {
+        if i == 0 {
+            page.push_str("\n| in the query | takes | what it does |\n|---|---|---|\n");
+        }
+        let (name, doc) = (text(&parameter["name"]), text(&parameter["description"]));
+        let _ = writeln!(page, "| `{name}` | {} | {doc} |", words(&parameter["schema"]));
+    }
     let refused: Vec<&Value> = operation["x-refused"].as_array().into_iter().flatten().collect();
     if !refused.is_empty() {
         page.push_str("\nRefused, with the reason:\n\n");
