@@ -1,3 +1,5 @@
+//! Documents in stores that are opened again, full, or old.
+
 use super::*;
 use crate::store::{Limits, MasterKey, OpenOptions, in_memory, open};
 
