@@ -213,7 +213,7 @@ impl Server {
         let keys = Arc::new(check_access(&options)?);
         let metrics = Arc::new(Metrics::new());
         let witness = options.witness.as_ref().map(Witness::open).transpose()?.map(Arc::new);
-        let kept = Arc::new(Kept::open(witness.as_ref().map(|witness| Arc::clone(&witness.store)))?);
+        let kept = Arc::new(Kept::open(witness.as_ref().and_then(|witness| witness.content_store()))?);
         let models = Arc::new(Models::new(models, &options, &metrics, &keys, witness.clone())?);
         let router = options.router.as_deref().map(|folder| open_router(folder, &models)).transpose()?.map(Arc::new);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

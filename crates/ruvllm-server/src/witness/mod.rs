@@ -112,6 +112,12 @@ impl Witness {
         Ok(Witness { store, log, scorer, policies, sessions, adding_turns, saves, options, verifying })
     }
 
+    /// Returns the store, where texts may lie in it: it is encrypted, or the log keeps tokens as well.
+    pub(crate) fn content_store(&self) -> Option<Arc<dyn Store>> {
+        let may_hold_text = self.options.key.is_some() || self.options.keeps_tokens;
+        may_hold_text.then(|| Arc::clone(&self.store))
+    }
+
     /// Returns the policy that counts for a tenant, by the name that records have, whatever the workload.
     pub(crate) fn policy(&self, kind: PolicyKind, tenant: &str) -> Option<Policy> {
         self.policies.best(&Wanted::new(kind, "").of_tenant(tenant), now_ms())
