@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use ruvllm_engine::tokenizer::InfillFile;
-use ruvllm_engine::{FinishReason, GenerationSummary};
+use ruvllm_engine::{FinishReason, GenerationSummary, TokenLogprobs};
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Call};
@@ -12,12 +12,16 @@ use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, Piece, offload};
 use crate::openai::chat::shorten;
-use crate::openai::{INPUT, read_input};
+use crate::openai::{INPUT, logprobs, read_input};
 use crate::stream::{self, Events, Gone};
 use crate::structure;
 
 /// The text that goes on.
 pub(super) const PROMPT: &[Field] = &[required("prompt", INPUT, "a text, or its tokens; or several of them")];
+
+/// How many likely tokens are told with each.
+pub(super) const N_PROBS: Field =
+    optional("n_probs", Kind::Int(0, 20), "tell the log-probability of each token, and of this many of the likeliest");
 
 const FILE: &[Field] = &[
     required("text", Kind::Text, "what is in it"),
@@ -66,6 +70,7 @@ pub(super) fn fill(call: Call) -> Answer {
 /// Writes the answers to prompts.
 async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<axum::http::Response<axum::body::Body>, ApiError> {
     let mut asked = Asked::read(&call, None)?;
+    asked.request.logprobs = call.given.count(N_PROBS.name).filter(|&n| n > 0);
     asked.request.grammar = structure::grammar(&call, &asked.request).await?;
     shorten(&call, &asked, &mut prompts);
     let choices = Choices::start(&call, asked.requests(&prompts))?;
@@ -73,7 +78,11 @@ async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<axum::http::Re
         return Ok(stream::respond(|events| write(call, choices, events)));
     }
     let summaries = choices.collect().await?;
-    let whole = |(i, summary): (usize, &GenerationSummary)| ended(&call, i, &summary.text, summary);
+    let whole = |(i, summary): (usize, &GenerationSummary)| {
+        let mut answer = ended(&call, i, &summary.text, summary);
+        add_probabilities(&mut answer, &call, summary.tokens.iter().copied().zip(&summary.logprobs));
+        answer
+    };
     let mut answers: Vec<Value> = summaries.iter().enumerate().map(whole).collect();
     // One answer stands for itself, as in llama.cpp.
     let answer = if answers.len() == 1 { answers.remove(0) } else { json!(answers) };
@@ -85,13 +94,21 @@ async fn write(call: Call, mut choices: Choices, events: Arc<Events>) -> Result<
     loop {
         match choices.next().await {
             Ok(Some((i, Piece::Token(token)))) => {
-                let piece = json!({ "index": i, "content": token.text, "tokens": [token.id], "stop": false });
+                let mut piece = json!({ "index": i, "content": token.text, "tokens": [token.id], "stop": false });
+                add_probabilities(&mut piece, &call, token.logprobs.iter().map(|logprobs| (token.id, logprobs)));
                 events.send(&piece).await?;
             }
             Ok(Some((i, Piece::End(rest, summary)))) => events.send(&ended(&call, i, &rest, &summary)).await?,
             Ok(None) => return Ok(()),
             Err(error) => return events.send(&error.body(Shape::OpenAi)).await,
         }
+    }
+}
+
+/// Adds the log-probabilities of tokens, if they are asked for.
+fn add_probabilities<'t>(answer: &mut Value, call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) {
+    if let Value::Object(mut logprobs) = logprobs::of_chat(call, tokens) {
+        answer["completion_probabilities"] = logprobs.remove("content").unwrap_or_default();
     }
 }
 

@@ -1,9 +1,11 @@
-//! Endpoints of llama.cpp's own server that tools ask for: `/completion`, `/infill`, `/props`, `/slots`.
+//! Endpoints of llama.cpp's own server that tools ask for: `/completion`, `/infill`, `/props`, `/slots`, `/lora-adapters`.
 
 mod completion;
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
+
+use ruvllm_lora::manager::AdapterInfo;
 
 use crate::app::{Answer, Call, Endpoint, Lists, Run};
 use crate::error::json_response;
@@ -16,8 +18,9 @@ const POST: Endpoint = Endpoint {
     ..Endpoint::POST
 };
 
-/// Fields that llama.cpp's clients send along, and that change nothing.
+/// Fields that llama.cpp's clients send along, most of which change nothing.
 const HINTS: &[Field] = &[
+    completion::N_PROBS,
     unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
     unheeded("id_slot", Kind::Int(-1, 1 << 20), "any place is as good"),
     unheeded("return_tokens", Kind::Bool, "the tokens are told in any case"),
@@ -53,6 +56,15 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         method: Method::GET,
+        path: "/lora-adapters",
+        summary: "Returns the adapters that a request may name",
+        answers: &["id", "path", "scale"],
+        lists: Lists::Always,
+        run: Run::Model(lora_adapters),
+        ..POST
+    },
+    Endpoint {
+        method: Method::GET,
         path: "/slots",
         summary: "Returns which places of the model are taken",
         answers: &["id", "n_ctx", "is_processing"],
@@ -61,6 +73,16 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         ..POST
     },
 ];
+
+/// Tells which adapters a request may name, with the scales that they have where it names none.
+fn lora_adapters(call: Call) -> Answer {
+    Box::pin(async move {
+        let known = call.model.adapters.visible(&call.tenant);
+        let one = |(id, info): (usize, &AdapterInfo)| json!({ "id": id, "path": info.name, "scale": 0.0 });
+        let adapters: Vec<Value> = known.iter().enumerate().map(one).collect();
+        Ok(json_response(StatusCode::OK, &json!(adapters)))
+    })
+}
 
 /// Tells what is served.
 fn props(call: Call) -> Answer {

@@ -20,7 +20,7 @@ pub(crate) fn of_chat<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t To
 
 fn of_token(call: &Call, id: u32, logprob: f32) -> Value {
     let bytes = bytes(call, id);
-    json!({ "token": named(&bytes), "logprob": finite(logprob), "bytes": bytes })
+    json!({ "id": id, "token": named(&bytes), "logprob": finite(logprob), "bytes": bytes })
 }
 
 /// The log-probabilities of a completion's tokens, as lists beside each other.

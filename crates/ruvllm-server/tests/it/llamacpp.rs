@@ -94,3 +94,29 @@ fn what_is_served_is_told() {
     let body = json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });
     assert_eq!(bench.post("/chat/completions", &body).status, 200);
 }
+
+#[test]
+fn tokens_are_told_with_what_the_model_thinks_of_them() {
+    let bench = Bench::tiny(options());
+    let body = json!({ "prompt": "a b c", "n_predict": 4, "temperature": 0, "ignore_eos": true, "n_probs": 3 });
+    let own = bench.post("/completion", &body).ok();
+    let told = own["completion_probabilities"].as_array().expect("a list");
+    let api = json!({ "prompt": "a b c", "max_tokens": 4, "temperature": 0, "ignore_eos": true, "logprobs": 3 });
+    let of_api = bench.post("/v1/completions", &api).ok();
+    let of_api = &of_api["choices"][0]["logprobs"];
+    assert_eq!(told.len(), 4);
+    for (i, token) in told.iter().enumerate() {
+        assert_eq!((&token["token"], &token["logprob"]), (&of_api["tokens"][i], &of_api["token_logprobs"][i]));
+        assert_eq!((&token["id"], token["top_logprobs"].as_array().map(Vec::len)), (&own["tokens"][i], Some(3)));
+        assert_eq!(token["top_logprobs"][0]["id"], token["id"]);
+    }
+    let mut body = body;
+    body["stream"] = json!(true);
+    let reply = bench.post("/completion", &body);
+    let data = reply.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    let pieces = data.map(|data| serde_json::from_str::<Value>(data).expect("JSON"));
+    let streamed: Vec<Value> =
+        pieces.filter_map(|piece| piece["completion_probabilities"].as_array().cloned()).flatten().collect();
+    assert_eq!(&streamed, told);
+    assert_eq!(bench.get("/lora-adapters").ok(), json!([]));
+}

@@ -4,9 +4,10 @@
 use std::io::Read;
 
 use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions};
+use ruvllm_testkit::real_model;
 use serde_json::{Value, json};
 
-use crate::client::{Bench, Reply, options};
+use crate::client::{Bench, Reply, load_options, options};
 
 const RESPONSES: &str = "/v1/responses";
 const CONVERSATIONS: &str = "/v1/conversations";
@@ -138,7 +139,11 @@ fn streamed_answers_are_kept_and_those_whose_client_left_are_not() {
     assert_eq!(kept, last["response"]);
     asker.answer(json!({ "input": "d", "previous_response_id": id(&kept) }));
 
-    let mut stream = bench.open(RESPONSES, &json!({ "input": "a", "stream": true, "max_output_tokens": 1000 }));
+    // A model that is slow enough to be left in the middle of an answer.
+    let bench = Bench::named("smollm2:135m", &real_model("smollm2:135m"), &load_options(), options());
+    let asker = open(&bench);
+    let body = json!({ "input": "Tell me a long story.", "stream": true });
+    let mut stream = bench.open(RESPONSES, &body);
     let (mut head, mut buffer) = (String::new(), [0; 512]);
     let id = loop {
         let n = stream.read(&mut buffer).expect("an answer");
@@ -225,8 +230,7 @@ fn conversations_hold_what_was_said_in_them() {
 #[test]
 fn what_is_kept_is_its_keys_own_and_outlives_the_server() {
     let folder = tempfile::tempdir().expect("a folder");
-    let witness =
-        WitnessOptions { folder: folder.path().join("log"), keeps_tokens: true, ..WitnessOptions::default() };
+    let witness = WitnessOptions { folder: folder.path().join("log"), keeps_tokens: true, ..WitnessOptions::default() };
     let keys = ["ann key-of-ann", "bob key-of-bob"].map(str::to_owned).to_vec();
     let keys = KeyOptions { lines: keys, ..KeyOptions::default() };
     let serve = || Bench::tiny(ServerOptions { witness: Some(witness.clone()), keys: keys.clone(), ..options() });

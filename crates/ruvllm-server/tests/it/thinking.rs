@@ -115,7 +115,7 @@ fn a_form_begins_behind_it() {
     );
     let tool = json!([{ "type": "function", "function": { "name": "look", "parameters": schema } }]);
     let body = json!({ "messages": says(), "max_tokens": 60, "temperature": 0, "thinking_budget_tokens": BUDGET,
-        "tools": tool, "tool_choice": "required" });
+        "tools": tool, "tool_choice": "required", "parallel_tool_calls": false });
     for stream in [false, true] {
         let reply = bench.post(CHAT, &with(body.clone(), json!({ "stream": stream })));
         let (thought, name) = match stream {
