@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::EngineError;
 use crate::engine::Engine;
 use crate::model::spec;
-use crate::template::ChatInput;
-use crate::text::ModelText;
-use crate::tokenizer::EncodeOptions;
+use ruvllm_text::ModelText;
+use ruvllm_text::template::ChatInput;
+use ruvllm_text::tokenizer::EncodeOptions;
 
 impl Engine {
     /// Reads the model's weights in f32 for training, where the products of factors are multiplied with `scale`. The engine
