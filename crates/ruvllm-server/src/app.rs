@@ -34,6 +34,7 @@ use crate::learning;
 use crate::metrics::Metrics;
 use crate::models::{Model, ModelSource, Models};
 use crate::ollama;
+use crate::openai::stored::{self, Kept};
 use crate::options::{ServerError, ServerOptions};
 use crate::page;
 use crate::routing;
@@ -61,6 +62,8 @@ pub(crate) struct Endpoint {
     pub needs_key: bool,
     /// The fields of the body, in groups; none for GET.
     pub fields: &'static [&'static [Field]],
+    /// The fields of the query, for GET; where there are none it is not looked at.
+    pub query: &'static [Field],
     /// Fields that the API has and this server does not, with the reason.
     pub refused: &'static Refused,
     /// Fields that an answer has.
@@ -98,6 +101,7 @@ impl Endpoint {
         shape: Shape::OpenAi,
         needs_key: true,
         fields: &[],
+        query: &[],
         refused: &[],
         answers: &[],
         lists: Lists::Never,
@@ -131,6 +135,11 @@ impl Plain {
     pub(crate) fn path_behind(&self, prefix: &str) -> String {
         let path = self.uri.path();
         unescaped(path.strip_prefix(prefix).unwrap_or(path))
+    }
+
+    /// Returns the part of the path that stands behind the part `name`; empty if none does.
+    pub(crate) fn part_behind(&self, name: &str) -> String {
+        unescaped(self.uri.path().split('/').skip_while(|part| *part != name).nth(1).unwrap_or_default())
     }
 }
 
@@ -177,10 +186,12 @@ pub struct Server {
     pub(crate) router: Option<Arc<ModelRouter>>,
     /// Where answers are put on record.
     pub(crate) witness: Option<Arc<Witness>>,
+    /// The answers and conversations that clients may ask for again.
+    pub(crate) kept: Arc<Kept>,
     /// Requests that are at work.
     at_work: Arc<Shared>,
     /// Memory for the bodies of requests.
-    bodies: Arc<Shared>,
+    pub(crate) bodies: Arc<Shared>,
     /// Memory for the grammars of requests.
     pub(crate) grammar_bytes: Arc<Shared>,
     /// Where long texts of tenants wait for each other.
@@ -202,6 +213,7 @@ impl Server {
         let keys = Arc::new(check_access(&options)?);
         let metrics = Arc::new(Metrics::new());
         let witness = options.witness.as_ref().map(Witness::open).transpose()?.map(Arc::new);
+        let kept = Arc::new(Kept::open(witness.as_ref().and_then(|witness| witness.content_store()))?);
         let models = Arc::new(Models::new(models, &options, &metrics, &keys, witness.clone())?);
         let router = options.router.as_deref().map(|folder| open_router(folder, &models)).transpose()?.map(Arc::new);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -224,6 +236,7 @@ impl Server {
             keys,
             router,
             witness,
+            kept,
             at_work,
             bodies,
             grammar_bytes,
@@ -265,6 +278,10 @@ impl Server {
             if n > 0 {
                 tracing::warn!(turns = n, "turns of sessions were not saved while the disk failed");
             }
+        }
+        match self.kept.saves.n_lost() {
+            0 => {}
+            n => tracing::warn!(answers = n, "answers were not kept while the disk failed"),
         }
         match engines {
             Ok(_) if !lost.is_empty() => Err(ServerError::new(lost.join("; "))),
@@ -418,7 +435,8 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
         .chain(routing::ENDPOINTS)
         .chain(sessions::ENDPOINTS)
         .chain(learning::endpoints());
-    crate::openai::ENDPOINTS.iter().chain(crate::anthropic::ENDPOINTS).chain(ollama::ENDPOINTS).chain(own)
+    let openai = crate::openai::ENDPOINTS.iter().chain(stored::ENDPOINTS);
+    openai.chain(crate::anthropic::ENDPOINTS).chain(ollama::ENDPOINTS).chain(own)
 }
 
 /// Answers a request, counts it and writes a line to the log.
@@ -489,7 +507,7 @@ async fn handle(
     let place = endpoint.needs_key.then(take).transpose()?;
     let (mut of_body, mut is_long) = (None, false);
     let given = match endpoint.method {
-        Method::GET | Method::DELETE => Given::default(),
+        Method::GET | Method::DELETE => Given::of_query(parts.uri.query().unwrap_or_default(), endpoint.query)?,
         _ => {
             body::check_content(&parts.headers)?;
             let mut read = body::read(body, &server.options, &server.bodies, &caller).await?;
@@ -655,7 +673,7 @@ fn open_router(folder: &Path, models: &Models) -> Result<ModelRouter, ServerErro
 }
 
 /// Returns a text with its percent escapes resolved (RFC 3986, 2.1); what is no escape stays.
-fn unescaped(text: &str) -> String {
+pub(crate) fn unescaped(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((&first, behind)) = rest.split_first() {
         let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());

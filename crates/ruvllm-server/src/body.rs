@@ -93,6 +93,28 @@ pub(crate) async fn read(
     })
 }
 
+/// Takes memory for what is no body but held beside one.
+///
+/// # Errors
+/// 503: the bodies of others have the memory.
+pub(crate) fn room(bodies: &std::sync::Arc<Shared>, tenant: u64, n_bytes: usize) -> Result<Part, ApiError> {
+    bodies.take(tenant, n_bytes).ok_or_else(busy)
+}
+
+/// Parses what is no body but becomes part of a request, in the memory of bodies; what is kept for it comes with it.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_more(
+    bytes: Vec<u8>,
+    bodies: &std::sync::Arc<Shared>,
+    tenant: u64,
+) -> Result<(Value, Part), ApiError> {
+    let part = room(bodies, tenant, bytes.len())?;
+    let mut read = Read { bytes: bytes.into(), part };
+    Ok((parse(&mut read)?, read.part))
+}
+
 /// Parses a body, in memory that is kept for it.
 ///
 /// # Errors

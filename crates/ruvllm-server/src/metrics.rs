@@ -58,6 +58,7 @@ const HELP: &[(Type, &str, &str)] = &[
     ),
     (Type::Counter, "ruvllm_sessions_unsaved_total", "turns of sessions that could not be saved"),
     (Type::Gauge, "ruvllm_build_info", "1, with the version as its label"),
+    (Type::Counter, "ruvllm_responses_unsaved_total", "answers that were to be kept and could not be"),
     (Type::Gauge, "ruvllm_connections", "open connections"),
     (Type::Gauge, "ruvllm_requests_running", "requests that run"),
     (Type::Gauge, "ruvllm_requests_waiting", "requests that wait"),
@@ -244,6 +245,11 @@ impl Metrics {
         self.gauge("ruvllm_witness_waiting", &[]).set(stats.n_queued as f64);
         let n_unrecorded = stats.failing.as_ref().map_or(0, |_| stats.n_queued as u64 + stats.n_lost);
         self.gauge("ruvllm_witness_unrecorded", &[]).set(n_unrecorded as f64);
+    }
+
+    /// Tells how many answers were to be kept and are not.
+    pub(crate) fn tell_kept(&self, n_unsaved: u64) {
+        self.counter("ruvllm_responses_unsaved_total", &[]).absolute(n_unsaved);
     }
 
     /// Returns the text of `/metrics`.

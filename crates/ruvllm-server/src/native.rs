@@ -185,11 +185,14 @@ fn ready(call: Plain) -> Answer {
             let line = "a model is being made ready to learn; requests wait for it";
             return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("loading"));
         }
-        let Some(witness) = &call.server.witness else { return ok(&json!({ "status": "ready" })) };
-        // Where answers need a record it takes no requests; else it answers, and says what is missing.
-        witness.check()?;
+        let mut failures = vec![("responses", call.server.kept.saves.failing())];
+        if let Some(witness) = &call.server.witness {
+            // Where answers need a record it takes no requests; else it answers, and says what is missing.
+            witness.check()?;
+            failures.extend([("witness", witness.failing()), ("sessions", witness.saves.failing())]);
+        }
         let mut answer = json!({ "status": "ready" });
-        for (store, failing) in [("witness", witness.failing()), ("sessions", witness.saves.failing())] {
+        for (store, failing) in failures {
             if let Some(why) = failing {
                 (answer["status"], answer[store]) = (json!("degraded"), json!(why));
             }
@@ -212,6 +215,7 @@ fn metrics(call: Plain) -> Answer {
         if let Some(witness) = &call.server.witness {
             call.server.metrics.tell_witness(&witness.stats(), witness.saves.n_lost());
         }
+        call.server.metrics.tell_kept(call.server.kept.saves.n_lost());
         let mut response = Response::new(Body::from(call.server.metrics.render()));
         let format = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, format);

@@ -270,7 +270,11 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
         if n.is_multiple_of(LOOKS_PER_SAVE) {
             let models = server.models.loaded();
             // Files are written where nobody waits for it.
-            tokio::task::spawn_blocking(move || models.iter().for_each(|model| drop(model.save_learned())));
+            let kept = Arc::clone(&server.kept);
+            tokio::task::spawn_blocking(move || {
+                models.iter().for_each(|model| drop(model.save_learned()));
+                kept.expire();
+            });
         }
     }
 }

@@ -97,30 +97,37 @@ pub fn session_json(name: &str, session: &Session, used_ms: Option<u64>) -> Valu
     })
 }
 
-/// What became of turns that were to be saved.
-#[derive(Debug, Default)]
+/// What became of things that were to be saved.
+#[derive(Debug)]
 pub(crate) struct Saves {
-    /// Turns that are not on the disk.
+    /// Their name, for people.
+    what: &'static str,
+    /// Those that are not on the disk.
     n_lost: AtomicU64,
     /// Why the last one is not; none as soon as one is saved.
     failing: Mutex<Option<String>>,
 }
 
 impl Saves {
-    fn note(&self, failed: Option<String>) {
+    pub(crate) fn new(what: &'static str) -> Saves {
+        Saves { what, n_lost: AtomicU64::new(0), failing: Mutex::default() }
+    }
+
+    /// Takes note of one, with the reason if it was not saved.
+    pub(crate) fn note(&self, failed: Option<String>) {
         self.n_lost.fetch_add(u64::from(failed.is_some()), Ordering::Relaxed);
         *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 
-    /// Returns how many turns were not saved.
+    /// Returns how many were not saved.
     pub(crate) fn n_lost(&self) -> u64 {
         self.n_lost.load(Ordering::Relaxed)
     }
 
-    /// Returns how many turns were not saved, and why, while they cannot be.
+    /// Returns how many were not saved, and why, while they cannot be.
     pub(crate) fn failing(&self) -> Option<String> {
         let why = self.failing.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        Some(format!("{} turns of sessions were not saved: {why}", self.n_lost()))
+        Some(format!("{} {} were not saved: {why}", self.n_lost(), self.what))
     }
 }
 
@@ -314,7 +321,7 @@ mod tests {
 
     #[test]
     fn turns_that_were_not_saved_are_counted() {
-        let saves = Saves::default();
+        let saves = Saves::new("turns of sessions");
         assert_eq!((saves.n_lost(), saves.failing()), (0, None));
         saves.note(Some("no space left on device".to_owned()));
         saves.note(Some("no space left on device".to_owned()));

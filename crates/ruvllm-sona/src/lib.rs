@@ -52,6 +52,7 @@ mod clock;
 mod codec;
 mod compute;
 pub mod deep;
+pub mod documents;
 mod eigen;
 pub mod episodes;
 mod error;

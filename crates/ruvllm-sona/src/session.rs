@@ -303,21 +303,23 @@ fn note(
     Ok(())
 }
 
-/// The scope of a session: the length of the tenant's name, both names.
-fn scope_of(tenant: &str, id: &str) -> Result<Vec<u8>, SonaError> {
+/// The scope of what a tenant has by a name: the length of the tenant's name, both names.
+pub(crate) fn scope_of(tenant: &str, id: &str) -> Result<Vec<u8>, SonaError> {
     let n_bytes = 1 + tenant.len() + id.len();
     if n_bytes > SCOPE_BYTES_MAX {
         return Err(limit(format!(
-            "the names of a tenant and a session have {n_bytes} bytes; at most {SCOPE_BYTES_MAX}"
+            "the names of a tenant and what is kept for it have {n_bytes} bytes; at most {SCOPE_BYTES_MAX}"
         )));
     }
     Ok([&[tenant.len() as u8], tenant.as_bytes(), id.as_bytes()].concat())
 }
 
-fn names_of(scope: &[u8]) -> Result<(String, String), SonaError> {
+/// Returns the two names of such a scope.
+pub(crate) fn names_of(scope: &[u8]) -> Result<(String, String), SonaError> {
     let parts = scope.split_first().and_then(|(n, rest)| rest.split_at_checked(usize::from(*n)));
-    let (tenant, id) = parts.ok_or_else(|| invalid("a session's name is cut short"))?;
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| invalid("a session's name is not utf-8"));
+    let (tenant, id) = parts.ok_or_else(|| invalid("the name of what is kept is cut short"))?;
+    let text =
+        |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| invalid("the name of what is kept is not utf-8"));
     Ok((text(tenant)?, text(id)?))
 }
 

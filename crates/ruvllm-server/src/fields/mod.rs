@@ -4,6 +4,7 @@
 //! `/openapi.json` and `/v1/capabilities` are written from the same tables.
 
 mod check;
+mod query;
 pub(crate) mod schema;
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::ok;
 use crate::app::{Answer, Endpoint, Lists, Plain, endpoints};
 use crate::error::Shape;
-use crate::fields::schema;
+use crate::fields::{Field, schema};
 use crate::models::Standing;
 
 /// Statuses that an endpoint with a body may answer with, beside 200.
@@ -78,12 +78,13 @@ fn makes(info: &ModelInfo) -> &'static str {
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {
-    let field = |field: &crate::fields::Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc, "also": field.also, "effect": field.has_effect });
+    let field = |field: &Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc, "also": field.also, "effect": field.has_effect });
     json!({
         "method": endpoint.method.as_str(),
         "path": endpoint.path,
         "summary": endpoint.summary,
         "accepted": endpoint.all_fields().iter().map(field).collect::<Vec<_>>(),
+        "query": endpoint.query.iter().map(field).collect::<Vec<_>>(),
         "refused": refused(endpoint),
     })
 }
@@ -136,8 +137,8 @@ fn operation(endpoint: &Endpoint) -> Value {
     let mut responses = Map::new();
     responses.insert("200".to_owned(), answer(endpoint));
     let has_body = !endpoint.fields.is_empty();
-    let is_of_delete = |status: u16| status == 400 && endpoint.method == Method::DELETE;
-    let is_told = |status: u16| has_body || is_of_delete(status) || matches!(status, 401 | 404 | 500 | 503);
+    let is_refusable = endpoint.method == Method::DELETE || !endpoint.query.is_empty();
+    let is_told = |status: u16| has_body || (status == 400 && is_refusable) || matches!(status, 401 | 404 | 500 | 503);
     for (status, what) in STATUSES.iter().filter(|(status, _)| is_told(*status)) {
         let content = json!({ "application/json": { "schema": { "$ref": error } } });
         responses.insert(status.to_string(), json!({ "description": what, "content": content }));
@@ -153,12 +154,23 @@ fn operation(endpoint: &Endpoint) -> Value {
     if endpoint.needs_key {
         operation["security"] = json!([{ "key": [] }, {}]);
     }
-    if let Some((_, name)) = endpoint.path.split_once("{*") {
-        let name = name.trim_end_matches('}');
-        let parameter = json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
-        operation["parameters"] = json!([parameter]);
+    let parameters: Vec<Value> = parameters(endpoint);
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
     }
     operation
+}
+
+/// Returns what stands in the path, and in the query.
+fn parameters(endpoint: &Endpoint) -> Vec<Value> {
+    let named = |part: &str| Some(part.strip_prefix('{')?.strip_suffix('}')?.trim_start_matches('*').to_owned());
+    let of_path =
+        |name: String| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+    let of_query = |field: &Field| {
+        let (schema, doc) = (schema::of_kind(&field.kind), field.doc);
+        json!({ "name": field.name, "in": "query", "required": field.is_required, "schema": schema, "description": doc })
+    };
+    endpoint.path.split('/').filter_map(named).map(of_path).chain(endpoint.query.iter().map(of_query)).collect()
 }
 
 fn answer(endpoint: &Endpoint) -> Value {

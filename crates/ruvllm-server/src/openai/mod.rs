@@ -8,6 +8,7 @@ pub(crate) mod messages;
 mod models;
 mod rerank;
 mod responses;
+pub(crate) mod stored;
 
 use axum::http::Method;
 use ruvllm_engine::FinishReason;
@@ -52,8 +53,6 @@ const REFUSED: &Refused = &[
 
 /// The same of the API of responses.
 const RESPONSES_REFUSED: &Refused = &[
-    ("previous_response_id", "the server keeps no answers; send the conversation"),
-    ("conversation", "the server keeps no conversations; send it"),
     ("prompt", "the server keeps no prompts; send it"),
     ("max_tool_calls", "calls are the client's to make; parallel_tool_calls false asks for one at a time"),
     ("top_logprobs", "ask /v1/chat/completions"),
@@ -82,11 +81,21 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         path: "/v1/responses",
         also: &["/responses"],
-        summary: "Answers an input, without memory of earlier ones",
-        fields: &[responses::FIELDS, tools::RESPONSES, SAMPLING, HINTS],
+        summary: "Answers an input, which may go on from an earlier one, and keeps the answer",
+        fields: &[responses::PROMPT, responses::FIELDS, tools::RESPONSES, SAMPLING, HINTS],
         refused: RESPONSES_REFUSED,
         answers: &["id", "object", "created_at", "status", "model", "output", "usage"],
         run: Run::Model(responses::answer),
+        ..POST
+    },
+    Endpoint {
+        path: "/v1/responses/input_tokens",
+        also: &["/responses/input_tokens"],
+        summary: "Counts the tokens of the prompt that a response would have",
+        fields: &[responses::PROMPT, tools::RESPONSES],
+        refused: RESPONSES_REFUSED,
+        answers: &["object", "input_tokens"],
+        run: Run::Model(responses::count),
         ..POST
     },
     Endpoint {

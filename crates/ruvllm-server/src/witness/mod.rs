@@ -106,9 +106,16 @@ impl Witness {
         let policies = Arc::new(StoredPolicies::open(Arc::clone(&store), PolicyLimits::default())?);
         let scorer = options.scores.then(|| Arc::new(Mutex::new(Scorer::new(ScorerOptions::default()))));
         let sessions = Arc::new(SessionIndex::open(Arc::clone(&store), SESSION_DIM)?);
-        let (adding_turns, saves, verifying) = (Arc::default(), Arc::default(), tokio::sync::Mutex::default());
+        let saves = Arc::new(Saves::new("turns of sessions"));
+        let (adding_turns, verifying) = (Arc::default(), tokio::sync::Mutex::default());
         let options = options.clone();
         Ok(Witness { store, log, scorer, policies, sessions, adding_turns, saves, options, verifying })
+    }
+
+    /// Returns the store, where texts may lie in it: it is encrypted, or the log keeps tokens as well.
+    pub(crate) fn content_store(&self) -> Option<Arc<dyn Store>> {
+        let may_hold_text = self.options.key.is_some() || self.options.keeps_tokens;
+        may_hold_text.then(|| Arc::clone(&self.store))
     }
 
     /// Returns the policy that counts for a tenant, by the name that records have, whatever the workload.

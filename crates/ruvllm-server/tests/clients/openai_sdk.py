@@ -236,6 +236,36 @@ def responses():
     assert error.param == "previous_response_id", error
 
 
+def kept_responses():
+    given = dict(model=MODEL, max_output_tokens=8, temperature=0)
+    first = client.responses.create(input="The capital of France?", **given)
+    assert client.responses.retrieve(first.id) == first
+    stream = client.responses.create(input="And of Italy?", previous_response_id=first.id, stream=True, **given)
+    second = list(stream)[-1].response
+    items = list(client.responses.input_items.list(second.id, order="asc", limit=1))
+    assert [item.type for item in items] == ["message"] * 3 and items[0].content[0].text == "The capital of France?", items
+    count = client.responses.input_tokens.count(model=MODEL, input="And of Italy?", previous_response_id=first.id)
+    assert count.input_tokens == second.usage.input_tokens, (count, second.usage)
+    client.responses.delete(first.id)
+    raises(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
+    unkept = client.responses.create(input="x", store=False, **given)
+    raises(openai.NotFoundError, lambda: client.responses.retrieve(unkept.id))
+
+    conversation = client.conversations.create(metadata={"k": "v"}, items=[{"role": "user", "content": "Be brief."}])
+    answer = client.responses.create(input="Hello", conversation=conversation.id, **given)
+    assert answer.conversation.id == conversation.id, answer
+    items = list(client.conversations.items.list(conversation.id, order="asc", limit=2))
+    assert [item.role for item in items] == ["user", "user", "assistant"] and items[2].id == answer.output[0].id, items
+    added = client.conversations.items.create(conversation.id, items=[{"role": "user", "content": "Bye"}])
+    item = added.data[0]
+    assert client.conversations.items.retrieve(item.id, conversation_id=conversation.id).content[0].text == "Bye"
+    client.conversations.items.delete(item.id, conversation_id=conversation.id)
+    assert client.conversations.update(conversation.id, metadata={"k": "w"}).metadata == {"k": "w"}
+    assert client.conversations.retrieve(conversation.id).metadata == {"k": "w"}
+    assert client.conversations.delete(conversation.id).deleted
+    raises(openai.NotFoundError, lambda: client.conversations.retrieve(conversation.id))
+
+
 def models():
     assert [model.id for model in client.models.list()] == [MODEL]
     assert client.models.retrieve(MODEL).owned_by == "ruvllm"
@@ -283,6 +313,7 @@ structured_outputs()
 tools()
 response_tools()
 responses()
+kept_responses()
 models()
 errors()
 retries()

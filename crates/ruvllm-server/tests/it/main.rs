@@ -17,6 +17,7 @@ mod ollama;
 mod reference;
 mod refusals;
 mod shares;
+mod stored;
 mod thinking;
 mod tls;
 mod tools;

@@ -1,4 +1,4 @@
-//! The API reference in `docs/src/api.md` and `api-others.md` is written from the OpenAPI document, and is not out of date.
+//! The API reference in `docs/src/api.md`, `api-responses.md` and `api-others.md` is written from the OpenAPI document, and is not out of date.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,7 +12,12 @@ use crate::client::{Bench, options};
 #[test]
 fn the_api_reference_is_that_of_the_openapi_document() {
     let document = Bench::tiny(options()).get("/openapi.json").ok();
-    for (name, page) in [("api.md", page(&document)), ("api-others.md", page_of_others(&document))] {
+    let pages = [
+        ("api.md", page(&document)),
+        ("api-responses.md", page_beside(&document, "responses and conversations", RESPONSES, is_of_responses)),
+        ("api-others.md", page_beside(&document, "Ollama and llama.cpp", OTHERS, is_of_other)),
+    ];
+    for (name, page) in pages {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src").join(name);
         if std::env::var_os("RUVLLM_WRITE_DOCS").is_some() {
             std::fs::write(&path, &page).expect("docs/src is writable");
@@ -32,12 +37,22 @@ fn is_of_other(path: &str) -> bool {
     path.starts_with("/api/") || ["/completion", "/infill", "/props", "/slots"].contains(&path)
 }
 
-fn page_of_others(document: &Value) -> String {
-    let mut page = "# API reference: Ollama and llama.cpp\n\n<!-- generated from /openapi.json by \
-        crates/ruvllm-server/tests/it/reference.rs -->\n\nWhat clients of other servers ask. The errors and the rules are those \
+/// Returns whether a path is one of responses, or of conversations that they are added to.
+fn is_of_responses(path: &str) -> bool {
+    ["/v1/responses", "/v1/conversations"].iter().any(|prefix| path.starts_with(prefix))
+}
+
+const OTHERS: &str = "What clients of other servers ask.";
+const RESPONSES: &str = "Answers that are kept, and go on from each other.";
+
+/// Returns the page of the paths that `is_meant`.
+fn page_beside(document: &Value, title: &str, about: &str, is_meant: fn(&str) -> bool) -> String {
+    let mut page = format!(
+        "# API reference: {title}\n\n<!-- generated from /openapi.json by \
+        crates/ruvllm-server/tests/it/reference.rs -->\n\n{about} The errors and the rules are those \
         of the [API reference](api.md).\n"
-        .to_owned();
-    for (path, method, operation) in operations(document).filter(|(path, ..)| is_of_other(path)) {
+    );
+    for (path, method, operation) in operations(document).filter(|(path, ..)| is_meant(path)) {
         endpoint(&mut page, path, method, operation);
     }
     page
@@ -62,7 +77,9 @@ fn page(document: &Value) -> String {
     for (status, when) in statuses {
         let _ = writeln!(page, "| {status} | {when} |");
     }
-    for (path, method, operation) in operations(document).filter(|(path, ..)| !is_of_other(path)) {
+    for (path, method, operation) in
+        operations(document).filter(|(path, ..)| !is_of_other(path) && !is_of_responses(path))
+    {
         endpoint(&mut page, path, method, operation);
     }
     page
@@ -95,6 +112,15 @@ fn endpoint(page: &mut String, path: &str, method: &str, operation: &Value) {
     if schema.is_object() {
         page.push_str("\n| field | takes | what it does |\n|---|---|---|\n");
         rows(page, schema, "");
+    }
+    let queried =
+        operation["parameters"].as_array().into_iter().flatten().filter(|parameter| parameter["in"] == "query");
+    for (i, parameter) in queried.enumerate() {
+        if i == 0 {
+            page.push_str("\n| in the query | takes | what it does |\n|---|---|---|\n");
+        }
+        let (name, doc) = (text(&parameter["name"]), text(&parameter["description"]));
+        let _ = writeln!(page, "| `{name}` | {} | {doc} |", words(&parameter["schema"]));
     }
     let refused: Vec<&Value> = operation["x-refused"].as_array().into_iter().flatten().collect();
     if !refused.is_empty() {

@@ -89,9 +89,26 @@ impl EmbeddedStore {
         if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
             db.compact().map_err(|e| within(db_error(e)))?;
         }
+        Ok(EmbeddedStore::of(db, n_bytes, path.to_owned(), limits))
+    }
+
+    /// Makes an empty store in memory, which ends with the process.
+    ///
+    /// # Errors
+    /// With kind `Io` if it cannot be made.
+    pub fn in_memory(limits: Limits) -> Result<EmbeddedStore, SonaError> {
+        Ok(EmbeddedStore::of(file::in_memory(limits)?, 0, PathBuf::new(), limits))
+    }
+
+    fn of(db: redb::Database, n_bytes: u64, path: PathBuf, limits: Limits) -> EmbeddedStore {
         let (db, n_bytes) = (RwLock::new(Opened::new(db)), AtomicU64::new(n_bytes));
         let (writing, is_broken) = (Mutex::new(()), AtomicBool::new(false));
-        Ok(EmbeddedStore { db, is_broken, writing, path: path.to_owned(), limits, n_bytes })
+        EmbeddedStore { db, is_broken, writing, path, limits, n_bytes }
+    }
+
+    /// Returns whether there is no file that could be opened again or written anew.
+    fn is_in_memory(&self) -> bool {
+        self.path.as_os_str().is_empty()
     }
 
     /// Returns the open file; opens it again if it failed before. A pointer is whole at each moment, so a poisoned lock is as
@@ -139,7 +156,7 @@ impl EmbeddedStore {
     /// Takes note of what the file says: after an error of the disk redb does nothing any more until it is opened again.
     fn heard<T>(&self, result: Result<T, SonaError>) -> Result<T, SonaError> {
         result.inspect_err(|error| {
-            if error.kind() == SonaErrorKind::Io {
+            if error.kind() == SonaErrorKind::Io && !self.is_in_memory() {
                 self.is_broken.store(true, Ordering::Release);
             }
         })
@@ -305,6 +322,9 @@ impl Store for EmbeddedStore {
     }
 
     fn scrub(&self) -> Result<(), SonaError> {
+        if self.is_in_memory() {
+            return Ok(());
+        }
         let _writer = self.writer();
         let (old, path) = (self.db()?, beside(&self.path));
         let within = |error: SonaError| error.within(self.path.display());

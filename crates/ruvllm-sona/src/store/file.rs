@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use redb::backends::FileBackend;
+use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{BackendError, StorageBackend};
 
 use super::embedded::{Limits, db_error};
@@ -148,6 +148,13 @@ fn database(_path: &Path, file: File, limits: Limits) -> Result<redb::Database, 
     let mut builder = redb::Builder::new();
     builder.set_cache_size(limits.cache_bytes);
     guarded(|| builder.create_with_backend(disk).map_err(db_error))
+}
+
+/// Makes a store that has no file.
+pub(super) fn in_memory(limits: Limits) -> Result<redb::Database, SonaError> {
+    let mut builder = redb::Builder::new();
+    builder.set_cache_size(limits.cache_bytes);
+    builder.create_with_backend(InMemoryBackend::new()).map_err(db_error)
 }
 
 /// Runs what reads a file that may be damaged: redb takes some damage for a fault of its own and panics.

@@ -214,6 +214,14 @@ pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Arc<dyn Store>, So
     open_as(path, options, &SCHEMA)
 }
 
+/// Makes an empty store in memory, which ends with the process.
+///
+/// # Errors
+/// With kind `Io` if it cannot be made.
+pub fn in_memory(limits: Limits) -> Result<Arc<dyn Store>, SonaError> {
+    Ok(Arc::new(EmbeddedStore::in_memory(limits)?))
+}
+
 fn open_as(path: &Path, options: &OpenOptions<'_>, schema: &Schema) -> Result<Arc<dyn Store>, SonaError> {
     let inner = EmbeddedStore::open(path, options.limits)?;
     let within = |error: SonaError| error.within(path.display());

@@ -88,7 +88,8 @@ impl ThoughtFormat {
     pub fn of(template: &ChatTemplate) -> Option<&'static ThoughtFormat> {
         // An answer's marks alone are no sign of thoughts.
         let source = template.source();
-        let is_shown = |format: &&ThoughtFormat| source.contains(format.sign) && source.contains(format.close);
+        let has_mark = |format: &ThoughtFormat| source.contains(format.open) || source.contains(format.close);
+        let is_shown = |format: &&ThoughtFormat| source.contains(format.sign) && has_mark(format);
         ThoughtFormat::ALL.iter().find(is_shown)
     }
 

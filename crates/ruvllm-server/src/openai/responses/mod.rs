@@ -1,27 +1,25 @@
-//! `/v1/responses`, as far as it needs no memory of earlier ones.
+//! `/v1/responses`: answers to inputs, and the number of tokens that they would have.
 
-use std::sync::Arc;
+mod stream;
 
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
-use ruvllm_engine::tools::{CallEvent, ToolUse};
+use ruvllm_engine::tools::ToolUse;
 use ruvllm_engine::witness::decimal;
 use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
 use super::chat::prompt_max;
 use super::messages::{Encoding, PARSED, PARSED_ARGUMENTS, encode, joined};
+use super::stored::{self, Keeping};
 use super::{VERBOSITY, now_s};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required, unheeded};
-use crate::generate::{
-    Asked, Choices, MODEL, PARSE_SPECIAL, PRIORITY, Piece, STREAM, TIMEOUT, TRUNCATION, USER, offload,
-};
+use crate::generate::{Asked, Choices, MODEL, PARSE_SPECIAL, PRIORITY, STREAM, TIMEOUT, TRUNCATION, USER, offload};
 use crate::learning::{PATTERNS, attend};
-use crate::reading::{AnswerEvent, Called, Reading, Whole};
-use crate::stream::{self, Events, Gone};
+use crate::reading::{Called, Reading, Whole};
 use crate::structure::TEXT_FORMAT;
 use crate::thinking;
 use crate::tools::{self, call_id};
@@ -82,7 +80,8 @@ const REASONING: &[Field] = &[
     STATUS,
 ];
 
-const ITEM: Kind = Kind::Tagged(&[
+/// An item of a conversation.
+pub(super) const ITEM: Kind = Kind::Tagged(&[
     ("message", MESSAGE),
     ("function_call", FUNCTION_CALL),
     ("function_call_output", OUTPUT),
@@ -94,13 +93,15 @@ const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer
 const STREAM_OPTIONS: &[Field] =
     &[optional("include_obfuscation", Kind::Only("false", "events are not padded"), "pad events")];
 
-/// What a request may say beside how tokens are chosen.
-pub(super) const FIELDS: &[Field] = &[
-    required(
+/// What a request may say that its prompt depends on.
+pub(super) const PROMPT: &[Field] = &[
+    optional(
         "input",
         Kind::Either(&[Kind::Text, Kind::List(&ITEM, 1, 4096)]),
-        "a text, or a conversation with calls and what they returned",
+        "a text, or a conversation with calls and what they returned; it may be left out where there is an earlier one",
     ),
+    stored::PREVIOUS,
+    stored::CONVERSATION,
     optional("instructions", Kind::Text, "what the model is told before the conversation"),
     optional(
         "max_output_tokens",
@@ -109,46 +110,74 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     optional("text", Kind::Object(TEXT), "the form of the answer"),
     optional(
-        "store",
-        Kind::Only("false", "the server stores no answers"),
-        "keep the answer; left out, it is not kept either",
-    ),
-    optional("background", Kind::Only("false", "the answer is sent when it is there"), "answer later"),
-    unheeded("include", Kind::List(&Kind::Text, 0, 64), "more that an answer may hold; there is nothing"),
-    optional(
         "reasoning",
         Kind::Object(thinking::REASONING),
         "how much a model thinks, where its template asks for that",
     ),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the model's chat template"),
-    optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
-    optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
     MODEL,
     ADAPTER,
     ADAPTERS,
     PATTERNS,
-    STREAM,
     TRUNCATION,
     PARSE_SPECIAL,
     TIMEOUT,
-    PRIORITY,
     USER,
 ];
+
+/// What a request may say beside that and how tokens are chosen.
+pub(super) const FIELDS: &[Field] = &[
+    stored::STORE,
+    optional("background", Kind::Only("false", "the answer is sent when it is there"), "answer later"),
+    unheeded("include", Kind::List(&Kind::Text, 0, 64), "more that an answer may hold; there is nothing"),
+    optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
+    optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
+    STREAM,
+    PRIORITY,
+];
+
+/// A request whose prompt is known.
+struct Prepared {
+    asked: Asked,
+    tool_use: Option<ToolUse>,
+    keeping: Keeping,
+    prompt: Vec<u32>,
+}
+
+/// Makes the prompt of a request.
+///
+/// # Errors
+/// Values that do not go together, an earlier answer that is not kept, or messages that the template refuses.
+async fn prepare(call: &mut Call) -> Result<Prepared, ApiError> {
+    let keeping = Keeping::begin(call).await?;
+    let mut asked = Asked::read(call, call.given.count("max_output_tokens"))?;
+    let tool_use = tools::apply(call, tools::read(call)?, &mut asked.request).await?;
+    let input = input(call, tool_use.as_ref())?;
+    let (input, text) = (attend(call, input).await?, call.model.service.text().clone());
+    let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
+    let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
+    let prompt = offload(move || encode(&text, input, encoding)).await?;
+    Ok(Prepared { asked, tool_use, keeping, prompt })
+}
+
+/// Counts the tokens of the prompt that an input has.
+pub(super) fn count(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let n = prepare(&mut call).await?.prompt.len();
+        Ok(json_response(StatusCode::OK, &json!({ "object": "response.input_tokens", "input_tokens": n })))
+    })
+}
 
 /// Answers an input.
 pub(super) fn answer(mut call: Call) -> Answer {
     Box::pin(async move {
-        let mut asked = Asked::read(&call, call.given.count("max_output_tokens"))?;
-        let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
-        let input = input(&call, tool_use.as_ref())?;
-        let (input, text) = (attend(&mut call, input).await?, call.model.service.text().clone());
-        let n_max = asked.is_truncated.then(|| prompt_max(&call, &asked.request));
-        let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
-        let prompt = offload(move || encode(&text, input, encoding)).await?;
-        thinking::begin(&call, &mut asked.request, &prompt);
-        let choices = Choices::start(&call, asked.requests(&[prompt]))?;
+        let mut prepared = prepare(&mut call).await?;
+        let prompt = std::mem::take(&mut prepared.prompt);
+        thinking::begin(&call, &mut prepared.asked.request, &prompt);
+        let choices = Choices::start(&call, prepared.asked.requests(&[prompt]))?;
+        let Prepared { asked, tool_use, keeping, .. } = &mut prepared;
         match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
+            true => Ok(crate::stream::respond(|events| stream::write(call, prepared, choices, events))),
             false => {
                 let summary = &choices.collect().await?[0];
                 let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
@@ -163,7 +192,9 @@ pub(super) fn answer(mut call: Call) -> Answer {
                 }
                 let call_item = |(i, called)| function_call(&call, i, status, called);
                 output.extend(calls.iter().enumerate().map(call_item));
-                Ok(json_response(StatusCode::OK, &object(&call, &asked, Some((summary, output)))))
+                let mut response = object(&call, asked, Some((summary, output)));
+                keeping.keep(&call, &mut response).await;
+                Ok(json_response(StatusCode::OK, &response))
             }
         }
     })
@@ -250,8 +281,9 @@ fn object(call: &Call, asked: &Asked, end: Option<(&GenerationSummary, Vec<Value
         "model": &*call.model_name,
         "output": output,
         "parallel_tool_calls": or("parallel_tool_calls", json!(true)),
-        "previous_response_id": null,
-        "store": false,
+        "previous_response_id": given.get("previous_response_id"),
+        "conversation": given.get("conversation"),
+        "store": given.flag("store", true),
         "temperature": decimal(sampling.temperature),
         "text": or("text", json!({ "format": { "type": "text" } })),
         "tool_choice": or("tool_choice", json!("auto")),
@@ -319,219 +351,4 @@ fn function_call(call: &Call, i: usize, status: &str, called: &Called) -> Value 
 
 fn part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
-}
-
-/// Sends events with their numbers.
-struct Numbered {
-    events: Arc<Events>,
-    n_sent: u64,
-}
-
-impl Numbered {
-    async fn send(&mut self, name: &str, mut event: Value) -> Result<(), Gone> {
-        event["type"] = json!(name);
-        event["sequence_number"] = json!(self.n_sent);
-        self.n_sent += 1;
-        self.events.send_named(name, &event).await
-    }
-}
-
-/// A text of a response while it is written.
-#[derive(Clone, Debug)]
-struct Open {
-    kind: TextKind,
-    text: String,
-}
-
-/// Whose text it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TextKind {
-    Message,
-    Reasoning,
-}
-
-impl Open {
-    fn item(&self, call: &Call, status: &str, is_whole: bool) -> Value {
-        let text = is_whole.then_some(&*self.text);
-        match self.kind {
-            TextKind::Message => message(call, status, text),
-            TextKind::Reasoning => reasoning(call, status, text),
-        }
-    }
-
-    fn part(&self) -> Value {
-        match self.kind {
-            TextKind::Message => part(&self.text),
-            TextKind::Reasoning => thought_part(&self.text),
-        }
-    }
-
-    /// Returns what its events are called, and what they hold beside the text.
-    fn events(&self) -> (&'static str, Value) {
-        match self.kind {
-            TextKind::Message => ("response.output_text", json!({ "logprobs": [] })),
-            TextKind::Reasoning => ("response.reasoning_text", json!({})),
-        }
-    }
-}
-
-/// The items of a response while it is written.
-struct Items<'c> {
-    call: &'c Call,
-    out: Numbered,
-    /// Those that are whole.
-    done: Vec<Value>,
-    /// The text that is open, if one is.
-    text: Option<Open>,
-    /// The call that is open.
-    called: Called,
-    n_calls: usize,
-}
-
-impl Items<'_> {
-    /// Returns an event about the item that is open.
-    fn event(&self, more: Value) -> Value {
-        let id = match &self.text {
-            Some(open) => open.item(self.call, "", false)["id"].take(),
-            None => json!(self.call_item("fc")),
-        };
-        let mut event = json!({ "item_id": id, "output_index": self.done.len() });
-        if self.text.is_some() {
-            event["content_index"] = json!(0);
-        }
-        event.as_object_mut().into_iter().for_each(|event| event.extend(more.as_object().cloned().unwrap_or_default()));
-        event
-    }
-
-    /// Returns whether something was said or called.
-    fn has_said(&self) -> bool {
-        let is_open = self.text.as_ref().is_some_and(|open| open.kind == TextKind::Message);
-        is_open || self.done.iter().any(|item| item["type"] != "reasoning")
-    }
-
-    fn call_item(&self, prefix: &str) -> String {
-        call_id(self.call, prefix, 0, self.n_calls.saturating_sub(1))
-    }
-
-    async fn added(&mut self, item: Value) -> Result<(), Gone> {
-        let event = json!({ "output_index": self.done.len(), "item": item });
-        self.out.send("response.output_item.added", event).await
-    }
-
-    async fn is_done(&mut self, item: Value) -> Result<(), Gone> {
-        let event = json!({ "output_index": self.done.len(), "item": item });
-        self.done.push(item);
-        self.out.send("response.output_item.done", event).await
-    }
-
-    async fn open(&mut self, kind: TextKind) -> Result<(), Gone> {
-        let open = Open { kind, text: String::new() };
-        self.added(open.item(self.call, "in_progress", false)).await?;
-        let part = open.part();
-        self.text = Some(open);
-        let event = self.event(json!({ "part": part }));
-        self.out.send("response.content_part.added", event).await
-    }
-
-    async fn close(&mut self, status: &str) -> Result<(), Gone> {
-        let Some(open) = self.text.clone() else { return Ok(()) };
-        let (name, mut done) = open.events();
-        done["text"] = json!(open.text);
-        let done = self.event(done);
-        self.out.send(&format!("{name}.done"), done).await?;
-        let done = self.event(json!({ "part": open.part() }));
-        self.out.send("response.content_part.done", done).await?;
-        self.text = None;
-        self.is_done(open.item(self.call, status, true)).await
-    }
-
-    /// Adds to a text, which is opened if it is not.
-    async fn add(&mut self, kind: TextKind, text: String) -> Result<(), Gone> {
-        if self.text.as_ref().is_none_or(|open| open.kind != kind) {
-            self.close("completed").await?;
-            self.open(kind).await?;
-        }
-        let Some(open) = &mut self.text else { return Ok(()) };
-        open.text.push_str(&text);
-        let (name, mut delta) = open.events();
-        delta["delta"] = json!(text);
-        let delta = self.event(delta);
-        self.out.send(&format!("{name}.delta"), delta).await
-    }
-
-    async fn take(&mut self, event: AnswerEvent, status: &str) -> Result<(), Gone> {
-        let event = match event {
-            AnswerEvent::Thought(text) if thinking::is_told(&self.call.given) => {
-                return self.add(TextKind::Reasoning, text).await;
-            }
-            AnswerEvent::Thought(_) => return Ok(()),
-            AnswerEvent::Said(event) => event,
-        };
-        match event {
-            CallEvent::Text(text) => self.add(TextKind::Message, text).await,
-            CallEvent::Begin { name, .. } => {
-                self.close("completed").await?;
-                self.n_calls += 1;
-                self.called = Called { name, ..Called::default() };
-                self.added(function_call(self.call, self.n_calls - 1, "in_progress", &self.called)).await
-            }
-            CallEvent::Arguments { json, .. } => {
-                self.called.arguments.push_str(&json);
-                let delta = self.event(json!({ "delta": json }));
-                self.out.send("response.function_call_arguments.delta", delta).await
-            }
-            CallEvent::End { .. } => {
-                let whole = json!({ "name": self.called.name, "arguments": self.called.arguments });
-                let done = self.event(whole);
-                self.out.send("response.function_call_arguments.done", done).await?;
-                let item = function_call(self.call, self.n_calls - 1, status, &self.called);
-                self.is_done(item).await
-            }
-        }
-    }
-}
-
-/// Writes the answer in pieces.
-async fn write(
-    call: Call,
-    asked: Asked,
-    tool_use: Option<ToolUse>,
-    mut choices: Choices,
-    events: Arc<Events>,
-) -> Result<(), Gone> {
-    let mut out = Numbered { events, n_sent: 0 };
-    for name in ["response.created", "response.in_progress"] {
-        out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
-    }
-    let mut reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
-    let mut items = Items { call: &call, out, done: Vec::new(), text: None, called: Called::default(), n_calls: 0 };
-    loop {
-        match choices.next().await {
-            Ok(Some((_, Piece::Token(token)))) => {
-                for event in reading.push(&token.text) {
-                    items.take(event, "completed").await?;
-                }
-            }
-            Ok(Some((_, Piece::End(rest, summary)))) => {
-                for event in reading.finish(&rest, &summary) {
-                    items.take(event, status(&summary)).await?;
-                }
-                if !items.has_said() {
-                    items.close(status(&summary)).await?;
-                    items.open(TextKind::Message).await?;
-                }
-                items.close(status(&summary)).await?;
-                let is_cut = summary.finish_reason == FinishReason::Length;
-                let name = if is_cut { "response.incomplete" } else { "response.completed" };
-                let output = std::mem::take(&mut items.done);
-                let response = object(&call, &asked, Some((&*summary, output)));
-                items.out.send(name, json!({ "response": response })).await?;
-            }
-            Ok(None) => return Ok(()),
-            Err(ApiError { message, code, param, .. }) => {
-                let error = json!({ "code": code, "message": message, "param": param });
-                return items.out.send("error", error).await;
-            }
-        }
-    }
 }

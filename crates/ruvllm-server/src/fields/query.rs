@@ -1,0 +1,82 @@
+//! The query of a request's address against its table.
+
+use serde_json::{Map, Value};
+
+use super::{Field, Given, Kind};
+use crate::app::unescaped;
+use crate::error::ApiError;
+
+impl Given {
+    /// Checks a query against a table. A name may be followed by brackets, and be there several times where it is a list.
+    ///
+    /// # Errors
+    /// As [`Given::check`].
+    pub(crate) fn of_query(query: &str, fields: &[Field]) -> Result<Given, ApiError> {
+        if fields.is_empty() {
+            return Ok(Given::default());
+        }
+        let mut object = Map::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, text) = (decoded(name), decoded(value));
+            let name = name.split_once('[').map_or(name.as_str(), |(name, _)| name);
+            let kind = fields.iter().find(|field| field.name == name).map(|field| field.kind);
+            let value = match kind {
+                Some(Kind::List(..)) => {
+                    let list = object.entry(name).or_insert_with(|| Value::Array(Vec::new()));
+                    list.as_array_mut().into_iter().for_each(|list| list.push(Value::String(text.clone())));
+                    continue;
+                }
+                // What is no number or flag is left a text, and refused as one.
+                Some(Kind::Int(..) | Kind::Bool | Kind::Only(..)) => {
+                    serde_json::from_str(&text).ok().filter(|value: &Value| !value.is_null())
+                }
+                _ => None,
+            };
+            if object.insert(name.to_owned(), value.unwrap_or(Value::String(text))).is_some() {
+                return Err(ApiError::bad(name, format!("'{name}' is there twice; send it once")).code("invalid_value"));
+            }
+        }
+        Given::check(Value::Object(object), fields, &[])
+    }
+}
+
+/// Returns a name or value of a query as it was meant.
+fn decoded(text: &str) -> String {
+    unescaped(&text.replace('+', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fields::{optional, unheeded};
+
+    const TABLE: &[Field] = &[
+        optional("limit", Kind::Int(1, 100), "a number"),
+        optional("after", Kind::Text, "a text"),
+        unheeded("include", Kind::List(&Kind::Text, 0, 4), "a list"),
+    ];
+
+    #[test]
+    fn a_query_is_checked_as_a_body_is() {
+        let given = Given::of_query("limit=5&after=a+b%26c&include[]=x&include%5B%5D=y", TABLE).expect("it is sound");
+        assert_eq!((given.count("limit"), given.text("after")), (Some(5), Some("a b&c")));
+        assert_eq!(
+            (given.get("include"), &given.unheeded[..]),
+            (Some(&json!(["x", "y"])), &["include".to_owned()][..])
+        );
+        assert_eq!(Given::of_query("after=7", TABLE).expect("it is sound").text("after"), Some("7"));
+        for (query, name) in [
+            ("limit=0", "limit"),
+            ("limit=null", "limit"),
+            ("limit", "limit"),
+            ("limt=1", "limt"),
+            ("after=&after=", "after"),
+        ] {
+            assert_eq!(Given::of_query(query, TABLE).expect_err(query).param.as_deref(), Some(name));
+        }
+        assert!(Given::of_query("anything=1", &[]).is_ok());
+    }
+}
