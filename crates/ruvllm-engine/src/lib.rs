@@ -67,8 +67,8 @@ pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
 pub use ruvllm_lora::micro::{Block, MicroLora, StateRows};
 pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
 pub use ruvllm_text::{
-    ChatOptions, Constraint, Grammar, GrammarCompiler, GrammarSource, ModelText, PromptOptions, template, thoughts,
-    tokenizer, tools,
+    ChatOptions, Constraint, Grammar, GrammarCompiler, GrammarSource, ModelText, PromptOptions, TextError,
+    TextErrorKind, template, thoughts, tokenizer, tools,
 };
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
@@ -78,3 +78,5 @@ pub use service::{
 };
 pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};
+#[cfg(feature = "train")]
+pub use train::TextEncoder;

@@ -225,8 +225,7 @@ fn conversations_hold_what_was_said_in_them() {
 #[test]
 fn what_is_kept_is_its_keys_own_and_outlives_the_server() {
     let folder = tempfile::tempdir().expect("a folder");
-    let witness =
-        WitnessOptions { folder: folder.path().join("log"), keeps_tokens: true, ..WitnessOptions::default() };
+    let witness = WitnessOptions { folder: folder.path().join("log"), keeps_tokens: true, ..WitnessOptions::default() };
     let keys = ["ann key-of-ann", "bob key-of-bob"].map(str::to_owned).to_vec();
     let keys = KeyOptions { lines: keys, ..KeyOptions::default() };
     let serve = || Bench::tiny(ServerOptions { witness: Some(witness.clone()), keys: keys.clone(), ..options() });
