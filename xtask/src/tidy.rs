@@ -27,11 +27,12 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 11] = [
+const LAYERS: [(&str, u8); 12] = [
     ("ruvllm-kernels", 0),
     ("ruvllm-gguf", 1),
     ("ruvllm-kvcache", 1),
     ("ruvllm-lora", 2),
+    ("ruvllm-text", 2),
     ("ruvllm-sona", 3),
     ("ruvllm-router", 4),
     ("ruvllm-engine", 5),

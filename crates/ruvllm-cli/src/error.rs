@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use ruvllm_engine::{EngineError, ErrorKind};
+use ruvllm_engine::{EngineError, ErrorKind, TextError};
 use ruvllm_gguf::GgufError;
 
 /// The result of a command or a step of one.
@@ -70,6 +70,12 @@ pub fn one_line(text: &str) -> String {
     let mut parts = line.split(" (os error ");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |line, rest| line + rest.split_once(')').map_or("", |(_, rest)| rest))
+}
+
+impl From<TextError> for Error {
+    fn from(error: TextError) -> Error {
+        EngineError::from(error).into()
+    }
 }
 
 impl From<EngineError> for Error {

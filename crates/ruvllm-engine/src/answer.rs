@@ -11,17 +11,17 @@ use ruvllm_lora::micro::MicroLora;
 use ruvllm_sona::LogitRow;
 
 use crate::backend::{LlmBackend, ModelInfo, SeqId, States, context_line};
-use crate::grammar::{Constraint, Grammar};
 use crate::learner::Lesson;
 use crate::model::LogitRows;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
 use crate::sampler::{Sampler, TokenLogprobs};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Branch, Kept};
-use crate::stop::StopFilter;
-use crate::thoughts::Gate;
-use crate::tokenizer::{DecodeStream, Tokenizer};
 use crate::{EngineError, ErrorKind, Scope};
+use ruvllm_text::StopFilter;
+use ruvllm_text::thoughts::Gate;
+use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
+use ruvllm_text::{Constraint, Grammar};
 
 /// A request and what came of it so far.
 pub(crate) struct Answer {

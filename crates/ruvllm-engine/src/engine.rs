@@ -13,14 +13,14 @@ use serde_json::Value;
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId, States};
 use crate::generate::Generation;
-use crate::grammar::GrammarCompiler;
 use crate::model::{LoadProgress, LogitRows};
 use crate::request::GenerateRequest;
 use crate::scheduler::{Scheduler, SchedulerOptions};
-use crate::template::ChatTemplate;
-use crate::text::{self, ModelText};
-use crate::tokenizer::Tokenizer;
 use crate::{AdapterLoader, AdapterSet, EngineError, ErrorKind, HeadWeights, Scope};
+use ruvllm_text::GrammarCompiler;
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
+use ruvllm_text::{self as text, ModelText};
 
 /// A loaded model and everything needed to talk to it.
 ///
@@ -125,7 +125,7 @@ impl Engine {
     /// # Errors
     /// No tokenizer, or a template that refuses the message.
     pub fn encode_prompt(&self, text: &str, raw: bool) -> Result<Vec<u32>, EngineError> {
-        self.text()?.encode_prompt(text, raw)
+        Ok(self.text()?.encode_prompt(text, raw)?)
     }
 
     /// Returns the tokens of a conversation, rendered by the chat template.
@@ -133,7 +133,7 @@ impl Engine {
     /// # Errors
     /// No template, no tokenizer, or a template that refuses the messages.
     pub fn encode_chat(&self, messages: &[Value], add_generation_prompt: bool) -> Result<Vec<u32>, EngineError> {
-        self.text()?.encode_chat(&text::chat(messages, add_generation_prompt))
+        Ok(self.text()?.encode_chat(&text::chat(messages, add_generation_prompt))?)
     }
 
     /// Starts a request and returns the stream of its tokens.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use ruvllm_kvcache::{KvError, KvErrorKind};
+use ruvllm_text::{TextError, TextErrorKind};
 
 /// What went wrong, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,21 @@ impl std::error::Error for EngineError {
 impl From<ruvllm_gguf::GgufError> for EngineError {
     fn from(error: ruvllm_gguf::GgufError) -> EngineError {
         EngineError::new(ErrorKind::Model, error.to_string()).with_source(error)
+    }
+}
+
+impl From<TextError> for EngineError {
+    fn from(error: TextError) -> EngineError {
+        let kind = match error.kind() {
+            TextErrorKind::Unsupported => ErrorKind::Unsupported,
+            TextErrorKind::Prompt => ErrorKind::Prompt,
+            TextErrorKind::Options => ErrorKind::Options,
+            TextErrorKind::Grammar => ErrorKind::Grammar,
+            TextErrorKind::QueueFull => ErrorKind::QueueFull,
+            TextErrorKind::Stopped => ErrorKind::Stopped,
+            _ => ErrorKind::Model,
+        };
+        EngineError::new(kind, error.to_string()).with_source(error)
     }
 }
 

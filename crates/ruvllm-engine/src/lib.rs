@@ -29,8 +29,6 @@ mod deep;
 mod engine;
 mod error;
 mod generate;
-mod grammar;
-mod guard;
 mod kernels;
 mod learner;
 pub mod learning;
@@ -45,12 +43,6 @@ mod scope;
 mod service;
 mod session;
 mod speculate;
-mod stop;
-pub mod template;
-mod text;
-pub mod thoughts;
-pub mod tokenizer;
-pub mod tools;
 #[cfg(feature = "train")]
 mod train;
 pub mod witness;
@@ -65,7 +57,6 @@ pub use deep::DeepTrainer;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
-pub use grammar::{Constraint, Grammar, GrammarCompiler, GrammarSource};
 pub use learner::{Learner, Lesson};
 pub use model::{LoadProgress, LogitRows, Pooling, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
@@ -75,6 +66,10 @@ pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
 pub use ruvllm_lora::micro::{Block, MicroLora, StateRows};
 pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
+pub use ruvllm_text::{
+    ChatOptions, Constraint, Grammar, GrammarCompiler, GrammarSource, ModelText, PromptOptions, TextError,
+    TextErrorKind, template, thoughts, tokenizer, tools,
+};
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
 pub use scope::Scope;
@@ -83,4 +78,5 @@ pub use service::{
 };
 pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};
-pub use text::{ChatOptions, ModelText, PromptOptions};
+#[cfg(feature = "train")]
+pub use train::TextEncoder;

@@ -7,11 +7,11 @@ use std::time::Instant;
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::AdapterSet;
 
-use crate::grammar::Grammar;
 use crate::learner::Learner;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
-use crate::thoughts::Thinking;
+use ruvllm_text::Grammar;
+use ruvllm_text::thoughts::Thinking;
 
 /// A request for generated tokens.
 #[derive(Clone, Debug, Default)]

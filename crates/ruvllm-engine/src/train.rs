@@ -9,9 +9,9 @@ use serde_json::Value;
 use crate::EngineError;
 use crate::engine::Engine;
 use crate::model::spec;
-use crate::template::ChatInput;
-use crate::text::ModelText;
-use crate::tokenizer::EncodeOptions;
+use ruvllm_text::template::ChatInput;
+use ruvllm_text::tokenizer::EncodeOptions;
+use ruvllm_text::{ModelText, TextError};
 
 impl Engine {
     /// Reads the model's weights in f32 for training, where the products of factors are multiplied with `scale`. The engine
@@ -27,26 +27,33 @@ impl Engine {
 }
 
 /// Makes an error of a text that the model cannot read.
-fn refused(error: EngineError) -> LoraError {
+fn refused(error: TextError) -> LoraError {
     LoraError::new(LoraErrorKind::Invalid, error.to_string())
 }
 
-impl Encoder for ModelText {
+/// Makes tokens of texts and conversations for training.
+#[derive(Clone, Debug)]
+pub struct TextEncoder(
+    /// The model's tokenizer and template.
+    pub ModelText,
+);
+
+impl Encoder for TextEncoder {
     fn text(&self, text: &str) -> Result<Vec<u32>, LoraError> {
         let options = EncodeOptions { add_special: true, parse_special: false };
-        self.tokenizer().encode(text, options).map_err(refused)
+        self.0.tokenizer().encode(text, options).map_err(refused)
     }
 
     fn chat(&self, messages: &[Value], open: bool) -> Result<Vec<u32>, LoraError> {
         let input = ChatInput { messages: messages.to_vec(), add_generation_prompt: open, ..ChatInput::default() };
-        self.encode_chat(&input).map_err(refused)
+        self.0.encode_chat(&input).map_err(refused)
     }
 
     fn end(&self) -> Option<u32> {
-        self.tokenizer().eos()
+        self.0.tokenizer().eos()
     }
 
     fn is_end(&self, token: u32) -> bool {
-        self.tokenizer().is_end_of_generation(token)
+        self.0.tokenizer().is_end_of_generation(token)
     }
 }

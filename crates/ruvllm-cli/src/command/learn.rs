@@ -193,7 +193,8 @@ impl LearnArgs {
         tenant: &Tenant,
         texts: &[(&PathBuf, String)],
     ) -> Result<Vec<FileRead>> {
-        let encode = |text: &str| engine.tokenizer()?.encode(text, EncodeOptions::default());
+        let tokenizer = engine.tokenizer()?;
+        let encode = |text: &str| tokenizer.encode(text, EncodeOptions::default());
         let documents = texts.iter().map(|(_, text)| encode(text)).collect::<Result<Vec<_>, _>>()?;
         let bar = app.ui.steps_bar("learning", documents.iter().map(Vec::len).sum::<usize>() as u64);
         let (mut all, cancel) = (Vec::new(), CancelToken::default());

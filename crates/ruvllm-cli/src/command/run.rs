@@ -106,7 +106,8 @@ impl RunArgs {
         let mut resume = Resume::load(&mut engine, &self.cache)?;
         let learning = self.learning.open(app, &mut engine)?;
         let prompt = self.encode(&engine, resume.as_mut(), &question)?;
-        let grammar = grammar.map(|source| engine.grammar_compiler()?.compile(&source)).transpose()?;
+        let compile = |source| Ok::<_, Error>(engine.grammar_compiler()?.compile(&source)?);
+        let grammar = grammar.map(compile).transpose()?;
         let mut sampling = self.sampling.params();
         if let Some(resume) = &mut resume {
             app.ui.note(&resume.note());

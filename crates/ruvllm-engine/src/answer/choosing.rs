@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::Answer;
 use crate::EngineError;
-use crate::grammar::Constraint;
 use crate::request::TokenEvent;
 use crate::sampler::{Chosen, TokenLogprobs};
-use crate::stop::StopFilter;
-use crate::thoughts::Gate;
-use crate::tokenizer::DecodeStream;
+use ruvllm_text::Constraint;
+use ruvllm_text::StopFilter;
+use ruvllm_text::thoughts::Gate;
+use ruvllm_text::tokenizer::DecodeStream;
 
 /// What a token that was chosen is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,9 +30,10 @@ use crate::generate::Generation;
 use crate::model::{LogitRows, Pooling};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
-use crate::template::ChatTemplate;
-use crate::tokenizer::Tokenizer;
 use crate::{EngineError, Scope};
+use ruvllm_text::TextError;
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
 
 /// What is known about a loaded model.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,7 +163,7 @@ pub trait LlmBackend: Send {
     ///
     /// # Errors
     /// The template is there and cannot be compiled.
-    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, EngineError>;
+    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, TextError>;
 
     /// Opens an empty sequence.
     ///

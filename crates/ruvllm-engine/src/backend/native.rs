@@ -27,9 +27,10 @@ use crate::kernels::Compute;
 use crate::model::{ForwardState, LogitRows, Model, Pooling, RowCounts, Rows, has_last_block};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
-use crate::template::ChatTemplate;
-use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind, Scope};
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
+use ruvllm_text::{TextError, TextErrorKind};
 
 /// The most tokens that are taken back at once.
 pub(crate) const REWIND_TOKENS_MAX: usize = 32;
@@ -47,9 +48,9 @@ pub struct NativeBackend {
     /// The hash of the file's bytes, once somebody asked.
     content: OnceLock<[u8; 32]>,
     /// Built when first asked for: computing logits needs none.
-    tokenizer: OnceLock<Result<Arc<Tokenizer>, (ErrorKind, String)>>,
+    tokenizer: OnceLock<Result<Arc<Tokenizer>, (TextErrorKind, String)>>,
     /// A template that does not compile is told when it is asked for: raw prompts need none.
-    template: Option<Result<Arc<ChatTemplate>, (ErrorKind, String)>>,
+    template: Option<Result<Arc<ChatTemplate>, (TextErrorKind, String)>>,
     /// Batch lists, reused: what of which segment goes into the pass at hand.
     rows: Vec<Rows>,
     wanted: Vec<LogitRows>,
@@ -240,12 +241,12 @@ impl LlmBackend for NativeBackend {
         };
         let built = self.tokenizer.get_or_init(build).as_ref();
         self.check_files()?;
-        built.map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
+        Ok(built.map_err(|(kind, line)| TextError::new(*kind, line.clone()))?)
     }
 
-    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, EngineError> {
+    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, TextError> {
         let template = self.template.as_ref().map(Result::as_ref).transpose();
-        template.map_err(|(kind, line)| EngineError::new(*kind, line.clone()))
+        template.map_err(|(kind, line)| TextError::new(*kind, line.clone()))
     }
 
     fn new_sequence(&mut self) -> Result<SeqId, EngineError> {

@@ -11,8 +11,8 @@ use ruvllm_sona::{Calibration, CalibrationBuilder};
 use super::course::{Shown, WindowOptions};
 use super::file;
 use crate::engine::Engine;
-use crate::tokenizer::EncodeOptions;
 use crate::{EngineError, ErrorKind};
+use ruvllm_text::tokenizer::EncodeOptions;
 
 /// Texts that are read: pages and sources of this project and of its licence, as they were once. They never change, for
 /// what is learned is whitened by them.

@@ -20,7 +20,7 @@ use ruvllm_sona::{Learned, SonaError};
 use super::reading::{Passes, Reader, Watch};
 use super::tenant::Tenant;
 use crate::EngineError;
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// Tokens of a block.
 const BLOCK: usize = 64;

@@ -12,8 +12,8 @@ use ruvllm_sona::{SonaError, SonaErrorKind};
 use crate::backend::Readout;
 use crate::engine::Engine;
 use crate::service::Service;
-use crate::tokenizer::{EncodeOptions, Tokenizer};
 use crate::{AdapterSet, EngineError};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 pub use router::{Decision, EmbedderName, ModelRouter};
 

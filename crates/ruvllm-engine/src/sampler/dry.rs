@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use super::candidates::Candidates;
 use super::params::SamplingParams;
 use crate::EngineError;
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// The most recent tokens that are searched.
 const LAST_N_MAX: usize = 1 << 20;

@@ -33,7 +33,6 @@ use std::sync::LazyLock;
 
 use ruvllm_kernels::{Isa, softmax};
 
-use crate::tokenizer::Tokenizer;
 use crate::{EngineError, ErrorKind};
 use candidates::Candidates;
 use draw::Rng;
@@ -41,6 +40,7 @@ use dry::Dry;
 use logprobs::Logprobs;
 use mirostat::Feedback;
 use penalties::Penalties;
+use ruvllm_text::tokenizer::Tokenizer;
 
 /// A token that was chosen.
 #[derive(Clone, Debug, PartialEq)]

@@ -47,14 +47,14 @@ use ruvllm_lora::manager::AdapterManager;
 use crate::answer;
 use crate::backend::{LlmBackend, ModelInfo, Readout};
 use crate::engine::Engine;
-use crate::grammar::GrammarCompiler;
 use crate::learning::Work;
 use crate::optimise::Optimiser;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
-use crate::text::ModelText;
 use crate::{EngineError, ErrorKind};
 use owner::{Command, EmbedJob, Owner};
+use ruvllm_text::GrammarCompiler;
+use ruvllm_text::ModelText;
 
 /// How a service runs.
 pub struct ServiceOptions {

@@ -15,8 +15,9 @@ use crate::backend::{KnownPrefix, KvRoom, Segment, SeqId, States};
 use crate::generate::Generation;
 use crate::request::{FinishReason, Unread};
 use crate::sampler::SamplingParams;
-use crate::template::ChatTemplate;
-use crate::tokenizer::Tokenizer;
+use ruvllm_text::TextError;
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
 
 /// Counts up: the token after `n` is `n + 1`.
 struct Counting {
@@ -41,7 +42,7 @@ impl LlmBackend for Counting {
         Ok(&self.tokenizer)
     }
 
-    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, EngineError> {
+    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, TextError> {
         Ok(None)
     }
 

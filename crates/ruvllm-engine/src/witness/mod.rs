@@ -48,10 +48,10 @@ pub use replay::{Replayed, adapters_of, check, load_options, replay};
 pub use settings::decimal;
 
 use crate::engine::Engine;
-use crate::grammar::Grammar;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary};
 use crate::sampler::seed_of_clock;
 use crate::{EngineError, KvPolicy};
+use ruvllm_text::Grammar;
 
 /// What computes here: version, sources of the arithmetic.
 fn program() -> String {

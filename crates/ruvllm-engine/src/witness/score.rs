@@ -7,8 +7,8 @@ use ruvllm_sona::now_ms;
 use ruvllm_sona::quality::{Answered, Checked, Scorer};
 use ruvllm_sona::witness::Served;
 
-use crate::grammar::Grammar;
 use crate::request::{FinishReason, GenerationSummary};
+use ruvllm_text::Grammar;
 
 /// Values of a vector of words.
 const DIM: usize = 256;

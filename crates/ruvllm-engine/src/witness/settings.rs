@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::{Map, Number, Value, json};
 
 use super::Running;
-use crate::grammar::GrammarSource;
 use crate::request::GenerateRequest;
 use crate::sampler::{Mirostat, SamplingParams};
 use crate::{BoundAdapter, EngineError, ErrorKind, KvPolicy};
+use ruvllm_text::GrammarSource;
 
 /// Returns how the factors of an adapter are kept.
 pub(super) fn format_of(adapter: &BoundAdapter) -> String {

@@ -65,7 +65,7 @@ fn settings_come_back() {
     ];
     let running = Running::of(&engine);
     for source in sources {
-        let grammar = engine.grammar_compiler().and_then(|compiler| compiler.compile(&source)).expect("a grammar");
+        let grammar = engine.grammar_compiler().expect("a vocabulary").compile(&source).expect("a grammar");
         let request = GenerateRequest {
             sampling: sampling.clone(),
             max_tokens: None,
@@ -103,7 +103,7 @@ fn what_was_recorded_comes_out_again() {
         request
     };
     let grammar = GrammarSource::Regex("[a-c]{2,8}".into());
-    let grammar = engine.grammar_compiler().and_then(|compiler| compiler.compile(&grammar)).expect("a grammar");
+    let grammar = engine.grammar_compiler().expect("a vocabulary").compile(&grammar).expect("a grammar");
     let requests = vec![
         sampled(Some(1), &|_| {}),
         // Its seed is drawn, and on record.

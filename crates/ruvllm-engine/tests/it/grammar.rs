@@ -1,9 +1,11 @@
 //! Structured output as a caller sees it: on a real model, alone and beside others.
 
 use ruvllm_engine::{
-    Engine, ErrorKind, Event, FinishReason, GenerateRequest, Grammar, GrammarSource, LoadOptions, SamplingParams,
+    Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, Grammar, GrammarSource, LoadOptions,
+    SamplingParams,
 };
 use ruvllm_testkit::real_model;
+use ruvllm_text::TextErrorKind;
 use serde_json::{Value, json};
 
 fn open(n_seq_max: usize) -> Engine {
@@ -142,6 +144,55 @@ fn an_end_that_is_not_the_grammars_is_refused() {
     let error = compiler.compile(&GrammarSource::JsonSchema(json!({"x-guidance": {}}))).expect_err("refused");
     assert_eq!(
         (error.kind(), error.to_string().as_str()),
-        (ErrorKind::Grammar, "the schema uses 'x-guidance', which is not supported")
+        (TextErrorKind::Grammar, "the schema uses 'x-guidance', which is not supported")
     );
+}
+
+#[test]
+fn an_answer_goes_back_where_a_value_does_not_fit() {
+    let mut engine = open(1);
+    let schemas = [
+        json!({"type": "array", "uniqueItems": true, "items": {"enum": ["red", "green", "blue"]}, "minItems": 3}),
+        json!({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}},
+               "additionalProperties": false, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+        json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 3,
+               "contains": {"const": 7}}),
+    ];
+    let mut n_whole = 0;
+    for schema in &schemas {
+        let grammar =
+            engine.grammar_compiler().expect("a tokenizer").compile(&GrammarSource::JsonSchema(schema.clone()));
+        let grammar = grammar.unwrap_or_else(|error| panic!("{schema}: {error}"));
+        for seed in 1..=3 {
+            let mut answer = || {
+                let prompt = engine.encode_prompt("Write JSON:", false).expect("a prompt");
+                let sampling = SamplingParams { seed: Some(seed), temperature: 1.0, ..Default::default() };
+                let grammar = Some(grammar.clone());
+                let request =
+                    GenerateRequest { prompt, max_tokens: Some(120), sampling, grammar, ..Default::default() };
+                let (mut told, mut n_told) = (String::new(), 0);
+                let summary = engine.generate(&request).expect("a request").for_each_token(|event| {
+                    told.push_str(&event.text);
+                    n_told += 1;
+                });
+                summary.map(|summary| {
+                    assert_eq!((&told, n_told), (&summary.text, summary.tokens.len()));
+                    (summary.finish_reason == FinishReason::Stop, told)
+                })
+            };
+            let (first, again) = (answer(), answer());
+            let text = |answer: &Result<(bool, String), EngineError>| match answer {
+                Ok((_, text)) => text.clone(),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(text(&first), text(&again), "{schema}");
+            if let Ok((true, text)) = first {
+                n_whole += 1;
+                let value: Value = serde_json::from_str(&text).expect("JSON");
+                assert!(jsonschema::is_valid(schema, &value), "{schema} let {text} through");
+            }
+        }
+    }
+    // Most are cut by the number of tokens or given up: what is asserted is that none is wrong, and each is repeated.
+    assert!(n_whole >= 1, "{n_whole} of 9 answers came to an end");
 }

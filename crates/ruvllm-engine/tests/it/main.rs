@@ -23,8 +23,6 @@ mod scheduler;
 mod screen;
 mod speculation;
 mod teacher_forced;
-mod template;
 mod thinking;
-mod tokenizer;
 #[cfg(feature = "train")]
 mod train;

@@ -1,6 +1,8 @@
 //! Training through the engine: the differentiable forward against golden logits, and what was trained against what is applied.
 
-use ruvllm_engine::{AdapterSet, Engine, ErrorKind, FactorFormat, KvPolicy, LoadOptions, LogitRows, Segment};
+use ruvllm_engine::{
+    AdapterSet, Engine, ErrorKind, FactorFormat, KvPolicy, LoadOptions, LogitRows, Segment, TextEncoder,
+};
 use ruvllm_lora::train::{Encoder, Example, Sequence, TrainOptions, Trainer};
 use ruvllm_testkit::{Golden, GoldenKind, max_abs_diff};
 use serde_json::json;
@@ -81,7 +83,7 @@ fn what_was_trained_is_what_is_applied() {
 fn conversations_are_encoded_by_the_models_template() {
     let engine = Engine::load(&ruvllm_testkit::real_model("smollm2:135m"), &LoadOptions::default(), &mut |_| {})
         .expect("it loads");
-    let text = engine.text().expect("a tokenizer");
+    let text = TextEncoder(engine.text().expect("a text"));
     let messages = [json!({ "role": "user", "content": "2+2?" }), json!({ "role": "assistant", "content": "4" })];
     let line = json!({ "messages": messages }).to_string();
     let filter = ruvllm_lora::train::Filter::default();

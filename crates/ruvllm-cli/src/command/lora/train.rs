@@ -282,7 +282,7 @@ impl TrainArgs {
     /// Turns the records into tokens and deals them out.
     fn deal(&self, engine: &Engine, data: &mut Dataset) -> Result<Lessons> {
         let within = |error| Error::failure(format_args!("{}: {error}", self.data.display()));
-        let examples = data.encode(&engine.text()?, &self.filter()).map_err(within)?;
+        let examples = data.encode(&ruvllm_engine::TextEncoder(engine.text()?), &self.filter()).map_err(within)?;
         let loss = self.loss();
         for ((line, _), example) in data.records.iter().zip(&examples) {
             let checked = loss.check(example);

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::dry::{Breakers, breakers};
 use super::*;
-use crate::tokenizer::Tokenizer;
+use ruvllm_text::tokenizer::Tokenizer;
 
 /// Reads the parameters of a case over those that do nothing.
 fn params(changes: &Value) -> SamplingParams {

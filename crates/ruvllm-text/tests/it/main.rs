@@ -1,0 +1,4 @@
+//! Integration tests: tokenizers and templates of golden and real models.
+
+mod template;
+mod tokenizer;
