@@ -27,7 +27,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 12] = [
+const LAYERS: [(&str, u8); 13] = [
     ("ruvllm-kernels", 0),
     ("ruvllm-gguf", 1),
     ("ruvllm-kvcache", 1),
@@ -36,10 +36,11 @@ const LAYERS: [(&str, u8); 12] = [
     ("ruvllm-sona", 3),
     ("ruvllm-router", 4),
     ("ruvllm-engine", 5),
-    ("ruvllm-server", 6),
-    ("ruvllm-cli", 7),
-    ("ruvllm-wasm", 6),
-    ("ruvllm-node", 6),
+    ("ruvllm-witness", 6),
+    ("ruvllm-server", 7),
+    ("ruvllm-cli", 8),
+    ("ruvllm-wasm", 7),
+    ("ruvllm-node", 7),
 ];
 
 /// Crates for tests: others may only name them as dev-dependencies.

@@ -8,8 +8,8 @@
 //! `jsonschema`, which has no part in what a grammar alone keeps.
 //!
 //! A file is a JSON array or JSON lines of `{"schema": …, "tests": [{"data": …, "valid": …}]}`, as the
-//! JSON-Schema-Test-Suite and MaskBench have them. For each schema three answers are drawn among the allowed tokens, and
-//! with `--tokens N` the model writes one of up to N tokens. A line of output is `{"schema": …, "text": …}`.
+//! JSON-Schema-Test-Suite and MaskBench have them. For each schema six answers are drawn among the allowed
+//! tokens; with `--tokens N` the model writes one of up to N tokens instead. A line of output is `{"schema": …, "text": …}`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,7 +22,7 @@ use ruvllm_engine::{
 use ruvllm_testkit::escaped_json;
 use serde_json::{Value, json};
 
-/// Draws for each schema, and tokens of each.
+/// Draws for each schema where the model writes nothing, and tokens of each.
 const DRAWS: u64 = 6;
 const DRAWN_TOKENS: usize = 400;
 
@@ -119,7 +119,7 @@ fn look_at(engine: &mut Engine, group: &Value, n_tokens: usize, counts: &mut Cou
         }
     }
     let mut answers: Vec<Option<String>> = Vec::new();
-    for seed in 0..DRAWS {
+    for seed in 0..if n_tokens > 0 { 0 } else { DRAWS } {
         match draw(grammar.start(), engine.tokenizer()?, seed, counts) {
             Ok(answer) => answers.push(answer),
             Err(error) => {

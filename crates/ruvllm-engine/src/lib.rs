@@ -45,7 +45,6 @@ mod session;
 mod speculate;
 #[cfg(feature = "train")]
 mod train;
-pub mod witness;
 
 pub use adapters::{AdapterLoader, HeadWeights};
 pub use backend::{
@@ -70,7 +69,7 @@ pub use ruvllm_text::{
     ChatOptions, Constraint, Grammar, GrammarCompiler, GrammarSource, ModelText, PromptOptions, TextError,
     TextErrorKind, template, thoughts, tokenizer, tools,
 };
-pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs};
+pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs, seed_of_clock};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
 pub use scope::Scope;
 pub use service::{
@@ -80,3 +79,6 @@ pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};
 #[cfg(feature = "train")]
 pub use train::TextEncoder;
+
+/// A hash of the sources that decide how numbers come out: two builds with the same hash compute the same.
+pub const SOURCES_HASH: &str = env!("RUVLLM_SOURCES_HASH");

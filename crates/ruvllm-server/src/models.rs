@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use ruvllm_engine::learning::{CalibrationProgress, Learning};
 use ruvllm_engine::optimise::Optimiser;
-use ruvllm_engine::witness::Recorder;
 use ruvllm_engine::{Engine, EngineError, KvPolicy, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
+use ruvllm_witness::Recorder;
 use tokio::sync::Notify;
 
 use crate::adapters::{AdapterOptions, Adapters};

@@ -51,7 +51,7 @@ pub(crate) fn identity_of(path: &std::path::Path) -> Result<[u8; 32], crate::Eng
 pub(super) fn of_model(file: NamespaceBuilder, model: &Model, isa: Isa, kv: KvPolicy) -> NamespaceBuilder {
     let mut builder = file
         .part("version", env!("CARGO_PKG_VERSION").as_bytes())
-        .part("sources", env!("RUVLLM_SOURCES_HASH").as_bytes())
+        .part("sources", crate::SOURCES_HASH.as_bytes())
         .part("isa", isa.name().as_bytes())
         .part("kv", kv.to_string().as_bytes());
     for rope in &model.ropes {

@@ -67,7 +67,7 @@ impl PackedFile {
     /// Names the file for the model of a content hash, in a cache folder that may have `max_bytes` of such files.
     pub(super) fn new(folder: &Path, identity: &[u8; 32], max_bytes: u64) -> PackedFile {
         let key = NamespaceBuilder::new("packed weights 1").part("model", identity);
-        let key = key.part("sources", env!("RUVLLM_SOURCES_HASH").as_bytes());
+        let key = key.part("sources", crate::SOURCES_HASH.as_bytes());
         let name = format!("{}.{FINISHED}", key.clone().finish());
         PackedFile { path: folder_of(folder).join(name), key: key.identity(), max_bytes }
     }

@@ -1,6 +1,6 @@
 //! Requests against tables.
 
-use ruvllm_engine::witness::decimal;
+use ruvllm_witness::decimal;
 use serde_json::json;
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use axum::http::Method;
 use ruvllm_engine::ModelInfo;
-use ruvllm_engine::witness::decimal;
+use ruvllm_witness::decimal;
 use serde_json::{Map, Value, json};
 
 use super::ok;

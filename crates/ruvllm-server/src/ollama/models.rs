@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
-use ruvllm_engine::witness::decimal;
 use ruvllm_engine::{ModelInfo, ModelText};
+use ruvllm_witness::decimal;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
-use ruvllm_engine::witness::{About, Record, Recorder};
 use ruvllm_engine::{Engine, EngineError, GenerateRequest, ServiceEvent};
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies, Wanted};
 use ruvllm_sona::quality::{Scorer, ScorerOptions};
@@ -14,6 +13,7 @@ use ruvllm_sona::session::SessionIndex;
 use ruvllm_sona::store::{self, MasterKey, OpenOptions, Store};
 use ruvllm_sona::witness::{Event, LogOptions, LogStats, WitnessLog};
 use ruvllm_sona::{SonaError, now_ms};
+use ruvllm_witness::{About, Record, Recorder};
 
 use crate::app::Call;
 use crate::auth::Tenant;

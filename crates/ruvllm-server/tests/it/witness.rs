@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ruvllm_engine::witness::replay;
 use ruvllm_engine::{AdapterSet, Engine};
 use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions, open_store};
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies};
 use ruvllm_sona::store::Store;
 use ruvllm_sona::witness::{Event, Query, Served, search, verify};
+use ruvllm_witness::replay;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

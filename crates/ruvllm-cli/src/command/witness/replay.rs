@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use ruvllm_engine::witness::{Replayed, adapters_of, check, load_options, replay};
 use ruvllm_engine::{AdapterSet, Engine, LoadOptions};
 use ruvllm_sona::witness::Served;
+use ruvllm_witness::{Replayed, adapters_of, check, load_options, replay};
 use serde_json::json;
 
 use super::{FilterArgs, Found, LogArgs};

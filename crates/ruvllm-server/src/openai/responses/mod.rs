@@ -5,8 +5,8 @@ mod stream;
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::ToolUse;
-use ruvllm_engine::witness::decimal;
 use ruvllm_engine::{FinishReason, GenerationSummary};
+use ruvllm_witness::decimal;
 use serde_json::{Value, json};
 
 use super::chat::prompt_max;

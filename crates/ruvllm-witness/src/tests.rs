@@ -9,8 +9,7 @@ use ruvllm_testkit::Golden;
 
 use super::settings::{read, write};
 use super::*;
-use crate::sampler::{Mirostat, SamplerKind, SamplingParams};
-use crate::{AdapterSet, GrammarSource, LoadOptions};
+use ruvllm_engine::{AdapterSet, GrammarSource, LoadOptions, Mirostat, SamplerKind, SamplingParams};
 
 fn engine() -> Engine {
     let path = Golden::load("llama-a").model("f32");

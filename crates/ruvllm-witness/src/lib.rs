@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use ruvllm_engine::witness::{About, Recorder, replay};
+//! use ruvllm_witness::{About, Recorder, replay};
 //! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions};
 //! use ruvllm_sona::store::{self, OpenOptions};
 //! use ruvllm_sona::witness::{Event, LogOptions, Query, WitnessLog, search};
@@ -47,15 +47,14 @@ use ruvllm_sona::witness::{Content, Event, Served, WitnessLog};
 pub use replay::{Replayed, adapters_of, check, load_options, replay};
 pub use settings::decimal;
 
-use crate::engine::Engine;
-use crate::request::{FinishReason, GenerateRequest, GenerationSummary};
-use crate::sampler::seed_of_clock;
-use crate::{EngineError, KvPolicy};
-use ruvllm_text::Grammar;
+use ruvllm_engine::{
+    Engine, EngineError, FinishReason, GenerateRequest, GenerationSummary, Grammar, KvPolicy, SOURCES_HASH,
+    seed_of_clock,
+};
 
 /// What computes here: version, sources of the arithmetic.
 fn program() -> String {
-    format!("{}+{}", env!("CARGO_PKG_VERSION"), env!("RUVLLM_SOURCES_HASH"))
+    format!("{}+{}", env!("CARGO_PKG_VERSION"), SOURCES_HASH)
 }
 
 /// How a model runs, as far as its tokens depend on it.

@@ -7,8 +7,7 @@ use ruvllm_sona::now_ms;
 use ruvllm_sona::quality::{Answered, Checked, Scorer};
 use ruvllm_sona::witness::Served;
 
-use crate::request::{FinishReason, GenerationSummary};
-use ruvllm_text::Grammar;
+use ruvllm_engine::{FinishReason, GenerationSummary, Grammar};
 
 /// Values of a vector of words.
 const DIM: usize = 256;
@@ -17,7 +16,7 @@ const N_CHARS_MAX: usize = 16 << 10;
 const N_PARTS_MAX: usize = 256;
 
 /// What is needed of an answer to score it.
-pub(super) struct Judged {
+pub(crate) struct Judged {
     pub scorer: Arc<Mutex<Scorer>>,
     pub tenant: String,
     pub question: Option<String>,
@@ -28,7 +27,7 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    pub(super) fn new(
+    pub(crate) fn new(
         scorer: &Arc<Mutex<Scorer>>,
         tenant: &str,
         question: Option<String>,
@@ -47,7 +46,7 @@ impl Judged {
     }
 
     /// Puts the scores into the record.
-    pub(super) fn score(self, served: &mut Served) {
+    pub(crate) fn score(self, served: &mut Served) {
         let words = HashedWords::new(DIM);
         let vector = |text: &str| words.vector(clipped(text));
         let question = self.question.as_deref().map(vector).unwrap_or_default();

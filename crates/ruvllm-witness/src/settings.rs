@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Number, Value, json};
 
-use super::Running;
-use crate::request::GenerateRequest;
-use crate::sampler::{Mirostat, SamplingParams};
-use crate::{BoundAdapter, EngineError, ErrorKind, KvPolicy};
-use ruvllm_text::GrammarSource;
+use crate::Running;
+use ruvllm_engine::{
+    BoundAdapter, EngineError, ErrorKind, GenerateRequest, GrammarSource, KvPolicy, Mirostat, SamplingParams,
+};
 
 /// Returns how the factors of an adapter are kept.
-pub(super) fn format_of(adapter: &BoundAdapter) -> String {
+pub(crate) fn format_of(adapter: &BoundAdapter) -> String {
     format!("{:?}", adapter.format()).to_lowercase()
 }
 
@@ -26,7 +25,7 @@ pub fn decimal(x: f32) -> Value {
 
 /// Returns the settings of a request; its prompt and seed stand elsewhere. Without `keeps_texts`, what may hold texts is
 /// left out.
-pub(super) fn write(request: &GenerateRequest, running: &Running, keeps_texts: bool) -> Value {
+pub(crate) fn write(request: &GenerateRequest, running: &Running, keeps_texts: bool) -> Value {
     let Running { program, isa, kv, n_ctx } = running;
     let mut all = Map::new();
     all.insert("program".into(), json!(program));
@@ -62,7 +61,7 @@ pub(super) fn write(request: &GenerateRequest, running: &Running, keeps_texts: b
 }
 
 /// Returns settings with another policy of the cache.
-pub(super) fn with_kv(settings: &str, kv: KvPolicy) -> String {
+pub(crate) fn with_kv(settings: &str, kv: KvPolicy) -> String {
     let mut all: Value = serde_json::from_str(settings).unwrap_or(Value::Null);
     if let Some(object) = all.as_object_mut() {
         object.insert("kv".into(), json!(kv.to_string()));
@@ -123,7 +122,7 @@ fn write_grammar(source: &GrammarSource) -> Value {
 
 /// An adapter that a request named.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct UsedAdapter {
+pub(crate) struct UsedAdapter {
     pub name: String,
     pub content: String,
     pub format: String,
@@ -132,7 +131,7 @@ pub(super) struct UsedAdapter {
 
 /// What stands in the settings of a record.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     pub program: String,
     pub isa: String,
     pub kv: String,
@@ -151,7 +150,7 @@ pub(super) struct Settings {
 ///
 /// # Errors
 /// Kind `Options` if it is something else, naming what is missing.
-pub(super) fn read(text: &str) -> Result<Settings, EngineError> {
+pub(crate) fn read(text: &str) -> Result<Settings, EngineError> {
     let all: Value = serde_json::from_str(text).map_err(|error| unreadable(&error.to_string()))?;
     let fields = Fields(&all);
     let is_whole = all.get("digest").is_none();
@@ -284,6 +283,6 @@ fn unreadable(why: &str) -> EngineError {
 }
 
 /// Returns bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,11 +3,9 @@
 use ruvllm_kernels::Isa;
 use ruvllm_sona::witness::{Content, Served};
 
-use super::settings::{Settings, format_of, hex, read};
-use super::{Running, program};
-use crate::engine::Engine;
-use crate::request::{FinishReason, GenerateRequest};
-use crate::{AdapterSet, EngineError, ErrorKind, LoadOptions};
+use crate::settings::{Settings, format_of, hex, read};
+use crate::{Running, program};
+use ruvllm_engine::{AdapterSet, Engine, EngineError, ErrorKind, FinishReason, GenerateRequest, LoadOptions};
 
 /// What came of running a request again.
 #[derive(Clone, Debug, PartialEq, Eq)]
