@@ -77,7 +77,11 @@ pub(super) const CLIENTS: [Client; 25] = [
     node("opencode", &["opencode-ai@1.18.33"], "with_opencode.sh"),
     node("qwen-code", &["@qwen-code/qwen-code@0.15.10"], "with_qwen_code.sh"),
     python("aider", &["aider-chat==0.86.2"], "with_aider.sh"),
-    python("lm-eval", &["lm-eval[api]==0.4.13", "pydantic==2.14.4"], "measure_lm_eval.py"),
+    python(
+        "lm-eval",
+        &["lm-eval[api]==0.4.13", "gguf==0.19.0", "transformers==5.24.0", "pydantic==2.14.4"],
+        "measure_lm_eval.py",
+    ),
     python("fim", &["openai==3.57.0"], "measure_fim.py"),
     python("tools", &["openai==3.57.0"], "measure_tools.py"),
 ];

@@ -48,15 +48,26 @@ def tool(name, description, properties):
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
+def post(path, body):
+    request = urllib.request.Request(URL + path, json.dumps(body).encode(), {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(request))
+
+
+def asked(question):
+    tools = [tool(*function) for function in FUNCTIONS]
+    return {"model": MODEL, "messages": [{"role": "user", "content": question}], "tools": tools}
+
+
 def ask(question):
-    body = {
-        "model": MODEL, "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 96,
-        "tools": [tool(*function) for function in FUNCTIONS],
-    }
-    request = urllib.request.Request(
-        URL + "/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    answer = post("/v1/chat/completions", {**asked(question), "temperature": 0, "max_tokens": 96})
+    return answer["choices"][0]["message"]
+
+
+def written(question):
+    """Returns what the model writes when nobody looks for calls."""
+    prompt = post("/apply-template", asked(question))["tokens"]
+    body = {"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": 96}
+    return post("/v1/completions", body)["choices"][0]["text"]
 
 
 def looks_like_a_call(text):
@@ -66,12 +77,12 @@ def looks_like_a_call(text):
 
 
 def counts(questions):
-    """Calls that were recognised, calls that stayed text, and answers that are neither."""
-    recognised, missed = 0, []
+    """Returns the questions whose calls were recognised, and the calls that stayed text."""
+    recognised, missed = [], []
     for question in questions:
         message = ask(question)
         if message.get("tool_calls"):
-            recognised += 1
+            recognised.append(question)
         elif looks_like_a_call(message["content"]):
             missed.append(message["content"])
     return recognised, missed
@@ -79,18 +90,20 @@ def counts(questions):
 
 def needed():
     recognised, missed = counts(NEEDING)
-    written = recognised + len(missed)
-    told = f"{len(NEEDING)} questions, {written} calls written, {recognised} recognised"
-    assert recognised >= 0.95 * written, f"{told}; missed: {missed[:5]}"
+    n_written = len(recognised) + len(missed)
+    told = f"{len(NEEDING)} questions, {n_written} calls written, {len(recognised)} recognised"
+    assert len(recognised) >= 0.95 * n_written, f"{told}; missed: {missed[:5]}"
     return f"{told}; stayed text: {missed}" if missed else told
 
 
 def not_needed():
-    """A call here is the model's: the server only must not read one where none is written."""
+    """No call may be read where the model wrote none; that it writes some is its own doing."""
     recognised, missed = counts(NEEDING_NONE)
-    told = f"{len(NEEDING_NONE)} questions, {recognised} calls"
+    false = [question for question in recognised if not looks_like_a_call(written(question))]
+    assert not false, f"{len(false)} calls that the model did not write: {false[:5]}"
+    told = f"{len(NEEDING_NONE)} questions, no call that the model did not write"
     if recognised or missed:
-        raise report.ModelDid(f"{told}; {len(missed)} stayed text")
+        raise report.ModelDid(f"{told}; it wrote {len(recognised) + len(missed)}, as to {recognised[0]!r}")
     return told
 
 

@@ -4,7 +4,7 @@ import { z } from "zod";
 
 export const MODEL = "qwen2.5-coder:0.5b";
 export const QUESTION = "What is the capital of France? Answer in a word.";
-export const FORECAST = "What is the weather like in Paris? Use the function.";
+export const FORECAST = "What is the weather like in Paris?";
 export const ITALY = "And of Italy?";
 export const SUNNY = "sunny, 31 degrees";
 export const Weather = z.object({ city: z.enum(["Paris", "Rome"]) });

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 MODEL = "qwen2.5-coder:0.5b"
 QUESTION = "What is the capital of France? Answer in a word."
-FORECAST = "What is the weather like in Paris? Use the function."
+FORECAST = "What is the weather like in Paris?"
 PERSON = "Bob is 3 years old. Answer as JSON with name and age."
 WEATHER = {
     "type": "object",
