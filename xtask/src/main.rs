@@ -5,6 +5,7 @@
 
 mod bench;
 mod ci;
+mod clients;
 mod codegen;
 mod cross;
 mod fuzz;
@@ -41,6 +42,8 @@ enum Command {
     Python,
     /// Install the npm packages and the browser that the server's tests need
     Node,
+    /// Run clients and agents, unmodified, against a server: a table of what works
+    Clients(clients::Args),
     /// Serve under everything that clients do wrong, and look what is left
     Soak(soak::Args),
     /// Fuzz everything that reads bytes of strangers
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
         Command::Node => node::run(),
+        Command::Clients(args) => clients::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Codegen(args) => codegen::run(&args),

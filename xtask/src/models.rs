@@ -73,6 +73,17 @@ pub(crate) fn build_ruvllm() -> Result<PathBuf> {
     Ok(ruvllm_path(PROFILE))
 }
 
+/// Returns the program that a command was given, or builds it.
+///
+/// # Errors
+/// It does not build.
+pub(crate) fn given_or_built(given: Option<&PathBuf>) -> Result<PathBuf> {
+    match given {
+        Some(path) => std::path::absolute(path).with_context(|| format!("no such program: {}", path.display())),
+        None => build_ruvllm(),
+    }
+}
+
 /// Returns where cargo puts `ruvllm` when it builds it with this profile.
 pub(crate) fn ruvllm_path(profile: &str) -> PathBuf {
     shell::target_dir().join(profile).join("ruvllm").with_extension(std::env::consts::EXE_EXTENSION)

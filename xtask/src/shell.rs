@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -85,6 +85,19 @@ fn stream(command: &mut Command, see: &mut dyn FnMut(&str)) -> Result<()> {
         bail!("`{line}` failed ({status})");
     }
     Ok(())
+}
+
+/// Starts `ruvllm serve` and returns its process with the address it listens at, `HOST:PORT`.
+///
+/// # Errors
+/// It cannot be started, or ends before it listens.
+pub(crate) fn serve(command: &mut Command) -> Result<(Child, String)> {
+    let line = show(command);
+    let mut process = command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{line}`"))?;
+    let mut told = String::new();
+    BufReader::new(process.stdout.take().expect("standard output was piped above")).read_line(&mut told)?;
+    let address = told.trim().split("http://").nth(1).with_context(|| format!("it does not listen: {told:?}"))?;
+    Ok((process, address.to_owned()))
 }
 
 /// Installs packages of Debian, if this is one and we may.

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::shell::{self, PROFILE, cargo};
 use client::{Client, Outcome};
 use server::{DRAIN, Server};
 
@@ -73,13 +72,7 @@ impl Tally {
 /// # Errors
 /// What was found.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let ruvllm = match &args.ruvllm {
-        Some(path) => path.clone(),
-        None => {
-            shell::run(cargo("build -p ruvllm-cli").args(["--profile", PROFILE]))?;
-            crate::models::ruvllm_path(PROFILE)
-        }
-    };
+    let ruvllm = crate::models::given_or_built(args.ruvllm.as_ref())?;
     let time = Duration::from_secs_f64(60.0 * args.minutes);
     if args.hostile {
         return hostile::run(&ruvllm, &args.model, time, args.only.as_deref());

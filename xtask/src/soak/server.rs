@@ -1,8 +1,7 @@
 //! The server of a soak: its process, its keys, and what it holds.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::client;
+use crate::shell;
 
 /// How long requests may go on after the server was asked to stop.
 pub(super) const DRAIN: Duration = Duration::from_secs(3);
@@ -86,12 +86,7 @@ impl Server {
             "record" => folder.path().join("record").into_os_string(),
             word => word.into(),
         }));
-        command.stdout(Stdio::piped()).stderr(log);
-        let mut process = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().context("it is piped")?).read_line(&mut line)?;
-        let address = line.trim().split("http://").nth(1).with_context(|| format!("it does not listen: {line:?}"))?;
-        let address = address.to_owned();
+        let (process, address) = shell::serve(command.stderr(log))?;
         println!("{model} is served at {address}");
         Ok(Server { process, address, keys, guest: AtomicU64::new(0), folder })
     }
