@@ -18,8 +18,9 @@ use crate::openai::messages;
 use crate::tools;
 
 const TOKENIZE: &[Field] = &[
-    required("text", Kind::Text, "the text").also(&["content"]),
-    optional("add_special", Kind::Bool, "add the tokens that the model wants at the beginning and the end"),
+    required("text", Kind::Text, "the text").also(&["content", "prompt"]),
+    optional("add_special", Kind::Bool, "add the tokens that the model wants at the beginning and the end")
+        .also(&["add_special_tokens"]),
     optional("parse_special", Kind::Bool, "read <|im_start|> and its like as one token"),
     optional("with_pieces", Kind::Bool, "return each token's text as well"),
     MODEL,
@@ -58,7 +59,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/detokenize",
         summary: "Turns tokens into text",
         fields: &[DETOKENIZE],
-        answers: &["text", "content"],
+        answers: &["text", "content", "prompt"],
         run: Run::Model(detokenize),
         ..POST
     },
@@ -148,7 +149,7 @@ fn detokenize(call: Call) -> Answer {
         }
         let options = DecodeOptions { render_special: call.given.is_set("render_special") };
         let text = tokenizer.decode(&ids, options);
-        ok(&json!({ "text": text, "content": text }))
+        ok(&json!({ "text": text, "content": text, "prompt": text }))
     })
 }
 

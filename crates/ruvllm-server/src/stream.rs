@@ -25,6 +25,8 @@ struct Format {
 }
 
 const EVENTS: Format = Format { content_type: "text/event-stream; charset=utf-8", still_here: b": still here\n\n" };
+/// Clients of Anthropic's API wait for pings.
+const PINGED: Format = Format { still_here: b"event: ping\ndata: {\"type\": \"ping\"}\n\n", ..EVENTS };
 /// White space in front of a value is no part of it.
 const LINES: Format = Format { content_type: "application/x-ndjson", still_here: b" " };
 
@@ -72,6 +74,14 @@ where
     F: Future<Output = Result<(), Gone>> + Send + 'static,
 {
     respond_in(&EVENTS, write)
+}
+
+/// Returns the same with pings.
+pub(crate) fn respond_pinged<F>(write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
+where
+    F: Future<Output = Result<(), Gone>> + Send + 'static,
+{
+    respond_in(&PINGED, write)
 }
 
 /// Returns the same in lines of JSON.

@@ -301,3 +301,30 @@ fn an_answer_that_cannot_be_kept_is_given() {
     assert_eq!(asker.get(&format!("{RESPONSES}/{}", id(&answer))).status, 404);
     assert_eq!(bench.get("/ready").ok()["status"], "ready");
 }
+
+#[test]
+fn an_item_that_is_kept_is_named_instead_of_sent() {
+    let bench = Bench::tiny(options());
+    let asker = open(&bench);
+    let first = asker.answer(json!({ "input": "a b c", "max_output_tokens": 4 }));
+    let listed = asker.get(&format!("{RESPONSES}/{}/input_items", id(&first))).ok();
+    let (asked, said) = (&listed["data"][0], &first["output"][0]);
+    let user = json!({ "role": "user", "content": "d" });
+    let refers = |item: &Value| json!({ "type": "item_reference", "id": item["id"] });
+    let count = |input: Value| {
+        let counted = bench.post(&format!("{RESPONSES}/input_tokens"), &json!({ "input": input })).ok();
+        counted["input_tokens"].as_u64().expect("a count")
+    };
+    let sent = count(json!([{ "role": "user", "content": "a b c" }, said, user]));
+    assert_eq!(count(json!([refers(asked), refers(said), user])), sent);
+    assert_eq!(count(json!([asked, said, user])), sent);
+    for unknown in ["msg_1", "", "msg_000000000000000000000000", "resp"] {
+        let body = json!({ "input": [{ "type": "item_reference", "id": unknown }] });
+        let refusal = bench.post(RESPONSES, &body).refusal();
+        assert!(refusal.starts_with("400 'input[0]' refers to the item"), "{refusal}");
+    }
+    // What is not kept is not found.
+    let unkept = asker.answer(json!({ "input": "a", "max_output_tokens": 2, "store": false }));
+    let body = json!({ "input": [refers(&unkept["output"][0])] });
+    assert_eq!(bench.post(RESPONSES, &body).status, 400);
+}

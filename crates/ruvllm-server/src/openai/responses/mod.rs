@@ -88,6 +88,20 @@ pub(super) const ITEM: Kind = Kind::Tagged(&[
     ("reasoning", REASONING),
 ]);
 
+const REFERENCE: &[Field] = &[
+    required("type", Kind::Word(&["item_reference"]), "an item of a kept answer, or of what it was made from"),
+    required("id", Kind::Text, "its id"),
+];
+
+/// An item of a request: one that is kept may be named instead of sent.
+const INPUT_ITEM: Kind = Kind::Tagged(&[
+    ("message", MESSAGE),
+    ("function_call", FUNCTION_CALL),
+    ("function_call_output", OUTPUT),
+    ("reasoning", REASONING),
+    ("item_reference", REFERENCE),
+]);
+
 const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer"), VERBOSITY];
 
 const STREAM_OPTIONS: &[Field] =
@@ -97,7 +111,7 @@ const STREAM_OPTIONS: &[Field] =
 pub(super) const PROMPT: &[Field] = &[
     optional(
         "input",
-        Kind::Either(&[Kind::Text, Kind::List(&ITEM, 1, 4096)]),
+        Kind::Either(&[Kind::Text, Kind::List(&INPUT_ITEM, 1, 4096)]),
         "a text, or a conversation with calls and what they returned; it may be left out where there is an earlier one",
     ),
     stored::PREVIOUS,

@@ -23,6 +23,9 @@ pub(super) const RESPONSE: &str = "resp_";
 /// How ids of conversations begin.
 pub(super) const CONVERSATION: &str = "conv_";
 
+/// Characters of what names a call, as `Server::new_id` makes it.
+const ID_CHARS: usize = 24;
+
 /// The parts of an answer: the answer without its output, what was put in, and what came out.
 pub(super) const BODY: u64 = 1;
 pub(super) const INPUT: u64 = 2;
@@ -146,6 +149,35 @@ impl Own {
         }
         let items = found.into_iter().map(|bytes| self.parse_input(bytes)).collect::<Result<_, _>>()?;
         Ok(Items { items, last })
+    }
+
+    /// Returns the input of a request with the items that it refers to.
+    ///
+    /// # Errors
+    /// 400: one is not kept; as [`Own::part`].
+    pub(super) fn referred(&mut self, input: Option<Value>) -> Result<Option<Value>, ApiError> {
+        let Some(Value::Array(mut items)) = input else { return Ok(input) };
+        for (i, item) in items.iter_mut().enumerate().filter(|(_, item)| item["type"] == "item_reference") {
+            let id = item["id"].as_str().unwrap_or_default().to_owned();
+            *item = self.item(&id)?.ok_or_else(|| {
+                let line = format!("'input[{i}]' refers to the item '{id}', which is not kept; send the item");
+                ApiError::bad(format!("input[{i}].id"), line).code("item_not_found")
+            })?;
+        }
+        Ok(Some(Value::Array(items)))
+    }
+
+    /// Finds an item of an answer, or of what it was made from: ids of items begin with what names the answer.
+    fn item(&mut self, id: &str) -> Result<Option<Value>, ApiError> {
+        let Some(name) = id.split_once('_').and_then(|(_, rest)| rest.get(..ID_CHARS)) else { return Ok(None) };
+        let response = format!("{RESPONSE}{name}");
+        for part in [OUTPUT, INPUT] {
+            let items = self.part(&response, part)?;
+            if let Some(item) = items.as_array().and_then(|items| items.iter().find(|item| item["id"] == id)) {
+                return Ok(Some(item.clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the items that an answer or a request goes on from, the first first. `link` says what that is.

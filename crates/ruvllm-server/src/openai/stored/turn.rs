@@ -38,7 +38,7 @@ impl Keeping {
         let mut keeping = Keeping { is_kept, link, input: Vec::new() };
         own.n_max = call.server.options.body_bytes_max;
         let (keeping, items, parts) = offload(move || {
-            let input = named(given, &id);
+            let input = named(own.referred(given)?, &id);
             if is_kept {
                 keeping.input = input.iter().map(part_of).collect();
                 own.count(keeping.input.iter().map(Vec::len).sum())?;
