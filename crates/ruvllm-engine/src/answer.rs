@@ -401,7 +401,7 @@ impl Answer {
             tokens,
             logprobs: std::mem::take(&mut self.logprobs),
             finish_reason: self.finish.unwrap_or(unfinished),
-            n_thought: self.gate.as_ref().map_or(0, Gate::n_tokens),
+            n_thought: self.gate.as_ref().map_or(0, Gate::n_tokens) as u32,
             stopped_by: self.stop.matched().map(str::to_owned),
             kv: self.request.kv,
             choices: Box::default(),

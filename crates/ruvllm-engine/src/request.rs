@@ -183,7 +183,7 @@ pub struct GenerationSummary {
     /// Why it ended.
     pub finish_reason: FinishReason,
     /// How many tokens at the beginning are thought, if [`GenerateRequest::thinking`] tells it apart.
-    pub n_thought: usize,
+    pub n_thought: u32,
     /// The stop string that ended it, if one did.
     pub stopped_by: Option<String>,
     /// How its keys and values were kept, if not as those of others.

@@ -492,7 +492,7 @@ impl Usage {
     /// Adds an answer. `is_first` of those to the same prompt, which counts once.
     pub(crate) fn add(&mut self, summary: &GenerationSummary, is_first: bool) {
         self.n_answer += summary.tokens.len();
-        self.n_thought += summary.n_thought;
+        self.n_thought += summary.n_thought as usize;
         if is_first {
             self.n_prompt += summary.prompt_tokens.len();
             self.n_cached += summary.timings.cached_tokens;

@@ -60,7 +60,7 @@ fn a_thought_ends_within_its_budget_and_the_form_begins_behind_it() {
         assert!(jsonschema::is_valid(schema, &value), "{value}");
         assert!(thought.is_empty() == (n_max == 0) && !thought.contains(&said), "{thought:?}");
         let n_close = engine.encode_prompt("</think>", true).expect("it encodes").len();
-        assert_eq!(summary.n_thought, n_max + n_close);
+        assert_eq!(summary.n_thought as usize, n_max + n_close);
     }
 }
 

@@ -419,7 +419,7 @@ fn tenants_see_their_own_adapters_and_everybodys() {
     let send = |who: &str, method: &str, path: &str, body: Value| {
         let auth = format!("Bearer key-of-{who}");
         match method {
-            "POST" => bench.send(path, &body.to_string(), &[("authorization", &auth)]),
+            "POST" => bench.send(path, body.to_string(), &[("authorization", &auth)]),
             _ => bench.ask(method, path, &[("authorization", &auth)]),
         }
     };

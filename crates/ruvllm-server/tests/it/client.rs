@@ -113,7 +113,7 @@ impl Bench {
     }
 
     pub fn post(&self, path: &str, body: &Value) -> Reply {
-        self.send(path, &body.to_string(), &[])
+        self.send(path, body.to_string(), &[])
     }
 
     /// Sends a body with more headers.
@@ -129,13 +129,13 @@ impl Bench {
 
     /// Sends a request without a body.
     pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
-        Reply::read(self.write(&head(method, path, 0, headers)))
+        Reply::read(self.write(head(method, path, 0, headers)))
     }
 
     /// Sends a request and leaves the answer to be read.
     pub fn open(&self, path: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
-        self.write(&format!("{}{body}", head("POST", path, body.len(), &[])))
+        self.write(format!("{}{body}", head("POST", path, body.len(), &[])))
     }
 
     /// Writes bytes as they are to a new connection.

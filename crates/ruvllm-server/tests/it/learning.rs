@@ -18,7 +18,7 @@ fn learning(folder: &Path) -> ServerOptions {
 fn ask(bench: &Bench, question: &str, headers: &[(&str, &str)]) -> Value {
     let messages = json!([{ "role": "user", "content": question }]);
     let body = json!({ "messages": messages, "max_tokens": 16, "temperature": 0 });
-    bench.send("/v1/chat/completions", &body.to_string(), headers).ok()
+    bench.send("/v1/chat/completions", body.to_string(), headers).ok()
 }
 
 fn said(answer: &Value) -> &str {

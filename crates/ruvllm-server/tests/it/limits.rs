@@ -53,12 +53,12 @@ fn a_key_has_its_share() {
     );
     let mut first = bench.write(&head);
     assert!(first.read(&mut [0; 16]).expect("it begins") > 0);
-    let second = bench.send("/v1/completions", &json!({ "prompt": "x" }).to_string(), &[key]);
+    let second = bench.send("/v1/completions", json!({ "prompt": "x" }).to_string(), &[key]);
     assert_eq!(second.refusal(), "429 this key may have 1 requests at once; wait for one to end");
     assert_eq!(second.header("retry-after"), Some("1"));
     drop(first);
     let again = Instant::now();
-    while bench.send("/v1/completions", &json!({ "prompt": "x" }).to_string(), &[key]).status == 429 {
+    while bench.send("/v1/completions", json!({ "prompt": "x" }).to_string(), &[key]).status == 429 {
         assert!(again.elapsed() < Duration::from_secs(10));
     }
 }
@@ -165,8 +165,7 @@ fn what_runs_by_a_key_ends_when_it_is_revoked() {
         &rest[rest.len().saturating_sub(300)..]
     );
     assert!(start.elapsed() < Duration::from_secs(5));
-    let ask =
-        |key| bench.send("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 }).to_string(), &[key]).status;
+    let ask = |key| bench.send("/v1/completions", json!({ "prompt": "x", "max_tokens": 1 }).to_string(), &[key]).status;
     assert_eq!((ask(("x-api-key", "key-of-ann")), ask(("x-api-key", "key-of-bob"))), (401, 200));
 }
 

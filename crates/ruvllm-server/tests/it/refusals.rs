@@ -153,7 +153,7 @@ fn bodies_that_are_none_are_told_so() {
     let chunks = format!("3E8\r\n{}\r\n3E8\r\n{}\r\n0\r\n\r\n", " ".repeat(1000), " ".repeat(1000));
     let head = "POST /tokenize HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n\
         transfer-encoding: chunked\r\n\r\n";
-    assert_eq!(Reply::read(bench.write(&format!("{head}{chunks}"))).status, 413);
+    assert_eq!(Reply::read(bench.write(format!("{head}{chunks}"))).status, 413);
     let deep = format!("{{\"prompt\":{}", "[".repeat(900));
     assert!(bench.send(path, &deep, &[]).refusal().starts_with("400 the body is no JSON"));
     assert_eq!(

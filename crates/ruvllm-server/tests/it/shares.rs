@@ -25,7 +25,7 @@ fn two(more: ServerOptions) -> Bench {
 
 /// Sends a request of ann's and leaves its answer.
 fn open(bench: &Bench, path: &str, body: &str) -> TcpStream {
-    bench.write(&format!(
+    bench.write(format!(
         "POST {path} HTTP/1.1\r\nhost: x\r\n{}: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         ANN.0,
         ANN.1,
@@ -39,7 +39,7 @@ fn bob_waits(bench: &Bench) -> Duration {
     let ask = |i| {
         let start = Instant::now();
         let body = json!({ "prompt": format!("Once {i}"), "max_tokens": 4, "ignore_eos": true });
-        let reply = bench.send("/v1/completions", &body.to_string(), &[BOB]);
+        let reply = bench.send("/v1/completions", body.to_string(), &[BOB]);
         assert_eq!(reply.ok()["usage"]["completion_tokens"], 4);
         start.elapsed()
     };
@@ -131,7 +131,7 @@ fn idle_connections_make_room_for_others() {
 fn bodies_share_a_memory_that_none_fills() {
     let bench = two(ServerOptions { body_bytes_max: 128 << 20, ..options() });
     let values = format!("[{}0]", "0,".repeat(4 << 20));
-    let reply = bench.send("/v1/completions", &format!("{{\"prompt\": {values}}}"), &[ANN]);
+    let reply = bench.send("/v1/completions", format!("{{\"prompt\": {values}}}"), &[ANN]);
     assert!(reply.refusal().starts_with("413 the values of the body would take"), "{}", reply.body);
     // Ann's bodies are on their way and never come whole: she has her share of their memory, and bob has his.
     let head = format!(
@@ -171,7 +171,7 @@ fn long_forms_and_long_texts_do_not_wait_for_each_other() {
     for (grammar, status) in [(literal.clone(), 200), (literal.repeat(2), 400)] {
         let body = json!({ "messages": messages, "max_tokens": 1, "structured_outputs": { "grammar": grammar } });
         let start = Instant::now();
-        let reply = bench.send("/v1/chat/completions", &body.to_string(), &[ANN]);
+        let reply = bench.send("/v1/chat/completions", body.to_string(), &[ANN]);
         assert_eq!(reply.status, status, "{}", reply.body);
         assert!(start.elapsed() < 6 * SOON, "it took {:?}", start.elapsed());
     }

@@ -23,7 +23,7 @@ impl Asker<'_> {
         let bearer = format!("Bearer {}", self.key);
         let headers = [("authorization", bearer.as_str())];
         match method {
-            "POST" => self.bench.send(path, &body.to_string(), &headers),
+            "POST" => self.bench.send(path, body.to_string(), &headers),
             _ => self.bench.ask(method, path, &headers),
         }
     }

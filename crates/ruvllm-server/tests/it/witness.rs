@@ -111,7 +111,7 @@ fn keys_see_their_own_records_and_erase_them() {
     let ask = |key: &str, method: &str, path: &str, body: &Value| {
         let bearer = format!("Bearer {key}");
         match method {
-            "POST" => bench.send(path, &body.to_string(), &[("authorization", &bearer)]),
+            "POST" => bench.send(path, body.to_string(), &[("authorization", &bearer)]),
             _ => bench.ask(method, path, &[("authorization", &bearer)]),
         }
     };
@@ -253,7 +253,7 @@ fn sessions_are_turns_of_conversations() {
     let (_folder, witness, bench) = bench(false, &["ann key-of-ann", "bob key-of-bob"]);
     let as_key = |key: &str| format!("Bearer {key}");
     let post =
-        |key: &str, path: &str, body: &Value| bench.send(path, &body.to_string(), &[("authorization", &as_key(key))]);
+        |key: &str, path: &str, body: &Value| bench.send(path, body.to_string(), &[("authorization", &as_key(key))]);
     let ask = |key: &str, method: &str, path: &str| bench.ask(method, path, &[("authorization", &as_key(key))]);
     let turn = |session: &str, user: &str, text: &str| json!({ "messages": [{ "role": "user", "content": text }], "max_tokens": 2, "session": session, "user": user });
     post(
