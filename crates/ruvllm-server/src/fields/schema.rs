@@ -10,9 +10,18 @@ pub(crate) fn of_object(fields: &[Field]) -> Value {
         .flat_map(|field| field.also.iter().chain([&field.name]).map(|name| ((*name).to_owned(), of_field(field))))
         .collect();
     let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
-    let required: Vec<&str> = fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
-    if !required.is_empty() {
-        schema["required"] = json!(required);
+    let (named, plain): (Vec<&Field>, Vec<&Field>) =
+        fields.iter().filter(|field| field.is_required).partition(|field| !field.also.is_empty());
+    if !plain.is_empty() {
+        schema["required"] = plain.iter().map(|field| field.name).collect();
+    }
+    // One of its names is enough.
+    let one_of = |field: &&Field| -> Value {
+        let names = [&field.name].into_iter().chain(field.also);
+        json!({ "anyOf": names.map(|name| json!({ "required": [name] })).collect::<Vec<_>>() })
+    };
+    if !named.is_empty() {
+        schema["allOf"] = named.iter().map(one_of).collect();
     }
     schema
 }

@@ -133,7 +133,10 @@ fn endpoint(page: &mut String, path: &str, method: &str, operation: &Value) {
 
 /// Writes a row for each property of an object, and for those inside it.
 fn rows(page: &mut String, schema: &Value, prefix: &str) {
-    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    // A field of several names is required by one of them, its own first.
+    let named = schema["allOf"].as_array().into_iter().flatten().map(|one| &one["anyOf"][0]["required"][0]);
+    let plain = schema["required"].as_array().into_iter().flatten();
+    let required: Vec<&str> = plain.chain(named).filter_map(Value::as_str).collect();
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{prefix}{name}");
         let shown = if required.contains(&name.as_str()) { format!("**`{path}`**") } else { format!("`{path}`") };
