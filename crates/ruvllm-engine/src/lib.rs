@@ -1,4 +1,4 @@
-//! The engine of RuvLLM: tokenizers, chat templates, model architectures, samplers and generation.
+//! The engine of RuvLLM: model architectures, samplers, scheduling and generation. Text is passed on from `ruvllm-text`.
 //!
 //! [`Engine`] loads a GGUF file and answers; [`LlmBackend`] is what runs a model underneath. The engine knows no HTTP
 //! and reads no environment: options come in as values.
