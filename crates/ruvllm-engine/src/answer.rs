@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_sona::LogitRow;
+use ruvllm_text::StopFilter;
+use ruvllm_text::thoughts::Gate;
+use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
+use ruvllm_text::{Constraint, Grammar};
 
 use crate::backend::{LlmBackend, ModelInfo, SeqId, States, context_line};
 use crate::learner::Lesson;
@@ -18,10 +22,6 @@ use crate::sampler::{Sampler, TokenLogprobs};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Branch, Kept};
 use crate::{EngineError, ErrorKind, Scope};
-use ruvllm_text::StopFilter;
-use ruvllm_text::thoughts::Gate;
-use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
-use ruvllm_text::{Constraint, Grammar};
 
 /// A request and what came of it so far.
 pub(crate) struct Answer {
@@ -346,18 +346,21 @@ impl Answer {
     /// Returns the text that became certain with a token, and ends the answer if it was the last.
     fn take(&mut self, id: u32) -> String {
         let mut text = String::new();
-        let is_thought = self.gate.as_ref().is_some_and(Gate::is_within);
-        let is_complete = !is_thought && self.constraint.as_mut().is_some_and(Constraint::is_complete);
+        let is_complete = !self.is_thinking() && self.constraint.as_mut().is_some_and(Constraint::is_complete);
         let is_end = self.tokenizer.is_end_of_generation(id) && !self.request.ignore_eos;
         if is_end || self.request.stop_tokens.contains(&id) {
             self.finish = Some(FinishReason::Stop);
             self.flush(&mut text);
         } else {
             let piece = self.decoder.push_as(id, self.request.visible.contains(&id)).unwrap_or_default();
-            if !self.may_end() {
-                text.push_str(&piece);
-            }
-            if self.may_end() && self.stop.push(&piece, &mut text) {
+            let is_stopped = match self.may_end() {
+                true => self.stop.push(&piece, &mut text),
+                false => {
+                    text.push_str(&piece);
+                    false
+                }
+            };
+            if is_stopped {
                 self.finish = Some(FinishReason::Stop);
             } else if is_complete {
                 self.finish = Some(FinishReason::Stop);

@@ -9,6 +9,10 @@ use ruvllm_lora::FactorFormat;
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::{Block, MicroLora};
 use ruvllm_sona::Compute;
+use ruvllm_text::GrammarCompiler;
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
+use ruvllm_text::{self as text, ModelText};
 use serde_json::Value;
 
 use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId, States};
@@ -17,10 +21,6 @@ use crate::model::{LoadProgress, LogitRows};
 use crate::request::GenerateRequest;
 use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::{AdapterLoader, AdapterSet, EngineError, ErrorKind, HeadWeights, Scope};
-use ruvllm_text::GrammarCompiler;
-use ruvllm_text::template::ChatTemplate;
-use ruvllm_text::tokenizer::Tokenizer;
-use ruvllm_text::{self as text, ModelText};
 
 /// A loaded model and everything needed to talk to it.
 ///

@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::AdapterSet;
+use ruvllm_text::Grammar;
+use ruvllm_text::thoughts::Thinking;
 
 use crate::learner::Learner;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
-use ruvllm_text::Grammar;
-use ruvllm_text::thoughts::Thinking;
 
 /// A request for generated tokens.
 #[derive(Clone, Debug, Default)]
@@ -27,13 +27,13 @@ pub struct GenerateRequest {
     /// What the answer must be; it is then over when it is that and cannot go on, and valid unless it is over for
     /// another reason than [`FinishReason::Stop`].
     pub grammar: Option<Grammar>,
-    /// What the model may think before its answer, which the grammar says nothing of; `None` makes everything answer.
+    /// The thought that may come before the answer, which the grammar says nothing of; `None` makes everything answer.
     pub thinking: Option<Thinking>,
     /// Strings that end the answer; they are not part of it.
     pub stop: Vec<String>,
     /// More tokens that end the answer, and are no part of its text.
     pub stop_tokens: Vec<u32>,
-    /// How many tokens an answer has at least: tokens that end it are ruled out until then, and stop strings do not count.
+    /// The fewest tokens of an answer: tokens that end it are ruled out until then, and stop strings do not count.
     /// A grammar's end and [`GenerateRequest::max_tokens`] go before.
     pub min_tokens: usize,
     /// Control tokens that are part of the text: marks of calls, for example. Others are not written.
@@ -182,7 +182,7 @@ pub struct GenerationSummary {
     pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// How many tokens at the beginning are thought, if [`GenerateRequest::thinking`] tells it apart.
+    /// The number of tokens at the beginning that are thought, if [`GenerateRequest::thinking`] tells it apart.
     pub n_thought: u32,
     /// The stop string that ended it, if one did.
     pub stopped_by: Option<String>,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use ruvllm_lora::train::{Encoder, ReadProgress, TrainModel};
 use ruvllm_lora::{LoraError, LoraErrorKind};
+use ruvllm_text::template::ChatInput;
+use ruvllm_text::tokenizer::EncodeOptions;
+use ruvllm_text::{ModelText, TextError};
 use serde_json::Value;
 
 use crate::EngineError;
 use crate::engine::Engine;
 use crate::model::spec;
-use ruvllm_text::template::ChatInput;
-use ruvllm_text::tokenizer::EncodeOptions;
-use ruvllm_text::{ModelText, TextError};
 
 impl Engine {
     /// Reads the model's weights in f32 for training, where the products of factors are multiplied with `scale`. The engine

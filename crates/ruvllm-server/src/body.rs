@@ -118,7 +118,8 @@ pub(crate) fn parse_more(
 /// Parses a body, in memory that is kept for it.
 ///
 /// # Errors
-/// 400: no JSON, or a key that stands twice in an object; 413: a body of so many small values that it would take too much memory; 503 as [`read`].
+/// 400: no JSON, or a key that stands twice in an object; 413: a body of so many small values that it would take too much
+/// memory; 503 as [`read`].
 pub(crate) fn parse(read: &mut Read) -> Result<Value, ApiError> {
     let n_bytes = parsed_bytes(&read.bytes);
     if n_bytes > PARSED_BYTES_MAX {

@@ -254,7 +254,8 @@ async fn upkeep(server: Arc<Server>, tls: Option<Arc<Tls>>) {
         if is_asked {
             tracing::info!("SIGHUP: the keys are read again");
         }
-        if if is_asked { server.keys.read_again() } else { server.keys.look() } {
+        let has_changed = if is_asked { server.keys.read_again() } else { server.keys.look() };
+        if has_changed {
             server.models.set_quotas();
         }
         if let Some(tls) = &tls {

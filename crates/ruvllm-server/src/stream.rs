@@ -17,18 +17,20 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Events that wait for a slow reader; the answer is written on meanwhile.
 const N_EVENTS: usize = 64;
 
-/// How pieces are told apart.
-struct Format {
+/// The form of a stream: how pieces are told apart.
+pub(crate) struct Format {
     content_type: &'static str,
     /// Sent where nothing was for a while.
     still_here: &'static [u8],
 }
 
-const EVENTS: Format = Format { content_type: "text/event-stream; charset=utf-8", still_here: b": still here\n\n" };
-/// Clients of Anthropic's API wait for pings.
-const PINGED: Format = Format { still_here: b"event: ping\ndata: {\"type\": \"ping\"}\n\n", ..EVENTS };
-/// White space in front of a value is no part of it.
-const LINES: Format = Format { content_type: "application/x-ndjson", still_here: b" " };
+/// Server-sent events.
+pub(crate) const EVENTS: Format =
+    Format { content_type: "text/event-stream; charset=utf-8", still_here: b": still here\n\n" };
+/// The same with pings, which clients of Anthropic's API wait for.
+pub(crate) const PINGED: Format = Format { still_here: b"event: ping\ndata: {\"type\": \"ping\"}\n\n", ..EVENTS };
+/// Lines of JSON. White space in front of a value is no part of it.
+pub(crate) const LINES: Format = Format { content_type: "application/x-ndjson", still_here: b" " };
 
 /// Takes the events of an answer.
 pub(crate) struct Events(mpsc::Sender<Bytes>);
@@ -69,30 +71,7 @@ impl Events {
 }
 
 /// Returns an answer whose events `write` sends. When the client goes, `write` is dropped where it waits.
-pub(crate) fn respond<F>(write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
-where
-    F: Future<Output = Result<(), Gone>> + Send + 'static,
-{
-    respond_in(&EVENTS, write)
-}
-
-/// Returns the same with pings.
-pub(crate) fn respond_pinged<F>(write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
-where
-    F: Future<Output = Result<(), Gone>> + Send + 'static,
-{
-    respond_in(&PINGED, write)
-}
-
-/// Returns the same in lines of JSON.
-pub(crate) fn respond_lines<F>(write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
-where
-    F: Future<Output = Result<(), Gone>> + Send + 'static,
-{
-    respond_in(&LINES, write)
-}
-
-fn respond_in<F>(format: &'static Format, write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
+pub(crate) fn respond<F>(format: &'static Format, write: impl FnOnce(std::sync::Arc<Events>) -> F) -> Response<Body>
 where
     F: Future<Output = Result<(), Gone>> + Send + 'static,
 {

@@ -1,11 +1,11 @@
 //! Running a request again by its record.
 
+use ruvllm_engine::{AdapterSet, Engine, EngineError, ErrorKind, FinishReason, GenerateRequest, LoadOptions};
 use ruvllm_kernels::Isa;
 use ruvllm_sona::witness::{Content, Served};
 
 use crate::settings::{Settings, format_of, hex, read};
 use crate::{Running, program};
-use ruvllm_engine::{AdapterSet, Engine, EngineError, ErrorKind, FinishReason, GenerateRequest, LoadOptions};
 
 /// What came of running a request again.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Number, Value, json};
-
-use crate::Running;
 use ruvllm_engine::{
     BoundAdapter, EngineError, ErrorKind, GenerateRequest, GrammarSource, KvPolicy, Mirostat, SamplingParams,
 };
+use serde_json::{Map, Number, Value, json};
+
+use crate::Running;
 
 /// Returns how the factors of an adapter are kept.
 pub(crate) fn format_of(adapter: &BoundAdapter) -> String {

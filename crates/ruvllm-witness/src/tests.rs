@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use ruvllm_engine::{AdapterSet, GrammarSource, LoadOptions, Mirostat, SamplerKind, SamplingParams};
 use ruvllm_sona::quality::ScorerOptions;
 use ruvllm_sona::store::{self, OpenOptions};
 use ruvllm_sona::witness::{LogOptions, Query, search};
@@ -9,7 +10,6 @@ use ruvllm_testkit::Golden;
 
 use super::settings::{read, write};
 use super::*;
-use ruvllm_engine::{AdapterSet, GrammarSource, LoadOptions, Mirostat, SamplerKind, SamplingParams};
 
 fn engine() -> Engine {
     let path = Golden::load("llama-a").model("f32");

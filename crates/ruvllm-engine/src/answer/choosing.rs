@@ -1,17 +1,18 @@
-//! How the next token of an answer is chosen: by the sampler, a grammar, and what is looked at as values close.
+//! The choice of an answer's next token: by the sampler, a grammar, and what is looked at as values close.
 
 use std::sync::Arc;
 
-use super::Answer;
-use crate::EngineError;
-use crate::request::TokenEvent;
-use crate::sampler::{Chosen, TokenLogprobs};
 use ruvllm_text::Constraint;
 use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::DecodeStream;
 
-/// What a token that was chosen is.
+use super::Answer;
+use crate::EngineError;
+use crate::request::TokenEvent;
+use crate::sampler::{Chosen, TokenLogprobs};
+
+/// The part of an answer that a chosen token belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accepted {
     /// Part of what the model thinks.
@@ -64,10 +65,15 @@ impl Answer {
         }
     }
 
+    /// Returns whether values of the answer are looked at as they close.
+    fn is_watched(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Constraint::is_watched)
+    }
+
     /// Chooses a token. Where values are looked at as they close, one that closes what is not valid is ruled out, and another
     /// is chosen, or tokens are taken back.
     fn choose_among(&mut self, logits: &mut [f32], tell: &mut dyn FnMut(TokenEvent)) -> Result<(), EngineError> {
-        let is_watched = !self.is_thinking() && self.constraint.as_ref().is_some_and(Constraint::is_watched);
+        let is_watched = self.is_watched() && !self.is_thinking();
         let given = if is_watched { logits.to_vec() } else { Vec::new() };
         loop {
             if let (Some(constraint), true) = (&mut self.constraint, is_watched) {
@@ -104,7 +110,7 @@ impl Answer {
         if part == Accepted::Thought {
             self.n_settled = self.text.len();
         }
-        match part == Accepted::Answer && self.constraint.as_ref().is_some_and(Constraint::is_watched) {
+        match part == Accepted::Answer && self.is_watched() {
             true => self.held.push(event),
             false => tell(event),
         }

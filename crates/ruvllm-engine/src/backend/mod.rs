@@ -25,15 +25,15 @@ use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Usage};
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::{MicroLora, StateRows};
+use ruvllm_text::TextError;
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::generate::Generation;
 use crate::model::{LogitRows, Pooling};
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::{EngineError, Scope};
-use ruvllm_text::TextError;
-use ruvllm_text::template::ChatTemplate;
-use ruvllm_text::tokenizer::Tokenizer;
 
 /// What is known about a loaded model.
 #[derive(Clone, Debug, PartialEq)]

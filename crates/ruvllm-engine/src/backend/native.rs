@@ -13,6 +13,9 @@ use ruvllm_lora::micro::{MicroLora, StateRows};
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
 
 use pass::Gating;
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
+use ruvllm_text::{TextError, TextErrorKind};
 
 use super::content;
 use super::embedding;
@@ -28,9 +31,6 @@ use crate::model::{ForwardState, LogitRows, Model, Pooling, RowCounts, Rows, has
 use crate::request::GenerateRequest;
 use crate::speculate::DraftInfo;
 use crate::{EngineError, ErrorKind, Scope};
-use ruvllm_text::template::ChatTemplate;
-use ruvllm_text::tokenizer::Tokenizer;
-use ruvllm_text::{TextError, TextErrorKind};
 
 /// The most tokens that are taken back at once.
 pub(crate) const REWIND_TOKENS_MAX: usize = 32;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use ruvllm_kernels::Isa;
 use ruvllm_lora::micro::{Basis, HeadRows};
 use ruvllm_sona::{Calibration, CalibrationBuilder};
+use ruvllm_text::tokenizer::EncodeOptions;
 
 use super::course::{Shown, WindowOptions};
 use super::file;
 use crate::engine::Engine;
 use crate::{EngineError, ErrorKind};
-use ruvllm_text::tokenizer::EncodeOptions;
 
 /// Texts that are read: pages and sources of this project and of its licence, as they were once. They never change, for
 /// what is learned is whitened by them.

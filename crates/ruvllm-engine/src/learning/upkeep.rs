@@ -16,11 +16,11 @@ use ruvllm_sona::background::{Background, BackgroundOptions, Consolidate};
 use ruvllm_sona::history::{self, History, Item, Passage};
 use ruvllm_sona::publish::{Change, Judgement, Paired, PublicationGate};
 use ruvllm_sona::{Learned, SonaError};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use super::reading::{Passes, Reader, Watch};
 use super::tenant::Tenant;
 use crate::EngineError;
-use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// Tokens of a block.
 const BLOCK: usize = 64;

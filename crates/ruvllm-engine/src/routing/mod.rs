@@ -8,12 +8,12 @@ use ruvllm_router::routes::{Hit, VectorIndex};
 use ruvllm_router::{Embedder, RouterError, RouterErrorKind};
 use ruvllm_sona::index::{self, IndexConfig};
 use ruvllm_sona::{SonaError, SonaErrorKind};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::backend::Readout;
 use crate::engine::Engine;
 use crate::service::Service;
 use crate::{AdapterSet, EngineError};
-use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 pub use router::{Decision, EmbedderName, ModelRouter};
 

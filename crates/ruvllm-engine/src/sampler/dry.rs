@@ -8,10 +8,11 @@
 
 use std::collections::HashMap;
 
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
+
 use super::candidates::Candidates;
 use super::params::SamplingParams;
 use crate::EngineError;
-use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// The most recent tokens that are searched.
 const LAST_N_MAX: usize = 1 << 20;

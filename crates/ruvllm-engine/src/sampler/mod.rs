@@ -32,6 +32,7 @@ pub use params::{Mirostat, SamplerKind, SamplingParams};
 use std::sync::LazyLock;
 
 use ruvllm_kernels::{Isa, softmax};
+use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::{EngineError, ErrorKind};
 use candidates::Candidates;
@@ -40,7 +41,6 @@ use dry::Dry;
 use logprobs::Logprobs;
 use mirostat::Feedback;
 use penalties::Penalties;
-use ruvllm_text::tokenizer::Tokenizer;
 
 /// A token that was chosen.
 #[derive(Clone, Debug, PartialEq)]

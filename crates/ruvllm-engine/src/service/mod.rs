@@ -43,6 +43,8 @@ use std::time::{Duration, Instant};
 use ruvllm_kvcache::{CacheStats, Usage};
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
+use ruvllm_text::GrammarCompiler;
+use ruvllm_text::ModelText;
 
 use crate::answer;
 use crate::backend::{LlmBackend, ModelInfo, Readout};
@@ -53,8 +55,6 @@ use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::{EngineError, ErrorKind};
 use owner::{Command, EmbedJob, Owner};
-use ruvllm_text::GrammarCompiler;
-use ruvllm_text::ModelText;
 
 /// How a service runs.
 pub struct ServiceOptions {

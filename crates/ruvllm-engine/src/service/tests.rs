@@ -8,6 +8,9 @@ use ruvllm_kernels::Isa;
 use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv};
 use ruvllm_lora::micro::{MicroLora, StateRows};
 use ruvllm_testkit::Golden;
+use ruvllm_text::TextError;
+use ruvllm_text::template::ChatTemplate;
+use ruvllm_text::tokenizer::Tokenizer;
 
 use super::*;
 use crate::Scope;
@@ -15,9 +18,6 @@ use crate::backend::{KnownPrefix, KvRoom, Segment, SeqId, States};
 use crate::generate::Generation;
 use crate::request::{FinishReason, Unread};
 use crate::sampler::SamplingParams;
-use ruvllm_text::TextError;
-use ruvllm_text::template::ChatTemplate;
-use ruvllm_text::tokenizer::Tokenizer;
 
 /// Counts up: the token after `n` is `n + 1`.
 struct Counting {

@@ -1,4 +1,4 @@
-//! What a model thinks before an answer that has a form or a budget.
+//! Thoughts before an answer that has a form or a budget.
 
 use ruvllm_engine::thoughts::{Thinking, ThoughtFormat};
 use ruvllm_engine::{

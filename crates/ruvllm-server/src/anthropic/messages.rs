@@ -152,7 +152,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
-            true => Ok(stream::respond_pinged(|events| write(call, n_prompt, reading, choices, events))),
+            true => Ok(stream::respond(&stream::PINGED, |events| write(call, n_prompt, reading, choices, events))),
             false => {
                 let summaries = choices.collect().await?;
                 Ok(json_response(StatusCode::OK, &whole(&call, reading, &summaries[0])))

@@ -76,8 +76,8 @@ pub(crate) const fn unheeded(name: &'static str, kind: Kind, doc: &'static str) 
     Field { has_effect: false, ..optional(name, kind, doc) }
 }
 
-/// Joins two tables of `N` fields together, for an object of both.
-pub(crate) const fn joined<const N: usize>(first: &[Field], second: &[Field]) -> [Field; N] {
+/// Joins two tables of `N` entries together: fields for an object of both, or kinds of objects.
+pub(crate) const fn joined<T: Copy, const N: usize>(first: &[T], second: &[T]) -> [T; N] {
     assert!(first.len() + second.len() == N, "N is the number of both");
     let mut all = [first[0]; N];
     let mut i = 0;

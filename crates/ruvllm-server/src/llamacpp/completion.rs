@@ -75,7 +75,7 @@ async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<axum::http::Re
     shorten(&call, &asked, &mut prompts);
     let choices = Choices::start(&call, asked.requests(&prompts))?;
     if asked.is_stream {
-        return Ok(stream::respond(|events| write(call, choices, events)));
+        return Ok(stream::respond(&stream::EVENTS, |events| write(call, choices, events)));
     }
     let summaries = choices.collect().await?;
     let whole = |(i, summary): (usize, &GenerationSummary)| {

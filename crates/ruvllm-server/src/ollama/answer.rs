@@ -58,7 +58,7 @@ pub(super) async fn respond(
     let reader = Reader { reading, open: None, n_calls: 0 };
     let choices = Choices::start(&call, asked.requests(&[prompt]))?;
     match asked.is_stream {
-        true => Ok(stream::respond_lines(|events| write(call, form, reader, choices, events))),
+        true => Ok(stream::respond(&stream::LINES, |events| write(call, form, reader, choices, events))),
         false => {
             let summaries = choices.collect().await?;
             Ok(json_response(StatusCode::OK, &whole(&call, form, reader, &summaries[0])))

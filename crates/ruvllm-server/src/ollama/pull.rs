@@ -28,7 +28,7 @@ pub(super) fn pull(call: Plain) -> Answer {
         }
         let status = json!({ "status": "success" });
         match call.given.flag("stream", true) {
-            true => Ok(stream::respond_lines(|lines| async move { lines.send_line(&status).await })),
+            true => Ok(stream::respond(&stream::LINES, |lines| async move { lines.send_line(&status).await })),
             false => Ok(json_response(StatusCode::OK, &status)),
         }
     })

@@ -57,7 +57,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
         thinking::begin(&call, &mut asked.request, &prompt);
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
-            true => Ok(stream::respond(|events| write(call, asked, tool_use, choices, events))),
+            true => Ok(stream::respond(&stream::EVENTS, |events| write(call, asked, tool_use, choices, events))),
             false => whole(&call, &asked, tool_use.as_ref(), choices.collect().await?),
         }
     })

@@ -71,7 +71,7 @@ pub(super) fn answer(call: Call) -> Answer {
         shorten(&call, &asked, &mut prompts);
         let choices = Choices::start(&call, asked.requests(&prompts))?;
         if asked.is_stream {
-            return Ok(stream::respond(|events| write(call, asked, prompts, choices, events)));
+            return Ok(stream::respond(&stream::EVENTS, |events| write(call, asked, prompts, choices, events)));
         }
         let of_prompts = of_prompts(&call, &prompts, call.given.count("logprobs")).await?;
         whole(&call, &asked, n_best, &of_prompts, choices.collect().await?)

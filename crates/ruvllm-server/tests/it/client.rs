@@ -190,6 +190,13 @@ fn head(method: &str, path: &str, n_bytes: usize, headers: &[(&str, &str)]) -> S
     format!("{}\r\n\r\n", lines.join("\r\n"))
 }
 
+/// Returns an object with the fields of another one as well.
+pub fn with(mut object: Value, more: Value) -> Value {
+    let Value::Object(more) = more else { panic!("an object") };
+    object.as_object_mut().expect("an object").extend(more);
+    object
+}
+
 /// An answer, read to its end.
 #[derive(Debug)]
 pub struct Reply {
@@ -242,6 +249,12 @@ impl Reply {
         assert!(self.status >= 400 && error["message"].is_string(), "{}", self.body);
         assert!(error["type"].is_string() && error.get("param").is_some() && error.get("code").is_some());
         format!("{} {}", self.status, error["message"].as_str().unwrap_or_default())
+    }
+
+    /// Returns the data of a stream's events, named or not.
+    pub fn data(&self) -> Vec<Value> {
+        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+        data.map(|data| serde_json::from_str(data).expect("events are JSON")).collect()
     }
 
     /// Returns the data of a stream's events, without the `[DONE]` that must be the last.

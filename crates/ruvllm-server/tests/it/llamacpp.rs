@@ -27,8 +27,7 @@ fn a_completion_is_that_of_the_api_in_other_words() {
     let mut body = body;
     body["stream"] = json!(true);
     let reply = bench.post("/completions", &body);
-    let data = reply.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
-    let pieces: Vec<Value> = data.map(|data| serde_json::from_str(data).expect("JSON")).collect();
+    let pieces = reply.data();
     let text: String = pieces.iter().filter_map(|piece| piece["content"].as_str()).collect();
     assert_eq!(json!(text), own["content"]);
     let stops: Vec<bool> = pieces.iter().map(|piece| piece["stop"] == true).collect();
@@ -113,10 +112,9 @@ fn tokens_are_told_with_what_the_model_thinks_of_them() {
     let mut body = body;
     body["stream"] = json!(true);
     let reply = bench.post("/completion", &body);
-    let data = reply.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
-    let pieces = data.map(|data| serde_json::from_str::<Value>(data).expect("JSON"));
-    let streamed: Vec<Value> =
-        pieces.filter_map(|piece| piece["completion_probabilities"].as_array().cloned()).flatten().collect();
+    let pieces = reply.data();
+    let told_of = |piece: &Value| piece["completion_probabilities"].as_array().cloned();
+    let streamed: Vec<Value> = pieces.iter().filter_map(told_of).flatten().collect();
     assert_eq!(&streamed, told);
     assert_eq!(bench.get("/lora-adapters").ok(), json!([]));
 }

@@ -5,7 +5,7 @@ use ruvllm_server::{KeyOptions, ModelSource, ServerOptions};
 use ruvllm_testkit::{Golden, real_model};
 use serde_json::{Value, json};
 
-use crate::client::{Bench, Reply, load_options, options, tiny_chat};
+use crate::client::{Bench, Reply, load_options, options, tiny_chat, with};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
@@ -43,13 +43,6 @@ fn refusal(reply: &Reply) -> String {
 fn is_date(value: &Value) -> bool {
     let form = |c: char| if c.is_ascii_digit() { '0' } else { c };
     value.as_str().is_some_and(|text| text.chars().map(form).eq("0000-00-00T00:00:00.000000Z".chars()))
-}
-
-/// Adds fields to an object.
-fn with(mut body: Value, more: Value) -> Value {
-    let Value::Object(more) = more else { panic!("an object") };
-    body.as_object_mut().expect("an object").extend(more);
-    body
 }
 
 #[test]

@@ -6,7 +6,7 @@ use ruvllm_engine::LoadOptions;
 use ruvllm_testkit::real_model;
 use serde_json::{Value, json};
 
-use crate::client::{Bench, Reply, load_options, options};
+use crate::client::{Bench, Reply, load_options, options, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const BUDGET: usize = 6;
@@ -28,21 +28,9 @@ fn says() -> Value {
     json!([{ "role": "user", "content": "Tell me a story about a dog." }])
 }
 
-fn with(mut body: Value, more: Value) -> Value {
-    let body_map = body.as_object_mut().expect("an object");
-    body_map.extend(more.as_object().expect("an object").clone());
-    body
-}
-
-/// Returns the events of a stream, named or not.
-fn events(reply: &Reply) -> Vec<Value> {
-    let data = reply.body.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
-    data.map(|data| serde_json::from_str(data).expect("events are JSON")).collect()
-}
-
 /// Returns the texts at a place of the events of a stream, joined.
 fn joined(reply: &Reply, pointer: &str) -> String {
-    events(reply).iter().filter_map(|event| event.pointer(pointer)?.as_str()).collect()
+    reply.data().iter().filter_map(|event| event.pointer(pointer)?.as_str()).collect()
 }
 
 #[test]
@@ -149,7 +137,8 @@ fn responses_have_an_item_of_it() {
     assert_eq!(thought["type"], "reasoning_text");
     let streamed = bench.post("/v1/responses", &with(body.clone(), json!({ "stream": true })));
     let deltas = |name: &str| -> String {
-        events(&streamed)
+        streamed
+            .data()
             .iter()
             .filter(|event| event["type"] == name)
             .filter_map(|event| event["delta"].as_str())
@@ -157,7 +146,7 @@ fn responses_have_an_item_of_it() {
     };
     assert_eq!(json!(deltas("response.reasoning_text.delta")), thought["text"]);
     assert_eq!(json!(deltas("response.output_text.delta")), said["text"]);
-    let last = events(&streamed).pop().expect("an event");
+    let last = streamed.data().pop().expect("an event");
     assert_eq!(types(&last["response"]["output"]), ["reasoning", "message"]);
     assert_eq!(last["response"]["output"][0]["content"], whole["output"][0]["content"]);
     // It is sent back as it came.
@@ -184,7 +173,7 @@ fn messages_have_a_block_of_it() {
     assert_eq!(json!(joined(&streamed, "/delta/thinking")), thought["thinking"]);
     assert_eq!(json!(joined(&streamed, "/delta/text")), said["text"]);
     let kinds: Vec<Value> =
-        events(&streamed).iter().filter_map(|event| event.pointer("/content_block/type").cloned()).collect();
+        streamed.data().iter().filter_map(|event| event.pointer("/content_block/type").cloned()).collect();
     assert_eq!(kinds, ["thinking", "text"]);
     let history =
         json!([says()[0], { "role": "assistant", "content": whole["content"] }, { "role": "user", "content": "Why?" }]);

@@ -1,11 +1,11 @@
-//! Where an answer stands: before, within or behind its thought. A grammar has a say behind it only.
+//! The place of an answer's tokens: before, within or behind its thought. A grammar has a say behind it only.
 
 use std::sync::Arc;
 
 use super::Thinking;
 use crate::tokenizer::{DecodeOptions, EncodeOptions, Tokenizer};
 
-/// Where the tokens of an answer are.
+/// The place of the next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// None has come.

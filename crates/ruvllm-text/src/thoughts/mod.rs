@@ -1,5 +1,5 @@
-//! What a model thinks before it answers: the marks that each family writes around it, how it is told apart from the
-//! answer ([`ThoughtReader`]), and how it is ended when it gets too long ([`Thinking`]).
+//! Thoughts of a model before its answer: the marks that each family writes around them, how they are told apart from the
+//! answer ([`ThoughtReader`]), and how they are ended when they get too long ([`Thinking`]).
 //!
 //! A chat template tells which marks its model writes ([`ThoughtFormat::of`]).
 
@@ -26,13 +26,13 @@ pub struct ThoughtFormat {
     pub name: &'static str,
     /// The text in a chat template that tells the family.
     pub sign: &'static str,
-    /// What begins a thought.
+    /// The mark that begins a thought.
     pub open: &'static str,
-    /// What ends it.
+    /// The mark that ends it.
     pub close: &'static str,
-    /// What may stand in front of the answer and is no part of it.
+    /// Marks that may stand in front of the answer and are no part of it.
     pub leads: &'static [&'static str],
-    /// What stands behind the answer and is no part of it.
+    /// The mark that stands behind the answer and is no part of it.
     pub tail: &'static str,
 }
 
@@ -115,15 +115,14 @@ impl ThoughtFormat {
 
 /// Returns a conversation whose earlier thoughts, in `reasoning_content`, have the names that a template reads as well.
 pub(crate) fn named_for<'i>(template: &ChatTemplate, input: &'i ChatInput) -> Cow<'i, ChatInput> {
+    if input.messages.iter().all(|message| !message["reasoning_content"].is_string()) {
+        return Cow::Borrowed(input);
+    }
     let source = template.source();
     let reads = |name: &&str| {
         [format!(".{name}"), format!("'{name}'"), format!("\"{name}\"")].iter().any(|word| source.contains(word))
     };
     let names: Vec<&str> = ["thinking", "reasoning", "thought"].into_iter().filter(reads).collect();
-    let has_thoughts = input.messages.iter().any(|message| message["reasoning_content"].is_string());
-    if names.is_empty() || !has_thoughts {
-        return Cow::Borrowed(input);
-    }
     let mut input = input.clone();
     for message in &mut input.messages {
         let thought = message["reasoning_content"].clone();
@@ -136,7 +135,7 @@ pub(crate) fn named_for<'i>(template: &ChatTemplate, input: &'i ChatInput) -> Co
     Cow::Owned(input)
 }
 
-/// What a model may think before an answer. A grammar holds the answer, not the thought.
+/// The thought that a model may have before an answer. A grammar holds the answer, not the thought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thinking {
     /// The marks around it.

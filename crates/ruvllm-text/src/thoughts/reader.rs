@@ -2,7 +2,7 @@
 
 use super::ThoughtFormat;
 
-/// Where the text is.
+/// The place of the text that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Nothing but white space came, or the beginning of a mark.

@@ -1,10 +1,10 @@
 //! Against llama.cpp: what its samplers leave of the same logits (`testdata/samplers/make.py`).
 
+use ruvllm_text::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::super::dry::{Breakers, breakers};
 use super::*;
-use ruvllm_text::tokenizer::Tokenizer;
 
 /// Reads the parameters of a case over those that do nothing.
 fn params(changes: &Value) -> SamplingParams {

@@ -16,7 +16,7 @@ use super::{VERBOSITY, now_s};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
-use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::fields::{Field, Kind, joined as joined_tables, optional, required, unheeded};
 use crate::generate::{Asked, Choices, MODEL, PARSE_SPECIAL, PRIORITY, STREAM, TIMEOUT, TRUNCATION, USER, offload};
 use crate::learning::{PATTERNS, attend};
 use crate::reading::{Called, Reading, Whole};
@@ -81,12 +81,14 @@ const REASONING: &[Field] = &[
 ];
 
 /// An item of a conversation.
-pub(super) const ITEM: Kind = Kind::Tagged(&[
+pub(super) const ITEM: Kind = Kind::Tagged(&ITEMS);
+
+const ITEMS: [(&str, &[Field]); 4] = [
     ("message", MESSAGE),
     ("function_call", FUNCTION_CALL),
     ("function_call_output", OUTPUT),
     ("reasoning", REASONING),
-]);
+];
 
 const REFERENCE: &[Field] = &[
     required("type", Kind::Word(&["item_reference"]), "an item of a kept answer, or of what it was made from"),
@@ -94,13 +96,9 @@ const REFERENCE: &[Field] = &[
 ];
 
 /// An item of a request: one that is kept may be named instead of sent.
-const INPUT_ITEM: Kind = Kind::Tagged(&[
-    ("message", MESSAGE),
-    ("function_call", FUNCTION_CALL),
-    ("function_call_output", OUTPUT),
-    ("reasoning", REASONING),
-    ("item_reference", REFERENCE),
-]);
+const INPUT_ITEM: Kind = Kind::Tagged(&INPUT_ITEMS);
+
+const INPUT_ITEMS: [(&str, &[Field]); ITEMS.len() + 1] = joined_tables(&ITEMS, &[("item_reference", REFERENCE)]);
 
 const TEXT: &[Field] = &[optional("format", TEXT_FORMAT, "the form of the answer"), VERBOSITY];
 
@@ -191,7 +189,9 @@ pub(super) fn answer(mut call: Call) -> Answer {
         let choices = Choices::start(&call, prepared.asked.requests(&[prompt]))?;
         let Prepared { asked, tool_use, keeping, .. } = &mut prepared;
         match asked.is_stream {
-            true => Ok(crate::stream::respond(|events| stream::write(call, prepared, choices, events))),
+            true => Ok(crate::stream::respond(&crate::stream::EVENTS, |events| {
+                stream::write(call, prepared, choices, events)
+            })),
             false => {
                 let summary = &choices.collect().await?[0];
                 let reading = Reading::new(tool_use.as_ref(), asked.request.thinking);

@@ -41,8 +41,7 @@ fn labels(given: &Given) -> Result<Value, ApiError> {
 /// 404: the caller has none of this id.
 pub(super) fn found(own: &mut Own, call: &Plain) -> Result<(String, Value), ApiError> {
     let id = call.part_behind("conversations");
-    let head = if id.starts_with(CONVERSATION) { own.head(&id)? } else { None };
-    head.ok_or_else(|| no_conversation(&id)).map(|head| (id, head))
+    own.head(CONVERSATION, &id)?.ok_or_else(|| no_conversation(&id)).map(|head| (id, head))
 }
 
 /// Returns a conversation as clients see it.

@@ -99,11 +99,14 @@ impl Own {
         self.parse(bytes)
     }
 
-    /// Returns the head of an answer or a conversation.
+    /// Returns the head of an answer or a conversation, whose ids begin with `prefix`.
     ///
     /// # Errors
     /// 500: it cannot be read.
-    pub(super) fn head(&mut self, id: &str) -> Result<Option<Value>, ApiError> {
+    pub(super) fn head(&mut self, prefix: &str, id: &str) -> Result<Option<Value>, ApiError> {
+        if !id.starts_with(prefix) {
+            return Ok(None);
+        }
         let head = self.documents().head(self.tenant(), id, self.now_ms).map_err(failed)?;
         head.map(|bytes| self.parse(bytes)).transpose()
     }
@@ -187,8 +190,7 @@ impl Own {
     pub(super) fn earlier(&mut self, link: &Value) -> Result<Vec<Value>, ApiError> {
         let (mut turns, mut link) = (Vec::new(), link.clone());
         while let Some(id) = link["previous"].as_str() {
-            let head = if id.starts_with(RESPONSE) { self.head(id)? } else { None };
-            let Some(head) = head else { return Err(no_previous(id, turns.is_empty())) };
+            let Some(head) = self.head(RESPONSE, id)? else { return Err(no_previous(id, turns.is_empty())) };
             turns.push([self.part(id, OUTPUT)?, self.part(id, INPUT)?]);
             link = head;
         }

@@ -15,8 +15,7 @@ fn unknown(id: &str) -> ApiError {
 /// Returns the id in the path, if it can be one, and its head.
 fn found(own: &mut Own, call: &Plain) -> Result<(String, Value), ApiError> {
     let id = call.part_behind("responses");
-    let head = if id.starts_with(RESPONSE) { own.head(&id)? } else { None };
-    head.ok_or_else(|| unknown(&id)).map(|head| (id, head))
+    own.head(RESPONSE, &id)?.ok_or_else(|| unknown(&id)).map(|head| (id, head))
 }
 
 /// Returns a kept answer.
