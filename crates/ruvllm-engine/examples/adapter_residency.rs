@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let number = |i: usize, default: usize| args.get(i).map_or(Ok(default), |n| n.parse());
     let (n_adapters, n_requests) = (number(2, 1000)?, number(3, 3000)?);
     let mut engine = Engine::load(Path::new(model), &LoadOptions::default(), &mut |_| {})?;
-    let loader = engine.adapter_loader();
+    let loader = engine.adapter_loader()?;
     let manager = loader.manager(FactorFormat::F16, MemoryBudget::new(BUDGET_BYTES, &[]));
     std::fs::create_dir_all(folder)?;
     for i in 0..n_adapters {

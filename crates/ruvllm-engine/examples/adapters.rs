@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let options = LoadOptions { n_seq_max: 2 * rows, n_ctx: Some(512), ..LoadOptions::default() };
     let mut engine = Engine::load(Path::new(path), &options, &mut |_| {})?;
-    let loader = engine.adapter_loader();
+    let loader = engine.adapter_loader()?;
     let mut sets = vec![AdapterSet::default(); rows];
     let mut n_bytes = 0;
     for (i, set) in sets.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 //! `cargo run --release -p ruvllm-engine --example compose -- model.gguf "The capital of France is"`
 
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{LlmBackend, LoadOptions, LogitRows, NativeBackend, Segment};
+use ruvllm_engine::{LoadOptions, LogitRows, NativeBackend, Scope, Segment, TokenModel, Vocabulary};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -11,12 +11,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: compose MODEL.gguf PROMPT".into());
     };
     let mut backend = NativeBackend::load(path.as_ref(), &LoadOptions::default(), &mut |_| {})?;
-    let tokenizer = backend.tokenizer()?.clone();
+    let vocabulary = Vocabulary::of_gguf(backend.file())?;
+    let tokenizer = vocabulary.tokenizer()?;
     let mut text = tokenizer.stream_continuing();
     let mut next = tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: false })?;
-    let seq = backend.new_sequence()?;
+    let (seq, _) = backend.open(None, &Scope::default())?;
     for _ in 0..32 {
-        let logits = backend.forward(&[Segment { seq, tokens: &next, logits: LogitRows::Last }])?;
+        let logits = backend.forward(&[Segment { seq, tokens: &next, logits: LogitRows::Last }])?.logits;
         // Greedy, except that no token may follow itself.
         let last = next[next.len() - 1] as usize;
         logits[last] = f32::NEG_INFINITY;
@@ -28,6 +29,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         next = vec![best];
     }
     println!();
-    backend.free_sequence(seq);
+    backend.close(seq);
     Ok(())
 }

@@ -115,7 +115,7 @@ impl Bench {
                 let at = i * N_TOKENS + shown.first;
                 for (course, taught) in courses.iter_mut().zip(taught) {
                     let taught = taught.as_ref().map(|taught| &taught[at..at + shown.rows.next.len()]);
-                    course.read(engine, shown.rows, taught, head);
+                    course.read(engine, shown.rows, taught, head)?;
                 }
                 Ok(())
             })?;
@@ -132,8 +132,7 @@ impl Bench {
         let head = self.learning.head();
         for request in requests {
             self.engine.read_text(request, &WindowOptions::default(), &mut |engine, shown| {
-                courses.iter_mut().for_each(|course| course.read(engine, shown.rows, None, head));
-                Ok(())
+                courses.iter_mut().try_for_each(|course| course.read(engine, shown.rows, None, head))
             })?;
             for (course, blocks) in courses.iter_mut().zip(&mut blocks) {
                 course.end_text();

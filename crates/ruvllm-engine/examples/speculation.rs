@@ -68,7 +68,7 @@ fn rows(engine: &mut Engine) -> Result<(), Box<dyn Error>> {
             engine.forward(&[Segment { seq, tokens: &tokens[..n], logits: LogitRows::All }])?;
             *best = best.min(start.elapsed().as_secs_f64());
             let len = engine.sequence_len(seq) - n;
-            engine.backend().rewind(seq, len)?;
+            engine.runner_mut().rewind(seq, len)?;
         }
     }
     let one = best[0];

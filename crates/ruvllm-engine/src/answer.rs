@@ -14,14 +14,14 @@ use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
 use ruvllm_text::{Constraint, Grammar};
 
-use crate::backend::{LlmBackend, ModelInfo, SeqId, States, context_line};
 use crate::learner::Lesson;
-use crate::model::LogitRows;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
+use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, TokenLogprobs};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Branch, Kept};
 use crate::{EngineError, ErrorKind, Scope};
+use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 
 /// A request and what came of it so far.
 pub(crate) struct Answer {
@@ -95,10 +95,11 @@ impl Answer {
     ///
     /// # Errors
     /// The prompt is empty or leaves no room in the context, an option is out of range, the model has no tokenizer.
-    pub(crate) fn new(backend: &dyn LlmBackend, mut request: GenerateRequest) -> Result<Answer, EngineError> {
+    pub(crate) fn new(backend: &ModelRunner, mut request: GenerateRequest) -> Result<Answer, EngineError> {
         let start = Instant::now();
         let info = backend.info();
         check(info, &request)?;
+        backend.check_capabilities(request.learner.is_some(), !request.adapters.is_empty())?;
         let n_prompt = request.prompt.len();
         let tokenizer = Arc::clone(backend.tokenizer()?);
         let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, request.logprobs)?;
@@ -117,7 +118,7 @@ impl Answer {
         context.reserve_exact(max_tokens.min(1 << 16));
         let is_free = request.grammar.is_none() && request.min_tokens == 0;
         let is_plain = request.learner.is_some() && is_free && request.adapters.is_empty();
-        let is_rough = is_plain && sampler.n_best() == Some(1) && backend.screens(1);
+        let is_rough = is_plain && sampler.n_best() == Some(1) && backend.has_shortlist(1);
         let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
         let constraint = request.grammar.as_ref().map(Grammar::start);
         let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
@@ -230,10 +231,10 @@ impl Answer {
     ///
     /// # Errors
     /// No sequence is free.
-    pub(crate) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<(SeqId, usize), EngineError> {
-        let from_disk = |backend: &dyn LlmBackend| backend.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
+    pub(crate) fn open(&mut self, backend: &mut ModelRunner) -> Result<(SeqId, usize), EngineError> {
+        let from_disk = |backend: &ModelRunner| backend.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
         let (queued, n_before) = (self.clock.start.elapsed(), from_disk(backend));
-        let (seq, n_cached) = backend.sequence_with_prefix(self.context(), &self.scope())?;
+        let (seq, n_cached) = backend.open(Some(self.context()), &self.scope())?;
         let n_from_disk = n_cached.min((from_disk(backend) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
         self.micro = None;
@@ -244,8 +245,8 @@ impl Answer {
     /// Lets its sequence have what its lesson changes final hidden states by, where that is another than before.
     ///
     /// # Errors
-    /// As [`LlmBackend::set_micro`].
-    pub(crate) fn pass_on(&mut self, backend: &mut dyn LlmBackend, seq: SeqId) -> Result<(), EngineError> {
+    /// As [`ModelRunner::set_micro`].
+    pub(crate) fn pass_on(&mut self, backend: &mut ModelRunner, seq: SeqId) -> Result<(), EngineError> {
         let micro = self.lesson.as_ref().and_then(|lesson| lesson.micro());
         if micro.map(Arc::as_ptr) != self.micro.as_ref().map(Arc::as_ptr) {
             self.micro = micro.cloned();
@@ -261,7 +262,7 @@ impl Answer {
         // Rows behind guesses may not need all, where the first does.
         let has_rough = self.has_rough() || (self.is_rough && n_tail > 1);
         match n_tail {
-            n_tail if n_tail > 0 && has_rough => LogitRows::Rough { n_tail, n_best, has_states },
+            n_tail if n_tail > 0 && has_rough => LogitRows::Approx { n_tail, n_best, has_states },
             n_tail if has_states => LogitRows::TailOfStates(n_tail),
             0 => LogitRows::None,
             n_tail => match n_best {
@@ -285,7 +286,7 @@ impl Answer {
     /// Lets its lesson see final hidden states of its prompt: `[n, n_embd]`, of the context's tokens from position `first`
     /// on. What it has seen before, and what is no prompt, is left out.
     pub(crate) fn read(&mut self, first: usize, hidden: &[f32]) {
-        let last = (first + hidden.len() / self.n_embd).min(self.n_prompt - 1);
+        let last = (first + hidden.len() / self.n_embd.max(1)).min(self.n_prompt - 1);
         let from = first.max(self.n_read);
         if let (Some(lesson), true) = (&mut self.lesson, from < last) {
             lesson.read(from, &hidden[(from - first) * self.n_embd..(last - first) * self.n_embd]);
@@ -294,9 +295,9 @@ impl Answer {
     }
 
     /// Takes note of what its sequence's keys and values take, which is about to be closed, and leaves the draft model.
-    pub(crate) fn closes(&mut self, backend: &mut dyn LlmBackend, seq: SeqId) {
+    pub(crate) fn closes(&mut self, backend: &mut ModelRunner, seq: SeqId) {
         self.leave_draft(backend);
-        let n_tokens = backend.sequence_len(seq).max(1);
+        let n_tokens = backend.n_tokens(seq).max(1);
         self.kv_bytes_per_token = backend.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
@@ -321,7 +322,7 @@ impl Answer {
         let (mut row, mut result) = (Some(0), Ok(()));
         while let (Some(at), true) = (row, result.is_ok()) {
             let logits = &mut states.logits[at * n_vocab..][..n_vocab];
-            let rough = states.rough.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_rough());
+            let rough = states.approx.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_rough());
             if let Some(lesson) = &mut self.lesson {
                 lesson.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, rough });
             }
@@ -422,7 +423,7 @@ pub(crate) fn check(info: &ModelInfo, request: &GenerateRequest) -> Result<(), E
         return Err(EngineError::new(ErrorKind::Prompt, "the prompt has no tokens; give it some text"));
     }
     if n_prompt >= info.n_ctx {
-        let line = context_line(n_prompt + 1, info.n_ctx, info.n_ctx_train);
+        let line = info.context_line(n_prompt + 1);
         return Err(EngineError::new(ErrorKind::ContextLength, line));
     }
     request.sampling.validate()

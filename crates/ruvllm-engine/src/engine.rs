@@ -1,13 +1,20 @@
 //! The engine: a backend with prompts, evaluation and generation in one place.
 
+#[cfg(feature = "native")]
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use ruvllm_backend::{LogitRows, ModelInfo, Scope, Segment, SeqId, States, identity};
+use ruvllm_gguf::GgufFile;
+use ruvllm_kernels::Isa;
 use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, MemoryBudget, Pressure, Usage};
-use ruvllm_lora::FactorFormat;
+use ruvllm_lora::loader::{AdapterLoader, HeadWeights};
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::{Block, MicroLora};
+use ruvllm_lora::{AdapterSet, FactorFormat};
+#[cfg(feature = "native")]
+use ruvllm_native::{LoadOptions, LoadProgress, NativeBackend};
 use ruvllm_sona::Compute;
 use ruvllm_text::GrammarCompiler;
 use ruvllm_text::template::ChatTemplate;
@@ -15,12 +22,11 @@ use ruvllm_text::tokenizer::Tokenizer;
 use ruvllm_text::{self as text, ModelText};
 use serde_json::Value;
 
-use crate::backend::{LlmBackend, LoadOptions, ModelInfo, NativeBackend, Readout, Segment, SeqId, States};
 use crate::generate::Generation;
-use crate::model::{LoadProgress, LogitRows};
 use crate::request::GenerateRequest;
+use crate::runner::{ModelRunner, Readout, Vocabulary};
 use crate::scheduler::{Scheduler, SchedulerOptions};
-use crate::{AdapterLoader, AdapterSet, EngineError, ErrorKind, HeadWeights, Scope};
+use crate::{EngineError, ErrorKind};
 
 /// A loaded model and everything needed to talk to it.
 ///
@@ -36,38 +42,53 @@ use crate::{AdapterLoader, AdapterSet, EngineError, ErrorKind, HeadWeights, Scop
 /// # Ok::<(), ruvllm_engine::EngineError>(())
 /// ```
 pub struct Engine {
-    pub(crate) backend: NativeBackend,
+    pub(crate) runner: ModelRunner,
     /// Built when first asked for.
     grammars: OnceLock<Arc<GrammarCompiler>>,
+    /// The hash of the file's bytes, made when first asked for.
+    content: OnceLock<[u8; 32]>,
 }
 
 impl Engine {
-    /// Loads a GGUF file with the native backend.
+    /// Loads a GGUF file with the native backend, and the draft model of the options.
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or holds what is not supported; an option is out of range.
+    #[cfg(feature = "native")]
     pub fn load(
         path: &Path,
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<Engine, EngineError> {
-        Ok(Engine { backend: NativeBackend::load(path, options, progress)?, grammars: OnceLock::new() })
+        let native = NativeBackend::load(path, options, progress)?;
+        let draft = native.load_draft(options, progress)?.zip(options.draft.as_ref());
+        let vocabulary = Vocabulary::of_gguf(native.file())?;
+        let mut runner = ModelRunner::new(Box::new(native), vocabulary);
+        if let Some((draft, about)) = draft {
+            let vocabulary = Vocabulary::of_gguf(draft.file())?;
+            runner = runner.with_draft(ModelRunner::new(Box::new(draft), vocabulary), about.n_branches)?;
+        }
+        Ok(Engine::new(runner))
     }
 
-    /// Returns what training reads the model of.
-    #[cfg(feature = "train")]
-    pub(crate) fn native(&self) -> &NativeBackend {
-        &self.backend
+    /// Makes an engine over any backend's model.
+    pub fn new(runner: ModelRunner) -> Engine {
+        Engine { runner, grammars: OnceLock::new(), content: OnceLock::new() }
     }
 
-    /// Returns the backend, for callers who drive sequences themselves.
-    pub fn backend(&mut self) -> &mut dyn LlmBackend {
-        &mut self.backend
+    /// Returns the model's runner.
+    pub fn runner(&self) -> &ModelRunner {
+        &self.runner
+    }
+
+    /// Returns the model's runner, for callers who drive sequences themselves.
+    pub fn runner_mut(&mut self) -> &mut ModelRunner {
+        &mut self.runner
     }
 
     /// Returns what is known about the model.
     pub fn info(&self) -> &ModelInfo {
-        self.backend.info()
+        self.runner.info()
     }
 
     /// Returns a hash of every byte of the model's files: what tells the model from all others. The first time the files
@@ -76,7 +97,22 @@ impl Engine {
     /// # Errors
     /// They cannot be read any more.
     pub fn content_hash(&self) -> Result<[u8; 32], EngineError> {
-        self.backend.content_hash()
+        if let Some(folder) = self.runner.model().paged_kv().and_then(|kv| kv.folder()) {
+            return Ok(*folder.identity);
+        }
+        if let Some(hash) = self.content.get() {
+            return Ok(*hash);
+        }
+        let hash = match self.runner.vocabulary().file() {
+            None => self.identity(),
+            Some(file) => {
+                // Another map of the files: the pages of the first are let go, and hashing would bring them back.
+                let path = file.paths().next().map(std::path::Path::to_owned);
+                let again = path.map(|path| GgufFile::open(&path)).transpose()?;
+                identity::content_hash(again.as_ref().unwrap_or(file), self.info().device.n_threads)
+            }
+        };
+        Ok(*self.content.get_or_init(|| hash))
     }
 
     /// Returns the tokenizer, building it the first time.
@@ -84,7 +120,7 @@ impl Engine {
     /// # Errors
     /// The file has none, or one of a kind that is not supported.
     pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
-        self.backend.tokenizer().map(|tokenizer| &**tokenizer)
+        self.runner.tokenizer().map(|tokenizer| &**tokenizer)
     }
 
     /// Returns the file's chat template, if it has one.
@@ -92,7 +128,7 @@ impl Engine {
     /// # Errors
     /// The template is there and cannot be compiled.
     pub fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
-        Ok(self.backend.chat_template()?.map(|template| &**template))
+        Ok(self.runner.chat_template()?.map(|template| &**template))
     }
 
     /// Returns the tokenizer and the chat template, to use on other threads while the engine computes.
@@ -100,7 +136,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::tokenizer`].
     pub fn text(&self) -> Result<ModelText, EngineError> {
-        let (backend, name) = (&self.backend, &self.info().name);
+        let (backend, name) = (&self.runner, &self.info().name);
         Ok(ModelText::new(name, backend.tokenizer()?, backend.chat_template()))
     }
 
@@ -111,8 +147,8 @@ impl Engine {
     /// No tokenizer, or no token that ends an answer.
     pub fn grammar_compiler(&self) -> Result<&Arc<GrammarCompiler>, EngineError> {
         if self.grammars.get().is_none() {
-            let compiler = GrammarCompiler::new(self.backend.tokenizer()?, self.info().n_vocab)?;
-            let compiler = compiler.with_masks_ahead(self.info().n_threads);
+            let compiler = GrammarCompiler::new(self.runner.tokenizer()?, self.info().n_vocab)?;
+            let compiler = compiler.with_masks_ahead(self.info().device.n_threads);
             // Another thread may have been as fast.
             let _ = self.grammars.set(Arc::new(compiler));
         }
@@ -141,23 +177,23 @@ impl Engine {
     /// # Errors
     /// The prompt is empty, too long or holds unknown ids; an option is out of range.
     pub fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
-        self.backend.generate(request)
+        Generation::start(&mut self.runner, request)
     }
 
-    /// Makes a scheduler that runs many requests at once, up to [`LoadOptions::n_seq_max`] of them.
+    /// Makes a scheduler that runs many requests at once, up to [`ModelInfo::n_seq_max`] of them.
     ///
     /// # Errors
     /// An option is out of range.
     pub fn scheduler(&mut self, options: &SchedulerOptions) -> Result<Scheduler<'_>, EngineError> {
-        Scheduler::new(&mut self.backend, options)
+        Scheduler::new(&mut self.runner, options)
     }
 
     /// Opens an empty sequence.
     ///
     /// # Errors
-    /// All sequences of [`LoadOptions::n_seq_max`] are open.
+    /// All sequences of [`ModelInfo::n_seq_max`] are open.
     pub fn new_sequence(&mut self) -> Result<SeqId, EngineError> {
-        self.backend.new_sequence()
+        self.runner.open_empty()
     }
 
     /// Opens an empty sequence with adapters.
@@ -165,70 +201,90 @@ impl Engine {
     /// # Errors
     /// As [`Engine::new_sequence`]; [`ErrorKind::Adapter`] if they were loaded for another model.
     pub fn new_adapted_sequence(&mut self, adapters: &AdapterSet) -> Result<SeqId, EngineError> {
-        self.backend.new_adapted_sequence(adapters)
+        Ok(self.runner.open(None, &Scope { adapters: adapters.clone(), ..Scope::default() })?.0)
     }
 
     /// Returns what reads adapters for this model; a clone may do so on another thread while the engine computes.
-    pub fn adapter_loader(&self) -> AdapterLoader {
-        self.backend.adapter_loader()
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`]: the backend applies none.
+    pub fn adapter_loader(&self) -> Result<AdapterLoader, EngineError> {
+        self.runner.model().adapters().ok_or_else(|| {
+            let line = format!("backend {} applies no adapters; use native", self.info().device.backend);
+            EngineError::new(ErrorKind::Unsupported, line)
+        })
     }
 
     /// Returns the rows of the output head, from which a [`MicroLora`] learns.
     ///
     /// # Errors
-    /// As [`NativeBackend::head_weights`].
+    /// As [`HiddenStates::head_weights`](ruvllm_backend::HiddenStates::head_weights).
     pub fn head_weights(&self) -> Result<HeadWeights, EngineError> {
-        self.backend.head_weights()
+        Ok(self.runner.hidden_states()?.head_weights()?)
     }
 
     /// Returns the model's last block, for a MicroLoRA to sit inside; none where it has a form that nothing can sit inside of.
     ///
     /// # Errors
-    /// As [`NativeBackend::last_block`].
+    /// As [`HiddenStates::last_block`](ruvllm_backend::HiddenStates::last_block).
     pub fn last_block(&self) -> Result<Option<Arc<dyn Block>>, EngineError> {
-        self.backend.last_block()
+        Ok(self.runner.hidden_states()?.last_block()?)
     }
 
     /// Returns the instruction set and the threads that it computes with, for what learns between its passes.
     pub fn compute(&self) -> Compute {
-        self.backend.learning_compute()
+        match self.runner.model().hidden_states().map(|states| states.compute()) {
+            Some((isa, team)) => Compute { isa, team },
+            None => Isa::best().into(),
+        }
     }
 
     /// Returns what tells this model's file from others, by hyper-parameters, tensors and samples of their bytes: what is
     /// learned belongs to it.
     pub fn identity(&self) -> [u8; 32] {
-        self.backend.identity()
+        match self.runner.vocabulary().file() {
+            Some(file) => identity::of_file(file, None).identity(),
+            None => identity::of_info(self.info()),
+        }
     }
 
     /// Multiplies final hidden states with the output head alone: `[n, n_embd]` gives `[n, n_vocab]`, bit for bit as a pass
     /// would have that came to them.
     ///
-    /// # Panics
-    /// If the states are no whole number of rows.
-    pub fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) {
-        assert!(hidden.len().is_multiple_of(self.info().n_embd), "{} values are no whole rows", hidden.len());
-        self.backend.logits_of(hidden, logits);
-    }
-
-    /// As [`LlmBackend::prepare_screen`].
-    pub(crate) fn prepare_screen(&mut self, direction: &[f32]) {
-        self.backend.prepare_screen(direction);
-    }
-
-    /// Does the same with the high bits of the head alone, as [`States::rough`](crate::States::rough) has them; returns false where
-    /// the head is of a kind that has no screen.
+    /// # Errors
+    /// As [`HiddenStates::logits_of`](ruvllm_backend::HiddenStates::logits_of); the backend has no hidden states.
     ///
     /// # Panics
     /// If the states are no whole number of rows.
-    pub fn rough_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> bool {
+    pub fn logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), EngineError> {
         assert!(hidden.len().is_multiple_of(self.info().n_embd), "{} values are no whole rows", hidden.len());
-        self.backend.rough_logits_of(hidden, logits)
+        Ok(self.runner.hidden_states_mut()?.logits_of(hidden, logits)?)
+    }
+
+    /// Makes the head's shortlist for states that point in a `direction`, if the backend has one.
+    pub(crate) fn prepare_shortlist(&mut self, direction: &[f32]) {
+        if let Ok(states) = self.runner.hidden_states_mut() {
+            states.prepare_shortlist(direction);
+        }
+    }
+
+    /// Does the same with the approximate head alone, as [`States::approx`] has it; returns false if there is none.
+    ///
+    /// # Panics
+    /// If the states are no whole number of rows.
+    pub fn approx_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> bool {
+        assert!(hidden.len().is_multiple_of(self.info().n_embd), "{} values are no whole rows", hidden.len());
+        let states = self.runner.hidden_states_mut();
+        states.is_ok_and(|states| states.approx_logits_of(hidden, logits).is_ok())
     }
 
     /// Makes a manager of adapters for this model, whose loaded ones take up to `bytes_max` bytes, in whole pages of
     /// 2 MiB.
-    pub fn adapter_manager(&self, format: FactorFormat, bytes_max: usize) -> AdapterManager {
-        self.adapter_loader().manager(format, MemoryBudget::new(bytes_max, &[]))
+    ///
+    /// # Errors
+    /// As [`Engine::adapter_loader`].
+    pub fn adapter_manager(&self, format: FactorFormat, bytes_max: usize) -> Result<AdapterManager, EngineError> {
+        Ok(self.adapter_loader()?.manager(format, MemoryBudget::new(bytes_max, &[])))
     }
 
     /// Opens a sequence that starts with what is cached of `tokens`, at most all but the last, and returns how many
@@ -241,97 +297,99 @@ impl Engine {
         tokens: &[u32],
         scope: impl Into<Scope>,
     ) -> Result<(SeqId, usize), EngineError> {
-        self.backend.sequence_with_prefix(tokens, &scope.into())
+        self.runner.open(Some(tokens), &scope.into())
     }
 
     /// Opens a sequence that starts with the first `len` tokens of another one, without computing or copying them.
     ///
     /// # Errors
-    /// As [`LlmBackend::fork_sequence`].
+    /// As [`ModelRunner::fork`].
     pub fn fork_sequence(&mut self, seq: SeqId, len: usize) -> Result<SeqId, EngineError> {
-        self.backend.fork_sequence(seq, len)
+        self.runner.fork(seq, len)
     }
 
     /// Lets others that start alike use what a sequence of [`Engine::sequence_with_prefix`] holds while it goes on.
     pub fn share_prefix(&mut self, seq: SeqId) {
-        self.backend.share_prefix(seq);
+        self.runner.share(seq);
     }
 
     /// Returns what the prefix cache did and holds; `None` if the engine has none: by its options, or because the model
     /// has recurrent state or is an encoder.
     pub fn cache_stats(&self) -> Option<CacheStats> {
-        self.backend.cache_stats()
+        self.runner.cache_stats()
     }
 
     /// Returns what the cache folder holds for this model and what happened in it; `None` without one.
     pub fn disk_stats(&self) -> Option<DiskStats> {
-        self.backend.persist().map(|persist| persist.store.stats())
+        self.runner.model().paged_kv()?.folder().map(|folder| folder.store.stats())
     }
 
     /// Reads what the cache folder holds of `tokens` into memory, and returns how many leading tokens need no computing
     /// then. Requests do so by themselves; this is for those who know what will be asked.
     pub fn restore_prefix(&mut self, tokens: &[u32], scope: impl Into<Scope>) -> usize {
-        self.backend.restore_prefix(tokens, &scope.into())
+        let kv = self.runner.model_mut().paged_kv_mut();
+        kv.map_or(0, |kv| kv.restore_prefix(tokens, &scope.into()))
     }
 
     /// Waits until all that was handed to the cache folder is written, and durable unless
-    /// [`LoadOptions::cache_fsync`] is never to be so.
+    /// the load options say it never to be so.
     ///
     /// # Errors
     /// [`ErrorKind::Cache`]: a write failed since the last call.
     pub fn flush_cache(&self) -> Result<(), EngineError> {
-        self.backend.persist().map_or(Ok(()), |persist| Ok(persist.store.flush()?))
+        let folder = self.runner.model().paged_kv().and_then(|kv| kv.folder());
+        folder.map_or(Ok(()), |folder| Ok(folder.store.flush()?))
     }
 
     /// Forgets all cached prefixes in memory; what is on disk stays.
     pub fn clear_cache(&mut self) {
-        self.backend.clear_cache();
+        self.runner.clear_cache();
     }
 
     /// Returns who holds the blocks of keys and values: free + cached only + in use = total.
     pub fn kv_usage(&self) -> Usage {
-        self.backend.kv_usage()
+        self.runner.kv_usage()
     }
 
     /// Returns how keys and values are kept.
     pub fn kv_policy(&self) -> KvPolicy {
-        self.backend.kv_policy()
+        self.kv_policies().first().copied().unwrap_or(KvPolicy::F16)
     }
 
     /// Returns the ways that requests may have their keys and values kept, the default first.
     pub fn kv_policies(&self) -> Vec<KvPolicy> {
-        self.backend.kv_policies()
+        self.runner.model().paged_kv().map(|kv| kv.policies()).unwrap_or_default()
     }
 
     /// Returns the bytes of a sequence's keys and values.
     pub fn sequence_bytes(&self, seq: SeqId) -> usize {
-        self.backend.sequence_bytes(seq)
+        self.runner.sequence_bytes(seq)
     }
 
     /// Opens an empty sequence whose keys and values stay as they are written whatever the policy.
     pub(crate) fn new_exact_sequence(&mut self) -> Result<SeqId, EngineError> {
-        self.backend.new_exact_sequence()
+        Ok(self.runner.open(None, &Scope { kv: Some(KvPolicy::F16), ..Scope::default() })?.0)
     }
 
     /// Returns how full the memory for keys and values is, and what to do about it. Cached prefixes give way by
     /// themselves; what remains for the caller is to take no new requests.
-    pub fn kv_pressure(&mut self) -> Pressure {
-        self.backend.kv_pressure()
+    pub fn kv_pressure(&mut self) -> Option<Pressure> {
+        Some(self.runner.model_mut().paged_kv_mut()?.pressure())
     }
 
     /// Limits the bytes that the open sequences of a tenant hold together; `None` lifts the limit.
     pub fn set_tenant_quota(&mut self, tenant: u64, bytes: Option<usize>) {
-        self.backend.set_tenant_quota(tenant, bytes);
+        self.runner.set_tenant_quota(tenant, bytes);
     }
 
     /// Closes a sequence and gives its blocks back, or to the prefix cache.
     pub fn free_sequence(&mut self, seq: SeqId) {
-        self.backend.free_sequence(seq);
+        self.runner.close(seq);
     }
 
     /// Returns how many tokens a sequence holds.
     pub fn sequence_len(&self, seq: SeqId) -> usize {
-        self.backend.sequence_len(seq)
+        self.runner.n_tokens(seq)
     }
 
     /// Computes new tokens and returns the wanted logits: `[n_wanted_rows, n_vocab]`, in order of the segments.
@@ -339,7 +397,7 @@ impl Engine {
     /// # Errors
     /// A token id outside the vocabulary, a context or cache that is full; then nothing was computed.
     pub fn forward(&mut self, segments: &[Segment<'_>]) -> Result<&[f32], EngineError> {
-        self.backend.forward(segments).map(|logits| &*logits)
+        self.runner.forward(segments).map(|logits| &*logits)
     }
 
     /// As [`Engine::forward`], and returns the final hidden states of the same rows as well.
@@ -347,15 +405,15 @@ impl Engine {
     /// # Errors
     /// As [`Engine::forward`].
     pub fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError> {
-        self.backend.forward_states(segments)
+        self.runner.forward_states(segments)
     }
 
     /// Changes the final hidden states of a sequence from the next pass on.
     ///
     /// # Errors
-    /// As [`LlmBackend::set_micro`].
+    /// As [`ModelRunner::set_micro`].
     pub fn set_micro(&mut self, seq: SeqId, micro: Option<Arc<MicroLora>>) -> Result<(), EngineError> {
-        self.backend.set_micro(seq, micro)
+        self.runner.set_micro(seq, micro)
     }
 
     /// Computes `tokens` as they are, `chunk` at a time, and gives each chunk's logits `[n, n_vocab]` to `sink`.
@@ -374,16 +432,16 @@ impl Engine {
         if tokens.is_empty() {
             return Err(EngineError::new(ErrorKind::Prompt, "no tokens to compute; the list is empty"));
         }
-        let seq = self.backend.new_sequence()?;
+        let seq = self.runner.open_empty()?;
         let mut result = Ok(());
         for tokens in tokens.chunks(chunk) {
-            let logits = self.backend.forward(&[Segment { seq, tokens, logits: LogitRows::All }]);
+            let logits = self.runner.forward(&[Segment { seq, tokens, logits: LogitRows::All }]);
             result = logits.and_then(|logits| sink(logits));
             if result.is_err() {
                 break;
             }
         }
-        self.backend.free_sequence(seq);
+        self.runner.close(seq);
         result
     }
 
@@ -401,7 +459,7 @@ impl Engine {
     /// # Errors
     /// The tokens do not fit the model, or it cannot give this.
     pub fn read_out(&mut self, tokens: &[u32], readout: Readout) -> Result<Vec<f32>, EngineError> {
-        self.backend.embed(tokens, readout, &AdapterSet::default())
+        self.runner.read_out(tokens, readout, &AdapterSet::default())
     }
 
     /// The same with adapters.
@@ -414,11 +472,11 @@ impl Engine {
         readout: Readout,
         adapters: &AdapterSet,
     ) -> Result<Vec<f32>, EngineError> {
-        self.backend.embed(tokens, readout, adapters)
+        self.runner.read_out(tokens, readout, adapters)
     }
 
     /// Returns the read bandwidth of the engine's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
     pub fn read_bandwidth(&self, n_bytes: usize) -> f64 {
-        self.backend.read_bandwidth(n_bytes)
+        crate::bandwidth::read_gbps(&self.compute().team, n_bytes)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ruvllm_backend::{BackendError, BackendErrorKind};
 use ruvllm_kvcache::{KvError, KvErrorKind};
 use ruvllm_text::{TextError, TextErrorKind};
 
@@ -35,6 +36,8 @@ pub enum ErrorKind {
     QueueFull,
     /// The service takes no requests any more.
     Stopped,
+    /// The other side of a connection did not answer, or refused.
+    Remote,
 }
 
 /// An error of the engine: a kind for code, one line for people, and a cause where there is one.
@@ -87,6 +90,24 @@ impl fmt::Display for EngineError {
 impl std::error::Error for EngineError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
+
+impl From<BackendError> for EngineError {
+    fn from(error: BackendError) -> EngineError {
+        let (kind, message, source) = error.into_parts();
+        let kind = match kind {
+            BackendErrorKind::Unsupported => ErrorKind::Unsupported,
+            BackendErrorKind::Prompt => ErrorKind::Prompt,
+            BackendErrorKind::ContextLength => ErrorKind::ContextLength,
+            BackendErrorKind::Options => ErrorKind::Options,
+            BackendErrorKind::Adapter => ErrorKind::Adapter,
+            BackendErrorKind::Cache => ErrorKind::Cache,
+            BackendErrorKind::Cancelled => ErrorKind::Cancelled,
+            BackendErrorKind::Remote => ErrorKind::Remote,
+            _ => ErrorKind::Model,
+        };
+        EngineError { kind, message, source }
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use crate::EngineError;
 use crate::answer::Answer;
-use crate::backend::{LlmBackend, Segment, SeqId, States};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::runner::ModelRunner;
 use crate::speculate::draft;
+use ruvllm_backend::{Segment, SeqId, States};
 
 /// Prompt tokens between two looks at the cancel flag.
 const PREFILL_CHUNK: usize = 256;
@@ -15,7 +16,7 @@ const GUESSES_MAX: usize = 8;
 
 /// A running request: an iterator over its tokens. Dropping it ends the request and frees its blocks.
 pub struct Generation<'a> {
-    backend: &'a mut dyn LlmBackend,
+    backend: &'a mut ModelRunner,
     seq: SeqId,
     answer: Answer,
     /// Tokens of the last step that were not asked for yet.
@@ -28,7 +29,7 @@ pub struct Generation<'a> {
 impl<'a> Generation<'a> {
     /// Checks a request and opens its sequence with what is cached of the prompt; nothing is computed before the first `next`.
     pub(crate) fn start(
-        backend: &'a mut dyn LlmBackend,
+        backend: &'a mut ModelRunner,
         request: &GenerateRequest,
     ) -> Result<Generation<'a>, EngineError> {
         let mut answer = Answer::new(backend, request.clone())?;
@@ -39,7 +40,7 @@ impl<'a> Generation<'a> {
     /// Computes what is due and chooses tokens; none if the request was cancelled meanwhile.
     fn step(&mut self) -> Result<(), EngineError> {
         let seq = self.seq;
-        let mut at = self.backend.sequence_len(seq);
+        let mut at = self.backend.n_tokens(seq);
         while self.answer.context().len() - at > PREFILL_CHUNK {
             let (tokens, logits) = (&self.answer.context()[at..at + PREFILL_CHUNK], self.answer.wanted(at, 0));
             let states = self.backend.forward_states(&[Segment { seq, tokens, logits }])?;
@@ -63,10 +64,10 @@ impl<'a> Generation<'a> {
             true => self.backend.forward_states(&[chain]),
             false => self.backend.forward_states(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
         };
-        let choose = |States { logits, rough, rows }: States<'_>| {
+        let choose = |States { logits, approx, rows }: States<'_>| {
             let (shown, rows) = rows.split_at(n_shown, n_embd);
             self.answer.read(at, shown.hidden);
-            self.answer.choose(States { logits, rough, rows }, &mut |event| self.events.push_back(event))
+            self.answer.choose(States { logits, approx, rows }, &mut |event| self.events.push_back(event))
         };
         match states.and_then(choose) {
             Ok(kept) => {
@@ -119,7 +120,7 @@ impl Iterator for Generation<'_> {
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
         self.answer.leave_draft(self.backend);
-        self.backend.free_sequence(self.seq);
+        self.backend.close(self.seq);
         while self.backend.idle() {}
     }
 }

@@ -1,6 +1,7 @@
 //! The engine of RuvLLM: model architectures, samplers, scheduling and generation. Text is passed on from `ruvllm-text`.
 //!
-//! [`Engine`] loads a GGUF file and answers; [`LlmBackend`] is what runs a model underneath. The engine knows no HTTP
+//! [`Engine`] answers with a model that a backend runs; the contract between the two is `ruvllm-backend`. With the feature
+//! `native`, which is on by default, [`Engine::load`] loads a GGUF file with the native CPU backend. The engine knows no HTTP
 //! and reads no environment: options come in as values.
 //!
 //! ```
@@ -20,58 +21,57 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
-mod adapters;
 mod answer;
-mod backend;
 mod bandwidth;
 #[cfg(feature = "train")]
 mod deep;
 mod engine;
 mod error;
 mod generate;
-mod kernels;
 mod learner;
 pub mod learning;
-mod model;
 pub mod optimise;
 mod perplexity;
 mod request;
 mod routing;
+mod runner;
 mod sampler;
 mod scheduler;
-mod scope;
 mod service;
 mod session;
 mod speculate;
 #[cfg(feature = "train")]
 mod train;
 
-pub use adapters::{AdapterLoader, HeadWeights};
-pub use backend::{
-    DraftOptions, FsyncPolicy, KnownPrefix, KvRoom, LlmBackend, LoadOptions, ModelInfo, NativeBackend, PackedWeights,
-    Readout, Segment, SeqId, States,
-};
 #[cfg(feature = "train")]
 pub use deep::DeepTrainer;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use learner::{Learner, Lesson};
-pub use model::{LoadProgress, LogitRows, Pooling, architectures};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent, Unread};
 pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
+pub use runner::{ModelRunner, Readout, Vocabulary};
+pub use ruvllm_backend::{
+    BackendError, BackendErrorKind, CachedPrefix, DeviceInfo, KvRoom, LogitRows, ModelInfo, PagedKv, Pooling, Scope,
+    Segment, SeqId, States, TokenModel,
+};
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
+pub use ruvllm_lora::loader::{AdapterLoader, HeadWeights};
 pub use ruvllm_lora::micro::{Block, MicroLora, StateRows};
 pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
+#[cfg(feature = "native")]
+pub use ruvllm_native::{
+    DraftOptions, FsyncPolicy, LoadOptions, LoadProgress, NUMERICS_VERSION, NativeBackend, PackedWeights, architectures,
+};
 pub use ruvllm_text::{
     ChatOptions, Constraint, Grammar, GrammarCompiler, GrammarSource, ModelText, PromptOptions, TextError,
     TextErrorKind, template, thoughts, tokenizer, tools,
 };
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs, seed_of_clock};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
-pub use scope::Scope;
 pub use service::{
     EmbedSink, Observer, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step, Ticket,
 };
@@ -79,6 +79,3 @@ pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};
 #[cfg(feature = "train")]
 pub use train::TextEncoder;
-
-/// A hash of the sources that decide how numbers come out: two builds with the same hash compute the same.
-pub const SOURCES_HASH: &str = env!("RUVLLM_SOURCES_HASH");

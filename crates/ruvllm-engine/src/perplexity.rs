@@ -4,9 +4,8 @@ use std::ops::ControlFlow;
 
 use ruvllm_kvcache::KvPolicy;
 
-use crate::backend::{Segment, SeqId};
-use crate::model::LogitRows;
 use crate::{Engine, EngineError, ErrorKind};
+use ruvllm_backend::{LogitRows, Segment, SeqId};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,7 +140,7 @@ impl Engine {
 
     /// Adds the second half of a window to the sums.
     fn score_window(&mut self, window: &[u32], against_f16: bool, sums: &mut Sums) -> Result<(), EngineError> {
-        let mut seqs = vec![self.backend().new_sequence()?];
+        let mut seqs = vec![self.runner.open_empty()?];
         let result = (|| {
             if against_f16 {
                 seqs.push(self.new_exact_sequence()?);

@@ -9,9 +9,9 @@ use std::time::Duration;
 use ruvllm_kvcache::disk::{self, SessionInfo};
 use serde_json::{Value, json};
 
-use crate::backend::Persist;
 use crate::engine::Engine;
 use crate::{EngineError, ErrorKind};
+use ruvllm_backend::KvFolder;
 
 /// Version of the settings' format.
 const VERSION: u64 = 1;
@@ -49,11 +49,11 @@ impl Engine {
     /// [`ErrorKind::Cache`]: the engine has no cache folder, the name cannot be, it belongs to a session of another
     /// model, or the session cannot be written.
     pub fn save_session(&self, name: &str, session: &Session) -> Result<(), EngineError> {
-        let persist = self.persist()?;
-        if !persist.store.sessions().iter().any(|session| session.name == name) {
+        let folder = self.folder()?;
+        if !folder.store.sessions().iter().any(|session| session.name == name) {
             self.check_free_elsewhere(name)?;
         }
-        Ok(persist.store.save_session(name, &session.tokens, &session.settings())?)
+        Ok(folder.store.save_session(name, &session.tokens, &session.settings())?)
     }
 
     /// Returns the session of this name, or `None` if there is none. What is on disk of its keys and values is read when
@@ -64,7 +64,7 @@ impl Engine {
     /// was saved by another version of this program, or a file cannot be read.
     pub fn load_session(&self, name: &str) -> Result<Option<Session>, EngineError> {
         disk::check_name(name)?;
-        let Some(disk::Session { tokens, settings, .. }) = self.persist()?.store.load_session(name)? else {
+        let Some(disk::Session { tokens, settings, .. }) = self.folder()?.store.load_session(name)? else {
             return self.check_free_elsewhere(name).map(|()| None);
         };
         let session = Session::read(tokens, &settings).filter(|session| self.knows(&session.tokens));
@@ -92,7 +92,7 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::Cache`]: the engine has no cache folder.
     pub fn sessions(&self) -> Result<Vec<SessionInfo>, EngineError> {
-        Ok(self.persist()?.store.sessions())
+        Ok(self.folder()?.store.sessions())
     }
 
     /// Deletes a session, and returns whether there was one.
@@ -100,7 +100,7 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::Cache`]: the engine has no cache folder, or the folder cannot be written.
     pub fn delete_session(&self, name: &str) -> Result<bool, EngineError> {
-        Ok(self.persist()?.store.delete_session(name)?)
+        Ok(self.folder()?.store.delete_session(name)?)
     }
 
     /// Deletes the sessions that were not saved for `age`, and returns how many there were.
@@ -108,11 +108,11 @@ impl Engine {
     /// # Errors
     /// As [`Engine::delete_session`].
     pub fn expire_sessions(&self, age: Duration) -> Result<usize, EngineError> {
-        Ok(self.persist()?.store.expire_sessions(age)?)
+        Ok(self.folder()?.store.expire_sessions(age)?)
     }
 
-    fn persist(&self) -> Result<&Persist, EngineError> {
-        self.backend.persist().ok_or_else(|| {
+    fn folder(&self) -> Result<KvFolder<'_>, EngineError> {
+        self.runner.model().paged_kv().and_then(|kv| kv.folder()).ok_or_else(|| {
             let line = "sessions are kept in a cache folder; load the model with one (cache_dir)";
             EngineError::new(ErrorKind::Cache, line)
         })
@@ -124,9 +124,9 @@ impl Engine {
 
     /// Checks that no other model in the folder has a session of this name.
     fn check_free_elsewhere(&self, name: &str) -> Result<(), EngineError> {
-        let persist = self.persist()?;
-        for other in disk::stores(&persist.folder)?.iter().filter(|store| store.identity != persist.identity) {
-            let sessions = disk::contents(&persist.folder, &other.identity)?.sessions;
+        let folder = self.folder()?;
+        for other in disk::stores(folder.folder)?.iter().filter(|store| store.identity != *folder.identity) {
+            let sessions = disk::contents(folder.folder, &other.identity)?.sessions;
             if sessions.iter().any(|session| session.name == name) {
                 let line = format!(
                     "session '{name}' is of another model or another version of its file: {}; use that one or another name",

@@ -11,7 +11,6 @@ use serde_json::Value;
 
 use crate::EngineError;
 use crate::engine::Engine;
-use crate::model::spec;
 
 impl Engine {
     /// Reads the model's weights in f32 for training, where the products of factors are multiplied with `scale`. The engine
@@ -20,9 +19,9 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the model has experts, convolutions or attention sinks; or a weight cannot be read.
     pub fn train_model(&self, scale: f32, progress: &mut dyn FnMut(ReadProgress)) -> Result<TrainModel, EngineError> {
-        let loader = self.adapter_loader();
+        let loader = self.adapter_loader()?;
         let targets = Arc::clone(loader.targets());
-        Ok(TrainModel::read(spec(self.native().model())?, targets, loader.base_weights(), scale, progress)?)
+        Ok(TrainModel::read(self.runner.model().train_spec()?, targets, loader.base_weights(), scale, progress)?)
     }
 }
 

@@ -41,6 +41,7 @@ mod dot;
 mod error;
 pub mod format;
 pub mod gate;
+pub mod loader;
 pub mod manager;
 pub mod merge;
 pub mod micro;

@@ -304,7 +304,7 @@ impl Models {
         let recorder = self.witness.as_ref().map(|witness| witness.recorder(&engine)).transpose()?;
         let (service, thread) = Service::start(engine, options)?;
         let learning = learning.map(|learning| OfModel::new(learning, service.clone()));
-        service.share_memory(&adapters)?;
+        adapters.iter().try_for_each(|adapters| service.share_memory(adapters))?;
         for (tenant, quota) in quotas {
             service.set_tenant_quota(tenant, quota.kv_bytes);
         }

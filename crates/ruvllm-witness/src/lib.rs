@@ -48,20 +48,20 @@ pub use replay::{Replayed, adapters_of, check, load_options, replay};
 pub use settings::decimal;
 
 use ruvllm_engine::{
-    Engine, EngineError, FinishReason, GenerateRequest, GenerationSummary, Grammar, KvPolicy, SOURCES_HASH,
+    Engine, EngineError, FinishReason, GenerateRequest, GenerationSummary, Grammar, KvPolicy, NUMERICS_VERSION,
     seed_of_clock,
 };
 
-/// What computes here: version, sources of the arithmetic.
+/// Returns what computes here: the version of the program and that of its numbers.
 fn program() -> String {
-    format!("{}+{}", env!("CARGO_PKG_VERSION"), SOURCES_HASH)
+    format!("{}+{NUMERICS_VERSION}", env!("CARGO_PKG_VERSION"))
 }
 
 /// How a model runs, as far as its tokens depend on it.
 #[derive(Clone, Debug, PartialEq)]
 struct Running {
     program: String,
-    isa: &'static str,
+    isa: String,
     kv: KvPolicy,
     n_ctx: usize,
 }
@@ -69,7 +69,7 @@ struct Running {
 impl Running {
     fn of(engine: &Engine) -> Running {
         let info = engine.info();
-        Running { program: program(), isa: info.isa.name(), kv: engine.kv_policy(), n_ctx: info.n_ctx }
+        Running { program: program(), isa: info.device.name.clone(), kv: engine.kv_policy(), n_ctx: info.n_ctx }
     }
 }
 

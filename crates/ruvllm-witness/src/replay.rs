@@ -141,7 +141,7 @@ fn check_model(engine: &Engine, served: &Served, settings: &Settings) -> Result<
     }
     let running = Running::of(engine);
     let pairs = [
-        ("instruction set", settings.isa.clone(), running.isa.to_owned()),
+        ("instruction set", settings.isa.clone(), running.isa.clone()),
         ("cache policy", settings.kv.clone(), running.kv.to_string()),
         ("context", settings.n_ctx.to_string(), running.n_ctx.to_string()),
     ];

@@ -245,8 +245,8 @@ fn print_object(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()>
     );
     print_json(&json!({
         "model": info.name,
-        "isa": info.isa.name(),
-        "threads": info.n_threads,
+        "isa": info.device.name,
+        "threads": info.device.n_threads,
         "weight_bytes": info.weight_bytes,
         "read_gbps": read_gbps,
         "read_share": read_share,
@@ -261,7 +261,10 @@ fn print_table(engine: &Engine, costs: &Costs, results: &[Rates]) -> Result<()> 
     let weights = bytes(info.weight_bytes as u64);
     let head = [
         vec!["model".to_owned(), format!("{} ({}, {})", info.name, info.arch, info.quantization)],
-        vec!["machine".to_owned(), format!("{}, {} threads, reads {read_gbps:.1} GB/s", info.isa, info.n_threads)],
+        vec![
+            "machine".to_owned(),
+            format!("{}, {} threads, reads {read_gbps:.1} GB/s", info.device.name, info.device.n_threads),
+        ],
         vec!["load".to_owned(), format!("{:.0} ms, {weights} of weights read for every token", info.load_ms)],
         vec!["peak memory".to_owned(), peak_bytes.map_or_else(|| "unknown".to_owned(), bytes)],
     ];

@@ -239,7 +239,7 @@ impl LoraArgs {
     /// # Errors
     /// One cannot be read or does not fit the model, or they are too many.
     pub fn load(&self, app: &App, engine: &Engine) -> Result<AdapterSet> {
-        let loader = engine.adapter_loader();
+        let loader = engine.adapter_loader()?;
         let paths: Vec<PathBuf> = self.lora.iter().map(|arg| locate(app, &arg.adapter)).collect();
         if let Some(folder) = self.mixture(&paths)? {
             return Ok(loader.load_mixture(folder, FactorFormat::default())?);
@@ -469,7 +469,7 @@ impl MergeArgs {
         let facts = ModelFacts::of_file(&GgufFile::open(&path)?)?;
         self.adapters.iter().try_for_each(|arg| read(app, &arg.adapter, &facts).map(drop))?;
         let load = LoadOptions { n_ctx: Some(16), prefix_cache: false, ..LoadOptions::default() };
-        let loader = app.load(&path, &load)?.adapter_loader();
+        let loader = app.load(&path, &load)?.adapter_loader()?;
         let read = |arg: &LoraArg| Ok((loader.read(&locate(app, &arg.adapter))?, arg.scale));
         let adapters = self.adapters.iter().map(read).collect::<Result<Vec<(Adapter, f32)>>>()?;
         let borrowed: Vec<(&Adapter, f32)> = adapters.iter().map(|(adapter, scale)| (adapter, *scale)).collect();

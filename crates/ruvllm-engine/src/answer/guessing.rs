@@ -1,9 +1,10 @@
 //! What an answer guesses ahead, by the text so far or by a draft model, and what it gives up again.
 
 use super::Answer;
-use crate::backend::{LlmBackend, Segment, SeqId};
+use crate::runner::ModelRunner;
 use crate::speculate::tree::Forks;
 use crate::speculate::{Drafting, Speculator};
+use ruvllm_backend::{Segment, SeqId};
 
 impl Answer {
     /// Returns how many guesses there were so far, and how many were right.
@@ -18,7 +19,7 @@ impl Answer {
 
     /// Opens a fork of its sequence for each other way that is tried, as far as there is room; `n_rest` tokens are to be
     /// computed before guesses.
-    pub(crate) fn fork(&mut self, backend: &mut dyn LlmBackend, seq: SeqId, n_rest: usize) -> Forks {
+    pub(crate) fn fork(&mut self, backend: &mut ModelRunner, seq: SeqId, n_rest: usize) -> Forks {
         let mut forks = Forks::default();
         let (known, guesses) = self.context.split_at(self.context.len() - self.n_guessed);
         let n_opened = match (known.last(), n_rest) {
@@ -61,7 +62,7 @@ impl Answer {
 
     /// Lets a draft model begin to guess up to `n_max` tokens, and returns whether there are some to come: none if there are
     /// guesses.
-    pub(crate) fn begin_draft(&mut self, draft: &mut dyn LlmBackend, n_max: usize) -> bool {
+    pub(crate) fn begin_draft(&mut self, draft: &mut ModelRunner, n_max: usize) -> bool {
         let n_max = if self.n_guessed == 0 { self.n_guessable(n_max) } else { 0 };
         let Some(speculator) = &mut self.speculator else { return false };
         let context = (&self.context[..], self.request.tenant);
@@ -79,7 +80,7 @@ impl Answer {
     }
 
     /// Returns the tokens that the draft model computes next for it, after [`Answer::begin_draft`].
-    pub(crate) fn draft_segment(&self, draft: &dyn LlmBackend) -> Option<Segment<'_>> {
+    pub(crate) fn draft_segment(&self, draft: &ModelRunner) -> Option<Segment<'_>> {
         self.speculator.as_ref()?.draft_segment(draft, &self.context)
     }
 
@@ -112,7 +113,7 @@ impl Answer {
     }
 
     /// Gives its sequence in the draft model back.
-    pub(crate) fn leave_draft(&mut self, backend: &mut dyn LlmBackend) {
+    pub(crate) fn leave_draft(&mut self, backend: &mut ModelRunner) {
         if let (Some(drafting), Some(draft)) = (self.drafting(), backend.draft()) {
             drafting.close(draft);
         }

@@ -92,7 +92,7 @@ impl Engine {
         }
         let (n_embd, n_vocab) = (self.info().n_embd, self.info().n_vocab);
         let (mut n_done, n_tokens) = (0, texts.iter().map(Vec::len).sum());
-        let mut builder = CalibrationBuilder::new(n_embd, self.info().isa)?;
+        let mut builder = CalibrationBuilder::new(n_embd, self.compute().isa)?;
         for tokens in &texts {
             self.read_text(tokens, &WindowOptions::default(), &mut |_, Shown { first, rows }| {
                 let states = rows.states.hidden.chunks_exact(n_embd).zip(rows.logits.chunks_exact(n_vocab));

@@ -9,10 +9,9 @@ use ruvllm_kernels::{Isa, softmax};
 use ruvllm_lora::micro::{HeadRows, KeptRows, StateRows};
 use ruvllm_sona::{Learned, LogitRow, Notes};
 
-use crate::backend::Segment;
 use crate::engine::Engine;
-use crate::model::LogitRows;
 use crate::{EngineError, ErrorKind};
+use ruvllm_backend::{LogitRows, Segment};
 
 /// Rows whose logits are held at once.
 const ROWS: usize = 128;
@@ -130,13 +129,18 @@ impl Engine {
 
     /// Makes rows of logits, `[n, n_vocab]`, those that a request has whose notes these are: of its hidden states, `[n, n_embd]`,
     /// behind its MicroLoRA. Without one they stay as they are. Returns what it changed the states to.
-    pub(super) fn change_logits(&mut self, notes: &Notes, states: StateRows<'_>, logits: &mut Vec<f32>) -> Vec<f32> {
+    pub(super) fn change_logits(
+        &mut self,
+        notes: &Notes,
+        states: StateRows<'_>,
+        logits: &mut Vec<f32>,
+    ) -> Result<Vec<f32>, EngineError> {
         let mut changed = states.hidden.to_vec();
         if let Some(micro) = notes.micro() {
             micro.forward(states, &mut changed);
-            self.logits_of(&changed, logits);
+            self.logits_of(&changed, logits)?;
         }
-        changed
+        Ok(changed)
     }
 
     /// Computes a window and shows its rows from `n_known` on, which `next` followed.
@@ -218,22 +222,38 @@ impl Course {
     /// Predicts the tokens that follow these rows, and learns each behind its prediction, or what `taught` has in its place
     /// (a control that has nothing to learn).
     ///
+    /// # Errors
+    /// As [`Engine::logits_of`].
+    ///
     /// # Panics
     /// If the rows are of another model.
-    pub fn read(&mut self, engine: &mut Engine, rows: Rows<'_>, taught: Option<&[u32]>, head: &dyn HeadRows) {
+    pub fn read(
+        &mut self,
+        engine: &mut Engine,
+        rows: Rows<'_>,
+        taught: Option<&[u32]>,
+        head: &dyn HeadRows,
+    ) -> Result<(), EngineError> {
         if self.options.is_by_text && self.before.is_none() {
             self.before = Some(Box::new(self.predicting(usize::MAX)));
         }
         let n = self.nll.len();
-        self.go_on(engine, rows, taught.unwrap_or(rows.next), head);
+        self.go_on(engine, rows, taught.unwrap_or(rows.next), head)?;
         if let Some(before) = &mut self.before {
-            before.go_on(engine, rows, rows.next, head);
+            before.go_on(engine, rows, rows.next, head)?;
             self.nll.truncate(n);
             self.nll.append(&mut before.nll);
         }
+        Ok(())
     }
 
-    fn go_on(&mut self, engine: &mut Engine, rows: Rows<'_>, taught: &[u32], head: &dyn HeadRows) {
+    fn go_on(
+        &mut self,
+        engine: &mut Engine,
+        rows: Rows<'_>,
+        taught: &[u32],
+        head: &dyn HeadRows,
+    ) -> Result<(), EngineError> {
         let mut at = 0;
         while at < rows.next.len() {
             if self.n_in_request == 0 {
@@ -243,13 +263,14 @@ impl Course {
             // Up to there hidden states change as they do now.
             let n_steady = self.notes.n_until_step(&self.learned).min(ROWS);
             let n = n_steady.min(self.options.n_request - self.n_in_request).min(rows.next.len() - at);
-            self.read_steady(engine, rows, at..at + n, taught, head);
+            self.read_steady(engine, rows, at..at + n, taught, head)?;
             at += n;
             self.n_in_request += n;
             if self.n_in_request == self.options.n_request {
                 self.end_request();
             }
         }
+        Ok(())
     }
 
     fn read_steady(
@@ -259,14 +280,14 @@ impl Course {
         range: Range<usize>,
         taught: &[u32],
         head: &dyn HeadRows,
-    ) {
+    ) -> Result<(), EngineError> {
         let (n_embd, n_vocab, softmax) =
-            (engine.info().n_embd, engine.info().n_vocab, softmax::pick(engine.info().isa));
+            (engine.info().n_embd, engine.info().n_vocab, softmax::pick(engine.compute().isa));
         let states = rows.states.rows(range.clone(), n_embd);
         let mut logits = rows.logits[range.start * n_vocab..range.end * n_vocab].to_vec();
         self.notes.begin(&self.learned);
-        let (changed, mut rough) = (engine.change_logits(&self.notes, states, &mut logits), Vec::new());
-        let is_rough = self.options.is_rough && engine.rough_logits_of(&changed, &mut rough);
+        let (changed, mut rough) = (engine.change_logits(&self.notes, states, &mut logits)?, Vec::new());
+        let is_rough = self.options.is_rough && engine.approx_logits_of(&changed, &mut rough);
         for (i, (state, exact)) in states.iter(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
             let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
             let rough = is_rough.then(|| &rough[i * n_vocab..(i + 1) * n_vocab]);
@@ -277,6 +298,7 @@ impl Course {
                 self.learned.step(&mut self.notes, 1.0);
             }
         }
+        Ok(())
     }
 
     /// Ends a request: what was noted joins the memory, and the gate rehearses.

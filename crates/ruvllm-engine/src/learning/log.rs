@@ -142,7 +142,7 @@ pub fn tenants(model: &Path, options: &LearningOptions) -> Result<Vec<String>, E
 /// Opens the store of a model, if there is one.
 fn written(model: &Path, options: &LearningOptions, tenant: &str) -> Result<Option<Kept>, EngineError> {
     let Some(folder) = &options.folder else { return Ok(None) };
-    let folder = folder.join(super::name_of(&crate::backend::identity_of(model)?));
+    let folder = folder.join(super::name_of(&ruvllm_backend::identity::identity_of(model)?));
     match folder.join(STORE_FILE).exists() {
         true => Kept::open(&folder, tenant, options).map(Some),
         false => Ok(None),

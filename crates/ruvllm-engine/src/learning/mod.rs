@@ -183,7 +183,7 @@ impl Learning {
             _ => options.learn.micro = None,
         }
         // Those who learn decode with it from the first token on.
-        engine.prepare_screen(calibration.whitener().mean());
+        engine.prepare_shortlist(calibration.whitener().mean());
         // Who never asks the gate holds nothing back.
         let judges = options.upkeep.as_ref().is_some_and(|upkeep| upkeep.judge_every.is_some());
         let controls = if judges { upkeep::controls(engine.tokenizer()?, engine.info().n_ctx)? } else { Vec::new() };

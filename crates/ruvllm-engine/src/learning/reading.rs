@@ -10,14 +10,14 @@ use ruvllm_sona::history::{Each, Passage, Reading};
 use ruvllm_sona::{LogitRow, SonaError, SonaErrorKind};
 
 use super::Shared;
-use crate::backend::{LlmBackend, Segment, SeqId};
 use crate::engine::Engine;
-use crate::model::LogitRows;
+use crate::runner::ModelRunner;
 use crate::service::Service;
 use crate::{EngineError, ErrorKind, Scope};
+use ruvllm_backend::{LogitRows, Segment, SeqId};
 
 /// Something to compute with a model.
-pub type Work = Box<dyn FnOnce(&mut dyn LlmBackend) + Send>;
+pub type Work = Box<dyn FnOnce(&mut ModelRunner) + Send>;
 
 /// Where a model runs: this thread, or one that also serves others.
 pub trait Passes {
@@ -33,7 +33,7 @@ pub trait Passes {
 
 impl Passes for Engine {
     fn pass(&mut self, work: Work) -> Result<(), EngineError> {
-        work(&mut self.backend);
+        work(&mut self.runner);
         Ok(())
     }
 
@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
                 open => (open, None),
             };
             self.passes.pass(Box::new(move |backend| {
-                other.into_iter().for_each(|seq| backend.free_sequence(seq));
+                other.into_iter().for_each(|seq| backend.close(seq));
                 drop(sender.send(wanted.go_on(backend, go_on)));
             }))?;
             let (rows, open) = receiver.recv().map_err(|_| lost())??;
@@ -131,7 +131,7 @@ impl Drop for Reader<'_> {
     fn drop(&mut self) {
         if let Some((seq, _)) = self.open.take() {
             // A model that has ended has no sequences.
-            let _ = self.passes.pass(Box::new(move |backend| backend.free_sequence(seq)));
+            let _ = self.passes.pass(Box::new(move |backend| backend.close(seq)));
         }
     }
 }
@@ -234,12 +234,12 @@ impl Wanted {
     /// Goes on with a sequence, or opens one; it stays open.
     fn go_on(
         self,
-        backend: &mut dyn LlmBackend,
+        backend: &mut ModelRunner,
         open: Option<(SeqId, Vec<u32>)>,
     ) -> Result<(Rows, (SeqId, Vec<u32>)), EngineError> {
         let (seq, n_known) = match open {
             Some((seq, known)) => (seq, known.len()),
-            None => (backend.new_sequence()?, 0),
+            None => (backend.open_empty()?, 0),
         };
         match self.compute(backend, seq, n_known) {
             Ok(rows) => {
@@ -248,21 +248,21 @@ impl Wanted {
                 Ok((rows, (seq, known)))
             }
             Err(error) => {
-                backend.free_sequence(seq);
+                backend.close(seq);
                 Err(error)
             }
         }
     }
 
     /// Opens a sequence with what is known of the tokens, and closes it.
-    fn read(self, backend: &mut dyn LlmBackend, scope: &Scope) -> Result<Rows, EngineError> {
-        let (seq, n_known) = backend.sequence_with_prefix(&self.tokens[..self.range.start], scope)?;
+    fn read(self, backend: &mut ModelRunner, scope: &Scope) -> Result<Rows, EngineError> {
+        let (seq, n_known) = backend.open(Some(&self.tokens[..self.range.start]), scope)?;
         let rows = self.compute(backend, seq, n_known);
-        backend.free_sequence(seq);
+        backend.close(seq);
         rows
     }
 
-    fn compute(&self, backend: &mut dyn LlmBackend, seq: SeqId, n_known: usize) -> Result<Rows, EngineError> {
+    fn compute(&self, backend: &mut ModelRunner, seq: SeqId, n_known: usize) -> Result<Rows, EngineError> {
         let (n_embd, n_vocab) = (backend.info().n_embd, backend.info().n_vocab);
         // The state before a token is that of the one before it.
         let (first, last) = (self.range.start - 1, self.range.end - 1);
@@ -284,13 +284,13 @@ impl Wanted {
             Some(micro) => {
                 let mut logits = Vec::new();
                 micro.forward(predicted, &mut changed);
-                backend.logits_of(&changed, &mut logits)?;
+                backend.hidden_states_mut()?.logits_of(&changed, &mut logits)?;
                 (split(&logits), alone)
             }
         };
         let mut rough = Vec::new();
         if self.is_rough && n_predicted > 0 {
-            backend.rough_logits_of(&changed, &mut rough)?;
+            backend.hidden_states_mut()?.approx_logits_of(&changed, &mut rough)?;
         }
         Ok(Rows { states, logits, rough: split(&rough), alone })
     }

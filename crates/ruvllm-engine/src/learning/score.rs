@@ -7,9 +7,8 @@ use ruvllm_sona::{Names, Notes};
 use super::Learning;
 use super::tenant::Tenant;
 use crate::EngineError;
-use crate::backend::Segment;
 use crate::engine::Engine;
-use crate::model::LogitRows;
+use ruvllm_backend::{LogitRows, Segment};
 
 /// An answer under a model and what was learned.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -35,7 +34,7 @@ impl Engine {
         answer: &[u32],
     ) -> Result<AnswerScore, EngineError> {
         let (base, states) = self.answer_rows(prompt, answer)?;
-        let (n_vocab, n_embd, softmax) = (self.info().n_vocab, self.info().n_embd, softmax::pick(self.info().isa));
+        let (n_vocab, n_embd, softmax) = (self.info().n_vocab, self.info().n_embd, softmax::pick(self.compute().isa));
         let (learned, mut notes) = (tenant.learned(), Notes::default());
         prompt.iter().for_each(|&token| notes.read(token));
         if let Some(question) = question {
@@ -46,7 +45,7 @@ impl Engine {
         for ((base, state), &token) in rows.zip(answer) {
             let mut row = base.to_vec();
             notes.begin(&learned);
-            self.change_logits(&notes, state, &mut row);
+            self.change_logits(&notes, state, &mut row)?;
             let row = &mut row[..];
             notes.adjust(&learned, state, &mut *row);
             let (sum, sum_alone) = (softmax.log_sum_exp(row), softmax.log_sum_exp(base));

@@ -44,7 +44,7 @@ use ruvllm_sona::policy::bandit::{Change, Measured, Why};
 use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, SafeBandit, Source, Wanted};
 use serde::{Deserialize, Serialize};
 
-use crate::backend::LlmBackend;
+use crate::runner::ModelRunner;
 use crate::scheduler::SchedulerOptions;
 use crate::{GenerateRequest, Scope};
 pub(crate) use kv::KvChoice;
@@ -244,18 +244,18 @@ impl Optimiser {
     pub(crate) fn choose_kv(
         &mut self,
         request: &GenerateRequest,
-        backend: &dyn LlmBackend,
+        backend: &ModelRunner,
     ) -> Option<(KvPolicy, KvChoice)> {
         let kv = self.kv.as_mut()?;
         let GenerateRequest { prompt, tenant, adapters, .. } = request;
         let place = kv.place(prompt.len())?;
         let known = |&kv: &KvPolicy| {
             let scope = Scope { tenant: *tenant, adapters: adapters.clone(), kv: Some(kv) };
-            backend.known_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
+            backend.match_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
         };
         let n_known: Vec<usize> = kv.policies.iter().map(known).collect();
-        let bytes: Vec<usize> = kv.policies.iter().map(|&policy| backend.kv_bytes_aged(policy, prompt.len())).collect();
-        let room_bytes = backend.kv_reusable_bytes();
+        let bytes: Vec<usize> = kv.policies.iter().map(|&policy| backend.aged_kv_bytes(policy, prompt.len())).collect();
+        let room_bytes = backend.reusable_kv_bytes();
         let mut owner = DefaultHasher::new();
         (tenant, adapters.identity()).hash(&mut owner);
         let prompt = Prompt { tokens: prompt, owner: owner.finish(), room_bytes, bytes: &bytes };

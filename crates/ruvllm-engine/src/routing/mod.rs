@@ -10,8 +10,8 @@ use ruvllm_sona::index::{self, IndexConfig};
 use ruvllm_sona::{SonaError, SonaErrorKind};
 use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
-use crate::backend::Readout;
 use crate::engine::Engine;
+use crate::runner::Readout;
 use crate::service::Service;
 use crate::{AdapterSet, EngineError};
 

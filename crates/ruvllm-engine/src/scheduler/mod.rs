@@ -22,13 +22,13 @@ mod tune;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::backend::{LlmBackend, Segment, States};
-use crate::model::LogitRows;
 use crate::optimise::Optimiser;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::runner::ModelRunner;
 use crate::speculate::draft;
 use crate::{EngineError, ErrorKind};
 use policy::{Claim, Holder, Ledger, Limits, Plan, Queued, Room, Running, Shares, Standing, Waiting};
+use ruvllm_backend::{LogitRows, Segment, States};
 use task::{Cause, Task};
 
 /// Waiting requests that are looked at in a step.
@@ -126,7 +126,7 @@ pub struct SchedulerStats {
 /// # Ok::<(), ruvllm_engine::EngineError>(())
 /// ```
 pub struct Scheduler<'a> {
-    backend: &'a mut dyn LlmBackend,
+    backend: &'a mut ModelRunner,
     options: SchedulerOptions,
     /// Changes the options from step to step.
     optimiser: Option<Optimiser>,
@@ -166,7 +166,7 @@ impl<'a> Scheduler<'a> {
     ///
     /// # Errors
     /// An option is 0.
-    pub fn new(backend: &'a mut dyn LlmBackend, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
+    pub fn new(backend: &'a mut ModelRunner, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
         options.validate()?;
         Ok(Scheduler {
             backend,
@@ -265,12 +265,12 @@ impl<'a> Scheduler<'a> {
     }
 
     /// Returns the backend, to look at.
-    pub fn backend(&self) -> &dyn LlmBackend {
+    pub fn backend(&self) -> &ModelRunner {
         self.backend
     }
 
     /// Returns the backend, for work between steps.
-    pub(crate) fn backend_mut(&mut self) -> &mut dyn LlmBackend {
+    pub(crate) fn backend_mut(&mut self) -> &mut ModelRunner {
         self.backend
     }
 
@@ -325,7 +325,7 @@ impl<'a> Scheduler<'a> {
         let running: Vec<Running> = self.running.iter().map(of_running).collect();
         let room = match self.waiting.is_empty() {
             true => Room { free_bytes: 0, free_seqs: 0 },
-            false => backend.kv_room().into(),
+            false => Room { free_bytes: backend.free_kv_bytes(), free_seqs: backend.n_free() },
         };
         let tenants = |tasks: &mut dyn Iterator<Item = &Task>| tasks.map(Task::tenant).collect::<Vec<_>>().into_iter();
         let (of_those, of_these) = (tenants(&mut self.running.iter()), tenants(&mut self.waiting.iter()));
@@ -472,7 +472,7 @@ impl Drop for Scheduler<'_> {
 }
 
 /// Runs one forward pass, and chooses the tokens of those whose context is computed then. An error computes nothing.
-fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut Vec<Event>) -> Result<(), EngineError> {
+fn compute(backend: &mut ModelRunner, tasks: &mut [&mut Task], events: &mut Vec<Event>) -> Result<(), EngineError> {
     let mut segments: Vec<Segment<'_>> = Vec::with_capacity(tasks.len());
     let mut wanted = Vec::with_capacity(tasks.len());
     for task in tasks.iter() {
@@ -481,21 +481,21 @@ fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut V
         let counts = |count: fn(LogitRows, usize) -> usize| {
             segments[first..].iter().map(|segment| count(segment.logits, segment.tokens.len())).sum::<usize>()
         };
-        wanted.push((counts(LogitRows::count), counts(LogitRows::n_states), backend.sequence_len(segments[first].seq)));
+        wanted.push((counts(LogitRows::count), counts(LogitRows::n_states), backend.n_tokens(segments[first].seq)));
     }
     let prompts: Vec<bool> = tasks.iter().map(|task| task.n_rows > 1 && !task.is_answering()).collect();
     let (n_vocab, n_embd) = (backend.info().n_vocab, backend.info().n_embd);
-    let States { mut logits, mut rough, rows: mut all } = backend.forward_states(&segments)?;
+    let States { mut logits, mut approx, rows: mut all } = backend.forward_states(&segments)?;
     let mut kept = Vec::with_capacity(tasks.len());
     for (task, &(n, n_states, first)) in tasks.iter_mut().zip(&wanted) {
-        let (rows, rough_rows, shown, states);
+        let (rows, approx_rows, shown, states);
         (rows, logits) = logits.split_at_mut(n * n_vocab);
-        (rough_rows, rough) = rough.split_at((n * n_vocab).min(rough.len()));
+        (approx_rows, approx) = approx.split_at((n * n_vocab).min(approx.len()));
         // Those without logits come first: they are of a prompt.
         (shown, all) = all.split_at(n_states - n, n_embd);
         (states, all) = all.split_at(n, n_embd);
         task.read(first, shown.hidden);
-        let states = States { logits: rows, rough: rough_rows, rows: states };
+        let states = States { logits: rows, approx: approx_rows, rows: states };
         let id = RequestId(task.id);
         kept.push(match n {
             0 => None,
@@ -509,10 +509,4 @@ fn compute(backend: &mut dyn LlmBackend, tasks: &mut [&mut Task], events: &mut V
     let computed = tasks.iter().zip(prompts).filter(|(_, is_prompt)| *is_prompt);
     computed.for_each(|(task, _)| task.share(backend));
     Ok(())
-}
-
-impl From<crate::backend::KvRoom> for Room {
-    fn from(room: crate::backend::KvRoom) -> Room {
-        Room { free_bytes: room.free_bytes, free_seqs: room.free_seqs }
-    }
 }

@@ -7,10 +7,11 @@ use ruvllm_kvcache::BLOCK_TOKENS;
 use super::policy::{Holder, Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
-use crate::backend::{LlmBackend, Segment, SeqId, States};
 use crate::optimise::{Choice, KvChoice};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::runner::ModelRunner;
 use crate::speculate::tree::{Forks, Kept};
+use ruvllm_backend::{Segment, SeqId, States};
 
 /// Tokens of an answer that room is kept for if the request sets no limit.
 const UNBOUNDED_TOKENS: usize = 512;
@@ -64,7 +65,7 @@ struct GaveWay {
 impl Task {
     /// # Errors
     /// As [`Answer::new`].
-    pub(super) fn new(id: u64, backend: &dyn LlmBackend, request: GenerateRequest) -> Result<Task, EngineError> {
+    pub(super) fn new(id: u64, backend: &ModelRunner, request: GenerateRequest) -> Result<Task, EngineError> {
         let (answer, forks) = (Answer::new(backend, request)?, Forks::default());
         Ok(Task {
             id,
@@ -115,12 +116,12 @@ impl Task {
         Holder { id, tenant, priority, n_turn: self.n_turn, is_unread: self.is_unread() }
     }
 
-    fn n_computed(&self, backend: &dyn LlmBackend) -> usize {
-        self.seq.map_or(0, |seq| backend.sequence_len(seq))
+    fn n_computed(&self, backend: &ModelRunner) -> usize {
+        self.seq.map_or(0, |seq| backend.n_tokens(seq))
     }
 
     /// Returns the tokens to compute before the next one can be chosen.
-    pub(super) fn n_left(&self, backend: &dyn LlmBackend) -> usize {
+    pub(super) fn n_left(&self, backend: &ModelRunner) -> usize {
         self.answer.context().len() - self.n_computed(backend)
     }
 
@@ -134,11 +135,11 @@ impl Task {
     }
 
     /// Returns the bytes of its whole context: what it may come to need.
-    fn bytes_max(&self, backend: &dyn LlmBackend) -> usize {
+    fn bytes_max(&self, backend: &ModelRunner) -> usize {
         backend.kv_bytes_for(self.n_likely())
     }
 
-    pub(super) fn as_running(&self, backend: &dyn LlmBackend, level: i32, n_served: u64) -> Running {
+    pub(super) fn as_running(&self, backend: &ModelRunner, level: i32, n_served: u64) -> Running {
         let held_bytes = backend.kv_bytes_for(self.n_computed(backend));
         let growth_bytes = self.bytes_max(backend).saturating_sub(held_bytes);
         let n_left = if self.is_unread() { 0 } else { self.n_left(backend) };
@@ -161,13 +162,13 @@ impl Task {
     /// `older` are those that run, and those that wait before it. Its level and what its tenant had are left at 0.
     pub(super) fn as_waiting<'t>(
         &self,
-        backend: &dyn LlmBackend,
+        backend: &ModelRunner,
         mut older: impl Iterator<Item = &'t Task>,
         n_ended: u64,
         nobody_runs: bool,
     ) -> Waiting {
         let (context, scope) = (self.answer.context(), self.answer.scope());
-        let known = backend.known_prefix(context, &scope);
+        let known = backend.match_prefix(context, &scope);
         let (n_known, in_use_bytes) = known.map_or((0, 0), |known| (known.n_tokens, known.in_use_bytes));
         // At least one more block than is known, all of it before the last token.
         let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;
@@ -189,7 +190,7 @@ impl Task {
     }
 
     /// Returns whether it is about to compute these tokens.
-    fn will_know(&self, backend: &dyn LlmBackend, tokens: &[u32]) -> bool {
+    fn will_know(&self, backend: &ModelRunner, tokens: &[u32]) -> bool {
         self.n_computed(backend) < tokens.len() && self.answer.context().starts_with(tokens)
     }
 
@@ -197,23 +198,23 @@ impl Task {
     ///
     /// # Errors
     /// No sequence is free.
-    pub(super) fn open(&mut self, backend: &mut dyn LlmBackend) -> Result<usize, EngineError> {
+    pub(super) fn open(&mut self, backend: &mut ModelRunner) -> Result<usize, EngineError> {
         let (seq, n_cached) = self.answer.open(backend)?;
         (self.seq, self.n_turn) = (Some(seq), 0);
         Ok(self.gave_way.take().map_or(0, |way| way.n_computed.saturating_sub(n_cached)))
     }
 
     /// Gives its sequence back.
-    pub(super) fn close(&mut self, backend: &mut dyn LlmBackend) {
+    pub(super) fn close(&mut self, backend: &mut ModelRunner) {
         self.forks.close(backend);
         if let Some(seq) = self.seq.take() {
             self.answer.closes(backend, seq);
-            backend.free_sequence(seq);
+            backend.close(seq);
         }
     }
 
     /// Gives its sequence back, to go on later. `n_ended` requests are over.
-    pub(super) fn give_way(&mut self, backend: &mut dyn LlmBackend, n_ended: u64, cause: Cause) {
+    pub(super) fn give_way(&mut self, backend: &mut ModelRunner, n_ended: u64, cause: Cause) {
         self.gave_way = Some(GaveWay { n_ended, cause, n_computed: self.n_computed(backend) });
         self.n_rows = 0;
         self.answer.drop_guesses();
@@ -222,7 +223,7 @@ impl Task {
 
     /// Forgets what it guessed, and returns its answer if it may guess behind its rows of the step: where they come to the
     /// end of what is known.
-    pub(super) fn guesser(&mut self, backend: &dyn LlmBackend) -> Option<&mut Answer> {
+    pub(super) fn guesser(&mut self, backend: &ModelRunner) -> Option<&mut Answer> {
         self.answer.drop_guesses();
         let is_due = self.n_rows > 0 && self.n_rows == self.n_left(backend);
         is_due.then_some(&mut self.answer)
@@ -264,8 +265,8 @@ impl Task {
     /// Makes room for its rows of the step; guesses are given up first.
     ///
     /// # Errors
-    /// As [`LlmBackend::reserve`].
-    pub(super) fn reserve(&mut self, backend: &mut dyn LlmBackend) -> Result<(), EngineError> {
+    /// As [`ModelRunner::reserve`].
+    pub(super) fn reserve(&mut self, backend: &mut ModelRunner) -> Result<(), EngineError> {
         let n_guessed = self.answer.n_guessed();
         match self.seq {
             Some(seq) if n_guessed > 0 => backend.reserve(seq, self.n_rows + n_guessed).or_else(|_| {
@@ -279,7 +280,7 @@ impl Task {
 
     /// Makes ready for the step: opens the sequences of other ways beside the guesses, where there is room still, and begins
     /// what can be computed of the next choice while the model runs.
-    pub(super) fn prepare(&mut self, backend: &mut dyn LlmBackend) {
+    pub(super) fn prepare(&mut self, backend: &mut ModelRunner) {
         if self.n_rows > 0 && self.n_rows == self.n_left(backend) {
             self.answer.begin_choice();
         }
@@ -289,7 +290,7 @@ impl Task {
     }
 
     /// Returns its rows of the step.
-    pub(super) fn segments(&self, backend: &dyn LlmBackend) -> impl Iterator<Item = Segment<'_>> {
+    pub(super) fn segments(&self, backend: &ModelRunner) -> impl Iterator<Item = Segment<'_>> {
         let seq = self.seq.expect("only those that run have rows");
         let (rest, n_guessed) =
             (&self.answer.context_and_guesses()[self.n_computed(backend)..], self.answer.n_guessed());
@@ -315,10 +316,10 @@ impl Task {
     /// Takes back what was computed and is not kept; nothing is if it chose none.
     ///
     /// # Errors
-    /// As [`LlmBackend::rewind`], or what kept it from choosing.
+    /// As [`ModelRunner::rewind`], or what kept it from choosing.
     pub(super) fn settle(
         &mut self,
-        backend: &mut dyn LlmBackend,
+        backend: &mut ModelRunner,
         kept: Option<Result<Kept, EngineError>>,
     ) -> Result<(), EngineError> {
         match (kept, &mut self.seq) {
@@ -334,9 +335,9 @@ impl Task {
     }
 
     /// Lets others use what it has computed.
-    pub(super) fn share(&self, backend: &mut dyn LlmBackend) {
+    pub(super) fn share(&self, backend: &mut ModelRunner) {
         if let Some(seq) = self.seq {
-            backend.share_prefix(seq);
+            backend.share(seq);
         }
     }
 }

@@ -47,14 +47,15 @@ use ruvllm_text::GrammarCompiler;
 use ruvllm_text::ModelText;
 
 use crate::answer;
-use crate::backend::{LlmBackend, ModelInfo, Readout};
 use crate::engine::Engine;
 use crate::learning::Work;
 use crate::optimise::Optimiser;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
+use crate::runner::Readout;
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::{EngineError, ErrorKind};
 use owner::{Command, EmbedJob, Owner};
+use ruvllm_backend::ModelInfo;
 
 /// How a service runs.
 pub struct ServiceOptions {
@@ -220,7 +221,7 @@ pub struct Service {
 
 /// The owner's thread.
 #[derive(Debug)]
-pub struct ServiceThread<T = Engine>(JoinHandle<T>);
+pub struct ServiceThread(JoinHandle<Engine>);
 
 /// Stands for a request; when it is dropped, the request is cancelled.
 #[derive(Debug)]
@@ -238,20 +239,10 @@ impl Service {
     ///
     /// # Errors
     /// The model has no tokenizer, an option is out of range, or the system starts no thread.
-    pub fn start(engine: Engine, options: ServiceOptions) -> Result<(Service, ServiceThread), EngineError> {
+    pub fn start(mut engine: Engine, options: ServiceOptions) -> Result<(Service, ServiceThread), EngineError> {
         let text = engine.text()?;
-        Service::launch(engine, |engine| &mut engine.backend, text, options)
-    }
-
-    /// Moves `owned` to a thread of its own that runs the backend in it.
-    fn launch<T: Send + 'static>(
-        mut owned: T,
-        backend: fn(&mut T) -> &mut dyn LlmBackend,
-        text: ModelText,
-        options: ServiceOptions,
-    ) -> Result<(Service, ServiceThread<T>), EngineError> {
         let ServiceOptions { scheduler, queue_max, observer, optimiser } = options;
-        let (info, n_seq_max) = (backend(&mut owned).info().clone(), backend(&mut owned).kv_room().free_seqs);
+        let (info, n_seq_max) = (engine.info().clone(), engine.runner.n_free());
         scheduler.validate()?;
         let shared = Arc::new(Shared {
             info,
@@ -268,14 +259,14 @@ impl Service {
         let (commands, inbox) = mpsc::channel();
         let of_owner = Arc::clone(&shared);
         let run = move || {
-            match crate::Scheduler::new(backend(&mut owned), &scheduler) {
+            match crate::Scheduler::new(&mut engine.runner, &scheduler) {
                 Ok(mut scheduler) => {
                     optimiser.into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
                     Owner::new(scheduler, inbox, of_owner, observer).run();
                 }
                 Err(error) => unreachable!("the options were checked: {error}"),
             }
-            owned
+            engine
         };
         let thread = std::thread::Builder::new().name("ruvllm-engine".to_owned()).spawn(run).map_err(|error| {
             let line = format!("cannot start the engine's thread: {error}");
@@ -301,7 +292,8 @@ impl Service {
     pub fn grammar_compiler(&self) -> Result<&GrammarCompiler, EngineError> {
         let Shared { grammars, text, info, .. } = &*self.shared;
         if grammars.get().is_none() {
-            let compiler = GrammarCompiler::new(text.tokenizer(), info.n_vocab)?.with_masks_ahead(info.n_threads);
+            let compiler =
+                GrammarCompiler::new(text.tokenizer(), info.n_vocab)?.with_masks_ahead(info.device.n_threads);
             // Another thread may have been as fast.
             let _ = grammars.set(compiler);
         }
@@ -481,13 +473,13 @@ impl std::fmt::Debug for Service {
     }
 }
 
-impl<T> ServiceThread<T> {
+impl ServiceThread {
     /// Waits until the service is drained, or all its handles are dropped and all requests over, and gives back what it
     /// owned.
     ///
     /// # Errors
     /// [`ErrorKind::Stopped`] if the thread panicked.
-    pub fn join(self) -> Result<T, EngineError> {
+    pub fn join(self) -> Result<Engine, EngineError> {
         self.0
             .join()
             .map_err(|_| EngineError::new(ErrorKind::Stopped, "the engine's thread ended by an internal error"))

@@ -11,9 +11,9 @@ use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
 
 use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step, stopping};
-use crate::backend::{LlmBackend, Readout};
 use crate::learning::Work;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary};
+use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{Event, RequestId, Scheduler};
 use crate::{EngineError, ErrorKind};
 
@@ -218,7 +218,7 @@ impl<'a> Owner<'a> {
         while let Some(at) = self.next_embed() {
             let job = &self.embeds[at];
             let is_cancelled = job.cancel.is_cancelled();
-            if !is_cancelled && self.scheduler.backend().kv_room().free_seqs == 0 {
+            if !is_cancelled && self.scheduler.backend().n_free() == 0 {
                 // Those that write may do so for long.
                 let is_late = job.since.elapsed() >= EMBED_PATIENCE;
                 if !(is_late && self.scheduler.give_place()) {
@@ -228,7 +228,7 @@ impl<'a> Owner<'a> {
             let job = self.embeds.remove(at).expect("it is there");
             let result = match is_cancelled {
                 true => Err(EngineError::new(ErrorKind::Cancelled, "the request was cancelled")),
-                false => self.scheduler.backend_mut().embed(&job.tokens, job.readout, &job.adapters),
+                false => self.scheduler.backend_mut().read_out(&job.tokens, job.readout, &job.adapters),
             };
             if matches!(&result, Err(error) if error.is_kv_full()) && self.scheduler.n_running() > 0 {
                 // Those that write have the memory; it may fit when one of them has ended.
@@ -247,7 +247,7 @@ impl<'a> Owner<'a> {
 
     /// Does one piece of work that somebody waits for, between two steps of those that write; it may need a sequence.
     fn work(&mut self) {
-        if self.scheduler.backend().kv_room().free_seqs > 0
+        if self.scheduler.backend().n_free() > 0
             && let Some(work) = self.works.pop_front()
         {
             work(self.scheduler.backend_mut());
@@ -307,7 +307,7 @@ impl<'a> Owner<'a> {
         let (scheduler, shared) = (&self.scheduler, &self.shared);
         let is_due = now || self.stats_at.is_none_or(|at| at.elapsed() >= STATS_INTERVAL);
         let slow = is_due.then(|| {
-            let backend: &dyn LlmBackend = scheduler.backend();
+            let backend: &ModelRunner = scheduler.backend();
             (backend.cache_stats(), backend.kv_usage(), backend.kv_bytes_by_format())
         });
         let mut stats = shared.stats();

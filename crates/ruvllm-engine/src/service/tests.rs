@@ -3,78 +3,63 @@
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
+use ruvllm_backend::{
+    BackendError, BackendErrorKind, CachedPrefix, DeviceInfo, Embeddings, KvRoom, PagedKv, Pooling, Scope, Segment,
+    SeqId, States, TokenModel,
+};
 use ruvllm_gguf::GgufFile;
-use ruvllm_kernels::Isa;
-use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv};
-use ruvllm_lora::micro::{MicroLora, StateRows};
+use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv, Pressure};
 use ruvllm_testkit::Golden;
-use ruvllm_text::TextError;
-use ruvllm_text::template::ChatTemplate;
-use ruvllm_text::tokenizer::Tokenizer;
 
 use super::*;
-use crate::Scope;
-use crate::backend::{KnownPrefix, KvRoom, Segment, SeqId, States};
-use crate::generate::Generation;
 use crate::request::{FinishReason, Unread};
+use crate::runner::{ModelRunner, Vocabulary};
 use crate::sampler::SamplingParams;
 
 /// Counts up: the token after `n` is `n + 1`.
 struct Counting {
     info: ModelInfo,
-    tokenizer: Arc<Tokenizer>,
     /// The tokens of each sequence, in its place.
     sequences: Vec<Option<Vec<u32>>>,
     logits: Vec<f32>,
-    hidden: Vec<f32>,
     /// Told what a step is about to compute: the first token of each request, and how many.
     steps: Sender<String>,
     /// A step goes on when one of these comes.
     permits: Receiver<()>,
 }
 
-impl LlmBackend for Counting {
+impl TokenModel for Counting {
     fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    fn tokenizer(&self) -> Result<&Arc<Tokenizer>, EngineError> {
-        Ok(&self.tokenizer)
-    }
-
-    fn chat_template(&self) -> Result<Option<&Arc<ChatTemplate>>, TextError> {
-        Ok(None)
-    }
-
-    fn new_sequence(&mut self) -> Result<SeqId, EngineError> {
+    fn open(&mut self, _: Option<&[u32]>, _: &Scope) -> Result<(SeqId, usize), BackendError> {
         let free = self.sequences.iter().position(Option::is_none).expect("the scheduler counts");
         self.sequences[free] = Some(Vec::new());
-        Ok(SeqId(free))
+        Ok((SeqId(free), 0))
     }
 
-    fn sequence_with_prefix(&mut self, _: &[u32], _: &Scope) -> Result<(SeqId, usize), EngineError> {
-        Ok((self.new_sequence()?, 0))
+    fn fork(&mut self, _: SeqId, _: usize) -> Result<SeqId, BackendError> {
+        unreachable!("nothing is guessed")
     }
 
-    fn fork_sequence(&mut self, _: SeqId, _: usize) -> Result<SeqId, EngineError> {
-        self.new_sequence()
+    fn rewind(&mut self, _: SeqId, _: usize) -> Result<(), BackendError> {
+        unreachable!("nothing is guessed")
     }
 
-    fn share_prefix(&mut self, _: SeqId) {}
-
-    fn free_sequence(&mut self, seq: SeqId) {
+    fn close(&mut self, seq: SeqId) {
         self.sequences[seq.0] = None;
     }
 
-    fn sequence_len(&self, seq: SeqId) -> usize {
+    fn n_tokens(&self, seq: SeqId) -> usize {
         self.sequences[seq.0].as_ref().map_or(0, Vec::len)
     }
 
-    fn sequence_bytes(&self, seq: SeqId) -> usize {
-        self.sequence_len(seq)
+    fn n_free(&self) -> usize {
+        self.sequences.iter().filter(|sequence| sequence.is_none()).count()
     }
 
-    fn forward_states(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, EngineError> {
+    fn forward(&mut self, segments: &[Segment<'_>]) -> Result<States<'_>, BackendError> {
         let (n_vocab, mut step) = (self.info.n_vocab, Vec::new());
         self.logits.clear();
         for segment in segments {
@@ -87,67 +72,91 @@ impl LlmBackend for Counting {
             }
         }
         let _ = self.steps.send(step.join(" "));
-        self.permits.recv().map_err(|_| EngineError::new(ErrorKind::Model, "the test is over"))?;
-        self.hidden.resize(self.logits.len() / n_vocab * self.info.n_embd, 0.0);
-        let rows = StateRows { hidden: &self.hidden, stream: &[] };
-        Ok(States { logits: &mut self.logits, rough: &[], rows })
+        self.permits.recv().map_err(|_| BackendError::new(BackendErrorKind::Model, "the test is over"))?;
+        Ok(States::of_logits(&mut self.logits))
     }
 
-    fn set_micro(&mut self, _: SeqId, _: Option<Arc<MicroLora>>) -> Result<(), EngineError> {
-        Err(EngineError::new(ErrorKind::Adapter, "no request of the test learns"))
+    fn paged_kv(&self) -> Option<&dyn PagedKv> {
+        Some(self)
     }
 
-    fn can_rewind(&self) -> bool {
-        false
+    fn paged_kv_mut(&mut self) -> Option<&mut dyn PagedKv> {
+        Some(self)
     }
 
-    fn rewind(&mut self, seq: SeqId, len: usize) -> Result<(), EngineError> {
-        // Nothing is guessed, so nothing is taken back.
-        assert_eq!(self.sequence_len(seq), len);
+    fn embeddings(&mut self) -> Option<&mut dyn Embeddings> {
+        Some(self)
+    }
+}
+
+/// A byte a token, of a mebibyte, and no prefix cache.
+impl PagedKv for Counting {
+    fn room(&self) -> KvRoom {
+        KvRoom { free_bytes: 1 << 20, committed_bytes: 0 }
+    }
+
+    fn bytes_for(&self, n_tokens: usize) -> usize {
+        n_tokens
+    }
+
+    fn sequence_bytes(&self, seq: SeqId) -> usize {
+        self.n_tokens(seq)
+    }
+
+    fn reserve(&mut self, _: SeqId, _: usize) -> Result<(), BackendError> {
         Ok(())
     }
 
-    fn reserve(&mut self, _: SeqId, _: usize) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn known_prefix(&self, _: &[u32], _: &Scope) -> Option<KnownPrefix> {
+    fn match_prefix(&self, _: &[u32], _: &Scope) -> Option<CachedPrefix> {
         None
     }
 
-    fn kv_room(&self) -> KvRoom {
-        let free_seqs = self.sequences.iter().filter(|sequence| sequence.is_none()).count();
-        KvRoom { free_bytes: 1 << 20, free_seqs, committed_bytes: 0 }
-    }
-
-    fn kv_bytes_for(&self, n_tokens: usize) -> usize {
-        n_tokens
-    }
-
-    fn kv_reusable_bytes(&self) -> usize {
+    fn restore_prefix(&mut self, _: &[u32], _: &Scope) -> usize {
         0
     }
 
-    fn kv_bytes_aged(&self, _policy: KvPolicy, n_tokens: usize) -> usize {
-        n_tokens
+    fn share(&mut self, _: SeqId) {}
+
+    fn discard(&mut self, seq: SeqId) {
+        self.close(seq);
     }
+
+    fn set_quota(&mut self, _: u64, _: Option<usize>) {}
 
     fn cache_stats(&self) -> Option<CacheStats> {
         None
     }
 
-    fn kv_usage(&self) -> Usage {
+    fn clear_cache(&mut self) {}
+
+    fn usage(&self) -> Usage {
         let in_use = self.sequences.iter().flatten().count();
         Usage { total: self.sequences.len(), in_use, free: self.sequences.len() - in_use, ..Usage::default() }
     }
 
-    fn kv_bytes_by_format(&self) -> Vec<(&'static str, usize)> {
+    fn bytes_by_format(&self) -> Vec<(&'static str, usize)> {
         vec![("f32", self.sequences.iter().flatten().map(Vec::len).sum())]
     }
 
-    fn clear_cache(&mut self) {}
+    fn pressure(&mut self) -> Pressure {
+        unreachable!("nobody asks")
+    }
 
-    fn embed(&mut self, tokens: &[u32], _: Readout, _: &AdapterSet) -> Result<Vec<f32>, EngineError> {
+    fn policies(&self) -> Vec<KvPolicy> {
+        Vec::new()
+    }
+
+    fn aged_bytes(&self, _: KvPolicy, n_tokens: usize) -> usize {
+        n_tokens
+    }
+
+    fn reusable_bytes(&self) -> usize {
+        0
+    }
+}
+
+impl Embeddings for Counting {
+    fn embed(&mut self, tokens: &[u32], _: Option<Pooling>, _: &AdapterSet) -> Result<Vec<f32>, BackendError> {
         assert_ne!(tokens, [13], "a bug in the model");
         if tokens == [14] && self.sequences.iter().any(Option::is_some) {
             let layout = KvLayout { layers: vec![LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 }] };
@@ -158,15 +167,15 @@ impl LlmBackend for Counting {
         Ok(vec![tokens.len() as f32])
     }
 
-    fn generate(&mut self, request: &GenerateRequest) -> Result<Generation<'_>, EngineError> {
-        Generation::start(self, request)
+    fn score(&mut self, _: &[u32], _: usize, _: &AdapterSet) -> Result<f32, BackendError> {
+        unreachable!("nobody asks")
     }
 }
 
 /// A service over [`Counting`].
 struct Bench {
     service: Service,
-    thread: ServiceThread<Counting>,
+    thread: ServiceThread,
     permits: SyncSender<()>,
     steps: Receiver<String>,
     /// A step that waits for its permit.
@@ -176,7 +185,6 @@ struct Bench {
 impl Bench {
     fn new(n_seqs: usize, queue_max: usize) -> Bench {
         let file = GgufFile::open(&Golden::load("llama-a").model("f32")).expect("a golden file");
-        let tokenizer = Arc::new(Tokenizer::from_metadata(file.metadata()).expect("it has a tokenizer"));
         let info = ModelInfo {
             name: "counting".to_owned(),
             arch: "none".to_owned(),
@@ -186,24 +194,25 @@ impl Bench {
             n_embd: 1,
             n_ctx_train: 1000,
             n_ctx: 1000,
+            n_seq_max: n_seqs,
+            n_rewind_max: 0,
             weight_bytes: 0,
             file_bytes: 0,
             quantization: String::new(),
-            isa: Isa::best(),
-            n_threads: 1,
             is_encoder: false,
             is_ranker: false,
             load_ms: 0.0,
+            device: DeviceInfo { backend: "counting", ..DeviceInfo::default() },
         };
-        let text = ModelText::new(&info.name, &tokenizer, Ok(None));
         let (permits, permitted) = sync_channel(1000);
         let (told, steps) = channel();
         let (sequences, logits) = (vec![None; n_seqs], Vec::new());
-        let model =
-            Counting { info, tokenizer, sequences, logits, hidden: Vec::new(), permits: permitted, steps: told };
+        let model = Counting { info, sequences, logits, permits: permitted, steps: told };
+        let vocabulary = Vocabulary::of_gguf(&Arc::new(file)).expect("a golden file");
+        let engine = Engine::new(ModelRunner::new(Box::new(model), vocabulary));
         let scheduler = SchedulerOptions { step_tokens: 100, prefill_tokens: 50, ..SchedulerOptions::default() };
         let options = ServiceOptions { scheduler, queue_max, ..ServiceOptions::default() };
-        let (service, thread) = Service::launch(model, |model| model, text, options).expect("valid options");
+        let (service, thread) = Service::start(engine, options).expect("valid options");
         Bench { service, thread, permits, steps, planned: RefCell::default() }
     }
 
@@ -261,8 +270,8 @@ fn tokens_come_as_they_are_computed() {
     assert_eq!((summary.tokens, summary.finish_reason), (vec![8, 9], FinishReason::Length));
     assert_eq!(bench.service.n_inside(), 0);
     bench.service.drain(Duration::ZERO);
-    let model = bench.thread.join().expect("no panic");
-    assert!(model.sequences.iter().all(Option::is_none));
+    let engine = bench.thread.join().expect("no panic");
+    assert_eq!(engine.info().n_seq_max, engine.runner.n_free());
 }
 
 #[test]

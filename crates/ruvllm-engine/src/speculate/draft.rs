@@ -10,9 +10,9 @@
 use super::pace::Pace;
 use super::tree::Branch;
 use crate::answer::Answer;
-use crate::backend::{LlmBackend, Segment, SeqId};
-use crate::model::LogitRows;
+use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, argmax};
+use ruvllm_backend::{LogitRows, Segment, SeqId};
 
 /// Tokens of the context that the draft model reads in one step before it guesses: more wait for the next steps.
 const CATCH_UP_TOKENS: usize = 256;
@@ -54,7 +54,7 @@ impl Drafting {
     /// Begins a step with up to `n_max` guesses behind `context`, and returns whether there are any to come.
     pub(super) fn begin(
         &mut self,
-        draft: &mut dyn LlmBackend,
+        draft: &mut ModelRunner,
         (context, tenant): (&[u32], u64),
         sampler: &Sampler,
         n_max: usize,
@@ -67,10 +67,10 @@ impl Drafting {
         }
         let seq = match self.seq {
             Some(seq) => {
-                let n_right = self.n_right.min(draft.sequence_len(seq));
+                let n_right = self.n_right.min(draft.n_tokens(seq));
                 draft.rewind(seq, n_right).map(|()| seq)
             }
-            None => draft.sequence_with_prefix(context, &tenant.into()).map(|(seq, _)| seq),
+            None => draft.open(Some(context), &tenant.into()).map(|(seq, _)| seq),
         };
         match seq {
             Ok(seq) => (self.seq, self.n_right) = (Some(seq), context.len()),
@@ -81,9 +81,9 @@ impl Drafting {
     }
 
     /// Returns the tokens that it computes next.
-    pub(super) fn segment<'a>(&self, draft: &dyn LlmBackend, context: &'a [u32]) -> Option<Segment<'a>> {
+    pub(super) fn segment<'a>(&self, draft: &ModelRunner, context: &'a [u32]) -> Option<Segment<'a>> {
         let seq = self.seq?;
-        let rest = &context[draft.sequence_len(seq)..];
+        let rest = &context[draft.n_tokens(seq)..];
         Some(match rest.len() > CATCH_UP_TOKENS {
             true => Segment { seq, tokens: &rest[..CATCH_UP_TOKENS], logits: LogitRows::None },
             false => Segment { seq, tokens: rest, logits: LogitRows::Last },
@@ -132,13 +132,13 @@ impl Drafting {
     }
 
     /// Gives its sequence back.
-    pub(crate) fn close(&mut self, draft: &mut dyn LlmBackend) {
+    pub(crate) fn close(&mut self, draft: &mut ModelRunner) {
         if let Some(seq) = self.seq.take() {
             // What it guessed last is nobody's prefix.
-            let n_right = self.n_right.min(draft.sequence_len(seq));
+            let n_right = self.n_right.min(draft.n_tokens(seq));
             match draft.rewind(seq, n_right) {
-                Ok(()) => draft.free_sequence(seq),
-                Err(_) => draft.abandon_sequence(seq),
+                Ok(()) => draft.close(seq),
+                Err(_) => draft.discard(seq),
             }
         }
     }
@@ -146,7 +146,7 @@ impl Drafting {
 
 /// Guesses ahead for each of `answers`, up to so many tokens: by the text so far, and where that knows nothing by the draft
 /// model, if it may.
-pub(crate) fn guess(backend: &mut dyn LlmBackend, answers: &mut [(&mut Answer, usize)]) {
+pub(crate) fn guess(backend: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
     answers.iter_mut().for_each(|(answer, n_max)| answer.guess(*n_max));
     if let Some(draft) = backend.draft() {
         write_on(draft, answers);
@@ -155,7 +155,7 @@ pub(crate) fn guess(backend: &mut dyn LlmBackend, answers: &mut [(&mut Answer, u
 }
 
 /// Lets the draft model guess where there is nothing yet.
-fn write_on(draft: &mut dyn LlmBackend, answers: &mut [(&mut Answer, usize)]) {
+fn write_on(draft: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
     let mut writing: Vec<&mut Answer> = Vec::new();
     for (answer, n_max) in answers {
         if answer.begin_draft(draft, *n_max) {

@@ -19,12 +19,13 @@ pub(crate) mod tree;
 
 use std::str::FromStr;
 
-use crate::backend::{LlmBackend, Segment};
+use crate::runner::ModelRunner;
 use crate::sampler::Sampler;
 pub use draft::DraftInfo;
 pub(crate) use draft::Drafting;
 use ngram::Index;
 use pace::Pace;
+use ruvllm_backend::Segment;
 
 /// Who guesses tokens ahead. It changes how fast an answer is, never what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,26 +61,29 @@ pub(crate) struct Speculator {
     draft: Option<Drafting>,
     /// The guesses at hand are the draft model's.
     is_drafted: bool,
+    /// The most tokens that the backend takes back at once.
+    n_rewind_max: usize,
 }
 
 impl Speculator {
     /// `None` if nothing is guessed; `sampler` is the request's.
-    pub(crate) fn new(how: Speculation, backend: &dyn LlmBackend, sampler: &Sampler) -> Option<Speculator> {
-        if !backend.can_rewind() {
+    pub(crate) fn new(how: Speculation, backend: &ModelRunner, sampler: &Sampler) -> Option<Speculator> {
+        let n_rewind_max = backend.info().n_rewind_max;
+        if n_rewind_max == 0 {
             return None;
         }
         let ngram = matches!(how, Speculation::Ngram | Speculation::Auto);
         let draft = backend.draft_info().filter(|_| matches!(how, Speculation::Draft | Speculation::Auto));
         let ngram = ngram.then(|| (Index::default(), Pace::new(0.0)));
         let draft = draft.map(|info| Drafting::new(info, sampler));
-        (ngram.is_some() || draft.is_some()).then_some(Speculator { ngram, draft, is_drafted: false })
+        (ngram.is_some() || draft.is_some()).then_some(Speculator { ngram, draft, is_drafted: false, n_rewind_max })
     }
 
     /// Appends up to `n_max` guesses by the text so far to `context`, which begins with what it began with the last time.
     pub(crate) fn guess(&mut self, context: &mut Vec<u32>, n_max: usize) {
         self.is_drafted = false;
         let Some((index, pace)) = &mut self.ngram else { return };
-        let n = pace.n_ahead().min(n_max);
+        let n = pace.n_ahead().min(n_max).min(self.n_rewind_max);
         if n > 0 {
             index.extend(context);
             index.continue_with(context, n);
@@ -95,17 +99,20 @@ impl Speculator {
     /// tenant.
     pub(crate) fn begin_draft(
         &mut self,
-        draft: &mut dyn LlmBackend,
+        draft: &mut ModelRunner,
         context: (&[u32], u64),
         sampler: &Sampler,
         n_max: usize,
     ) -> bool {
-        self.is_drafted = self.draft.as_mut().is_some_and(|drafting| drafting.begin(draft, context, sampler, n_max));
+        self.is_drafted = self
+            .draft
+            .as_mut()
+            .is_some_and(|drafting| drafting.begin(draft, context, sampler, n_max.min(self.n_rewind_max)));
         self.is_drafted
     }
 
     /// Returns the tokens that the draft model computes next, if it began.
-    pub(crate) fn draft_segment<'a>(&self, draft: &dyn LlmBackend, context: &'a [u32]) -> Option<Segment<'a>> {
+    pub(crate) fn draft_segment<'a>(&self, draft: &ModelRunner, context: &'a [u32]) -> Option<Segment<'a>> {
         self.draft.as_ref().and_then(|drafting| drafting.segment(draft, context))
     }
 

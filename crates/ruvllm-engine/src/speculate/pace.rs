@@ -1,10 +1,8 @@
 //! How many tokens to guess, and when to stop guessing (the figures are those of ADR 21).
 
-use crate::backend::REWIND_TOKENS_MAX;
-
 /// The fewest guesses of a pass, and the most: all can be taken back. Who asks allows fewer, eight unless it was measured
 /// that more are worth it here.
-const AHEAD: (usize, usize) = (2, REWIND_TOKENS_MAX);
+const AHEAD: (usize, usize) = (2, 32);
 /// What guessed rows cost, as a share of a pass of one row: so much each, and so much more each behind the fourth, where
 /// arithmetic begins to count beside reading the weights.
 const ROW_COST: f32 = 0.1;

@@ -8,8 +8,8 @@
 //! rows of one pass do not see those of another sequence.
 
 use crate::EngineError;
-use crate::backend::{LlmBackend, Segment, SeqId};
-use crate::model::LogitRows;
+use crate::runner::ModelRunner;
+use ruvllm_backend::{LogitRows, Segment, SeqId};
 
 /// A way that leaves the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,16 +78,16 @@ impl Forks {
     /// `last` is the one token that is to be computed before guesses, `chain` follows it.
     pub(crate) fn open(
         &mut self,
-        backend: &mut dyn LlmBackend,
+        backend: &mut ModelRunner,
         seq: SeqId,
         (last, chain): (u32, &[u32]),
         branches: &[Branch],
     ) -> usize {
         for Branch { at, tokens } in branches {
-            let Ok(fork) = backend.fork_sequence(seq, backend.sequence_len(seq)) else { break };
+            let Ok(fork) = backend.fork(seq, backend.n_tokens(seq)) else { break };
             let path: Vec<u32> = [&[last], &chain[..*at], tokens].concat();
             if backend.reserve(fork, path.len()).is_err() {
-                backend.abandon_sequence(fork);
+                backend.discard(fork);
                 break;
             }
             self.0.push((fork, path, tokens.len()));
@@ -108,23 +108,18 @@ impl Forks {
     /// Goes on with what was right: `seq` is the sequence that holds it from now on, with nothing else.
     ///
     /// # Errors
-    /// As [`LlmBackend::rewind`].
-    pub(crate) fn settle(
-        &mut self,
-        backend: &mut dyn LlmBackend,
-        seq: &mut SeqId,
-        kept: Kept,
-    ) -> Result<(), EngineError> {
+    /// As [`ModelRunner::rewind`].
+    pub(crate) fn settle(&mut self, backend: &mut ModelRunner, seq: &mut SeqId, kept: Kept) -> Result<(), EngineError> {
         for (i, (fork, ..)) in self.0.drain(..).enumerate() {
             let lost = if i + 1 == kept.path { std::mem::replace(seq, fork) } else { fork };
-            backend.abandon_sequence(lost);
+            backend.discard(lost);
         }
         backend.rewind(*seq, kept.n_tokens)
     }
 
     /// Gives all of them up.
-    pub(crate) fn close(&mut self, backend: &mut dyn LlmBackend) {
-        self.0.drain(..).for_each(|(fork, ..)| backend.abandon_sequence(fork));
+    pub(crate) fn close(&mut self, backend: &mut ModelRunner) {
+        self.0.drain(..).for_each(|(fork, ..)| backend.discard(fork));
     }
 }
 

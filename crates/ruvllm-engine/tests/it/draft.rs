@@ -190,10 +190,10 @@ fn in_a_batch_it_is_the_same_and_nothing_is_left_behind() {
             }
         }
         drop(scheduler);
-        let draft = engine.backend().draft().expect("it has one");
-        assert_eq!((draft.kv_room().free_seqs, draft.kv_usage().in_use), (6, 0));
+        let draft = engine.runner_mut().draft().expect("it has one");
+        assert_eq!((draft.n_free(), draft.kv_usage().in_use), (6, 0));
     }
-    assert_eq!((engine.backend().kv_room().free_seqs, engine.kv_usage().in_use), (6, 0));
+    assert_eq!((engine.runner().n_free(), engine.kv_usage().in_use), (6, 0));
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn inside_the_last_block_it_changes_the_rows_of_its_sequence_alone() {
     let (hidden, stream) = rows(&mut engine, &tokens);
     let (mut after, mut logits) = (vec![0.0; hidden.len()], Vec::new());
     micro.forward(StateRows { hidden: &hidden, stream: &stream }, &mut after);
-    engine.logits_of(&after, &mut logits);
+    engine.logits_of(&after, &mut logits).expect("the files are there");
     assert!(bits(&logits) == bits(&changed));
 }
 
@@ -170,7 +170,7 @@ fn gradients_inside_the_last_block_are_those_of_the_loss() {
         let mut p = |micro: &MicroLora| -> Vec<f64> {
             let (mut changed, mut logits) = (vec![0.0; n_embd], Vec::new());
             micro.forward(state, &mut changed);
-            engine.logits_of(&changed, &mut logits);
+            engine.logits_of(&changed, &mut logits).expect("the files are there");
             let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
             logits.iter().map(|&x| f64::from(x).exp() / sum).collect()
         };
@@ -202,7 +202,8 @@ fn exported_it_is_an_ordinary_adapter() {
     let (changed, _) = states(&mut engine, &tokens, Some(&micro), usize::MAX);
     let head = engine.head_weights().expect("it has a head");
     let adapter = micro.export("learned", head.n_rows(), &head).expect("finite values");
-    let bound = engine.adapter_loader().bind(&adapter, FactorFormat::F32).expect("it fits");
+    let bound =
+        engine.adapter_loader().expect("it applies adapters").bind(&adapter, FactorFormat::F32).expect("it fits");
     let seq = engine.new_adapted_sequence(&AdapterSet::new(vec![(bound, 1.0)]).expect("a set")).expect("free");
     let segment = Segment { seq, tokens: &tokens, logits: LogitRows::All };
     let adapted = engine.forward(&[segment]).expect("it fits");

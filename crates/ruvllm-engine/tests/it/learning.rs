@@ -53,8 +53,7 @@ fn study(engine: &mut Engine, learning: &Learning, tenant: &Tenant, text: &[u32]
     let mut means = Vec::new();
     for _ in 0..4 {
         let read = engine.read_text(text, &WindowOptions::default(), &mut |engine, shown| {
-            course.read(engine, shown.rows, None, learning.head());
-            Ok(())
+            course.read(engine, shown.rows, None, learning.head())
         });
         read.expect("it reads");
         course.end_text();
@@ -71,7 +70,7 @@ fn a_text_is_predicted_by_what_was_known_before_it_or_as_it_is_learned() {
     let (mut engine, folder) = (open(2), tempfile::tempdir().expect("a folder"));
     let learning = learning(&mut engine, &folder, LearningOptions::default());
     let empty = (*learning.transient().expect("a tenant").learned()).clone();
-    let isa = engine.info().isa;
+    let isa = engine.compute().isa;
     let mut courses = [false, true].map(|is_by_text| {
         let options = CourseOptions { n_request: 64, is_by_text, ..CourseOptions::default() };
         Course::new(empty.clone(), options)
@@ -80,8 +79,7 @@ fn a_text_is_predicted_by_what_was_known_before_it_or_as_it_is_learned() {
         let mut base = Vec::new();
         let read = engine.read_text(&text(3, 400), &WindowOptions::default(), &mut |engine, shown| {
             base.extend(shown.rows.nll(isa));
-            courses.iter_mut().for_each(|course| course.read(engine, shown.rows, None, learning.head()));
-            Ok(())
+            courses.iter_mut().try_for_each(|course| course.read(engine, shown.rows, None, learning.head()))
         });
         read.expect("it reads");
         courses.iter_mut().for_each(Course::end_text);
@@ -189,7 +187,7 @@ fn states_of_a_prompt_are_the_same_however_it_is_cut() {
     let n_embd = engine.info().n_embd;
     let hidden: Vec<f32> = hidden[20 * n_embd..50 * n_embd].iter().map(|&x| f32::from_bits(x)).collect();
     let mut again = Vec::new();
-    engine.logits_of(&hidden, &mut again);
+    engine.logits_of(&hidden, &mut again).expect("the files are there");
     assert!(
         again.iter().map(|x| x.to_bits()).eq(logits[20 * n_vocab..50 * n_vocab].iter().copied()),
         "the head differs"

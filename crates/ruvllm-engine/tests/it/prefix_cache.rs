@@ -257,7 +257,7 @@ fn a_full_pool_is_an_error_of_one_request() {
     forward(&mut engine, first, &tokens);
     forward(&mut engine, second, &[1; 16]);
     assert_eq!((engine.kv_usage().free, engine.kv_usage().cached_only), (0, 0));
-    let pressure = engine.kv_pressure();
+    let pressure = engine.kv_pressure().expect("a paged cache");
     assert_eq!((pressure.level, pressure.relief), (Level::High, Some(Relief::Reject)));
     let segment = |seq| [Segment { seq, tokens: &[5, 6], logits: LogitRows::Last }];
     let error = engine.forward(&segment(second)).expect_err("no block is free");
@@ -266,7 +266,7 @@ fn a_full_pool_is_an_error_of_one_request() {
     assert_eq!((engine.sequence_len(first), engine.sequence_len(second)), (tokens.len(), 16));
     engine.free_sequence(first);
     engine.forward(&segment(second)).expect("blocks are free again");
-    assert_eq!(engine.kv_pressure().level, Level::Low);
+    assert_eq!(engine.kv_pressure().expect("a paged cache").level, Level::Low);
     let error = LoadOptions { kv_bytes: Some(1 << 20), ..LoadOptions::default() };
     let error = Engine::load(&path, &error, &mut |_| {}).err().expect("less than a page");
     assert_eq!(error.kind(), ErrorKind::Options);

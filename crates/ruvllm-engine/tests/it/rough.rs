@@ -40,34 +40,34 @@ fn rough_logits_are_the_same_however_they_are_asked_for_and_near_the_exact_ones(
         let (text, n_vocab) = (tokens(&engine, TEXT), engine.info().n_vocab);
         let mut rough = Vec::new();
         // The screen is made for this.
-        assert!(engine.rough_logits_of(&vec![0.0; engine.info().n_embd], &mut rough));
+        assert!(engine.approx_logits_of(&vec![0.0; engine.info().n_embd], &mut rough));
         let seq = engine.new_sequence().expect("a place");
-        let wanted = LogitRows::Rough { n_tail: 8, n_best: None, has_states: true };
+        let wanted = LogitRows::Approx { n_tail: 8, n_best: None, has_states: true };
         let states = engine.forward_states(&[Segment { seq, tokens: &text, logits: wanted }]).expect("it fits");
-        let (exact, all) = (states.logits.to_vec(), states.rough.to_vec());
+        let (exact, all) = (states.logits.to_vec(), states.approx.to_vec());
         let n_embd = states.rows.hidden.len() / text.len();
         let hidden = states.rows.hidden[(text.len() - 8) * n_embd..].to_vec();
-        assert!(engine.rough_logits_of(&hidden, &mut rough));
+        assert!(engine.approx_logits_of(&hidden, &mut rough));
         assert_eq!(bits(&rough), bits(&all), "{model}");
         let mean = exact.chunks(n_vocab).zip(all.chunks(n_vocab)).map(|(x, y)| divergence(x, y)).sum::<f64>() / 8.0;
         assert!((0.0..most).contains(&mean), "{model}: {mean} nats");
         for (n_best, n_tail) in [(Some(1), 1), (Some(40), 2), (None, 1)] {
             let seq = engine.new_sequence().expect("a place");
-            let wanted = LogitRows::Rough { n_tail, n_best, has_states: false };
+            let wanted = LogitRows::Approx { n_tail, n_best, has_states: false };
             let states = engine.forward_states(&[Segment { seq, tokens: &text, logits: wanted }]).expect("it fits");
-            assert_eq!(bits(states.rough), bits(&all[(8 - n_tail) * n_vocab..]), "{model}: {n_best:?}");
+            assert_eq!(bits(states.approx), bits(&all[(8 - n_tail) * n_vocab..]), "{model}: {n_best:?}");
             engine.free_sequence(seq);
         }
         let other = engine.forward_states(&[Segment { seq, tokens: &text[..1], logits: LogitRows::Last }]);
-        assert!(other.expect("it fits").rough.is_empty());
+        assert!(other.expect("it fits").approx.is_empty());
     }
     // Where passes are not screened nobody is given any, but what has been learned by them is read again by them.
     let (mut engine, mut rough) = (open("smollm2:135m", false), Vec::new());
-    assert!(engine.rough_logits_of(&vec![0.5; engine.info().n_embd], &mut rough));
+    assert!(engine.approx_logits_of(&vec![0.5; engine.info().n_embd], &mut rough));
     let (seq, text) = (engine.new_sequence().expect("a place"), tokens(&engine, TEXT));
-    let wanted = LogitRows::Rough { n_tail: 1, n_best: Some(1), has_states: false };
+    let wanted = LogitRows::Approx { n_tail: 1, n_best: Some(1), has_states: false };
     let states = engine.forward_states(&[Segment { seq, tokens: &text, logits: wanted }]).expect("it fits");
-    assert!(states.rough.is_empty() && states.logits.iter().all(|logit| logit.is_finite()));
+    assert!(states.approx.is_empty() && states.logits.iter().all(|logit| logit.is_finite()));
 }
 
 fn request(engine: &Engine, learner: Option<Arc<dyn Learner>>, speculation: Speculation) -> GenerateRequest {

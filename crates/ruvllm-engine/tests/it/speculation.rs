@@ -89,7 +89,7 @@ fn guesses_are_taken_back_whole() {
             let right = &tokens[at..(at + n).min(tokens.len())];
             let wrong: Vec<u32> = right.iter().chain(&[3, 1, 4, 1, 5, 9, 2, 6]).copied().collect();
             engine.forward(&[Segment { seq, tokens: &wrong, logits: LogitRows::Tail(9) }]).expect("it fits");
-            engine.backend().rewind(seq, at).expect("it can");
+            engine.runner_mut().rewind(seq, at).expect("it can");
             let last = |engine: &mut Engine, seq| {
                 let segment = Segment { seq, tokens: right, logits: LogitRows::Last };
                 engine.forward(&[segment]).expect("it fits").to_vec()
@@ -99,10 +99,10 @@ fn guesses_are_taken_back_whole() {
         }
         let usage = engine.kv_usage();
         assert_eq!(usage.free + usage.cached_only + usage.in_use, usage.total);
-        assert!(engine.backend().rewind(seq, 91).is_err());
+        assert!(engine.runner_mut().rewind(seq, 91).is_err());
     }
     let mut engine = open(&Golden::load("llama-a").model("f32"), KvPolicy::Tiered { hot: 16, warm: 32 });
-    assert!(!engine.backend().can_rewind());
+    assert!(!engine.runner_mut().can_rewind());
 }
 
 #[test]

@@ -61,7 +61,7 @@ fn what_was_trained_is_what_is_applied() {
         let base = trainer.evaluate(&all[..1], false, &mut |_| true).expect("a loss").expect("of some");
         assert!(own < base - 0.1, "{name}: {base} to {own}");
 
-        let loader = engine.adapter_loader();
+        let loader = engine.adapter_loader().expect("it applies adapters");
         let adapter = loader.bind(&trainer.adapter("new").expect("finite"), FactorFormat::F32).expect("it fits");
         let set = AdapterSet::new(vec![(adapter, 1.0)]).expect("one");
         let seq = engine.new_adapted_sequence(&set).expect("a free sequence");

@@ -1,6 +1,7 @@
 //! Every row of the table against f64 arithmetic, exact integers, and itself in other shapes.
 
 mod acts;
+mod numerics;
 mod screen;
 
 use super::acts::{GROUP, N_LARGE};

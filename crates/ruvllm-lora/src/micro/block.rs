@@ -26,11 +26,14 @@ impl<'a> StateRows<'a> {
         self.rows(i..i + 1, n_embd)
     }
 
-    /// Returns some rows.
+    /// Returns some rows; of a backend that shows none, none.
     ///
     /// # Panics
-    /// If there are no such rows.
+    /// If there are others, and no such rows.
     pub fn rows(&self, range: std::ops::Range<usize>, n_embd: usize) -> StateRows<'a> {
+        if self.hidden.is_empty() {
+            return *self;
+        }
         let at = range.start * n_embd..range.end * n_embd;
         let stream = if self.stream.is_empty() { self.stream } else { &self.stream[at.clone()] };
         StateRows { hidden: &self.hidden[at], stream }
@@ -41,13 +44,13 @@ impl<'a> StateRows<'a> {
     /// # Panics
     /// If there are fewer.
     pub fn split_at(&self, n: usize, n_embd: usize) -> (StateRows<'a>, StateRows<'a>) {
-        (self.rows(0..n, n_embd), self.rows(n..self.hidden.len() / n_embd, n_embd))
+        (self.rows(0..n, n_embd), self.rows(n..self.hidden.len() / n_embd.max(1), n_embd))
     }
 
     /// Iterates over its rows.
     pub fn iter(&self, n_embd: usize) -> impl Iterator<Item = StateRows<'a>> + use<'a> {
         let all = *self;
-        (0..self.hidden.len() / n_embd).map(move |i| all.row(i, n_embd))
+        (0..self.hidden.len() / n_embd.max(1)).map(move |i| all.row(i, n_embd))
     }
 }
 

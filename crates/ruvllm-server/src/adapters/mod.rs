@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::StatusCode;
-use ruvllm_engine::{Engine, FactorFormat};
+use ruvllm_engine::{Engine, EngineError, FactorFormat};
 use ruvllm_lora::manager::{AdapterInfo, AdapterManager, ManagerStats, Residency, check_name};
 use ruvllm_lora::{LoraError, LoraErrorKind};
 
@@ -65,16 +65,21 @@ impl Adapters {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes known to the manager of an engine that was just loaded what there is.
+    /// Makes known to the manager of an engine that was just loaded what there is. Returns the manager; `None` if the
+    /// engine's backend applies no adapters and none was asked for.
     ///
     /// # Errors
-    /// The folder cannot be read; a named one cannot be read or does not fit the model.
+    /// The folder cannot be read; a named one cannot be read or does not fit the model; the backend applies none.
     pub(crate) fn attach(
         &self,
         engine: &Engine,
         quotas: &[(u64, Option<usize>)],
-    ) -> Result<Arc<AdapterManager>, LoraError> {
-        let manager = engine.adapter_manager(FactorFormat::default(), self.options.bytes_max);
+    ) -> Result<Option<Arc<AdapterManager>>, EngineError> {
+        let AdapterOptions { folder, named, .. } = &self.options;
+        if engine.runner().model().adapters().is_none() && folder.is_none() && named.is_empty() {
+            return Ok(None);
+        }
+        let manager = engine.adapter_manager(FactorFormat::default(), self.options.bytes_max)?;
         quotas.iter().for_each(|&(tenant, bytes)| manager.set_quota(tenant, bytes));
         let mut state = self.lock();
         if state.has_begun {
@@ -89,7 +94,7 @@ impl Adapters {
         }
         let manager = Arc::new(manager);
         (state.manager, state.known, state.has_begun) = (Some(Arc::clone(&manager)), Vec::new(), true);
-        Ok(manager)
+        Ok(Some(manager))
     }
 
     /// Keeps what is known, without the engine.

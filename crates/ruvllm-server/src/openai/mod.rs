@@ -162,7 +162,7 @@ fn head(call: &Call, prefix: &str, object: &str) -> Value {
         "object": object,
         "created": now_s(),
         "model": &*call.model_name,
-        "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), call.model.service.info().isa),
+        "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), call.model.service.info().device.name),
     })
 }
 

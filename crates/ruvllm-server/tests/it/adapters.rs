@@ -60,7 +60,13 @@ fn engine() -> Engine {
 }
 
 fn set(engine: &Engine, members: &[(&str, f32)]) -> AdapterSet {
-    let load = |name: &str| engine.adapter_loader().load(&testdata(name), FactorFormat::F16).expect("it is sound");
+    let load = |name: &str| {
+        engine
+            .adapter_loader()
+            .expect("it applies adapters")
+            .load(&testdata(name), FactorFormat::F16)
+            .expect("it is sound")
+    };
     AdapterSet::new(members.iter().map(|(name, scale)| (load(name), *scale)).collect()).expect("a set")
 }
 
@@ -370,7 +376,7 @@ fn no_request_fails_while_its_adapter_is_replaced() {
 
 /// An adapter of `rank` on every layer of the tests' model, about `rank` * 10 KiB.
 fn large(engine: &Engine, rank: usize, seed: usize, path: &Path) {
-    let loader = engine.adapter_loader();
+    let loader = engine.adapter_loader().expect("it applies adapters");
     let noise = |n: usize| (0..n).map(|i| ((i * 31 + seed * 977) as f32 * 0.37).sin() * 0.05).collect::<Vec<f32>>();
     let delta = |target: &ruvllm_lora::Target| {
         let n_out = target.rows.len();

@@ -354,7 +354,7 @@ impl Reader<'_> {
         nll: &mut Nll,
         on_rows: &dyn Fn(u64),
     ) -> Result<()> {
-        let (isa, head, cancel) = (self.engine.info().isa, self.learning.head(), &self.cancel);
+        let (isa, head, cancel) = (self.engine.compute().isa, self.learning.head(), &self.cancel);
         let read = self.engine.read_text(tokens, &WindowOptions::default(), &mut |engine, shown| {
             let n = shown.rows.next.len();
             let kept = from.saturating_sub(shown.first).min(n);
@@ -365,7 +365,7 @@ impl Reader<'_> {
                 }
                 let taught = shuffled.filter(|_| variant.is_shuffled);
                 let taught = taught.map(|taught| &taught[shown.first..shown.first + n]);
-                course.read(engine, shown.rows, taught, head);
+                course.read(engine, shown.rows, taught, head)?;
                 nll.extend(course.take_nll().into_iter().skip(kept));
             }
             on_rows(n as u64);

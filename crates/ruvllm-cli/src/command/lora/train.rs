@@ -238,7 +238,7 @@ impl TrainArgs {
         let name = self.out.file_name().map_or_else(|| "adapter".into(), |name| name.to_string_lossy());
         let adapter = trainer.adapter(&name)?;
         peft::write(&adapter, trainer.model().targets().facts(), &self.out)?;
-        let bound = engine.adapter_loader().bind(&adapter, FactorFormat::F32)?;
+        let bound = engine.adapter_loader()?.bind(&adapter, FactorFormat::F32)?;
         let set = AdapterSet::new(vec![(bound, 1.0)])?;
         let behind = self.measure(app, &mut engine, &trainer, &lessons, Some(&set), &cancel)?;
         let report = self.report(&trainer, &lessons, (&before, &behind), n_threads);

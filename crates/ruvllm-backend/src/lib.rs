@@ -1,0 +1,29 @@
+//! The contract between an engine and what runs a model.
+//!
+//! [`TokenModel`] is what every backend that computes tokens has to have: eight methods over sequences of tokens. What a
+//! backend may have besides is a trait of its own, which it may lack: [`PagedKv`] (a KV cache in blocks, with prefixes),
+//! [`HiddenStates`] (what learns while answers are written), [`Embeddings`]. A backend with all of them is `ruvllm-native`.
+//!
+//! This crate knows no text, no requests and no scheduling, and no backend.
+
+mod batch;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod content;
+mod embeddings;
+mod error;
+mod hidden;
+pub mod identity;
+mod logit_rows;
+mod model;
+mod paged;
+mod scope;
+
+pub use batch::{Segment, StateRows, States};
+pub use embeddings::{Embeddings, Pooling};
+pub use error::{BackendError, BackendErrorKind, Cause};
+pub use hidden::HiddenStates;
+pub use logit_rows::LogitRows;
+pub use model::{DeviceInfo, ModelInfo, SeqId, TokenModel};
+pub use paged::{CachedPrefix, KvFolder, KvRoom, PagedKv};
+pub use scope::Scope;

@@ -1,0 +1,424 @@
+//! Options of loading, and loading a file into a native backend.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ruvllm_backend::{BackendError, BackendErrorKind, DeviceInfo, ModelInfo, TokenModel};
+use ruvllm_gguf::GgufFile;
+use ruvllm_kernels::Isa;
+use ruvllm_kernels::attention::KvFormat;
+use ruvllm_kernels::matmul::PanelSink;
+pub use ruvllm_kvcache::disk::FsyncPolicy;
+use ruvllm_kvcache::disk::StoreOptions;
+use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_BYTES, Relief};
+
+use ruvllm_lora::format::ModelFacts;
+use ruvllm_lora::{Target, Targets};
+
+use crate::backend::NativeBackend;
+use crate::identity;
+use crate::kernels::Compute;
+use crate::kv::KvStore;
+use crate::model::{self, ForwardState, HeadScreen, LoadProgress, Loader, Model};
+use crate::packed::{Making, Packed, PackedFile, Saver, Unsaved};
+use crate::persist::Persist;
+
+/// A smaller model that guesses tokens ahead for the one that is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DraftOptions {
+    /// Its GGUF file. It must have the same tokens.
+    pub path: PathBuf,
+    /// How many of its likeliest tokens are tried in the place of the first guess. 1, the guess alone, is what pays; the
+    /// others take sequences of [`LoadOptions::n_seq_max`] that are free.
+    pub n_branches: usize,
+}
+
+/// How a model is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Instruction set; the best of this machine by default.
+    pub isa: Isa,
+    /// Threads; one a core by default.
+    pub n_threads: usize,
+    /// Context in tokens; by default the model's own, or as much of it as half of the available memory holds, and an encoder's
+    /// up to 4,096.
+    pub n_ctx: Option<usize>,
+    /// How keys and values are kept: exact, or in fewer bits as they age.
+    pub kv: KvPolicy,
+    /// Policies that requests may ask for beside it ([`Scope::kv`](ruvllm_backend::Scope::kv)): `q8` and
+    /// `tiered`, beside `f16`. The memory has the formats of all.
+    pub kv_others: Vec<KvPolicy>,
+    /// Sequences that may be open at once.
+    pub n_seq_max: usize,
+    /// Most bytes for keys and values, rounded down to 2 MiB pages; they become real as they are used. By default
+    /// enough for every sequence's whole context within half of the available memory, and with `prefix_cache` at least an
+    /// eighth of it, up to 1 GiB.
+    pub kv_bytes: Option<usize>,
+    /// Bytes of the memory for keys and values that are meant for adapters which share it
+    /// ([`PagedKv::share_with`](ruvllm_backend::PagedKv::share_with)): where `kv_bytes` does not say how much there is, there is
+    /// so much more.
+    pub adapter_bytes: usize,
+    /// Keep what was computed for prompts that start alike. Models with recurrent state and encoders never do.
+    pub prefix_cache: bool,
+    /// Folder where the prefix cache keeps whole blocks, and where sessions are, over restarts; `None` for neither. One
+    /// process at a time uses the part of it that belongs to a model file. The first load of a file hashes all its
+    /// bytes.
+    pub cache_dir: Option<PathBuf>,
+    /// Folder where the weights are kept as they are multiplied with ([`PackedWeights`](crate::PackedWeights)), so that the
+    /// next load maps them; by default `cache_dir`. Any number of processes may use it.
+    pub packed_dir: Option<PathBuf>,
+    /// The most bytes on disk for this model, and for others beside it what it leaves of them; 4 GiB by default. Repacked
+    /// weights of all models together have as much beside it.
+    pub cache_bytes: Option<u64>,
+    /// When what is written to the folder survives not only this process but a power failure.
+    pub cache_fsync: FsyncPolicy,
+    /// Read a coarse copy of the head first where a sampler looks at the likeliest tokens only, and of the head itself what
+    /// that leaves: the same tokens sooner. It takes two thirds of the memory of the head, once a few tokens were written. Only
+    /// heads in Q8_0.
+    pub screen_head: bool,
+    /// The model that [`NativeBackend::load_draft`] loads; `None` loads none.
+    pub draft: Option<DraftOptions>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> LoadOptions {
+        let n_threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+        LoadOptions {
+            isa: Isa::best(),
+            n_threads,
+            n_ctx: None,
+            kv: KvPolicy::F16,
+            kv_others: Vec::new(),
+            n_seq_max: 1,
+            kv_bytes: None,
+            adapter_bytes: 0,
+            prefix_cache: true,
+            cache_dir: None,
+            packed_dir: None,
+            cache_bytes: None,
+            cache_fsync: FsyncPolicy::Interval(Duration::from_secs(1)),
+            screen_head: true,
+            draft: None,
+        }
+    }
+}
+
+/// Rows of one forward pass: long prompts are cut into passes of this many. What passes compute on the way stays nearer
+/// than with 512 rows.
+const N_ROWS_MAX: usize = 256;
+
+/// The most that the prefix cache is given unasked.
+const CACHE_BYTES_MAX: usize = 1 << 30;
+
+/// Contexts are opened in this part of the available memory, unless somebody says how large they are.
+const CONTEXT_SHARE: usize = 2;
+
+/// A context that is opened whatever memory there is.
+const SMALL_CONTEXT: usize = 4096;
+
+/// The most tokens of an encoder's context by default: it has buffers for all of them at once.
+const ENCODER_CONTEXT: usize = 4096;
+
+/// The most branches of a draft model's guesses.
+const BRANCHES_MAX: usize = 4;
+
+/// Which part of the available memory may be written to a file before the system makes writers wait for the disk: Linux
+/// does from 15 % on, if nobody set it otherwise (`vm.dirty_ratio`).
+const WRITTEN_SHARE: usize = 8;
+
+/// Threads and sequences beyond this are taken for a slip.
+const THREADS_MAX: usize = 1024;
+
+impl LoadOptions {
+    /// Returns the formats that blocks may have: those of the policies that have one more each.
+    fn kv_formats(&self) -> &'static [KvFormat] {
+        let all = std::iter::once(&self.kv).chain(&self.kv_others);
+        all.map(|kv| kv.formats()).max_by_key(|formats| formats.len()).expect("there is one policy")
+    }
+
+    fn validate(&self) -> Result<(), BackendError> {
+        let options = |line: String| Err(BackendError::new(BackendErrorKind::Options, line));
+        if !self.isa.is_available() {
+            return options(format!("instruction set {} is not available on this machine", self.isa));
+        }
+        if self.n_threads == 0 || self.n_threads > THREADS_MAX {
+            return options(format!("{} threads; choose 1 to {THREADS_MAX}", self.n_threads));
+        }
+        if self.n_seq_max == 0 || self.n_seq_max > 4096 {
+            return options(format!("{} sequences; choose 1 to 4096", self.n_seq_max));
+        }
+        let is_one_of_them = |kv: &KvPolicy| matches!(*kv, KvPolicy::F16 | KvPolicy::Q8 | KvPolicy::TIERED);
+        if !self.kv_others.is_empty() && (self.kv != KvPolicy::F16 || !self.kv_others.iter().all(is_one_of_them)) {
+            let others: Vec<String> = self.kv_others.iter().map(KvPolicy::to_string).collect();
+            return options(format!(
+                "requests may choose f16, q8 and tiered where the cache is f16; {} beside {} was asked for",
+                others.join(", "),
+                self.kv
+            ));
+        }
+        match self.n_ctx {
+            Some(0) => options("a context of 0 tokens holds no prompt; choose at least 1".to_owned()),
+            Some(n) if n > 1 << 24 => options(format!("a context of {n} tokens; choose up to {}", 1 << 24)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl NativeBackend {
+    /// Loads a GGUF file (the first part, if it is split).
+    ///
+    /// `progress` is told about every tensor taken over.
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or holds what is not supported; an option is out of range;
+    /// [`BackendErrorKind::Cache`] if the cache folder cannot be used.
+    pub fn load(
+        path: &Path,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<NativeBackend, BackendError> {
+        options.validate()?;
+        let start = Instant::now();
+        let compute = Compute::new(options.isa, options.n_threads);
+        let mut backend = NativeBackend::open_path(path, options, compute, progress)?;
+        backend.set_load_ms(start.elapsed().as_secs_f64() * 1e3);
+        Ok(backend)
+    }
+
+    fn open_path(
+        path: &Path,
+        options: &LoadOptions,
+        compute: Compute,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<NativeBackend, BackendError> {
+        let file = Arc::new(GgufFile::open(path)?);
+        let opened = NativeBackend::open_file(path, &file, options, compute, progress);
+        // What was read of a file that was cut meanwhile may look like anything.
+        file.check()?;
+        opened
+    }
+
+    fn open_file(
+        path: &Path,
+        file: &Arc<GgufFile>,
+        options: &LoadOptions,
+        compute: Compute,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<NativeBackend, BackendError> {
+        let folder = options.cache_dir.as_deref();
+        let persist = folder.map(|folder| Persist::open(folder, file, options)).transpose()?;
+        let content = persist.as_ref().map(|persist| persist.identity);
+        let namespace = options.prefix_cache.then(|| ruvllm_backend::identity::of_file(file, content));
+        let packed_file = options.packed_dir.as_deref().or(folder).map(|folder| {
+            let identity =
+                content.unwrap_or_else(|| ruvllm_backend::identity::remembered_hash(file, folder, options.n_threads));
+            let max_bytes = options.cache_bytes.unwrap_or(StoreOptions::new(identity).max_bytes);
+            PackedFile::new(folder, &identity, max_bytes)
+        });
+        let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
+        let targets = Targets::new(facts(file, &model)?, targets);
+        let available = available_bytes();
+        let n_ctx = context(&model, options, available);
+        // An encoder sees its whole input at once; a decoder's passes are cut.
+        let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
+        // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
+        let namespace = namespace.filter(|_| model.state_len == 0 && !model.is_encoder);
+        let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
+        let budget = budget(&model, options, n_ctx, available, namespace.is_some())?;
+        let pool = BlockPool::within(&model.kv_layout, options.kv_formats(), budget.total_bytes())?;
+        let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
+        let kv = kv.with_others(&options.kv_others);
+        let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
+        state.screen = HeadScreen::new(&model, options.screen_head);
+        let info = ModelInfo { n_ctx, n_seq_max: options.n_seq_max, ..describe(path, file, &model, &compute)? };
+        NativeBackend::assemble(compute, model, state, kv, info, (Arc::clone(file), targets, saver))
+    }
+
+    /// Loads the draft model of the options. It computes on the threads of this one, with as many sequences and the same
+    /// context. Nothing of it is kept on disk: it is cheap, and other files are other models.
+    ///
+    /// # Errors
+    /// As [`NativeBackend::load`].
+    pub fn load_draft(
+        &self,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Option<NativeBackend>, BackendError> {
+        let Some(DraftOptions { path, n_branches }) = &options.draft else { return Ok(None) };
+        if *n_branches == 0 || *n_branches > BRANCHES_MAX {
+            let line = format!("{n_branches} branches of a draft model's guesses; choose 1 to {BRANCHES_MAX}");
+            return Err(BackendError::new(BackendErrorKind::Options, line));
+        }
+        let own = LoadOptions {
+            n_ctx: Some(self.info().n_ctx),
+            kv: KvPolicy::F16,
+            kv_others: Vec::new(),
+            kv_bytes: None,
+            adapter_bytes: 0,
+            cache_dir: None,
+            packed_dir: None,
+            draft: None,
+            ..options.clone()
+        };
+        NativeBackend::open_path(path, &own, self.compute().clone(), progress).map(Some)
+    }
+}
+
+/// Takes the model's weights: from what an earlier process kept, else repacked into the file that keeps them, else into
+/// memory. Returns the linear layers by number and what saves the weights.
+fn take_weights(
+    file: &GgufFile,
+    options: &LoadOptions,
+    compute: &Compute,
+    packed_file: Option<PackedFile>,
+    progress: &mut dyn FnMut(LoadProgress),
+) -> Result<(Model, Vec<Target>, Saver), BackendError> {
+    let mut load = |found: Option<Bytes>, making: Option<&Making>| {
+        let sink = making.map(|making| making as &dyn PanelSink);
+        let loader = Loader::new(file, compute, progress).with_packed(found).with_sink(sink);
+        let model = model::load(file, &loader, options.n_ctx)?;
+        Ok::<_, BackendError>((model, loader.take_targets(), loader.take_made()))
+    };
+    let Some(packed_file) = packed_file else {
+        let (model, targets, _) = load(None, None)?;
+        return Ok((model, targets, Saver::default()));
+    };
+    let found = packed_file.open(options.n_threads);
+    if found.is_none()
+        && let Some(making) = begin_without_waiting(&packed_file, file)
+    {
+        let (model, targets, made) = load(None, Some(&making))?;
+        // A disk that is full after all: what could not be written is not there, so it is made once more in memory.
+        if !making.has_failed() {
+            return Ok((model, targets, saver_of(made, |_| Unsaved::File(making))));
+        }
+    }
+    let (found, watch) = found.map(|Packed { bytes, watch }| (bytes, watch)).unzip();
+    let (model, targets, made) = load(found, None)?;
+    let saver = saver_of(made, |made| Unsaved::Memory(packed_file, made));
+    Ok((model, targets, saver.watching(watch)))
+}
+
+/// Begins the file that a model's weights are repacked into, unless it is so large that the system would make who writes it
+/// wait for the disk, or it cannot be made.
+fn begin_without_waiting(packed_file: &PackedFile, file: &GgufFile) -> Option<Making> {
+    let n_bytes = Loader::packed_bytes_max(file);
+    let fits = available_bytes().is_some_and(|available| n_bytes <= available / WRITTEN_SHARE);
+    fits.then(|| packed_file.clone().begin(n_bytes).ok())?
+}
+
+/// Returns what saves the matrices that were repacked, if there are any.
+fn saver_of(made: Vec<Bytes>, unsaved: impl FnOnce(Vec<Bytes>) -> Unsaved) -> Saver {
+    if made.is_empty() { Saver::default() } else { Saver::new(unsaved(made)) }
+}
+
+/// Returns what of the model decides how adapters are read.
+fn facts(file: &GgufFile, model: &Model) -> Result<ModelFacts, BackendError> {
+    let hparams = &model.hparams;
+    Ok(ModelFacts {
+        arch: file.metadata().str("general.architecture")?.unwrap_or_default().to_owned(),
+        n_heads: hparams.n_heads.clone(),
+        n_kv_heads: hparams.n_kv_heads.clone(),
+        n_experts: hparams.n_experts,
+    })
+}
+
+/// Returns the context to open: what was asked for, or else what the model was trained for as far as there is memory for
+/// it; within what learned positions allow.
+fn context(model: &Model, options: &LoadOptions, available: Option<usize>) -> usize {
+    let n_positions = model.input.positions.as_ref().map_or(usize::MAX, |positions| positions.n_rows);
+    let n_ctx = model.hparams.n_ctx.min(n_positions);
+    if options.n_ctx.is_some() {
+        return n_ctx;
+    }
+    if model.is_encoder {
+        return n_ctx.min(ENCODER_CONTEXT);
+    }
+    let n_bytes = options.kv_bytes.unwrap_or_else(|| available.unwrap_or(CACHE_BYTES_MAX) / CONTEXT_SHARE);
+    let fits = |n_ctx: usize| model.kv_layout.memory_for(options.kv_formats(), KvLayout::blocks_for(n_ctx)) <= n_bytes;
+    let mut halves = std::iter::successors(Some(n_ctx), |n| Some(n / 2)).take_while(|&n| n > SMALL_CONTEXT);
+    halves.find(|&n| fits(n)).unwrap_or(n_ctx.min(SMALL_CONTEXT))
+}
+
+/// Sizes the memory for keys and values, and refuses what the system does not have (it becomes real only as it is
+/// written).
+fn budget(
+    model: &Model,
+    options: &LoadOptions,
+    n_ctx: usize,
+    available: Option<usize>,
+    with_prefixes: bool,
+) -> Result<MemoryBudget, BackendError> {
+    let block_bytes = model.kv_layout.block_bytes(options.kv.formats()[0]);
+    let n_bytes = options.kv_bytes.unwrap_or_else(|| {
+        let memory_for = |n_ctx: usize, n_seq: usize| {
+            let n_blocks = KvLayout::blocks_for(n_ctx).saturating_mul(n_seq);
+            model.kv_layout.memory_for(options.kv_formats(), n_blocks)
+        };
+        // Sequences share what there is; a small context each is promised to all, and a whole one to each alone.
+        let promised = memory_for(n_ctx, 1).max(memory_for(n_ctx.min(SMALL_CONTEXT), options.n_seq_max));
+        let half = available.map_or(CACHE_BYTES_MAX, |bytes| bytes / CONTEXT_SHARE);
+        let contexts = memory_for(n_ctx, options.n_seq_max).min(half.max(promised));
+        let share = available.map_or(CACHE_BYTES_MAX, |bytes| (bytes / 8).min(CACHE_BYTES_MAX));
+        let least = if with_prefixes { contexts.max(share) } else { contexts };
+        let least = least.saturating_add(options.adapter_bytes);
+        least.checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX)
+    });
+    let reliefs = [Relief::Quantise, Relief::Evict, Relief::Reject];
+    let reliefs = if options.kv.shrinks_under_pressure() { &reliefs[..] } else { &reliefs[1..] };
+    let budget = MemoryBudget::new(n_bytes, reliefs);
+    let n_bytes = budget.total_bytes();
+    if n_bytes < block_bytes {
+        let least = block_bytes.next_multiple_of(PAGE_BYTES);
+        let line = format!("{n_bytes} bytes of KV cache hold no block; allow at least {least}");
+        return Err(BackendError::new(BackendErrorKind::Options, line));
+    }
+    // The pool reserves addresses only, of which there are always enough: whether the memory could be had is asked here.
+    match Vec::<u8>::new().try_reserve_exact(n_bytes) {
+        Ok(()) => Ok(budget),
+        Err(_) => Err(KvError::no_memory(n_bytes).into()),
+    }
+}
+
+/// Returns the memory that can be taken without swapping, where the system tells (Linux).
+fn available_bytes() -> Option<usize> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
+fn describe(path: &Path, file: &GgufFile, model: &Model, compute: &Compute) -> Result<ModelInfo, BackendError> {
+    let metadata = file.metadata();
+    let stem = || path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+    let name = metadata.str("general.name")?.map_or_else(stem, str::to_owned);
+    let mut bytes_by_type = std::collections::BTreeMap::new();
+    for tensor in file.tensors().filter(|tensor| tensor.shape.len() > 1) {
+        *bytes_by_type.entry(tensor.ty).or_insert(0usize) += tensor.n_bytes();
+    }
+    let most = bytes_by_type.iter().max_by_key(|&(_, &bytes)| bytes);
+    Ok(ModelInfo {
+        name,
+        arch: metadata.str("general.architecture")?.unwrap_or_default().to_owned(),
+        n_params: file.tensors().map(|tensor| tensor.n_elements()).sum(),
+        n_vocab: model.n_vocab,
+        n_layers: model.hparams.n_layers,
+        n_embd: model.hparams.n_embd,
+        n_ctx_train: model.hparams.n_ctx_train,
+        n_ctx: 0,
+        n_seq_max: 0,
+        n_rewind_max: 0,
+        weight_bytes: model.read_bytes(),
+        file_bytes: file.total_bytes(),
+        quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
+        is_encoder: model.is_encoder,
+        is_ranker: model.ranker.is_some(),
+        load_ms: 0.0,
+        device: DeviceInfo {
+            backend: "native",
+            name: compute.isa.name().to_owned(),
+            n_threads: compute.team.n_threads(),
+        },
+    })
+}

@@ -1,0 +1,19 @@
+//! OLMoE: query and key norms over the whole row, experts whose weights are not normalised.
+
+use ruvllm_kernels::rope::RopeStyle;
+
+use super::super::builder::{AttentionSpec, Builder, QkNorm};
+use super::super::{Layer, Model};
+use ruvllm_backend::BackendError;
+
+pub(super) fn build(mut b: Builder<'_>) -> Result<Model, BackendError> {
+    let rope = b.rope(RopeStyle::Neox)?;
+    let layers = b.layers(|b, layer| {
+        let spec = AttentionSpec { qk_norm: QkNorm::Whole, ..b.causal(Some(rope)) };
+        let mixer = b.attention(layer, spec)?;
+        let ffn = b.swiglu(layer, b.hp.n_ff[layer], false)?;
+        Ok(Layer::pre_norm(b.norm(layer, "attn_norm")?, mixer, b.norm(layer, "ffn_norm")?, ffn))
+    })?;
+    let (input, output) = (b.input()?, b.output()?);
+    b.finish(input, layers, output)
+}

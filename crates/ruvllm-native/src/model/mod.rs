@@ -1,0 +1,277 @@
+//! Models: hyperparameters, tensors, shared blocks, one file an architecture, and the forward pass.
+
+mod arch;
+mod blocks;
+mod builder;
+mod forward;
+mod hparams;
+mod last;
+mod loader;
+mod screen;
+#[cfg(feature = "train")]
+mod spec;
+mod wanted;
+
+pub use arch::architectures;
+pub(crate) use arch::load;
+pub(crate) use blocks::Rows;
+pub(crate) use forward::{Batch, ForwardState, RowCounts};
+pub(crate) use last::{LastBlock, has_last_block};
+pub use loader::LoadProgress;
+pub(crate) use loader::Loader;
+pub(crate) use screen::HeadScreen;
+#[cfg(feature = "train")]
+pub(crate) use spec::spec;
+
+use ruvllm_backend::Pooling;
+use ruvllm_kernels::matmul::{self, ActFormat, Matrix, Screen};
+use ruvllm_kernels::rope::Rope;
+use ruvllm_kernels::team::Upcoming;
+use ruvllm_kvcache::KvLayout;
+
+use blocks::{Attention, Linear, Mlp, Moe, Norm, ShortConv, Sizes};
+use hparams::Hparams;
+use loader::Embedding;
+
+/// A loaded model: weights in the form the kernels read, wired by its architecture.
+pub(crate) struct Model {
+    pub hparams: Hparams,
+    pub input: Input,
+    pub layers: Vec<Layer>,
+    pub output: Output,
+    /// What every branch is multiplied with before it joins the residual stream (Granite).
+    pub residual_scale: f32,
+    pub ropes: Vec<Rope>,
+    pub kv_layout: KvLayout,
+    /// Every token sees every other, and the file has no head for tokens.
+    pub is_encoder: bool,
+    /// How token vectors become one, unless somebody asks for another way.
+    pub pooling: Pooling,
+    /// Set for cross-encoders: what makes a score of the first token's vector.
+    pub ranker: Option<Ranker>,
+    pub n_vocab: usize,
+    /// Values of recurrent state a sequence carries beside its keys and values.
+    pub state_len: usize,
+}
+
+/// From the first token's vector to a score: `w · tanh(W·x + b) + c`, or without the inner layer.
+pub(crate) struct Ranker {
+    /// `[n_embd, n_embd]` and `[n_embd]`.
+    pub dense: Option<(Vec<f32>, Vec<f32>)>,
+    /// `[n_embd]`.
+    pub weight: Vec<f32>,
+    pub bias: f32,
+}
+
+impl Ranker {
+    /// Returns the score of a vector: `[n_embd]`.
+    pub(crate) fn score(&self, x: &[f32]) -> f32 {
+        let dot = |w: &[f32], x: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum::<f64>();
+        let score = match &self.dense {
+            None => dot(&self.weight, x),
+            Some((matrix, bias)) => {
+                let rows = matrix.chunks_exact(x.len()).zip(bias);
+                let inner: Vec<f32> = rows.map(|(row, b)| (dot(row, x) + f64::from(*b)).tanh() as f32).collect();
+                dot(&self.weight, &inner)
+            }
+        };
+        (score + f64::from(self.bias)) as f32
+    }
+}
+
+/// From token ids to the residual stream.
+pub(crate) struct Input {
+    pub tokens: Embedding,
+    pub scale: f32,
+    /// Learned positions: `[n_ctx_train, n_embd]`.
+    pub positions: Option<Embedding>,
+    /// Vectors of the segments, added to their rows (BERT): the first text's, then the second's.
+    pub types: Vec<Vec<f32>>,
+    pub norm: Option<Norm>,
+}
+
+/// From the residual stream to logits.
+pub(crate) struct Output {
+    pub norm: Option<Norm>,
+    pub head: Option<Linear>,
+    pub scale: f32,
+    pub softcap: Option<f32>,
+}
+
+/// How a layer's two branches join the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wiring {
+    /// `x += mixer(norm(x)); x += ffn(norm(x))`
+    Sequential,
+    /// `x += mixer(norm(x)) + ffn(norm(x))`
+    Parallel,
+    /// `x = norm(x + mixer(x)); x = norm(x + ffn(x))`
+    PostNorm,
+}
+
+/// One layer. An absent norm passes its input on.
+pub(crate) struct Layer {
+    pub mixer_norm: Option<Norm>,
+    pub mixer: Mixer,
+    pub mixer_post_norm: Option<Norm>,
+    pub ffn_norm: Option<Norm>,
+    pub ffn: Ffn,
+    pub ffn_post_norm: Option<Norm>,
+    pub wiring: Wiring,
+}
+
+/// What mixes tokens.
+#[expect(clippy::large_enum_variant, reason = "one a layer, made once; a box would only add a hop")]
+pub(crate) enum Mixer {
+    Attention(Attention),
+    ShortConv(ShortConv),
+}
+
+/// What works on each token alone.
+#[expect(clippy::large_enum_variant, reason = "one a layer, made once; a box would only add a hop")]
+pub(crate) enum Ffn {
+    Mlp(Mlp),
+    Moe(Moe),
+}
+
+impl Mixer {
+    /// Returns what it multiplies with first.
+    pub(crate) fn format(&self) -> ActFormat {
+        match self {
+            Mixer::Attention(attention) => attention.q.format(),
+            Mixer::ShortConv(conv) => conv.in_proj.format(),
+        }
+    }
+}
+
+impl Ffn {
+    /// Returns what it multiplies with first.
+    pub(crate) fn format(&self) -> ActFormat {
+        match self {
+            Ffn::Mlp(mlp) => mlp.up.format(),
+            Ffn::Moe(moe) => moe.router.format(),
+        }
+    }
+}
+
+impl Layer {
+    /// Makes the usual layer: a norm before each branch, none after.
+    pub(crate) fn pre_norm(mixer_norm: Norm, mixer: Mixer, ffn_norm: Norm, ffn: Ffn) -> Layer {
+        Layer {
+            mixer_norm: Some(mixer_norm),
+            mixer,
+            mixer_post_norm: None,
+            ffn_norm: Some(ffn_norm),
+            ffn,
+            ffn_post_norm: None,
+            wiring: Wiring::Sequential,
+        }
+    }
+
+    fn linears(&self) -> Vec<&Linear> {
+        let mut all: Vec<&Linear> = match &self.mixer {
+            Mixer::Attention(attention) => attention.linears().collect(),
+            Mixer::ShortConv(conv) => conv.linears().collect(),
+        };
+        match &self.ffn {
+            Ffn::Mlp(mlp) => all.extend(mlp.linears()),
+            Ffn::Moe(moe) => all.extend(moe.linears()),
+        }
+        all
+    }
+
+    /// Returns the matrices that are multiplied together, in the order of a forward pass.
+    fn groups(&mut self) -> Vec<Vec<&mut Linear>> {
+        let mut all = match &mut self.mixer {
+            Mixer::Attention(attention) => attention.groups(),
+            Mixer::ShortConv(_) => Vec::new(),
+        };
+        if let Ffn::Mlp(mlp) = &mut self.ffn {
+            all.extend(mlp.groups());
+        }
+        all
+    }
+
+    /// Returns the weight bytes one token reads; of the experts only the share it visits.
+    fn read_bytes(&self) -> usize {
+        let all: usize = self.linears().iter().map(|linear| linear.weight_bytes()).sum();
+        match &self.ffn {
+            Ffn::Mlp(_) => all,
+            Ffn::Moe(moe) => {
+                let experts: usize = moe.experts().map(Linear::weight_bytes).sum();
+                all - experts + (experts as f64 * moe.read_share()) as usize
+            }
+        }
+    }
+}
+
+impl Model {
+    /// Tells every product what a pass of a team of `n_threads` reads after its weights; of the head that is the screen,
+    /// where there is one.
+    pub(crate) fn link(&mut self, n_threads: usize, screen: Option<&Screen>) {
+        let mut groups: Vec<Vec<&mut Linear>> = self.layers.iter_mut().flat_map(Layer::groups).collect();
+        groups.extend(self.output.head.as_mut().map(|head| vec![head]));
+        let upcoming = |group: &Vec<&mut Linear>| {
+            let matrices: Vec<&Matrix> = group.iter().map(|linear| linear.matrix()).collect();
+            matmul::upcoming(n_threads, &matrices)
+        };
+        let mut reads: Vec<Upcoming> = groups.iter().map(upcoming).collect();
+        if let (Some(screen), Some(head)) = (screen, reads.last_mut()) {
+            *head = matmul::upcoming(n_threads, &[screen.coarse()]);
+        }
+        // The last is followed by the first of the next pass.
+        let n_first = reads.len().min(1);
+        reads.rotate_left(n_first);
+        for (group, next) in groups.iter_mut().zip(reads) {
+            group.iter_mut().for_each(|linear| linear.next = next.clone());
+        }
+    }
+
+    /// Returns the weight bytes that decoding one token reads.
+    pub(crate) fn read_bytes(&self) -> usize {
+        let layers: usize = self.layers.iter().map(Layer::read_bytes).sum();
+        layers + self.output.head.as_ref().map_or(0, Linear::weight_bytes)
+    }
+
+    /// Returns the largest buffer sizes any layer needs for `n_rows` rows at once.
+    pub(crate) fn sizes(&self, n_rows: usize) -> Sizes {
+        let mut sizes = Sizes { n_rows, n_embd: self.hparams.n_embd, ..Sizes::default() };
+        for layer in &self.layers {
+            match &layer.mixer {
+                Mixer::Attention(a) => {
+                    sizes.q_width = sizes.q_width.max(a.n_heads * a.k_dim);
+                    sizes.k_width = sizes.k_width.max(a.n_kv_heads * a.k_dim);
+                    sizes.v_width = sizes.v_width.max(a.n_kv_heads * a.v_dim);
+                    sizes.o_width = sizes.o_width.max(a.n_heads * a.v_dim);
+                }
+                Mixer::ShortConv(_) => sizes.conv = true,
+            }
+            match &layer.ffn {
+                Ffn::Mlp(mlp) => sizes.n_ff = sizes.n_ff.max(mlp.n_ff()),
+                Ffn::Moe(moe) => {
+                    sizes.n_experts = moe.up.len();
+                    sizes.n_experts_used = moe.n_used;
+                    sizes.n_ff_expert = sizes.n_ff_expert.max(moe.n_ff());
+                    let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.n_ff());
+                    sizes.n_ff = sizes.n_ff.max(shared);
+                }
+            }
+        }
+        sizes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_scores_a_vector() {
+        let plain = Ranker { dense: None, weight: vec![1.0, 2.0], bias: 3.0 };
+        assert_eq!(plain.score(&[0.5, -1.0]), 1.5);
+        // tanh(2 · 0.5 + 1), tanh(0.5 + 1 - 1.5)
+        let dense = Some((vec![2.0, 0.0, 1.0, -1.0], vec![1.0, -1.5]));
+        let deep = Ranker { dense, weight: vec![1.0, 2.0], bias: 3.0 };
+        assert!((deep.score(&[0.5, -1.0]) - (3.0 + 2f32.tanh())).abs() < 1e-6);
+    }
+}
