@@ -27,7 +27,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 15] = [
+const LAYERS: [(&str, u8); 16] = [
     ("ruvllm-kernels", 0),
     ("ruvllm-gguf", 1),
     ("ruvllm-kvcache", 1),
@@ -36,6 +36,7 @@ const LAYERS: [(&str, u8); 15] = [
     ("ruvllm-sona", 3),
     ("ruvllm-backend", 3),
     ("ruvllm-native", 4),
+    ("ruvllm-remote", 4),
     ("ruvllm-router", 4),
     ("ruvllm-engine", 5),
     ("ruvllm-witness", 6),

@@ -4,9 +4,12 @@
 //! backend may have besides is a trait of its own, which it may lack: [`PagedKv`] (a KV cache in blocks, with prefixes),
 //! [`HiddenStates`] (what learns while answers are written), [`Embeddings`]. A backend with all of them is `ruvllm-native`.
 //!
+//! [`Completions`] is for what runs whole requests and gives no logits: `ruvllm-remote`.
+//!
 //! This crate knows no text, no requests and no scheduling, and no backend.
 
 mod batch;
+mod completions;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod content;
@@ -20,6 +23,7 @@ mod paged;
 mod scope;
 
 pub use batch::{Segment, StateRows, States};
+pub use completions::{CallPiece, CompletionEnd, CompletionEvent, CompletionRequest, Completions, Usage};
 pub use embeddings::{Embeddings, Pooling};
 pub use error::{BackendError, BackendErrorKind, Cause};
 pub use hidden::HiddenStates;

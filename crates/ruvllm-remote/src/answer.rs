@@ -1,0 +1,92 @@
+//! An answer in pieces: chunks of OpenAI's chat API.
+
+use std::ops::ControlFlow;
+
+use ruvllm_backend::{BackendError, BackendErrorKind, CallPiece, CompletionEnd, CompletionEvent, Usage};
+use serde_json::Value;
+
+/// Tells pieces, and returns whether to go on.
+type Each<'a> = dyn FnMut(CompletionEvent) -> ControlFlow<()> + 'a;
+
+/// An answer so far.
+pub(crate) struct Answer {
+    end: CompletionEnd,
+    is_given_up: bool,
+}
+
+impl Answer {
+    pub(crate) fn new(model: &str) -> Answer {
+        Answer { end: CompletionEnd { model: model.to_owned(), ..Default::default() }, is_given_up: false }
+    }
+
+    /// Takes the data of an event and tells what is in it.
+    ///
+    /// # Errors
+    /// It is no chunk, or an error of the other side.
+    pub(crate) fn take(&mut self, data: &str, each: &mut Each<'_>) -> Result<ControlFlow<()>, BackendError> {
+        let broken = |line: String| BackendError::new(BackendErrorKind::Remote, line);
+        let chunk: Value =
+            serde_json::from_str(data).map_err(|error| broken(format!("the server's stream is no JSON: {error}")))?;
+        if let Some(error) = chunk.get("error") {
+            let line = error["message"].as_str().unwrap_or("no reason was given");
+            return Err(broken(format!("the server broke off: {line}")));
+        }
+        if let Some(usage) = chunk.get("usage").and_then(usage) {
+            self.end.usage = Some(usage);
+        }
+        if let Some(model) = chunk["model"].as_str().filter(|model| !model.is_empty()) {
+            self.end.model = model.to_owned();
+        }
+        let choice = &chunk["choices"][0];
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.end.finish_reason = Some(reason.to_owned());
+        }
+        let told = pieces(choice).try_for_each(each);
+        self.is_given_up |= told.is_break();
+        Ok(told)
+    }
+
+    /// Ends the answer.
+    ///
+    /// # Errors
+    /// The stream ended before the answer did, and not by the caller's wish.
+    pub(crate) fn end(mut self) -> Result<CompletionEnd, BackendError> {
+        if self.is_given_up {
+            self.end.finish_reason = None;
+        } else if self.end.finish_reason.is_none() {
+            let line = "the server's stream ended before the answer did; ask again";
+            return Err(BackendError::new(BackendErrorKind::Remote, line));
+        }
+        Ok(self.end)
+    }
+}
+
+/// Iterates over the pieces of a chunk.
+fn pieces(choice: &Value) -> impl Iterator<Item = CompletionEvent> {
+    let delta = &choice["delta"];
+    let text = |name: &str| delta[name].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let thought = text("reasoning_content").or_else(|| text("reasoning")).map(CompletionEvent::Thought);
+    let calls = delta["tool_calls"].as_array().into_iter().flatten().map(call).map(CompletionEvent::Call);
+    let logprobs = choice["logprobs"]["content"].as_array().filter(|content| !content.is_empty()).cloned();
+    let text = text("content").map(CompletionEvent::Text);
+    thought.into_iter().chain(text).chain(calls).chain(logprobs.map(CompletionEvent::Logprobs))
+}
+
+fn call(call: &Value) -> CallPiece {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    CallPiece {
+        index: call["index"].as_u64().unwrap_or(0) as usize,
+        id: text(&call["id"]),
+        name: text(&call["function"]["name"]),
+        arguments: text(&call["function"]["arguments"]).unwrap_or_default(),
+    }
+}
+
+fn usage(usage: &Value) -> Option<Usage> {
+    let count = |value: &Value| value.as_u64().map(|n| n as usize);
+    Some(Usage {
+        prompt_tokens: count(&usage["prompt_tokens"])?,
+        cached_tokens: count(&usage["prompt_tokens_details"]["cached_tokens"]).unwrap_or(0),
+        completion_tokens: count(&usage["completion_tokens"])?,
+    })
+}
