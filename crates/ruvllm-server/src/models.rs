@@ -2,7 +2,7 @@
 //!
 //! Each is a slot with a name. Who asks for one that is not loaded waits until it is; others are answered meanwhile, and
 //! two are never loaded at once. At most [`ServerOptions::models_max`](crate::ServerOptions) lie in memory: the one that
-//! was used the longest ago makes room, if nobody uses it.
+//! was used the longest ago makes room, as soon as nobody uses it.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,6 +33,8 @@ const CALIBRATION_PERCENT: usize = 10;
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How often a model that waits for room looks whether another one is idle.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Loads an engine, on a thread of its own.
 pub type Loader = Box<dyn Fn() -> Result<Engine, EngineError> + Send + Sync>;
@@ -112,6 +114,24 @@ struct Slot {
     inner: Mutex<Inner>,
     /// The state has changed.
     changed: Notify,
+    /// Requests that wait for it.
+    n_waiting: AtomicUsize,
+}
+
+/// Counts a request among those that wait for a slot, for as long as it lives.
+struct Waiting<'s>(&'s AtomicUsize);
+
+impl Waiting<'_> {
+    fn at(slot: &Slot) -> Waiting<'_> {
+        slot.n_waiting.fetch_add(1, Ordering::AcqRel);
+        Waiting(&slot.n_waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 struct Inner {
@@ -137,6 +157,8 @@ impl Inner {
 
 enum State {
     Unloaded,
+    /// It is to be loaded when there is room.
+    Queued,
     Loading,
     Loaded(Arc<Model>, ServiceThread),
     Failed(String, Instant),
@@ -225,8 +247,8 @@ impl Models {
             }
             let name: Arc<str> = name.into();
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
-            let slot = Slot { name, load, adapters, inner: Mutex::new(Inner::new()), changed: Notify::new() };
-            let slot = Arc::new(slot);
+            let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
+            let slot = Arc::new(Slot { name, load, adapters, inner, changed, n_waiting });
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
                 Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
@@ -338,7 +360,7 @@ impl Models {
             let inner = slot.lock();
             let state = match inner.state {
                 State::Unloaded => "unloaded",
-                State::Loading => "loading",
+                State::Queued | State::Loading => "loading",
                 State::Loaded(..) => "loaded",
                 State::Failed(..) => "failed",
             };
@@ -368,21 +390,20 @@ impl Models {
         self.slots.iter().any(|slot| *slot.name == *name)
     }
 
-    /// Returns the model of this name, or the first, loading it if it is not there.
+    /// Returns the model of this name, or the first, loading it if it is not there. Where others have the memory it waits
+    /// for one that nobody uses, for [`ServerOptions::room_wait`] at most.
     ///
     /// # Errors
     /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded.
     pub(crate) async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Model>, ApiError> {
-        let slot = match name {
-            None => &self.slots[0],
-            Some(name) => self.slots.iter().find(|slot| *slot.name == *name).ok_or_else(|| self.unknown(name))?,
-        };
+        let slot = self.slot(name)?;
+        let (_waiting, give_up) = (Waiting::at(slot), Instant::now() + self.options.room_wait);
         loop {
             let changed = slot.changed.notified();
             tokio::pin!(changed);
             // From here on no change is missed.
             changed.as_mut().enable();
-            {
+            let is_queued = {
                 let mut inner = slot.lock();
                 match &inner.state {
                     State::Loaded(model, _) => {
@@ -391,15 +412,30 @@ impl Models {
                         return Ok(model);
                     }
                     State::Failed(line, at) if at.elapsed() < RETRY_AFTER => return Err(not_loaded(line)),
-                    State::Loading => {}
+                    State::Queued if Instant::now() >= give_up => return Err(self.no_room()),
+                    State::Queued => true,
+                    State::Loading => false,
                     State::Unloaded | State::Failed(..) => {
-                        inner.state = State::Loading;
+                        inner.state = State::Queued;
                         // Whoever asked may go; others wait for the model as well.
                         tokio::spawn(Arc::clone(self).load(Arc::clone(slot)));
+                        true
                     }
                 }
+            };
+            // That one is loaded takes as long as it takes.
+            match is_queued {
+                true => drop(tokio::time::timeout_at(give_up.into(), changed).await),
+                false => changed.await,
             }
-            changed.await;
+        }
+    }
+
+    /// Returns the slot of this name, or the first.
+    fn slot(&self, name: Option<&str>) -> Result<&Arc<Slot>, ApiError> {
+        match name {
+            None => Ok(&self.slots[0]),
+            Some(name) => self.slots.iter().find(|slot| *slot.name == *name).ok_or_else(|| self.unknown(name)),
         }
     }
 
@@ -414,35 +450,41 @@ impl Models {
         ApiError { param: Some("model".to_owned()), ..error }
     }
 
-    /// Fills a slot that is marked as loading.
+    /// Fills a slot that is queued, when there is room; it stays empty if all who asked are gone by then.
     async fn load(self: Arc<Models>, slot: Arc<Slot>) {
         let _memory = self.memory.lock().await;
-        let result = match self.make_room().await {
-            Err(line) => Err(line),
-            Ok(()) => {
-                let (models, of_slot) = (Arc::clone(&self), Arc::clone(&slot));
-                let load = move || {
-                    let load = of_slot.load.as_ref().expect("a model that cannot be loaded is never dropped");
-                    models.put(&of_slot, load()?)
-                };
-                let start = Instant::now();
-                let result = tokio::task::spawn_blocking(load).await;
-                tracing::info!(model = &*slot.name, ms = start.elapsed().as_millis() as u64, "loaded");
-                result.map_err(|_| "internal error".to_owned()).and_then(|result| result.map_err(|e| e.to_string()))
+        while !self.is_wanted(&slot) || !self.make_room().await {
+            if !self.is_wanted(&slot) {
+                return slot.set(State::Unloaded);
             }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        slot.set(State::Loading);
+        let (models, of_slot) = (Arc::clone(&self), Arc::clone(&slot));
+        let load = move || {
+            let load = of_slot.load.as_ref().expect("a model that cannot be loaded is never dropped");
+            models.put(&of_slot, load()?)
         };
+        let start = Instant::now();
+        let result = tokio::task::spawn_blocking(load).await;
+        tracing::info!(model = &*slot.name, ms = start.elapsed().as_millis() as u64, "loaded");
+        let result =
+            result.map_err(|_| "internal error".to_owned()).and_then(|result| result.map_err(|e| e.to_string()));
         if let Err(line) = result {
             tracing::error!(model = &*slot.name, error = %line, "not loaded");
             slot.set(State::Failed(line, Instant::now()));
         }
     }
 
-    /// Drops models until one more may be loaded.
-    async fn make_room(&self) -> Result<(), String> {
-        let max = self.options.models_max.max(1);
+    /// Returns whether somebody waits for a model still.
+    fn is_wanted(&self, slot: &Slot) -> bool {
+        slot.n_waiting.load(Ordering::Acquire) > 0 && !self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Drops models until one more may be loaded; returns false if others use as many as there may be.
+    async fn make_room(&self) -> bool {
         loop {
-            let mut n_loaded = 0;
-            let mut oldest: Option<(Instant, &Arc<Slot>)> = None;
+            let (mut n_loaded, mut oldest) = (0, None::<(Instant, &Arc<Slot>)>);
             for slot in &self.slots {
                 let inner = slot.lock();
                 n_loaded += usize::from(matches!(inner.state, State::Loaded(..)));
@@ -450,14 +492,22 @@ impl Models {
                     oldest = Some((since, slot));
                 }
             }
-            if n_loaded < max {
-                return Ok(());
+            if n_loaded < self.options.models_max.max(1) {
+                return true;
             }
-            let Some((_, slot)) = oldest else {
-                return Err(format!("{n_loaded} models are in use and no more may be loaded; try again later"));
-            };
+            let Some((_, slot)) = oldest else { return false };
             self.unload(slot).await;
         }
+    }
+
+    fn no_room(&self) -> ApiError {
+        let (n, s) = (self.options.models_max.max(1), self.options.room_wait.as_secs_f64());
+        let line = format!(
+            "no room for the model: {n} at once is the most, and others were in use for {s} s; try again, or start the server \
+             with a larger --models-max"
+        );
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("no_room_for_model");
+        ApiError { retry_after_s: Some(1), ..error }
     }
 
     /// Drops a model that nobody uses.

@@ -30,6 +30,8 @@ pub struct ServerOptions {
     pub queue_max: usize,
     /// The most models in memory at once; more that are asked for make the least recently used go.
     pub models_max: usize,
+    /// How long a request waits for a model that others leave no room for; then it is answered with 503.
+    pub room_wait: Duration,
     /// How long a model may be used by nobody before it is dropped; `None` keeps it.
     pub idle_timeout: Option<Duration>,
     /// Who may ask.
@@ -72,6 +74,7 @@ impl Default for ServerOptions {
             optimise: false,
             queue_max: 256,
             models_max: usize::MAX,
+            room_wait: Duration::from_secs(30),
             idle_timeout: None,
             keys: KeyOptions::default(),
             metrics_key: None,
