@@ -45,18 +45,28 @@ pub struct ModelSource {
     engine: Option<Engine>,
     load: Option<Loader>,
     adapters: AdapterOptions,
+    file: Option<String>,
 }
 
 impl ModelSource {
     /// A model that `load` loads whenever it is asked for and not there.
     pub fn new(name: impl Into<String>, load: Loader) -> ModelSource {
-        ModelSource { name: name.into(), engine: None, load: Some(load), adapters: AdapterOptions::default() }
+        ModelSource { load: Some(load), ..ModelSource::named(name.into()) }
     }
 
     /// A model that is loaded already. It is never dropped, unless [`ModelSource::with_engine`] gave it to one that can be
     /// loaded again.
     pub fn loaded(name: impl Into<String>, engine: Engine) -> ModelSource {
-        ModelSource { name: name.into(), engine: Some(engine), load: None, adapters: AdapterOptions::default() }
+        ModelSource { engine: Some(engine), ..ModelSource::named(name.into()) }
+    }
+
+    fn named(name: String) -> ModelSource {
+        ModelSource { name, engine: None, load: None, adapters: AdapterOptions::default(), file: None }
+    }
+
+    /// Tells clients what the file is called; where it lies they need not know.
+    pub fn with_file(self, file: impl Into<String>) -> ModelSource {
+        ModelSource { file: Some(file.into()), ..self }
     }
 
     /// Begins with an engine that is loaded already.
@@ -105,10 +115,13 @@ pub(crate) struct Standing {
     /// As it was when it was last loaded.
     pub info: Option<ModelInfo>,
     pub adapters: Arc<Adapters>,
+    /// The name of its file, if that is known.
+    pub file: Option<Arc<str>>,
 }
 
 struct Slot {
     name: Arc<str>,
+    file: Option<Arc<str>>,
     load: Option<Arc<Loader>>,
     adapters: Arc<Adapters>,
     inner: Mutex<Inner>,
@@ -176,6 +189,17 @@ impl Slot {
         self.changed.notify_waiters();
     }
 
+    fn standing(&self, inner: &Inner) -> Standing {
+        let state = match inner.state {
+            State::Unloaded => "unloaded",
+            State::Queued | State::Loading => "loading",
+            State::Loaded(..) => "loaded",
+            State::Failed(..) => "failed",
+        };
+        let (name, adapters) = (Arc::clone(&self.name), Arc::clone(&self.adapters));
+        Standing { name, state, info: inner.info.clone(), adapters, file: self.file.clone() }
+    }
+
     /// Returns since when nobody uses it, if it is loaded and can be loaded again. Uses begin under the lock, so that
     /// nobody begins one meanwhile.
     fn unused_since(&self, inner: &Inner) -> Option<Instant> {
@@ -241,14 +265,14 @@ impl Models {
             is_stopping: AtomicBool::new(false),
             unkept: Mutex::default(),
         };
-        for ModelSource { name, engine, load, adapters } in sources {
+        for ModelSource { name, engine, load, adapters, file } in sources {
             if models.slots.iter().any(|slot| *slot.name == *name) {
                 return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
             }
             let name: Arc<str> = name.into();
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
             let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
-            let slot = Arc::new(Slot { name, load, adapters, inner, changed, n_waiting });
+            let slot = Arc::new(Slot { name, file: file.map(Into::into), load, adapters, inner, changed, n_waiting });
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
                 Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
@@ -356,18 +380,7 @@ impl Models {
 
     /// Returns how all models stand.
     pub(crate) fn standings(&self) -> Vec<Standing> {
-        let standing = |slot: &Arc<Slot>| {
-            let inner = slot.lock();
-            let state = match inner.state {
-                State::Unloaded => "unloaded",
-                State::Queued | State::Loading => "loading",
-                State::Loaded(..) => "loaded",
-                State::Failed(..) => "failed",
-            };
-            let adapters = Arc::clone(&slot.adapters);
-            Standing { name: Arc::clone(&slot.name), state, info: inner.info.clone(), adapters }
-        };
-        self.slots.iter().map(standing).collect()
+        self.slots.iter().map(|slot| slot.standing(&slot.lock())).collect()
     }
 
     /// Returns the adapters of all models.
@@ -383,6 +396,11 @@ impl Models {
             Some((model, adapter)) if !name.is_some_and(is_model) && is_model(model) => (Some(model), Some(adapter)),
             _ => (name, None),
         }
+    }
+
+    /// Returns whether the one model there is answers by any name.
+    pub(crate) fn is_any_name(&self) -> bool {
+        self.options.any_model_name && self.slots.len() == 1
     }
 
     /// Returns whether a model is called so.
@@ -431,10 +449,44 @@ impl Models {
         }
     }
 
+    /// Returns how the model of this name stands, or the first, and the model itself if it is loaded: it is not for this.
+    ///
+    /// # Errors
+    /// 404 for a name that is not served.
+    pub(crate) fn look(&self, name: Option<&str>) -> Result<(Standing, Option<Arc<Model>>), ApiError> {
+        let slot = self.slot(name)?;
+        let inner = slot.lock();
+        let model = match &inner.state {
+            State::Loaded(model, _) => Some(Arc::clone(model)),
+            _ => None,
+        };
+        Ok((slot.standing(&inner), model))
+    }
+
+    /// Drops the model of this name, or the first, if it is loaded.
+    ///
+    /// # Errors
+    /// 404 for a name that is not served, 503 while somebody uses it, 400 if it could not be loaded again.
+    pub(crate) async fn let_go(&self, name: Option<&str>) -> Result<(), ApiError> {
+        let slot = self.slot(name)?;
+        self.unload(slot).await;
+        let is_loaded = matches!(slot.lock().state, State::Loaded(..));
+        match (is_loaded, &slot.load) {
+            (false, _) => Ok(()),
+            (true, None) => Err(ApiError::bad("model", format!("'{}' cannot be loaded again, so it stays", slot.name))),
+            (true, Some(_)) => {
+                let line = format!("'{}' is in use; try again when its requests are over", slot.name);
+                let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("model_in_use");
+                Err(ApiError { retry_after_s: Some(1), ..error })
+            }
+        }
+    }
+
     /// Returns the slot of this name, or the first.
     fn slot(&self, name: Option<&str>) -> Result<&Arc<Slot>, ApiError> {
         match name {
             None => Ok(&self.slots[0]),
+            Some(_) if self.is_any_name() => Ok(&self.slots[0]),
             Some(name) => self.slots.iter().find(|slot| *slot.name == *name).ok_or_else(|| self.unknown(name)),
         }
     }
@@ -445,6 +497,8 @@ impl Models {
         let mut line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
         if name == AUTO {
             line.push_str(", and --router DIR lets the server choose");
+        } else if names.len() == 1 {
+            line.push_str(", and with --any-model-name it answers by any");
         }
         let error = ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found");
         ApiError { param: Some("model".to_owned()), ..error }

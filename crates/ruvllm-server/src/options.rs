@@ -28,6 +28,8 @@ pub struct ServerOptions {
     pub optimise: bool,
     /// Requests that may wait beside those that run; more are answered with 429.
     pub queue_max: usize,
+    /// Whether the model answers by any name, where exactly one is served.
+    pub any_model_name: bool,
     /// The most models in memory at once; more that are asked for make the least recently used go.
     pub models_max: usize,
     /// How long a request waits for a model that others leave no room for; then it is answered with 503.
@@ -73,6 +75,7 @@ impl Default for ServerOptions {
             scheduler: SchedulerOptions::default(),
             optimise: false,
             queue_max: 256,
+            any_model_name: false,
             models_max: usize::MAX,
             room_wait: Duration::from_secs(30),
             idle_timeout: None,
