@@ -28,6 +28,7 @@ pub(crate) struct Cut {
     cancel: CancelToken,
     began: Option<Instant>,
     text: String,
+    has_line: bool,
     /// Where the text begins whose indentation is not known yet.
     line: Option<usize>,
     is_cut: bool,
@@ -44,6 +45,7 @@ impl Cut {
             cancel: cancel.clone(),
             began: None,
             text: String::new(),
+            has_line: false,
             line: None,
             is_cut: false,
         })
@@ -61,7 +63,8 @@ impl Cut {
             piece.truncate(end - n_before);
             self.is_cut = true;
         }
-        self.is_cut |= self.text.contains('\n') && began.elapsed() > self.time_max;
+        self.has_line |= piece.contains('\n');
+        self.is_cut |= self.has_line && began.elapsed() > self.time_max;
         if self.is_cut {
             self.cancel.cancel();
         }
@@ -72,7 +75,7 @@ impl Cut {
         if self.n_indent == 0 {
             return None;
         }
-        for (at, c) in self.text.char_indices().skip_while(|(at, _)| *at < n_before) {
+        for (at, c) in self.text[n_before..].char_indices().map(|(at, c)| (n_before + at, c)) {
             match (self.line, c) {
                 (Some(line), c) if c != ' ' && c != '\t' => {
                     if at - line < self.n_indent {

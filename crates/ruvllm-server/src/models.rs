@@ -4,21 +4,23 @@
 //! two are never loaded at once. At most [`ServerOptions::models_max`](crate::ServerOptions) lie in memory: the one that
 //! was used the longest ago makes room, as soon as nobody uses it.
 
+mod slot;
+
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use ruvllm_engine::learning::{CalibrationProgress, Learning};
 use ruvllm_engine::optimise::Optimiser;
-use ruvllm_engine::{Engine, EngineError, KvPolicy, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
+use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
-use ruvllm_witness::Recorder;
 use tokio::sync::Notify;
 
-use crate::adapters::{AdapterOptions, Adapters};
+use crate::adapters::Adapters;
+use crate::app::stopping;
 use crate::auth::{Keys, Quota};
 use crate::error::ApiError;
 use crate::learning::OfModel;
@@ -27,6 +29,10 @@ use crate::options::{ServerError, ServerOptions};
 use crate::routing::AUTO;
 use crate::structure::Grammars;
 use crate::witness::Witness;
+use slot::{Inner, Slot, State, Waiting};
+
+pub use slot::{Loader, ModelSource};
+pub(crate) use slot::{Model, Standing};
 
 /// A calibration is told of each time that so much more of it is done.
 const CALIBRATION_PERCENT: usize = 10;
@@ -35,193 +41,6 @@ const CALIBRATION_PERCENT: usize = 10;
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// How often a model that waits for room looks whether another one is idle.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Loads an engine, on a thread of its own.
-pub type Loader = Box<dyn Fn() -> Result<Engine, EngineError> + Send + Sync>;
-
-/// A model to serve.
-pub struct ModelSource {
-    name: String,
-    engine: Option<Engine>,
-    load: Option<Loader>,
-    adapters: AdapterOptions,
-    file: Option<String>,
-}
-
-impl ModelSource {
-    /// A model that `load` loads whenever it is asked for and not there.
-    pub fn new(name: impl Into<String>, load: Loader) -> ModelSource {
-        ModelSource { load: Some(load), ..ModelSource::named(name.into()) }
-    }
-
-    /// A model that is loaded already. It is never dropped, unless [`ModelSource::with_engine`] gave it to one that can be
-    /// loaded again.
-    pub fn loaded(name: impl Into<String>, engine: Engine) -> ModelSource {
-        ModelSource { engine: Some(engine), ..ModelSource::named(name.into()) }
-    }
-
-    fn named(name: String) -> ModelSource {
-        ModelSource { name, engine: None, load: None, adapters: AdapterOptions::default(), file: None }
-    }
-
-    /// Tells clients what the file is called; where it lies they need not know.
-    pub fn with_file(self, file: impl Into<String>) -> ModelSource {
-        ModelSource { file: Some(file.into()), ..self }
-    }
-
-    /// Begins with an engine that is loaded already.
-    pub fn with_engine(self, engine: Engine) -> ModelSource {
-        ModelSource { engine: Some(engine), ..self }
-    }
-
-    /// Gives it adapters, and memory for them.
-    pub fn with_adapters(self, adapters: AdapterOptions) -> ModelSource {
-        ModelSource { adapters, ..self }
-    }
-}
-
-impl std::fmt::Debug for ModelSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModelSource").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A loaded model.
-pub(crate) struct Model {
-    /// What requests call it.
-    pub name: Arc<str>,
-    pub service: Service,
-    pub grammars: Grammars,
-    /// What changes it, by name.
-    pub adapters: Arc<Adapters>,
-    /// What it was taught, if it is to learn.
-    pub learning: Option<OfModel>,
-    /// Puts its answers on record.
-    pub recorder: Option<Recorder>,
-}
-
-impl Model {
-    /// Keeps what was learned; returns why it could not.
-    pub(crate) fn save_learned(&self) -> Option<String> {
-        self.learning.as_ref()?.save(&self.name)
-    }
-}
-
-/// How a slot stands, for those who ask.
-pub(crate) struct Standing {
-    pub name: Arc<str>,
-    /// `loaded`, `loading`, `unloaded` or `failed`.
-    pub state: &'static str,
-    /// As it was when it was last loaded.
-    pub info: Option<ModelInfo>,
-    pub adapters: Arc<Adapters>,
-    /// The name of its file, if that is known.
-    pub file: Option<Arc<str>>,
-}
-
-struct Slot {
-    name: Arc<str>,
-    file: Option<Arc<str>>,
-    load: Option<Arc<Loader>>,
-    adapters: Arc<Adapters>,
-    inner: Mutex<Inner>,
-    /// The state has changed.
-    changed: Notify,
-    /// Requests that wait for it.
-    n_waiting: AtomicUsize,
-}
-
-/// Counts a request among those that wait for a slot, for as long as it lives.
-struct Waiting<'s>(&'s AtomicUsize);
-
-impl Waiting<'_> {
-    fn at(slot: &Slot) -> Waiting<'_> {
-        slot.n_waiting.fetch_add(1, Ordering::AcqRel);
-        Waiting(&slot.n_waiting)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-struct Inner {
-    state: State,
-    info: Option<ModelInfo>,
-    used_at: Instant,
-    /// What the metrics know of the engine that is loaded, and of its adapters.
-    told: ServiceStats,
-    told_adapters: ManagerStats,
-}
-
-impl Inner {
-    fn new() -> Inner {
-        Inner {
-            state: State::Unloaded,
-            info: None,
-            used_at: Instant::now(),
-            told: ServiceStats::default(),
-            told_adapters: ManagerStats::default(),
-        }
-    }
-}
-
-enum State {
-    Unloaded,
-    /// It is to be loaded when there is room.
-    Queued,
-    Loading,
-    Loaded(Arc<Model>, ServiceThread),
-    Failed(String, Instant),
-}
-
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, state: State) {
-        let mut inner = self.lock();
-        (inner.state, inner.used_at) = (state, Instant::now());
-        drop(inner);
-        self.changed.notify_waiters();
-    }
-
-    fn standing(&self, inner: &Inner) -> Standing {
-        let state = match inner.state {
-            State::Unloaded => "unloaded",
-            State::Queued | State::Loading => "loading",
-            State::Loaded(..) => "loaded",
-            State::Failed(..) => "failed",
-        };
-        let (name, adapters) = (Arc::clone(&self.name), Arc::clone(&self.adapters));
-        Standing { name, state, info: inner.info.clone(), adapters, file: self.file.clone() }
-    }
-
-    /// Returns since when nobody uses it, if it is loaded and can be loaded again. Uses begin under the lock, so that
-    /// nobody begins one meanwhile.
-    fn unused_since(&self, inner: &Inner) -> Option<Instant> {
-        match &inner.state {
-            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 => {
-                (model.service.n_inside() == 0).then_some(inner.used_at)
-            }
-            _ => None,
-        }
-    }
-
-    /// Takes out what is loaded, if nobody uses it.
-    fn take_unused(&self) -> Option<(Arc<Model>, ServiceThread)> {
-        let mut inner = self.lock();
-        self.unused_since(&inner)?;
-        // Who asks now waits until it is gone: two of them would need twice the memory.
-        match std::mem::replace(&mut inner.state, State::Loading) {
-            State::Loaded(model, thread) => Some((model, thread)),
-            _ => None,
-        }
-    }
-}
 
 /// All models of a server.
 pub(crate) struct Models {
@@ -433,6 +252,9 @@ impl Models {
                     State::Queued if Instant::now() >= give_up => return Err(self.no_room()),
                     State::Queued => true,
                     State::Loading => false,
+                    State::Unloaded | State::Failed(..) if self.is_stopping.load(Ordering::Acquire) => {
+                        return Err(stopping());
+                    }
                     State::Unloaded | State::Failed(..) => {
                         inner.state = State::Queued;
                         // Whoever asked may go; others wait for the model as well.

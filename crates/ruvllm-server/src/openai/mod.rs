@@ -70,7 +70,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         summary: "Answers a conversation",
         fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION, HINTS, ALIKE, OF_CHATS],
         refused: REFUSED,
-        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"],
         ..POST
     },
     Endpoint {
@@ -78,7 +78,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         summary: "Continues a text",
         fields: &[completions::FIELDS, SAMPLING, GENERATION, HINTS, ALIKE, OF_CHATS],
         refused: REFUSED,
-        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"],
         run: Run::Model(completions::answer),
         ..POST
     },
