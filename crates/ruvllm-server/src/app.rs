@@ -41,6 +41,7 @@ use crate::routing;
 use crate::sessions;
 use crate::share::{Part, Shared};
 use crate::structure::GRAMMAR_BYTES_MAX;
+use crate::thinking;
 use crate::witness::{self, Witness};
 
 /// Requests that are at work at once; what their answers need of the model has limits of its own.
@@ -525,7 +526,7 @@ async fn handle(
     if user.is_some() || metadata.is_some() {
         tracing::info!(user, metadata, "labels");
     }
-    let unheeded = HeaderValue::from_str(&given.unheeded.join(", ")).ok().filter(|value| !value.is_empty());
+    let mut unheeded = given.unheeded.clone();
     let timeout = given.int("timeout_ms").map(|ms| Duration::from_millis(ms as u64));
     let deadline = server.deadline(timeout);
     let answer = async {
@@ -540,6 +541,7 @@ async fn handle(
                 }
                 let mut call = Call::new(server, caller, given, deadline, (id, span)).await?;
                 call.asked_name = asked;
+                unheeded.extend(thinking::not_done(&call.given, call.model.service.text()).map(str::to_owned));
                 let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
                 let mut response =
                     run(if endpoint.takes_adapters() { call.with_adapters().await? } else { call }).await?;
@@ -552,6 +554,7 @@ async fn handle(
     };
     let gate = is_long.then(|| server.gates.of(tenant_id));
     let mut response = gate::through(gate, answer).await?;
+    let unheeded = HeaderValue::from_str(&unheeded.join(", ")).ok().filter(|value| !value.is_empty());
     if let Some(unheeded) = unheeded {
         response.headers_mut().insert(UNHEEDED, unheeded);
     }

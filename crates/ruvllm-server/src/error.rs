@@ -33,13 +33,15 @@ pub(crate) struct ApiError {
     pub param: Option<String>,
     /// For programs.
     pub code: Option<&'static str>,
+    /// How many tokens there are, and how many the context has, where these are too many.
+    pub beyond: Option<(usize, usize)>,
     /// Seconds after which the same request may be taken.
     pub retry_after_s: Option<u64>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), param: None, code: None, retry_after_s: None }
+        ApiError { status, message: message.into(), param: None, code: None, beyond: None, retry_after_s: None }
     }
 
     /// A request that cannot be honoured as it is, for a field; for the body as a whole without a name.
@@ -57,12 +59,19 @@ impl ApiError {
     /// Returns the error as its API's clients read it.
     pub(crate) fn body(&self, shape: Shape) -> Value {
         match shape {
-            Shape::OpenAi => json!({ "error": {
-                "message": self.message,
-                "type": self.openai_type(),
-                "param": self.param,
-                "code": self.code,
-            } }),
+            Shape::OpenAi => {
+                let mut error = json!({
+                    "message": self.message,
+                    "type": self.openai_type(),
+                    "param": self.param,
+                    "code": self.code,
+                });
+                if let Some((n_tokens, n_ctx)) = self.beyond {
+                    // As llama.cpp names them.
+                    (error["n_prompt_tokens"], error["n_ctx"]) = (json!(n_tokens), json!(n_ctx));
+                }
+                json!({ "error": error })
+            }
             Shape::Anthropic => json!({
                 "type": "error",
                 "error": { "type": self.anthropic_type(), "message": self.message },

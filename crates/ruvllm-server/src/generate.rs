@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use axum::http::StatusCode;
 use ruvllm_engine::{
-    FinishReason, GenerateRequest, GenerationSummary, Mirostat, SamplingParams, ServiceEvent, Ticket, TokenEvent,
-    Unread,
+    ErrorKind, FinishReason, GenerateRequest, GenerationSummary, ServiceEvent, Ticket, TokenEvent, Unread,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -13,9 +12,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::Call;
 use crate::auth::Place;
+use crate::cuts::Cut;
 use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, optional, unheeded};
 use crate::gate;
+use crate::sampling::sampling;
 use crate::sessions::{SESSION, Turn};
 use crate::share::Part;
 use crate::structure::{GUIDED_CHOICE, GUIDED_GRAMMAR, GUIDED_JSON, GUIDED_REGEX, STRUCTURED_OUTPUTS};
@@ -24,74 +25,8 @@ use crate::witness::Pending;
 /// Texts that end an answer.
 pub(crate) const STOP: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text, 0, 16)]);
 
-/// How many tokens to write; -1 is as many as there is room for.
-pub(crate) const N_TOKENS: Kind = Kind::Int(-1, 1 << 24);
-/// How many of the likeliest tokens are kept.
-pub(crate) const TOP_K: Kind = Kind::Int(-1, 1 << 20);
-
-/// The most recent tokens that penalties look at.
-const N_RECENT_MAX: i64 = 1 << 20;
-
-/// How tokens are chosen.
-pub(crate) const SAMPLING: &[Field] = &[
-    optional("temperature", Kind::Number(0.0, 100.0), "divides the logits; 0 always takes the likeliest token"),
-    optional(
-        "dynatemp_range",
-        Kind::Number(0.0, 100.0),
-        "lets the temperature go this far below and above with the entropy",
-    ),
-    optional("dynatemp_exponent", Kind::Number(0.0, 100.0), "how the entropy maps to that range: its power"),
-    optional("top_p", Kind::Number(0.0, 1.0), "keeps the likeliest tokens that make up this share; 1 keeps all"),
-    optional("top_k", TOP_K, "keeps the k likeliest tokens; 0 and -1 keep all"),
-    optional(
-        "min_p",
-        Kind::Number(0.0, 1.0),
-        "drops tokens less likely than this share of the likeliest; 0 drops none",
-    ),
-    optional("typical_p", Kind::Number(0.0, 1.0), "keeps tokens about as surprising as is to be expected; 1 keeps all")
-        .also(&["typ_p"]),
-    optional(
-        "top_n_sigma",
-        Kind::Number(0.0, 1e6),
-        "drops tokens this many standard deviations below the likeliest; 0 drops none",
-    ),
-    optional("xtc_probability", Kind::Number(0.0, 1.0), "how often all but the least of the likely tokens are dropped"),
-    optional("xtc_threshold", Kind::Number(0.0, 1.0), "from which probability on a token is likely for that"),
-    optional("repeat_penalty", Kind::Number(0.01, 100.0), "divides the logits of recent tokens; 1 leaves them")
-        .also(&["repetition_penalty"]),
-    optional(
-        "frequency_penalty",
-        Kind::Number(-100.0, 100.0),
-        "is taken from a recent token's logit for each time it occurred",
-    ),
-    optional("presence_penalty", Kind::Number(-100.0, 100.0), "is taken from a recent token's logit once"),
-    optional(
-        "repeat_last_n",
-        Kind::Int(-1, N_RECENT_MAX),
-        "how many recent tokens, of the prompt too, these penalties look at; -1 is all",
-    ),
-    optional(
-        "dry_multiplier",
-        Kind::Number(0.0, 100.0),
-        "scale of what is taken from a token that goes on with a repetition",
-    ),
-    optional("dry_base", Kind::Number(0.0, 100.0), "by what that grows with each token of the repetition"),
-    optional("dry_allowed_length", Kind::Int(0, 1 << 20), "repetitions up to this many tokens cost nothing"),
-    optional("dry_last_n", Kind::Int(0, 1 << 20), "how many recent tokens are searched for repetitions")
-        .also(&["dry_penalty_last_n"]),
-    optional("dry_breakers", Kind::List(&Kind::Text, 0, 64), "texts across which nothing counts as a repetition")
-        .also(&["dry_sequence_breakers"]),
-    optional("mirostat", Kind::Int(0, 2), "aims at a level of surprise, instead of cuts and penalties: version 1 or 2"),
-    optional("mirostat_tau", Kind::Number(0.0, 100.0), "the surprise to aim at, in bits"),
-    optional("mirostat_eta", Kind::Number(0.0, 10.0), "how fast to follow it"),
-    optional("logit_bias", Kind::Map(&Kind::Number(-1e6, 1e6)), "is added to the logits of tokens, by their ids"),
-    optional("samplers", Kind::List(&SAMPLER, 0, 9), "the samplers in their order; one that is missing does nothing"),
-    optional("seed", Kind::Int(i64::MIN, i64::MAX), "the same seed gives the same answer; choice i of n has seed + i"),
-];
-
-const SAMPLER: Kind =
-    Kind::Word(&["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]);
-
+/// How many tokens to write; -1 and -2 are as many as there is room for.
+pub(crate) const N_TOKENS: Kind = Kind::Int(-2, 1 << 24);
 pub(crate) const MODEL: Field = optional(
     "model",
     Kind::Text,
@@ -123,7 +58,7 @@ pub(crate) const GENERATION: &[Field] = &[
     optional(
         "max_tokens",
         N_TOKENS,
-        "the most tokens to write; what does not fit the context is not written; -1 is all that fits",
+        "the most tokens to write; what does not fit the context is not written; -1 and -2 are all that fits",
     )
     .also(&["n_predict"]),
     optional("stop", STOP, "texts that end the answer and are no part of it; up to 16"),
@@ -137,7 +72,7 @@ pub(crate) const GENERATION: &[Field] = &[
         Kind::Int(0, 1 << 24),
         "the fewest tokens to write: the answer does not end by itself before, unless a form is asked for",
     ),
-    optional("n", Kind::Int(1, 64), "how many answers"),
+    optional("n", Kind::Int(1, 64), "how many answers").also(&["n_cmpl"]),
     STREAM,
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
     optional("ignore_eos", Kind::Bool, "go on where the model would end"),
@@ -160,56 +95,6 @@ const STREAM_OPTIONS: &[Field] = &[
     unheeded("continuous_usage_stats", Kind::Bool, "the counts come before the end"),
 ];
 
-/// Reads how tokens are chosen.
-///
-/// # Errors
-/// 400 for a bias of what is no token, or a sampler that is named twice.
-fn sampling(given: &Given, defaults: &SamplingParams, n_vocab: usize) -> Result<SamplingParams, ApiError> {
-    let number = |name: &str, default: f32| given.number(name).unwrap_or(default);
-    let count = |name: &str, default: usize| given.count(name).unwrap_or(default);
-    let order =
-        given.list("samplers").map(|names| names.iter().filter_map(|name| name.as_str()?.parse().ok()).collect());
-    let params = SamplingParams {
-        temperature: number("temperature", defaults.temperature),
-        dynatemp_range: number("dynatemp_range", defaults.dynatemp_range),
-        dynatemp_exponent: number("dynatemp_exponent", defaults.dynatemp_exponent),
-        // -1 keeps all, as 0 does.
-        top_k: given.int("top_k").map_or(defaults.top_k, |k| k.max(0) as usize),
-        top_p: number("top_p", defaults.top_p),
-        min_p: number("min_p", defaults.min_p),
-        typical_p: number("typical_p", defaults.typical_p),
-        top_n_sigma: number("top_n_sigma", defaults.top_n_sigma),
-        xtc_probability: number("xtc_probability", defaults.xtc_probability),
-        xtc_threshold: number("xtc_threshold", defaults.xtc_threshold),
-        repeat_penalty: number("repeat_penalty", defaults.repeat_penalty),
-        frequency_penalty: number("frequency_penalty", defaults.frequency_penalty),
-        presence_penalty: number("presence_penalty", defaults.presence_penalty),
-        repeat_last_n: match given.int("repeat_last_n") {
-            Some(-1) => N_RECENT_MAX as usize,
-            _ => count("repeat_last_n", defaults.repeat_last_n),
-        },
-        dry_multiplier: number("dry_multiplier", defaults.dry_multiplier),
-        dry_base: number("dry_base", defaults.dry_base),
-        dry_allowed_length: count("dry_allowed_length", defaults.dry_allowed_length),
-        dry_last_n: count("dry_last_n", defaults.dry_last_n),
-        dry_breakers: given.list("dry_breakers").map_or(defaults.dry_breakers.clone(), |_| given.texts("dry_breakers")),
-        mirostat: match given.int("mirostat") {
-            Some(0) => Mirostat::Off,
-            Some(1) => Mirostat::V1,
-            Some(_) => Mirostat::V2,
-            None => defaults.mirostat,
-        },
-        mirostat_tau: number("mirostat_tau", defaults.mirostat_tau),
-        mirostat_eta: number("mirostat_eta", defaults.mirostat_eta),
-        logit_bias: logit_bias(given, n_vocab)?.unwrap_or_else(|| defaults.logit_bias.clone()),
-        order: order.unwrap_or_else(|| defaults.order.clone()),
-        // A negative seed is as good as any.
-        seed: given.int("seed").map(|seed| seed as u64).or(defaults.seed),
-    };
-    params.validate()?;
-    Ok(params)
-}
-
 /// Reads a list of tokens.
 fn token_ids(given: &Given, name: &str, n_vocab: usize) -> Result<Vec<u32>, ApiError> {
     let token = |value: &Value| {
@@ -219,19 +104,6 @@ fn token_ids(given: &Given, name: &str, n_vocab: usize) -> Result<Vec<u32>, ApiE
         })
     };
     given.list(name).into_iter().flatten().map(token).collect()
-}
-
-fn logit_bias(given: &Given, n_vocab: usize) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
-    let Some(biases) = given.get("logit_bias").and_then(Value::as_object) else { return Ok(None) };
-    let bias = |(key, value): (&String, &Value)| {
-        let id = key.parse().ok().filter(|&id: &u32| (id as usize) < n_vocab);
-        let id = id.ok_or_else(|| {
-            let line = format!("'{key}' in 'logit_bias' is no token; ids go from 0 to {}", n_vocab - 1);
-            ApiError::bad("logit_bias", line)
-        })?;
-        Ok((id, value.as_f64().unwrap_or_default() as f32))
-    };
-    biases.iter().map(bias).collect::<Result<_, _>>().map(Some)
 }
 
 /// What is asked for, but for the prompt.
@@ -258,6 +130,7 @@ impl Asked {
         if stop.iter().any(String::is_empty) {
             return Err(ApiError::bad("stop", "a text of 'stop' is empty; it would end every answer at once"));
         }
+        let text = call.model.service.text();
         let max_tokens = given.get("max_tokens").map_or(max_tokens, |_| given.count("max_tokens"));
         let min_tokens = given.count("min_tokens").unwrap_or(0);
         if let Some(max) = max_tokens.filter(|&max| max < min_tokens) {
@@ -275,7 +148,7 @@ impl Asked {
                 max_tokens,
                 min_tokens,
                 stop_tokens: token_ids(given, "stop_token_ids", call.model.service.info().n_vocab)?,
-                sampling: sampling(given, &options.sampling, call.model.service.info().n_vocab)?,
+                sampling: sampling(given, &options.sampling, text.tokenizer(), call.model.service.info().n_vocab)?,
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
                 tenant: call.tenant.id,
@@ -316,6 +189,8 @@ pub(crate) struct Choices {
     n_told: Vec<usize>,
     /// Counts the tokens of each that nobody has asked for yet.
     unread: Vec<Unread>,
+    /// What ends each before the model does.
+    cuts: Vec<Option<Cut>>,
     n_open: usize,
     /// Tokens of those that are over.
     n_written: usize,
@@ -343,7 +218,9 @@ impl Choices {
         }
         let (place, turn) = (call.tenant.enter()?, Turn::of(call)?);
         let (sender, events) = unbounded_channel();
+        let n_prompt_max = requests.iter().map(|request| request.prompt.len()).max().unwrap_or(0);
         let unread = requests.iter().map(|request| request.unread.clone()).collect();
+        let cuts = requests.iter().map(|request| Cut::of(&call.given, &request.cancel)).collect();
         let submit = |(i, request): (usize, GenerateRequest)| {
             let learner = call.model.learning.as_ref().and_then(|learning| learning.learner(call, i));
             let mut request = GenerateRequest { learner, ..request };
@@ -359,11 +236,15 @@ impl Choices {
             service.submit(request, Box::new(sink)).map_err(|error| record.refused(error))
         };
         let tickets: Result<Vec<Ticket>, _> = requests.into_iter().enumerate().map(submit).collect();
-        let tickets = tickets.map_err(|error| with_retry(call, error.into()))?;
+        let tickets = tickets.map_err(|error| match error.kind() {
+            ErrorKind::ContextLength => check_fits(call, n_prompt_max, 1).err().unwrap_or_else(|| error.into()),
+            _ => with_retry(call, error.into()),
+        })?;
         Ok(Choices {
             events,
             n_told: vec![0; n],
             unread,
+            cuts,
             n_open: n,
             n_written: 0,
             _tickets: tickets,
@@ -392,14 +273,16 @@ impl Choices {
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line));
         };
         match event {
-            ServiceEvent::Token(token) => {
+            ServiceEvent::Token(mut token) => {
+                self.cuts[i].iter_mut().for_each(|cut| cut.take(&mut token.text));
                 self.n_told[i] += token.text.len();
                 self.unread[i].take();
                 Ok(Some((i, Piece::Token(token))))
             }
             ServiceEvent::Done(result) => {
                 self.n_open -= 1;
-                let summary = result?;
+                let mut summary = result?;
+                self.cuts[i].iter().for_each(|cut| cut.end(&mut summary));
                 self.record(&summary);
                 let summary = finished(summary)?;
                 let rest = summary.text.get(self.n_told[i]..).unwrap_or_default().to_owned();
@@ -440,6 +323,26 @@ impl Choices {
         }
         Ok(summaries.into_iter().flatten().collect())
     }
+}
+
+/// Checks that a prompt and so many tokens behind it fit the context.
+///
+/// # Errors
+/// 400, with both numbers.
+pub(crate) fn check_fits(call: &Call, n_prompt: usize, n_more: usize) -> Result<(), ApiError> {
+    let (info, n_tokens) = (call.model.service.info(), n_prompt + n_more);
+    if n_tokens <= info.n_ctx {
+        return Ok(());
+    }
+    let advice = match info.n_ctx < info.n_ctx_train {
+        true => format!("open it with a larger context (the model allows {}) or shorten the prompt", info.n_ctx_train),
+        false => "shorten the prompt".to_owned(),
+    };
+    // The words are those that clients of llama.cpp look for.
+    let n_ctx = info.n_ctx;
+    let line = format!("the request ({n_tokens} tokens) exceeds the available context size ({n_ctx} tokens); {advice}");
+    let error = ApiError::new(StatusCode::BAD_REQUEST, line).code("context_length_exceeded");
+    Err(ApiError { beyond: Some((n_prompt, n_ctx)), ..error })
 }
 
 /// Does work that takes a while where it holds up nobody; work on long texts waits for its turn.

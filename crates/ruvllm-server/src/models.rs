@@ -2,23 +2,25 @@
 //!
 //! Each is a slot with a name. Who asks for one that is not loaded waits until it is; others are answered meanwhile, and
 //! two are never loaded at once. At most [`ServerOptions::models_max`](crate::ServerOptions) lie in memory: the one that
-//! was used the longest ago makes room, if nobody uses it.
+//! was used the longest ago makes room, as soon as nobody uses it.
+
+mod slot;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use ruvllm_engine::learning::{CalibrationProgress, Learning};
 use ruvllm_engine::optimise::Optimiser;
-use ruvllm_engine::{Engine, EngineError, KvPolicy, ModelInfo, Service, ServiceOptions, ServiceStats, ServiceThread};
+use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
-use ruvllm_witness::Recorder;
 use tokio::sync::Notify;
 
-use crate::adapters::{AdapterOptions, Adapters};
+use crate::adapters::Adapters;
+use crate::app::stopping;
 use crate::auth::{Keys, Quota};
 use crate::error::ApiError;
 use crate::learning::OfModel;
@@ -27,155 +29,18 @@ use crate::options::{ServerError, ServerOptions};
 use crate::routing::AUTO;
 use crate::structure::Grammars;
 use crate::witness::Witness;
+use slot::{Inner, Slot, State, Waiting};
+
+pub use slot::{Loader, ModelSource};
+pub(crate) use slot::{Model, Standing};
 
 /// A calibration is told of each time that so much more of it is done.
 const CALIBRATION_PERCENT: usize = 10;
 
 /// How long a model that could not be loaded is not tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-
-/// Loads an engine, on a thread of its own.
-pub type Loader = Box<dyn Fn() -> Result<Engine, EngineError> + Send + Sync>;
-
-/// A model to serve.
-pub struct ModelSource {
-    name: String,
-    engine: Option<Engine>,
-    load: Option<Loader>,
-    adapters: AdapterOptions,
-}
-
-impl ModelSource {
-    /// A model that `load` loads whenever it is asked for and not there.
-    pub fn new(name: impl Into<String>, load: Loader) -> ModelSource {
-        ModelSource { name: name.into(), engine: None, load: Some(load), adapters: AdapterOptions::default() }
-    }
-
-    /// A model that is loaded already. It is never dropped, unless [`ModelSource::with_engine`] gave it to one that can be
-    /// loaded again.
-    pub fn loaded(name: impl Into<String>, engine: Engine) -> ModelSource {
-        ModelSource { name: name.into(), engine: Some(engine), load: None, adapters: AdapterOptions::default() }
-    }
-
-    /// Begins with an engine that is loaded already.
-    pub fn with_engine(self, engine: Engine) -> ModelSource {
-        ModelSource { engine: Some(engine), ..self }
-    }
-
-    /// Gives it adapters, and memory for them.
-    pub fn with_adapters(self, adapters: AdapterOptions) -> ModelSource {
-        ModelSource { adapters, ..self }
-    }
-}
-
-impl std::fmt::Debug for ModelSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModelSource").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A loaded model.
-pub(crate) struct Model {
-    /// What requests call it.
-    pub name: Arc<str>,
-    pub service: Service,
-    pub grammars: Grammars,
-    /// What changes it, by name.
-    pub adapters: Arc<Adapters>,
-    /// What it was taught, if it is to learn.
-    pub learning: Option<OfModel>,
-    /// Puts its answers on record.
-    pub recorder: Option<Recorder>,
-}
-
-impl Model {
-    /// Keeps what was learned; returns why it could not.
-    pub(crate) fn save_learned(&self) -> Option<String> {
-        self.learning.as_ref()?.save(&self.name)
-    }
-}
-
-/// How a slot stands, for those who ask.
-pub(crate) struct Standing {
-    pub name: Arc<str>,
-    /// `loaded`, `loading`, `unloaded` or `failed`.
-    pub state: &'static str,
-    /// As it was when it was last loaded.
-    pub info: Option<ModelInfo>,
-    pub adapters: Arc<Adapters>,
-}
-
-struct Slot {
-    name: Arc<str>,
-    load: Option<Arc<Loader>>,
-    adapters: Arc<Adapters>,
-    inner: Mutex<Inner>,
-    /// The state has changed.
-    changed: Notify,
-}
-
-struct Inner {
-    state: State,
-    info: Option<ModelInfo>,
-    used_at: Instant,
-    /// What the metrics know of the engine that is loaded, and of its adapters.
-    told: ServiceStats,
-    told_adapters: ManagerStats,
-}
-
-impl Inner {
-    fn new() -> Inner {
-        Inner {
-            state: State::Unloaded,
-            info: None,
-            used_at: Instant::now(),
-            told: ServiceStats::default(),
-            told_adapters: ManagerStats::default(),
-        }
-    }
-}
-
-enum State {
-    Unloaded,
-    Loading,
-    Loaded(Arc<Model>, ServiceThread),
-    Failed(String, Instant),
-}
-
-impl Slot {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, state: State) {
-        let mut inner = self.lock();
-        (inner.state, inner.used_at) = (state, Instant::now());
-        drop(inner);
-        self.changed.notify_waiters();
-    }
-
-    /// Returns since when nobody uses it, if it is loaded and can be loaded again. Uses begin under the lock, so that
-    /// nobody begins one meanwhile.
-    fn unused_since(&self, inner: &Inner) -> Option<Instant> {
-        match &inner.state {
-            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 => {
-                (model.service.n_inside() == 0).then_some(inner.used_at)
-            }
-            _ => None,
-        }
-    }
-
-    /// Takes out what is loaded, if nobody uses it.
-    fn take_unused(&self) -> Option<(Arc<Model>, ServiceThread)> {
-        let mut inner = self.lock();
-        self.unused_since(&inner)?;
-        // Who asks now waits until it is gone: two of them would need twice the memory.
-        match std::mem::replace(&mut inner.state, State::Loading) {
-            State::Loaded(model, thread) => Some((model, thread)),
-            _ => None,
-        }
-    }
-}
+/// How often a model that waits for room looks whether another one is idle.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// All models of a server.
 pub(crate) struct Models {
@@ -219,14 +84,14 @@ impl Models {
             is_stopping: AtomicBool::new(false),
             unkept: Mutex::default(),
         };
-        for ModelSource { name, engine, load, adapters } in sources {
+        for ModelSource { name, engine, load, adapters, file } in sources {
             if models.slots.iter().any(|slot| *slot.name == *name) {
                 return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
             }
             let name: Arc<str> = name.into();
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
-            let slot = Slot { name, load, adapters, inner: Mutex::new(Inner::new()), changed: Notify::new() };
-            let slot = Arc::new(slot);
+            let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
+            let slot = Arc::new(Slot { name, file: file.map(Into::into), load, adapters, inner, changed, n_waiting });
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
                 Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
@@ -334,18 +199,7 @@ impl Models {
 
     /// Returns how all models stand.
     pub(crate) fn standings(&self) -> Vec<Standing> {
-        let standing = |slot: &Arc<Slot>| {
-            let inner = slot.lock();
-            let state = match inner.state {
-                State::Unloaded => "unloaded",
-                State::Loading => "loading",
-                State::Loaded(..) => "loaded",
-                State::Failed(..) => "failed",
-            };
-            let adapters = Arc::clone(&slot.adapters);
-            Standing { name: Arc::clone(&slot.name), state, info: inner.info.clone(), adapters }
-        };
-        self.slots.iter().map(standing).collect()
+        self.slots.iter().map(|slot| slot.standing(&slot.lock())).collect()
     }
 
     /// Returns the adapters of all models.
@@ -363,26 +217,30 @@ impl Models {
         }
     }
 
+    /// Returns whether the one model there is answers by any name.
+    pub(crate) fn is_any_name(&self) -> bool {
+        self.options.any_model_name && self.slots.len() == 1
+    }
+
     /// Returns whether a model is called so.
     pub(crate) fn is_served(&self, name: &str) -> bool {
         self.slots.iter().any(|slot| *slot.name == *name)
     }
 
-    /// Returns the model of this name, or the first, loading it if it is not there.
+    /// Returns the model of this name, or the first, loading it if it is not there. Where others have the memory it waits
+    /// for one that nobody uses, for [`ServerOptions::room_wait`] at most.
     ///
     /// # Errors
     /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded.
     pub(crate) async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Model>, ApiError> {
-        let slot = match name {
-            None => &self.slots[0],
-            Some(name) => self.slots.iter().find(|slot| *slot.name == *name).ok_or_else(|| self.unknown(name))?,
-        };
+        let slot = self.slot(name)?;
+        let (_waiting, give_up) = (Waiting::at(slot), Instant::now() + self.options.room_wait);
         loop {
             let changed = slot.changed.notified();
             tokio::pin!(changed);
             // From here on no change is missed.
             changed.as_mut().enable();
-            {
+            let is_queued = {
                 let mut inner = slot.lock();
                 match &inner.state {
                     State::Loaded(model, _) => {
@@ -391,15 +249,67 @@ impl Models {
                         return Ok(model);
                     }
                     State::Failed(line, at) if at.elapsed() < RETRY_AFTER => return Err(not_loaded(line)),
-                    State::Loading => {}
+                    State::Queued if Instant::now() >= give_up => return Err(self.no_room()),
+                    State::Queued => true,
+                    State::Loading => false,
+                    State::Unloaded | State::Failed(..) if self.is_stopping.load(Ordering::Acquire) => {
+                        return Err(stopping());
+                    }
                     State::Unloaded | State::Failed(..) => {
-                        inner.state = State::Loading;
+                        inner.state = State::Queued;
                         // Whoever asked may go; others wait for the model as well.
                         tokio::spawn(Arc::clone(self).load(Arc::clone(slot)));
+                        true
                     }
                 }
+            };
+            // That one is loaded takes as long as it takes.
+            match is_queued {
+                true => drop(tokio::time::timeout_at(give_up.into(), changed).await),
+                false => changed.await,
             }
-            changed.await;
+        }
+    }
+
+    /// Returns how the model of this name stands, or the first, and the model itself if it is loaded: it is not for this.
+    ///
+    /// # Errors
+    /// 404 for a name that is not served.
+    pub(crate) fn look(&self, name: Option<&str>) -> Result<(Standing, Option<Arc<Model>>), ApiError> {
+        let slot = self.slot(name)?;
+        let inner = slot.lock();
+        let model = match &inner.state {
+            State::Loaded(model, _) => Some(Arc::clone(model)),
+            _ => None,
+        };
+        Ok((slot.standing(&inner), model))
+    }
+
+    /// Drops the model of this name, or the first, if it is loaded.
+    ///
+    /// # Errors
+    /// 404 for a name that is not served, 503 while somebody uses it, 400 if it could not be loaded again.
+    pub(crate) async fn let_go(&self, name: Option<&str>) -> Result<(), ApiError> {
+        let slot = self.slot(name)?;
+        self.unload(slot).await;
+        let is_loaded = matches!(slot.lock().state, State::Loaded(..));
+        match (is_loaded, &slot.load) {
+            (false, _) => Ok(()),
+            (true, None) => Err(ApiError::bad("model", format!("'{}' cannot be loaded again, so it stays", slot.name))),
+            (true, Some(_)) => {
+                let line = format!("'{}' is in use; try again when its requests are over", slot.name);
+                let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("model_in_use");
+                Err(ApiError { retry_after_s: Some(1), ..error })
+            }
+        }
+    }
+
+    /// Returns the slot of this name, or the first.
+    fn slot(&self, name: Option<&str>) -> Result<&Arc<Slot>, ApiError> {
+        match name {
+            None => Ok(&self.slots[0]),
+            Some(_) if self.is_any_name() => Ok(&self.slots[0]),
+            Some(name) => self.slots.iter().find(|slot| *slot.name == *name).ok_or_else(|| self.unknown(name)),
         }
     }
 
@@ -409,40 +319,48 @@ impl Models {
         let mut line = format!("the model '{name}' is not served here; {} {verb}", names.join(", "));
         if name == AUTO {
             line.push_str(", and --router DIR lets the server choose");
+        } else if names.len() == 1 {
+            line.push_str(", and with --any-model-name it answers by any");
         }
         let error = ApiError::new(StatusCode::NOT_FOUND, line).code("model_not_found");
         ApiError { param: Some("model".to_owned()), ..error }
     }
 
-    /// Fills a slot that is marked as loading.
+    /// Fills a slot that is queued, when there is room; it stays empty if all who asked are gone by then.
     async fn load(self: Arc<Models>, slot: Arc<Slot>) {
         let _memory = self.memory.lock().await;
-        let result = match self.make_room().await {
-            Err(line) => Err(line),
-            Ok(()) => {
-                let (models, of_slot) = (Arc::clone(&self), Arc::clone(&slot));
-                let load = move || {
-                    let load = of_slot.load.as_ref().expect("a model that cannot be loaded is never dropped");
-                    models.put(&of_slot, load()?)
-                };
-                let start = Instant::now();
-                let result = tokio::task::spawn_blocking(load).await;
-                tracing::info!(model = &*slot.name, ms = start.elapsed().as_millis() as u64, "loaded");
-                result.map_err(|_| "internal error".to_owned()).and_then(|result| result.map_err(|e| e.to_string()))
+        while !self.is_wanted(&slot) || !self.make_room().await {
+            if !self.is_wanted(&slot) {
+                return slot.set(State::Unloaded);
             }
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        slot.set(State::Loading);
+        let (models, of_slot) = (Arc::clone(&self), Arc::clone(&slot));
+        let load = move || {
+            let load = of_slot.load.as_ref().expect("a model that cannot be loaded is never dropped");
+            models.put(&of_slot, load()?)
         };
+        let start = Instant::now();
+        let result = tokio::task::spawn_blocking(load).await;
+        tracing::info!(model = &*slot.name, ms = start.elapsed().as_millis() as u64, "loaded");
+        let result =
+            result.map_err(|_| "internal error".to_owned()).and_then(|result| result.map_err(|e| e.to_string()));
         if let Err(line) = result {
             tracing::error!(model = &*slot.name, error = %line, "not loaded");
             slot.set(State::Failed(line, Instant::now()));
         }
     }
 
-    /// Drops models until one more may be loaded.
-    async fn make_room(&self) -> Result<(), String> {
-        let max = self.options.models_max.max(1);
+    /// Returns whether somebody waits for a model still.
+    fn is_wanted(&self, slot: &Slot) -> bool {
+        slot.n_waiting.load(Ordering::Acquire) > 0 && !self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Drops models until one more may be loaded; returns false if others use as many as there may be.
+    async fn make_room(&self) -> bool {
         loop {
-            let mut n_loaded = 0;
-            let mut oldest: Option<(Instant, &Arc<Slot>)> = None;
+            let (mut n_loaded, mut oldest) = (0, None::<(Instant, &Arc<Slot>)>);
             for slot in &self.slots {
                 let inner = slot.lock();
                 n_loaded += usize::from(matches!(inner.state, State::Loaded(..)));
@@ -450,14 +368,22 @@ impl Models {
                     oldest = Some((since, slot));
                 }
             }
-            if n_loaded < max {
-                return Ok(());
+            if n_loaded < self.options.models_max.max(1) {
+                return true;
             }
-            let Some((_, slot)) = oldest else {
-                return Err(format!("{n_loaded} models are in use and no more may be loaded; try again later"));
-            };
+            let Some((_, slot)) = oldest else { return false };
             self.unload(slot).await;
         }
+    }
+
+    fn no_room(&self) -> ApiError {
+        let (n, s) = (self.options.models_max.max(1), self.options.room_wait.as_secs_f64());
+        let line = format!(
+            "no room for the model: {n} at once is the most, and others were in use for {s} s; try again, or start the server \
+             with a larger --models-max"
+        );
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("no_room_for_model");
+        ApiError { retry_after_s: Some(1), ..error }
     }
 
     /// Drops a model that nobody uses.

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use crate::app::{Answer, Call, Endpoint, Plain, Run, stopping};
 use crate::error::{ApiError, json_response};
-use crate::fields::{Field, Kind, optional, required};
+use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{MODEL, PARSE_SPECIAL, offload};
 use crate::openai::messages;
+use crate::thinking::{self, EFFORTS};
 use crate::tools;
 
 const TOKENIZE: &[Field] = &[
@@ -22,7 +23,11 @@ const TOKENIZE: &[Field] = &[
     optional("add_special", Kind::Bool, "add the tokens that the model wants at the beginning and the end")
         .also(&["add_special_tokens"]),
     optional("parse_special", Kind::Bool, "read <|im_start|> and its like as one token"),
-    optional("with_pieces", Kind::Bool, "return each token's text as well"),
+    optional(
+        "with_pieces",
+        Kind::Bool,
+        "return each token as an object of its id and its piece: its text, or its bytes where they are no text",
+    ),
     MODEL,
 ];
 
@@ -35,7 +40,11 @@ const DETOKENIZE: &[Field] = &[
 const APPLY_TEMPLATE: &[Field] = &[
     required("messages", messages::MESSAGES, "the conversation"),
     tools::CHAT[0],
-    optional("add_generation_prompt", Kind::Bool, "end with what opens the next answer; so by default"),
+    messages::OPENS_ANSWER,
+    messages::CONTINUE,
+    optional("reasoning_effort", Kind::Word(EFFORTS), "how much a model thinks, where its template asks for that"),
+    thinking::ENABLE,
+    unheeded("reasoning_format", Kind::Text, "it is about answers"),
     optional("chat_template_kwargs", Kind::Map(&Kind::Any), "more variables for the template"),
     PARSE_SPECIAL,
     MODEL,
@@ -70,6 +79,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         answers: &["prompt", "tokens", "count"],
         run: Run::Model(apply_template),
         ..POST
+    },
+    Endpoint {
+        path: "/tokenizer_info",
+        summary: "Returns what clients of vLLM ask about the tokenizer",
+        needs_key: true,
+        answers: &["model_max_length", "bos_token", "eos_token", "chat_template"],
+        run: Run::Model(tokenizer_info),
+        ..GET
     },
     Endpoint {
         path: "/health",
@@ -127,14 +144,35 @@ fn tokenize(call: Call) -> Answer {
             let tokenizer = service.text().tokenizer();
             let text = given.text("text").unwrap_or_default();
             let tokens = tokenizer.encode(text, EncodeOptions { add_special, parse_special })?;
-            let mut answer = json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": service.info().n_ctx });
-            if given.is_set("with_pieces") {
-                let bytes = |id: &u32| tokenizer.token_bytes(*id).unwrap_or_default();
-                answer["pieces"] = tokens.iter().map(|id| String::from_utf8_lossy(&bytes(id)).into_owned()).collect();
-            }
-            ok(&answer)
+            let n = tokens.len();
+            let piece = |id: &u32| {
+                let bytes = tokenizer.token_bytes(*id).unwrap_or_default();
+                let piece = std::str::from_utf8(&bytes).map_or_else(|_| json!(bytes), |text| json!(text));
+                json!({ "id": id, "piece": piece })
+            };
+            let tokens = match given.is_set("with_pieces") {
+                true => tokens.iter().map(piece).collect(),
+                false => json!(tokens),
+            };
+            ok(&json!({ "tokens": tokens, "count": n, "max_model_len": service.info().n_ctx }))
         })
         .await
+    })
+}
+
+fn tokenizer_info(call: Call) -> Answer {
+    Box::pin(async move {
+        let (text, info) = (call.model.service.text(), call.model.service.info());
+        let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id));
+        ok(&json!({
+            "model_max_length": info.n_ctx,
+            "vocab_size": info.n_vocab,
+            "bos_token": spelled(text.tokenizer().bos()),
+            "eos_token": spelled(text.tokenizer().eos()),
+            "add_bos_token": text.tokenizer().bos_to_add().is_some(),
+            "add_eos_token": text.tokenizer().eos_to_add().is_some(),
+            "chat_template": text.template()?.map(|template| template.source()),
+        }))
     })
 }
 
@@ -157,16 +195,21 @@ fn apply_template(call: Call) -> Answer {
     Box::pin(async move {
         offload(move || {
             let (text, given) = (call.model.service.text(), &call.given);
+            let mut messages = messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?;
+            let begun = messages::begun(given, &mut messages)?;
             let input = ChatInput {
-                messages: messages::for_template(given.list("messages").map_or(&[][..], Vec::as_slice), text)?,
+                messages,
                 tools: tools::read(&call)?.as_ref().map(ToolUse::definitions),
-                add_generation_prompt: given.get("add_generation_prompt") != Some(&Value::Bool(false)),
-                extra: given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default(),
+                add_generation_prompt: begun.is_some() || given.flag(messages::OPENS_ANSWER.name, true),
+                extra: thinking::variables(&call)?,
                 ..ChatInput::default()
             };
-            let prompt = text.render_chat(&input)?;
+            let mut prompt = text.render_chat(&input)?;
+            let closing = if thinking::is_off(given) { thinking::closing(text, &prompt) } else { "" };
+            let begun = format!("{closing}{}", begun.unwrap_or_default());
+            prompt.push_str(&begun);
             let parse_special = given.is_set("parse_special");
-            let tokens = text.encode_chat_as(&input, ChatOptions { parse_special, ..ChatOptions::default() })?;
+            let tokens = text.encode_chat_as(&input, ChatOptions { parse_special, begun: &begun })?;
             ok(&json!({ "prompt": prompt, "tokens": tokens, "count": tokens.len() }))
         })
         .await

@@ -28,8 +28,12 @@ pub struct ServerOptions {
     pub optimise: bool,
     /// Requests that may wait beside those that run; more are answered with 429.
     pub queue_max: usize,
+    /// Whether the model answers by any name, where exactly one is served.
+    pub any_model_name: bool,
     /// The most models in memory at once; more that are asked for make the least recently used go.
     pub models_max: usize,
+    /// How long a request waits for a model that others leave no room for; then it is answered with 503.
+    pub room_wait: Duration,
     /// How long a model may be used by nobody before it is dropped; `None` keeps it.
     pub idle_timeout: Option<Duration>,
     /// Who may ask.
@@ -71,7 +75,9 @@ impl Default for ServerOptions {
             scheduler: SchedulerOptions::default(),
             optimise: false,
             queue_max: 256,
+            any_model_name: false,
             models_max: usize::MAX,
+            room_wait: Duration::from_secs(30),
             idle_timeout: None,
             keys: KeyOptions::default(),
             metrics_key: None,

@@ -198,6 +198,8 @@ pub(crate) fn source(given: &Given) -> Result<Option<(&'static str, GrammarSourc
     let outputs = outputs.into_iter().flatten().map(|(name, value)| (name.as_str(), value));
     let guided = ["json", "regex", "choice", "grammar"].into_iter();
     let guided = guided.filter_map(|name| Some((name, given.get(&format!("guided_{name}"))?)));
+    // An empty grammar is none, as for llama.cpp.
+    let guided = guided.filter(|(name, value)| !(*name == "grammar" && value.as_str() == Some("")));
     let mut outputs = outputs.filter(|(_, value)| !value.is_null()).chain(guided);
     let Some((name, value)) = outputs.next() else {
         let fields = ["text", "output_config", "output_format"];

@@ -44,6 +44,10 @@ pub(crate) const THINK: Field = optional(
     "whether the model thinks, or how much, where its template asks for that",
 );
 
+/// The same in chats.
+pub(crate) const ENABLE: Field =
+    optional("enable_thinking", Kind::Bool, "whether the model thinks, where its template asks for that");
+
 const BUDGET_TOKENS: Kind = Kind::Int(-1, 1 << 24);
 
 /// How many tokens a thought may have.
@@ -85,7 +89,7 @@ pub(crate) fn begin(call: &Call, request: &mut GenerateRequest, prompt: &[u32]) 
         return;
     }
     let Some(format) = format else { return };
-    let may_begin = Wish::of(given).is_on != Some(false);
+    let may_begin = !is_off(given);
     request.thinking = format.behind(text.tokenizer(), prompt, may_begin);
     if let Some(thinking) = &mut request.thinking {
         thinking.n_tokens_max = budget(given);
@@ -123,7 +127,7 @@ impl Wish<'_> {
             .or_else(|| given.text(THINK.name));
         let kind = given.get("thinking").and_then(|thinking| thinking["type"].as_str());
         let flag = given.get("reasoning").and_then(|reasoning| reasoning["enabled"].as_bool());
-        let flag = flag.or_else(|| given.get(THINK.name)?.as_bool());
+        let flag = flag.or_else(|| given.get(THINK.name).or_else(|| given.get(ENABLE.name))?.as_bool());
         let is_on = match (kind, flag, effort) {
             (Some("disabled"), ..) | (_, Some(false), _) | (_, _, Some("none" | "minimal")) => Some(false),
             (Some("enabled"), ..) | (_, Some(true), _) | (_, _, Some(_)) => Some(true),
@@ -133,26 +137,41 @@ impl Wish<'_> {
     }
 }
 
+/// Reads whether the model is asked not to think.
+pub(crate) fn is_off(given: &Given) -> bool {
+    let variables = given.get("chat_template_kwargs");
+    let of_template = ["enable_thinking", "thinking"].into_iter().find_map(|name| variables?[name].as_bool());
+    of_template.or(Wish::of(given).is_on) == Some(false)
+}
+
+/// Returns what closes the thought that a rendered prompt ends in; nothing if it ends otherwise. There are templates that
+/// open one whatever they are told.
+pub(crate) fn closing(text: &ModelText, prompt: &str) -> &'static str {
+    let format = text.template().ok().flatten().and_then(ThoughtFormat::of);
+    format.filter(|format| prompt.trim_end().ends_with(format.open)).map_or("", |format| format.close)
+}
+
+/// Returns the field that asks for thoughts of a model that has none, which is then answered without.
+pub(crate) fn not_done(given: &Given, text: &ModelText) -> Option<&'static str> {
+    (Wish::of(given).kind == Some("enabled") && !is_known(text)).then_some("thinking")
+}
+
 const DISPLAY: Field = unheeded("display", Kind::Text, "thoughts are where the model writes them");
 
 /// Returns the variables for a request's chat template: those that it gives, and what it says about thinking as far as the
 /// template asks for that.
 ///
 /// # Errors
-/// 400: thinking is asked for by name, and the model's template knows none.
+/// 400: Ollama's API asks for thoughts, and the model's template knows none.
 pub(crate) fn variables(call: &Call) -> Result<Map<String, Value>, ApiError> {
     let given = &call.given;
     let mut variables = given.get("chat_template_kwargs").and_then(Value::as_object).cloned().unwrap_or_default();
     let template = call.model.service.text().template()?;
     let reads = |name: &str| template.is_some_and(|template: &ChatTemplate| template.reads(name));
-    let Wish { effort, kind, is_on } = Wish::of(given);
+    let Wish { effort, is_on, .. } = Wish::of(given);
     if given.get(THINK.name).is_some_and(|think| *think != false) && !is_known(call.model.service.text()) {
         let line = format!("'{}' does not support thinking; leave out 'think'", call.model_name);
         return Err(ApiError::bad("think", line).code("unsupported"));
-    }
-    if kind == Some("enabled") && !is_known(call.model.service.text()) {
-        let line = "'thinking' is enabled, and this model does not think; leave it out, or ask for adaptive";
-        return Err(ApiError::bad("thinking", line).code("unsupported"));
     }
     let mut set = |name: &str, value: Option<Value>| {
         if let Some(value) = value.filter(|_| reads(name)) {

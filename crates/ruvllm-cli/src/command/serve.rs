@@ -48,6 +48,9 @@ pub struct ServeArgs {
     /// Name of the model in the API; the second one is of the second --model [default: as --model names it]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     alias: Vec<String>,
+    /// Answer requests whatever they call the model, where one is served; otherwise a name that is not served is 404
+    #[arg(long, help_heading = "Server")]
+    any_model_name: bool,
     /// The most models in memory at once: another one makes the least recently used go [default: all]
     #[arg(long, value_name = "N", value_parser = count::<1, 4096>, help_heading = "Server")]
     models_max: Option<usize>,
@@ -323,9 +326,10 @@ impl ServeArgs {
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
             let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
             engine.iter().for_each(|engine| app.warn_context(engine.info()));
             let source = ModelSource::new(name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
-            let source = source.with_adapters(self.adapters(app, name, i == 0)?);
+            let source = source.with_file(file).with_adapters(self.adapters(app, name, i == 0)?);
             models.push(match engine {
                 Some(engine) => source.with_engine(engine),
                 None => source,
@@ -379,6 +383,7 @@ impl ServeArgs {
         scheduler.step_tokens = scheduler.step_tokens.max(self.prefill_chunk);
         Ok(ServerOptions {
             address: self.address()?,
+            any_model_name: self.any_model_name,
             models_max: self.models_max.unwrap_or(usize::MAX),
             idle_timeout: self.idle_timeout.map(seconds),
             sampling: self.sampling.params(),

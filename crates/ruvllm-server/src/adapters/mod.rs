@@ -13,7 +13,7 @@ use ruvllm_lora::manager::{AdapterInfo, AdapterManager, ManagerStats, Residency,
 use ruvllm_lora::{LoraError, LoraErrorKind};
 
 pub(crate) use endpoints::ENDPOINTS;
-pub(crate) use request::{ADAPTER, ADAPTERS, of_request};
+pub(crate) use request::{ADAPTER, ADAPTERS, LORA, of_request};
 
 use crate::auth::Tenant;
 use crate::error::ApiError;

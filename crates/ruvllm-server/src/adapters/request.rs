@@ -32,10 +32,19 @@ pub(crate) const ADAPTERS: Field = optional(
     "several adapters at once; what they change is added up",
 );
 
-const MEMBER: &[Field] = &[
-    required("name", Kind::Text, "the adapter's name"),
-    optional("scale", Kind::Number(-(SCALE_MAX as f64), SCALE_MAX as f64), "how strong it is; 1 by default"),
+/// Several of them, as llama.cpp names them.
+pub(crate) const LORA: Field =
+    optional("lora", Kind::List(&Kind::Object(NUMBERED), 0, SET_MAX), "the same, by the ids that /lora-adapters lists");
+
+const NUMBERED: &[Field] = &[
+    required("id", Kind::Int(0, 1 << 20), "the adapter's id"),
+    optional("scale", SCALE, "how strong it is; 1 by default"),
 ];
+
+const SCALE: Kind = Kind::Number(-(SCALE_MAX as f64), SCALE_MAX as f64);
+
+const MEMBER: &[Field] =
+    &[required("name", Kind::Text, "the adapter's name"), optional("scale", SCALE, "how strong it is; 1 by default")];
 
 /// Returns the adapters that a request names, ready for use: it waits until they are loaded, and for room.
 ///
@@ -80,18 +89,31 @@ async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -
 fn members(call: &Call) -> Result<Vec<(String, f32)>, ApiError> {
     let given = &call.given;
     let of_model = call.model_name.strip_prefix(&*call.model.name).and_then(|rest| rest.strip_prefix(':'));
-    let ways = [of_model.is_some(), given.get(ADAPTER.name).is_some(), given.get(ADAPTERS.name).is_some()];
+    let numbered = given.list(LORA.name).filter(|all| !all.is_empty());
+    let has = |field: &Field| given.get(field.name).is_some();
+    let ways = [of_model.is_some(), has(&ADAPTER), has(&ADAPTERS), numbered.is_some()];
     if ways.iter().filter(|is_used| **is_used).count() > 1 {
-        let line = "adapters are named by 'model', 'adapter' and 'adapters'; use one of them";
+        let line = "adapters are named by 'model', 'adapter', 'adapters' and 'lora'; use one of them";
         return Err(ApiError::bad(ADAPTERS.name, line));
     }
     if let Some(name) = of_model.or_else(|| given.text(ADAPTER.name)) {
         return Ok(vec![(name.to_owned(), 1.0)]);
     }
-    let member = |member: &Value| {
-        let name = member["name"].as_str().unwrap_or_default().to_owned();
-        (name, member["scale"].as_f64().map_or(1.0, |scale| scale as f32))
-    };
+    let scale = |member: &Value| member["scale"].as_f64().map_or(1.0, |scale| scale as f32);
+    if let Some(numbered) = numbered {
+        let known = call.model.adapters.visible(&call.tenant);
+        let named = |member: &Value| {
+            let id = member["id"].as_f64().map_or(usize::MAX, |id| id as usize);
+            let info = known.get(id).ok_or_else(|| {
+                let line = format!("there is no adapter {id}; /lora-adapters lists the {} that there are", known.len());
+                let error = ApiError::new(StatusCode::NOT_FOUND, line).code("adapter_not_found");
+                ApiError { param: Some(LORA.name.to_owned()), ..error }
+            })?;
+            Ok((info.name.clone(), scale(member)))
+        };
+        return numbered.iter().map(named).collect();
+    }
+    let member = |member: &Value| (member["name"].as_str().unwrap_or_default().to_owned(), scale(member));
     Ok(given.list(ADAPTERS.name).into_iter().flatten().map(member).collect())
 }
 

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tools::{CallEvent, ToolUse};
-use ruvllm_engine::{ChatOptions, FinishReason, GenerationSummary};
+use ruvllm_engine::{FinishReason, GenerationSummary};
 use serde_json::{Value, json};
 
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required, unheeded};
-use crate::generate::{Asked, Choices, MODEL, PARSE_SPECIAL, Piece, STREAM, TOP_K, offload};
+use crate::generate::{Asked, Choices, MODEL, PARSE_SPECIAL, Piece, STREAM, offload};
 use crate::learning::{PATTERNS, attend};
-use crate::openai::messages::{CACHE, joined};
+use crate::openai::messages::{CACHE, Encoding, encode, joined};
 use crate::reading::{AnswerEvent, Called, Reading, Whole};
+use crate::sampling::TOP_K;
 use crate::stream::{self, Events, Gone};
 use crate::thinking;
 use crate::tools::{self, call_id};
@@ -188,11 +189,11 @@ fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<(ChatInput, Option<S
 /// Returns the tokens of the conversation.
 async fn prompt(call: &Call, input: ChatInput, begun: Option<String>) -> Result<Vec<u32>, ApiError> {
     let text = call.model.service.text().clone();
-    let parse_special = call.given.is_set("parse_special");
+    let (parse_special, thinks_not) = (call.given.is_set("parse_special"), thinking::is_off(&call.given));
     offload(move || {
         // What the assistant has begun follows what opens its answer.
         let begun = begun.as_deref().unwrap_or_default();
-        Ok(text.encode_chat_as(&input, ChatOptions { parse_special, begun })?)
+        encode(&text, input, Encoding { parse_special, thinks_not, begun, ..Encoding::default() })
     })
     .await
 }
@@ -351,10 +352,12 @@ impl Blocks<'_> {
     }
 
     async fn end_text(&mut self) -> Result<(), Gone> {
-        match self.open.take() {
-            Some(_) => self.about("content_block_stop", json!({})).await,
-            None => Ok(()),
+        let Some(kind) = self.open.take() else { return Ok(()) };
+        if kind == BlockKind::Thinking {
+            // Clients keep it, and send it back with the thought.
+            self.delta(json!({ "type": "signature_delta", "signature": "" })).await?;
         }
+        self.about("content_block_stop", json!({})).await
     }
 
     async fn delta(&self, delta: Value) -> Result<(), Gone> {

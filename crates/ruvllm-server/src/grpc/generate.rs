@@ -14,8 +14,9 @@ use super::v1::generate_request::Input;
 use crate::app::Call;
 use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, Refused, optional};
-use crate::generate::{Asked, Choices, GENERATION, Piece, SAMPLING, offload};
+use crate::generate::{Asked, Choices, GENERATION, Piece, offload};
 use crate::openai::messages;
+use crate::sampling::SAMPLING;
 
 /// What the message says by fields of its own.
 const INPUT: &[Field] = &[
@@ -96,7 +97,11 @@ async fn prompt(call: &Call, asked: &Asked) -> Result<Vec<u32>, ApiError> {
         if let Some(conversation) = given.list("messages") {
             let messages = messages::for_template(conversation, &text)?;
             let input = ChatInput { messages, add_generation_prompt: true, ..ChatInput::default() };
-            let encoding = messages::Encoding { n_max, parse_special: given.is_set("parse_special"), begun: "" };
+            let encoding = messages::Encoding {
+                n_max,
+                parse_special: given.is_set("parse_special"),
+                ..messages::Encoding::default()
+            };
             return messages::encode(&text, input, encoding);
         }
         let mut tokens: Vec<u32> = match given.get("prompt") {

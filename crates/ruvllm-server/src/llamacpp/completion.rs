@@ -2,30 +2,41 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
-use ruvllm_engine::tokenizer::InfillFile;
+use axum::body::Body;
+use axum::http::{Response, StatusCode};
+use ruvllm_engine::tokenizer::{DecodeOptions, InfillFile};
 use ruvllm_engine::{FinishReason, GenerationSummary, TokenLogprobs};
 use serde_json::{Value, json};
 
+use super::settings;
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
-use crate::fields::{Field, Kind, optional, required};
+use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{Asked, Choices, Piece, offload};
 use crate::openai::chat::shorten;
-use crate::openai::{INPUT, logprobs, read_input};
+use crate::openai::{INPUT, encode_part, logprobs, read_input};
 use crate::stream::{self, Events, Gone};
 use crate::structure;
+use crate::timings::{Clocks, timed, timings};
 
 /// The text that goes on.
 pub(super) const PROMPT: &[Field] = &[required("prompt", INPUT, "a text, or its tokens; or several of them")];
 
 /// How many likely tokens are told with each.
 pub(super) const N_PROBS: Field =
-    optional("n_probs", Kind::Int(0, 20), "tell the log-probability of each token, and of this many of the likeliest");
+    optional("n_probs", Kind::Int(0, 256), "tell the log-probability of each token, and of this many of the likeliest");
+
+/// What of an answer is told.
+pub(super) const RESPONSE_FIELDS: Field = optional(
+    "response_fields",
+    Kind::List(&Kind::Text, 0, 256),
+    "the fields that the answer is to have, a/b for one within another; without any it has all",
+);
 
 const FILE: &[Field] = &[
     required("text", Kind::Text, "what is in it"),
     optional("filename", Kind::Text, "its path, as the model is to see it"),
+    unheeded("time", Kind::Any, "when it was looked at"),
 ];
 
 /// The text with a gap.
@@ -42,8 +53,7 @@ pub(super) fn complete(call: Call) -> Answer {
         let input = call.given.get("prompt").cloned().unwrap_or_default();
         let parse_special = call.given.flag("parse_special", true);
         let text = call.model.service.text().clone();
-        let encode =
-            move || read_input(&input, |text_of| Ok(text.tokenizer().encode_prompt(text_of, parse_special)?));
+        let encode = move || read_input(&input, "prompt", |part| encode_part(text.tokenizer(), part, parse_special));
         let prompts = offload(encode).await?;
         answer(call, prompts).await
     })
@@ -67,21 +77,29 @@ pub(super) fn fill(call: Call) -> Answer {
     })
 }
 
+/// A request that is being answered.
+struct Writing {
+    call: Call,
+    asked: Asked,
+    /// The prompts whose beginnings were left out.
+    is_shortened: Vec<bool>,
+}
+
 /// Writes the answers to prompts.
-async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<axum::http::Response<axum::body::Body>, ApiError> {
+async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<Response<Body>, ApiError> {
     let mut asked = Asked::read(&call, None)?;
     asked.request.logprobs = call.given.count(N_PROBS.name).filter(|&n| n > 0);
     asked.request.grammar = structure::grammar(&call, &asked.request).await?;
-    shorten(&call, &asked, &mut prompts);
+    let is_shortened = shorten(&call, &asked, &mut prompts);
     let choices = Choices::start(&call, asked.requests(&prompts))?;
-    if asked.is_stream {
-        return Ok(stream::respond(&stream::EVENTS, |events| write(call, choices, events)));
+    let writing = Writing { call, asked, is_shortened };
+    if writing.asked.is_stream {
+        return Ok(stream::respond(&stream::EVENTS, |events| writing.write(choices, events)));
     }
     let summaries = choices.collect().await?;
     let whole = |(i, summary): (usize, &GenerationSummary)| {
-        let mut answer = ended(&call, i, &summary.text, summary);
-        add_probabilities(&mut answer, &call, summary.tokens.iter().copied().zip(&summary.logprobs));
-        answer
+        let tokens = summary.tokens.iter().copied().zip(&summary.logprobs);
+        writing.ended(i, &summary.text, summary, probabilities(&writing.call, tokens))
     };
     let mut answers: Vec<Value> = summaries.iter().enumerate().map(whole).collect();
     // One answer stands for itself, as in llama.cpp.
@@ -89,62 +107,73 @@ async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<axum::http::Re
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-/// Writes answers in pieces.
-async fn write(call: Call, mut choices: Choices, events: Arc<Events>) -> Result<(), Gone> {
-    loop {
-        match choices.next().await {
-            Ok(Some((i, Piece::Token(token)))) => {
-                let mut piece = json!({ "index": i, "content": token.text, "tokens": [token.id], "stop": false });
-                add_probabilities(&mut piece, &call, token.logprobs.iter().map(|logprobs| (token.id, logprobs)));
-                events.send(&piece).await?;
+impl Writing {
+    /// Writes answers in pieces.
+    async fn write(self, mut choices: Choices, events: Arc<Events>) -> Result<(), Gone> {
+        let mut clocks = Clocks::new(&self.call.given, self.is_shortened.len() * self.asked.n_choices);
+        loop {
+            match choices.next().await {
+                Ok(Some((i, Piece::Token(token)))) => {
+                    let mut piece = json!({ "index": i, "content": token.text, "tokens": [token.id], "stop": false });
+                    let told = token.logprobs.iter().map(|logprobs| (token.id, logprobs));
+                    if let Some(told) = probabilities(&self.call, told) {
+                        piece["completion_probabilities"] = told;
+                    }
+                    events.send(&timed(piece, &clocks.tick(i))).await?;
+                }
+                Ok(Some((i, Piece::End(rest, summary)))) => events.send(&self.ended(i, &rest, &summary, None)).await?,
+                Ok(None) => return Ok(()),
+                Err(error) => return events.send(&error.body(Shape::OpenAi)).await,
             }
-            Ok(Some((i, Piece::End(rest, summary)))) => events.send(&ended(&call, i, &rest, &summary)).await?,
-            Ok(None) => return Ok(()),
-            Err(error) => return events.send(&error.body(Shape::OpenAi)).await,
         }
     }
-}
 
-/// Adds the log-probabilities of tokens, if they are asked for.
-fn add_probabilities<'t>(answer: &mut Value, call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) {
-    if let Value::Object(mut logprobs) = logprobs::of_chat(call, tokens) {
-        answer["completion_probabilities"] = logprobs.remove("content").unwrap_or_default();
+    /// Returns an answer that is over, with `content` of it.
+    fn ended(&self, i: usize, content: &str, summary: &GenerationSummary, probabilities: Option<Value>) -> Value {
+        let stop_type = match summary.finish_reason {
+            FinishReason::Stop if summary.stopped_by.is_some() => "word",
+            FinishReason::Stop => "eos",
+            _ => "limit",
+        };
+        let (n_prompt, n_predicted) = (summary.prompt_tokens.len(), summary.tokens.len());
+        let tokenizer = self.call.model.service.text().tokenizer();
+        let prompt = tokenizer.decode(&summary.prompt_tokens, DecodeOptions { render_special: true });
+        let mut answer = json!({
+            "index": i,
+            "content": content,
+            "tokens": summary.tokens,
+            "stop": true,
+            "model": &*self.call.model_name,
+            "prompt": prompt,
+            "generation_settings": settings::of_request(&self.asked),
+            "tokens_predicted": n_predicted,
+            "tokens_evaluated": n_prompt,
+            "tokens_cached": n_prompt + n_predicted,
+            "truncated": self.is_shortened[i / self.asked.n_choices] || self.has_filled(summary),
+            "has_new_line": summary.text.contains('\n'),
+            "stop_type": stop_type,
+            "stopping_word": summary.stopped_by.as_deref().unwrap_or_default(),
+            "timings": timings(summary),
+        });
+        if let Some(told) = probabilities {
+            answer["completion_probabilities"] = told;
+        }
+        settings::chosen(answer, &self.call.given.texts(RESPONSE_FIELDS.name))
+    }
+
+    /// Returns whether it was the context that ended an answer.
+    fn has_filled(&self, summary: &GenerationSummary) -> bool {
+        let (n_prompt, n_predicted) = (summary.prompt_tokens.len(), summary.tokens.len());
+        let is_short = self.asked.request.max_tokens.is_none_or(|max| n_predicted < max);
+        let is_full = n_prompt + n_predicted + 1 >= self.call.model.service.info().n_ctx;
+        summary.finish_reason == FinishReason::Length && is_short && is_full
     }
 }
 
-/// Returns an answer that is over, with `content` of it.
-fn ended(call: &Call, i: usize, content: &str, summary: &GenerationSummary) -> Value {
-    let stop_type = match summary.finish_reason {
-        FinishReason::Stop if summary.stopped_by.is_some() => "word",
-        FinishReason::Stop => "eos",
-        _ => "limit",
-    };
-    let (times, n_predicted) = (&summary.timings, summary.tokens.len());
-    let n_computed = summary.prompt_tokens.len() - times.cached_tokens;
-    let each = |ms: f64, n: usize| if n == 0 { 0.0 } else { ms / n as f64 };
-    json!({
-        "index": i,
-        "content": content,
-        "tokens": summary.tokens,
-        "stop": true,
-        "model": &*call.model_name,
-        "tokens_predicted": n_predicted,
-        "tokens_evaluated": summary.prompt_tokens.len(),
-        "tokens_cached": summary.prompt_tokens.len() + n_predicted,
-        "truncated": false,
-        "has_new_line": summary.text.contains('\n'),
-        "stop_type": stop_type,
-        "stopping_word": summary.stopped_by.as_deref().unwrap_or_default(),
-        "timings": {
-            "cache_n": times.cached_tokens,
-            "prompt_n": n_computed,
-            "prompt_ms": times.prompt_ms,
-            "prompt_per_token_ms": each(times.prompt_ms, n_computed),
-            "prompt_per_second": times.prompt_tps,
-            "predicted_n": n_predicted,
-            "predicted_ms": times.decode_ms,
-            "predicted_per_token_ms": each(times.decode_ms, n_predicted),
-            "predicted_per_second": times.decode_tps,
-        },
-    })
+/// Returns the log-probabilities of tokens, if they are asked for.
+fn probabilities<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) -> Option<Value> {
+    match logprobs::of_chat(call, tokens) {
+        Value::Object(mut logprobs) => logprobs.remove("content"),
+        _ => None,
+    }
 }

@@ -1,16 +1,26 @@
-//! Endpoints of llama.cpp's own server that tools ask for: `/completion`, `/infill`, `/props`, `/slots`, `/lora-adapters`.
+//! Endpoints of llama.cpp's own server that tools ask for: `/completion`, `/infill`, `/embedding`, `/props`, `/slots`,
+//! `/lora-adapters`, and loading models by hand.
 
 mod completion;
+mod hints;
+mod settings;
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use ruvllm_lora::manager::AdapterInfo;
 
-use crate::app::{Answer, Call, Endpoint, Lists, Run};
-use crate::error::json_response;
-use crate::fields::{Field, Kind, unheeded};
-use crate::generate::{GENERATION, SAMPLING};
+use crate::adapters::{ADAPTER, ADAPTERS};
+use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run};
+use crate::error::{ApiError, json_response};
+use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::generate::{GENERATION, MODEL};
+use crate::openai::INPUT;
+use crate::openai::embeddings::{POOLING, embed};
+use crate::sampling::SAMPLING;
+use crate::timings::TIMINGS_PER_TOKEN;
+
+pub(crate) use hints::{ALIKE, OF_CHATS};
 
 const POST: Endpoint = Endpoint {
     answers: &["index", "content", "tokens", "stop", "model", "tokens_predicted", "tokens_evaluated", "timings"],
@@ -18,15 +28,31 @@ const POST: Endpoint = Endpoint {
     ..Endpoint::POST
 };
 
-/// Fields that llama.cpp's clients send along, most of which change nothing.
-const HINTS: &[Field] = &[
+/// What only these two endpoints take.
+const OWN: &[Field] = &[
     completion::N_PROBS,
-    unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
-    unheeded("id_slot", Kind::Int(-1, 1 << 20), "any place is as good"),
-    unheeded("return_tokens", Kind::Bool, "the tokens are told in any case"),
-    unheeded("timings_per_token", Kind::Bool, "the times are told at the end"),
-    unheeded("n_keep", Kind::Int(-1, 1 << 24), "what does not fit the context is refused"),
+    completion::RESPONSE_FIELDS,
+    TIMINGS_PER_TOKEN,
+    unheeded("reasoning_format", Kind::Text, "the text is told as it is"),
 ];
+
+const EMBEDDING: &[Field] = &[
+    required("content", INPUT, "a text, or its tokens; or several of them").also(&["input"]),
+    optional("embd_normalize", Kind::Only("2", "embeddings have unit length"), "how embeddings are scaled"),
+    MODEL,
+    POOLING,
+    ADAPTER,
+    ADAPTERS,
+];
+
+const NAMED: &[Field] = &[required("model", Kind::Text, "the model, by the name that /v1/models lists")];
+
+const WHICH: Field = optional("model", Kind::Text, "the model that is asked about; the first without");
+
+const PROPS: &[Field] = &[WHICH, unheeded("autoload", Kind::Bool, "a model that sleeps is not loaded for this")];
+
+const SLOTS: &[Field] =
+    &[WHICH, optional("fail_on_no_slot", Kind::Int(0, 1), "1 answers with 503 where all places are taken")];
 
 /// The endpoints.
 pub(crate) static ENDPOINTS: &[Endpoint] = &[
@@ -34,24 +60,34 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/completion",
         also: &["/completions"],
         summary: "Continues a text, as llama.cpp's server does",
-        fields: &[completion::PROMPT, SAMPLING, GENERATION, HINTS],
+        fields: &[completion::PROMPT, SAMPLING, GENERATION, OWN, ALIKE],
         lists: Lists::Several,
         ..POST
     },
     Endpoint {
         path: "/infill",
         summary: "Fills a gap in a text, for models that were trained to",
-        fields: &[completion::GAP, SAMPLING, GENERATION, HINTS],
+        fields: &[completion::GAP, SAMPLING, GENERATION, OWN, ALIKE],
         lists: Lists::Several,
         run: Run::Model(completion::fill),
+        ..POST
+    },
+    Endpoint {
+        path: "/embedding",
+        summary: "Returns the embedding of texts, as llama.cpp's server does",
+        fields: &[EMBEDDING],
+        answers: &["index", "embedding"],
+        lists: Lists::Always,
+        run: Run::Model(embedding),
         ..POST
     },
     Endpoint {
         method: Method::GET,
         path: "/props",
         summary: "Returns what is served, as llama.cpp's server tells it",
-        answers: &["default_generation_settings", "total_slots", "model_alias", "chat_template", "build_info"],
-        run: Run::Model(props),
+        query: PROPS,
+        answers: &["default_generation_settings", "total_slots", "model_alias", "is_sleeping", "build_info"],
+        run: Run::Server(props),
         ..POST
     },
     Endpoint {
@@ -66,13 +102,57 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         method: Method::GET,
         path: "/slots",
-        summary: "Returns which places of the model are taken",
+        summary: "Returns which places of the model are taken; none while it sleeps",
+        query: SLOTS,
         answers: &["id", "n_ctx", "is_processing"],
         lists: Lists::Always,
-        run: Run::Model(slots),
+        run: Run::Server(slots),
+        ..POST
+    },
+    Endpoint {
+        path: "/models/load",
+        summary: "Loads a model that is served, and answers when it is there",
+        fields: &[NAMED],
+        answers: &["success"],
+        run: Run::Server(load),
+        ..POST
+    },
+    Endpoint {
+        path: "/models/unload",
+        summary: "Drops a model that nobody uses; it is loaded again when somebody asks for it",
+        fields: &[NAMED],
+        answers: &["success"],
+        run: Run::Server(unload),
         ..POST
     },
 ];
+
+/// Loads a model.
+fn load(call: Plain) -> Answer {
+    Box::pin(async move {
+        call.server.model(call.given.text("model"), call.deadline).await?;
+        Ok(json_response(StatusCode::OK, &json!({ "success": true })))
+    })
+}
+
+/// Drops a model.
+fn unload(call: Plain) -> Answer {
+    Box::pin(async move {
+        call.server.models.let_go(call.given.text("model")).await?;
+        Ok(json_response(StatusCode::OK, &json!({ "success": true })))
+    })
+}
+
+/// Embeds texts.
+fn embedding(call: Call) -> Answer {
+    Box::pin(async move {
+        let (embeddings, _) = embed(&call, "content").await?;
+        // There is one vector for each text; llama.cpp has a list of them, for models that do not pool.
+        let one = |(i, embedding): (usize, Vec<f32>)| json!({ "index": i, "embedding": [embedding] });
+        let answer: Vec<Value> = embeddings.into_iter().enumerate().map(one).collect();
+        Ok(json_response(StatusCode::OK, &json!(answer)))
+    })
+}
 
 /// Tells which adapters a request may name, with the scales that they have where it names none.
 fn lora_adapters(call: Call) -> Answer {
@@ -84,44 +164,47 @@ fn lora_adapters(call: Call) -> Answer {
     })
 }
 
-/// Tells what is served.
-fn props(call: Call) -> Answer {
+/// Tells what is served. A model that sleeps goes on sleeping.
+fn props(call: Plain) -> Answer {
     Box::pin(async move {
-        let (service, sampling) = (&call.model.service, &call.server.options.sampling);
-        let (info, text) = (service.info(), service.text());
-        let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id)).unwrap_or_default();
-        let template = text.template()?.map(|template| template.source());
-        let answer = json!({
-            "default_generation_settings": {
-                "n_ctx": info.n_ctx,
-                "params": {
-                    "temperature": sampling.temperature,
-                    "top_k": sampling.top_k,
-                    "top_p": sampling.top_p,
-                    "min_p": sampling.min_p,
-                    "repeat_penalty": sampling.repeat_penalty,
-                    "n_predict": -1,
-                },
-            },
-            "total_slots": service.n_running_max(),
-            "model_alias": &*call.model.name,
+        let (standing, model) = call.server.models.look(call.given.text("model"))?;
+        let mut params = settings::of_sampling(&call.server.options.sampling);
+        params["n_predict"] = json!(-1);
+        let n_ctx = standing.info.as_ref().map(|info| info.n_ctx);
+        let mut answer = json!({
+            "default_generation_settings": { "n_ctx": n_ctx, "params": params },
+            "total_slots": model.as_ref().map_or(0, |model| model.service.n_running_max()),
+            "model_alias": &*standing.name,
+            "model_path": standing.file.as_deref(),
+            "is_sleeping": model.is_none(),
             "modalities": { "vision": false, "audio": false },
-            "chat_template": template,
-            "bos_token": spelled(text.tokenizer().bos()),
-            "eos_token": spelled(text.tokenizer().eos()),
             "build_info": format!("ruvllm-{}", env!("CARGO_PKG_VERSION")),
         });
+        if let Some(model) = model {
+            let text = model.service.text();
+            let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id)).unwrap_or_default();
+            answer["chat_template"] = json!(text.template()?.map(|template| template.source()));
+            answer["bos_token"] = json!(spelled(text.tokenizer().bos()));
+            answer["eos_token"] = json!(spelled(text.tokenizer().eos()));
+        }
         Ok(json_response(StatusCode::OK, &answer))
     })
 }
 
 /// Tells which places are taken.
-fn slots(call: Call) -> Answer {
+fn slots(call: Plain) -> Answer {
     Box::pin(async move {
-        let service = &call.model.service;
-        let (n_ctx, n_running) = (service.info().n_ctx, service.stats().n_running);
+        let (_, model) = call.server.models.look(call.given.text("model"))?;
+        let Some(model) = model else { return Ok(json_response(StatusCode::OK, &json!([]))) };
+        let (service, n_ctx) = (&model.service, model.service.info().n_ctx);
+        let (n_running, n_max) = (service.stats().n_running, service.n_running_max());
+        if call.given.int("fail_on_no_slot") == Some(1) && n_running >= n_max {
+            let line = format!("all {n_max} places are taken; a request waits for one, or try again later");
+            let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("no_slot");
+            return Err(ApiError { retry_after_s: Some(1), ..error });
+        }
         let slot = |id: usize| json!({ "id": id, "n_ctx": n_ctx, "is_processing": id < n_running });
-        let slots: Vec<Value> = (0..service.n_running_max()).map(slot).collect();
+        let slots: Vec<Value> = (0..n_max).map(slot).collect();
         Ok(json_response(StatusCode::OK, &json!(slots)))
     })
 }

@@ -22,7 +22,7 @@ const STATUSES: &[(u16, &str)] = &[
     (415, "the body is not application/json"),
     (429, "too many requests wait, or the key has as many as it may; see the header Retry-After"),
     (500, "an internal error"),
-    (503, "the server is stopping"),
+    (503, "the server is stopping, has no memory for the request, or no room for its model"),
     (504, "the request's time was over"),
 ];
 
@@ -209,6 +209,8 @@ fn openai_error() -> Value {
             "type": { "type": "string" },
             "param": text_or_null,
             "code": text_or_null,
+            "n_prompt_tokens": { "type": "integer" },
+            "n_ctx": { "type": "integer" },
         },
     } } })
 }

@@ -40,6 +40,6 @@ pub(super) async fn prompt(
 ) -> Result<Vec<u32>, ApiError> {
     let is_begun = |last: &Value| last["role"] == "assistant" && last["tool_calls"].is_null();
     let begun = if messages.len() > 1 { messages.pop_if(|last| is_begun(last)) } else { None };
-    let begun = begun.as_ref().and_then(|begun| begun["content"].as_str()).unwrap_or_default().to_owned();
+    let begun = begun.map(|begun| begun["content"].as_str().unwrap_or_default().to_owned());
     openai::chat::prompt(call, asked, tool_use, messages, begun).await
 }

@@ -36,9 +36,13 @@ pub(super) fn find(server: &Server, tenant: &Tenant, asked: &str) -> Option<Stri
     if let Some((name, _)) = all.iter().find(|(name, _)| are_same(name, asked)) {
         return Some(name.to_string());
     }
-    let (model, adapter) = asked.rsplit_once(':')?;
-    let (name, adapters) = all.iter().find(|(name, _)| **name == *model)?;
-    adapters.visible(tenant).iter().any(|info| info.name == adapter).then(|| format!("{name}:{adapter}"))
+    let with_adapter = || {
+        let (model, adapter) = asked.rsplit_once(':')?;
+        let (name, adapters) = all.iter().find(|(name, _)| **name == *model)?;
+        adapters.visible(tenant).iter().any(|info| info.name == adapter).then(|| format!("{name}:{adapter}"))
+    };
+    let any = || server.models.is_any_name().then(|| all[0].0.to_string());
+    with_adapter().or_else(any)
 }
 
 /// Returns what an answer calls the model: what its request did.

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::fields::{Field, Given, Kind, joined, optional, unheeded};
-use crate::generate::{SAMPLING, STOP};
+use crate::generate::STOP;
+use crate::sampling::SAMPLING;
 
 const AS_SERVED: &str = "the model runs as the server's options say";
 const COUNT: Kind = Kind::Int(-(1 << 32), 1 << 32);

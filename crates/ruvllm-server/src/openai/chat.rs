@@ -19,11 +19,12 @@ use crate::reading::{AnswerEvent, Called, Reading, Whole};
 use crate::stream::{self, Events, Gone};
 use crate::structure::RESPONSE_FORMAT;
 use crate::thinking::{self, EFFORTS};
+use crate::timings::{Clocks, TIMINGS_PER_TOKEN, timed, timings};
 use crate::tools::{self, call_id};
 
 /// What a chat may say beside how the answer is written.
 pub(super) const FIELDS: &[Field] = &[
-    required("messages", messages::MESSAGES, "the conversation"),
+    required("messages", messages::MESSAGES, "the conversation; one that ends with the assistant is gone on with"),
     optional("max_completion_tokens", N_TOKENS, "the newer name of max_tokens"),
     optional(
         "chat_template_kwargs",
@@ -34,13 +35,17 @@ pub(super) const FIELDS: &[Field] = &[
     unheeded("store", Kind::Bool, "the server stores no answers"),
     optional("modalities", Kind::Only("[\"text\"]", "the model writes text only"), "what the answer is made of"),
     VERBOSITY,
+    TIMINGS_PER_TOKEN,
     optional("logprobs", Kind::Bool, "tell the log-probability of each token"),
     optional("top_logprobs", Kind::Int(0, 20), "and those of this many of the likeliest ones"),
     optional("reasoning_effort", Kind::Word(EFFORTS), "how much a model thinks, where its template asks for that"),
     optional("reasoning", Kind::Object(thinking::REASONING), "the same, in an object"),
+    thinking::ENABLE,
     thinking::BUDGET,
     thinking::FORMAT,
     thinking::INCLUDE,
+    messages::CONTINUE,
+    messages::OPENS_ANSWER,
     RESPONSE_FORMAT,
     PATTERNS,
 ];
@@ -52,8 +57,9 @@ pub(super) fn answer(mut call: Call) -> Answer {
         asked.request.logprobs = n_logprobs(&call)?;
         let tool_use = tools::apply(&call, tools::read(&call)?, &mut asked.request).await?;
         let given = call.given.list("messages").map_or(&[][..], Vec::as_slice);
-        let messages = messages::for_template(given, call.model.service.text())?;
-        let prompt = prompt(&mut call, &asked, tool_use.as_ref(), messages, String::new()).await?;
+        let mut messages = messages::for_template(given, call.model.service.text())?;
+        let begun = messages::begun(&call.given, &mut messages)?;
+        let prompt = prompt(&mut call, &asked, tool_use.as_ref(), messages, begun).await?;
         thinking::begin(&call, &mut asked.request, &prompt);
         let choices = Choices::start(&call, asked.requests(&[prompt]))?;
         match asked.is_stream {
@@ -92,32 +98,32 @@ pub(crate) async fn prompt(
     asked: &Asked,
     tool_use: Option<&ToolUse>,
     messages: Vec<Value>,
-    begun: String,
+    begun: Option<String>,
 ) -> Result<Vec<u32>, ApiError> {
     let text = call.model.service.text().clone();
     let input = ChatInput {
         messages,
         tools: tool_use.map(ToolUse::definitions),
-        add_generation_prompt: true,
+        add_generation_prompt: begun.is_some() || call.given.flag(messages::OPENS_ANSWER.name, true),
         extra: thinking::variables(call)?,
         ..ChatInput::default()
     };
     let input = attend(call, input).await?;
     let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
-    let parse_special = call.given.is_set("parse_special");
+    let (parse_special, thinks_not) = (call.given.is_set("parse_special"), thinking::is_off(&call.given));
     offload(move || {
-        let encoding = messages::Encoding { n_max, parse_special, begun: &begun };
+        let begun = begun.as_deref().unwrap_or_default();
+        let encoding = messages::Encoding { n_max, parse_special, thinks_not, begun };
         messages::encode(&text, input, encoding)
     })
     .await
 }
 
-/// Drops the beginnings of prompts that leave no room for an answer, if the request asks for that.
-pub(crate) fn shorten(call: &Call, asked: &Asked, prompts: &mut [Vec<u32>]) {
-    if asked.is_truncated {
-        let n_max = prompt_max(call, &asked.request);
-        prompts.iter_mut().for_each(|prompt| drop(prompt.drain(..prompt.len().saturating_sub(n_max))));
-    }
+/// Drops the beginnings of prompts that leave no room for an answer, if the request asks for that; returns which it did.
+pub(crate) fn shorten(call: &Call, asked: &Asked, prompts: &mut [Vec<u32>]) -> Vec<bool> {
+    let n_max = if asked.is_truncated { prompt_max(call, &asked.request) } else { usize::MAX };
+    let shorten = |prompt: &mut Vec<u32>| prompt.drain(..prompt.len().saturating_sub(n_max)).count() > 0;
+    prompts.iter_mut().map(shorten).collect()
 }
 
 /// Returns how many tokens a prompt may have that leaves room for its answer: up to half of the context is kept for it.
@@ -164,6 +170,7 @@ fn whole(
     let mut answer = head(call, "chatcmpl", "chat.completion");
     answer["choices"] = json!(choices);
     answer["usage"] = usage_json(&usage);
+    answer["timings"] = summaries.first().map(timings).unwrap_or_default();
     Ok(json_response(StatusCode::OK, &answer))
 }
 
@@ -217,27 +224,29 @@ async fn write(
     }
     let mut readings: Vec<Reading> =
         (0..asked.n_choices).map(|_| Reading::new(tool_use.as_ref(), asked.request.thinking)).collect();
-    let mut usage = Usage::default();
+    let (mut usage, mut clocks, mut times) = (Usage::default(), Clocks::new(&call.given, asked.n_choices), Value::Null);
     loop {
         match choices.next().await {
             Ok(Some((i, Piece::Token(token)))) => {
                 let told = token.logprobs.iter().map(|logprobs| (token.id, logprobs));
                 let mut logprobs = logprobs::of_chat(&call, told);
+                let times = clocks.tick(i);
                 for piece in readings[i].push(&token.text).into_iter().filter_map(|event| delta(&call, i, event)) {
-                    events.send(&choice(i, piece, logprobs.take(), None)).await?;
+                    events.send(&timed(choice(i, piece, logprobs.take(), None), &times)).await?;
                 }
                 if !logprobs.is_null() {
-                    events.send(&choice(i, json!({ "content": "" }), logprobs, None)).await?;
+                    events.send(&timed(choice(i, json!({ "content": "" }), logprobs, None), &times)).await?;
                 }
             }
             Ok(Some((i, Piece::End(rest, summary)))) => {
                 usage.add(&summary, i == 0);
+                times = timings(&summary);
                 for piece in readings[i].finish(&rest, &summary).into_iter().filter_map(|event| delta(&call, i, event))
                 {
                     events.send(&choice(i, piece, Value::Null, None)).await?;
                 }
                 let reason = finish(summary.finish_reason, readings[i].has_calls());
-                events.send(&choice(i, json!({}), Value::Null, Some(reason))).await?;
+                events.send(&timed(choice(i, json!({}), Value::Null, Some(reason)), &times)).await?;
             }
             Ok(None) => break,
             Err(error) => return events.send(&error.body(Shape::OpenAi)).await,
@@ -246,7 +255,7 @@ async fn write(
     if asked.include_usage {
         let mut last = chunk(&head, &asked, json!([]));
         last["usage"] = usage_json(&usage);
-        events.send(&last).await?;
+        events.send(&timed(last, &times)).await?;
     }
     events.send_done().await
 }

@@ -10,19 +10,15 @@ use serde_json::{Value, json};
 
 use super::chat::shorten;
 use super::embeddings::read_out;
-use super::{chunk, finish_json, head, logprobs, usage_json};
+use super::input::{INPUT, read_input, text_of};
+use super::{chunk, encode_part, finish_json, head, logprobs, usage_json};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, Piece, Usage, offload};
 use crate::stream::{self, Events, Gone};
 use crate::structure;
-
-const TOKENS: Kind = Kind::List(&Kind::Int(0, u32::MAX as i64), 1, 1 << 24);
-
-/// One text or several, or their tokens.
-pub(crate) const INPUT: Kind =
-    Kind::Either(&[Kind::Text, TOKENS, Kind::List(&Kind::Text, 1, 2048), Kind::List(&TOKENS, 1, 2048)]);
+use crate::timings::{Clocks, TIMINGS_PER_TOKEN, timed, timings};
 
 /// What is written where a request does not say how much, as OpenAI has it.
 const MAX_TOKENS: usize = 16;
@@ -35,6 +31,7 @@ pub(super) const FIELDS: &[Field] = &[
         Kind::Text,
         "what stands behind the answer: the model fills in the middle, if it was trained to; with one prompt of text",
     ),
+    TIMINGS_PER_TOKEN,
     optional("echo", Kind::Bool, "begin the answer with the prompt"),
     optional(
         "logprobs",
@@ -64,8 +61,7 @@ pub(super) fn answer(call: Call) -> Answer {
             if let Some(suffix) = suffix {
                 return Ok(vec![text.tokenizer().encode_infill(input.as_str().unwrap_or_default(), &suffix)?]);
             }
-            let encode = |text_of: &str| Ok(text.tokenizer().encode_prompt(text_of, parse_special)?);
-            read_input(&input, encode)
+            read_input(&input, "prompt", |part| encode_part(text.tokenizer(), part, parse_special))
         })
         .await?;
         shorten(&call, &asked, &mut prompts);
@@ -141,26 +137,6 @@ fn suffix(call: &Call) -> Result<Option<String>, ApiError> {
     Ok(Some(suffix.to_owned()))
 }
 
-/// Returns the tokens of an [`INPUT`].
-pub(crate) fn read_input(
-    input: &Value,
-    encode: impl Fn(&str) -> Result<Vec<u32>, ApiError>,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    let ids = |items: &Vec<Value>| items.iter().filter_map(|id| Some(id.as_f64()? as u32)).collect();
-    match input {
-        Value::String(text) => Ok(vec![encode(text)?]),
-        Value::Array(items) if items.first().is_some_and(Value::is_number) => Ok(vec![ids(items)]),
-        Value::Array(items) => items
-            .iter()
-            .map(|item| match item {
-                Value::Array(items) => Ok(ids(items)),
-                _ => encode(item.as_str().unwrap_or_default()),
-            })
-            .collect(),
-        _ => Ok(Vec::new()),
-    }
-}
-
 /// Returns what the `i`th prompt's answers begin with: its text as it was given, or that of its tokens; nothing if no
 /// echo is asked for.
 fn echo(call: &Call, asked: &Asked, i: usize, prompt: &[u32]) -> String {
@@ -168,9 +144,8 @@ fn echo(call: &Call, asked: &Asked, i: usize, prompt: &[u32]) -> String {
         return String::new();
     }
     let given = call.given.get("prompt").filter(|_| !asked.is_truncated);
-    let text = given.and_then(|given| given.as_str().or_else(|| given.get(i)?.as_str()));
     let decode = || call.model.service.text().tokenizer().decode(prompt, DecodeOptions::default());
-    text.map_or_else(decode, str::to_owned)
+    given.and_then(|given| text_of(given, i)).unwrap_or_else(decode)
 }
 
 /// Returns the answer in one piece: of the answers to each prompt, the `n_best` likeliest.
@@ -206,6 +181,7 @@ fn whole(
     let mut answer = self::head(call, "cmpl", "text_completion");
     answer["choices"] = json!(choices);
     answer["usage"] = usage_json(&usage);
+    answer["timings"] = summaries.first().map(timings).unwrap_or_default();
     Ok(json_response(StatusCode::OK, &answer))
 }
 
@@ -229,20 +205,23 @@ async fn write(
             events.send(&choice(i, &echo(&call, &asked, prompt_idx, &prompts[prompt_idx]), Value::Null, None)).await?;
         }
     }
-    let mut usage = Usage::default();
+    let (mut usage, mut clocks, mut times) = (Usage::default(), Clocks::new(&call.given, offsets.len()), Value::Null);
     loop {
         match choices.next().await {
             Ok(Some((i, Piece::Token(token)))) => {
+                let times = clocks.tick(i);
                 let told = token.logprobs.as_ref().map(|logprobs| (token.id, logprobs));
                 let told = told.map(|told| logprobs::of_completion(&call, [told].into_iter(), &mut offsets[i]));
                 if !token.text.is_empty() || told.is_some() {
-                    events.send(&choice(i, &token.text, told.unwrap_or_default(), None)).await?;
+                    let piece = choice(i, &token.text, told.unwrap_or_default(), None);
+                    events.send(&timed(piece, &times)).await?;
                 }
             }
             Ok(Some((i, Piece::End(rest, summary)))) => {
                 usage.add(&summary, i % asked.n_choices == 0);
+                times = timings(&summary);
                 let reason = finish_json(summary.finish_reason);
-                events.send(&choice(i, &rest, Value::Null, Some(reason))).await?;
+                events.send(&timed(choice(i, &rest, Value::Null, Some(reason)), &times)).await?;
             }
             Ok(None) => break,
             Err(error) => return events.send(&error.body(Shape::OpenAi)).await,
@@ -251,7 +230,7 @@ async fn write(
     if asked.include_usage {
         let mut last = chunk(&head, &asked, json!([]));
         last["usage"] = usage_json(&usage);
-        events.send(&last).await?;
+        events.send(&timed(last, &times)).await?;
     }
     events.send_done().await
 }

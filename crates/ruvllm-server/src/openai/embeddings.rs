@@ -4,15 +4,15 @@ use axum::http::StatusCode;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{Pooling, Readout};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::completions::{INPUT, read_input};
+use super::input::{INPUT, read_input};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
 use crate::fields::{Field, Kind, optional, required};
-use crate::generate::{MODEL, USER, offload, with_retry};
+use crate::generate::{MODEL, USER, check_fits, offload, with_retry};
 
 /// How the vectors of a text's tokens become one.
 pub(crate) const POOLING: Field = optional(
@@ -40,30 +40,47 @@ pub(super) const FIELDS: &[Field] = &[
 /// Embeds texts.
 pub(super) fn answer(call: Call) -> Answer {
     Box::pin(async move {
-        let (service, n_embd) = (&call.model.service, call.model.service.info().n_embd);
+        let n_embd = call.model.service.info().n_embd;
         if let Some(n) = call.given.count("dimensions").filter(|&n| n != n_embd) {
             let line = format!("'dimensions' is {n}; the model's embeddings have {n_embd} and cannot be cut");
             return Err(ApiError::bad("dimensions", line));
         }
-        let _place = call.tenant.enter()?;
-        let (text, input) = (service.text().clone(), call.given.get("input").cloned().unwrap_or_default());
-        let encode =
-            move || read_input(&input, |text_of| Ok(text.tokenizer().encode(text_of, EncodeOptions::EMBEDDED)?));
-        let inputs = offload(encode).await?;
-        let n_tokens: usize = inputs.iter().map(Vec::len).sum();
         let is_base64 = call.given.text("encoding_format") == Some("base64");
-        let mut data = Vec::new();
-        // One after the other: what others asked for is computed in between.
-        for (i, tokens) in inputs.into_iter().enumerate() {
-            let embedding = read_out(&call, tokens, Readout::Embedding(pooling(&call))).await?;
+        let (embeddings, n_tokens) = embed(&call, "input").await?;
+        let one = |(i, embedding): (usize, Vec<f32>)| {
             let embedding = if is_base64 { json!(base64(&embedding)) } else { json!(embedding) };
-            data.push(json!({ "object": "embedding", "index": i, "embedding": embedding }));
-        }
+            json!({ "object": "embedding", "index": i, "embedding": embedding })
+        };
+        let data: Vec<Value> = embeddings.into_iter().enumerate().map(one).collect();
         let usage = json!({ "prompt_tokens": n_tokens, "total_tokens": n_tokens });
         let model = &*call.model_name;
         let answer = json!({ "object": "list", "data": data, "model": model, "usage": usage });
         Ok(json_response(StatusCode::OK, &answer))
     })
+}
+
+/// Embeds the texts of a field; also returns how many tokens they have.
+///
+/// # Errors
+/// What the field says cannot be read, or as [`read_out`].
+pub(crate) async fn embed(call: &Call, field: &'static str) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    let _place = call.tenant.enter()?;
+    let (text, input) = (call.model.service.text().clone(), call.given.get(field).cloned().unwrap_or_default());
+    let encode = move || {
+        read_input(&input, field, |part| {
+            let between = EncodeOptions { add_special: false, ..EncodeOptions::EMBEDDED };
+            let options = if part.is_whole { EncodeOptions::EMBEDDED } else { between };
+            Ok(text.tokenizer().encode(part.text, options)?)
+        })
+    };
+    let inputs = offload(encode).await?;
+    let n_tokens = inputs.iter().map(Vec::len).sum();
+    let mut embeddings = Vec::new();
+    // One after the other: what others asked for is computed in between.
+    for tokens in inputs {
+        embeddings.push(read_out(call, tokens, Readout::Embedding(pooling(call))).await?);
+    }
+    Ok((embeddings, n_tokens))
 }
 
 /// Returns the way of pooling that a request asks for.
@@ -78,8 +95,9 @@ pub(crate) fn pooling(call: &Call) -> Option<Pooling> {
 /// Has the engine read something out of a text.
 ///
 /// # Errors
-/// What the engine says.
+/// As [`check_fits`], or what the engine says.
 pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
+    check_fits(call, tokens.len(), 0)?;
     let (sender, receiver) = oneshot::channel();
     // One that nobody waits for any more is computed for nobody.
     let sink = Box::new(move |result| drop(sender.send(result)));

@@ -5,7 +5,8 @@ use ruvllm_engine::{ChatOptions, ModelText};
 use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
-use crate::fields::{Field, Kind, optional, required, unheeded};
+use crate::fields::{Field, Given, Kind, optional, required, unheeded};
+use crate::thinking;
 
 /// A mark for caches.
 pub(crate) const CACHE: Field =
@@ -107,7 +108,8 @@ fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError
             let line = format!("'{path}.tool_calls' is for messages of the assistant, not of {role}");
             return Err(ApiError::bad(format!("{path}.tool_calls"), line));
         }
-        out.insert("tool_calls".to_owned(), calls.iter().map(call).collect());
+        let calls = calls.iter().enumerate().map(|(i, given)| call(given, &format!("{path}.tool_calls[{i}]")));
+        out.insert("tool_calls".to_owned(), Value::Array(calls.collect::<Result<_, _>>()?));
     }
     match (role, get("tool_call_id")) {
         ("tool", Some(id)) => drop(out.insert("tool_call_id".to_owned(), id.clone())),
@@ -121,14 +123,68 @@ fn one(message: &Value, path: &str, knows_names: bool) -> Result<Value, ApiError
 }
 
 /// Returns a call with its arguments as a value, as templates expect them.
-fn call(call: &Value) -> Value {
+fn call(call: &Value, path: &str) -> Result<Value, ApiError> {
     let mut call = call.clone();
     call.as_object_mut().into_iter().for_each(|call| drop(call.remove("index")));
     call["type"] = json!("function");
-    if let Some(arguments) = call["function"]["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok()) {
-        call["function"]["arguments"] = arguments;
+    call["function"]["arguments"] = arguments(&call["function"]["arguments"], &format!("{path}.function.arguments"))?;
+    Ok(call)
+}
+
+/// Returns the arguments of an earlier call as a value; of none there is an empty text.
+///
+/// # Errors
+/// 400: they are no JSON.
+pub(super) fn arguments(given: &Value, path: &str) -> Result<Value, ApiError> {
+    let text = given.as_str().unwrap_or_default();
+    if text.trim().is_empty() {
+        return Ok(json!({}));
     }
-    call
+    serde_json::from_str(text).map_err(|error| {
+        let line = format!("'{path}' is no JSON: {error}; send what the model wrote, or leave out a call that was cut");
+        ApiError::bad(path, line).code("invalid_value")
+    })
+}
+
+/// Whether the assistant's last message is gone on with.
+pub(crate) const CONTINUE: Field = optional(
+    "continue_final_message",
+    Kind::Bool,
+    "go on with the last message, which must be the assistant's; so by default where it is, unless this is false",
+);
+
+/// Whether the prompt ends with what opens an answer.
+pub(crate) const OPENS_ANSWER: Field = optional(
+    "add_generation_prompt",
+    Kind::Bool,
+    "end the prompt with what opens the next answer; so by default, and where the last message is gone on with",
+);
+
+/// Takes out what the assistant has begun to answer: its last message, if that is to be gone on with. The parts of it follow
+/// each other directly.
+///
+/// # Errors
+/// 400: two messages of the assistant at the end, or none that is to be gone on with.
+pub(crate) fn begun(given: &Given, messages: &mut Vec<Value>) -> Result<Option<String>, ApiError> {
+    let is_begun = messages.last().is_some_and(|last| last["role"] == "assistant" && last["tool_calls"].is_null());
+    match given.get(CONTINUE.name).and_then(Value::as_bool) {
+        Some(true) if !is_begun => {
+            let line = "'continue_final_message' is set, and the last message is none of the assistant's text; add one";
+            return Err(ApiError::bad(CONTINUE.name, line));
+        }
+        Some(false) => return Ok(None),
+        _ if !is_begun => return Ok(None),
+        _ => {}
+    }
+    messages.pop();
+    if messages.last().is_some_and(|last| last["role"] == "assistant") {
+        let line = "'messages' ends with two messages of the assistant, and one is gone on with; make them one";
+        return Err(ApiError::bad("messages", line));
+    }
+    Ok(Some(match given.list("messages").and_then(|all| all.last()).map(|last| &last["content"]) {
+        Some(Value::Array(parts)) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        content => content.and_then(Value::as_str).unwrap_or_default().to_owned(),
+    }))
 }
 
 /// Returns the text of a content: as it is, or its parts, a line feed between them.
@@ -147,6 +203,8 @@ pub(crate) struct Encoding<'b> {
     pub(crate) n_max: Option<usize>,
     /// Read control tokens in messages as such.
     pub(crate) parse_special: bool,
+    /// Have a thought that the template opens closed at once.
+    pub(crate) thinks_not: bool,
     /// What the assistant has begun to answer.
     pub(crate) begun: &'b str,
 }
@@ -157,8 +215,10 @@ pub(crate) struct Encoding<'b> {
 /// # Errors
 /// The template refuses the messages.
 pub(crate) fn encode(text: &ModelText, mut input: ChatInput, encoding: Encoding<'_>) -> Result<Vec<u32>, ApiError> {
-    let Encoding { n_max, parse_special, begun } = encoding;
-    let options = ChatOptions { parse_special, begun };
+    let Encoding { n_max, parse_special, thinks_not, begun } = encoding;
+    let closing = if thinks_not { thinking::closing(text, &text.render_chat(&input)?) } else { "" };
+    let begun = format!("{closing}{begun}");
+    let options = ChatOptions { parse_special, begun: &begun };
     let tokens = text.encode_chat_as(&input, options)?;
     let Some(n_max) = n_max.filter(|&n_max| tokens.len() > n_max) else { return Ok(tokens) };
     loop {

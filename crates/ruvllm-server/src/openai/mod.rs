@@ -3,6 +3,7 @@
 pub(crate) mod chat;
 mod completions;
 pub(crate) mod embeddings;
+mod input;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
 mod models;
@@ -12,14 +13,18 @@ pub(crate) mod stored;
 
 use axum::http::Method;
 use ruvllm_engine::FinishReason;
+use ruvllm_engine::tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::{Value, json};
 
 pub(crate) use chat::prompt_max;
-pub(crate) use completions::{INPUT, read_input};
+pub(crate) use input::{INPUT, Part, read_input};
 
 use crate::app::{Call, Endpoint, Run};
+use crate::error::ApiError;
 use crate::fields::{Field, Kind, Refused, optional, unheeded};
-use crate::generate::{Asked, GENERATION, SAMPLING, Usage};
+use crate::generate::{Asked, GENERATION, Usage};
+use crate::llamacpp::{ALIKE, OF_CHATS};
+use crate::sampling::SAMPLING;
 use crate::tools;
 
 const POST: Endpoint = Endpoint { run: Run::Model(chat::answer), ..Endpoint::POST };
@@ -29,7 +34,6 @@ const HINTS: &[Field] = &[
     optional("prompt_cache_key", Kind::Text, "a hint for caches; prompts that begin alike are found by their tokens"),
     optional("safety_identifier", Kind::Text, "a label of whoever asks; the answer does not depend on it"),
     unheeded("prompt_cache_retention", Kind::Any, "what is cached is kept while there is room"),
-    unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
     unheeded("client_metadata", Kind::Any, "a label"),
     unheeded("keep_alive", Kind::Any, "models are kept as the server's options say"),
     unheeded("service_tier", Kind::Text, "there is one tier"),
@@ -64,17 +68,17 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/chat/completions",
         also: &["/chat/completions"],
         summary: "Answers a conversation",
-        fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION, HINTS],
+        fields: &[chat::FIELDS, tools::CHAT, SAMPLING, GENERATION, HINTS, ALIKE, OF_CHATS],
         refused: REFUSED,
-        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"],
         ..POST
     },
     Endpoint {
         path: "/v1/completions",
         summary: "Continues a text",
-        fields: &[completions::FIELDS, SAMPLING, GENERATION, HINTS],
+        fields: &[completions::FIELDS, SAMPLING, GENERATION, HINTS, ALIKE, OF_CHATS],
         refused: REFUSED,
-        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage"],
+        answers: &["id", "object", "created", "model", "system_fingerprint", "choices", "usage", "timings"],
         run: Run::Model(completions::answer),
         ..POST
     },
@@ -82,7 +86,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         path: "/v1/responses",
         also: &["/responses"],
         summary: "Answers an input, which may go on from an earlier one, and keeps the answer",
-        fields: &[responses::PROMPT, responses::FIELDS, tools::RESPONSES, SAMPLING, HINTS],
+        fields: &[responses::PROMPT, responses::FIELDS, tools::RESPONSES, SAMPLING, HINTS, ALIKE, OF_CHATS],
         refused: RESPONSES_REFUSED,
         answers: &["id", "object", "created_at", "status", "model", "output", "usage"],
         run: Run::Model(responses::answer),
@@ -134,6 +138,14 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         ..POST
     },
 ];
+
+/// Returns the tokens of a prompt, or of a part of one.
+pub(crate) fn encode_part(tokenizer: &Tokenizer, part: Part<'_>, parse_special: bool) -> Result<Vec<u32>, ApiError> {
+    Ok(match part.is_whole {
+        true => tokenizer.encode_prompt(part.text, parse_special)?,
+        false => tokenizer.encode(part.text, EncodeOptions { add_special: false, parse_special })?,
+    })
+}
 
 /// Returns the counts of tokens as OpenAI names them.
 fn usage_json(usage: &Usage) -> Value {

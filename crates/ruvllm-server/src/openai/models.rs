@@ -52,12 +52,15 @@ fn adapted(server: &Server, model: &Standing, adapter: &str) -> Value {
 }
 
 fn describe(server: &Server, model: &Standing) -> Value {
+    let has_failed = model.state == "failed";
     let mut answer = json!({
         "id": &*model.name,
         "object": "model",
         "created": server.created_s,
         "owned_by": "ruvllm",
         "state": model.state,
+        // As llama.cpp has it.
+        "status": { "value": if has_failed { "unloaded" } else { model.state }, "failed": has_failed },
     });
     if let Some(info) = &model.info {
         answer["meta"] = json!({

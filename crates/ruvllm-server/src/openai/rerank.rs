@@ -1,4 +1,4 @@
-//! `/v1/rerank`, as Jina and Cohere have it: documents in the order in which they fit a query.
+//! `/v1/rerank`, as Jina, Cohere and text-embeddings-inference have it: documents in the order in which they fit a query.
 //!
 //! A cross-encoder reads query and document together and scores them; the score is its logit brought between 0 and 1. With
 //! any other model the score is the cosine of their embeddings.
@@ -12,7 +12,7 @@ use super::embeddings::{POOLING, pooling, read_out};
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, json_response};
-use crate::fields::{Field, Kind, optional, required};
+use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{MODEL, USER, offload};
 
 /// A document: its text, or an object with it.
@@ -21,7 +21,15 @@ const DOCUMENT: Kind = Kind::Either(&[Kind::Text, Kind::Object(&[required("text"
 /// What a request may say.
 pub(super) const FIELDS: &[Field] = &[
     required("query", Kind::Text, "what is sought"),
-    required("documents", Kind::List(&DOCUMENT, 1, 1000), "the texts to be put in order"),
+    optional("documents", Kind::List(&DOCUMENT, 1, 1000), "the texts to be put in order"),
+    optional(
+        "texts",
+        Kind::List(&Kind::Text, 1, 1000),
+        "the same in the API of text-embeddings-inference, whose answer is a list of index and score",
+    ),
+    optional("raw_scores", Kind::Bool, "tell the logits of a cross-encoder, not brought between 0 and 1"),
+    optional("return_text", Kind::Bool, "tell each text as well, where 'texts' are given"),
+    unheeded("truncate", Kind::Bool, "texts that are too long are refused"),
     MODEL,
     optional("top_n", Kind::Int(1, 1000), "tell only so many of them, the best"),
     optional("return_documents", Kind::Bool, "tell each document's text as well"),
@@ -36,8 +44,7 @@ pub(super) fn answer(call: Call) -> Answer {
     Box::pin(async move {
         let _place = call.tenant.enter()?;
         let query = call.given.text("query").unwrap_or_default().to_owned();
-        let documents: Vec<String> =
-            call.given.list("documents").into_iter().flatten().map(|document| text_of(document).to_owned()).collect();
+        let documents = documents(&call)?;
         let (scores, n_tokens) = match call.model.service.info().is_ranker {
             true => score_pairs(&call, query, &documents).await?,
             false => score_by_cosine(&call, query, &documents).await?,
@@ -46,6 +53,9 @@ pub(super) fn answer(call: Call) -> Answer {
         // The better first; among equals the order in which they came.
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
         order.truncate(call.given.count("top_n").unwrap_or(usize::MAX));
+        if call.given.get("texts").is_some() {
+            return Ok(json_response(StatusCode::OK, &json!(in_short(&call, &documents, &scores, &order))));
+        }
         let result = |i: usize| {
             let mut result = json!({ "index": i, "relevance_score": scores[i] });
             if call.given.is_set("return_documents") {
@@ -66,6 +76,34 @@ pub(super) fn answer(call: Call) -> Answer {
     })
 }
 
+/// Reads the documents, by either of their names.
+fn documents(call: &Call) -> Result<Vec<String>, ApiError> {
+    let (documents, texts) = (call.given.list("documents"), call.given.list("texts"));
+    match (documents, texts) {
+        (Some(_), Some(_)) => {
+            let line = "'documents' and 'texts' are the same in two APIs; send one of them";
+            Err(ApiError::bad("texts", line).code("invalid_value"))
+        }
+        (None, None) => {
+            let line = "'documents' is missing: the texts to be put in order";
+            Err(ApiError::bad("documents", line).code("missing_field"))
+        }
+        (Some(all), None) | (None, Some(all)) => Ok(all.iter().map(|document| text_of(document).to_owned()).collect()),
+    }
+}
+
+/// Returns an answer of text-embeddings-inference.
+fn in_short(call: &Call, documents: &[String], scores: &[f32], order: &[usize]) -> Vec<Value> {
+    let result = |&i: &usize| {
+        let mut result = json!({ "index": i, "score": scores[i] });
+        if call.given.is_set("return_text") {
+            result["text"] = json!(documents[i]);
+        }
+        result
+    };
+    order.iter().map(result).collect()
+}
+
 fn text_of(document: &Value) -> &str {
     document.as_str().or_else(|| document["text"].as_str()).unwrap_or_default()
 }
@@ -80,7 +118,8 @@ async fn score_pairs(call: &Call, query: String, documents: &[String]) -> Result
     for (tokens, n_first) in offload(encode).await? {
         n_tokens += tokens.len();
         let logit = read_out(call, tokens, Readout::Score { n_first }).await?;
-        scores.push(1.0 / (1.0 + (-logit.first().copied().unwrap_or(0.0)).exp()));
+        let logit = logit.first().copied().unwrap_or(0.0);
+        scores.push(if call.given.is_set("raw_scores") { logit } else { 1.0 / (1.0 + (-logit).exp()) });
     }
     Ok((scores, n_tokens))
 }

@@ -61,7 +61,7 @@ assert len(done) == 2 and text[:3].isdigit(), text
 for fields, line in [
     ({"prompt": "x", "fields_json": '{"colour": 1}'}, "'colour' is no field"),
     ({"prompt": "x", "fields_json": "["}, "is no JSON object"),
-    ({"prompt": "x", "temperature": -1}, "'temperature' is -1"),
+    ({"prompt": "x", "temperature": -101}, "'temperature' is -101"),
     ({"prompt": "x", "max_tokens": 1, "fields_json": '{"max_tokens": 2}'}, "send one of them"),
     ({}, "has no input"),
 ]:

@@ -276,7 +276,7 @@ def errors():
     ask = client.chat.completions.create
     error = raises(openai.BadRequestError, lambda: ask(model=MODEL, messages=QUESTION, extra_body={"temprature": 1}))
     assert error.param == "temprature" and error.code == "unknown_field", error
-    error = raises(openai.BadRequestError, lambda: ask(model=MODEL, messages=QUESTION, temperature=-1))
+    error = raises(openai.BadRequestError, lambda: ask(model=MODEL, messages=QUESTION, temperature=-101))
     assert error.param == "temperature", error
     long = [{"role": "user", "content": "word " * 5000}]
     error = raises(openai.BadRequestError, lambda: ask(model=MODEL, messages=long))

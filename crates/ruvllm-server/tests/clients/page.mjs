@@ -97,11 +97,11 @@ async function desktop() {
   assert.deepEqual(page.wrong, []);
 
   // A wrong setting is told, and the page goes on.
-  await page.fill("#temperature", "-1");
+  await page.fill("#temperature", "-101");
   await page.fill("#prompt", "Hello");
   await page.press("#prompt", "Enter");
   await page.waitForSelector(".note.wrong");
-  assert.match(await page.locator(".note.wrong").textContent(), /'temperature' is -1/);
+  assert.match(await page.locator(".note.wrong").textContent(), /'temperature' is -101/);
   await page.context().close();
 }
 

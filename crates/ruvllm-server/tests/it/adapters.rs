@@ -116,6 +116,17 @@ fn every_api_has_adapters_by_every_way_of_naming_them() {
     let members = json!([{ "name": "qv", "scale": 0.5 }, { "name": "dora", "scale": 0.25 }]);
     assert_eq!(ask(&bench, &json!({ "adapters": members })), both);
     assert_eq!(ask(&bench, &json!({ "adapters": [] })), base);
+    // By their numbers, as llama.cpp's clients have it.
+    let listed = bench.get("/lora-adapters").ok();
+    let id = |name: &str| listed.as_array().expect("a list").iter().position(|info| info["path"] == name);
+    let members = json!([{ "id": id("qv"), "scale": 0.5 }, { "id": id("dora"), "scale": 0.25 }]);
+    assert_eq!(ask(&bench, &json!({ "lora": members })), both);
+    assert_eq!(ask(&bench, &json!({ "lora": [], "adapter": "qv" })), qv);
+    let n = listed.as_array().map_or(0, Vec::len);
+    assert_eq!(
+        bench.post("/v1/completions", &body(&json!({ "lora": [{ "id": 99 }] }))).refusal(),
+        format!("404 there is no adapter 99; /lora-adapters lists the {n} that there are")
+    );
     assert_eq!(bench.post("/v1/completions", &body(&json!({ "model": "tiny:qv" }))).ok()["model"], "tiny:qv");
 
     // The other APIs: what they say differs from the base's as it does by the field.

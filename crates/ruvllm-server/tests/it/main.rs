@@ -11,6 +11,7 @@ mod garbage;
 mod http;
 mod learning;
 mod limits;
+mod llama_clients;
 mod llamacpp;
 mod models;
 mod ollama;

@@ -107,16 +107,61 @@ fn memory_has_room_for_so_many() {
     ask(&bench, "a");
     ask(&bench, "c");
     assert_eq!(loaded(), ["a", "c"]);
-    // Nobody is sent away for another one.
-    let long = |model: &str| json!({ "model": model, "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true, "n": 4 });
-    let open = ["a", "c"].map(|model| bench.open("/v1/completions", &long(model)));
-    while bench.metric("ruvllm_requests_running") < 8.0 {
-        std::thread::sleep(Duration::from_millis(5));
+    drop(folder);
+}
+
+/// Asks for an answer of more bytes than a connection holds: the model is in use until it is read.
+fn begin_long(bench: &Bench, model: &str) -> std::net::TcpStream {
+    let body = json!({
+        "model": model, "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true, "n": 8, "logprobs": 20,
+    });
+    let open = bench.open("/v1/completions", &body);
+    while bench.metric("ruvllm_requests_running") == 0.0 {
+        std::thread::sleep(Duration::from_millis(1));
     }
+    open
+}
+
+fn two_of_which_one_fits(path: &Path, room_wait: Duration) -> Bench {
+    let sources = ["a", "b"].map(|name| slow_source(name, path, Duration::ZERO).0);
+    let bench = Bench::of(sources.into(), ServerOptions { models_max: 1, room_wait, ..options() });
+    ask(&bench, "a");
+    bench
+}
+
+#[test]
+fn who_finds_no_room_waits_until_a_model_is_idle() {
+    let (folder, path) = tiny_chat();
+    let bench = two_of_which_one_fits(&path, Duration::from_secs(30));
+    let open = begin_long(&bench, "a");
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..3).map(|_| scope.spawn(|| ask(&bench, "b"))).collect();
+        // Nobody is sent away for another model.
+        assert_eq!(crate::client::Reply::read(open).events().len(), 8 * 900 + 8);
+        let texts: Vec<Value> = asked.into_iter().map(|answer| answer.join().expect("an answer")).collect();
+        assert_eq!(texts[0], texts[2]);
+    });
+    assert_eq!(states(&bench), [("a", "unloaded"), ("b", "loaded")].map(|(a, b)| (a.to_owned(), b.to_owned())));
+    drop(folder);
+}
+
+#[test]
+fn who_waited_long_enough_for_room_is_told_and_the_model_has_not_failed() {
+    let (folder, path) = tiny_chat();
+    let bench = two_of_which_one_fits(&path, Duration::from_millis(200));
+    let open = begin_long(&bench, "a");
     let refused = bench.post("/v1/completions", &json!({ "model": "b", "prompt": "x" }));
-    assert!(refused.refusal().starts_with("503 the model cannot be loaded: 2 models are in use"), "{}", refused.body);
-    assert!(refused.header("retry-after").is_some());
+    let line = "503 no room for the model: 1 at once is the most, and others were in use for 0.2 s; try again, or start \
+                the server with a larger --models-max";
+    assert_eq!((refused.refusal().as_str(), refused.header("retry-after")), (line, Some("1")));
+    // Nor does who left have the model dropped that others use next.
+    let late = bench.post("/v1/completions", &json!({ "model": "b", "prompt": "x", "timeout_ms": 50 }));
+    assert!(late.refusal().starts_with("504 the request's time was over before its model was loaded"), "{}", late.body);
     drop(open);
+    bench.wait_until_idle();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((state(&bench, "a").as_str(), state(&bench, "b").as_str()), ("loaded", "unloaded"));
+    ask(&bench, "b");
     drop(folder);
 }
 

@@ -34,7 +34,9 @@ fn the_api_reference_is_that_of_the_openapi_document() {
 
 /// Returns whether a path is one of another server: Ollama's or llama.cpp's.
 fn is_of_other(path: &str) -> bool {
-    path.starts_with("/api/") || ["/completion", "/infill", "/props", "/slots"].contains(&path)
+    path.starts_with("/api/")
+        || ["/completion", "/embedding", "/infill", "/models/load", "/models/unload", "/props", "/slots"]
+            .contains(&path)
 }
 
 /// Returns whether a path is one of responses, or of conversations that they are added to.

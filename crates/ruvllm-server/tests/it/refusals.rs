@@ -48,8 +48,8 @@ fn every_field_is_honoured_or_named() {
     }
     for (field, value, expected) in [
         ("temprature", json!(1), "'temprature' is no field of this request"),
-        ("temperature", json!("hot"), "'temperature' is \"hot\"; it must be a number from 0 to 100"),
-        ("temperature", json!(-1), "'temperature' is -1; it must be a number from 0 to 100"),
+        ("temperature", json!("hot"), "'temperature' is \"hot\"; it must be a number from -100 to 100"),
+        ("temperature", json!(-101), "'temperature' is -101; it must be a number from -100 to 100"),
         ("top_logprobs", json!(2), "'top_logprobs' needs 'logprobs'; set that to true as well"),
         ("tools", json!([{}]), "'tools[0].type' is missing: functions are the only tools"),
         ("tool_choice", json!("required"), "'tool_choice' asks for a call and there are no 'tools'; name some"),
@@ -94,7 +94,7 @@ fn every_field_is_honoured_or_named() {
     }
     let refusal = bench.post("/v1/chat/completions", &json!({})).json();
     let expected = json!({ "error": {
-        "message": "'messages' is missing: the conversation",
+        "message": "'messages' is missing: the conversation; one that ends with the assistant is gone on with",
         "type": "invalid_request_error",
         "param": "messages",
         "code": "missing_field",
@@ -109,8 +109,14 @@ fn a_prompt_beyond_the_context_is_refused_with_the_numbers() {
     let count =
         bench.post("/tokenize", &json!({ "text": long, "add_special": true })).ok()["count"].as_u64().expect("a count");
     let reply = bench.post("/v1/completions", &json!({ "prompt": long }));
-    let expected = format!("400 {} tokens do not fit the context of 1024; shorten the prompt", count + 1);
-    assert_eq!((reply.refusal(), &reply.json()["error"]["code"]), (expected, &json!("context_length_exceeded")));
+    let n = count + 1;
+    let line =
+        format!("400 the request ({n} tokens) exceeds the available context size (1024 tokens); shorten the prompt");
+    let error = &reply.json()["error"];
+    assert_eq!((reply.refusal(), &error["code"]), (line, &json!("context_length_exceeded")));
+    assert_eq!((&error["n_prompt_tokens"], &error["n_ctx"]), (&json!(count), &json!(1024)));
+    let error = bench.post("/v1/embeddings", &json!({ "input": long })).json()["error"].take();
+    assert_eq!((&error["n_prompt_tokens"], &error["n_ctx"]), (&json!(count), &json!(1024)));
     let answer = bench.post("/v1/completions", &json!({ "prompt": long, "truncation": "auto", "max_tokens": 24 })).ok();
     assert_eq!(answer["usage"]["prompt_tokens"], 1000);
     // Of a conversation the oldest messages go, and those of the system stay.
@@ -120,13 +126,23 @@ fn a_prompt_beyond_the_context_is_refused_with_the_numbers() {
             .map(|i| json!({ "role": if i % 2 == 0 { "user" } else { "assistant" }, "content": "river ".repeat(20) })),
     );
     let body = json!({ "messages": messages, "max_tokens": 4 });
-    assert!(bench.post("/v1/chat/completions", &body).refusal().contains("do not fit the context of 1024"));
+    assert!(
+        bench
+            .post("/v1/chat/completions", &body)
+            .refusal()
+            .contains("exceeds the available context size (1024 tokens)")
+    );
     let mut body = body;
     body["truncation"] = json!("auto");
     let n = bench.post("/v1/chat/completions", &body).ok()["usage"]["prompt_tokens"].as_u64().expect("a count");
     assert!((700..=1020).contains(&n), "{n}");
     let whole = json!({ "messages": [{ "role": "user", "content": long }], "truncation": "auto" });
-    assert!(bench.post("/v1/chat/completions", &whole).refusal().contains("do not fit the context of 1024"));
+    assert!(
+        bench
+            .post("/v1/chat/completions", &whole)
+            .refusal()
+            .contains("exceeds the available context size (1024 tokens)")
+    );
 }
 
 #[test]
@@ -162,7 +178,10 @@ fn bodies_that_are_none_are_told_so() {
     );
     assert_eq!(bench.get(path).refusal(), "405 /v1/completions does not take GET");
     let refusal = bench.post(path, &json!({ "prompt": "x", "model": "gpt-5" }));
-    assert_eq!(refusal.refusal(), "404 the model 'gpt-5' is not served here; 'tiny' is");
+    assert_eq!(
+        refusal.refusal(),
+        "404 the model 'gpt-5' is not served here; 'tiny' is, and with --any-model-name it answers by any"
+    );
     assert_eq!(refusal.json()["error"]["code"], "model_not_found");
 }
 

@@ -144,6 +144,7 @@ pub(super) const FIELDS: &[Field] = &[
     unheeded("include", Kind::List(&Kind::Text, 0, 64), "more that an answer may hold; there is nothing"),
     optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
+    unheeded("timings_per_token", Kind::Bool, "use /v1/chat/completions"),
     STREAM,
     PRIORITY,
 ];
@@ -167,7 +168,8 @@ async fn prepare(call: &mut Call) -> Result<Prepared, ApiError> {
     let input = input(call, tool_use.as_ref())?;
     let (input, text) = (attend(call, input).await?, call.model.service.text().clone());
     let n_max = asked.is_truncated.then(|| prompt_max(call, &asked.request));
-    let encoding = Encoding { n_max, parse_special: call.given.is_set("parse_special"), begun: "" };
+    let (parse_special, thinks_not) = (call.given.is_set("parse_special"), thinking::is_off(&call.given));
+    let encoding = Encoding { n_max, parse_special, thinks_not, begun: "" };
     let prompt = offload(move || encode(&text, input, encoding)).await?;
     Ok(Prepared { asked, tool_use, keeping, prompt })
 }
@@ -217,7 +219,7 @@ pub(super) fn answer(mut call: Call) -> Answer {
 /// Returns the conversation as the chat template reads it.
 ///
 /// # Errors
-/// 400: thinking is asked for, and the model does not think.
+/// The template cannot be used.
 fn input(call: &Call, tool_use: Option<&ToolUse>) -> Result<ChatInput, ApiError> {
     let message = |role: &str, content: String| json!({ "role": if role == "developer" { "system" } else { role }, "content": content });
     let instructions = call.given.text("instructions").map(|text| message("system", text.to_owned()));
@@ -263,6 +265,7 @@ fn add_message(messages: &mut Vec<Value>, message: Value) {
 
 /// Adds a call to what the assistant said in front of it, or to its calls.
 fn add_call(messages: &mut Vec<Value>, item: &Value) {
+    // Those of a kept answer may have been cut; a conversation goes on behind it.
     let arguments = item["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
     let arguments: Value = arguments.unwrap_or_else(|| item["arguments"].clone());
     let function = json!({ "name": item["name"], "arguments": arguments });

@@ -1,0 +1,59 @@
+//! Fields that llama.cpp's clients send along, at whichever endpoint. Most change nothing, and are named in the answer's header.
+
+use crate::adapters::LORA;
+use crate::cuts::{N_INDENT, T_MAX_PREDICT};
+use crate::fields::{Field, Kind, optional, unheeded};
+
+const COUNT: Kind = Kind::Int(-1, 1 << 40);
+const GUESSES: &str = "tokens are guessed ahead as the server's options say; the answer is the same";
+
+/// What all endpoints that write text take alike.
+pub(crate) const ALIKE: &[Field] = &[
+    LORA,
+    T_MAX_PREDICT,
+    N_INDENT,
+    unheeded("t_max_prompt_ms", COUNT, "timeout_ms limits the request in all"),
+    unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
+    unheeded("n_cache_reuse", COUNT, "what is cached is found by its beginning"),
+    unheeded("id_slot", COUNT, "any place is as good").also(&["slot_id"]),
+    unheeded("n_keep", COUNT, "what does not fit the context is refused"),
+    unheeded("n_discard", COUNT, "what does not fit the context is refused"),
+    unheeded("min_keep", COUNT, "the likeliest token is always kept"),
+    unheeded("return_tokens", Kind::Bool, "/completion tells tokens in any case, and logprobs elsewhere"),
+    unheeded("return_progress", Kind::Bool, "what is computed of a prompt is told at the end"),
+    unheeded("backend_sampling", Kind::Bool, "tokens are chosen as is fastest"),
+    unheeded("sse_ping_interval", COUNT, "a comment is sent every 10 s"),
+    unheeded("speculative.n_max", COUNT, GUESSES),
+    unheeded("speculative.n_min", COUNT, GUESSES),
+    unheeded("speculative.p_min", Kind::Number(0.0, 1.0), GUESSES),
+    unheeded("speculative.type", Kind::Text, GUESSES),
+    unheeded(
+        "preserved_tokens",
+        Kind::List(&Kind::Any, 0, 4096),
+        "marks of calls and thoughts are kept as they are needed",
+    ),
+    unheeded("penalize_nl", Kind::Bool, "line feeds are penalised as others are"),
+    unheeded("adaptive_decay", Kind::Number(0.0, 1.0), "there is no adaptive sampler"),
+    unheeded("adaptive_target", Kind::Number(-1e6, 0.0), "there is no adaptive sampler; below 0 is none"),
+    unheeded("tfs_z", Kind::Only("1", "there is no such sampler; use min_p or typical_p"), "1 keeps all"),
+    optional("grammar_lazy", Kind::Only("false", "a grammar holds from the first token; use tools"), "when it begins"),
+    optional("image_data", Kind::Only("[]", "the model reads text only"), "none"),
+    optional(
+        "post_sampling_probs",
+        Kind::Only("false", "log-probabilities are the model's own, as they are before samplers act"),
+        "which probabilities are told",
+    ),
+];
+
+/// What only `/completion` and `/infill` heed, and other endpoints take as well.
+pub(crate) const OF_CHATS: &[Field] = &[
+    unheeded("n_probs", COUNT, "use logprobs"),
+    unheeded("response_fields", Kind::List(&Kind::Text, 0, 256), "the answer has all of its fields"),
+    unheeded("reasoning_control", Kind::Bool, "a thought ends as thinking_budget_tokens says"),
+    optional("parse_tool_calls", Kind::Only("true", "leave out 'tools' for the text as it is"), "tell calls apart"),
+    optional(
+        "thinking_forced_open",
+        Kind::Only("false", "a thought begins where the chat template or the model begins it"),
+        "whether the answer begins with a thought",
+    ),
+];
