@@ -29,6 +29,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable { name: "RUVLLM_THREADS", help: "worker threads where --threads is not given" },
     Variable { name: "RUVLLM_API_KEYS", help: "API keys of 'ruvllm serve': 'name:key', several with commas between" },
+    Variable { name: "RUVLLM_REMOTE_KEY", help: "key of the other server, with '--backend remote'" },
     Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
     Variable { name: "NO_COLOR", help: "set to anything: no colours" },
 ];
@@ -46,6 +47,8 @@ pub struct Settings {
     pub n_threads: Option<usize>,
     /// API keys of a server (`RUVLLM_API_KEYS`), each 'name key'.
     pub api_keys: Vec<String>,
+    /// Key of the other server (`RUVLLM_REMOTE_KEY`).
+    pub remote_key: Option<String>,
     /// Whether colours are unwelcome (`NO_COLOR`).
     pub no_color: bool,
 }
@@ -68,6 +71,7 @@ impl Settings {
             isa: get("RUVLLM_ISA").map_or(Ok(Isa::best()), |name| parse_isa(&name))?,
             n_threads: get("RUVLLM_THREADS").map(|count| parse_threads(&count)).transpose()?,
             api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
+            remote_key: get("RUVLLM_REMOTE_KEY"),
             no_color: get("NO_COLOR").is_some(),
         })
     }

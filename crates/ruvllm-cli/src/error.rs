@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use ruvllm_backend::BackendError;
 use ruvllm_engine::{EngineError, ErrorKind, TextError};
 use ruvllm_gguf::GgufError;
 
@@ -74,6 +75,12 @@ pub fn one_line(text: &str) -> String {
 
 impl From<TextError> for Error {
     fn from(error: TextError) -> Error {
+        EngineError::from(error).into()
+    }
+}
+
+impl From<BackendError> for Error {
+    fn from(error: BackendError) -> Error {
         EngineError::from(error).into()
     }
 }

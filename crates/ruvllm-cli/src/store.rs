@@ -297,6 +297,7 @@ mod tests {
             isa: ruvllm_kernels::Isa::Scalar,
             n_threads: None,
             api_keys: Vec::new(),
+            remote_key: None,
             no_color: true,
         }
     }

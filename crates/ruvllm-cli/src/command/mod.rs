@@ -14,6 +14,7 @@ pub mod lora;
 pub mod perplexity;
 pub mod policy;
 pub mod pull;
+pub mod remote;
 pub mod resume;
 pub mod rm;
 pub mod route;

@@ -3,13 +3,18 @@
 use std::io::{IsTerminal, Read};
 
 use clap::Args;
+use ruvllm_backend::CompletionRequest;
 use ruvllm_engine::learning::Task;
-use ruvllm_engine::{Engine, FinishReason, GenerateRequest, GenerationSummary, LoadOptions, PromptOptions, Timings};
+use ruvllm_engine::{
+    Engine, FinishReason, GenerateRequest, GenerationSummary, GrammarSource, LoadOptions, PromptOptions,
+    SamplingParams, Timings,
+};
 use serde_json::json;
 
 use super::App;
 use super::learn::LearningArgs;
 use super::lora::LoraArgs;
+use super::remote::{self, BackendArgs};
 use super::resume::Resume;
 use crate::args::{
     CacheArgs, ContextArgs, GrammarArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs,
@@ -29,6 +34,7 @@ Examples:
   ruvllm run --choice yes,no --prompt \"Is 7 a prime?\"    one of these, nothing else
   ruvllm run --json-schema person.json --prompt \"Invent a person.\"
   ruvllm run --model qwen2.5-coder:0.5b --escape --prompt \"a = [1,\" --suffix \"3]\\n\"   what is between them
+  ruvllm run --backend remote --url http://127.0.0.1:8080/v1 --prompt \"Hello\"
   ruvllm run --session trip --prompt \"And in winter?\"    go on where this session ended
 
 Ctrl-C ends the answer cleanly (exit code 130). The model is pulled if it is not on this machine.";
@@ -70,6 +76,8 @@ pub struct RunArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
+    backend: BackendArgs,
+    #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
     load: LoadArgs,
@@ -95,6 +103,9 @@ impl RunArgs {
     /// # Errors
     /// A usage error without a prompt, a failure if the model cannot be had or the prompt does not fit.
     pub fn run(&self, app: &App) -> Result<()> {
+        if self.backend.is_remote()? {
+            return self.run_remote(app);
+        }
         self.check(app)?;
         let grammar = self.grammar.source()?;
         let question = self.read_prompt()?;
@@ -149,6 +160,79 @@ impl RunArgs {
             FinishReason::Cancelled => Err(Error::Interrupted),
             _ => Ok(()),
         }
+    }
+
+    /// Has another server answer the prompt.
+    fn run_remote(&self, app: &App) -> Result<()> {
+        self.sampling.check()?;
+        let request = self.remote_request()?;
+        let backend = self.backend.connect(app, &self.model.model)?;
+        remote::answer(app, &backend, &request, self.output.json)
+    }
+
+    /// Returns the request for another server.
+    ///
+    /// # Errors
+    /// An option that only a backend with tokens can keep.
+    fn remote_request(&self) -> Result<CompletionRequest> {
+        let grammar = self.grammar.source()?;
+        let local = [
+            ("--raw", self.raw),
+            ("--suffix", self.suffix.is_some()),
+            ("--parse-special", self.parse_special || self.no_parse_special),
+            ("--ignore-eos", self.ignore_eos),
+            ("--lora", !self.lora.lora.is_empty()),
+            ("--learn", self.learning.learn),
+            ("--session", self.cache.session.is_some()),
+            ("--draft-model", self.speculation.draft_model.is_some()),
+            ("--grammar", self.grammar.grammar.is_some()),
+            ("--regex", self.grammar.regex.is_some()),
+            ("--choice", !self.grammar.choice.is_empty()),
+        ];
+        if let Some((name, _)) = local.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(Error::usage(format_args!("{name} needs --backend native: another server gives no tokens")));
+        }
+        let params = self.sampling.params();
+        let usual = SamplingParams { seed: params.seed, ..SamplingParams::default() };
+        let known = SamplingParams {
+            temperature: usual.temperature,
+            top_p: usual.top_p,
+            top_k: usual.top_k,
+            min_p: usual.min_p,
+            frequency_penalty: usual.frequency_penalty,
+            presence_penalty: usual.presence_penalty,
+            ..params.clone()
+        };
+        if known != usual {
+            let line = "--backend remote takes --temp, --top-p, --top-k, --min-p, --frequency-penalty, --presence-penalty and --seed of the samplers' options";
+            return Err(Error::usage(line));
+        }
+        let more = [
+            ("top_k", json!(params.top_k), params.top_k != usual.top_k),
+            ("min_p", json!(params.min_p), params.min_p != usual.min_p),
+            ("frequency_penalty", json!(params.frequency_penalty), params.frequency_penalty != usual.frequency_penalty),
+            ("presence_penalty", json!(params.presence_penalty), params.presence_penalty != usual.presence_penalty),
+        ];
+        let extra =
+            more.into_iter().filter(|(.., is_given)| *is_given).map(|(name, value, _)| (name.to_owned(), value));
+        Ok(CompletionRequest {
+            messages: vec![json!({ "role": "user", "content": self.read_prompt()? })],
+            max_tokens: self.max_tokens.0,
+            temperature: Some(params.temperature),
+            top_p: Some(params.top_p),
+            seed: params.seed,
+            stop: self.stop.iter().map(|text| self.read_escapes(text)).collect(),
+            response_format: match grammar {
+                Some(GrammarSource::JsonSchema(schema)) => {
+                    Some(json!({ "type": "json_schema", "json_schema": { "name": "answer", "schema": schema } }))
+                }
+                Some(_) => Some(json!({ "type": "json_object" })),
+                None => None,
+            },
+            top_logprobs: self.logprobs,
+            extra: extra.collect(),
+            ..CompletionRequest::default()
+        })
     }
 
     /// Returns the tokens of the prompt, behind those of the session if there is one.

@@ -9,6 +9,7 @@ mod common;
 mod help;
 mod learn;
 mod lora;
+mod remote;
 mod route;
 mod serve;
 mod sources;

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,7 +21,12 @@ pub struct Server {
 
 impl Server {
     pub fn start(bench: &Bench, args: &[&str]) -> Server {
-        let model = tiny().to_string_lossy().into_owned();
+        Server::start_with(bench, &tiny(), args)
+    }
+
+    /// Starts one that serves another model.
+    pub fn start_with(bench: &Bench, model: &Path, args: &[&str]) -> Server {
+        let model = model.to_string_lossy();
         let all = [&["serve", "--model", &model, "--port", "0", "--ctx", "512", "--temp", "0"], args].concat();
         let mut process = Command::new(assert_cmd::cargo::cargo_bin("ruvllm"))
             .args(all)
@@ -56,6 +62,11 @@ impl Server {
         let lines = "host: x\r\nconnection: close\r\ncontent-type: application/json";
         write!(stream, "{head} HTTP/1.1\r\n{lines}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).expect("sent");
         stream
+    }
+
+    /// Returns its host and port.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Returns the number of its process.
