@@ -52,7 +52,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Answer one prompt
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Talk to a model
     Chat(chat::ChatArgs),
     /// Serve a model by HTTP: the APIs of OpenAI and Anthropic

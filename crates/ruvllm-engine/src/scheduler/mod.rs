@@ -280,7 +280,7 @@ impl<'a> Scheduler<'a> {
         let mut end = |task: &mut Task| {
             let is_over = task.is_over();
             if is_over {
-                task.close(*backend);
+                task.close(backend);
                 *n_ended += 1;
                 let mut result = task.take_result();
                 if let (Ok(summary), Some(optimiser)) = (&mut result, &*optimiser) {
@@ -455,10 +455,10 @@ impl<'a> Scheduler<'a> {
             ledger.charge(task.tenant(), task.n_rows as u64);
             task.n_turn += task.n_rows;
         }
-        if compute(*backend, &mut tasks, events).is_err() {
+        if compute(backend, &mut tasks, events).is_err() {
             // Somebody's tokens cannot be computed; alone it shows whose.
             for task in tasks {
-                let result = compute(*backend, &mut [&mut *task], events);
+                let result = compute(backend, &mut [&mut *task], events);
                 task.error = result.err();
             }
         }

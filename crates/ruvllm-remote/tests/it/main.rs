@@ -21,11 +21,11 @@ fn request() -> CompletionRequest {
     CompletionRequest { messages: vec![json!({ "role": "user", "content": "Hi" })], ..Default::default() }
 }
 
+/// The reason why an answer ended and its tokens, or the line of an error.
+type End = Result<(String, Option<Usage>), String>;
+
 /// Returns everything that an answer told.
-fn told(
-    backend: &RemoteBackend,
-    request: &CompletionRequest,
-) -> (Vec<CompletionEvent>, Result<(String, Option<Usage>), String>) {
+fn told(backend: &RemoteBackend, request: &CompletionRequest) -> (Vec<CompletionEvent>, End) {
     let mut events = Vec::new();
     let end = backend.generate(request, &mut |event| {
         events.push(event);

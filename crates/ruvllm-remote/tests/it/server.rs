@@ -111,9 +111,10 @@ fn write(mut stream: &TcpStream, answer: &Answer) -> std::io::Result<()> {
     let Answer { status, content_type, headers, body, is_endless } = answer;
     let head = format!("HTTP/1.1 {status} \r\ncontent-type: {content_type}\r\n{headers}connection: close\r\n\r\n");
     stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    while *is_endless {
+    loop {
         stream.write_all(body.as_bytes())?;
+        if !is_endless {
+            return Ok(());
+        }
     }
-    Ok(())
 }
