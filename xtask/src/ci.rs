@@ -4,6 +4,7 @@
 //! checking and once for running.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -27,7 +28,7 @@ struct Step {
 
 /// Every step, cheapest first. `models` comes before the tests that read the models, and after `build`, whose
 /// `ruvllm` fetches them; `cross` is last because it builds the standard library for another machine.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "clippy", run: |_| clippy() },
@@ -36,6 +37,7 @@ const STEPS: [Step; 11] = [
     Step { name: "python", run: |_| python::run() },
     Step { name: "node", run: |_| node::run() },
     Step { name: "test", run: test },
+    Step { name: "examples", run: |_| examples() },
     Step { name: "bench", run: |_| bench() },
     Step { name: "docs", run: |_| docs() },
     Step { name: "cross", run: |totals| cross::run(&cross::Args::default(), totals) },
@@ -94,6 +96,16 @@ fn test(totals: &mut Totals) -> Result<()> {
         bail!("{} tests are ignored; a test that cannot run fails, it does not skip", found.n_ignored);
     }
     Ok(())
+}
+
+/// Examples that stand for what a stranger does with one crate. They run without arguments and check what they compute.
+const EXAMPLES: [&str; 7] =
+    ["tensors", "quantized_matmul", "radix_cache", "chat_tokens", "apply", "own_backend", "tokio_stream"];
+
+/// Runs the examples, which were built with the tests.
+fn examples() -> Result<()> {
+    let folder = shell::target_dir().join(PROFILE).join("examples");
+    EXAMPLES.iter().try_for_each(|name| shell::run(&mut Command::new(folder.join(name))))
 }
 
 /// Runs every bench once, as a test. `--workspace` keeps the features of the dependencies as the tests had them.

@@ -3,6 +3,7 @@
 //! | rule | holds for |
 //! |---|---|
 //! | layers | a crate depends only on crates of smaller number ([`LAYERS`]); test crates are dev-dependencies only |
+//! | packages | a crate that can be taken alone brings no more packages than its ceiling says |
 //! | map | docs/src/architecture.md names every crate, and no crate that does not exist |
 //! | sources | every `.rs` file opens with `//!`, no file is over 1,000 lines, no test is ignored |
 //! | records | adr/ is numbered without gaps; each record has its status, its date and its confirmation |
@@ -13,6 +14,7 @@
 //!
 //! The rules are plain functions over names and texts, so that the tests can hand them small repositories.
 
+mod packages;
 mod records;
 mod sources;
 #[cfg(test)]
@@ -99,7 +101,8 @@ pub(crate) fn run() -> Result<()> {
     for (path, n_lines) in sources::long_files(&repo.files) {
         println!("warning: {path} has {n_lines} lines; past 500, look for the two files inside it");
     }
-    let findings = check(&repo);
+    let mut findings = check(&repo);
+    findings.extend(packages::check()?);
     if findings.is_empty() {
         println!("tidy: {} packages, {} files", repo.packages.len(), repo.files.len());
         return Ok(());
