@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::shell::{self, PROFILE, Totals, cargo};
-use crate::{cross, models, node, python, tidy};
+use crate::{clients, cross, models, node, python, tidy};
 
 /// What `cargo xtask ci` is asked to do.
 #[derive(clap::Args)]
@@ -28,7 +28,7 @@ struct Step {
 
 /// Every step, cheapest first. `models` comes before the tests that read the models, and after `build`, whose
 /// `ruvllm` fetches them; `cross` is last because it builds the standard library for another machine.
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step { name: "fmt", run: |_| shell::run(&mut cargo("fmt --all --check")) },
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "clippy", run: |_| clippy() },
@@ -38,6 +38,7 @@ const STEPS: [Step; 12] = [
     Step { name: "node", run: |_| node::run() },
     Step { name: "test", run: test },
     Step { name: "examples", run: |_| examples() },
+    Step { name: "clients", run: |_| clients::run_quick(models::ruvllm_path(PROFILE)) },
     Step { name: "bench", run: |_| bench() },
     Step { name: "docs", run: |_| docs() },
     Step { name: "cross", run: |totals| cross::run(&cross::Args::default(), totals) },

@@ -34,6 +34,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// The clients of every CI run: those that install within seconds.
+const QUICK: [&str; 6] = ["openai", "anthropic", "ollama", "openai-js", "anthropic-js", "ollama-js"];
+
+/// Runs the clients of every CI run against a program that was built.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn run_quick(ruvllm: PathBuf) -> Result<()> {
+    run(&Args { only: QUICK.map(str::to_owned).to_vec(), ruvllm: Some(ruvllm), json: false })
+}
+
 /// Runs them, one behind the other, and prints the table.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: a small task, and its log-likelihoods against those of `ruvllm logits`."""
+"""lm-evaluation-harness: two small tasks, and their log-likelihoods against those of `ruvllm logits`."""
 
 import json
 import os
@@ -30,6 +30,22 @@ DOCUMENTS = [
     ("Fish live in", ["water", "the sky above us"]),
     ("Two plus two is", ["four", "eleven"]),
 ]
+PASSAGES = [
+    "The river rises in the mountains and runs for two hundred miles before it comes to the sea. In spring it floods the fields.",
+    "A library lends books to people who live nearby. Most of them bring the books back, and some of them even read them first.",
+    "To make bread, mix flour, water, salt and yeast, wait until the dough has doubled, and bake it in a hot oven for forty minutes.",
+    "In 1969 two people walked on the moon. They stayed for a day, took 21 kilograms of stones with them, and came home by sea.",
+]
+PROSE = """\
+task: prose
+dataset_path: json
+dataset_kwargs: {data_files: {test: %s}}
+output_type: loglikelihood_rolling
+test_split: test
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list: [{metric: word_perplexity}, {metric: byte_perplexity}]
+"""
 TASK = """\
 task: sense
 dataset_path: json
@@ -59,16 +75,15 @@ def write_tokenizer():
     return fast
 
 
-def evaluate():
-    """Runs the harness as its users do, and returns its samples."""
-    documents = [json.dumps({"question": question, "choices": choices}) for question, choices in DOCUMENTS]
-    (FOLDER / "sense.jsonl").write_text("\n".join(documents))
-    (FOLDER / "sense.yaml").write_text(TASK % (FOLDER / "sense.jsonl"))
+def evaluate(name, task, documents):
+    """Runs a task of the harness as its users do, and returns its samples."""
+    (FOLDER / f"{name}.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    (FOLDER / f"{name}.yaml").write_text(task % (FOLDER / f"{name}.jsonl"))
     options = f"model=smollm2:135m,base_url=http://127.0.0.1:8080/v1/completions,tokenizer={FOLDER}/tokenizer"
     program = [pathlib.Path(sys.executable).with_name("lm_eval"), "--model", "local-completions", "--model_args", options]
-    program += ["--include_path", FOLDER, "--tasks", "sense", "--log_samples", "--output_path", FOLDER / "out"]
+    program += ["--include_path", FOLDER, "--tasks", name, "--log_samples", "--output_path", FOLDER / "out"]
     subprocess.run(program, check=True, stdout=sys.stderr)
-    (samples,) = (FOLDER / "out").rglob("samples_sense_*.jsonl")
+    (samples,) = (FOLDER / "out").rglob(f"samples_{name}_*.jsonl")
     return [json.loads(line) for line in samples.read_text().splitlines()]
 
 
@@ -83,20 +98,44 @@ def log_likelihood(context, ids):
     return sum(logits[at - 1, ids[at]] for at in range(context, len(ids)))
 
 
-def lm_eval():
-    tokenizer, samples = write_tokenizer(), evaluate()
-    largest, n_texts, n_right = 0.0, 0, 0
+def choices(tokenizer):
+    """Questions with two answers: each answer's log-likelihood behind its question."""
+    documents = [{"question": question, "choices": answers} for question, answers in DOCUMENTS]
+    samples = evaluate("sense", TASK, documents)
+    differences = []
     for sample in samples:
-        n_right += sample["acc"]
         for i, given in enumerate(sample["arguments"].values()):
             context, choice = given["arg_0"], given["arg_1"]
             ids, n_context = tokenizer.encode(context + choice), len(tokenizer.encode(context))
-            told = float(sample["resps"][i][0][0])
-            largest = max(largest, abs(told - log_likelihood(n_context, ids)))
-            n_texts += 1
-    assert n_texts == 2 * len(DOCUMENTS), f"{n_texts} texts"
+            differences.append(abs(float(sample["resps"][i][0][0]) - log_likelihood(n_context, ids)))
+    assert len(differences) == 2 * len(DOCUMENTS), f"{len(differences)} texts"
+    return differences, sum(sample["acc"] for sample in samples)
+
+
+def passages(tokenizer):
+    """Whole texts, as perplexity tasks read them: each token behind those before it, the first behind the end of a text."""
+    samples = evaluate("prose", PROSE, [{"text": text} for text in PASSAGES])
+    differences = []
+    for sample in samples:
+        (given,) = sample["arguments"].values()
+        ids = [tokenizer.eos_token_id, *tokenizer.encode(given["arg_0"])]
+        told = sample["resps"][0][0]
+        told = told[0] if isinstance(told, list) else told
+        differences.append(abs(float(told) - log_likelihood(1, ids)))
+    assert len(differences) == len(PASSAGES), f"{len(differences)} texts"
+    return differences
+
+
+def lm_eval():
+    tokenizer = write_tokenizer()
+    answers, n_right = choices(tokenizer)
+    texts = passages(tokenizer)
+    largest = max(answers + texts)
     assert largest <= DIFFERENCE_MAX, f"a log-likelihood differs by {largest}"
-    return f"{n_texts} log-likelihoods differ from those of `ruvllm logits` by at most {largest:.1e}; {n_right:.0f} of 10 right"
+    return (
+        f"{len(answers)} log-likelihoods of answers differ from those of `ruvllm logits` by at most {max(answers):.1e}, "
+        f"{len(texts)} of whole texts by at most {max(texts):.1e}; {n_right:.0f} of 10 right"
+    )
 
 
 report.run(lm_eval)
