@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             n_finished += usize::from(result?.tokens.len() == N_ANSWER);
         }
         kv_bytes_max =
-            kv_bytes_max.max(scheduler.backend().model().paged_kv().map_or(0, |kv| kv.room().committed_bytes));
+            kv_bytes_max.max(scheduler.runner().model().paged_kv().map_or(0, |kv| kv.room().committed_bytes));
         resident_max = resident_max.max(resident_bytes()?);
     }
     let (seconds, stats) = (start.elapsed().as_secs_f64(), scheduler.stats());

@@ -95,13 +95,13 @@ impl Answer {
     ///
     /// # Errors
     /// The prompt is empty or leaves no room in the context, an option is out of range, the model has no tokenizer.
-    pub(crate) fn new(backend: &ModelRunner, mut request: GenerateRequest) -> Result<Answer, EngineError> {
+    pub(crate) fn new(runner: &ModelRunner, mut request: GenerateRequest) -> Result<Answer, EngineError> {
         let start = Instant::now();
-        let info = backend.info();
+        let info = runner.info();
         check(info, &request)?;
-        backend.check_capabilities(request.learner.is_some(), !request.adapters.is_empty())?;
+        runner.check_capabilities(request.learner.is_some(), !request.adapters.is_empty())?;
         let n_prompt = request.prompt.len();
-        let tokenizer = Arc::clone(backend.tokenizer()?);
+        let tokenizer = Arc::clone(runner.tokenizer()?);
         let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, request.logprobs)?;
         if request.grammar.as_ref().is_some_and(|grammar| !grammar.allows_stops()) && !request.stop.is_empty() {
             let line =
@@ -118,7 +118,7 @@ impl Answer {
         context.reserve_exact(max_tokens.min(1 << 16));
         let is_free = request.grammar.is_none() && request.min_tokens == 0;
         let is_plain = request.learner.is_some() && is_free && request.adapters.is_empty();
-        let is_rough = is_plain && sampler.n_best() == Some(1) && backend.has_shortlist(1);
+        let is_rough = is_plain && sampler.n_best() == Some(1) && runner.has_shortlist(1);
         let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
         let constraint = request.grammar.as_ref().map(Grammar::start);
         let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
@@ -127,7 +127,7 @@ impl Answer {
             // What is looked at is not guessed.
             speculator: match constraint.as_ref().is_some_and(Constraint::is_watched) {
                 true => None,
-                false => Speculator::new(request.speculation, backend, &sampler),
+                false => Speculator::new(request.speculation, runner, &sampler),
             },
             guesses: (0, 0),
             context,
@@ -231,14 +231,15 @@ impl Answer {
     ///
     /// # Errors
     /// No sequence is free.
-    pub(crate) fn open(&mut self, backend: &mut ModelRunner) -> Result<(SeqId, usize), EngineError> {
-        let from_disk = |backend: &ModelRunner| backend.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
-        let (queued, n_before) = (self.clock.start.elapsed(), from_disk(backend));
-        let (seq, n_cached) = backend.open(Some(self.context()), &self.scope())?;
-        let n_from_disk = n_cached.min((from_disk(backend) - n_before) as usize);
+    pub(crate) fn open(&mut self, runner: &mut ModelRunner) -> Result<(SeqId, usize), EngineError> {
+        let from_disk = |runner: &ModelRunner| runner.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
+        let (queued, n_before) = (self.clock.start.elapsed(), from_disk(runner));
+        let prompt = (!self.request.ignore_cache).then(|| self.context());
+        let (seq, n_cached) = runner.open(prompt, &self.scope())?;
+        let n_from_disk = n_cached.min((from_disk(runner) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
         self.micro = None;
-        self.pass_on(backend, seq)?;
+        self.pass_on(runner, seq)?;
         Ok((seq, n_cached))
     }
 
@@ -246,11 +247,11 @@ impl Answer {
     ///
     /// # Errors
     /// As [`ModelRunner::set_micro`].
-    pub(crate) fn pass_on(&mut self, backend: &mut ModelRunner, seq: SeqId) -> Result<(), EngineError> {
+    pub(crate) fn pass_on(&mut self, runner: &mut ModelRunner, seq: SeqId) -> Result<(), EngineError> {
         let micro = self.lesson.as_ref().and_then(|lesson| lesson.micro());
         if micro.map(Arc::as_ptr) != self.micro.as_ref().map(Arc::as_ptr) {
             self.micro = micro.cloned();
-            backend.set_micro(seq, self.micro.clone())?;
+            runner.set_micro(seq, self.micro.clone())?;
         }
         Ok(())
     }
@@ -295,10 +296,10 @@ impl Answer {
     }
 
     /// Takes note of what its sequence's keys and values take, which is about to be closed, and leaves the draft model.
-    pub(crate) fn closes(&mut self, backend: &mut ModelRunner, seq: SeqId) {
-        self.leave_draft(backend);
-        let n_tokens = backend.n_tokens(seq).max(1);
-        self.kv_bytes_per_token = backend.sequence_bytes(seq) as f64 / n_tokens as f64;
+    pub(crate) fn closes(&mut self, runner: &mut ModelRunner, seq: SeqId) {
+        self.leave_draft(runner);
+        let n_tokens = runner.n_tokens(seq).max(1);
+        self.kv_bytes_per_token = runner.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
     /// Chooses the next token by the logits that follow the context, and more by those that follow guesses, as far as they

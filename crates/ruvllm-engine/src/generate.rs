@@ -16,7 +16,7 @@ const GUESSES_MAX: usize = 8;
 
 /// A running request: an iterator over its tokens. Dropping it ends the request and frees its blocks.
 pub struct Generation<'a> {
-    backend: &'a mut ModelRunner,
+    runner: &'a mut ModelRunner,
     seq: SeqId,
     answer: Answer,
     /// Tokens of the last step that were not asked for yet.
@@ -28,22 +28,19 @@ pub struct Generation<'a> {
 
 impl<'a> Generation<'a> {
     /// Checks a request and opens its sequence with what is cached of the prompt; nothing is computed before the first `next`.
-    pub(crate) fn start(
-        backend: &'a mut ModelRunner,
-        request: &GenerateRequest,
-    ) -> Result<Generation<'a>, EngineError> {
-        let mut answer = Answer::new(backend, request.clone())?;
-        let (seq, _) = answer.open(backend)?;
-        Ok(Generation { backend, seq, answer, events: VecDeque::new(), error: None, is_broken: false })
+    pub(crate) fn start(runner: &'a mut ModelRunner, request: &GenerateRequest) -> Result<Generation<'a>, EngineError> {
+        let mut answer = Answer::new(runner, request.clone())?;
+        let (seq, _) = answer.open(runner)?;
+        Ok(Generation { runner, seq, answer, events: VecDeque::new(), error: None, is_broken: false })
     }
 
     /// Computes what is due and chooses tokens; none if the request was cancelled meanwhile.
     fn step(&mut self) -> Result<(), EngineError> {
         let seq = self.seq;
-        let mut at = self.backend.n_tokens(seq);
+        let mut at = self.runner.n_tokens(seq);
         while self.answer.context().len() - at > PREFILL_CHUNK {
             let (tokens, logits) = (&self.answer.context()[at..at + PREFILL_CHUNK], self.answer.wanted(at, 0));
-            let states = self.backend.forward_states(&[Segment { seq, tokens, logits }])?;
+            let states = self.runner.forward_states(&[Segment { seq, tokens, logits }])?;
             self.answer.read(at, states.rows.hidden);
             at += PREFILL_CHUNK;
             if self.answer.is_over() {
@@ -51,18 +48,18 @@ impl<'a> Generation<'a> {
             }
         }
         let n_tail = self.answer.context().len() - at;
-        draft::guess(self.backend, &mut [(&mut self.answer, GUESSES_MAX)]);
-        let mut forks = self.answer.fork(self.backend, seq, n_tail);
+        draft::guess(self.runner, &mut [(&mut self.answer, GUESSES_MAX)]);
+        let mut forks = self.answer.fork(self.runner, seq, n_tail);
         self.answer.begin_choice();
         let (n_guessed, all) = (self.answer.n_guessed(), self.answer.context_and_guesses());
         let tokens = &all[all.len() - n_guessed - n_tail..];
         let logits = self.answer.wanted(at, 1 + n_guessed);
         let chain = Segment { seq, tokens, logits };
         let n_shown = logits.n_states(tokens.len()) - (1 + n_guessed);
-        let n_embd = self.backend.info().n_embd;
+        let n_embd = self.runner.info().n_embd;
         let states = match forks.is_empty() {
-            true => self.backend.forward_states(&[chain]),
-            false => self.backend.forward_states(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
+            true => self.runner.forward_states(&[chain]),
+            false => self.runner.forward_states(&std::iter::once(chain).chain(forks.segments()).collect::<Vec<_>>()),
         };
         let choose = |States { logits, approx, rows }: States<'_>| {
             let (shown, rows) = rows.split_at(n_shown, n_embd);
@@ -71,11 +68,11 @@ impl<'a> Generation<'a> {
         };
         match states.and_then(choose) {
             Ok(kept) => {
-                forks.settle(self.backend, &mut self.seq, kept)?;
-                self.answer.pass_on(self.backend, self.seq)
+                forks.settle(self.runner, &mut self.seq, kept)?;
+                self.answer.pass_on(self.runner, self.seq)
             }
             Err(error) => {
-                forks.close(self.backend);
+                forks.close(self.runner);
                 Err(error)
             }
         }
@@ -95,7 +92,7 @@ impl<'a> Generation<'a> {
     /// Ends the request and returns what came of it: all that was computed, also tokens that `next` did not come to. A
     /// request stopped before its end counts as cancelled.
     pub fn finish(mut self) -> GenerationSummary {
-        self.answer.closes(self.backend, self.seq);
+        self.answer.closes(self.runner, self.seq);
         self.answer.take_summary()
     }
 }
@@ -119,8 +116,8 @@ impl Iterator for Generation<'_> {
 
 impl Drop for Generation<'_> {
     fn drop(&mut self) {
-        self.answer.leave_draft(self.backend);
-        self.backend.close(self.seq);
-        while self.backend.idle() {}
+        self.answer.leave_draft(self.runner);
+        self.runner.close(self.seq);
+        while self.runner.idle() {}
     }
 }

@@ -38,6 +38,8 @@ pub struct GenerateRequest {
     pub min_tokens: usize,
     /// Control tokens that are part of the text: marks of calls, for example. Others are not written.
     pub visible: Vec<u32>,
+    /// Compute the whole prompt, and put nothing of it into the prefix cache.
+    pub ignore_cache: bool,
     /// Go on past end-of-generation tokens (benchmarks).
     pub ignore_eos: bool,
     /// Whose request it is: cached prefixes are shared within a tenant only, and a quota counts its sequences. 0 is

@@ -151,6 +151,7 @@ impl Asked {
                 sampling: sampling(given, &options.sampling, text.tokenizer(), call.model.service.info().n_vocab)?,
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
+                ignore_cache: !given.flag("cache_prompt", true),
                 tenant: call.tenant.id,
                 adapters: call.adapters.clone(),
                 speculation: options.speculation,

@@ -19,11 +19,11 @@ impl Answer {
 
     /// Opens a fork of its sequence for each other way that is tried, as far as there is room; `n_rest` tokens are to be
     /// computed before guesses.
-    pub(crate) fn fork(&mut self, backend: &mut ModelRunner, seq: SeqId, n_rest: usize) -> Forks {
+    pub(crate) fn fork(&mut self, runner: &mut ModelRunner, seq: SeqId, n_rest: usize) -> Forks {
         let mut forks = Forks::default();
         let (known, guesses) = self.context.split_at(self.context.len() - self.n_guessed);
         let n_opened = match (known.last(), n_rest) {
-            (Some(&last), 1) => forks.open(backend, seq, (last, guesses), &self.branches),
+            (Some(&last), 1) => forks.open(runner, seq, (last, guesses), &self.branches),
             _ => 0,
         };
         self.branches.truncate(n_opened);
@@ -113,8 +113,8 @@ impl Answer {
     }
 
     /// Gives its sequence in the draft model back.
-    pub(crate) fn leave_draft(&mut self, backend: &mut ModelRunner) {
-        if let (Some(drafting), Some(draft)) = (self.drafting(), backend.draft()) {
+    pub(crate) fn leave_draft(&mut self, runner: &mut ModelRunner) {
+        if let (Some(drafting), Some(draft)) = (self.drafting(), runner.draft()) {
             drafting.close(draft);
         }
     }

@@ -112,9 +112,9 @@ impl<'a> Reader<'a> {
                 Some((seq, known)) if !is_behind(&known) => (None, Some(seq)),
                 open => (open, None),
             };
-            self.passes.pass(Box::new(move |backend| {
-                other.into_iter().for_each(|seq| backend.close(seq));
-                drop(sender.send(wanted.go_on(backend, go_on)));
+            self.passes.pass(Box::new(move |runner| {
+                other.into_iter().for_each(|seq| runner.close(seq));
+                drop(sender.send(wanted.go_on(runner, go_on)));
             }))?;
             let (rows, open) = receiver.recv().map_err(|_| lost())??;
             self.open = Some(open);
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         }
         let (sender, receiver) = sync_channel(1);
         let scope = self.scope.clone();
-        self.passes.pass(Box::new(move |backend| drop(sender.send(wanted.read(backend, &scope)))))?;
+        self.passes.pass(Box::new(move |runner| drop(sender.send(wanted.read(runner, &scope)))))?;
         receiver.recv().map_err(|_| lost())?
     }
 }
@@ -131,7 +131,7 @@ impl Drop for Reader<'_> {
     fn drop(&mut self) {
         if let Some((seq, _)) = self.open.take() {
             // A model that has ended has no sequences.
-            let _ = self.passes.pass(Box::new(move |backend| backend.close(seq)));
+            let _ = self.passes.pass(Box::new(move |runner| runner.close(seq)));
         }
     }
 }
@@ -234,46 +234,46 @@ impl Wanted {
     /// Goes on with a sequence, or opens one; it stays open.
     fn go_on(
         self,
-        backend: &mut ModelRunner,
+        runner: &mut ModelRunner,
         open: Option<(SeqId, Vec<u32>)>,
     ) -> Result<(Rows, (SeqId, Vec<u32>)), EngineError> {
         let (seq, n_known) = match open {
             Some((seq, known)) => (seq, known.len()),
-            None => (backend.open_empty()?, 0),
+            None => (runner.open_empty()?, 0),
         };
-        match self.compute(backend, seq, n_known) {
+        match self.compute(runner, seq, n_known) {
             Ok(rows) => {
                 let mut known = self.tokens;
                 known.pop();
                 Ok((rows, (seq, known)))
             }
             Err(error) => {
-                backend.close(seq);
+                runner.close(seq);
                 Err(error)
             }
         }
     }
 
     /// Opens a sequence with what is known of the tokens, and closes it.
-    fn read(self, backend: &mut ModelRunner, scope: &Scope) -> Result<Rows, EngineError> {
-        let (seq, n_known) = backend.open(Some(&self.tokens[..self.range.start]), scope)?;
-        let rows = self.compute(backend, seq, n_known);
-        backend.close(seq);
+    fn read(self, runner: &mut ModelRunner, scope: &Scope) -> Result<Rows, EngineError> {
+        let (seq, n_known) = runner.open(Some(&self.tokens[..self.range.start]), scope)?;
+        let rows = self.compute(runner, seq, n_known);
+        runner.close(seq);
         rows
     }
 
-    fn compute(&self, backend: &mut ModelRunner, seq: SeqId, n_known: usize) -> Result<Rows, EngineError> {
-        let (n_embd, n_vocab) = (backend.info().n_embd, backend.info().n_vocab);
+    fn compute(&self, runner: &mut ModelRunner, seq: SeqId, n_known: usize) -> Result<Rows, EngineError> {
+        let (n_embd, n_vocab) = (runner.info().n_embd, runner.info().n_vocab);
         // The state before a token is that of the one before it.
         let (first, last) = (self.range.start - 1, self.range.end - 1);
         if n_known < first {
             let before = Segment { seq, tokens: &self.tokens[n_known..first], logits: LogitRows::None };
-            backend.forward(&[before])?;
+            runner.forward(&[before])?;
         }
         let n_predicted = self.range.end - self.n_remembered;
         let n_logits = if self.micro.is_none() || self.compares { n_predicted } else { 0 };
         let logits = LogitRows::TailOfStates(n_logits);
-        let states = backend.forward_states(&[Segment { seq, tokens: &self.tokens[first..last], logits }])?;
+        let states = runner.forward_states(&[Segment { seq, tokens: &self.tokens[first..last], logits }])?;
         let split = |logits: &[f32]| -> Vec<Vec<f32>> { logits.chunks_exact(n_vocab).map(<[f32]>::to_vec).collect() };
         let (alone, states) = (split(states.logits), KeptRows::from(states.rows));
         let (_, predicted) = states.rows().split_at(last - first - n_predicted, n_embd);
@@ -284,13 +284,13 @@ impl Wanted {
             Some(micro) => {
                 let mut logits = Vec::new();
                 micro.forward(predicted, &mut changed);
-                backend.hidden_states_mut()?.logits_of(&changed, &mut logits)?;
+                runner.hidden_states_mut()?.logits_of(&changed, &mut logits)?;
                 (split(&logits), alone)
             }
         };
         let mut rough = Vec::new();
         if self.is_rough && n_predicted > 0 {
-            backend.hidden_states_mut()?.approx_logits_of(&changed, &mut rough)?;
+            runner.hidden_states_mut()?.approx_logits_of(&changed, &mut rough)?;
         }
         Ok(Rows { states, logits, rough: split(&rough), alone })
     }

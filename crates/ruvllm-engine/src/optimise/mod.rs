@@ -240,22 +240,22 @@ impl Optimiser {
     }
 
     /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none. Of a scheduler's
-    /// `backend` it asks what is cached and how much room there is.
+    /// `runner` it asks what is cached and how much room there is.
     pub(crate) fn choose_kv(
         &mut self,
         request: &GenerateRequest,
-        backend: &ModelRunner,
+        runner: &ModelRunner,
     ) -> Option<(KvPolicy, KvChoice)> {
         let kv = self.kv.as_mut()?;
         let GenerateRequest { prompt, tenant, adapters, .. } = request;
         let place = kv.place(prompt.len())?;
         let known = |&kv: &KvPolicy| {
             let scope = Scope { tenant: *tenant, adapters: adapters.clone(), kv: Some(kv) };
-            backend.match_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
+            runner.match_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
         };
         let n_known: Vec<usize> = kv.policies.iter().map(known).collect();
-        let bytes: Vec<usize> = kv.policies.iter().map(|&policy| backend.aged_kv_bytes(policy, prompt.len())).collect();
-        let room_bytes = backend.reusable_kv_bytes();
+        let bytes: Vec<usize> = kv.policies.iter().map(|&policy| runner.aged_kv_bytes(policy, prompt.len())).collect();
+        let room_bytes = runner.reusable_kv_bytes();
         let mut owner = DefaultHasher::new();
         (tenant, adapters.identity()).hash(&mut owner);
         let prompt = Prompt { tokens: prompt, owner: owner.finish(), room_bytes, bytes: &bytes };

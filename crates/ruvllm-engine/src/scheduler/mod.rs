@@ -1,4 +1,4 @@
-//! Many requests at once: continuous batching over one backend.
+//! Many requests at once: continuous batching over one model.
 //!
 //! A [`Scheduler`] takes requests at any time and computes them in steps. A step is one forward pass with a row for
 //! everybody who writes an answer and some of the prompts of those who do not yet. `policy` says who and how much;
@@ -126,7 +126,7 @@ pub struct SchedulerStats {
 /// # Ok::<(), ruvllm_engine::EngineError>(())
 /// ```
 pub struct Scheduler<'a> {
-    backend: &'a mut ModelRunner,
+    runner: &'a mut ModelRunner,
     options: SchedulerOptions,
     /// Changes the options from step to step.
     optimiser: Option<Optimiser>,
@@ -162,14 +162,14 @@ impl SchedulerOptions {
 }
 
 impl<'a> Scheduler<'a> {
-    /// Makes a scheduler that runs as many requests at once as `backend` has sequences.
+    /// Makes a scheduler that runs as many requests at once as `runner` has sequences.
     ///
     /// # Errors
     /// An option is 0.
-    pub fn new(backend: &'a mut ModelRunner, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
+    pub fn new(runner: &'a mut ModelRunner, options: &SchedulerOptions) -> Result<Scheduler<'a>, EngineError> {
         options.validate()?;
         Ok(Scheduler {
-            backend,
+            runner,
             options: options.clone(),
             optimiser: None,
             waiting: VecDeque::new(),
@@ -189,11 +189,11 @@ impl<'a> Scheduler<'a> {
     /// The prompt is empty or too long, or an option is out of range.
     pub fn submit(&mut self, mut request: GenerateRequest) -> Result<RequestId, EngineError> {
         let chosen = match (&mut self.optimiser, request.kv) {
-            (Some(optimiser), None) => optimiser.choose_kv(&request, self.backend),
+            (Some(optimiser), None) => optimiser.choose_kv(&request, self.runner),
             _ => None,
         };
         request.kv = request.kv.or(chosen.map(|(policy, _)| policy));
-        let mut task = Task::new(self.next_id, self.backend, request)?;
+        let mut task = Task::new(self.next_id, self.runner, request)?;
         task.kv = chosen.map(|(_, choice)| choice);
         self.next_id += 1;
         let id = task.id;
@@ -264,23 +264,23 @@ impl<'a> Scheduler<'a> {
         self.stats
     }
 
-    /// Returns the backend, to look at.
-    pub fn backend(&self) -> &ModelRunner {
-        self.backend
+    /// Returns the model's runner, to look at.
+    pub fn runner(&self) -> &ModelRunner {
+        self.runner
     }
 
-    /// Returns the backend, for work between steps.
-    pub(crate) fn backend_mut(&mut self) -> &mut ModelRunner {
-        self.backend
+    /// Returns the model's runner, for work between steps.
+    pub(crate) fn runner_mut(&mut self) -> &mut ModelRunner {
+        self.runner
     }
 
     /// Lets go of requests that are over, failed or cancelled.
     fn end(&mut self, events: &mut Vec<Event>) {
-        let Scheduler { backend, running, waiting, n_ended, optimiser, .. } = self;
+        let Scheduler { runner, running, waiting, n_ended, optimiser, .. } = self;
         let mut end = |task: &mut Task| {
             let is_over = task.is_over();
             if is_over {
-                task.close(backend);
+                task.close(runner);
                 *n_ended += 1;
                 let mut result = task.take_result();
                 if let (Ok(summary), Some(optimiser)) = (&mut result, &*optimiser) {
@@ -308,7 +308,7 @@ impl<'a> Scheduler<'a> {
             if let Ok(i) = self.running.binary_search_by_key(&id, |task| task.id) {
                 let task = &mut self.running[i];
                 // One that could not be opened is over with this step.
-                task.n_rows = if task.error.is_some() { 0 } else { n.min(task.n_left(self.backend)) };
+                task.n_rows = if task.error.is_some() { 0 } else { n.min(task.n_left(self.runner)) };
             }
         }
         self.stats.n_running_max = self.stats.n_running_max.max(self.running.len());
@@ -316,16 +316,16 @@ impl<'a> Scheduler<'a> {
 
     /// Returns what the step is to do, and who has to give its place up for somebody who finds none.
     fn look(&self) -> (Plan, Option<u64>) {
-        let backend = &*self.backend;
+        let runner = &*self.runner;
         let (now, all) = (Instant::now(), || self.running.iter().chain(&self.waiting));
         let highest = all().map(Task::priority).max().unwrap_or(0);
         let level = |task: &Task| policy::level(task.priority(), task.waited(now), highest);
         let served = |task: &Task| self.ledger.served(task.tenant());
-        let of_running = |task: &Task| task.as_running(backend, level(task), served(task));
+        let of_running = |task: &Task| task.as_running(runner, level(task), served(task));
         let running: Vec<Running> = self.running.iter().map(of_running).collect();
         let room = match self.waiting.is_empty() {
             true => Room { free_bytes: 0, free_seqs: 0 },
-            false => Room { free_bytes: backend.free_kv_bytes(), free_seqs: backend.n_free() },
+            false => Room { free_bytes: runner.free_kv_bytes(), free_seqs: runner.n_free() },
         };
         let tenants = |tasks: &mut dyn Iterator<Item = &Task>| tasks.map(Task::tenant).collect::<Vec<_>>().into_iter();
         let (of_those, of_these) = (tenants(&mut self.running.iter()), tenants(&mut self.waiting.iter()));
@@ -342,7 +342,7 @@ impl<'a> Scheduler<'a> {
         let waiting = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
             level: level(task),
             n_served: served(task),
-            ..task.as_waiting(backend, before(i), self.n_ended, running.is_empty())
+            ..task.as_waiting(runner, before(i), self.n_ended, running.is_empty())
         });
         let plan = policy::plan(self.limits(&shares), room, &running, waiting.clone());
         let mut left = waiting.filter(|task| may_give && !plan.admit.contains(&task.id));
@@ -370,16 +370,16 @@ impl<'a> Scheduler<'a> {
     /// cost.
     fn guess(&mut self) {
         let n_guesses = self.options.n_guesses(self.running.len());
-        let due = self.running.iter_mut().filter_map(|task| task.guesser(self.backend));
+        let due = self.running.iter_mut().filter_map(|task| task.guesser(self.runner));
         let mut due: Vec<_> = due.map(|answer| (answer, n_guesses)).collect();
-        draft::guess(self.backend, &mut due);
+        draft::guess(self.runner, &mut due);
     }
 
     /// Opens the sequence of a waiting request.
     fn admit(&mut self, id: u64) {
         let at = self.waiting.iter().position(|task| task.id == id).expect("the policy names who waits");
         let mut task = self.waiting.remove(at).expect("it was found there");
-        match task.open(self.backend) {
+        match task.open(self.runner) {
             Ok(n_again) => self.stats.n_tokens_recomputed += n_again as u64,
             Err(error) => task.error = Some(error),
         }
@@ -392,7 +392,7 @@ impl<'a> Scheduler<'a> {
         let mut i = 0;
         while i < self.running.len() {
             let task = &mut self.running[i];
-            let Err(error) = task.reserve(self.backend) else {
+            let Err(error) = task.reserve(self.runner) else {
                 i += 1;
                 continue;
             };
@@ -412,15 +412,15 @@ impl<'a> Scheduler<'a> {
                 i -= usize::from(victim < i);
             }
         }
-        self.running.iter_mut().for_each(|task| task.prepare(self.backend));
+        self.running.iter_mut().for_each(|task| task.prepare(self.runner));
     }
 
     /// Lends pages of the memory for keys and values beside what those that run may come to need, and returns whether they
     /// were lent.
     pub(crate) fn lend(&mut self, n_pages: usize) -> bool {
-        let growth = |task: &Task| task.as_running(self.backend, 0, 0).growth_bytes;
+        let growth = |task: &Task| task.as_running(self.runner, 0, 0).growth_bytes;
         let keep_bytes = self.running.iter().map(growth).sum();
-        self.backend.lend(n_pages, keep_bytes)
+        self.runner.lend(n_pages, keep_bytes)
     }
 
     /// Has the youngest of several that run give its place up, and returns whether there was one.
@@ -435,7 +435,7 @@ impl<'a> Scheduler<'a> {
     /// Sends a running request back to wait.
     fn preempt(&mut self, i: usize, cause: Cause) {
         let mut task = self.running.remove(i);
-        task.give_way(self.backend, self.n_ended, cause);
+        task.give_way(self.runner, self.n_ended, cause);
         let place = self.waiting.partition_point(|other| other.id < task.id);
         self.waiting.insert(place, task);
         self.stats.n_preemptions += 1;
@@ -443,7 +443,7 @@ impl<'a> Scheduler<'a> {
 
     /// Runs the rows of the step.
     fn compute(&mut self, events: &mut Vec<Event>) {
-        let Scheduler { backend, running, stats, ledger, n_batch, .. } = self;
+        let Scheduler { runner, running, stats, ledger, n_batch, .. } = self;
         let mut tasks: Vec<&mut Task> = running.iter_mut().filter(|task| task.n_rows > 0).collect();
         *n_batch = tasks.len();
         if tasks.is_empty() {
@@ -455,10 +455,10 @@ impl<'a> Scheduler<'a> {
             ledger.charge(task.tenant(), task.n_rows as u64);
             task.n_turn += task.n_rows;
         }
-        if compute(backend, &mut tasks, events).is_err() {
+        if compute(runner, &mut tasks, events).is_err() {
             // Somebody's tokens cannot be computed; alone it shows whose.
             for task in tasks {
-                let result = compute(backend, &mut [&mut *task], events);
+                let result = compute(runner, &mut [&mut *task], events);
                 task.error = result.err();
             }
         }
@@ -467,25 +467,25 @@ impl<'a> Scheduler<'a> {
 
 impl Drop for Scheduler<'_> {
     fn drop(&mut self) {
-        self.running.iter_mut().for_each(|task| task.close(self.backend));
+        self.running.iter_mut().for_each(|task| task.close(self.runner));
     }
 }
 
 /// Runs one forward pass, and chooses the tokens of those whose context is computed then. An error computes nothing.
-fn compute(backend: &mut ModelRunner, tasks: &mut [&mut Task], events: &mut Vec<Event>) -> Result<(), EngineError> {
+fn compute(runner: &mut ModelRunner, tasks: &mut [&mut Task], events: &mut Vec<Event>) -> Result<(), EngineError> {
     let mut segments: Vec<Segment<'_>> = Vec::with_capacity(tasks.len());
     let mut wanted = Vec::with_capacity(tasks.len());
     for task in tasks.iter() {
         let first = segments.len();
-        segments.extend(task.segments(backend));
+        segments.extend(task.segments(runner));
         let counts = |count: fn(LogitRows, usize) -> usize| {
             segments[first..].iter().map(|segment| count(segment.logits, segment.tokens.len())).sum::<usize>()
         };
-        wanted.push((counts(LogitRows::count), counts(LogitRows::n_states), backend.n_tokens(segments[first].seq)));
+        wanted.push((counts(LogitRows::count), counts(LogitRows::n_states), runner.n_tokens(segments[first].seq)));
     }
     let prompts: Vec<bool> = tasks.iter().map(|task| task.n_rows > 1 && !task.is_answering()).collect();
-    let (n_vocab, n_embd) = (backend.info().n_vocab, backend.info().n_embd);
-    let States { mut logits, mut approx, rows: mut all } = backend.forward_states(&segments)?;
+    let (n_vocab, n_embd) = (runner.info().n_vocab, runner.info().n_embd);
+    let States { mut logits, mut approx, rows: mut all } = runner.forward_states(&segments)?;
     let mut kept = Vec::with_capacity(tasks.len());
     for (task, &(n, n_states, first)) in tasks.iter_mut().zip(&wanted) {
         let (rows, approx_rows, shown, states);
@@ -503,10 +503,10 @@ fn compute(backend: &mut ModelRunner, tasks: &mut [&mut Task], events: &mut Vec<
         });
     }
     for (task, kept) in tasks.iter_mut().zip(kept) {
-        task.error = task.settle(backend, kept).err();
+        task.error = task.settle(runner, kept).err();
     }
     // What is known of a prompt is there for those that wait for it.
     let computed = tasks.iter().zip(prompts).filter(|(_, is_prompt)| *is_prompt);
-    computed.for_each(|(task, _)| task.share(backend));
+    computed.for_each(|(task, _)| task.share(runner));
     Ok(())
 }

@@ -65,8 +65,8 @@ struct GaveWay {
 impl Task {
     /// # Errors
     /// As [`Answer::new`].
-    pub(super) fn new(id: u64, backend: &ModelRunner, request: GenerateRequest) -> Result<Task, EngineError> {
-        let (answer, forks) = (Answer::new(backend, request)?, Forks::default());
+    pub(super) fn new(id: u64, runner: &ModelRunner, request: GenerateRequest) -> Result<Task, EngineError> {
+        let (answer, forks) = (Answer::new(runner, request)?, Forks::default());
         Ok(Task {
             id,
             answer,
@@ -116,13 +116,13 @@ impl Task {
         Holder { id, tenant, priority, n_turn: self.n_turn, is_unread: self.is_unread() }
     }
 
-    fn n_computed(&self, backend: &ModelRunner) -> usize {
-        self.seq.map_or(0, |seq| backend.n_tokens(seq))
+    fn n_computed(&self, runner: &ModelRunner) -> usize {
+        self.seq.map_or(0, |seq| runner.n_tokens(seq))
     }
 
     /// Returns the tokens to compute before the next one can be chosen.
-    pub(super) fn n_left(&self, backend: &ModelRunner) -> usize {
-        self.answer.context().len() - self.n_computed(backend)
+    pub(super) fn n_left(&self, runner: &ModelRunner) -> usize {
+        self.answer.context().len() - self.n_computed(runner)
     }
 
     /// Returns the tokens of its whole context, guessed where the request sets no limit.
@@ -135,14 +135,14 @@ impl Task {
     }
 
     /// Returns the bytes of its whole context: what it may come to need.
-    fn bytes_max(&self, backend: &ModelRunner) -> usize {
-        backend.kv_bytes_for(self.n_likely())
+    fn bytes_max(&self, runner: &ModelRunner) -> usize {
+        runner.kv_bytes_for(self.n_likely())
     }
 
-    pub(super) fn as_running(&self, backend: &ModelRunner, level: i32, n_served: u64) -> Running {
-        let held_bytes = backend.kv_bytes_for(self.n_computed(backend));
-        let growth_bytes = self.bytes_max(backend).saturating_sub(held_bytes);
-        let n_left = if self.is_unread() { 0 } else { self.n_left(backend) };
+    pub(super) fn as_running(&self, runner: &ModelRunner, level: i32, n_served: u64) -> Running {
+        let held_bytes = runner.kv_bytes_for(self.n_computed(runner));
+        let growth_bytes = self.bytes_max(runner).saturating_sub(held_bytes);
+        let n_left = if self.is_unread() { 0 } else { self.n_left(runner) };
         // Tokens that a grammar forces come several at once.
         let is_answer = n_left == 1 || (self.answer.n_tokens() > 0 && n_left <= ANSWER_ROWS_MAX);
         Running { id: self.id, n_left, n_answer: if is_answer { n_left } else { 0 }, growth_bytes, level, n_served }
@@ -162,17 +162,17 @@ impl Task {
     /// `older` are those that run, and those that wait before it. Its level and what its tenant had are left at 0.
     pub(super) fn as_waiting<'t>(
         &self,
-        backend: &ModelRunner,
+        runner: &ModelRunner,
         mut older: impl Iterator<Item = &'t Task>,
         n_ended: u64,
         nobody_runs: bool,
     ) -> Waiting {
         let (context, scope) = (self.answer.context(), self.answer.scope());
-        let known = backend.match_prefix(context, &scope);
+        let known = runner.match_prefix(context, &scope).filter(|_| !self.answer.request().ignore_cache);
         let (n_known, in_use_bytes) = known.map_or((0, 0), |known| (known.n_tokens, known.in_use_bytes));
         // At least one more block than is known, all of it before the last token.
         let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;
-        let waits_for = |other: &Task| other.answer.scope() == scope && other.will_know(backend, &context[..next]);
+        let waits_for = |other: &Task| other.answer.scope() == scope && other.will_know(runner, &context[..next]);
         let standing = match &self.gave_way {
             // As much room as it did not find then is there only when somebody has ended.
             Some(GaveWay { cause: Cause::Quota, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
@@ -185,47 +185,48 @@ impl Task {
             _ if known.is_some() && next < context.len() && older.any(waits_for) => Standing::Passed,
             _ => Standing::Ready,
         };
-        let need_bytes = self.bytes_max(backend).saturating_sub(in_use_bytes);
+        let need_bytes = self.bytes_max(runner).saturating_sub(in_use_bytes);
         Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, standing, level: 0, n_served: 0 }
     }
 
     /// Returns whether it is about to compute these tokens.
-    fn will_know(&self, backend: &ModelRunner, tokens: &[u32]) -> bool {
-        self.n_computed(backend) < tokens.len() && self.answer.context().starts_with(tokens)
+    fn will_know(&self, runner: &ModelRunner, tokens: &[u32]) -> bool {
+        let is_cached = !self.answer.request().ignore_cache;
+        is_cached && self.n_computed(runner) < tokens.len() && self.answer.context().starts_with(tokens)
     }
 
     /// Opens its sequence, and returns how many tokens must be computed that were before it gave way.
     ///
     /// # Errors
     /// No sequence is free.
-    pub(super) fn open(&mut self, backend: &mut ModelRunner) -> Result<usize, EngineError> {
-        let (seq, n_cached) = self.answer.open(backend)?;
+    pub(super) fn open(&mut self, runner: &mut ModelRunner) -> Result<usize, EngineError> {
+        let (seq, n_cached) = self.answer.open(runner)?;
         (self.seq, self.n_turn) = (Some(seq), 0);
         Ok(self.gave_way.take().map_or(0, |way| way.n_computed.saturating_sub(n_cached)))
     }
 
     /// Gives its sequence back.
-    pub(super) fn close(&mut self, backend: &mut ModelRunner) {
-        self.forks.close(backend);
+    pub(super) fn close(&mut self, runner: &mut ModelRunner) {
+        self.forks.close(runner);
         if let Some(seq) = self.seq.take() {
-            self.answer.closes(backend, seq);
-            backend.close(seq);
+            self.answer.closes(runner, seq);
+            runner.close(seq);
         }
     }
 
     /// Gives its sequence back, to go on later. `n_ended` requests are over.
-    pub(super) fn give_way(&mut self, backend: &mut ModelRunner, n_ended: u64, cause: Cause) {
-        self.gave_way = Some(GaveWay { n_ended, cause, n_computed: self.n_computed(backend) });
+    pub(super) fn give_way(&mut self, runner: &mut ModelRunner, n_ended: u64, cause: Cause) {
+        self.gave_way = Some(GaveWay { n_ended, cause, n_computed: self.n_computed(runner) });
         self.n_rows = 0;
         self.answer.drop_guesses();
-        self.close(backend);
+        self.close(runner);
     }
 
     /// Forgets what it guessed, and returns its answer if it may guess behind its rows of the step: where they come to the
     /// end of what is known.
-    pub(super) fn guesser(&mut self, backend: &ModelRunner) -> Option<&mut Answer> {
+    pub(super) fn guesser(&mut self, runner: &ModelRunner) -> Option<&mut Answer> {
         self.answer.drop_guesses();
-        let is_due = self.n_rows > 0 && self.n_rows == self.n_left(backend);
+        let is_due = self.n_rows > 0 && self.n_rows == self.n_left(runner);
         is_due.then_some(&mut self.answer)
     }
 
@@ -266,36 +267,36 @@ impl Task {
     ///
     /// # Errors
     /// As [`ModelRunner::reserve`].
-    pub(super) fn reserve(&mut self, backend: &mut ModelRunner) -> Result<(), EngineError> {
+    pub(super) fn reserve(&mut self, runner: &mut ModelRunner) -> Result<(), EngineError> {
         let n_guessed = self.answer.n_guessed();
         match self.seq {
-            Some(seq) if n_guessed > 0 => backend.reserve(seq, self.n_rows + n_guessed).or_else(|_| {
+            Some(seq) if n_guessed > 0 => runner.reserve(seq, self.n_rows + n_guessed).or_else(|_| {
                 self.answer.drop_guesses();
-                backend.reserve(seq, self.n_rows)
+                runner.reserve(seq, self.n_rows)
             }),
-            Some(seq) if self.n_rows > 0 => backend.reserve(seq, self.n_rows),
+            Some(seq) if self.n_rows > 0 => runner.reserve(seq, self.n_rows),
             _ => Ok(()),
         }
     }
 
     /// Makes ready for the step: opens the sequences of other ways beside the guesses, where there is room still, and begins
     /// what can be computed of the next choice while the model runs.
-    pub(super) fn prepare(&mut self, backend: &mut ModelRunner) {
-        if self.n_rows > 0 && self.n_rows == self.n_left(backend) {
+    pub(super) fn prepare(&mut self, runner: &mut ModelRunner) {
+        if self.n_rows > 0 && self.n_rows == self.n_left(runner) {
             self.answer.begin_choice();
         }
         if let (Some(seq), 1..) = (self.seq, self.answer.n_guessed()) {
-            self.forks = self.answer.fork(backend, seq, self.n_rows);
+            self.forks = self.answer.fork(runner, seq, self.n_rows);
         }
     }
 
     /// Returns its rows of the step.
-    pub(super) fn segments(&self, backend: &ModelRunner) -> impl Iterator<Item = Segment<'_>> {
+    pub(super) fn segments(&self, runner: &ModelRunner) -> impl Iterator<Item = Segment<'_>> {
         let seq = self.seq.expect("only those that run have rows");
         let (rest, n_guessed) =
-            (&self.answer.context_and_guesses()[self.n_computed(backend)..], self.answer.n_guessed());
-        let is_whole = self.n_rows == self.n_left(backend);
-        let logits = self.answer.wanted(self.n_computed(backend), if is_whole { 1 + n_guessed } else { 0 });
+            (&self.answer.context_and_guesses()[self.n_computed(runner)..], self.answer.n_guessed());
+        let is_whole = self.n_rows == self.n_left(runner);
+        let logits = self.answer.wanted(self.n_computed(runner), if is_whole { 1 + n_guessed } else { 0 });
         let chain = Segment { seq, tokens: &rest[..self.n_rows + n_guessed], logits };
         std::iter::once(chain).chain(self.forks.segments())
     }
@@ -319,25 +320,25 @@ impl Task {
     /// As [`ModelRunner::rewind`], or what kept it from choosing.
     pub(super) fn settle(
         &mut self,
-        backend: &mut ModelRunner,
+        runner: &mut ModelRunner,
         kept: Option<Result<Kept, EngineError>>,
     ) -> Result<(), EngineError> {
         match (kept, &mut self.seq) {
             (Some(Ok(kept)), Some(seq)) => {
-                self.forks.settle(backend, seq, kept)?;
-                self.answer.pass_on(backend, *seq)
+                self.forks.settle(runner, seq, kept)?;
+                self.answer.pass_on(runner, *seq)
             }
             (kept, _) => {
-                self.forks.close(backend);
+                self.forks.close(runner);
                 kept.map_or(Ok(()), |kept| kept.map(drop))
             }
         }
     }
 
     /// Lets others use what it has computed.
-    pub(super) fn share(&self, backend: &mut ModelRunner) {
+    pub(super) fn share(&self, runner: &mut ModelRunner) {
         if let Some(seq) = self.seq {
-            backend.share(seq);
+            runner.share(seq);
         }
     }
 }

@@ -41,7 +41,7 @@ impl Scheduler<'_> {
             return None;
         }
         let n_context = self.running.iter().map(super::Task::n_context).sum::<usize>() / n_running;
-        let room = (self.n_seen != n_running).then(|| self.backend.free_kv_bytes());
+        let room = (self.n_seen != n_running).then(|| self.runner.free_kv_bytes());
         self.n_seen = n_running;
         let (options, choice) = optimiser.choose(&Situation { n_running, n_context, free_bytes: room });
         self.options = options;

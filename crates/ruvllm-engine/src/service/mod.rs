@@ -384,8 +384,8 @@ impl Service {
     /// [`ErrorKind::Stopped`] if the owner's thread has ended, or ends before it comes to that.
     pub(crate) fn run(&self, work: Work) -> Result<(), EngineError> {
         let (sender, receiver) = mpsc::sync_channel(1);
-        let work: Work = Box::new(move |backend| {
-            work(backend);
+        let work: Work = Box::new(move |runner| {
+            work(runner);
             // Who waits is there.
             let _ = sender.send(());
         });

@@ -158,7 +158,7 @@ impl<'a> Owner<'a> {
                 }
                 Err(_) if !is_idle => return true,
                 Err(_) if self.stop_at.is_some() => return false,
-                Err(_) if self.scheduler.backend_mut().idle() => continue,
+                Err(_) if self.scheduler.runner_mut().idle() => continue,
                 Err(_) => match self.inbox.recv_timeout(STATS_INTERVAL) {
                     Ok(command) => command,
                     Err(RecvTimeoutError::Disconnected) => return false,
@@ -186,11 +186,11 @@ impl<'a> Owner<'a> {
                 }
             }
             // Who asked may be gone, with what was asked for.
-            Command::Share(adapters, reply) => drop(reply.send(self.scheduler.backend_mut().share_with(adapters))),
+            Command::Share(adapters, reply) => drop(reply.send(self.scheduler.runner_mut().share_with(adapters))),
             Command::Lend(n_pages, reply) => drop(reply.send(self.scheduler.lend(n_pages))),
             Command::Embed(job) => self.embeds.push_back(job),
             Command::Run(work) => self.works.push_back(work),
-            Command::Quota(tenant, bytes) => self.scheduler.backend_mut().set_tenant_quota(tenant, bytes),
+            Command::Quota(tenant, bytes) => self.scheduler.runner_mut().set_tenant_quota(tenant, bytes),
             Command::Drain(at) => self.stop_at = Some(self.stop_at.map_or(at, |before| before.min(at))),
         }
     }
@@ -218,7 +218,7 @@ impl<'a> Owner<'a> {
         while let Some(at) = self.next_embed() {
             let job = &self.embeds[at];
             let is_cancelled = job.cancel.is_cancelled();
-            if !is_cancelled && self.scheduler.backend().n_free() == 0 {
+            if !is_cancelled && self.scheduler.runner().n_free() == 0 {
                 // Those that write may do so for long.
                 let is_late = job.since.elapsed() >= EMBED_PATIENCE;
                 if !(is_late && self.scheduler.give_place()) {
@@ -228,7 +228,7 @@ impl<'a> Owner<'a> {
             let job = self.embeds.remove(at).expect("it is there");
             let result = match is_cancelled {
                 true => Err(EngineError::new(ErrorKind::Cancelled, "the request was cancelled")),
-                false => self.scheduler.backend_mut().read_out(&job.tokens, job.readout, &job.adapters),
+                false => self.scheduler.runner_mut().read_out(&job.tokens, job.readout, &job.adapters),
             };
             if matches!(&result, Err(error) if error.is_kv_full()) && self.scheduler.n_running() > 0 {
                 // Those that write have the memory; it may fit when one of them has ended.
@@ -247,10 +247,10 @@ impl<'a> Owner<'a> {
 
     /// Does one piece of work that somebody waits for, between two steps of those that write; it may need a sequence.
     fn work(&mut self) {
-        if self.scheduler.backend().n_free() > 0
+        if self.scheduler.runner().n_free() > 0
             && let Some(work) = self.works.pop_front()
         {
-            work(self.scheduler.backend_mut());
+            work(self.scheduler.runner_mut());
         }
     }
 
@@ -307,8 +307,8 @@ impl<'a> Owner<'a> {
         let (scheduler, shared) = (&self.scheduler, &self.shared);
         let is_due = now || self.stats_at.is_none_or(|at| at.elapsed() >= STATS_INTERVAL);
         let slow = is_due.then(|| {
-            let backend: &ModelRunner = scheduler.backend();
-            (backend.cache_stats(), backend.kv_usage(), backend.kv_bytes_by_format())
+            let runner: &ModelRunner = scheduler.runner();
+            (runner.cache_stats(), runner.kv_usage(), runner.kv_bytes_by_format())
         });
         let mut stats = shared.stats();
         (stats.n_running, stats.n_waiting) = (scheduler.n_running(), scheduler.n_waiting());

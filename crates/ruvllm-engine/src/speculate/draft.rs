@@ -146,9 +146,9 @@ impl Drafting {
 
 /// Guesses ahead for each of `answers`, up to so many tokens: by the text so far, and where that knows nothing by the draft
 /// model, if it may.
-pub(crate) fn guess(backend: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
+pub(crate) fn guess(runner: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
     answers.iter_mut().for_each(|(answer, n_max)| answer.guess(*n_max));
-    if let Some(draft) = backend.draft() {
+    if let Some(draft) = runner.draft() {
         write_on(draft, answers);
     }
     answers.iter_mut().for_each(|(answer, _)| answer.check_guesses());

@@ -67,13 +67,13 @@ pub(crate) struct Speculator {
 
 impl Speculator {
     /// `None` if nothing is guessed; `sampler` is the request's.
-    pub(crate) fn new(how: Speculation, backend: &ModelRunner, sampler: &Sampler) -> Option<Speculator> {
-        let n_rewind_max = backend.info().n_rewind_max;
+    pub(crate) fn new(how: Speculation, runner: &ModelRunner, sampler: &Sampler) -> Option<Speculator> {
+        let n_rewind_max = runner.info().n_rewind_max;
         if n_rewind_max == 0 {
             return None;
         }
         let ngram = matches!(how, Speculation::Ngram | Speculation::Auto);
-        let draft = backend.draft_info().filter(|_| matches!(how, Speculation::Draft | Speculation::Auto));
+        let draft = runner.draft_info().filter(|_| matches!(how, Speculation::Draft | Speculation::Auto));
         let ngram = ngram.then(|| (Index::default(), Pace::new(0.0)));
         let draft = draft.map(|info| Drafting::new(info, sampler));
         (ngram.is_some() || draft.is_some()).then_some(Speculator { ngram, draft, is_drafted: false, n_rewind_max })

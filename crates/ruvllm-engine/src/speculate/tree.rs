@@ -78,16 +78,16 @@ impl Forks {
     /// `last` is the one token that is to be computed before guesses, `chain` follows it.
     pub(crate) fn open(
         &mut self,
-        backend: &mut ModelRunner,
+        runner: &mut ModelRunner,
         seq: SeqId,
         (last, chain): (u32, &[u32]),
         branches: &[Branch],
     ) -> usize {
         for Branch { at, tokens } in branches {
-            let Ok(fork) = backend.fork(seq, backend.n_tokens(seq)) else { break };
+            let Ok(fork) = runner.fork(seq, runner.n_tokens(seq)) else { break };
             let path: Vec<u32> = [&[last], &chain[..*at], tokens].concat();
-            if backend.reserve(fork, path.len()).is_err() {
-                backend.discard(fork);
+            if runner.reserve(fork, path.len()).is_err() {
+                runner.discard(fork);
                 break;
             }
             self.0.push((fork, path, tokens.len()));
@@ -109,17 +109,17 @@ impl Forks {
     ///
     /// # Errors
     /// As [`ModelRunner::rewind`].
-    pub(crate) fn settle(&mut self, backend: &mut ModelRunner, seq: &mut SeqId, kept: Kept) -> Result<(), EngineError> {
+    pub(crate) fn settle(&mut self, runner: &mut ModelRunner, seq: &mut SeqId, kept: Kept) -> Result<(), EngineError> {
         for (i, (fork, ..)) in self.0.drain(..).enumerate() {
             let lost = if i + 1 == kept.path { std::mem::replace(seq, fork) } else { fork };
-            backend.discard(lost);
+            runner.discard(lost);
         }
-        backend.rewind(*seq, kept.n_tokens)
+        runner.rewind(*seq, kept.n_tokens)
     }
 
     /// Gives all of them up.
-    pub(crate) fn close(&mut self, backend: &mut ModelRunner) {
-        self.0.drain(..).for_each(|(fork, ..)| backend.discard(fork));
+    pub(crate) fn close(&mut self, runner: &mut ModelRunner) {
+        self.0.drain(..).for_each(|(fork, ..)| runner.discard(fork));
     }
 }
 

@@ -83,7 +83,7 @@ fn check(
                 }
             }
         }
-        let usage = scheduler.backend().kv_usage();
+        let usage = scheduler.runner().kv_usage();
         assert_eq!((usage.free + usage.cached_only + usage.in_use, usage.total), (total, total));
     }
     let stats = scheduler.stats();
@@ -202,7 +202,7 @@ fn whoever_comes_and_goes_changes_nobody_else() {
             }
         }
         answers.extend(done(scheduler.step()));
-        let usage = scheduler.backend().kv_usage();
+        let usage = scheduler.runner().kv_usage();
         assert_eq!(usage.free + usage.cached_only + usage.in_use, usage.total);
     }
     let stats = scheduler.stats();
@@ -269,7 +269,7 @@ fn a_cancelled_request_is_over_with_the_next_step() {
         assert_eq!((*ended, summary.finish_reason, summary.tokens.len()), (id, FinishReason::Cancelled, n_tokens));
     }
     assert!(scheduler.is_idle());
-    assert_eq!(scheduler.backend().kv_usage().in_use, 0);
+    assert_eq!(scheduler.runner().kv_usage().in_use, 0);
     // A scheduler that is dropped gives its sequences back.
     scheduler.submit(greedy(words(1, 10), 100)).expect("a valid request");
     scheduler.step();

@@ -13,7 +13,7 @@ pub(crate) const ALIKE: &[Field] = &[
     T_MAX_PREDICT,
     N_INDENT,
     unheeded("t_max_prompt_ms", COUNT, "timeout_ms limits the request in all"),
-    unheeded("cache_prompt", Kind::Bool, "every prompt is cached as far as there is room"),
+    optional("cache_prompt", Kind::Bool, "false: compute the whole prompt, and cache nothing of it"),
     unheeded("n_cache_reuse", COUNT, "what is cached is found by its beginning"),
     unheeded("id_slot", COUNT, "any place is as good").also(&["slot_id"]),
     unheeded("n_keep", COUNT, "what does not fit the context is refused"),

@@ -33,7 +33,7 @@ fn editors_have_gaps_filled() {
     });
     let reply = bench.post("/infill", &vim);
     let unheeded = reply.header("x-ruvllm-unheeded").expect("a header").split(", ").collect::<Vec<_>>();
-    assert_eq!(unheeded, ["id_slot", "input_extra.time", "cache_prompt", "t_max_prompt_ms"]);
+    assert_eq!(unheeded, ["id_slot", "input_extra.time", "t_max_prompt_ms"]);
     let answer = reply.ok();
     assert_eq!(answer.as_object().map(serde_json::Map::len), Some(5), "{answer}");
     assert!(answer["content"].as_str().is_some_and(|text| text.starts_with("a + b")), "{answer}");
@@ -317,4 +317,24 @@ fn documents_are_put_in_order_for_clients_of_other_rankers() {
         bench.post("/rerank", &json!({ "query": "a" })).refusal(),
         "400 'documents' is missing: the texts to be put in order"
     );
+}
+
+/// A prompt that is not to be cached is computed whole, whatever is cached, and leaves nothing for the next.
+#[test]
+fn a_prompt_that_is_not_to_be_cached_is_computed_whole() {
+    let bench = Bench::tiny(options());
+    let cached = |prompt: &str, cache_prompt: bool| {
+        let body =
+            json!({ "prompt": prompt.repeat(20), "n_predict": 2, "temperature": 0, "cache_prompt": cache_prompt });
+        let answer = bench.post("/completion", &body).ok();
+        (answer["timings"]["cache_n"].as_u64().expect("a count"), answer["content"].clone())
+    };
+    let (n_cold, text) = cached("a b c d ", true);
+    let (n_warm, again) = cached("a b c d ", true);
+    assert!(n_cold == 0 && n_warm > 32, "{n_cold}, {n_warm}");
+    let (n_ignored, whole) = cached("a b c d ", false);
+    assert_eq!((n_ignored, &again, &whole), (0, &text, &text));
+    // The first token is every prompt's.
+    assert_eq!(cached("e f g h ", false).0, 0);
+    assert_eq!(cached("e f g h ", true).0, 1, "the one before left nothing");
 }

@@ -12,9 +12,9 @@ const BEHIND: &str = "\n\nprint(add(1, 2))\n";
 #[test]
 fn a_completion_is_that_of_the_api_in_other_words() {
     let bench = Bench::tiny(options());
-    let body = json!({ "prompt": "a b c", "n_predict": 8, "temperature": 0, "ignore_eos": true, "cache_prompt": true });
+    let body = json!({ "prompt": "a b c", "n_predict": 8, "temperature": 0, "ignore_eos": true, "id_slot": 0 });
     let reply = bench.post("/completion", &body);
-    assert_eq!((reply.status, reply.header("x-ruvllm-unheeded")), (200, Some("cache_prompt")));
+    assert_eq!((reply.status, reply.header("x-ruvllm-unheeded")), (200, Some("id_slot")));
     let own = reply.json();
     let of_api = bench
         .post("/v1/completions", &json!({ "prompt": "a b c", "max_tokens": 8, "temperature": 0, "ignore_eos": true }))
