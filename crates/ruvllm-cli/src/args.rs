@@ -54,7 +54,7 @@ pub enum Command {
     /// Answer one prompt
     Run(Box<run::RunArgs>),
     /// Talk to a model
-    Chat(chat::ChatArgs),
+    Chat(Box<chat::ChatArgs>),
     /// Serve a model by HTTP: the APIs of OpenAI and Anthropic
     Serve(Box<serve::ServeArgs>),
     /// Bring a model to this machine
