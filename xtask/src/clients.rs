@@ -40,7 +40,7 @@ const QUICK: [&str; 6] = ["openai", "anthropic", "ollama", "openai-js", "anthrop
 /// Runs the clients of every CI run against a program that was built.
 ///
 /// # Errors
-/// As for [`run`].
+/// As for `run`.
 pub(crate) fn run_quick(ruvllm: PathBuf) -> Result<()> {
     run(&Args { only: QUICK.map(str::to_owned).to_vec(), ruvllm: Some(ruvllm), json: false })
 }

@@ -1,9 +1,9 @@
 //! The remote backend: whole requests, answered by any server that speaks OpenAI's chat API (vLLM, SGLang, llama.cpp,
 //! another RuvLLM).
 //!
-//! [`RemoteBackend`] is a [`Completions`](ruvllm_backend::Completions). It streams, so that the first piece comes early
-//! and a caller that stops listening ends the request on the other side too: the connection is closed. What fails before the first piece is tried again; nothing is asked twice
-//! once a piece came.
+//! [`RemoteBackend`] is a [`Completions`]. It streams, so that the first piece comes early; a caller that stops listening
+//! ends the request on the other side too, because the connection is closed. What fails before the first piece is tried
+//! again; nothing is asked twice once a piece came.
 //!
 //! Numeric contract: none. The other side chooses the tokens.
 //!
