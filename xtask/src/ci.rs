@@ -78,8 +78,11 @@ fn line(name: &str, ok: bool, took: Duration, totals: Totals) -> String {
     format!("{name:<8} {verdict:<6} {:>7.1} s{tests}", took.as_secs_f64())
 }
 
+/// Lints all targets, and the engine without any backend.
 fn clippy() -> Result<()> {
-    shell::run(cargo("clippy --workspace --all-targets").args(["--profile", PROFILE, "--", "-D", "warnings"]))
+    let lint = |what: &str| shell::run(cargo(what).args(["--profile", PROFILE, "--", "-D", "warnings"]));
+    lint("clippy --workspace --all-targets")?;
+    lint("clippy --package ruvllm-engine --no-default-features")
 }
 
 /// Builds all tests and what they run, and returns where `ruvllm` lies. It is what `test` needs, so nothing is built

@@ -24,7 +24,9 @@ use serde_json::Value;
 
 use crate::generate::Generation;
 use crate::request::GenerateRequest;
-use crate::runner::{ModelRunner, Readout, Vocabulary};
+#[cfg(feature = "native")]
+use crate::runner::Vocabulary;
+use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{Scheduler, SchedulerOptions};
 use crate::{EngineError, ErrorKind};
 
@@ -129,6 +131,14 @@ impl Engine {
     /// The template is there and cannot be compiled.
     pub fn chat_template(&self) -> Result<Option<&ChatTemplate>, EngineError> {
         Ok(self.runner.chat_template()?.map(|template| &**template))
+    }
+
+    /// Takes another chat template than the file's.
+    ///
+    /// # Errors
+    /// It cannot be compiled.
+    pub fn set_chat_template(&mut self, source: &str) -> Result<(), EngineError> {
+        self.runner.vocabulary_mut().set_template(source)
     }
 
     /// Returns the tokenizer and the chat template, to use on other threads while the engine computes.

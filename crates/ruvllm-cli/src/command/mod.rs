@@ -23,6 +23,7 @@ pub mod serve;
 pub mod session;
 pub mod show;
 pub mod sona;
+pub mod template;
 pub mod tokenize;
 pub mod witness;
 

@@ -16,6 +16,7 @@ use super::learn::LearningArgs;
 use super::lora::LoraArgs;
 use super::remote::{self, BackendArgs};
 use super::resume::Resume;
+use super::template::{self, TemplateArgs};
 use crate::args::{
     CacheArgs, ContextArgs, GrammarArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs,
 };
@@ -82,6 +83,8 @@ pub struct RunArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
     lora: LoraArgs,
     #[command(flatten)]
     learning: LearningArgs,
@@ -108,12 +111,14 @@ impl RunArgs {
         }
         self.check(app)?;
         let grammar = self.grammar.source()?;
+        let template = self.template.read()?;
         let question = self.read_prompt()?;
         let path = app.store().locate(&self.model.model, true)?;
         self.lora.check_for(app, &path)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
         let mut engine = app.load_cached(&path, load, &self.cache)?;
+        template::apply(&mut engine, template.as_deref())?;
         let mut resume = Resume::load(&mut engine, &self.cache)?;
         let learning = self.learning.open(app, &mut engine)?;
         let prompt = self.encode(&engine, resume.as_mut(), &question)?;
@@ -181,6 +186,7 @@ impl RunArgs {
             ("--suffix", self.suffix.is_some()),
             ("--parse-special", self.parse_special || self.no_parse_special),
             ("--ignore-eos", self.ignore_eos),
+            ("--chat-template", self.template.is_given()),
             ("--lora", !self.lora.lora.is_empty()),
             ("--learn", self.learning.learn),
             ("--session", self.cache.session.is_some()),

@@ -12,6 +12,7 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
+use super::template::{self, TemplateArgs};
 use super::{App, lora};
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
 use crate::check;
@@ -107,6 +108,8 @@ pub struct ServeArgs {
     context: ContextArgs,
     #[command(flatten)]
     load: LoadArgs,
+    #[command(flatten)]
+    template: TemplateArgs,
     /// Most MiB for keys and values of each model, and its adapters [default: enough for all requests at once]
     #[arg(long, value_name = "MIB", value_parser = count::<2, { 1 << 24 }>, help_heading = "Model")]
     kv_mib: Option<usize>,
@@ -276,6 +279,7 @@ impl ServeArgs {
         }
         self.model.iter().try_for_each(|spec| app.store().check(spec))?;
         self.speculation.check(app)?;
+        self.template.read()?;
         let names: Vec<String> = self.names();
         if let Some(name) = names.iter().enumerate().find_map(|(i, name)| names[..i].contains(name).then_some(name)) {
             return Err(Error::usage(format_args!(
@@ -308,7 +312,7 @@ impl ServeArgs {
 
     /// Returns the models and their names; the first is loaded. All are there as sound files then.
     fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
-        let (names, mut models) = (self.names(), Vec::new());
+        let (names, mut models, template) = (self.names(), Vec::new(), self.template.read()?);
         for (i, (spec, name)) in self.model.iter().zip(&names).enumerate() {
             let path = app.store().locate(spec, true)?;
             if let Some(error) = (i > 0).then(|| GgufFile::open(&path).err()).flatten() {
@@ -325,10 +329,16 @@ impl ServeArgs {
                 draft: if i == 0 { self.speculation.draft(app)? } else { None },
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
-            let engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            let template = template.clone().filter(|_| i == 0);
+            let mut engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            engine.iter_mut().try_for_each(|engine| template::apply(engine, template.as_deref()))?;
             let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
             engine.iter().for_each(|engine| app.warn_context(engine.info()));
-            let source = ModelSource::new(name, Box::new(move || Engine::load(&path, &load, &mut |_| {})));
+            let again = move || {
+                let mut engine = Engine::load(&path, &load, &mut |_| {})?;
+                template::apply(&mut engine, template.as_deref()).map(|()| engine)
+            };
+            let source = ModelSource::new(name, Box::new(again));
             let source = source.with_file(file).with_adapters(self.adapters(app, name, i == 0)?);
             models.push(match engine {
                 Some(engine) => source.with_engine(engine),

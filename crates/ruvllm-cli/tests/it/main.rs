@@ -13,5 +13,6 @@ mod remote;
 mod route;
 mod serve;
 mod sources;
+mod template;
 mod witness;
 mod wrong;

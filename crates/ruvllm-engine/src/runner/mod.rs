@@ -112,6 +112,11 @@ impl ModelRunner {
         &self.vocabulary
     }
 
+    /// Returns tokenizer and chat template, to change them.
+    pub(crate) fn vocabulary_mut(&mut self) -> &mut Vocabulary {
+        &mut self.vocabulary
+    }
+
     /// Returns the tokenizer, building it the first time.
     ///
     /// # Errors

@@ -40,6 +40,16 @@ impl Vocabulary {
         Vocabulary { file: None, tokenizer: OnceLock::from(Ok(tokenizer)), template: None }
     }
 
+    /// Takes another chat template than the file's.
+    ///
+    /// # Errors
+    /// It cannot be compiled.
+    pub fn set_template(&mut self, source: &str) -> Result<(), EngineError> {
+        let (bos, eos) = self.file.as_deref().map(special_texts).transpose()?.unwrap_or_default();
+        self.template = Some(Ok(Arc::new(ChatTemplate::new(source, &bos, &eos)?)));
+        Ok(())
+    }
+
     /// Returns the GGUF file, if that is where they are from.
     pub fn file(&self) -> Option<&Arc<GgufFile>> {
         self.file.as_ref()

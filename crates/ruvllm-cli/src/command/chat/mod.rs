@@ -9,6 +9,7 @@ use ruvllm_engine::LoadOptions;
 use super::App;
 use super::learn::LearningArgs;
 use super::resume::Resume;
+use super::template::{self, TemplateArgs};
 use crate::args::{CacheArgs, ContextArgs, LoadArgs, ModelArgs, OutputArgs, SamplingArgs, SpeculationArgs};
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -48,6 +49,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
     learning: LearningArgs,
     #[command(flatten)]
     cache: CacheArgs,
@@ -84,12 +87,14 @@ impl ChatArgs {
         self.cache.check(&app.settings)?;
         app.store().check(&self.model.model)?;
         self.speculation.check(app)?;
+        let template = self.template.read()?;
         let mut reader = Reader::new(&app.settings.home.join("history.txt"), self.output.json)?;
         interrupt::install()?;
         let path = app.store().locate(&self.model.model, true)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
         let mut engine = app.load_cached(&path, load, &self.cache)?;
+        template::apply(&mut engine, template.as_deref())?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
         }
