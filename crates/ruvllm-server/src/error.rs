@@ -154,6 +154,7 @@ impl From<EngineError> for ApiError {
             ErrorKind::ContextLength => (StatusCode::BAD_REQUEST, Some("context_length_exceeded")),
             ErrorKind::QueueFull => (StatusCode::TOO_MANY_REQUESTS, Some("queue_full")),
             ErrorKind::Stopped | ErrorKind::Cancelled => (StatusCode::SERVICE_UNAVAILABLE, Some("stopping")),
+            ErrorKind::Remote => (StatusCode::BAD_GATEWAY, Some("backend_unavailable")),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, None),
         };
         ApiError { code, ..ApiError::new(status, error.to_string()) }
