@@ -150,11 +150,15 @@ fn tokenize(call: Call) -> Answer {
                 let piece = std::str::from_utf8(&bytes).map_or_else(|_| json!(bytes), |text| json!(text));
                 json!({ "id": id, "piece": piece })
             };
-            let tokens = match given.is_set("with_pieces") {
-                true => tokens.iter().map(piece).collect(),
-                false => json!(tokens),
-            };
-            ok(&json!({ "tokens": tokens, "count": n, "max_model_len": service.info().n_ctx }))
+            let mut answer = json!({ "tokens": tokens, "count": n, "max_model_len": service.info().n_ctx });
+            if given.is_set("with_pieces") {
+                let lossy =
+                    |id: &u32| String::from_utf8_lossy(&tokenizer.token_bytes(*id).unwrap_or_default()).into_owned();
+                // The name that pieces had before, for one release.
+                answer["pieces"] = tokens.iter().map(lossy).collect();
+                answer["tokens"] = tokens.iter().map(piece).collect();
+            }
+            ok(&answer)
         })
         .await
     })

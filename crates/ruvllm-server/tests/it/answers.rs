@@ -269,6 +269,9 @@ fn text_and_tokens_and_templates() {
     assert_eq!((pieces.trim(), listed.len()), ("Once upon", tokens["count"].as_u64().expect("a count") as usize));
     let ids: Vec<&Value> = listed.iter().map(|token| &token["id"]).collect();
     // What is no text is told as bytes.
+    assert!(
+        tokens["pieces"].as_array().is_some_and(|old| old.len() == tokens["tokens"].as_array().map_or(0, Vec::len))
+    );
     let part = bench.post("/tokenize", &json!({ "text": "é", "with_pieces": true })).ok()["tokens"].take();
     let of_piece = |piece: &Value| piece.as_str().map_or(0, str::len).max(piece.as_array().map_or(0, Vec::len));
     assert!(
