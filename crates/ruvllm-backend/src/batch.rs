@@ -11,7 +11,7 @@ pub struct Segment<'a> {
     pub seq: SeqId,
     /// Token ids; not empty.
     pub tokens: &'a [u32],
-    /// Which rows want logits.
+    /// Rows that want logits.
     pub logits: LogitRows,
 }
 

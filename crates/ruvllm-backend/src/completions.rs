@@ -23,7 +23,7 @@ pub struct CompletionRequest {
     pub stop: Vec<String>,
     /// Functions that may be called, as OpenAI writes them.
     pub tools: Vec<Value>,
-    /// Which of them must be called.
+    /// The one that must be called, or whether any must.
     pub tool_choice: Option<Value>,
     /// The form of the answer: `json_object`, `json_schema`.
     pub response_format: Option<Value>,

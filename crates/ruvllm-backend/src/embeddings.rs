@@ -4,7 +4,7 @@ use ruvllm_lora::AdapterSet;
 
 use crate::BackendError;
 
-/// How the vectors of a text's tokens become one (`{arch}.pooling_type`).
+/// Way in which the vectors of a text's tokens become one (`{arch}.pooling_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// Their mean.

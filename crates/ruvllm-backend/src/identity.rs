@@ -5,8 +5,8 @@ use std::path::Path;
 use ruvllm_gguf::GgufFile;
 use ruvllm_kvcache::NamespaceBuilder;
 
+use crate::BackendError;
 pub use crate::content::{PIECE, by_pieces, content_hash, remembered_hash};
-use crate::{BackendError, ModelInfo};
 
 /// Bytes of each tensor that go into the identity of a file: its first and its middle ones.
 const SAMPLE: usize = 512;
@@ -42,11 +42,4 @@ pub fn of_file(file: &GgufFile, content: Option<[u8; 32]>) -> NamespaceBuilder {
 /// The file cannot be read.
 pub fn identity_of(path: &Path) -> Result<[u8; 32], BackendError> {
     Ok(of_file(&GgufFile::open(path)?, None).identity())
-}
-
-/// Returns the identity of a model without a file, by its facts: models of one name and size are taken for the same.
-pub fn of_info(info: &ModelInfo) -> [u8; 32] {
-    let ModelInfo { name, arch, n_params, n_vocab, n_layers, n_embd, device, .. } = info;
-    let facts = format!("{arch} {n_params} {n_vocab} {n_layers} {n_embd} {}", device.backend);
-    NamespaceBuilder::new("ruvllm model 1").part("name", name.as_bytes()).part("facts", facts.as_bytes()).identity()
 }

@@ -1,4 +1,4 @@
-//! Which rows of a pass want logits, and how many of each.
+//! Rows of a pass that want logits, and how many logits of each.
 
 /// Which rows of a segment want logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -100,8 +100,7 @@ pub struct DeviceInfo {
 /// A backend keeps sequences. Each has the tokens that were computed for it, and whatever the model has to remember of
 /// them (KV cache, recurrent state). [`TokenModel::forward`] goes on with any of them in one batch.
 ///
-/// What a backend may have besides comes by the methods that return an `Option`: an engine works without any of it, and
-/// says what is missing.
+/// Capabilities come by the methods that return an `Option`: an engine works without any of them, and says what is missing.
 ///
 /// The numeric contract of a backend is part of its documentation. The native one gives a row the same bits whatever else
 /// is in the batch, however a prompt is cut, and for any number of threads.

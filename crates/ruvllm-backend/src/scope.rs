@@ -14,6 +14,13 @@ pub struct Scope {
     pub kv: Option<KvPolicy>,
 }
 
+impl From<&AdapterSet> for Scope {
+    /// Everybody's, with these adapters.
+    fn from(adapters: &AdapterSet) -> Scope {
+        Scope { adapters: adapters.clone(), ..Scope::default() }
+    }
+}
+
 impl From<u64> for Scope {
     fn from(tenant: u64) -> Scope {
         Scope { tenant, ..Scope::default() }

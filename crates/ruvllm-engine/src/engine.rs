@@ -105,15 +105,10 @@ impl Engine {
         if let Some(hash) = self.content.get() {
             return Ok(*hash);
         }
-        let hash = match self.runner.vocabulary().file() {
-            None => self.identity(),
-            Some(file) => {
-                // Another map of the files: the pages of the first are let go, and hashing would bring them back.
-                let path = file.paths().next().map(std::path::Path::to_owned);
-                let again = path.map(|path| GgufFile::open(&path)).transpose()?;
-                identity::content_hash(again.as_ref().unwrap_or(file), self.info().device.n_threads)
-            }
-        };
+        // Another map of the files: the pages of the first are let go, and hashing would bring them back.
+        let file = self.runner.vocabulary().file();
+        let again = file.paths().next().map(GgufFile::open).transpose()?;
+        let hash = identity::content_hash(again.as_ref().unwrap_or(file), self.info().device.n_threads);
         Ok(*self.content.get_or_init(|| hash))
     }
 
@@ -211,7 +206,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::new_sequence`]; [`ErrorKind::Adapter`] if they were loaded for another model.
     pub fn new_adapted_sequence(&mut self, adapters: &AdapterSet) -> Result<SeqId, EngineError> {
-        Ok(self.runner.open(None, &Scope { adapters: adapters.clone(), ..Scope::default() })?.0)
+        Ok(self.runner.open(None, &adapters.into())?.0)
     }
 
     /// Returns what reads adapters for this model; a clone may do so on another thread while the engine computes.
@@ -252,10 +247,7 @@ impl Engine {
     /// Returns what tells this model's file from others, by hyper-parameters, tensors and samples of their bytes: what is
     /// learned belongs to it.
     pub fn identity(&self) -> [u8; 32] {
-        match self.runner.vocabulary().file() {
-            Some(file) => identity::of_file(file, None).identity(),
-            None => identity::of_info(self.info()),
-        }
+        identity::of_file(self.runner.vocabulary().file(), None).identity()
     }
 
     /// Multiplies final hidden states with the output head alone: `[n, n_embd]` gives `[n, n_vocab]`, bit for bit as a pass

@@ -113,7 +113,7 @@ impl From<BackendError> for EngineError {
 
 impl From<ruvllm_gguf::GgufError> for EngineError {
     fn from(error: ruvllm_gguf::GgufError) -> EngineError {
-        EngineError::new(ErrorKind::Model, error.to_string()).with_source(error)
+        BackendError::from(error).into()
     }
 }
 
@@ -134,7 +134,7 @@ impl From<TextError> for EngineError {
 
 impl From<ruvllm_lora::LoraError> for EngineError {
     fn from(error: ruvllm_lora::LoraError) -> EngineError {
-        EngineError::new(ErrorKind::Adapter, error.to_string()).with_source(error)
+        BackendError::from(error).into()
     }
 }
 
@@ -146,10 +146,6 @@ impl From<ruvllm_sona::SonaError> for EngineError {
 
 impl From<KvError> for EngineError {
     fn from(error: KvError) -> EngineError {
-        let kind = match error.kind() {
-            KvErrorKind::Disk(_) => ErrorKind::Cache,
-            _ => ErrorKind::ContextLength,
-        };
-        EngineError::new(kind, error.to_string()).with_source(error)
+        BackendError::from(error).into()
     }
 }

@@ -96,8 +96,7 @@ impl NativeBackend {
     /// # Errors
     /// As [`TokenModel::open`].
     fn open_adapted(&mut self, adapters: &AdapterSet) -> Result<SeqId, BackendError> {
-        let scope = Scope { adapters: adapters.clone(), ..Scope::default() };
-        Ok(self.open(None, &scope)?.0)
+        Ok(self.open(None, &adapters.into())?.0)
     }
 
     /// Returns the model's file.

@@ -398,27 +398,20 @@ fn describe(path: &Path, file: &GgufFile, model: &Model, compute: &Compute) -> R
         *bytes_by_type.entry(tensor.ty).or_insert(0usize) += tensor.n_bytes();
     }
     let most = bytes_by_type.iter().max_by_key(|&(_, &bytes)| bytes);
+    let n_threads = compute.team.n_threads();
+    let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
     Ok(ModelInfo {
-        name,
         arch: metadata.str("general.architecture")?.unwrap_or_default().to_owned(),
         n_params: file.tensors().map(|tensor| tensor.n_elements()).sum(),
         n_vocab: model.n_vocab,
         n_layers: model.hparams.n_layers,
         n_embd: model.hparams.n_embd,
         n_ctx_train: model.hparams.n_ctx_train,
-        n_ctx: 0,
-        n_seq_max: 0,
-        n_rewind_max: 0,
         weight_bytes: model.read_bytes(),
         file_bytes: file.total_bytes(),
         quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
         is_encoder: model.is_encoder,
         is_ranker: model.ranker.is_some(),
-        load_ms: 0.0,
-        device: DeviceInfo {
-            backend: "native",
-            name: compute.isa.name().to_owned(),
-            n_threads: compute.team.n_threads(),
-        },
+        ..ModelInfo::new(name, device)
     })
 }

@@ -1,4 +1,4 @@
-//! What cannot be computed is refused, and nothing has changed then.
+//! Errors: a call that cannot be computed is refused, and nothing has changed then.
 
 use super::{Case, compare, open, rows};
 use crate::{BackendErrorKind, LogitRows, Segment, SeqId, TokenModel};

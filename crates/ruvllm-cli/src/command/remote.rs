@@ -14,7 +14,7 @@ use crate::interrupt;
 use crate::output::{print, print_json};
 use crate::registry::DEFAULT_MODEL;
 
-/// What runs a model.
+/// Names of backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
     /// This machine's CPU
@@ -23,7 +23,7 @@ pub enum BackendName {
     Remote,
 }
 
-/// Which backend runs the model.
+/// The backend that runs the model.
 #[derive(Args, Clone, Debug)]
 pub struct BackendArgs {
     /// What runs the model
@@ -35,29 +35,29 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
-    /// Returns whether another server answers.
+    /// Returns the address of the server that answers; `None` if this machine does.
     ///
     /// # Errors
     /// An address without `--backend remote`.
-    pub fn is_remote(&self) -> Result<bool> {
+    pub fn remote_url(&self) -> Result<Option<&str>> {
         match (self.backend, &self.url) {
             (BackendName::Native, Some(_)) => {
                 Err(Error::usage("--url is for --backend remote; add that, or leave it out"))
             }
-            (backend, _) => Ok(backend == BackendName::Remote),
+            (BackendName::Native, None) => Ok(None),
+            (BackendName::Remote, url) => Ok(url.as_deref()),
         }
     }
+}
 
-    /// Connects to the server. The default model stands for the first one that the server has.
-    ///
-    /// # Errors
-    /// It cannot be reached, refuses the key, or has no such model.
-    pub fn connect(&self, app: &App, model: &str) -> Result<RemoteBackend> {
-        let url = self.url.clone().unwrap_or_default();
-        let model = (model != DEFAULT_MODEL).then(|| model.to_owned());
-        let key = app.settings.remote_key.clone();
-        Ok(RemoteBackend::connect(RemoteOptions { model, key, ..RemoteOptions::new(url) })?)
-    }
+/// Connects to a server. The default model stands for the first one that the server has.
+///
+/// # Errors
+/// It cannot be reached, refuses the key, or has no such model.
+pub fn connect(app: &App, url: &str, model: &str) -> Result<RemoteBackend> {
+    let model = (model != DEFAULT_MODEL).then(|| model.to_owned());
+    let key = app.settings.remote_key.clone();
+    Ok(RemoteBackend::connect(RemoteOptions { model, key, ..RemoteOptions::new(url) })?)
 }
 
 /// Answers a request and prints the answer as it comes, or as an object at its end. Ctrl-C gives it up.

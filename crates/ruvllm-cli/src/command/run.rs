@@ -106,8 +106,8 @@ impl RunArgs {
     /// # Errors
     /// A usage error without a prompt, a failure if the model cannot be had or the prompt does not fit.
     pub fn run(&self, app: &App) -> Result<()> {
-        if self.backend.is_remote()? {
-            return self.run_remote(app);
+        if let Some(url) = self.backend.remote_url()? {
+            return self.run_remote(app, url);
         }
         self.check(app)?;
         let grammar = self.grammar.source()?;
@@ -168,10 +168,10 @@ impl RunArgs {
     }
 
     /// Has another server answer the prompt.
-    fn run_remote(&self, app: &App) -> Result<()> {
+    fn run_remote(&self, app: &App, url: &str) -> Result<()> {
         self.sampling.check()?;
         let request = self.remote_request()?;
-        let backend = self.backend.connect(app, &self.model.model)?;
+        let backend = remote::connect(app, url, &self.model.model)?;
         remote::answer(app, &backend, &request, self.output.json)
     }
 

@@ -9,7 +9,7 @@ use ruvllm_engine::template::ChatTemplate;
 use super::read_text;
 use crate::error::{Error, Result};
 
-/// Which chat template.
+/// Another chat template.
 #[derive(Args, Clone, Debug)]
 pub struct TemplateArgs {
     /// File with the chat template (Jinja) to use in place of the model's own; with several models, of the first

@@ -327,8 +327,10 @@ impl ModelRunner {
 
 /// Final hidden states and embeddings, or an error without them.
 impl ModelRunner {
-    fn missing(&self, what: &str) -> BackendError {
-        BackendError::unsupported(format!("backend {} has no {what}; use native", self.info().device.backend))
+    /// Returns what makes the error of something that the backend lacks.
+    fn missing(&self, what: &'static str) -> impl FnOnce() -> BackendError + use<> {
+        let backend = self.info().device.backend;
+        move || BackendError::unsupported(format!("backend {backend} has no {what}; use native"))
     }
 
     /// Returns access to final hidden states.
@@ -336,7 +338,7 @@ impl ModelRunner {
     /// # Errors
     /// The backend has none.
     pub fn hidden_states(&self) -> Result<&dyn HiddenStates, EngineError> {
-        Ok(self.model.hidden_states().ok_or_else(|| self.missing("hidden states"))?)
+        Ok(self.model.hidden_states().ok_or_else(self.missing("hidden states"))?)
     }
 
     /// Returns access to final hidden states, to compute with them.
@@ -345,7 +347,7 @@ impl ModelRunner {
     /// The backend has none.
     pub fn hidden_states_mut(&mut self) -> Result<&mut dyn HiddenStates, EngineError> {
         let missing = self.missing("hidden states");
-        Ok(self.model.hidden_states_mut().ok_or(missing)?)
+        Ok(self.model.hidden_states_mut().ok_or_else(missing)?)
     }
 
     /// Checks that the backend can do what a request needs besides tokens.
@@ -357,7 +359,7 @@ impl ModelRunner {
             self.hidden_states()?;
         }
         match has_adapters && self.model.adapters().is_none() {
-            true => Err(self.missing("adapters").into()),
+            true => Err(self.missing("adapters")().into()),
             false => Ok(()),
         }
     }
@@ -391,10 +393,10 @@ impl ModelRunner {
             Readout::States { n_last } => self.last_states(tokens, n_last, adapters),
             Readout::Logprobs { n_top } => self.logprobs_of(tokens, n_top, adapters),
             Readout::Embedding(pooling) => {
-                Ok(self.model.embeddings().ok_or(missing)?.embed(tokens, pooling, adapters)?)
+                Ok(self.model.embeddings().ok_or_else(missing)?.embed(tokens, pooling, adapters)?)
             }
             Readout::Score { n_first } => {
-                let score = self.model.embeddings().ok_or(missing)?.score(tokens, n_first, adapters)?;
+                let score = self.model.embeddings().ok_or_else(missing)?.score(tokens, n_first, adapters)?;
                 Ok(vec![score])
             }
         }
@@ -418,7 +420,7 @@ impl ModelRunner {
         adapters: &AdapterSet,
         f: impl FnOnce(&mut ModelRunner, SeqId) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
-        let (seq, _) = self.open(None, &Scope { adapters: adapters.clone(), ..Scope::default() })?;
+        let (seq, _) = self.open(None, &adapters.into())?;
         let result = f(self, seq);
         self.close(seq);
         result

@@ -14,7 +14,7 @@ type Made<T> = Result<Arc<T>, (TextErrorKind, String)>;
 
 /// Tokenizer and chat template of a model. The tokenizer is built when it is first asked for: computing logits needs none.
 pub struct Vocabulary {
-    file: Option<Arc<GgufFile>>,
+    file: Arc<GgufFile>,
     tokenizer: OnceLock<Made<Tokenizer>>,
     /// A template that does not compile is told when it is asked for: raw prompts need none.
     template: Option<Made<ChatTemplate>>,
@@ -32,12 +32,7 @@ impl Vocabulary {
             let compiled = ChatTemplate::new(source, &bos, &eos);
             template = Some(compiled.map(Arc::new).map_err(|error| (error.kind(), error.to_string())));
         }
-        Ok(Vocabulary { file: Some(Arc::clone(file)), tokenizer: OnceLock::new(), template })
-    }
-
-    /// Takes a tokenizer that is there, and no template.
-    pub fn of_tokenizer(tokenizer: Arc<Tokenizer>) -> Vocabulary {
-        Vocabulary { file: None, tokenizer: OnceLock::from(Ok(tokenizer)), template: None }
+        Ok(Vocabulary { file: Arc::clone(file), tokenizer: OnceLock::new(), template })
     }
 
     /// Takes another chat template than the file's.
@@ -45,14 +40,14 @@ impl Vocabulary {
     /// # Errors
     /// It cannot be compiled.
     pub fn set_template(&mut self, source: &str) -> Result<(), EngineError> {
-        let (bos, eos) = self.file.as_deref().map(special_texts).transpose()?.unwrap_or_default();
+        let (bos, eos) = special_texts(&self.file)?;
         self.template = Some(Ok(Arc::new(ChatTemplate::new(source, &bos, &eos)?)));
         Ok(())
     }
 
-    /// Returns the GGUF file, if that is where they are from.
-    pub fn file(&self) -> Option<&Arc<GgufFile>> {
-        self.file.as_ref()
+    /// Returns the GGUF file that they are from.
+    pub fn file(&self) -> &Arc<GgufFile> {
+        &self.file
     }
 
     /// Returns the tokenizer.
@@ -60,15 +55,12 @@ impl Vocabulary {
     /// # Errors
     /// The file has none, or one of a kind that is not supported, or it was cut short meanwhile.
     pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>, EngineError> {
-        let build = || match &self.file {
-            None => Err((TextErrorKind::Unsupported, "the model has no tokenizer".to_owned())),
-            Some(file) => match Tokenizer::from_metadata(file.metadata()) {
-                Ok(tokenizer) => Ok(Arc::new(tokenizer)),
-                Err(error) => Err((error.kind(), error.to_string())),
-            },
+        let build = || match Tokenizer::from_metadata(self.file.metadata()) {
+            Ok(tokenizer) => Ok(Arc::new(tokenizer)),
+            Err(error) => Err((error.kind(), error.to_string())),
         };
         let built = self.tokenizer.get_or_init(build).as_ref();
-        self.file.as_ref().map_or(Ok(()), |file| file.check())?;
+        self.file.check()?;
         Ok(built.map_err(|(kind, line)| TextError::new(*kind, line.clone()))?)
     }
 

@@ -168,7 +168,8 @@ impl Task {
         nobody_runs: bool,
     ) -> Waiting {
         let (context, scope) = (self.answer.context(), self.answer.scope());
-        let known = runner.match_prefix(context, &scope).filter(|_| !self.answer.request().ignore_cache);
+        let is_cached = !self.answer.request().ignore_cache;
+        let known = is_cached.then(|| runner.match_prefix(context, &scope)).flatten();
         let (n_known, in_use_bytes) = known.map_or((0, 0), |known| (known.n_tokens, known.in_use_bytes));
         // At least one more block than is known, all of it before the last token.
         let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;

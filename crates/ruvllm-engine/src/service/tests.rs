@@ -185,25 +185,10 @@ struct Bench {
 impl Bench {
     fn new(n_seqs: usize, queue_max: usize) -> Bench {
         let file = GgufFile::open(&Golden::load("llama-a").model("f32")).expect("a golden file");
-        let info = ModelInfo {
-            name: "counting".to_owned(),
-            arch: "none".to_owned(),
-            n_params: 0,
-            n_vocab: 200,
-            n_layers: 0,
-            n_embd: 1,
-            n_ctx_train: 1000,
-            n_ctx: 1000,
-            n_seq_max: n_seqs,
-            n_rewind_max: 0,
-            weight_bytes: 0,
-            file_bytes: 0,
-            quantization: String::new(),
-            is_encoder: false,
-            is_ranker: false,
-            load_ms: 0.0,
-            device: DeviceInfo { backend: "counting", ..DeviceInfo::default() },
-        };
+        let device = DeviceInfo { backend: "counting", ..DeviceInfo::default() };
+        let size =
+            ModelInfo { n_vocab: 200, n_embd: 1, n_ctx_train: 1000, n_ctx: 1000, ..ModelInfo::new("counting", device) };
+        let info = ModelInfo { n_seq_max: n_seqs, ..size };
         let (permits, permitted) = sync_channel(1000);
         let (told, steps) = channel();
         let (sequences, logits) = (vec![None; n_seqs], Vec::new());
