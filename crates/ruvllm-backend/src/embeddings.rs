@@ -2,18 +2,7 @@
 
 use ruvllm_lora::AdapterSet;
 
-use crate::BackendError;
-
-/// Way in which the vectors of a text's tokens become one (`{arch}.pooling_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
-    /// Their mean.
-    Mean,
-    /// The first one: encoders learn to put it there.
-    Cls,
-    /// The last one, which has seen all others.
-    Last,
-}
+use crate::{BackendError, Pooling};
 
 /// Vectors and scores of texts.
 pub trait Embeddings {

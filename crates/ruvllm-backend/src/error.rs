@@ -6,6 +6,7 @@ use std::fmt;
 use ruvllm_gguf::GgufError;
 use ruvllm_kvcache::{KvError, KvErrorKind};
 use ruvllm_lora::LoraError;
+use ruvllm_model::ModelError;
 
 /// Kinds of errors, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,16 @@ impl Error for BackendError {
 impl From<GgufError> for BackendError {
     fn from(error: GgufError) -> BackendError {
         BackendError::new(BackendErrorKind::Model, error.to_string()).with_source(error)
+    }
+}
+
+impl From<ModelError> for BackendError {
+    fn from(error: ModelError) -> BackendError {
+        match error {
+            ModelError::File(error) => error.into(),
+            ModelError::Unsupported(line) => BackendError::unsupported(line),
+            error => BackendError::new(BackendErrorKind::Model, error.to_string()),
+        }
     }
 }
 

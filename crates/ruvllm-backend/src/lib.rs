@@ -24,10 +24,11 @@ mod scope;
 
 pub use batch::{Segment, StateRows, States};
 pub use completions::{CallPiece, CompletionEnd, CompletionEvent, CompletionRequest, Completions, Usage};
-pub use embeddings::{Embeddings, Pooling};
+pub use embeddings::Embeddings;
 pub use error::{BackendError, BackendErrorKind, Cause};
 pub use hidden::HiddenStates;
 pub use logit_rows::LogitRows;
 pub use model::{DeviceInfo, ModelInfo, SeqId, TokenModel};
 pub use paged::{CachedPrefix, KvFolder, KvRoom, PagedKv};
+pub use ruvllm_model::{ModelSpec, Pooling};
 pub use scope::Scope;

@@ -1,10 +1,8 @@
 //! The contract itself: sequences of tokens, computed in batches.
 
 use ruvllm_lora::loader::AdapterLoader;
-#[cfg(feature = "train")]
-use ruvllm_lora::train::Spec;
 
-use crate::{BackendError, Embeddings, HiddenStates, PagedKv, Scope, Segment, States};
+use crate::{BackendError, Embeddings, HiddenStates, ModelSpec, PagedKv, Scope, Segment, States};
 
 /// Number of a sequence, given by the backend that opened it. It may be given again after [`TokenModel::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -237,12 +235,8 @@ pub trait TokenModel: Send {
         None
     }
 
-    /// Returns the model's description for training, if it can be trained.
-    ///
-    /// # Errors
-    /// [`BackendErrorKind::Unsupported`](crate::BackendErrorKind::Unsupported): the backend or the architecture has none.
-    #[cfg(feature = "train")]
-    fn train_spec(&self) -> Result<Spec, BackendError> {
-        Err(BackendError::unsupported(format!("backend {} trains no adapters; use native", self.info().device.backend)))
+    /// Returns the model's description, if it was read from a file here.
+    fn model_spec(&self) -> Option<&ModelSpec> {
+        None
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ruvllm_backend::BackendError;
 use ruvllm_lora::train::{Encoder, ReadProgress, TrainModel};
 use ruvllm_lora::{LoraError, LoraErrorKind};
 use ruvllm_text::template::ChatInput;
@@ -19,9 +20,13 @@ impl Engine {
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported): the model has experts, convolutions or attention sinks; or a weight cannot be read.
     pub fn train_model(&self, scale: f32, progress: &mut dyn FnMut(ReadProgress)) -> Result<TrainModel, EngineError> {
-        let loader = self.adapter_loader()?;
+        let (loader, model) = (self.adapter_loader()?, self.runner.model());
         let targets = Arc::clone(loader.targets());
-        Ok(TrainModel::read(self.runner.model().train_spec()?, targets, loader.base_weights(), scale, progress)?)
+        let spec = model.model_spec().ok_or_else(|| {
+            let backend = model.info().device.backend;
+            BackendError::unsupported(format!("backend {backend} trains no adapters; use native"))
+        })?;
+        Ok(TrainModel::read(spec.clone(), targets, loader.base_weights(), scale, progress)?)
     }
 }
 

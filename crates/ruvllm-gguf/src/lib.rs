@@ -6,8 +6,7 @@
 //! [`limits`]).
 //!
 //! ```
-//! use ruvllm_gguf::{GgufFile, GgufWriter};
-//! use ruvllm_kernels::block::GgmlType;
+//! use ruvllm_gguf::{GgmlType, GgufFile, GgufWriter};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let folder = tempfile::tempdir()?;
@@ -30,11 +29,12 @@
 //! ```
 //!
 //! What it does not do: it knows sizes of block formats but never looks inside a block, and it does not know what a
-//! key or a tensor is for, but for `general.alignment` and the `split.*` keys, and for [`convert`], which names them. Specification:
+//! key or a tensor is for, but for `general.alignment` and the `split.*` keys, and for `convert` (a feature), which names them. Specification:
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 #![deny(missing_docs)]
 
+#[cfg(feature = "convert")]
 pub mod convert;
 mod cursor;
 mod error;
@@ -54,7 +54,7 @@ pub use error::{GgufError, GgufErrorKind};
 pub use file::GgufFile;
 pub use mapped::{MappedFile, Watch};
 pub use metadata::Metadata;
-pub use ruvllm_kernels::block::GgmlType;
+pub use ruvllm_ggml::GgmlType;
 pub use strings::{StringArray, StringIter};
 pub use tensor::TensorInfo;
 pub use value::{Array, Value, ValueType};

@@ -1,6 +1,6 @@
 //! The tensor directory: names, types, shapes and where the bytes lie.
 
-use ruvllm_kernels::block::GgmlType;
+use ruvllm_ggml::GgmlType;
 
 use crate::cursor::Cursor;
 use crate::error::{GgufError, GgufErrorKind};

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
 
 use bytes::Bytes;
-use ruvllm_kernels::block::GgmlType;
+use ruvllm_ggml::GgmlType;
 
 use crate::error::{GgufError, GgufErrorKind};
 use crate::file::{GgufFile, read_alignment};

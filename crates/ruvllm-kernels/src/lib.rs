@@ -1,4 +1,4 @@
-//! Kernels of RuvLLM: GGML block formats, dequantisation, packed matmul, attention, norms, RoPE,
+//! Kernels of RuvLLM: dequantisation, packed matmul, attention, norms, RoPE,
 //! activations, the thread team and the arena. Slices in, slices out.
 //!
 //! Every kernel is a folder with a static table of implementations, best first; [`Isa`] names the rows. What is the same for all
@@ -30,7 +30,6 @@ pub mod isa;
 pub mod activation;
 pub mod arena;
 pub mod attention;
-pub mod block;
 #[cfg(target_arch = "x86_64")]
 mod cpu;
 pub mod dequant;
@@ -44,9 +43,9 @@ pub mod rope;
 pub mod softmax;
 pub mod team;
 
-pub use block::GgmlType;
 pub use isa::Isa;
 pub use prefetch::bring_near;
+pub use ruvllm_ggml::{self as block, GgmlType};
 
 /// Version of the numbers: two builds of one version compute the same bits on the same instruction set, of the same weights in
 /// the same panels. Caches on disk are kept over updates that leave it as it is. To be raised with every change of results or

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ruvllm_kernels::lowrank::stride;
+use ruvllm_model::TensorRows;
 
 use crate::adapter::{Adapter, Delta};
 use crate::error::{LoraError, shape, shown};
@@ -66,6 +67,12 @@ pub trait BaseWeights {
     /// # Errors
     /// The tensor cannot be read.
     fn row(&self, tensor: &str, row: usize, out: &mut [f32]) -> Result<(), LoraError>;
+
+    /// Reads rows of a tensor of the model's description, as floats: `[n_rows, n_cols]`.
+    ///
+    /// # Errors
+    /// The tensor cannot be read.
+    fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, LoraError>;
 }
 
 /// No base weights: a DoRA cannot be bound with them.
@@ -75,6 +82,10 @@ pub struct NoBase;
 impl BaseWeights for NoBase {
     fn row(&self, tensor: &str, _: usize, _: &mut [f32]) -> Result<(), LoraError> {
         Err(shape(format!("a DoRA adapter needs the base weights of '{}'", shown(tensor))))
+    }
+
+    fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, LoraError> {
+        Err(shape(format!("there are no base weights of '{}'", shown(&rows.tensor))))
     }
 }
 

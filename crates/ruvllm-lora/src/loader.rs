@@ -11,6 +11,7 @@ use crate::{Adapter, AdapterSet, BaseWeights, BoundAdapter, FactorFormat, LoraEr
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::{bring_near, dequant};
 use ruvllm_kvcache::MemoryBudget;
+use ruvllm_model::TensorRows;
 
 /// Adapters beside the hot ones whose files a manager keeps mapped.
 const N_WARM_MAX: usize = 256;
@@ -213,5 +214,19 @@ impl BaseWeights for FileWeights {
             *last = Some((tensor.to_owned(), self.find(tensor).ok_or_else(missing)?));
         }
         last.as_ref().and_then(|(_, rows)| rows.read(self.dequant, row, out)).ok_or_else(missing)
+    }
+
+    fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, LoraError> {
+        let missing = || {
+            let line = format!("the model's file has no rows {:?} of '{}'", rows.rows, rows.tensor);
+            LoraError::new(LoraErrorKind::Shape, line)
+        };
+        let tensor = self.file.tensor(&rows.tensor).ok_or_else(missing)?;
+        let at = |n_values: usize| tensor.ty.row_bytes(n_values).ok_or_else(missing);
+        let bytes = self.file.data(tensor);
+        let bytes = bytes.get(at(rows.values().start)?..at(rows.values().end)?).ok_or_else(missing)?;
+        let mut values = vec![0.0; rows.n_values()];
+        self.dequant.dequantize(tensor.ty, bytes, &mut values);
+        Ok(values)
     }
 }

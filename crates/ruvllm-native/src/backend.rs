@@ -7,8 +7,8 @@ mod pass;
 use std::sync::Arc;
 
 use ruvllm_backend::{
-    BackendError, BackendErrorKind, Embeddings, HiddenStates, LogitRows, ModelInfo, PagedKv, Pooling, Scope, Segment,
-    SeqId, StateRows, States, TokenModel,
+    BackendError, BackendErrorKind, Embeddings, HiddenStates, LogitRows, ModelInfo, ModelSpec, PagedKv, Pooling, Scope,
+    Segment, SeqId, StateRows, States, TokenModel,
 };
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
@@ -135,7 +135,7 @@ impl NativeBackend {
         if !adapters.fits(&self.targets) {
             return Err(BackendError::new(BackendErrorKind::Adapter, "the adapters were loaded for another model"));
         }
-        let n_embd = self.model.hparams.n_embd;
+        let n_embd = self.model.spec.n_embd;
         match adapters.gate().map(|gate| gate.shape().n_embd).filter(|&other| other != n_embd) {
             None => Ok(()),
             Some(other) => {
@@ -245,14 +245,14 @@ impl TokenModel for NativeBackend {
         }
         self.check_files()?;
         Ok(States {
-            logits: &mut self.state.logits[..known.n_logits * self.model.n_vocab],
+            logits: &mut self.state.logits[..known.n_logits * self.model.spec.n_vocab],
             approx: match self.state.has_rough {
-                true => &self.state.rough[..known.n_logits * self.model.n_vocab],
+                true => &self.state.rough[..known.n_logits * self.model.spec.n_vocab],
                 false => &[],
             },
             rows: StateRows {
-                hidden: &self.state.hidden[..known.n_states * self.model.hparams.n_embd],
-                stream: self.state.stream.get(..known.n_states * self.model.hparams.n_embd).unwrap_or_default(),
+                hidden: &self.state.hidden[..known.n_states * self.model.spec.n_embd],
+                stream: self.state.stream.get(..known.n_states * self.model.spec.n_embd).unwrap_or_default(),
             },
         })
     }
@@ -286,9 +286,8 @@ impl TokenModel for NativeBackend {
         Some(self.adapter_loader())
     }
 
-    #[cfg(feature = "train")]
-    fn train_spec(&self) -> Result<ruvllm_lora::train::Spec, BackendError> {
-        crate::model::spec(&self.model)
+    fn model_spec(&self) -> Option<&ModelSpec> {
+        Some(&self.model.spec)
     }
 }
 
@@ -299,7 +298,7 @@ impl Embeddings for NativeBackend {
         pooling: Option<Pooling>,
         adapters: &AdapterSet,
     ) -> Result<Vec<f32>, BackendError> {
-        let vector = self.pooled(tokens, pooling.unwrap_or(self.model.pooling), adapters)?;
+        let vector = self.pooled(tokens, pooling.unwrap_or(self.model.spec.pooling), adapters)?;
         Ok(embedding::unit(vector))
     }
 

@@ -31,10 +31,11 @@ pub(super) fn of_model(file: NamespaceBuilder, model: &Model, isa: Isa, kv: KvPo
 mod tests {
     use super::*;
     use crate::kernels::Compute;
-    use crate::model::{self, Loader};
+    use crate::model::Loader;
     use ruvllm_backend::identity::of_file;
     use ruvllm_gguf::GgufFile;
     use ruvllm_kvcache::Namespace;
+    use ruvllm_model::ModelSpec;
     use ruvllm_testkit::Golden;
 
     fn of_bytes(bytes: Vec<u8>, n_ctx: usize, kv: KvPolicy) -> Namespace {
@@ -42,7 +43,8 @@ mod tests {
         let compute = Compute::new(Isa::Scalar, 1);
         let mut progress = |_| {};
         let loader = Loader::new(&file, &compute, &mut progress);
-        let model = model::load(&file, &loader, Some(n_ctx)).expect("a golden file loads");
+        let spec = ModelSpec::read(&file, Some(n_ctx)).expect("a golden file is a model");
+        let model = Model::make(spec, &loader).expect("a golden file loads");
         of_model(of_file(&file, None), &model, compute.isa, kv).finish()
     }
 

@@ -16,12 +16,13 @@ use ruvllm_kvcache::{BlockPool, KvError, KvLayout, KvPolicy, MemoryBudget, PAGE_
 
 use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{Target, Targets};
+use ruvllm_model::ModelSpec;
 
 use crate::backend::NativeBackend;
 use crate::identity;
 use crate::kernels::Compute;
 use crate::kv::KvStore;
-use crate::model::{self, ForwardState, HeadScreen, LoadProgress, Loader, Model};
+use crate::model::{ForwardState, HeadScreen, LoadProgress, Loader, Model};
 use crate::packed::{Making, Packed, PackedFile, Saver, Unsaved};
 use crate::persist::Persist;
 
@@ -218,13 +219,13 @@ impl NativeBackend {
             PackedFile::new(folder, &identity, max_bytes)
         });
         let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
-        let targets = Targets::new(facts(file, &model)?, targets);
+        let targets = Targets::new(ModelFacts::of(&model.spec), targets);
         let available = available_bytes();
         let n_ctx = context(&model, options, available);
         // An encoder sees its whole input at once; a decoder's passes are cut.
-        let n_rows = if model.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
+        let n_rows = if model.spec.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
         // A sequence with recurrent state cannot start in the middle, and an encoder's tokens all see each other.
-        let namespace = namespace.filter(|_| model.state_len == 0 && !model.is_encoder);
+        let namespace = namespace.filter(|_| model.state_len == 0 && !model.spec.is_encoder);
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, available, namespace.is_some())?;
         let pool = BlockPool::within(&model.kv_layout, options.kv_formats(), budget.total_bytes())?;
@@ -278,7 +279,7 @@ fn take_weights(
     let mut load = |found: Option<Bytes>, making: Option<&Making>| {
         let sink = making.map(|making| making as &dyn PanelSink);
         let loader = Loader::new(file, compute, progress).with_packed(found).with_sink(sink);
-        let model = model::load(file, &loader, options.n_ctx)?;
+        let model = Model::make(ModelSpec::read(file, options.n_ctx)?, &loader)?;
         Ok::<_, BackendError>((model, loader.take_targets(), loader.take_made()))
     };
     let Some(packed_file) = packed_file else {
@@ -314,26 +315,15 @@ fn saver_of(made: Vec<Bytes>, unsaved: impl FnOnce(Vec<Bytes>) -> Unsaved) -> Sa
     if made.is_empty() { Saver::default() } else { Saver::new(unsaved(made)) }
 }
 
-/// Returns what of the model decides how adapters are read.
-fn facts(file: &GgufFile, model: &Model) -> Result<ModelFacts, BackendError> {
-    let hparams = &model.hparams;
-    Ok(ModelFacts {
-        arch: file.metadata().str("general.architecture")?.unwrap_or_default().to_owned(),
-        n_heads: hparams.n_heads.clone(),
-        n_kv_heads: hparams.n_kv_heads.clone(),
-        n_experts: hparams.n_experts,
-    })
-}
-
 /// Returns the context to open: what was asked for, or else what the model was trained for as far as there is memory for
 /// it; within what learned positions allow.
 fn context(model: &Model, options: &LoadOptions, available: Option<usize>) -> usize {
     let n_positions = model.input.positions.as_ref().map_or(usize::MAX, |positions| positions.n_rows);
-    let n_ctx = model.hparams.n_ctx.min(n_positions);
+    let n_ctx = model.spec.n_ctx.min(n_positions);
     if options.n_ctx.is_some() {
         return n_ctx;
     }
-    if model.is_encoder {
+    if model.spec.is_encoder {
         return n_ctx.min(ENCODER_CONTEXT);
     }
     let n_bytes = options.kv_bytes.unwrap_or_else(|| available.unwrap_or(CACHE_BYTES_MAX) / CONTEXT_SHARE);
@@ -401,16 +391,16 @@ fn describe(path: &Path, file: &GgufFile, model: &Model, compute: &Compute) -> R
     let n_threads = compute.team.n_threads();
     let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
     Ok(ModelInfo {
-        arch: metadata.str("general.architecture")?.unwrap_or_default().to_owned(),
+        arch: model.spec.arch.clone(),
         n_params: file.tensors().map(|tensor| tensor.n_elements()).sum(),
-        n_vocab: model.n_vocab,
-        n_layers: model.hparams.n_layers,
-        n_embd: model.hparams.n_embd,
-        n_ctx_train: model.hparams.n_ctx_train,
+        n_vocab: model.spec.n_vocab,
+        n_layers: model.spec.layers.len(),
+        n_embd: model.spec.n_embd,
+        n_ctx_train: model.spec.n_ctx_train,
         weight_bytes: model.read_bytes(),
         file_bytes: file.total_bytes(),
         quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
-        is_encoder: model.is_encoder,
+        is_encoder: model.spec.is_encoder,
         is_ranker: model.ranker.is_some(),
         ..ModelInfo::new(name, device)
     })

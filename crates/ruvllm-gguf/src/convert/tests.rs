@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use ruvllm_kernels::block::GgmlType;
+use ruvllm_ggml::GgmlType;
 use safetensors::{Dtype, View};
 use serde_json::{Value, json};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use ruvllm_kernels::block::GgmlType;
+use ruvllm_ggml::GgmlType;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::error::{GgufError, GgufErrorKind};

@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::adapter::{Adapter, Delta, RowOrder, Values};
+use ruvllm_model::TensorRows;
+
 use crate::bound::{BaseWeights, FactorFormat, Target};
 use crate::format::ModelFacts;
 use ruvllm_kernels::{Isa, lowrank};
@@ -31,6 +33,14 @@ impl BaseWeights for Base {
         let layer: usize = tensor.strip_prefix("blk.0.l").and_then(|n| n.parse().ok()).expect("a layer");
         out.copy_from_slice(&base(layer)[row * K..(row + 1) * K]);
         Ok(())
+    }
+
+    fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, LoraError> {
+        let mut values = vec![0.0; rows.n_values()];
+        let tensor = rows.tensor.trim_end_matches(".weight");
+        let each = rows.rows.clone().zip(values.chunks_exact_mut(rows.n_cols));
+        each.into_iter().try_for_each(|(row, out)| self.row(tensor, row, out))?;
+        Ok(values)
     }
 }
 

@@ -7,6 +7,7 @@ pub mod peft;
 use std::path::Path;
 
 use ruvllm_gguf::{GgufFile, Metadata};
+use ruvllm_model::{AttentionSpec, FfnSpec, LayerSpec, MixerSpec, ModelSpec};
 
 use crate::adapter::Adapter;
 use crate::error::{LoraError, LoraErrorKind};
@@ -25,6 +26,27 @@ pub struct ModelFacts {
 }
 
 impl ModelFacts {
+    /// Takes them from a model's description; layers without attention have no heads.
+    pub fn of(spec: &ModelSpec) -> ModelFacts {
+        let heads = |of: fn(&AttentionSpec) -> usize| {
+            let heads = spec.layers.iter().map(|layer| match &layer.mixer {
+                MixerSpec::Attention(attention) => of(attention),
+                MixerSpec::ShortConv(_) => 0,
+            });
+            heads.collect()
+        };
+        let n_experts = |layer: &LayerSpec| match &layer.ffn {
+            FfnSpec::Mlp(_) => 0,
+            FfnSpec::Moe(moe) => moe.up.len(),
+        };
+        ModelFacts {
+            arch: spec.arch.clone(),
+            n_heads: heads(|own| own.n_heads),
+            n_kv_heads: heads(|own| own.n_kv_heads),
+            n_experts: spec.layers.iter().map(n_experts).max().unwrap_or(0),
+        }
+    }
+
     /// Reads them from a model's file.
     ///
     /// # Errors

@@ -5,10 +5,11 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::ops::{tensor, to_vec};
-use super::spec::{Spec, TargetSet};
+use super::spec::{TargetSet, linears};
 use crate::adapter::{Adapter, Delta, RANK_MAX, RowOrder, Values};
 use crate::bound::Targets;
 use crate::error::{LoraError, invalid};
+use ruvllm_model::ModelSpec;
 
 /// A pair of factors and where it belongs.
 pub(super) struct Pair {
@@ -43,7 +44,7 @@ impl Factors {
     /// # Errors
     /// The rank or the scale makes no sense.
     pub fn new(
-        spec: &Spec,
+        spec: &ModelSpec,
         targets: &Targets,
         (set, first_block): (TargetSet, usize),
         (rank, scale): (usize, f32),
@@ -60,9 +61,9 @@ impl Factors {
         }
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (mut pairs, mut by_target) = (Vec::new(), vec![None; targets.all().len()]);
-        for layer in first_block..spec.layers.len() {
-            for (_, linear) in spec.linears(layer).filter(|(role, _)| set.has(*role)) {
-                let target = &targets.all()[linear.target];
+        for layer in &spec.layers[first_block..] {
+            for (_, linear) in linears(layer).filter(|(role, _)| set.has(*role)) {
+                let target = &targets.all()[linear.id];
                 let bound = 1.0 / (target.n_in as f32).sqrt();
                 let draw = |_| bound * ((rng.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0);
                 let a: Vec<f32> = (0..rank * target.n_in).map(draw).collect();
@@ -70,8 +71,8 @@ impl Factors {
                 let n_out = target.rows.len();
                 let b = Var::from_tensor(&tensor(vec![0.0; n_out * rank], (n_out, rank))?)?;
                 let name = target.alias.as_ref().unwrap_or(&target.tensor).clone();
-                by_target[linear.target] = Some(pairs.len());
-                pairs.push(Pair { target: linear.target, name, a, b });
+                by_target[linear.id] = Some(pairs.len());
+                pairs.push(Pair { target: linear.id, name, a, b });
             }
         }
         Ok(Factors { pairs, by_target, rank, scale })

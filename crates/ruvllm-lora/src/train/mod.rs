@@ -1,6 +1,6 @@
 //! Training of adapters by back-propagation through a frozen model, on the CPU.
 //!
-//! [`TrainModel`] is a transformer in f32, made of a [`Spec`] that the engine fills in for any dense architecture; [`Factors`] are beside
+//! [`TrainModel`] is a transformer in f32, made of a [`ModelSpec`](ruvllm_model::ModelSpec) of a dense architecture; [`Factors`] are beside
 //! its linear layers, and candle's autograd differentiates through both, with operations of our own where its own would compute
 //! gradients of frozen matrices or keep logits. [`Dataset`] reads what is learned from, [`Trainer`] goes the steps and [`Loss`] says what is
 //! made small.
@@ -26,9 +26,7 @@ pub use factors::Factors;
 pub use loss::Loss;
 pub use model::{ReadProgress, TrainModel};
 pub use optimizer::{AdamOptions, Schedule};
-pub use spec::{
-    AttentionSpec, HeadSpec, Joining, LayerSpec, LinearSpec, MlpSpec, NormSpec, Pooled, Role, Spec, TargetSet,
-};
+pub use spec::{Role, TargetSet};
 pub use trainer::{Extra, StepReport, TrainOptions, Trainer};
 
 use crate::error::{LoraError, LoraErrorKind};

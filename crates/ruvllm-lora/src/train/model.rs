@@ -5,12 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
 use ruvllm_kernels::rope::Rope;
+use ruvllm_model::{
+    AttentionSpec, FfnSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelSpec, NormKind, NormSpec, Pooling,
+    RopeSpec, Wiring,
+};
 
 use super::loss::With;
-use super::ops::{Activate, Apply, Attend, Gate, Geometry, Head, Linear, LogProbs, Norm, Rotate, tensor};
-use super::spec::{AttentionSpec, Joining, LayerSpec, LinearSpec, MlpSpec, NormSpec, Pooled, Spec};
+use super::ops::{Activate, Apply, Attend, Gate, Geometry, Head, Linear, LogProbs, Norm, NormWeights, Rotate, tensor};
+use super::spec::linears;
 use crate::bound::{BaseWeights, Targets};
-use crate::error::{LoraError, invalid};
+use crate::error::{LoraError, invalid, unsupported};
 
 /// Sequences that are computed together, each seeing only itself.
 #[derive(Clone, Debug, Default)]
@@ -47,8 +51,8 @@ struct Attention {
     k: Layered,
     v: Layered,
     o: Layered,
-    q_norm: Option<Arc<NormSpec>>,
-    k_norm: Option<Arc<NormSpec>>,
+    q_norm: Option<Arc<NormWeights>>,
+    k_norm: Option<Arc<NormWeights>>,
     geometry: Geometry,
     rope: Option<usize>,
 }
@@ -61,13 +65,13 @@ struct Mlp {
 }
 
 struct Layer {
-    attention_norm: Option<Arc<NormSpec>>,
+    attention_norm: Option<Arc<NormWeights>>,
     attention: Attention,
-    attention_post_norm: Option<Arc<NormSpec>>,
-    mlp_norm: Option<Arc<NormSpec>>,
+    attention_post_norm: Option<Arc<NormWeights>>,
+    mlp_norm: Option<Arc<NormWeights>>,
     mlp: Mlp,
-    mlp_post_norm: Option<Arc<NormSpec>>,
-    joining: Joining,
+    mlp_post_norm: Option<Arc<NormWeights>>,
+    wiring: Wiring,
 }
 
 /// How far reading the weights is.
@@ -83,12 +87,15 @@ pub struct ReadProgress {
 ///
 /// Its weights are f32 in memory: four bytes a parameter, but for the embeddings where no head shares them.
 pub struct TrainModel {
-    spec: Spec,
+    spec: ModelSpec,
     targets: Arc<Targets>,
     weights: Box<dyn BaseWeights + Send + Sync>,
+    ropes: Vec<Rope>,
+    /// `[n_embd]`, added to every row (BERT's first segment).
+    segment: Option<Vec<f32>>,
     layers: Vec<Layer>,
-    input_norm: Option<Arc<NormSpec>>,
-    output_norm: Option<Arc<NormSpec>>,
+    input_norm: Option<Arc<NormWeights>>,
+    output_norm: Option<Arc<NormWeights>>,
     head: Option<Arc<Head>>,
     held: Held,
 }
@@ -111,7 +118,6 @@ impl std::fmt::Debug for TrainModel {
 
 /// Reads weights and tells how far that is.
 struct Reader<'a> {
-    targets: &'a Targets,
     weights: &'a dyn BaseWeights,
     /// What the factors' products are multiplied with.
     scale: f32,
@@ -121,31 +127,55 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn matrix(&mut self, target: usize) -> Result<(Vec<f32>, (usize, usize)), LoraError> {
-        let target = &self.targets.all()[target];
-        let values = target.weights(self.weights)?;
+    fn matrix(&mut self, spec: &LinearSpec) -> Result<(Vec<f32>, (usize, usize)), LoraError> {
+        let values = self.weights.values(&spec.weight)?;
         if values.iter().any(|x| !x.is_finite()) {
-            return Err(invalid(format!("tensor '{}' holds what is no finite number", target.tensor)));
+            return Err(invalid(format!("tensor '{}' holds what is no finite number", spec.weight.tensor)));
         }
         self.n_done += values.len() as u64;
         (self.progress)(ReadProgress { n_done: self.n_done, n_total: self.n_total });
-        Ok((values, (target.rows.len(), target.n_in)))
+        Ok((values, (spec.n_out(), spec.n_in())))
+    }
+
+    fn bias(&self, spec: &LinearSpec) -> Result<Option<Vec<f32>>, LoraError> {
+        spec.bias.as_ref().map(|bias| self.weights.values(bias)).transpose()
     }
 
     fn linear(&mut self, spec: &LinearSpec) -> Result<Layered, LoraError> {
-        let (values, shape) = self.matrix(spec.target)?;
-        let linear = Arc::new(Linear::new(values, shape, spec.bias.clone(), self.scale)?);
-        Ok(Layered { target: spec.target, linear })
+        let (values, shape) = self.matrix(spec)?;
+        let linear = Arc::new(Linear::new(values, shape, self.bias(spec)?, self.scale)?);
+        Ok(Layered { target: spec.id, linear })
+    }
+
+    fn head(&mut self, spec: &ModelSpec) -> Result<Option<Arc<Head>>, LoraError> {
+        let Some(linear) = &spec.output.head else { return Ok(None) };
+        let (values, shape) = self.matrix(linear)?;
+        let how = (spec.output.scale, spec.output.softcap);
+        Ok(Some(Arc::new(Head::new(values, shape, self.bias(linear)?, how)?)))
+    }
+
+    fn norm(&self, spec: Option<&NormSpec>) -> Result<Option<Arc<NormWeights>>, LoraError> {
+        let Some(spec) = spec else { return Ok(None) };
+        Ok(Some(Arc::new(NormWeights {
+            is_layer: spec.kind == NormKind::Layer,
+            width: spec.weight.n_cols,
+            weight: self.weights.values(&spec.weight)?,
+            bias: spec.bias.as_ref().map(|bias| self.weights.values(bias)).transpose()?,
+            eps: spec.eps,
+        })))
     }
 
     fn attention(&mut self, spec: &AttentionSpec) -> Result<Attention, LoraError> {
+        if spec.sinks.is_some() {
+            return Err(not_trained("attention sinks"));
+        }
         Ok(Attention {
             q: self.linear(&spec.q)?,
             k: self.linear(&spec.k)?,
             v: self.linear(&spec.v)?,
             o: self.linear(&spec.o)?,
-            q_norm: shared(&spec.q_norm),
-            k_norm: shared(&spec.k_norm),
+            q_norm: self.norm(spec.q_norm.as_ref())?,
+            k_norm: self.norm(spec.k_norm.as_ref())?,
             geometry: Geometry {
                 n_heads: spec.n_heads,
                 n_kv_heads: spec.n_kv_heads,
@@ -170,20 +200,22 @@ impl Reader<'_> {
     }
 
     fn layer(&mut self, spec: &LayerSpec) -> Result<Layer, LoraError> {
+        let MixerSpec::Attention(attention) = &spec.mixer else { return Err(not_trained("convolutions")) };
+        let FfnSpec::Mlp(mlp) = &spec.ffn else { return Err(not_trained("experts")) };
         Ok(Layer {
-            attention_norm: shared(&spec.attention_norm),
-            attention: self.attention(&spec.attention)?,
-            attention_post_norm: shared(&spec.attention_post_norm),
-            mlp_norm: shared(&spec.mlp_norm),
-            mlp: self.mlp(&spec.mlp)?,
-            mlp_post_norm: shared(&spec.mlp_post_norm),
-            joining: spec.joining,
+            attention_norm: self.norm(spec.mixer_norm.as_ref())?,
+            attention: self.attention(attention)?,
+            attention_post_norm: self.norm(spec.mixer_post_norm.as_ref())?,
+            mlp_norm: self.norm(spec.ffn_norm.as_ref())?,
+            mlp: self.mlp(mlp)?,
+            mlp_post_norm: self.norm(spec.ffn_post_norm.as_ref())?,
+            wiring: spec.wiring,
         })
     }
 }
 
-fn shared(norm: &Option<NormSpec>) -> Option<Arc<NormSpec>> {
-    norm.as_ref().map(|norm| Arc::new(norm.clone()))
+fn not_trained(what: &str) -> LoraError {
+    unsupported(format!("models with {what} cannot be trained here; train a dense one"))
 }
 
 /// What stays the same over the layers of one pass.
@@ -197,29 +229,28 @@ impl TrainModel {
     /// Reads a model's weights. The products of factors will be multiplied with `scale`.
     ///
     /// # Errors
-    /// A tensor cannot be read or holds what is no number.
+    /// The model has experts, convolutions or attention sinks; a tensor cannot be read or holds what is no number.
     pub fn read(
-        spec: Spec,
+        spec: ModelSpec,
         targets: Arc<Targets>,
         weights: Box<dyn BaseWeights + Send + Sync>,
         scale: f32,
         progress: &mut dyn FnMut(ReadProgress),
     ) -> Result<TrainModel, LoraError> {
-        let size = |target: usize| (targets.all()[target].rows.len() * targets.all()[target].n_in) as u64;
-        let all = (0..spec.layers.len()).flat_map(|layer| spec.linears(layer)).map(|(_, linear)| size(linear.target));
-        let n_total = all.sum::<u64>() + spec.head.as_ref().map_or(0, |head| size(head.linear.target));
-        let mut reader = Reader { targets: &targets, weights: &*weights, scale, n_done: 0, n_total, progress };
+        let n_total = spec.linears().iter().map(|linear| linear.weight.n_values() as u64).sum();
+        let mut reader = Reader { weights: &*weights, scale, n_done: 0, n_total, progress };
         let layers = spec.layers.iter().map(|layer| reader.layer(layer)).collect::<Result<_, _>>()?;
-        let head = match &spec.head {
-            None => None,
-            Some(head) => {
-                let (values, shape) = reader.matrix(head.linear.target)?;
-                Some(Arc::new(Head::new(values, shape, head.linear.bias.clone(), (head.scale, head.softcap))?))
-            }
+        let head = reader.head(&spec)?;
+        let input_norm = reader.norm(spec.input.norm.as_ref())?;
+        let output_norm = reader.norm(spec.output.norm.as_ref())?;
+        let rope = |own: &RopeSpec| {
+            let factors = own.factors.as_ref().map(|factors| weights.values(factors)).transpose()?;
+            Ok(Rope::new(&own.config(factors).map_err(|error| invalid(error.to_string()))?))
         };
-        let (input_norm, output_norm) = (shared(&spec.input_norm), shared(&spec.output_norm));
+        let ropes = spec.ropes.iter().map(rope).collect::<Result<_, LoraError>>()?;
+        let segment = spec.input.types.as_ref().map(|types| weights.values(&types.row(0))).transpose()?;
         let held = Held::default();
-        Ok(TrainModel { spec, targets, weights, layers, input_norm, output_norm, head, held })
+        Ok(TrainModel { spec, targets, weights, ropes, segment, layers, input_norm, output_norm, head, held })
     }
 
     /// Holds what the first blocks make of each sequence, in up to `n_bytes_max` bytes: for trainings that adapt only the blocks from
@@ -230,7 +261,7 @@ impl TrainModel {
     }
 
     /// Returns what the model is made of.
-    pub fn spec(&self) -> &Spec {
+    pub fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
@@ -256,8 +287,9 @@ impl TrainModel {
     /// Computes the final states of all rows, behind the last norm: `[n, n_embd]`.
     pub(super) fn hidden(&self, packed: &Packed, with: With<'_>) -> Result<Tensor, LoraError> {
         // A block that is adapted is not frozen, whoever promised so.
-        let is_free = |linear: &LinearSpec| with.pair(linear.target).is_none();
-        let is_frozen = (0..self.held.n_blocks).all(|i| self.spec.linears(i).all(|(_, linear)| is_free(linear)));
+        let is_free = |linear: &LinearSpec| with.pair(linear.id).is_none();
+        let is_frozen =
+            (0..self.held.n_blocks).all(|i| linears(&self.spec.layers[i]).all(|(_, linear)| is_free(linear)));
         let n_held = if is_frozen { self.held.n_blocks } else { 0 };
         let pass = self.pass(packed, with);
         let mut x = match n_held {
@@ -274,7 +306,7 @@ impl TrainModel {
     }
 
     fn pass<'a>(&self, packed: &Packed, with: With<'a>) -> Pass<'a> {
-        let rotations = self.spec.ropes.iter().map(|rope| rotation(rope, packed)).collect();
+        let rotations = self.ropes.iter().map(|rope| rotation(rope, packed)).collect();
         Pass { lengths: packed.lengths.clone().into(), rotations, with }
     }
 
@@ -304,23 +336,24 @@ impl TrainModel {
         let (spec, n) = (&self.spec, packed.tokens.len());
         let mut x = vec![0.0; n * spec.n_embd];
         for (&token, row) in packed.tokens.iter().zip(x.chunks_exact_mut(spec.n_embd)) {
-            if token as usize >= spec.n_vocab {
-                return Err(invalid(format!("token {token} of a vocabulary of {}", spec.n_vocab)));
+            let n_tokens = spec.input.tokens.n_rows();
+            if token as usize >= n_tokens {
+                return Err(invalid(format!("token {token} of a vocabulary of {n_tokens}")));
             }
-            self.weights.row(&spec.embeddings, token as usize, row)?;
-            row.iter_mut().for_each(|x| *x *= spec.embedding_scale);
-            if let Some(segment) = &spec.segment {
+            row.copy_from_slice(&self.weights.values(&spec.input.tokens.row(token as usize))?);
+            row.iter_mut().for_each(|x| *x *= spec.input.scale);
+            if let Some(segment) = &self.segment {
                 row.iter_mut().zip(segment).for_each(|(x, s)| *x += s);
             }
         }
-        if let Some((positions, n_positions)) = &spec.positions {
-            let mut added = vec![0.0; spec.n_embd];
+        if let Some(positions) = &spec.input.positions {
+            let n_positions = positions.n_rows();
             for (first, n) in packed.places() {
-                if n > *n_positions {
+                if n > n_positions {
                     return Err(invalid(format!("a text of {n} tokens; the model has {n_positions} positions")));
                 }
                 for i in 0..n {
-                    self.weights.row(positions, i, &mut added)?;
+                    let added = self.weights.values(&positions.row(i))?;
                     let row = &mut x[(first + i) * spec.n_embd..][..spec.n_embd];
                     row.iter_mut().zip(&added).for_each(|(x, p)| *x += p);
                 }
@@ -336,17 +369,17 @@ impl TrainModel {
         };
         let source = normed(&layer.attention_norm, x.clone())?;
         let mixed = self.attend(&layer.attention, pass, &source)?;
-        Ok(match layer.joining {
-            Joining::Sequential => {
+        Ok(match layer.wiring {
+            Wiring::Sequential => {
                 let x = join(&x, normed(&layer.attention_post_norm, mixed)?)?;
                 let fed = feed(&layer.mlp, pass, &normed(&layer.mlp_norm, x.clone())?)?;
                 join(&x, normed(&layer.mlp_post_norm, fed)?)?
             }
-            Joining::Parallel => {
+            Wiring::Parallel => {
                 let source = if layer.mlp_norm.is_some() { normed(&layer.mlp_norm, x.clone())? } else { source };
                 (x + mixed)?.add(&feed(&layer.mlp, pass, &source)?)?
             }
-            Joining::PostNorm => {
+            Wiring::PostNorm => {
                 let x = normed(&layer.attention_post_norm, (x + mixed)?)?;
                 let fed = feed(&layer.mlp, pass, &x)?;
                 normed(&layer.mlp_post_norm, (x + fed)?)?
@@ -355,7 +388,7 @@ impl TrainModel {
     }
 
     fn attend(&self, attention: &Attention, pass: &Pass<'_>, x: &Tensor) -> candle_core::Result<Tensor> {
-        let place = |x: Tensor, norm: &Option<Arc<NormSpec>>| {
+        let place = |x: Tensor, norm: &Option<Arc<NormWeights>>| {
             let x = normed(norm, x)?;
             attention.rope.map_or(Ok(x.clone()), |rope| {
                 let head_dim = attention.geometry.k_dim;
@@ -382,10 +415,10 @@ impl TrainModel {
         let (n_seq, n) = (packed.lengths.len(), packed.tokens.len());
         let mut shares = vec![0.0; n_seq * n];
         for (row, (first, len)) in shares.chunks_exact_mut(n).zip(packed.places()) {
-            match self.spec.pooled {
-                Pooled::Mean => row[first..first + len].fill(1.0 / len as f32),
-                Pooled::First => row[first] = 1.0,
-                Pooled::Last => row[first + len - 1] = 1.0,
+            match self.spec.pooling {
+                Pooling::Mean => row[first..first + len].fill(1.0 / len as f32),
+                Pooling::Cls => row[first] = 1.0,
+                Pooling::Last => row[first + len - 1] = 1.0,
             }
         }
         let vectors = tensor(shares, (n_seq, n))?.matmul(hidden)?;
@@ -413,7 +446,7 @@ fn feed(mlp: &Mlp, pass: &Pass<'_>, x: &Tensor) -> candle_core::Result<Tensor> {
     pass.linear(&mlp.down, &inner)
 }
 
-fn normed(norm: &Option<Arc<NormSpec>>, x: Tensor) -> candle_core::Result<Tensor> {
+fn normed(norm: &Option<Arc<NormWeights>>, x: Tensor) -> candle_core::Result<Tensor> {
     match norm {
         Some(norm) => x.apply_op1(Norm(Arc::clone(norm))),
         None => Ok(x),

@@ -6,7 +6,11 @@ use std::sync::Arc;
 
 use candle_core::{Tensor, Var};
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::rope::{Rope, RopeConfig, RopeScaling, RopeStyle};
+use ruvllm_kernels::rope::{RopeScaling, RopeStyle};
+use ruvllm_model::{
+    AttentionSpec, FfnSpec, InputSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelSpec, NormKind, NormSpec,
+    OutputSpec, Pooling, RopeSpec, TensorRows, Wiring,
+};
 use serde_json::{Value, json};
 
 use super::ops::{tensor, to_vec};
@@ -31,6 +35,10 @@ impl BaseWeights for Weights {
         out.copy_from_slice(&values[row * n_in..(row + 1) * n_in]);
         Ok(())
     }
+
+    fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, LoraError> {
+        Ok(self.0[rows.tensor.trim_end_matches(".weight")].1[rows.values()].to_vec())
+    }
 }
 
 /// Two layers with a fused gate and up, as Phi-3 has them, and a head.
@@ -40,15 +48,24 @@ fn toy() -> TrainModel {
         all.push(Target { tensor: tensor.to_owned(), rows, alias: alias.map(str::to_owned), n_in });
         let n_out = all.iter().filter(|t| t.tensor == tensor).map(|t| t.rows.end).max().expect("one");
         weights.insert(tensor.to_owned(), (n_in, noise(n_out * n_in, all.len())));
-        LinearSpec { target: all.len() - 1, bias: None }
+        let target = &all[all.len() - 1];
+        LinearSpec {
+            id: all.len() - 1,
+            weight: TensorRows { tensor: tensor.to_owned(), rows: target.rows.clone(), n_cols: n_in },
+            bias: None,
+            name: tensor.to_owned(),
+            name_rows: target.rows.clone(),
+            alias: target.alias.clone(),
+        }
     };
-    let norm = || Some(NormSpec { is_layer: false, width: N_EMBD, weight: vec![1.0; N_EMBD], bias: None, eps: 1e-5 });
+    let norm =
+        || Some(NormSpec { kind: NormKind::Rms, weight: TensorRows::whole("ones", 1, N_EMBD), bias: None, eps: 1e-5 });
     let layers = (0..2).map(|i| {
         let name = |part: &str| format!("blk.{i}.{part}");
         let (up, gate) = (name("ffn_up"), name("ffn_gate"));
         LayerSpec {
-            attention_norm: norm(),
-            attention: AttentionSpec {
+            mixer_norm: norm(),
+            mixer: MixerSpec::Attention(AttentionSpec {
                 q: add(&name("attn_q"), 0..16, 16, None),
                 k: add(&name("attn_k"), 0..8, 16, None),
                 v: add(&name("attn_v"), 0..8, 16, None),
@@ -64,44 +81,40 @@ fn toy() -> TrainModel {
                 softcap: None,
                 window: None,
                 is_causal: true,
-            },
-            attention_post_norm: None,
-            mlp_norm: norm(),
-            mlp: MlpSpec {
+                sinks: None,
+            }),
+            mixer_post_norm: None,
+            ffn_norm: norm(),
+            ffn: FfnSpec::Mlp(MlpSpec {
                 gate: Some(add(&up, 0..24, 16, Some(&gate))),
                 up: add(&up, 24..48, 16, None),
                 down: add(&name("ffn_down"), 0..16, 24, None),
                 activation: Activation::Silu,
-            },
-            mlp_post_norm: None,
-            joining: Joining::Sequential,
+            }),
+            ffn_post_norm: None,
+            wiring: Wiring::Sequential,
         }
     });
     let layers: Vec<LayerSpec> = layers.collect();
-    let head = HeadSpec { linear: add("output", 0..N_VOCAB, N_EMBD, None), scale: 1.0, softcap: None };
+    let head = Some(add("output", 0..N_VOCAB, N_EMBD, None));
     weights.insert("token_embd".to_owned(), (N_EMBD, noise(N_VOCAB * N_EMBD, 77).iter().map(|x| 3.0 * x).collect()));
-    let rope = RopeConfig {
-        style: RopeStyle::Neox,
-        n_rot: 8,
-        base: 1e4,
-        scaling: RopeScaling::None,
-        attn_factor: 1.0,
-        freq_factors: None,
-    };
-    let spec = Spec {
+    weights.insert("ones".to_owned(), (N_EMBD, vec![1.0; N_EMBD]));
+    let tokens = TensorRows::whole("token_embd.weight", N_VOCAB, N_EMBD);
+    let (style, scaling) = (RopeStyle::Neox, RopeScaling::None);
+    let spec = ModelSpec {
+        arch: "phi3".to_owned(),
         n_embd: N_EMBD,
         n_vocab: N_VOCAB,
-        embeddings: "token_embd".to_owned(),
-        embedding_scale: 1.0,
-        positions: None,
-        segment: None,
-        input_norm: None,
+        n_ctx_train: 64,
+        n_ctx: 64,
+        input: InputSpec { tokens, scale: 1.0, positions: None, types: None, norm: None },
         layers,
+        output: OutputSpec { norm: norm(), head, scale: 1.0, softcap: None },
         residual_scale: 1.0,
-        output_norm: norm(),
-        head: Some(head),
-        ropes: vec![Rope::new(&rope)],
-        pooled: Pooled::Mean,
+        ropes: vec![RopeSpec { style, n_rot: 8, base: 1e4, scaling, attn_factor: 1.0, factors: None }],
+        is_encoder: false,
+        pooling: Pooling::Mean,
+        ranker: None,
     };
     let facts = ModelFacts { arch: "phi3".into(), n_heads: vec![2; 2], n_kv_heads: vec![1; 2], n_experts: 0 };
     let targets = Arc::new(Targets::new(facts, all));

@@ -14,7 +14,7 @@ use crate::model::{ForwardState, LastBlock, Model, has_last_block};
 
 impl HiddenStates for NativeBackend {
     fn set_micro(&mut self, seq: SeqId, micro: Option<Arc<MicroLora>>) -> Result<(), BackendError> {
-        let n_embd = self.model.hparams.n_embd;
+        let n_embd = self.model.spec.n_embd;
         if let Some(other) = micro.as_ref().map(|micro| micro.n_embd()).filter(|&other| other != n_embd) {
             let line = format!("the MicroLoRA is for states of {other} values; this model's have {n_embd}");
             return Err(BackendError::new(BackendErrorKind::Adapter, line));
@@ -80,7 +80,7 @@ impl NativeBackend {
         logits: &mut Vec<f32>,
         f: impl Fn(&mut ForwardState, &Model, &Compute, &[f32], &mut [f32]),
     ) {
-        let (n_embd, n_vocab) = (self.model.hparams.n_embd, self.model.n_vocab);
+        let (n_embd, n_vocab) = (self.model.spec.n_embd, self.model.spec.n_vocab);
         logits.resize(hidden.len() / n_embd * n_vocab, 0.0);
         let n_rows = self.state.n_rows_max();
         for (hidden, logits) in hidden.chunks(n_rows * n_embd).zip(logits.chunks_mut(n_rows * n_vocab)) {

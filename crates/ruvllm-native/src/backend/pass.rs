@@ -121,7 +121,7 @@ impl NativeBackend {
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
             self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
-            let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.hparams.n_embd));
+            let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.spec.n_embd));
             while next.0 < segment.len() {
                 self.fill_batch(&segment, &mut next);
                 self.run_batch(RowCounts::default(), true);

@@ -9,13 +9,14 @@ use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
 
 use ruvllm_backend::LogitRows;
+use ruvllm_model::Wiring;
 
 use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
 };
 use super::screen::HeadScreen;
 use super::wanted::n_best;
-use super::{Ffn, Layer, Mixer, Model, Norm, Wiring, has_last_block};
+use super::{Ffn, Layer, Mixer, Model, Norm, has_last_block};
 use crate::kernels::Compute;
 
 /// Everything a forward pass writes to beside the cache, sized at load.
@@ -72,9 +73,9 @@ impl ForwardState {
     pub(crate) fn new(model: &Model, compute: &Compute, n_rows: usize, n_seq: usize, n_ctx: usize) -> ForwardState {
         let sizes = model.sizes(n_rows);
         let limits = attention::Limits {
-            n_heads: model.hparams.n_heads.iter().copied().max().unwrap_or(1),
-            k_dim: model.hparams.k_dim,
-            v_dim: model.hparams.v_dim,
+            n_heads: model.attentions().map(|own| own.n_heads).max().unwrap_or(1),
+            k_dim: model.attentions().map(|own| own.k_dim).max().unwrap_or(1),
+            v_dim: model.attentions().map(|own| own.v_dim).max().unwrap_or(1),
             n_ctx,
         };
         let angles = model.ropes.iter().map(|rope| {
@@ -84,14 +85,14 @@ impl ForwardState {
         ForwardState {
             n_rows_max: n_rows,
             second_from: usize::MAX,
-            residual: Residual::new(n_rows, model.hparams.n_embd),
+            residual: Residual::new(n_rows, model.spec.n_embd),
             angles: angles.collect(),
             buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
             state_rows: Vec::with_capacity(n_rows),
-            logits: vec![0.0; n_seq * model.n_vocab],
+            logits: vec![0.0; n_seq * model.spec.n_vocab],
             rough: Vec::new(),
             has_rough: false,
-            hidden: vec![0.0; n_seq * model.hparams.n_embd],
+            hidden: vec![0.0; n_seq * model.spec.n_embd],
             stream: Vec::new(),
             keeps_stream: has_last_block(model),
             states: vec![vec![0.0; model.state_len]; n_seq],
@@ -105,7 +106,7 @@ impl ForwardState {
 
     /// Returns the hidden states of the last pass behind the final norm, as the head sees them: `[n, n_embd]`.
     pub(crate) fn normed_hidden(&mut self, model: &Model, compute: &Compute, n: usize) -> &[f32] {
-        let len = n * model.hparams.n_embd;
+        let len = n * model.spec.n_embd;
         normed(compute, model.output.norm.as_ref(), &mut self.residual, len)
     }
 
@@ -121,7 +122,7 @@ impl ForwardState {
         batch: &Batch<'_>,
         known: RowCounts,
     ) -> RowCounts {
-        let (n, n_embd) = (batch.tokens.len(), model.hparams.n_embd);
+        let (n, n_embd) = (batch.tokens.len(), model.spec.n_embd);
         assert!(n <= self.n_rows_max, "batch of {n} rows, buffers for {}", self.n_rows_max);
         self.embed(model, compute, batch);
         self.turn_angles(model, batch.rows);
@@ -173,7 +174,7 @@ impl ForwardState {
     }
 
     fn embed(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>) {
-        let n_embd = model.hparams.n_embd;
+        let n_embd = model.spec.n_embd;
         let input = &model.input;
         for segment in batch.rows {
             for i in 0..segment.n {
@@ -224,10 +225,10 @@ impl ForwardState {
         self.mix(layer, pass, (join, n));
         match layer.wiring {
             Wiring::Sequential => {
-                let scale = pass.model.residual_scale;
+                let scale = pass.model.spec.residual_scale;
                 let n = match pass.tail {
                     Some(tail) => {
-                        tail.gather(&mut self.residual.x, pass.model.hparams.n_embd);
+                        tail.gather(&mut self.residual.x, pass.model.spec.n_embd);
                         tail.rows.len()
                     }
                     None => n,
@@ -258,7 +259,7 @@ impl ForwardState {
         let (acts, adapted) = (&mut self.buffers.acts, Adapted::new(pass.batch.adapted));
         let Branches { operand, branch, .. } = self.residual.read(compute, stream, reader, acts, adapted);
         let kept = pass.tail.map_or(stream.1, |tail| tail.rows.len());
-        let out = &mut branch[..kept * pass.model.hparams.n_embd];
+        let out = &mut branch[..kept * pass.model.spec.n_embd];
         match &layer.mixer {
             Mixer::Attention(attention) => {
                 let operand = (operand, pass.tail);
@@ -300,7 +301,7 @@ impl ForwardState {
         (rows, leaves_last): (&mut Vec<u32>, bool),
         known: RowCounts,
     ) -> RowCounts {
-        let (n, n_embd) = (rows.len(), model.hparams.n_embd);
+        let (n, n_embd) = (rows.len(), model.spec.n_embd);
         if model.output.head.is_none() || n == 0 {
             return RowCounts::default();
         }
@@ -317,9 +318,9 @@ impl ForwardState {
             let n_logits = keep_logit_rows(batch, rows, states, n_embd);
             (change((&mut states[..n_logits * n_embd], stream), n_embd, batch), n_logits)
         };
-        let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.n_vocab);
+        let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.spec.n_vocab);
         let has_rough = self.has_rough;
-        let mut rough = has_rough.then(|| rows_at(&mut self.rough, known.n_logits, n_logits, model.n_vocab));
+        let mut rough = has_rough.then(|| rows_at(&mut self.rough, known.n_logits, n_logits, model.spec.n_vocab));
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let mut operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
         let n_best = n_best(batch.wanted).filter(|_| !operand.is_adapted());
@@ -359,7 +360,7 @@ impl ForwardState {
 
     /// Returns how many final hidden states there are, for which there have to be buffers.
     fn check_rows(&self, model: &Model, hidden: &[f32]) -> usize {
-        let n = hidden.len() / model.hparams.n_embd;
+        let n = hidden.len() / model.spec.n_embd;
         assert!(n <= self.n_rows_max, "{n} rows, buffers for {}", self.n_rows_max);
         n
     }

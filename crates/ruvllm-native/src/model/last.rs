@@ -15,9 +15,10 @@ use ruvllm_kernels::matmul::{self, Acts, Matrix};
 use ruvllm_kernels::team::Shared;
 use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::{Block, EachRow, Inner};
+use ruvllm_model::{NormKind, Wiring};
 
-use super::blocks::{Adapted, Linear, Mlp, Norm, NormKind, Operand};
-use super::{Ffn, Model, Wiring};
+use super::blocks::{Adapted, Linear, Mlp, Norm, Operand};
+use super::{Ffn, Model};
 use crate::kernels::Compute;
 
 /// Rows that are gone through together.
@@ -95,7 +96,7 @@ impl LastBlock {
         down: impl FnOnce(usize) -> Result<Vec<f32>, E>,
     ) -> Result<Option<LastBlock>, E> {
         let Some(Parts { norm, mlp, gate, post_norm, output_norm }) = Parts::of(model) else { return Ok(None) };
-        let (n_ff, n_embd) = (mlp.n_ff(), model.hparams.n_embd);
+        let (n_ff, n_embd) = (mlp.n_ff(), model.spec.n_embd);
         let rows = down(mlp.down.id())?;
         let transposed: Vec<f32> =
             (0..n_ff).flat_map(|j| (0..n_embd).map(move |i| (i, j))).map(|(i, j)| rows[i * n_ff + j]).collect();
@@ -120,7 +121,7 @@ impl LastBlock {
             back,
             activation: mlp.activation,
             post_norm: post_norm.cloned(),
-            scale: model.residual_scale,
+            scale: model.spec.residual_scale,
             output_norm: output_norm.clone(),
             scratch: Mutex::new(scratch),
         }))

@@ -9,9 +9,9 @@ use ruvllm_kernels::arena::LargePages;
 use ruvllm_kernels::matmul::{Matrix, Packing, PanelSink};
 use ruvllm_kernels::{GgmlType, dequant};
 use ruvllm_lora::Target;
+use ruvllm_model::{LinearSpec, NormSpec, TensorRows};
 
-use super::blocks::{Linear, Norm, NormKind};
-use super::hparams::model_error;
+use super::blocks::{Linear, Norm};
 use crate::kernels::Compute;
 use ruvllm_backend::{BackendError, BackendErrorKind};
 
@@ -61,21 +61,6 @@ impl<'a> Loader<'a> {
         Loader { file, compute, pages, packed, sink: None, made, targets, progress, done_bytes, total_bytes }
     }
 
-    /// Checks that every layer that the file holds is among the `n_layers` that it claims.
-    ///
-    /// # Errors
-    /// Names a tensor of another one.
-    pub(crate) fn check_layers(&self, n_layers: usize) -> Result<(), BackendError> {
-        let layer = |tensor: &TensorInfo| tensor.name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
-        match self.file.tensors().find(|tensor| layer(tensor).is_some_and(|layer| layer >= n_layers)) {
-            None => Ok(()),
-            Some(tensor) => Err(model_error(format!(
-                "tensor '{}' is of none of the {n_layers} layers that block_count claims; the file is damaged",
-                tensor.name
-            ))),
-        }
-    }
-
     /// Takes matrices from what [`Loader::take_made`] gave for the same file.
     pub(crate) fn with_packed(self, packed: Option<Bytes>) -> Loader<'a> {
         Loader { packed: RefCell::new(packed), ..self }
@@ -102,28 +87,14 @@ impl<'a> Loader<'a> {
         self.made.take()
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.file.tensor(name).is_some()
-    }
-
-    fn need(&self, name: &str) -> Result<&'a TensorInfo, BackendError> {
-        self.file
-            .tensor(name)
-            .ok_or_else(|| model_error(format!("tensor '{name}' is missing; the file is not a complete model")))
+    /// Returns a tensor that the model's description names.
+    fn tensor(&self, rows: &TensorRows) -> &'a TensorInfo {
+        self.file.tensor(&rows.tensor).expect("the description names tensors of its file")
     }
 
     /// Returns the linear layers that were taken, by number.
     pub(crate) fn take_targets(&self) -> Vec<Target> {
         self.targets.take()
-    }
-
-    /// Numbers a linear layer: `rows` of the tensor `name`, which other files may have as the tensor `alias`.
-    fn number(&self, name: &str, rows: Range<usize>, alias: Option<&str>, n_in: usize) -> usize {
-        // A head that is tied to the embeddings is a head all the same.
-        let tensor = if name == "token_embd" { "output" } else { name }.to_owned();
-        let mut targets = self.targets.borrow_mut();
-        targets.push(Target { tensor, rows, alias: alias.map(str::to_owned), n_in });
-        targets.len() - 1
     }
 
     fn take(&self, tensor: &TensorInfo) -> Bytes {
@@ -133,132 +104,35 @@ impl<'a> Loader<'a> {
         self.file.data(tensor)
     }
 
-    /// Returns the number of rows of a matrix (its second dimension).
-    pub(crate) fn n_rows(&self, name: &str) -> Result<usize, BackendError> {
-        Ok(self.need(name)?.shape.get(1).copied().unwrap_or(1))
-    }
-
-    /// Takes `name` as a vector of `n` values in f32.
-    pub(crate) fn vector(&self, name: &str, n: usize) -> Result<Vec<f32>, BackendError> {
-        self.table(name, n, 1)
-    }
-
-    /// Takes `name` as a vector of `n` values, if the file has it.
-    pub(crate) fn vector_if_any(&self, name: &str, n: usize) -> Result<Option<Vec<f32>>, BackendError> {
-        self.has(name).then(|| self.vector(name, n)).transpose()
-    }
-
-    /// Takes `name` as a row-major table `[n_rows, n_cols]` in f32.
-    pub(crate) fn table(&self, name: &str, n_cols: usize, n_rows: usize) -> Result<Vec<f32>, BackendError> {
-        let tensor = self.need(name)?;
-        if tensor.n_elements() != n_cols * n_rows {
-            return Err(shape_error(tensor, &[n_cols, n_rows]));
-        }
+    /// Takes values in f32: `[n_rows, n_cols]`.
+    pub(crate) fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, BackendError> {
+        let tensor = self.tensor(rows);
         check_float(tensor)?;
-        let mut values = vec![0.0; n_cols * n_rows];
+        let mut values = vec![0.0; tensor.n_elements()];
         dequant::dequantize(tensor.ty, &self.take(tensor), &mut values);
-        Ok(values)
+        Ok(if rows.n_values() == values.len() { values } else { values[rows.values()].to_vec() })
     }
 
-    /// Takes a norm `{name}.weight` with its bias, where there is one.
-    pub(crate) fn norm(&self, kind: NormKind, name: &str, n: usize, eps: f32) -> Result<Norm, BackendError> {
-        let weight = self.vector(&format!("{name}.weight"), n)?;
-        let bias = match kind {
-            NormKind::Layer => self.vector_if_any(&format!("{name}.bias"), n)?,
-            NormKind::Rms => None,
-        };
-        Ok(Norm { kind, weight, bias, eps })
+    /// Takes values that a file may have.
+    pub(crate) fn values_if_any(&self, rows: Option<&TensorRows>) -> Result<Option<Vec<f32>>, BackendError> {
+        rows.map(|rows| self.values(rows)).transpose()
     }
 
-    pub(crate) fn norm_if_any(
-        &self,
-        kind: NormKind,
-        name: &str,
-        n: usize,
-        eps: f32,
-    ) -> Result<Option<Norm>, BackendError> {
-        self.has(&format!("{name}.weight")).then(|| self.norm(kind, name, n, eps)).transpose()
+    /// Takes a norm of one set of weights.
+    pub(crate) fn norm(&self, spec: &NormSpec) -> Result<Norm, BackendError> {
+        let bias = self.values_if_any(spec.bias.as_ref())?;
+        Ok(Norm { kind: spec.kind, weight: self.values(&spec.weight)?, bias, eps: spec.eps })
     }
 
-    /// Takes the matrix `{name}.weight` `[n_out, n_in]` with its bias, where there is one.
-    pub(crate) fn linear(&self, name: &str, n_in: usize, n_out: usize) -> Result<Linear, BackendError> {
-        let tensor = self.need(&format!("{name}.weight"))?;
-        if tensor.shape.first() != Some(&n_in) || tensor.n_elements() != n_in * n_out {
-            return Err(shape_error(tensor, &[n_in, n_out]));
-        }
-        self.rows((name, None), tensor, 0..n_out)
-    }
-
-    /// The same for some rows of a fused matrix (QKV, gate·up), which a file may have by themselves as `alias`.
-    pub(crate) fn linear_rows(
-        &self,
-        (name, alias): (&str, Option<&str>),
-        n_in: usize,
-        n_out_all: usize,
-        rows: Range<usize>,
-    ) -> Result<Linear, BackendError> {
-        let tensor = self.need(&format!("{name}.weight"))?;
-        if tensor.shape.first() != Some(&n_in) || tensor.n_elements() != n_in * n_out_all {
-            return Err(shape_error(tensor, &[n_in, n_out_all]));
-        }
-        self.rows((name, alias), tensor, rows)
-    }
-
-    fn rows(
-        &self,
-        (name, alias): (&str, Option<&str>),
-        tensor: &TensorInfo,
-        rows: Range<usize>,
-    ) -> Result<Linear, BackendError> {
-        let bias_name = format!("{name}.bias");
-        let bias = match self.file.tensor(&bias_name) {
-            Some(bias) => {
-                let all = self.vector(&bias_name, bias.n_elements())?;
-                let part = all.get(rows.clone()).ok_or_else(|| shape_error(bias, &[rows.end]))?;
-                Some(part.to_vec())
-            }
-            None => None,
-        };
-        let matrix = self.matrix(tensor, rows.clone())?;
-        Ok(Linear::new(self.number(name, rows, alias, matrix.n_cols()), matrix, bias))
-    }
-
-    /// Takes the experts of a 3-D tensor `{name}.weight` `[n_experts, n_out, n_in]`, or of one tensor an expert
-    /// (`{prefix}.{expert}.weight`, as older Mixtral files have them).
-    pub(crate) fn experts(
-        &self,
-        layer: usize,
-        kind: &str,
-        n_experts: usize,
-        n_in: usize,
-        n_out: usize,
-    ) -> Result<Vec<Linear>, BackendError> {
-        let fused = format!("blk.{layer}.{kind}_exps");
-        if !self.has(&format!("{fused}.weight")) {
-            let one = |e| self.expert(&format!("blk.{layer}.{kind}.{e}"), &format!("{fused}.{e}"), n_in, n_out);
-            return (0..n_experts).map(one).collect();
-        }
-        let tensor = self.need(&format!("{fused}.weight"))?;
-        if tensor.shape != [n_in, n_out, n_experts] {
-            return Err(shape_error(tensor, &[n_in, n_out, n_experts]));
-        }
-        let biases = match self.has(&format!("{fused}.bias")) {
-            true => Some(self.table(&format!("{fused}.bias"), n_out, n_experts)?),
-            false => None,
-        };
-        (0..n_experts)
-            .map(|e| {
-                let matrix = self.matrix(tensor, e * n_out..(e + 1) * n_out)?;
-                let bias = biases.as_ref().map(|all| all[e * n_out..(e + 1) * n_out].to_vec());
-                let id = self.number(&format!("{fused}.{e}"), 0..n_out, None, n_in);
-                Ok(Linear::new(id, matrix, bias))
-            })
-            .collect()
-    }
-
-    /// Takes an expert that is a tensor of its own.
-    fn expert(&self, name: &str, alias: &str, n_in: usize, n_out: usize) -> Result<Linear, BackendError> {
-        self.linear_rows((name, Some(alias)), n_in, n_out, 0..n_out)
+    /// Takes a linear layer. They are taken in the order of their numbers.
+    pub(crate) fn linear(&self, spec: &LinearSpec) -> Result<Linear, BackendError> {
+        let bias = self.values_if_any(spec.bias.as_ref())?;
+        let matrix = self.matrix(self.tensor(&spec.weight), spec.weight.rows.clone())?;
+        let mut targets = self.targets.borrow_mut();
+        assert_eq!(targets.len(), spec.id, "linear layers are taken in the order of their numbers");
+        let (tensor, rows, alias) = (spec.name.clone(), spec.name_rows.clone(), spec.alias.clone());
+        targets.push(Target { tensor, rows, alias, n_in: spec.n_in() });
+        Ok(Linear::new(spec.id, matrix, bias))
     }
 
     fn matrix(&self, tensor: &TensorInfo, rows: Range<usize>) -> Result<Matrix, BackendError> {
@@ -297,16 +171,12 @@ impl<'a> Loader<'a> {
         self.file.data(tensor).slice(range)
     }
 
-    /// Takes `name` for row look-ups (token, position and type embeddings).
-    pub(crate) fn embedding(&self, name: &str, n_embd: usize) -> Result<Embedding, BackendError> {
-        let tensor = self.need(name)?;
+    /// Takes a table for row look-ups (token and position embeddings).
+    pub(crate) fn embedding(&self, rows: &TensorRows) -> Result<Embedding, BackendError> {
+        let (tensor, n_embd) = (self.tensor(rows), rows.n_cols);
         check_float(tensor)?;
-        let n_rows = tensor.shape.get(1).copied().unwrap_or(1);
-        if tensor.shape.first() != Some(&n_embd) || tensor.n_elements() != n_embd * n_rows {
-            return Err(shape_error(tensor, &[n_embd, n_rows]));
-        }
         let row_bytes = tensor.ty.row_bytes(n_embd).ok_or_else(|| shape_error(tensor, &[n_embd]))?;
-        Ok(Embedding { ty: tensor.ty, n_rows, n_embd, row_bytes, bytes: self.take(tensor) })
+        Ok(Embedding { ty: tensor.ty, n_rows: rows.n_rows(), n_embd, row_bytes, bytes: self.take(tensor) })
     }
 }
 
@@ -337,5 +207,6 @@ fn type_error(tensor: &TensorInfo) -> BackendError {
 }
 
 fn shape_error(tensor: &TensorInfo, expected: &[usize]) -> BackendError {
-    model_error(format!("tensor '{}' has shape {:?}, the model needs {expected:?}", tensor.name, tensor.shape))
+    let line = format!("tensor '{}' has shape {:?}, the model needs {expected:?}", tensor.name, tensor.shape);
+    BackendError::new(BackendErrorKind::Model, line)
 }

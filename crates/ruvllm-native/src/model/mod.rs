@@ -1,55 +1,40 @@
 //! Models: hyperparameters, tensors, shared blocks, one file an architecture, and the forward pass.
 
-mod arch;
 mod blocks;
-mod builder;
 mod forward;
-mod hparams;
 mod last;
 mod loader;
+mod make;
 mod screen;
-#[cfg(feature = "train")]
-mod spec;
 mod wanted;
 
-pub use arch::architectures;
-pub(crate) use arch::load;
 pub(crate) use blocks::Rows;
 pub(crate) use forward::{Batch, ForwardState, RowCounts};
 pub(crate) use last::{LastBlock, has_last_block};
 pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
 pub(crate) use screen::HeadScreen;
-#[cfg(feature = "train")]
-pub(crate) use spec::spec;
 
-use ruvllm_backend::Pooling;
 use ruvllm_kernels::matmul::{self, ActFormat, Matrix, Screen};
 use ruvllm_kernels::rope::Rope;
 use ruvllm_kernels::team::Upcoming;
 use ruvllm_kvcache::KvLayout;
+use ruvllm_model::{ModelSpec, Wiring};
 
 use blocks::{Attention, Linear, Mlp, Moe, Norm, ShortConv, Sizes};
-use hparams::Hparams;
 use loader::Embedding;
 
 /// A loaded model: weights in the form the kernels read, wired by its architecture.
 pub(crate) struct Model {
-    pub hparams: Hparams,
+    /// What the file says of it.
+    pub spec: ModelSpec,
     pub input: Input,
     pub layers: Vec<Layer>,
     pub output: Output,
-    /// What every branch is multiplied with before it joins the residual stream (Granite).
-    pub residual_scale: f32,
     pub ropes: Vec<Rope>,
     pub kv_layout: KvLayout,
-    /// Every token sees every other, and the file has no head for tokens.
-    pub is_encoder: bool,
-    /// How token vectors become one, unless somebody asks for another way.
-    pub pooling: Pooling,
     /// Set for cross-encoders: what makes a score of the first token's vector.
     pub ranker: Option<Ranker>,
-    pub n_vocab: usize,
     /// Values of recurrent state a sequence carries beside its keys and values.
     pub state_len: usize,
 }
@@ -98,17 +83,6 @@ pub(crate) struct Output {
     pub softcap: Option<f32>,
 }
 
-/// How a layer's two branches join the residual stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wiring {
-    /// `x += mixer(norm(x)); x += ffn(norm(x))`
-    Sequential,
-    /// `x += mixer(norm(x)) + ffn(norm(x))`
-    Parallel,
-    /// `x = norm(x + mixer(x)); x = norm(x + ffn(x))`
-    PostNorm,
-}
-
 /// One layer. An absent norm passes its input on.
 pub(crate) struct Layer {
     pub mixer_norm: Option<Norm>,
@@ -155,16 +129,11 @@ impl Ffn {
 }
 
 impl Layer {
-    /// Makes the usual layer: a norm before each branch, none after.
-    pub(crate) fn pre_norm(mixer_norm: Norm, mixer: Mixer, ffn_norm: Norm, ffn: Ffn) -> Layer {
-        Layer {
-            mixer_norm: Some(mixer_norm),
-            mixer,
-            mixer_post_norm: None,
-            ffn_norm: Some(ffn_norm),
-            ffn,
-            ffn_post_norm: None,
-            wiring: Wiring::Sequential,
+    /// Returns the values of recurrent state that a sequence carries for it.
+    fn state_len(&self) -> usize {
+        match &self.mixer {
+            Mixer::Attention(_) => 0,
+            Mixer::ShortConv(conv) => ShortConv::state_len(conv.out_proj.n_out(), conv.n_taps),
         }
     }
 
@@ -206,6 +175,14 @@ impl Layer {
 }
 
 impl Model {
+    /// Iterates over the attention layers.
+    pub(crate) fn attentions(&self) -> impl Iterator<Item = &Attention> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::ShortConv(_) => None,
+        })
+    }
+
     /// Tells every product what a pass of a team of `n_threads` reads after its weights; of the head that is the screen,
     /// where there is one.
     pub(crate) fn link(&mut self, n_threads: usize, screen: Option<&Screen>) {
@@ -235,7 +212,7 @@ impl Model {
 
     /// Returns the largest buffer sizes any layer needs for `n_rows` rows at once.
     pub(crate) fn sizes(&self, n_rows: usize) -> Sizes {
-        let mut sizes = Sizes { n_rows, n_embd: self.hparams.n_embd, ..Sizes::default() };
+        let mut sizes = Sizes { n_rows, n_embd: self.spec.n_embd, ..Sizes::default() };
         for layer in &self.layers {
             match &layer.mixer {
                 Mixer::Attention(a) => {

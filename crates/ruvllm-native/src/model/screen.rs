@@ -71,7 +71,7 @@ impl HeadScreen {
     pub(crate) fn make(&mut self, model: &Model, compute: &Compute) -> bool {
         let head = model.output.head.as_ref().filter(|_| self.is_possible);
         let (Some(head), None) = (head, &self.screen) else { return false };
-        self.direction.resize(model.hparams.n_embd, 0.0);
+        self.direction.resize(model.spec.n_embd, 0.0);
         self.screen = Screen::new(compute.kernels.matmul, &compute.team, head.matrix(), &self.direction);
         self.is_possible = self.screen.is_some();
         self.is_wanted &= self.is_possible;

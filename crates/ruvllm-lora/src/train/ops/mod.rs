@@ -16,7 +16,7 @@ mod tests;
 pub(super) use attend::{Attend, Geometry};
 pub(super) use head::{Head, LogProbs};
 pub(super) use linear::{Apply, Linear};
-pub(super) use rows::{Activate, Gate, Norm, Rotate};
+pub(super) use rows::{Activate, Gate, Norm, NormWeights, Rotate};
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor, bail};

@@ -9,7 +9,6 @@ use ruvllm_kernels::rope::{self, RopeStyle};
 use ruvllm_kernels::{Isa, norm};
 
 use super::{PIECE, tensor, values, with_values};
-use crate::train::NormSpec;
 
 /// Calls `f` for every row of `out` with its number, rows shared among the threads.
 fn each_row(out: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
@@ -21,8 +20,22 @@ fn each_row(out: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync)
     });
 }
 
+/// A norm's frozen weights.
+#[derive(Clone, Debug)]
+pub(in crate::train) struct NormWeights {
+    /// Whether the mean is taken away first.
+    pub is_layer: bool,
+    /// Length of a row.
+    pub width: usize,
+    /// `[n_sets, width]`: row `i` is scaled by set `i % n_sets`.
+    pub weight: Vec<f32>,
+    /// `[n_sets, width]`
+    pub bias: Option<Vec<f32>>,
+    pub eps: f32,
+}
+
 /// A norm with frozen weights.
-pub(in crate::train) struct Norm(pub Arc<NormSpec>);
+pub(in crate::train) struct Norm(pub Arc<NormWeights>);
 
 impl Norm {
     fn set<'a>(&self, all: &'a [f32], row: usize) -> &'a [f32] {

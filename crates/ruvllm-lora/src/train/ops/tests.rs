@@ -5,7 +5,6 @@ use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::rope::RopeStyle;
 
 use super::*;
-use crate::train::NormSpec;
 use std::sync::Arc;
 
 fn noise(n: usize, seed: usize) -> Vec<f32> {
@@ -73,7 +72,7 @@ fn norms() {
     };
     for (is_layer, width, n_sets) in [(false, 8, 1), (true, 8, 1), (false, 4, 1), (true, 4, 2)] {
         let (weight, bias) = (noise(width * n_sets, 7), is_layer.then(|| noise(width * n_sets, 8)));
-        let spec = NormSpec { is_layer, width, weight: weight.clone(), bias: bias.clone(), eps: 1e-5 };
+        let spec = NormWeights { is_layer, width, weight: weight.clone(), bias: bias.clone(), eps: 1e-5 };
         let own = x.apply_op1(Norm(Arc::new(spec))).expect("it fits");
         let other = native(width, &weight, bias.as_deref(), is_layer).expect("it fits");
         check(&format!("layer {is_layer}, {n_sets} x {width}"), &[&x], &own, &other);

@@ -50,12 +50,6 @@ impl Linear {
         self.id
     }
 
-    /// Returns its number among those that adapters can change, and its bias.
-    #[cfg(feature = "train")]
-    pub(crate) fn parts(&self) -> (usize, Option<&[f32]>) {
-        (self.id, self.bias.as_deref())
-    }
-
     pub(crate) fn has_bias(&self) -> bool {
         self.bias.is_some()
     }

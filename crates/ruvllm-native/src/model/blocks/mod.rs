@@ -14,7 +14,7 @@ pub(crate) use attention::{Attention, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail}
 pub(crate) use buffers::{Angles, Buffers, Sizes};
 pub(crate) use linear::{Adapted, Linear, Operand};
 pub(crate) use mlp::Mlp;
-pub(crate) use moe::{ExpertActivation, Gating, Moe, SharedExpert};
-pub(crate) use norm::{Norm, NormKind};
+pub(crate) use moe::{Moe, SharedExpert};
+pub(crate) use norm::Norm;
 pub(crate) use residual::{Branches, Join, Reader, Residual};
 pub(crate) use short_conv::ShortConv;

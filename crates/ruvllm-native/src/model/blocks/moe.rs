@@ -1,33 +1,11 @@
 //! Mixture of experts: a router, experts that see only their rows, and an optional shared expert.
 
-use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::matmul::Cut;
+use ruvllm_model::{ExpertActivation, Gating};
 
 use super::buffers::{MlpBuffers, MoeBuffers};
 use super::{Linear, Mlp, Operand};
 use crate::kernels::Compute;
-
-/// How router logits become expert weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gating {
-    /// Softmax over all experts, then the best `n_used`.
-    Softmax,
-    /// The best `n_used` logits, then softmax over them.
-    SoftmaxOfChosen,
-    /// Sigmoid of each logit, then the best `n_used`.
-    Sigmoid,
-}
-
-/// What the experts do between their matrices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum ExpertActivation {
-    Gated(Activation),
-    /// gpt-oss: `gate·σ(alpha·gate)·(up + 1)` with both clamped to `limit`.
-    ClampedSwiglu {
-        alpha: f32,
-        limit: f32,
-    },
-}
 
 /// An expert every row visits, with an optional sigmoid gate (qwen2moe).
 pub(crate) struct SharedExpert {

@@ -2,15 +2,9 @@
 
 use ruvllm_kernels::norm;
 use ruvllm_kernels::team::Shared;
+use ruvllm_model::NormKind;
 
 use crate::kernels::Compute;
-
-/// Which norm a model uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NormKind {
-    Rms,
-    Layer,
-}
 
 /// A norm with its weights: `[n]`.
 #[derive(Clone)]

@@ -1,0 +1,19 @@
+//! StarCoder2: LayerNorm, biases everywhere, a plain GELU block.
+
+use ruvllm_kernels::activation::Activation;
+use ruvllm_kernels::rope::RopeStyle;
+
+use crate::builder::Builder;
+use crate::{LayerSpec, ModelError, ModelSpec, NormKind};
+
+pub(super) fn build(mut b: Builder<'_>) -> Result<ModelSpec, ModelError> {
+    b.norm_kind = NormKind::Layer;
+    let rope = b.rope(RopeStyle::Neox)?;
+    let layers = b.layers(|b, layer| {
+        let mixer = b.attention(layer, b.causal(Some(rope)))?;
+        let ffn = b.mlp(layer, Activation::GeluTanh)?;
+        Ok(LayerSpec::pre_norm(b.norm(layer, "attn_norm")?, mixer, b.norm(layer, "ffn_norm")?, ffn))
+    })?;
+    let (input, output) = (b.input()?, b.output()?);
+    b.finish(input, layers, output)
+}

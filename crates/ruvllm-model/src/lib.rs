@@ -1,0 +1,38 @@
+//! Model architectures as data: the metadata and the tensor directory of a GGUF file become a [`ModelSpec`], which says what is
+//! computed with which tensors. No weight is read.
+//!
+//! Backends pack, upload or interpret a [`ModelSpec`]; training reads the same. An architecture is one short file over shared
+//! parts, and one row of a table.
+//!
+//! ```
+//! use ruvllm_gguf::GgufFile;
+//! use ruvllm_model::{FfnSpec, MixerSpec, ModelSpec};
+//!
+//! // Any GGUF file of a language model; here a tiny one of the test data.
+//! let file = GgufFile::open(&ruvllm_testkit::Golden::load("llama-a").model("f32"))?;
+//! let spec = ModelSpec::read(&file, None)?;
+//! assert_eq!(spec.arch, "llama");
+//! for layer in &spec.layers {
+//!     let (MixerSpec::Attention(attention), FfnSpec::Mlp(mlp)) = (&layer.mixer, &layer.ffn) else { continue };
+//!     println!("{} heads, {} -> {}", attention.n_heads, mlp.up.weight.tensor, mlp.up.n_out());
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Activations and ways to rotate positions have the types of `ruvllm-kernels`; nothing is computed here.
+
+mod arch;
+mod builder;
+mod error;
+mod hparams;
+mod read;
+mod spec;
+mod tensors;
+
+pub use arch::architectures;
+pub use error::ModelError;
+pub use spec::{
+    AttentionSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelSpec,
+    MoeSpec, NormKind, NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
+};
+pub use tensors::TensorRows;

@@ -1,0 +1,84 @@
+//! From a file to a description of its model.
+
+use ruvllm_gguf::GgufFile;
+use ruvllm_kernels::rope::RopeConfig;
+
+use crate::arch;
+use crate::builder::Builder;
+use crate::hparams::{Hparams, Keys};
+use crate::tensors::Tensors;
+use crate::{FfnSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelError, ModelSpec, RopeSpec};
+
+impl ModelSpec {
+    /// Reads the description of the model that a file holds. `n_ctx` is the context that it will be opened with, if somebody
+    /// chose one.
+    ///
+    /// # Errors
+    /// The architecture is not known, a key or a tensor is missing or contradicts another one.
+    pub fn read(file: &GgufFile, n_ctx: Option<usize>) -> Result<ModelSpec, ModelError> {
+        let (metadata, tensors) = (file.metadata(), Tensors::new(file));
+        let missing = "metadata general.architecture is missing; the file is not a language model";
+        let name = metadata.str("general.architecture")?.ok_or_else(|| ModelError::damaged(missing))?;
+        let build = arch::find(name)?;
+        let keys = Keys::new(metadata, name);
+        let hparams = Hparams::read(keys, n_ctx)?;
+        tensors.check_layers(hparams.n_layers)?;
+        build(Builder::new(hparams, keys, tensors))
+    }
+
+    /// Returns all linear layers by number: those of the layers in order, then the head.
+    pub fn linears(&self) -> Vec<&LinearSpec> {
+        let mut all: Vec<&LinearSpec> = self.layers.iter().flat_map(LayerSpec::linears).collect();
+        all.extend(&self.output.head);
+        all.sort_by_key(|linear| linear.id);
+        all
+    }
+}
+
+impl LayerSpec {
+    /// Returns its linear layers.
+    pub fn linears(&self) -> Vec<&LinearSpec> {
+        let mut all = match &self.mixer {
+            MixerSpec::Attention(own) => vec![&own.q, &own.k, &own.v, &own.o],
+            MixerSpec::ShortConv(own) => vec![&own.in_proj, &own.out_proj],
+        };
+        match &self.ffn {
+            FfnSpec::Mlp(own) => all.extend(own.linears()),
+            FfnSpec::Moe(own) => {
+                let shared = own.shared.iter().flat_map(|shared| shared.mlp.linears().chain(&shared.gate));
+                all.extend([&own.router].into_iter().chain(&own.gate).chain(&own.up).chain(&own.down).chain(shared));
+            }
+        }
+        all
+    }
+}
+
+impl RopeSpec {
+    /// Returns what the kernels make a table of angles from, with the values of [`RopeSpec::factors`].
+    ///
+    /// # Errors
+    /// A factor is not positive.
+    pub fn config(&self, factors: Option<Vec<f32>>) -> Result<RopeConfig, ModelError> {
+        if factors.iter().flatten().any(|&factor| factor <= 0.0 || !factor.is_finite()) {
+            let tensor = self.factors.as_ref().map_or("", |factors| &factors.tensor);
+            return Err(ModelError::damaged(format!(
+                "tensor '{tensor}' holds a frequency factor that is not positive"
+            )));
+        }
+        Ok(RopeConfig {
+            style: self.style,
+            n_rot: self.n_rot,
+            base: self.base,
+            scaling: self.scaling,
+            attn_factor: self.attn_factor,
+            freq_factors: factors,
+        })
+    }
+}
+
+impl MlpSpec {
+    /// Iterates over its linear layers.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearSpec> {
+        self.gate.iter().chain([&self.up, &self.down])
+    }
+}

@@ -1,0 +1,172 @@
+//! From a model's description to its parts with their weights.
+
+use ruvllm_backend::BackendError;
+use ruvllm_kernels::rope::Rope;
+use ruvllm_kvcache::{KvLayout, LayerKv};
+use ruvllm_model::{
+    AttentionSpec, FfnSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, RankerSpec,
+    RopeSpec, SharedExpertSpec, ShortConvSpec,
+};
+
+use super::blocks::{Attention, HeadNorm, Linear, Mlp, Moe, Norm, SharedExpert, ShortConv};
+use super::{Ffn, Input, Layer, Loader, Mixer, Model, Output, Ranker};
+
+/// Takes the parts of one model, layer by layer.
+struct Maker<'a, 'f> {
+    loader: &'a Loader<'f>,
+    spec: &'a ModelSpec,
+    kv_layers: Vec<LayerKv>,
+    n_convs: usize,
+}
+
+impl Model {
+    /// Takes the weights that a description names.
+    ///
+    /// # Errors
+    /// A tensor has a type that is no weight format, or a factor of frequencies is not positive.
+    pub(crate) fn make(spec: ModelSpec, loader: &Loader<'_>) -> Result<Model, BackendError> {
+        let ropes = spec.ropes.iter().map(|own| rope(own, loader)).collect::<Result<_, _>>()?;
+        let mut maker = Maker { loader, spec: &spec, kv_layers: Vec::new(), n_convs: 0 };
+        let layers: Vec<Layer> = spec.layers.iter().map(|layer| maker.layer(layer)).collect::<Result<_, _>>()?;
+        let (input, output, ranker) = (maker.input()?, maker.output()?, maker.ranker()?);
+        let state_len = layers.iter().map(Layer::state_len).sum();
+        let kv_layout = KvLayout { layers: std::mem::take(&mut maker.kv_layers) };
+        let mut model = Model { input, layers, output, ropes, kv_layout, ranker, state_len, spec };
+        model.link(loader.n_threads(), None);
+        Ok(model)
+    }
+}
+
+fn rope(spec: &RopeSpec, loader: &Loader<'_>) -> Result<Rope, BackendError> {
+    Ok(Rope::new(&spec.config(loader.values_if_any(spec.factors.as_ref())?)?))
+}
+
+impl Maker<'_, '_> {
+    fn layer(&mut self, spec: &LayerSpec) -> Result<Layer, BackendError> {
+        let mixer = match &spec.mixer {
+            MixerSpec::Attention(own) => Mixer::Attention(self.attention(own)?),
+            MixerSpec::ShortConv(own) => Mixer::ShortConv(self.short_conv(own)?),
+        };
+        let ffn = match &spec.ffn {
+            FfnSpec::Mlp(own) => Ffn::Mlp(self.mlp(own)?),
+            FfnSpec::Moe(own) => Ffn::Moe(self.moe(own)?),
+        };
+        Ok(Layer {
+            mixer_norm: self.norm(spec.mixer_norm.as_ref())?,
+            mixer,
+            mixer_post_norm: self.norm(spec.mixer_post_norm.as_ref())?,
+            ffn_norm: self.norm(spec.ffn_norm.as_ref())?,
+            ffn,
+            ffn_post_norm: self.norm(spec.ffn_post_norm.as_ref())?,
+            wiring: spec.wiring,
+        })
+    }
+
+    fn attention(&mut self, spec: &AttentionSpec) -> Result<Attention, BackendError> {
+        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, rope, scale, softcap, window, .. } = *spec;
+        self.kv_layers.push(LayerKv { n_kv_heads, k_dim, v_dim });
+        Ok(Attention {
+            q: self.loader.linear(&spec.q)?,
+            k: self.loader.linear(&spec.k)?,
+            v: self.loader.linear(&spec.v)?,
+            o: self.loader.linear(&spec.o)?,
+            q_norm: self.head_norm(spec.q_norm.as_ref())?,
+            k_norm: self.head_norm(spec.k_norm.as_ref())?,
+            sinks: self.loader.values_if_any(spec.sinks.as_ref())?,
+            n_heads,
+            n_kv_heads,
+            k_dim,
+            v_dim,
+            rope,
+            scale,
+            softcap,
+            window,
+            causal: spec.is_causal,
+            kv_layer: self.kv_layers.len() - 1,
+        })
+    }
+
+    fn short_conv(&mut self, spec: &ShortConvSpec) -> Result<ShortConv, BackendError> {
+        self.n_convs += 1;
+        Ok(ShortConv {
+            in_proj: self.loader.linear(&spec.in_proj)?,
+            out_proj: self.loader.linear(&spec.out_proj)?,
+            taps: self.loader.values(&spec.taps)?,
+            n_taps: spec.taps.n_cols,
+            state_idx: self.n_convs - 1,
+        })
+    }
+
+    fn mlp(&self, spec: &MlpSpec) -> Result<Mlp, BackendError> {
+        Ok(Mlp {
+            gate: spec.gate.as_ref().map(|gate| self.loader.linear(gate)).transpose()?,
+            up: self.loader.linear(&spec.up)?,
+            down: self.loader.linear(&spec.down)?,
+            activation: spec.activation,
+        })
+    }
+
+    fn moe(&self, spec: &MoeSpec) -> Result<Moe, BackendError> {
+        let experts = |all: &[LinearSpec]| all.iter().map(|one| self.loader.linear(one)).collect::<Result<Vec<_>, _>>();
+        let shared = spec.shared.as_ref().map(|shared| self.shared_expert(shared)).transpose()?;
+        Ok(Moe {
+            router: self.loader.linear(&spec.router)?,
+            choice_bias: self.loader.values_if_any(spec.choice_bias.as_ref())?,
+            gate: experts(&spec.gate)?,
+            up: experts(&spec.up)?,
+            down: experts(&spec.down)?,
+            n_used: spec.n_used,
+            gating: spec.gating,
+            normalize: spec.normalize,
+            weight_scale: spec.weight_scale,
+            activation: spec.activation,
+            shared,
+        })
+    }
+
+    fn shared_expert(&self, spec: &SharedExpertSpec) -> Result<SharedExpert, BackendError> {
+        let gate = spec.gate.as_ref().map(|gate| self.loader.linear(gate)).transpose()?;
+        Ok(SharedExpert { mlp: self.mlp(&spec.mlp)?, gate })
+    }
+
+    fn norm(&self, spec: Option<&NormSpec>) -> Result<Option<Norm>, BackendError> {
+        spec.map(|spec| self.loader.norm(spec)).transpose()
+    }
+
+    fn head_norm(&self, spec: Option<&NormSpec>) -> Result<Option<HeadNorm>, BackendError> {
+        let Some(spec) = spec else { return Ok(None) };
+        let norm = self.loader.norm(spec)?;
+        if spec.weight.n_rows() == 1 {
+            return Ok(Some(HeadNorm::Same(norm)));
+        }
+        let one = |weight: &[f32]| Norm { weight: weight.to_vec(), ..Norm { bias: None, ..norm.clone() } };
+        Ok(Some(HeadNorm::Each(norm.weight.chunks_exact(spec.weight.n_cols).map(one).collect())))
+    }
+
+    fn input(&self) -> Result<Input, BackendError> {
+        let spec = &self.spec.input;
+        let types = self.loader.values_if_any(spec.types.as_ref())?.unwrap_or_default();
+        Ok(Input {
+            tokens: self.loader.embedding(&spec.tokens)?,
+            scale: spec.scale,
+            positions: spec.positions.as_ref().map(|rows| self.loader.embedding(rows)).transpose()?,
+            types: types.chunks_exact(self.spec.n_embd).map(<[f32]>::to_vec).collect(),
+            norm: self.norm(spec.norm.as_ref())?,
+        })
+    }
+
+    fn output(&self) -> Result<Output, BackendError> {
+        let spec = &self.spec.output;
+        let head: Option<Linear> = spec.head.as_ref().map(|head| self.loader.linear(head)).transpose()?;
+        Ok(Output { norm: self.norm(spec.norm.as_ref())?, head, scale: spec.scale, softcap: spec.softcap })
+    }
+
+    fn ranker(&self) -> Result<Option<Ranker>, BackendError> {
+        let Some(RankerSpec { dense, weight, bias }) = &self.spec.ranker else { return Ok(None) };
+        let dense = dense
+            .as_ref()
+            .map(|(matrix, bias)| Ok::<_, BackendError>((self.loader.values(matrix)?, self.loader.values(bias)?)));
+        let bias = self.loader.values_if_any(bias.as_ref())?.map_or(0.0, |bias| bias[0]);
+        Ok(Some(Ranker { dense: dense.transpose()?, weight: self.loader.values(weight)?, bias }))
+    }
+}
