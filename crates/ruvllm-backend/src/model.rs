@@ -1,5 +1,9 @@
 //! The contract itself: sequences of tokens, computed in batches.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ruvllm_gguf::GgufFile;
 use ruvllm_lora::loader::AdapterLoader;
 
 use crate::{BackendError, Embeddings, HiddenStates, ModelSpec, PagedKv, Scope, Segment, States};
@@ -69,6 +73,38 @@ impl ModelInfo {
             load_ms: 0.0,
             device,
         }
+    }
+
+    /// Takes the facts that a model's file and its description tell.
+    ///
+    /// # Errors
+    /// The file's name for the model is no text.
+    pub fn of_file(
+        path: &Path,
+        file: &GgufFile,
+        spec: &ModelSpec,
+        device: DeviceInfo,
+    ) -> Result<ModelInfo, BackendError> {
+        let stem = || path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        let name = file.metadata().str("general.name")?.map_or_else(stem, str::to_owned);
+        let mut bytes_by_type = BTreeMap::new();
+        for tensor in file.tensors().filter(|tensor| tensor.shape.len() > 1) {
+            *bytes_by_type.entry(tensor.ty).or_insert(0usize) += tensor.n_bytes();
+        }
+        let most = bytes_by_type.iter().max_by_key(|&(_, &bytes)| bytes);
+        Ok(ModelInfo {
+            arch: spec.arch.clone(),
+            n_params: file.tensors().map(|tensor| tensor.n_elements()).sum(),
+            n_vocab: spec.n_vocab,
+            n_layers: spec.layers.len(),
+            n_embd: spec.n_embd,
+            n_ctx_train: spec.n_ctx_train,
+            file_bytes: file.total_bytes(),
+            quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
+            is_encoder: spec.is_encoder,
+            is_ranker: spec.ranker.is_some(),
+            ..ModelInfo::new(name, device)
+        })
     }
 
     /// Returns the line for `n_tokens` that do not fit the context.

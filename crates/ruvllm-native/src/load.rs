@@ -233,7 +233,10 @@ impl NativeBackend {
         let kv = kv.with_others(&options.kv_others);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         state.screen = HeadScreen::new(&model, options.screen_head);
-        let info = ModelInfo { n_ctx, n_seq_max: options.n_seq_max, ..describe(path, file, &model, &compute)? };
+        let n_threads = compute.team.n_threads();
+        let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
+        let info = ModelInfo::of_file(path, file, &model.spec, device)?;
+        let info = ModelInfo { n_ctx, n_seq_max: options.n_seq_max, weight_bytes: model.read_bytes(), ..info };
         NativeBackend::assemble(compute, model, state, kv, info, (Arc::clone(file), targets, saver))
     }
 
@@ -377,31 +380,4 @@ fn available_bytes() -> Option<usize> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
-}
-
-fn describe(path: &Path, file: &GgufFile, model: &Model, compute: &Compute) -> Result<ModelInfo, BackendError> {
-    let metadata = file.metadata();
-    let stem = || path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-    let name = metadata.str("general.name")?.map_or_else(stem, str::to_owned);
-    let mut bytes_by_type = std::collections::BTreeMap::new();
-    for tensor in file.tensors().filter(|tensor| tensor.shape.len() > 1) {
-        *bytes_by_type.entry(tensor.ty).or_insert(0usize) += tensor.n_bytes();
-    }
-    let most = bytes_by_type.iter().max_by_key(|&(_, &bytes)| bytes);
-    let n_threads = compute.team.n_threads();
-    let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
-    Ok(ModelInfo {
-        arch: model.spec.arch.clone(),
-        n_params: file.tensors().map(|tensor| tensor.n_elements()).sum(),
-        n_vocab: model.spec.n_vocab,
-        n_layers: model.spec.layers.len(),
-        n_embd: model.spec.n_embd,
-        n_ctx_train: model.spec.n_ctx_train,
-        weight_bytes: model.read_bytes(),
-        file_bytes: file.total_bytes(),
-        quantization: most.map_or_else(String::new, |(ty, _)| ty.name().to_owned()),
-        is_encoder: model.spec.is_encoder,
-        is_ranker: model.ranker.is_some(),
-        ..ModelInfo::new(name, device)
-    })
 }

@@ -1,0 +1,139 @@
+//! Opening a file and making its model.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use candle_core::Device;
+use ruvllm_backend::{BackendError, BackendErrorKind, DeviceInfo, ModelInfo};
+use ruvllm_gguf::GgufFile;
+use ruvllm_model::ModelSpec;
+
+use crate::backend::CandleBackend;
+use crate::layer::Model;
+use crate::weights::Weights;
+
+/// Context by default: that of the model, but no more than this. Keys and values are kept as f32.
+const CONTEXT_MAX: usize = 8192;
+
+/// Sequences beyond this are taken for a slip.
+const SEQUENCES_MAX: usize = 4096;
+
+/// The device that tensors are on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CandleDevice {
+    /// The CPU.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU by its number; needs the feature `cuda`. No such device has run it here.
+    Cuda(usize),
+    /// An Apple GPU by its number; needs the feature `metal`. No such device has run it here.
+    Metal(usize),
+}
+
+/// Options of loading.
+#[derive(Clone, Debug)]
+pub struct CandleOptions {
+    /// Tokens of context; `None`: what the model was trained for, up to 8,192.
+    pub n_ctx: Option<usize>,
+    /// Sequences that may be open at once.
+    pub n_seq_max: usize,
+    /// Where tensors are.
+    pub device: CandleDevice,
+    /// Whether all weights are brought to f32: slower and larger, and without the error of quantised activations.
+    pub is_f32: bool,
+}
+
+impl Default for CandleOptions {
+    fn default() -> CandleOptions {
+        CandleOptions { n_ctx: None, n_seq_max: 8, device: CandleDevice::Cpu, is_f32: false }
+    }
+}
+
+/// How far loading has come, in bytes of tensor data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes taken over so far.
+    pub done_bytes: u64,
+    /// Bytes of all tensors.
+    pub total_bytes: u64,
+}
+
+impl CandleBackend {
+    /// Loads a GGUF file (the first part, if it is split).
+    ///
+    /// # Errors
+    /// The file cannot be read, is damaged, or holds what is not supported (encoders are not); the device is not there; an option is
+    /// out of range.
+    pub fn load(
+        path: &Path,
+        options: &CandleOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<CandleBackend, BackendError> {
+        options.check()?;
+        let start = Instant::now();
+        let file = Arc::new(GgufFile::open(path)?);
+        let spec = ModelSpec::read(&file, options.n_ctx)?;
+        if spec.is_encoder {
+            let line = format!("backend candle runs no encoders, and '{}' is one; use native", spec.arch);
+            return Err(BackendError::unsupported(line));
+        }
+        let device = options.device.open()?;
+        let weights = Weights::new(&file, device, options.is_f32, progress);
+        let model = Model::make(&spec, &weights)?;
+        file.check()?;
+        let mut info = describe(path, &file, &spec, options)?;
+        info.load_ms = start.elapsed().as_secs_f64() * 1e3;
+        Ok(CandleBackend::new(file, spec, model, info))
+    }
+}
+
+impl CandleOptions {
+    fn check(&self) -> Result<(), BackendError> {
+        let refuse = |line: String| Err(BackendError::new(BackendErrorKind::Options, line));
+        match (self.n_ctx, self.n_seq_max) {
+            (Some(0), _) => refuse("a context of 0 tokens holds no prompt; choose at least 1".to_owned()),
+            (Some(n), _) if n > 1 << 24 => refuse(format!("a context of {n} tokens; choose up to {}", 1 << 24)),
+            (_, n) if n == 0 || n > SEQUENCES_MAX => refuse(format!("{n} sequences; choose 1 to {SEQUENCES_MAX}")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl CandleDevice {
+    fn open(self) -> Result<Device, BackendError> {
+        let device = match self {
+            CandleDevice::Cpu => return Ok(Device::Cpu),
+            CandleDevice::Cuda(number) => Device::new_cuda(number),
+            CandleDevice::Metal(number) => Device::new_metal(number),
+        };
+        device.map_err(|error| {
+            BackendError::new(BackendErrorKind::Options, format!("no device {self} for backend candle: {error}"))
+        })
+    }
+}
+
+impl std::fmt::Display for CandleDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CandleDevice::Cpu => f.write_str("cpu"),
+            CandleDevice::Cuda(number) => write!(f, "cuda:{number}"),
+            CandleDevice::Metal(number) => write!(f, "metal:{number}"),
+        }
+    }
+}
+
+fn describe(
+    path: &Path,
+    file: &GgufFile,
+    spec: &ModelSpec,
+    options: &CandleOptions,
+) -> Result<ModelInfo, BackendError> {
+    let n_threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let device = DeviceInfo { backend: "candle", name: options.device.to_string(), n_threads };
+    let n_ctx = options.n_ctx.unwrap_or(spec.n_ctx.min(CONTEXT_MAX));
+    let n_positions = spec.input.positions.as_ref().map_or(usize::MAX, |positions| positions.n_rows());
+    let weight_bytes = file.tensors().map(|tensor| tensor.n_bytes()).sum();
+    let info = ModelInfo::of_file(path, file, spec, device)?;
+    Ok(ModelInfo { n_ctx: n_ctx.min(n_positions), n_seq_max: options.n_seq_max, weight_bytes, ..info })
+}

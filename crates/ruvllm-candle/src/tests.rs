@@ -1,0 +1,97 @@
+//! The contract, and the numbers against transformers' and against the native backend's.
+
+use std::path::Path;
+
+use ruvllm_backend::conformance::{Case, Tolerances, check};
+use ruvllm_backend::{BackendErrorKind, LogitRows, Scope, Segment, TokenModel};
+use ruvllm_native::{LoadOptions, NativeBackend};
+use ruvllm_testkit::{Golden, GoldenKind};
+
+use crate::{CandleBackend, CandleDevice, CandleOptions};
+
+fn load(path: &Path, options: &CandleOptions) -> CandleBackend {
+    CandleBackend::load(path, options, &mut |_| {}).expect("it loads")
+}
+
+fn logits(model: &mut dyn TokenModel, tokens: &[u32]) -> Vec<f32> {
+    let (seq, _) = model.open(None, &Scope::default()).expect("a sequence is free");
+    let rows =
+        model.forward(&[Segment { seq, tokens, logits: LogitRows::All }]).expect("the tokens fit").logits.to_vec();
+    model.close(seq);
+    rows
+}
+
+/// Returns `KL(a ‖ b)` of two rows of logits, in nats.
+fn divergence(a: &[f32], b: &[f32]) -> f64 {
+    let log_probs = |row: &[f32]| {
+        let largest = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let sum: f64 = row.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
+        row.iter().map(|&x| f64::from(x) - largest - sum.ln()).collect::<Vec<f64>>()
+    };
+    let (a, b) = (log_probs(a), log_probs(b));
+    a.iter().zip(&b).map(|(a, b)| a.exp() * (a - b)).sum()
+}
+
+fn argmax(row: &[f32]) -> usize {
+    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap_or(0)
+}
+
+fn texts() -> impl Iterator<Item = Golden> {
+    Golden::all().into_iter().filter(|golden| golden.kind == GoldenKind::Logits)
+}
+
+#[test]
+fn every_architecture_keeps_the_contract() {
+    let tolerances = Tolerances { chunks: 2e-4, batch: 2e-4, reuse: 2e-4 };
+    let mut n = 0;
+    for golden in texts() {
+        let mut model = load(&golden.model("f32"), &CandleOptions { n_seq_max: 4, ..CandleOptions::default() });
+        let tokens: Vec<u32> = (0..40).map(|i| (i * 7 + 3) % 61).collect();
+        check(&mut model, &Case { tokens: &tokens, tolerances });
+        n += 1;
+    }
+    assert!(n > 20, "{n} models");
+}
+
+#[test]
+fn logits_agree_with_the_native_backend() {
+    for golden in texts() {
+        let (path, n_ctx) = (golden.model("f32"), Some(golden.n_ctx));
+        let mut own = load(&path, &CandleOptions { n_ctx, ..CandleOptions::default() });
+        let options = LoadOptions { n_ctx, kv: ruvllm_kvcache::KvPolicy::F32, ..LoadOptions::default() };
+        let mut native = NativeBackend::load(&path, &options, &mut |_| {}).expect("it loads");
+        let (own, native) = (logits(&mut own, &golden.tokens), logits(&mut native, &golden.tokens));
+        assert_eq!(own.len(), golden.tokens.len() * golden.n_vocab);
+        let rows = own.chunks_exact(golden.n_vocab).zip(native.chunks_exact(golden.n_vocab));
+        for (i, (own, native)) in rows.enumerate() {
+            let divergence = divergence(native, own);
+            assert!(divergence <= 1e-6, "{} row {i}: KL {divergence:e}", golden.name);
+            assert_eq!(argmax(own), argmax(native), "{} row {i}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn what_it_cannot_do_is_said() {
+    let refusal = |path: &Path, options: &CandleOptions| match CandleBackend::load(path, options, &mut |_| {}) {
+        Ok(_) => panic!("it loads"),
+        Err(error) => (error.kind(), error.to_string()),
+    };
+    let path = Golden::load("llama-a").model("f32");
+    let encoder = Golden::all().into_iter().find(|golden| golden.arch == "bert").expect("there is one").model("f32");
+    let plain = CandleOptions::default();
+    let (kind, line) = refusal(&encoder, &plain);
+    assert_eq!(
+        (kind, &*line),
+        (BackendErrorKind::Unsupported, "backend candle runs no encoders, and 'bert' is one; use native")
+    );
+    let (kind, line) = refusal(&path, &CandleOptions { n_seq_max: 0, ..plain.clone() });
+    assert_eq!((kind, &*line), (BackendErrorKind::Options, "0 sequences; choose 1 to 4096"));
+    let (kind, line) = refusal(&path, &CandleOptions { device: CandleDevice::Metal(0), ..plain.clone() });
+    assert_eq!(kind, BackendErrorKind::Options);
+    assert!(line.starts_with("no device metal:0 for backend candle") && !line.contains('\n'), "{line}");
+    let mut model = load(&path, &plain);
+    let kv = Some(ruvllm_kvcache::KvPolicy::TIERED);
+    let error = model.open(None, &Scope { kv, ..Scope::default() }).expect_err("no policy but f32");
+    assert_eq!(error.kind(), BackendErrorKind::Unsupported);
+}
