@@ -45,6 +45,7 @@ pub mod loader;
 pub mod manager;
 pub mod merge;
 pub mod micro;
+#[cfg(feature = "peft")]
 pub mod mixture;
 mod packed;
 #[cfg(feature = "train")]

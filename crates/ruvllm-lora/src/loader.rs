@@ -1,13 +1,16 @@
 //! Adapters for a loaded model: read, checked against its layers, and brought into the form that is multiplied with.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[cfg(feature = "peft")]
+use crate::AdapterSet;
 use crate::manager::AdapterManager;
 use crate::merge::Merged;
 use crate::micro::HeadRows;
+#[cfg(feature = "peft")]
 use crate::mixture::Mixture;
-use crate::{Adapter, AdapterSet, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
+use crate::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::{bring_near, dequant};
 use ruvllm_kvcache::MemoryBudget;
@@ -78,9 +81,10 @@ impl AdapterLoader {
     ///
     /// # Errors
     /// As [`AdapterLoader::load`]; the folder is no mixture.
+    #[cfg(feature = "peft")]
     pub fn load_mixture(&self, folder: &Path, format: FactorFormat) -> Result<AdapterSet, LoraError> {
         let Mixture { gate, adapters } = Mixture::read(folder)?;
-        let load = |(path, scale): (PathBuf, f32)| Ok((self.load(&path, format)?, scale));
+        let load = |(path, scale): (std::path::PathBuf, f32)| Ok((self.load(&path, format)?, scale));
         let adapters = adapters.into_iter().map(load).collect::<Result<_, LoraError>>()?;
         AdapterSet::gated(adapters, Arc::new(gate))
     }

@@ -7,6 +7,7 @@ use ruvllm_engine::{Engine, LoadOptions, LogitRows, Segment, SeqId};
 use serde_json::json;
 
 use super::App;
+use super::backend::LocalBackendArgs;
 use crate::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs, count};
 use crate::error::{Error, Result};
 use crate::machine::peak_bytes;
@@ -45,6 +46,8 @@ pub struct BenchArgs {
     reps: usize,
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    backend: LocalBackendArgs,
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
@@ -101,11 +104,12 @@ impl BenchArgs {
     /// A failure if the model cannot be loaded or makes embeddings only.
     pub fn run(&self, app: &App) -> Result<()> {
         let tests = self.tests();
+        let backend = self.backend.chosen(&self.load)?;
         let path = app.store().locate(&self.model.model, false)?;
         let n_ctx = tests.iter().map(|test| test.n_ctx()).max().unwrap_or(1).max(64);
         let n_seq_max = self.batch.iter().copied().max().unwrap_or(1);
         let options = LoadOptions { n_seq_max, ..self.load.options(&app.settings, Some(n_ctx)) };
-        let mut engine = app.load(&path, &options)?;
+        let mut engine = app.load_on(backend, &path, &options)?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no tokens; bench another one"));
         }

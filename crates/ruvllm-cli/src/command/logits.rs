@@ -10,6 +10,7 @@ use ruvllm_gguf::{GgufFile, Value};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::backend::LocalBackendArgs;
 use super::{App, read_text};
 use crate::args::{ContextArgs, LoadArgs, ModelArgs, OutputArgs, count};
 use crate::error::{Error, Result, io_reason};
@@ -41,6 +42,8 @@ pub struct LogitsArgs {
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
+    backend: LocalBackendArgs,
+    #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
     output: OutputArgs,
@@ -61,11 +64,12 @@ impl LogitsArgs {
     /// A failure if a file cannot be read or written, or the tokens do not fit the model.
     pub fn run(&self, app: &App) -> Result<()> {
         let tokens = read_tokens(&self.tokens)?;
+        let backend = self.backend.chosen(&self.load)?;
         let path = app.store().locate(&self.model.model, false)?;
         check_ids(&tokens, &path)?;
         let mut out = OutFile::create(&self.out, &[&path, &self.tokens])?;
         let n_ctx = self.context.n_ctx.unwrap_or(tokens.len());
-        let mut engine = app.load(&path, &self.load.options(&app.settings, Some(n_ctx)))?;
+        let mut engine = app.load_on(backend, &path, &self.load.options(&app.settings, Some(n_ctx)))?;
         app.warn_context(engine.info());
         let start = Instant::now();
         let n_values = self.write(&mut engine, &tokens, &mut out)?;

@@ -239,6 +239,9 @@ impl LoraArgs {
     /// # Errors
     /// One cannot be read or does not fit the model, or they are too many.
     pub fn load(&self, app: &App, engine: &Engine) -> Result<AdapterSet> {
+        if self.lora.is_empty() {
+            return Ok(AdapterSet::default());
+        }
         let loader = engine.adapter_loader()?;
         let paths: Vec<PathBuf> = self.lora.iter().map(|arg| locate(app, &arg.adapter)).collect();
         if let Some(folder) = self.mixture(&paths)? {

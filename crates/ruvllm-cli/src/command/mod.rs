@@ -1,5 +1,6 @@
 //! The commands, one file each, and what they share.
 
+pub mod backend;
 pub mod bench;
 pub mod cache;
 pub mod chat;
@@ -34,6 +35,7 @@ use std::path::Path;
 use ruvllm_engine::{Engine, EngineError, ErrorKind, LoadOptions, ModelInfo};
 use serde::Deserialize;
 
+use self::backend::LocalBackend;
 use crate::args::CacheArgs;
 use crate::env::Settings;
 use crate::error::{Error, Result, one_line};
@@ -66,14 +68,20 @@ impl App {
     ///
     /// # Errors
     /// The engine's.
-    pub fn load_cached(&self, path: &Path, options: LoadOptions, cache: &CacheArgs) -> Result<Engine> {
+    pub fn load_cached(
+        &self,
+        backend: LocalBackend,
+        path: &Path,
+        options: LoadOptions,
+        cache: &CacheArgs,
+    ) -> Result<Engine> {
         let options = cache.apply(options, &self.settings);
-        let engine = match self.try_load(path, &options) {
+        let engine = match self.try_load(backend, path, &options) {
             Err(error) if error.kind() == ErrorKind::Cache && !cache.must_have_disk() => {
                 eprintln!("warning: nothing is kept of this run: {}", one_line(&error.to_string()));
                 // Repacked weights are there for any number of processes.
                 let packed_dir = options.cache_dir.clone();
-                self.load(path, &LoadOptions { cache_dir: None, packed_dir, ..options })
+                self.load_on(backend, path, &LoadOptions { cache_dir: None, packed_dir, ..options })
             }
             loaded => Ok(loaded?),
         }?;
@@ -92,18 +100,26 @@ impl App {
         }
     }
 
-    /// Loads a model with a progress bar.
+    /// Loads a model on the native backend with a progress bar.
     ///
     /// # Errors
     /// The engine's.
     pub fn load(&self, path: &Path, options: &LoadOptions) -> Result<Engine> {
-        Ok(self.try_load(path, options)?)
+        self.load_on(LocalBackend::Native, path, options)
     }
 
-    fn try_load(&self, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
+    /// Loads a model on a backend with a progress bar.
+    ///
+    /// # Errors
+    /// The backend's.
+    pub fn load_on(&self, backend: LocalBackend, path: &Path, options: &LoadOptions) -> Result<Engine> {
+        Ok(self.try_load(backend, path, options)?)
+    }
+
+    fn try_load(&self, backend: LocalBackend, path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
         let n_bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         let bar = self.ui.bytes_bar("loading", n_bytes).of(path.display().to_string());
-        let loaded = Engine::load(path, options, &mut |progress| {
+        let loaded = backend.load(path, options, &mut |progress| {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
         });

@@ -8,6 +8,7 @@ use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{LoadOptions, Perplexity, PerplexityOptions};
 use serde_json::{Value, json};
 
+use super::backend::LocalBackendArgs;
 use super::{App, read_text};
 use crate::args::{LoadArgs, MAX_CTX, ModelArgs, OutputArgs, count};
 use crate::error::{Error, Result};
@@ -40,6 +41,8 @@ pub struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
+    backend: LocalBackendArgs,
+    #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
     output: OutputArgs,
@@ -62,10 +65,12 @@ impl PerplexityArgs {
         if text.trim().is_empty() {
             return Err(Error::failure(format_args!("{} is empty; there is nothing to predict", self.file.display())));
         }
+        let backend = self.backend.chosen(&self.load)?;
         let path = app.store().locate(&self.model.model, false)?;
         let against_f16 = self.kl_against.is_some();
         let load = self.load.options(&app.settings, Some(self.n_ctx));
-        let mut engine = app.load(&path, &LoadOptions { n_seq_max: 1 + usize::from(against_f16), ..load })?;
+        let mut engine =
+            app.load_on(backend, &path, &LoadOptions { n_seq_max: 1 + usize::from(against_f16), ..load })?;
         app.warn_context(engine.info());
         let options = EncodeOptions { add_special: true, parse_special: false };
         let tokens = engine.tokenizer()?.encode(&text, options)?;

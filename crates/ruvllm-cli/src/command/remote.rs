@@ -9,6 +9,8 @@ use ruvllm_remote::{RemoteBackend, RemoteOptions};
 use serde_json::{Value, json};
 
 use super::App;
+use super::backend::LocalBackend;
+use crate::args::LoadArgs;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::output::{print, print_json};
@@ -17,8 +19,10 @@ use crate::registry::DEFAULT_MODEL;
 /// Names of backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum BackendName {
-    /// This machine's CPU
+    /// This machine's CPU, by kernels for its instruction set
     Native,
+    /// The tensors of the candle library, on the CPU: a reference, slower; no encoders, adapters, learning or prefix cache
+    Candle,
     /// Another server with OpenAI's chat API: vLLM, SGLang, llama.cpp, another RuvLLM
     Remote,
 }
@@ -41,12 +45,22 @@ impl BackendArgs {
     /// An address without `--backend remote`.
     pub fn remote_url(&self) -> Result<Option<&str>> {
         match (self.backend, &self.url) {
-            (BackendName::Native, Some(_)) => {
-                Err(Error::usage("--url is for --backend remote; add that, or leave it out"))
-            }
-            (BackendName::Native, None) => Ok(None),
             (BackendName::Remote, url) => Ok(url.as_deref()),
+            (_, Some(_)) => Err(Error::usage("--url is for --backend remote; add that, or leave it out")),
+            (_, None) => Ok(None),
         }
+    }
+
+    /// Returns the backend of this process that answers, if no server does.
+    ///
+    /// # Errors
+    /// As [`LocalBackend::check`].
+    pub fn local(&self, load: &LoadArgs) -> Result<LocalBackend> {
+        let local = match self.backend {
+            BackendName::Candle => LocalBackend::Candle,
+            BackendName::Native | BackendName::Remote => LocalBackend::Native,
+        };
+        local.check(load).map(|()| local)
     }
 }
 

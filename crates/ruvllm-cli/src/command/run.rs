@@ -110,6 +110,7 @@ impl RunArgs {
             return self.run_remote(app, url);
         }
         self.check(app)?;
+        let backend = self.backend.local(&self.load)?;
         let grammar = self.grammar.source()?;
         let template = self.template.read()?;
         let question = self.read_prompt()?;
@@ -117,7 +118,7 @@ impl RunArgs {
         self.lora.check_for(app, &path)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
-        let mut engine = app.load_cached(&path, load, &self.cache)?;
+        let mut engine = app.load_cached(backend, &path, load, &self.cache)?;
         template::apply(&mut engine, template.as_deref())?;
         let mut resume = Resume::load(&mut engine, &self.cache)?;
         let learning = self.learning.open(app, &mut engine)?;

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
-use ruvllm_engine::{Engine, KvPolicy, LoadOptions};
+use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
+use super::backend::LocalBackendArgs;
 use super::template::{self, TemplateArgs};
 use super::{App, lora};
 use crate::args::{ContextArgs, LoadArgs, MAX_CTX, SamplingArgs, SpeculationArgs, count};
@@ -106,6 +107,8 @@ pub struct ServeArgs {
     model: Vec<String>,
     #[command(flatten)]
     context: ContextArgs,
+    #[command(flatten)]
+    backend: LocalBackendArgs,
     #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
@@ -313,6 +316,7 @@ impl ServeArgs {
     /// Returns the models and their names; the first is loaded. All are there as sound files then.
     fn models(&self, app: &App) -> Result<(Vec<String>, Vec<ModelSource>)> {
         let (names, mut models, template) = (self.names(), Vec::new(), self.template.read()?);
+        let backend = self.backend.chosen(&self.load)?;
         for (i, (spec, name)) in self.model.iter().zip(&names).enumerate() {
             let path = app.store().locate(spec, true)?;
             if let Some(error) = (i > 0).then(|| GgufFile::open(&path).err()).flatten() {
@@ -330,12 +334,12 @@ impl ServeArgs {
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
             let template = template.clone().filter(|_| i == 0);
-            let mut engine = if i == 0 { Some(app.load(&path, &load)?) } else { None };
+            let mut engine = if i == 0 { Some(app.load_on(backend, &path, &load)?) } else { None };
             engine.iter_mut().try_for_each(|engine| template::apply(engine, template.as_deref()))?;
             let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
             engine.iter().for_each(|engine| app.warn_context(engine.info()));
             let again = move || {
-                let mut engine = Engine::load(&path, &load, &mut |_| {})?;
+                let mut engine = backend.load(&path, &load, &mut |_| {})?;
                 template::apply(&mut engine, template.as_deref()).map(|()| engine)
             };
             let source = ModelSource::new(name, Box::new(again));

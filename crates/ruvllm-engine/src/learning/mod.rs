@@ -169,6 +169,8 @@ impl Learning {
             let line = format!("a quality of {} for unjudged answers; choose 0 to 1", options.unjudged);
             return Err(EngineError::new(ErrorKind::Options, line));
         }
+        // Nothing is calibrated or learned without them.
+        engine.runner().hidden_states()?;
         let identity = engine.identity();
         options.folder = options.folder.map(|folder| folder.join(name_of(&identity)));
         let mut calibration = calibrate::load_or_make(engine, options.folder.as_deref(), on_progress)?;

@@ -2,6 +2,7 @@
 
 pub mod gguf;
 pub mod names;
+#[cfg(feature = "peft")]
 pub mod peft;
 
 use std::path::Path;
@@ -11,6 +12,9 @@ use ruvllm_model::{AttentionSpec, FfnSpec, LayerSpec, MixerSpec, ModelSpec};
 
 use crate::adapter::Adapter;
 use crate::error::{LoraError, LoraErrorKind};
+
+/// Settings of a PEFT folder.
+const PEFT_CONFIG: &str = "adapter_config.json";
 
 /// What of a model decides how an adapter's files are read for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,13 +79,15 @@ impl ModelFacts {
 /// The path leads to neither; the files are damaged, hostile, of another architecture, or of a kind that cannot be
 /// applied.
 pub fn read(path: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
-    if path.is_dir() {
-        return peft::read(path, model);
-    }
-    match (path.file_name(), path.parent()) {
-        (Some(name), Some(folder)) if name == peft::CONFIG => peft::read(folder, model),
-        _ => gguf::read(path, model),
-    }
+    let folder = match (path.file_name(), path.parent()) {
+        _ if path.is_dir() => path,
+        (Some(name), Some(folder)) if name == PEFT_CONFIG => folder,
+        _ => return gguf::read(path, model),
+    };
+    #[cfg(feature = "peft")]
+    return peft::read(folder, model);
+    #[cfg(not(feature = "peft"))]
+    Err(crate::error::unsupported(format!("{}: PEFT folders are read with the feature 'peft'", folder.display())))
 }
 
 /// Returns what to call an adapter that has no name of its own.
@@ -90,6 +96,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Writes a file that appears when it is complete.
+#[cfg(feature = "peft")]
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LoraError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".part");
@@ -98,5 +105,5 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), LoraError> {
         .map_err(|error| LoraError::new(LoraErrorKind::Io, error.to_string()).with_source(error).within(path.display()))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "peft"))]
 mod tests;

@@ -23,7 +23,7 @@ use crate::adapter::{Adapter, Delta, RowOrder, Values, cut};
 use crate::error::{LoraError, LoraErrorKind, invalid, shape, shown, unsupported};
 
 /// The file of settings.
-pub const CONFIG: &str = "adapter_config.json";
+pub const CONFIG: &str = super::PEFT_CONFIG;
 /// The file of values.
 pub const WEIGHTS: &str = "adapter_model.safetensors";
 

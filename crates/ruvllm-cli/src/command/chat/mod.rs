@@ -7,6 +7,7 @@ use clap::Args;
 use ruvllm_engine::LoadOptions;
 
 use super::App;
+use super::backend::LocalBackendArgs;
 use super::learn::LearningArgs;
 use super::resume::Resume;
 use super::template::{self, TemplateArgs};
@@ -47,6 +48,8 @@ pub struct ChatArgs {
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
+    backend: LocalBackendArgs,
+    #[command(flatten)]
     load: LoadArgs,
     #[command(flatten)]
     template: TemplateArgs,
@@ -85,6 +88,7 @@ impl ChatArgs {
         self.sampling.check()?;
         self.learning.check(app, &[])?;
         self.cache.check(&app.settings)?;
+        let backend = self.backend.chosen(&self.load)?;
         app.store().check(&self.model.model)?;
         self.speculation.check(app)?;
         let template = self.template.read()?;
@@ -93,7 +97,7 @@ impl ChatArgs {
         let path = app.store().locate(&self.model.model, true)?;
         let draft = self.speculation.draft(app)?;
         let load = LoadOptions { draft, ..self.load.options(&app.settings, self.context.n_ctx) };
-        let mut engine = app.load_cached(&path, load, &self.cache)?;
+        let mut engine = app.load_cached(backend, &path, load, &self.cache)?;
         template::apply(&mut engine, template.as_deref())?;
         if engine.info().is_encoder {
             return Err(Error::failure("this model makes embeddings and writes no text; chat with another one"));
