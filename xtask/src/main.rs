@@ -14,6 +14,7 @@ mod node;
 mod python;
 mod shell;
 mod soak;
+mod synth;
 mod tidy;
 
 use std::process::ExitCode;
@@ -38,6 +39,8 @@ enum Command {
     Bench(bench::Args),
     /// Fetch the real models that tests and benches need
     Models(models::Args),
+    /// Make a model of a real one's shape with random weights, to measure speed and memory
+    Synth(synth::Args),
     /// Make the Python environment with the clients that the server's tests need
     Python,
     /// Install the npm packages and the browser that the server's tests need
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Ci(args) => ci::run(&args),
         Command::Tidy => tidy::run(),
         Command::Bench(args) => bench::run(&args),
+        Command::Synth(args) => synth::run(&args),
         Command::Models(args) => models::run(&args),
         Command::Python => python::run(),
         Command::Node => node::run(),
