@@ -50,7 +50,9 @@ pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use learner::{Learner, Lesson};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
-pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent, Unread};
+pub use request::{
+    CancelToken, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, Timings, TokenEvent, Unread,
+};
 pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
 pub use runner::{ModelRunner, Readout, Vocabulary};
 pub use ruvllm_backend::{

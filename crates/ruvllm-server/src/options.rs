@@ -30,6 +30,16 @@ pub struct ServerOptions {
     pub queue_max: usize,
     /// Whether the model answers by any name, where exactly one is served.
     pub any_model_name: bool,
+    /// Whether answers tell all that is known of them, the prompt as the model read it too (`__verbose`).
+    pub is_verbose: bool,
+    /// Whether `/slots` tells which places are taken.
+    pub has_slots: bool,
+    /// Whether there is a page at `/`.
+    pub has_page: bool,
+    /// Whether a prompt that is too long loses its oldest tokens where a request does not say.
+    pub truncates: bool,
+    /// Whether a request loads the model that it asks for; otherwise `/models/load` does.
+    pub loads_models: bool,
     /// The most models in memory at once; more that are asked for make the least recently used go.
     pub models_max: usize,
     /// How long a request waits for a model that others leave no room for; then it is answered with 503.
@@ -76,6 +86,11 @@ impl Default for ServerOptions {
             optimise: false,
             queue_max: 256,
             any_model_name: false,
+            is_verbose: false,
+            has_slots: true,
+            has_page: true,
+            truncates: false,
+            loads_models: true,
             models_max: usize::MAX,
             room_wait: Duration::from_secs(30),
             idle_timeout: None,

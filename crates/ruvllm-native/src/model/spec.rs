@@ -37,7 +37,8 @@ pub(crate) fn spec(model: &Model) -> Result<Spec, BackendError> {
         }),
         ropes: model.ropes.clone(),
         pooled: match model.pooling {
-            Pooling::Mean => Pooled::Mean,
+            // No file asks for none.
+            Pooling::Mean | Pooling::None => Pooled::Mean,
             Pooling::Cls => Pooled::First,
             Pooling::Last => Pooled::Last,
         },

@@ -23,6 +23,16 @@ pub struct ModelSource {
     pub(super) load: Option<Loader>,
     pub(super) adapters: AdapterOptions,
     pub(super) file: Option<String>,
+    pub(super) labels: Labels,
+}
+
+/// Other names of a model, and words about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Labels {
+    /// Names that requests may call it by as well.
+    pub aliases: Vec<String>,
+    /// Words for whoever lists models.
+    pub tags: Vec<String>,
 }
 
 impl ModelSource {
@@ -38,12 +48,24 @@ impl ModelSource {
     }
 
     fn named(name: String) -> ModelSource {
-        ModelSource { name, engine: None, load: None, adapters: AdapterOptions::default(), file: None }
+        ModelSource { name, engine: None, load: None, adapters: AdapterOptions::default(), file: None, labels: Labels::default() }
     }
 
     /// Tells clients what the file is called; where it lies they need not know.
     pub fn with_file(self, file: impl Into<String>) -> ModelSource {
         ModelSource { file: Some(file.into()), ..self }
+    }
+
+    /// Lets requests call it by other names as well.
+    pub fn with_aliases(mut self, aliases: Vec<String>) -> ModelSource {
+        self.labels.aliases = aliases;
+        self
+    }
+
+    /// Tells clients these words about it; nothing depends on them.
+    pub fn with_tags(mut self, tags: Vec<String>) -> ModelSource {
+        self.labels.tags = tags;
+        self
     }
 
     /// Begins with an engine that is loaded already.
@@ -94,12 +116,21 @@ pub(crate) struct Standing {
     pub adapters: Arc<Adapters>,
     /// The name of its file, if that is known.
     pub file: Option<Arc<str>>,
+    pub labels: Arc<Labels>,
+}
+
+impl Standing {
+    /// Returns whether requests may call it so.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
+    }
 }
 
 /// A place for a model.
 pub(super) struct Slot {
     pub(super) name: Arc<str>,
     pub(super) file: Option<Arc<str>>,
+    pub(super) labels: Arc<Labels>,
     pub(super) load: Option<Arc<Loader>>,
     pub(super) adapters: Arc<Adapters>,
     pub(super) inner: Mutex<Inner>,
@@ -177,7 +208,12 @@ impl Slot {
             State::Failed(..) => "failed",
         };
         let (name, adapters) = (Arc::clone(&self.name), Arc::clone(&self.adapters));
-        Standing { name, state, info: inner.info.clone(), adapters, file: self.file.clone() }
+        Standing { name, state, info: inner.info.clone(), adapters, file: self.file.clone(), labels: Arc::clone(&self.labels) }
+    }
+
+    /// Returns whether requests may call it so.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
     }
 
     /// Returns since when nobody uses it, if it is loaded and can be loaded again. Uses begin under the lock, so that
