@@ -17,7 +17,7 @@ use ruvllm_text::{Constraint, Grammar};
 use crate::learner::Lesson;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptProgress, Timings, TokenEvent};
 use crate::runner::ModelRunner;
-use crate::sampler::{Sampler, Told, TokenLogprobs};
+use crate::sampler::{Sampler, TokenLogprobs, Told};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Branch, Kept};
 use crate::{EngineError, ErrorKind, Scope};

@@ -534,7 +534,10 @@ async fn handle(
             let mut read = body::read(body, &server.options, &server.bodies, &caller).await?;
             is_long = read.bytes.len() > body::LONG_BYTES;
             let check = move || {
-                let body = match (body::parse(&mut read)?, endpoint.list_field) {
+                // Where no field has to be there, nothing is as good as an empty object.
+                let is_none = read.bytes.is_empty() && endpoint.all_fields().iter().all(|field| !field.is_required);
+                let body = if is_none { json!({}) } else { body::parse(&mut read)? };
+                let body = match (body, endpoint.list_field) {
                     (list @ Value::Array(_), Some(name)) => json!({ name: list }),
                     (body, _) => body,
                 };

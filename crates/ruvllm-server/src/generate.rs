@@ -17,6 +17,7 @@ use crate::cuts::Cut;
 use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, optional, unheeded};
 use crate::gate;
+use crate::llamacpp;
 use crate::progress;
 use crate::sampling::sampling;
 use crate::sessions::{SESSION, Turn};
@@ -153,7 +154,7 @@ impl Asked {
                 sampling: sampling(given, &options.sampling, text.tokenizer(), call.model.service.info().n_vocab)?,
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
-                ignore_cache: !given.flag("cache_prompt", true),
+                ignore_cache: !given.flag("cache_prompt", true) || call.model.places.is_erased(call),
                 tenant: call.tenant.id,
                 adapters: call.adapters.clone(),
                 speculation: options.speculation,
@@ -209,6 +210,8 @@ pub(crate) struct Choices {
     /// Memory that is kept for them.
     _held: Arc<Mutex<Vec<Part>>>,
     place: Place,
+    /// The place that the request names, of which it is the last.
+    named_place: Option<llamacpp::Place>,
     span: tracing::Span,
     /// The conversation that it is a turn of.
     turn: Option<Turn>,
@@ -266,6 +269,7 @@ impl Choices {
             _tickets: tickets,
             _held: Arc::clone(&call.held),
             place,
+            named_place: llamacpp::Place::of(call),
             span: call.span.clone(),
             turn,
         })
@@ -317,6 +321,9 @@ impl Choices {
         self.n_written += summary.tokens.len();
         if self.n_open > 0 {
             return;
+        }
+        if let Some(place) = self.named_place.take() {
+            place.remember(summary);
         }
         if let Some(turn) = self.turn.take() {
             turn.end(summary);

@@ -24,6 +24,7 @@ use crate::app::stopping;
 use crate::auth::{Keys, Quota};
 use crate::error::ApiError;
 use crate::learning::OfModel;
+use crate::llamacpp::Places;
 use crate::metrics::Metrics;
 use crate::options::{ServerError, ServerOptions};
 use crate::routing::AUTO;
@@ -177,7 +178,8 @@ impl Models {
         }
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
-        let model = Model { name, service, grammars: Grammars::default(), adapters, learning, recorder };
+        let (grammars, places) = (Grammars::default(), Places::default());
+        let model = Model { name, service, grammars, adapters, learning, places, recorder };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();

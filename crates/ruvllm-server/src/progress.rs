@@ -6,8 +6,11 @@ use serde_json::{Value, json};
 use crate::fields::{Field, Given, Kind, optional};
 
 /// Whether a stream tells how far its prompt is computed.
-pub(crate) const RETURN_PROGRESS: Field =
-    optional("return_progress", Kind::Bool, "tell in a stream how much of the prompt is computed, before the answer begins");
+pub(crate) const RETURN_PROGRESS: Field = optional(
+    "return_progress",
+    Kind::Bool,
+    "tell in a stream how much of the prompt is computed, before the answer begins",
+);
 
 /// Returns whether a request wants to know how far its prompt is computed.
 pub(crate) fn is_asked(given: &Given) -> bool {

@@ -1,5 +1,6 @@
 //! Fields that llama.cpp's clients send along, at whichever endpoint. Most change nothing, and are named in the answer's header.
 
+use super::slots::ID_SLOT;
 use crate::adapters::LORA;
 use crate::cuts::{N_INDENT, T_MAX_PREDICT};
 use crate::fields::{Field, Kind, optional, unheeded};
@@ -16,7 +17,7 @@ pub(crate) const ALIKE: &[Field] = &[
     unheeded("t_max_prompt_ms", COUNT, "timeout_ms limits the request in all"),
     optional("cache_prompt", Kind::Bool, "false: compute the whole prompt, and cache nothing of it"),
     unheeded("n_cache_reuse", COUNT, "what is cached is found by its beginning"),
-    unheeded("id_slot", COUNT, "any place is as good").also(&["slot_id"]),
+    ID_SLOT,
     unheeded("n_keep", COUNT, "what does not fit the context is refused"),
     unheeded("n_discard", COUNT, "what does not fit the context is refused"),
     unheeded("min_keep", COUNT, "the likeliest token is always kept"),

@@ -12,7 +12,11 @@ use crate::generate::MODEL;
 use crate::adapters::LORA;
 
 const SCALES: &[Field] = &[
-    required(LORA.name, LORA.kind, "how strong adapters are, by their ids, where a request names none; those left out have no effect"),
+    required(
+        LORA.name,
+        LORA.kind,
+        "how strong adapters are, by their ids, where a request names none; those left out have no effect",
+    ),
     MODEL,
 ];
 
@@ -42,7 +46,8 @@ fn list(call: Call) -> Answer {
     Box::pin(async move {
         let adapters = &call.model.adapters;
         let defaults = adapters.defaults(&call.tenant);
-        let scale = |name: &str| defaults.iter().find(|default| default.name == name).map_or(0.0, |default| default.scale);
+        let scale =
+            |name: &str| defaults.iter().find(|default| default.name == name).map_or(0.0, |default| default.scale);
         let known = adapters.visible(&call.tenant);
         let known = known.iter().enumerate();
         let all: Vec<Value> =

@@ -5,6 +5,7 @@ mod completion;
 mod hints;
 mod lora;
 mod settings;
+mod slots;
 mod whole;
 
 use axum::http::{Method, StatusCode};
@@ -12,15 +13,16 @@ use serde_json::{Value, json};
 
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run};
-use crate::error::{ApiError, json_response};
+use crate::error::json_response;
 use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{GENERATION, MODEL};
-use crate::openai::{BUILD, INPUT};
 use crate::openai::embeddings::{POOLING, embed};
+use crate::openai::{BUILD, INPUT};
 use crate::sampling::SAMPLING;
 use crate::timings::TIMINGS_PER_TOKEN;
 
 pub(crate) use hints::{ALIKE, OF_CHATS};
+pub(crate) use slots::{Place, Places};
 pub(crate) use whole::with_verbose;
 
 const POST: Endpoint = Endpoint {
@@ -53,9 +55,6 @@ const NAMED: &[Field] = &[required("model", Kind::Text, "the model, by the name 
 const WHICH: Field = optional("model", Kind::Text, "the model that is asked about; the first without");
 
 const PROPS: &[Field] = &[WHICH, unheeded("autoload", Kind::Bool, "a model that sleeps is not loaded for this")];
-
-const SLOTS: &[Field] =
-    &[WHICH, optional("fail_on_no_slot", Kind::Int(0, 1), "1 answers with 503 where all places are taken")];
 
 /// The ways of pooling, with none among them: the answer is a list of vectors in any case.
 const EACH: Field = Field { kind: Kind::Word(&["mean", "cls", "last", "none"]), ..POOLING };
@@ -99,16 +98,8 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     lora::LIST,
     lora::SET,
-    Endpoint {
-        method: Method::GET,
-        path: "/slots",
-        summary: "Returns which places of the model are taken; none while it sleeps",
-        query: SLOTS,
-        answers: &["id", "n_ctx", "is_processing"],
-        lists: Lists::Always,
-        run: Run::Server(slots),
-        ..POST
-    },
+    slots::LIST,
+    slots::KEEP,
     Endpoint {
         path: "/models/load",
         summary: "Loads a model that is served, and answers when it is there",
@@ -149,9 +140,7 @@ fn embedding(call: Call) -> Answer {
         let (embeddings, _) = embed(&call, "content").await?;
         // There is one vector for each text, or one for each of its tokens where none are pooled.
         let n_embd = call.model.service.info().n_embd;
-        let one = |(i, embedding): (usize, Vec<f32>)| {
-            json!({ "index": i, "embedding": embedding.chunks(n_embd).collect::<Vec<_>>() })
-        };
+        let one = |(i, embedding): (usize, Vec<f32>)| json!({ "index": i, "embedding": embedding.chunks(n_embd).collect::<Vec<_>>() });
         let answer: Vec<Value> = embeddings.into_iter().enumerate().map(one).collect();
         Ok(json_response(StatusCode::OK, &json!(answer)))
     })
@@ -187,27 +176,5 @@ fn props(call: Plain) -> Answer {
             answer["eos_token"] = json!(spelled(text.tokenizer().eos()));
         }
         Ok(json_response(StatusCode::OK, &answer))
-    })
-}
-
-/// Tells which places are taken.
-fn slots(call: Plain) -> Answer {
-    Box::pin(async move {
-        if !call.server.options.has_slots {
-            let line = "the server does not tell which places are taken; start it without --no-slots";
-            return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, line).code("not_supported"));
-        }
-        let (_, model) = call.server.models.look(call.given.text("model"))?;
-        let Some(model) = model else { return Ok(json_response(StatusCode::OK, &json!([]))) };
-        let (service, n_ctx) = (&model.service, model.service.info().n_ctx);
-        let (n_running, n_max) = (service.stats().n_running, service.n_running_max());
-        if call.given.int("fail_on_no_slot") == Some(1) && n_running >= n_max {
-            let line = format!("all {n_max} places are taken; a request waits for one, or try again later");
-            let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("no_slot");
-            return Err(ApiError { retry_after_s: Some(1), ..error });
-        }
-        let slot = |id: usize| json!({ "id": id, "n_ctx": n_ctx, "is_processing": id < n_running });
-        let slots: Vec<Value> = (0..n_max).map(slot).collect();
-        Ok(json_response(StatusCode::OK, &json!(slots)))
     })
 }

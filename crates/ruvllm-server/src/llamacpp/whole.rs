@@ -11,8 +11,11 @@ use crate::generate::Asked;
 use crate::timings::timings;
 
 /// Whether the tokens of an answer are told with it.
-pub(super) const RETURN_TOKENS: Field =
-    optional("return_tokens", Kind::Bool, "tell the tokens of the answer; those of a stream's pieces are told in any case");
+pub(super) const RETURN_TOKENS: Field = optional(
+    "return_tokens",
+    Kind::Bool,
+    "tell the tokens of the answer; those of a stream's pieces are told in any case",
+);
 
 /// An answer that is over.
 pub(crate) struct Whole<'a> {

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::adapters::{AdapterOptions, Adapters};
 use crate::learning::OfModel;
+use crate::llamacpp::Places;
 use crate::structure::Grammars;
 
 /// Loads an engine, on a thread of its own.
@@ -48,7 +49,14 @@ impl ModelSource {
     }
 
     fn named(name: String) -> ModelSource {
-        ModelSource { name, engine: None, load: None, adapters: AdapterOptions::default(), file: None, labels: Labels::default() }
+        ModelSource {
+            name,
+            engine: None,
+            load: None,
+            adapters: AdapterOptions::default(),
+            file: None,
+            labels: Labels::default(),
+        }
     }
 
     /// Tells clients what the file is called; where it lies they need not know.
@@ -95,6 +103,8 @@ pub(crate) struct Model {
     pub adapters: Arc<Adapters>,
     /// What it was taught, if it is to learn.
     pub learning: Option<OfModel>,
+    /// The last requests of its places.
+    pub places: Places,
     /// Puts its answers on record.
     pub recorder: Option<Recorder>,
 }
@@ -208,7 +218,14 @@ impl Slot {
             State::Failed(..) => "failed",
         };
         let (name, adapters) = (Arc::clone(&self.name), Arc::clone(&self.adapters));
-        Standing { name, state, info: inner.info.clone(), adapters, file: self.file.clone(), labels: Arc::clone(&self.labels) }
+        Standing {
+            name,
+            state,
+            info: inner.info.clone(),
+            adapters,
+            file: self.file.clone(),
+            labels: Arc::clone(&self.labels),
+        }
     }
 
     /// Returns whether requests may call it so.

@@ -53,8 +53,7 @@ pub(super) fn compile(schema: &Value) -> Result<Option<Compiled>, TextError> {
         return Err(refused("the schema uses 'x-guidance', which is not supported"));
     }
     let schema = &*without_own_keys(schema);
-    let is_older = schema.get("$schema").is_none() && has_list_of_items(schema);
-    let draft = if is_older { Draft::Draft201909 } else { Draft::default() }.detect(schema);
+    let draft = super::draft::of(schema);
     if draft == Draft::Unknown {
         return Err(refused("its '$schema' names a draft that is not known; leave it out for draft 2020-12"));
     }
@@ -87,19 +86,6 @@ pub(super) fn compile(schema: &Value) -> Result<Option<Compiled>, TextError> {
     }
     let Compiler { rules, looked_at, .. } = compiler;
     Ok(rules.lark(start).map(|lark| Compiled { lark, looked_at }))
-}
-
-/// Returns whether a schema has a list for `items`, as drafts before 2020-12 have it; those that do often name none.
-fn has_list_of_items(schema: &Value) -> bool {
-    let is_schema = |key: &str| !["const", "enum", "default", "examples"].contains(&key);
-    match schema {
-        Value::Array(schemas) => schemas.iter().any(has_list_of_items),
-        Value::Object(keys) => {
-            keys.get("items").is_some_and(Value::is_array)
-                || keys.iter().any(|(key, value)| is_schema(key) && has_list_of_items(value))
-        }
-        _ => false,
-    }
 }
 
 /// Returns a schema with what is said to us, not in the schema's own words, in one key.
