@@ -189,6 +189,7 @@ pub(crate) enum Piece {
 }
 
 /// What the engine says of a request.
+#[expect(clippy::large_enum_variant, reason = "nearly all are events; a box would be an allocation for each token")]
 enum Told {
     Progress(PromptProgress),
     Event(ServiceEvent),

@@ -124,7 +124,9 @@ mod tests {
             std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             std::fs::write(path, "").expect("written");
         };
-        ["b.gguf", "a/x-00001-of-00002.gguf", "a/x-00002-of-00002.gguf", "c/mmproj-c.gguf", "notes.txt"].map(file);
+        for name in ["b.gguf", "a/x-00001-of-00002.gguf", "a/x-00002-of-00002.gguf", "c/mmproj-c.gguf", "notes.txt"] {
+            file(name);
+        }
         let mut args = LlamaServerArgs {
             api_key: vec!["secret-key".to_owned()],
             tags: vec!["a, b,".to_owned()],
