@@ -252,6 +252,8 @@ impl Models {
             let is_queued = {
                 let mut inner = slot.lock();
                 match &inner.state {
+                    State::Loaded(..) if inner.is_leaving && Instant::now() >= give_up => return Err(self.no_room()),
+                    State::Loaded(..) if inner.is_leaving => true,
                     State::Loaded(model, _) => {
                         let model = Arc::clone(model);
                         inner.used_at = Instant::now();
@@ -342,9 +344,14 @@ impl Models {
     /// Fills a slot that is queued, when there is room; it stays empty if all who asked are gone by then.
     async fn load(self: Arc<Models>, slot: Arc<Slot>) {
         let _memory = self.memory.lock().await;
+        let since = Instant::now();
         while !self.is_wanted(&slot) || !self.make_room().await {
             if !self.is_wanted(&slot) {
+                self.slots.iter().filter(|other| other.lock().is_leaving).for_each(|other| other.set_leaving(false));
                 return slot.set(State::Unloaded);
+            }
+            if since.elapsed() >= self.options.room_patience {
+                self.have_one_leave();
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
@@ -386,6 +393,19 @@ impl Models {
             }
             let Some((_, slot)) = oldest else { return false };
             self.unload(slot).await;
+        }
+    }
+
+    /// Has the model that was asked for the longest ago take no new requests, unless one of them does so already.
+    fn have_one_leave(&self) {
+        let loaded = |slot: &&Arc<Slot>| slot.load.is_some() && matches!(slot.lock().state, State::Loaded(..));
+        let loaded: Vec<&Arc<Slot>> = self.slots.iter().filter(loaded).collect();
+        if loaded.iter().any(|slot| slot.lock().is_leaving) {
+            return;
+        }
+        if let Some(slot) = loaded.into_iter().min_by_key(|slot| slot.lock().used_at) {
+            tracing::info!(model = &*slot.name, "takes no new requests until another model has had its turn");
+            slot.set_leaving(true);
         }
     }
 

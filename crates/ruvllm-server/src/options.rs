@@ -44,6 +44,8 @@ pub struct ServerOptions {
     pub models_max: usize,
     /// How long a request waits for a model that others leave no room for; then it is answered with 503.
     pub room_wait: Duration,
+    /// How long a request waits for such a model before others take no new requests: it is its turn when theirs are over.
+    pub room_patience: Duration,
     /// How long a model may be used by nobody before it is dropped; `None` keeps it.
     pub idle_timeout: Option<Duration>,
     /// Who may ask.
@@ -93,6 +95,7 @@ impl Default for ServerOptions {
             loads_models: true,
             models_max: usize::MAX,
             room_wait: Duration::from_secs(30),
+            room_patience: Duration::from_secs(10),
             idle_timeout: None,
             keys: KeyOptions::default(),
             metrics_key: None,

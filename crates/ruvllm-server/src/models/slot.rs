@@ -171,6 +171,8 @@ pub(super) struct Inner {
     pub(super) state: State,
     pub(super) info: Option<ModelInfo>,
     pub(super) used_at: Instant,
+    /// Whether it is to make room for another one: it takes no new requests.
+    pub(super) is_leaving: bool,
     /// What the metrics know of the engine that is loaded, and of its adapters.
     pub(super) told: ServiceStats,
     pub(super) told_adapters: ManagerStats,
@@ -182,6 +184,7 @@ impl Inner {
             state: State::Unloaded,
             info: None,
             used_at: Instant::now(),
+            is_leaving: false,
             told: ServiceStats::default(),
             told_adapters: ManagerStats::default(),
         }
@@ -205,7 +208,7 @@ impl Slot {
 
     pub(super) fn set(&self, state: State) {
         let mut inner = self.lock();
-        (inner.state, inner.used_at) = (state, Instant::now());
+        (inner.state, inner.used_at, inner.is_leaving) = (state, Instant::now(), false);
         drop(inner);
         self.changed.notify_waiters();
     }
@@ -233,11 +236,19 @@ impl Slot {
         *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
     }
 
-    /// Returns since when nobody uses it, if it is loaded and can be loaded again. Uses begin under the lock, so that
-    /// nobody begins one meanwhile.
+    /// Has it take no new requests, or take them again.
+    pub(super) fn set_leaving(&self, is_leaving: bool) {
+        self.lock().is_leaving = is_leaving;
+        self.changed.notify_waiters();
+    }
+
+    /// Returns since when nobody uses it or is about to, if it is loaded and can be loaded again. Uses begin under the lock, so
+    /// that nobody begins one meanwhile.
     pub(super) fn unused_since(&self, inner: &Inner) -> Option<Instant> {
+        // Those who wait for one that leaves wait until it is back.
+        let is_awaited = !inner.is_leaving && self.n_waiting.load(Ordering::Acquire) > 0;
         match &inner.state {
-            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 => {
+            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 && !is_awaited => {
                 (model.service.n_inside() == 0).then_some(inner.used_at)
             }
             _ => None,
