@@ -7,7 +7,7 @@ use crate::{BackendError, Pooling};
 /// Vectors and scores of texts.
 pub trait Embeddings {
     /// Returns the vector of a text, of unit length: `[n_embd]`, pooled as the model's file says (the mean where it says
-    /// nothing), or in another way.
+    /// nothing), or in another way; with [`Pooling::None`] those of its tokens as they are: `[n, n_embd]`.
     ///
     /// # Errors
     /// The tokens do not fit the model; the adapters are for another one.

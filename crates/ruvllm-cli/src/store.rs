@@ -14,6 +14,7 @@ use crate::env::Settings;
 use crate::error::{Error, Result, io_reason};
 use crate::output::{Ui, timestamp};
 use crate::registry::{ENTRIES, Pullable, Resolved, file_stem, resolve};
+use crate::source::ollama::{self, OllamaModel};
 use crate::source::{Fetched, SourceKind, digest_file, path};
 
 /// What is recorded beside a pulled model.
@@ -44,6 +45,7 @@ pub struct Model {
 #[derive(Debug)]
 pub struct Store<'a> {
     dir: PathBuf,
+    ollama_dir: Option<PathBuf>,
     sources: Option<&'a [SourceKind]>,
     ui: &'a Ui,
 }
@@ -51,7 +53,8 @@ pub struct Store<'a> {
 impl<'a> Store<'a> {
     /// Returns the store of these settings; touches nothing.
     pub fn new(settings: &'a Settings, ui: &'a Ui) -> Store<'a> {
-        Store { dir: settings.models_dir(), sources: settings.sources.as_deref(), ui }
+        let (dir, ollama_dir) = (settings.models_dir(), settings.ollama_dir.clone());
+        Store { dir, ollama_dir, sources: settings.sources.as_deref(), ui }
     }
 
     /// Checks that a name is one, and that a path leads to a file; pulls nothing.
@@ -61,6 +64,7 @@ impl<'a> Store<'a> {
     pub fn check(&self, name: &str) -> Result<()> {
         match resolve(name)? {
             Resolved::Path(path) => path::check(&path).map(drop),
+            Resolved::Ollama(name) => self.of_ollama(&name).map(drop),
             Resolved::Pullable(_) => Ok(()),
         }
     }
@@ -72,6 +76,7 @@ impl<'a> Store<'a> {
     pub fn locate(&self, name: &str, pulls: bool) -> Result<PathBuf> {
         let pullable = match resolve(name)? {
             Resolved::Path(path) => return path::check(&path),
+            Resolved::Ollama(name) => return self.of_ollama(&name),
             Resolved::Pullable(pullable) => pullable,
         };
         let file = self.file(&pullable.stem());
@@ -132,6 +137,16 @@ impl<'a> Store<'a> {
         let mut models: Vec<_> = files.map(|path| Model { record: record_of(&path), path }).collect();
         models.sort_by(|a, b| a.record.name.cmp(&b.record.name));
         Ok(models)
+    }
+
+    /// Returns the models of Ollama's folder, by name.
+    pub fn list_of_ollama(&self) -> Vec<OllamaModel> {
+        self.ollama_dir.as_deref().map(ollama::list).unwrap_or_default()
+    }
+
+    fn of_ollama(&self, name: &str) -> Result<PathBuf> {
+        let missing = || Error::usage("no home folder is known; set OLLAMA_MODELS to the folder of Ollama's models");
+        ollama::locate(self.ollama_dir.as_deref().ok_or_else(missing)?, name)
     }
 
     /// Removes a pulled model and returns what it was.
@@ -298,6 +313,7 @@ mod tests {
             n_threads: None,
             api_keys: Vec::new(),
             remote_key: None,
+            ollama_dir: None,
             no_color: true,
         }
     }

@@ -15,9 +15,9 @@ use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
 use ruvllm_text::{Constraint, Grammar};
 
 use crate::learner::Lesson;
-use crate::request::{FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent};
+use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptProgress, Timings, TokenEvent};
 use crate::runner::ModelRunner;
-use crate::sampler::{Sampler, TokenLogprobs};
+use crate::sampler::{Sampler, TokenLogprobs, Told};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Branch, Kept};
 use crate::{EngineError, ErrorKind, Scope};
@@ -68,6 +68,8 @@ pub(crate) struct Answer {
     load_ms: f64,
     /// When its sequence closed.
     kv_bytes_per_token: f64,
+    /// Tokens of the prompt that were told to be there.
+    n_told: Option<usize>,
 }
 
 /// When what happened, from the request on.
@@ -102,7 +104,8 @@ impl Answer {
         runner.check_capabilities(request.learner.is_some(), !request.adapters.is_empty())?;
         let n_prompt = request.prompt.len();
         let tokenizer = Arc::clone(runner.tokenizer()?);
-        let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, request.logprobs)?;
+        let told = Told { n_top: request.logprobs, is_of_draw: request.logprobs_of_draw };
+        let mut sampler = Sampler::new(&request.sampling, &tokenizer, info.n_vocab, told)?;
         if request.grammar.as_ref().is_some_and(|grammar| !grammar.allows_stops()) && !request.stop.is_empty() {
             let line =
                 "a grammar and stop strings together; the answer ends where the grammar is complete, leave them out";
@@ -159,6 +162,7 @@ impl Answer {
             clock: Clock { start, opened: None, prompt: zero, first_token: zero, last_token: zero },
             load_ms: info.load_ms,
             kv_bytes_per_token: 0.0,
+            n_told: None,
             request,
         })
     }
@@ -238,9 +242,23 @@ impl Answer {
         let (seq, n_cached) = runner.open(prompt, &self.scope())?;
         let n_from_disk = n_cached.min((from_disk(runner) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
+        self.tell_progress(n_cached);
         self.micro = None;
         self.pass_on(runner, seq)?;
         Ok((seq, n_cached))
+    }
+
+    /// Tells who listens how much of the prompt is there, if it is more than was told before.
+    pub(crate) fn tell_progress(&mut self, n_processed: usize) {
+        let n_processed = n_processed.min(self.n_prompt);
+        if let (Some(sink), Some(opened)) = (&self.request.progress, &self.clock.opened)
+            && self.n_told.is_none_or(|n_told| n_told < n_processed)
+        {
+            self.n_told = Some(n_processed);
+            let took_ms = (self.clock.start.elapsed() - opened.queued).as_secs_f64() * 1e3;
+            let (n_prompt, n_cached) = (self.n_prompt, opened.n_cached);
+            sink.tell(PromptProgress { n_prompt, n_cached, n_processed, took_ms });
+        }
     }
 
     /// Lets its sequence have what its lesson changes final hidden states by, where that is another than before.

@@ -50,7 +50,10 @@ pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
 pub use learner::{Learner, Lesson};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
-pub use request::{CancelToken, FinishReason, GenerateRequest, GenerationSummary, Timings, TokenEvent, Unread};
+pub use request::{
+    CancelToken, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, Timings, TokenEvent,
+    Unread,
+};
 pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
 pub use runner::{ModelRunner, Readout, Vocabulary};
 pub use ruvllm_backend::{
@@ -73,7 +76,8 @@ pub use ruvllm_text::{
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs, seed_of_clock};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
 pub use service::{
-    EmbedSink, Observer, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step, Ticket,
+    EmbedSink, Observer, SavedPrompt, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step,
+    Ticket,
 };
 pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};

@@ -24,6 +24,9 @@ pub struct GenerateRequest {
     pub sampling: SamplingParams,
     /// Tells with each token its log-probability and those of this many of the likeliest ones; `None` tells none.
     pub logprobs: Option<usize>,
+    /// Tell the log-probabilities of the distribution that each token was drawn from, behind bias, penalties, cuts and
+    /// temperature, instead of the model's own.
+    pub logprobs_of_draw: bool,
     /// What the answer must be; it is then over when it is that and cannot go on, and valid unless it is over for
     /// another reason than [`FinishReason::Stop`].
     pub grammar: Option<Grammar>,
@@ -59,8 +62,45 @@ pub struct GenerateRequest {
     pub deadline: Option<Instant>,
     /// Ends the request from outside, within one step.
     pub cancel: CancelToken,
+    /// Hears how far the prompt is computed.
+    pub progress: Option<ProgressSink>,
     /// Tokens that were handed out and that nobody has read; too many of them stop the answer until some are.
     pub unread: Unread,
+}
+
+/// Part of a prompt that is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PromptProgress {
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+    /// Tokens of it that were cached.
+    pub n_cached: usize,
+    /// Tokens of it that are there: cached or computed.
+    pub n_processed: usize,
+    /// Milliseconds since its first step began.
+    pub took_ms: f64,
+}
+
+/// Function that hears how far a prompt is computed: once when it is begun, then with each step until all of it is there. It runs
+/// on the thread that computes, and must not block. Clones share it.
+#[derive(Clone)]
+pub struct ProgressSink(Arc<dyn Fn(PromptProgress) + Send + Sync>);
+
+impl ProgressSink {
+    /// Makes a sink of a function.
+    pub fn new(hear: impl Fn(PromptProgress) + Send + Sync + 'static) -> ProgressSink {
+        ProgressSink(Arc::new(hear))
+    }
+
+    pub(crate) fn tell(&self, progress: PromptProgress) {
+        (self.0)(progress);
+    }
+}
+
+impl std::fmt::Debug for ProgressSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ProgressSink")
+    }
 }
 
 /// A flag that ends a request from another thread; clones share it.

@@ -10,6 +10,7 @@ use ruvllm_kvcache::disk::{self, SessionInfo};
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
+use crate::runner::ModelRunner;
 use crate::{EngineError, ErrorKind};
 use ruvllm_backend::KvFolder;
 
@@ -49,11 +50,7 @@ impl Engine {
     /// [`ErrorKind::Cache`]: the engine has no cache folder, the name cannot be, it belongs to a session of another
     /// model, or the session cannot be written.
     pub fn save_session(&self, name: &str, session: &Session) -> Result<(), EngineError> {
-        let folder = self.folder()?;
-        if !folder.store.sessions().iter().any(|session| session.name == name) {
-            self.check_free_elsewhere(name)?;
-        }
-        Ok(folder.store.save_session(name, &session.tokens, &session.settings())?)
+        save(&self.runner, name, session).map(drop)
     }
 
     /// Returns the session of this name, or `None` if there is none. What is on disk of its keys and values is read when
@@ -63,15 +60,7 @@ impl Engine {
     /// [`ErrorKind::Cache`]: the engine has no cache folder, the name cannot be, the session is of another model or
     /// was saved by another version of this program, or a file cannot be read.
     pub fn load_session(&self, name: &str) -> Result<Option<Session>, EngineError> {
-        disk::check_name(name)?;
-        let Some(disk::Session { tokens, settings, .. }) = self.folder()?.store.load_session(name)? else {
-            return self.check_free_elsewhere(name).map(|()| None);
-        };
-        let session = Session::read(tokens, &settings).filter(|session| self.knows(&session.tokens));
-        session.map(Some).ok_or_else(|| {
-            let line = format!("session '{name}' was saved by another version of this program; use another name");
-            EngineError::new(ErrorKind::Cache, line)
-        })
+        Ok(load(&self.runner, name)?.map(|(session, _)| session))
     }
 
     /// Saves the session `from` also as `to`: both go on by themselves. Keys and values are not copied.
@@ -112,31 +101,57 @@ impl Engine {
     }
 
     fn folder(&self) -> Result<KvFolder<'_>, EngineError> {
-        self.runner.model().paged_kv().and_then(|kv| kv.folder()).ok_or_else(|| {
-            let line = "sessions are kept in a cache folder; load the model with one (cache_dir)";
-            EngineError::new(ErrorKind::Cache, line)
-        })
+        folder(&self.runner)
     }
+}
 
-    fn knows(&self, tokens: &[u32]) -> bool {
-        tokens.iter().all(|&id| (id as usize) < self.info().n_vocab)
+/// Saves a session of a runner's model, and returns its bytes on disk; as [`Engine::save_session`].
+pub(crate) fn save(runner: &ModelRunner, name: &str, session: &Session) -> Result<u64, EngineError> {
+    let store = folder(runner)?.store;
+    let find = || store.sessions().into_iter().find(|session| session.name == name);
+    if find().is_none() {
+        check_free_elsewhere(runner, name)?;
     }
+    store.save_session(name, &session.tokens, &session.settings())?;
+    Ok(find().map_or(0, |session| session.bytes))
+}
 
-    /// Checks that no other model in the folder has a session of this name.
-    fn check_free_elsewhere(&self, name: &str) -> Result<(), EngineError> {
-        let folder = self.folder()?;
-        for other in disk::stores(folder.folder)?.iter().filter(|store| store.identity != *folder.identity) {
-            let sessions = disk::contents(folder.folder, &other.identity)?.sessions;
-            if sessions.iter().any(|session| session.name == name) {
-                let line = format!(
-                    "session '{name}' is of another model or another version of its file: {}; use that one or another name",
-                    other.label
-                );
-                return Err(EngineError::new(ErrorKind::Cache, line));
-            }
+/// Returns a session of a runner's model and its bytes on disk; as [`Engine::load_session`].
+pub(crate) fn load(runner: &ModelRunner, name: &str) -> Result<Option<(Session, u64)>, EngineError> {
+    disk::check_name(name)?;
+    let Some(disk::Session { info, tokens, settings }) = folder(runner)?.store.load_session(name)? else {
+        return check_free_elsewhere(runner, name).map(|()| None);
+    };
+    let n_vocab = runner.info().n_vocab;
+    let is_known = |session: &Session| session.tokens.iter().all(|&id| (id as usize) < n_vocab);
+    let session = Session::read(tokens, &settings).filter(is_known);
+    session.map(|session| Some((session, info.bytes))).ok_or_else(|| {
+        let line = format!("session '{name}' was saved by another version of this program; use another name");
+        EngineError::new(ErrorKind::Cache, line)
+    })
+}
+
+fn folder(runner: &ModelRunner) -> Result<KvFolder<'_>, EngineError> {
+    runner.model().paged_kv().and_then(|kv| kv.folder()).ok_or_else(|| {
+        let line = "sessions are kept in a cache folder; load the model with one (cache_dir)";
+        EngineError::new(ErrorKind::Cache, line)
+    })
+}
+
+/// Checks that no other model in the folder has a session of this name.
+fn check_free_elsewhere(runner: &ModelRunner, name: &str) -> Result<(), EngineError> {
+    let folder = folder(runner)?;
+    for other in disk::stores(folder.folder)?.iter().filter(|store| store.identity != *folder.identity) {
+        let sessions = disk::contents(folder.folder, &other.identity)?.sessions;
+        if sessions.iter().any(|session| session.name == name) {
+            let line = format!(
+                "session '{name}' is of another model or another version of its file: {}; use that one or another name",
+                other.label
+            );
+            return Err(EngineError::new(ErrorKind::Cache, line));
         }
-        Ok(())
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub enum Pooling {
     Cls,
     /// The last token's.
     Last,
+    /// None: each token keeps its own. No file says so.
+    None,
 }
 
 /// From token ids to the residual stream.

@@ -298,8 +298,9 @@ impl Embeddings for NativeBackend {
         pooling: Option<Pooling>,
         adapters: &AdapterSet,
     ) -> Result<Vec<f32>, BackendError> {
-        let vector = self.pooled(tokens, pooling.unwrap_or(self.model.spec.pooling), adapters)?;
-        Ok(embedding::unit(vector))
+        let pooling = pooling.unwrap_or(self.model.spec.pooling);
+        let vector = self.pooled(tokens, pooling, adapters)?;
+        Ok(if pooling == Pooling::None { vector } else { embedding::unit(vector) })
     }
 
     fn score(&mut self, tokens: &[u32], n_first: usize, adapters: &AdapterSet) -> Result<f32, BackendError> {

@@ -14,7 +14,7 @@ use ruvllm_engine::learning::{Consolidate, Task};
 use ruvllm_engine::{AdapterSet, EmbedderName, Engine, ModelRouter};
 use ruvllm_sona::policy::PolicyKind;
 use ruvllm_sona::witness::Event;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::decompression::RequestDecompressionLayer;
@@ -71,6 +71,8 @@ pub(crate) struct Endpoint {
     pub answers: &'static [&'static str],
     /// Whether it is a list of objects with these fields.
     pub lists: Lists,
+    /// The field that a body is which is a list.
+    pub list_field: Option<&'static str>,
     pub run: Run,
 }
 
@@ -106,6 +108,7 @@ impl Endpoint {
         refused: &[],
         answers: &[],
         lists: Lists::Never,
+        list_field: None,
         run: Run::Server(no_handler),
     };
 
@@ -148,6 +151,8 @@ impl Plain {
 pub(crate) struct Call {
     pub server: Arc<Server>,
     pub model: Arc<Model>,
+    /// The clients that ask at its path.
+    pub shape: Shape,
     /// What the request calls the model, with the adapter that it names there.
     pub model_name: Arc<str>,
     /// Its own word for that, if it may have another.
@@ -295,11 +300,24 @@ impl Server {
     /// # Errors
     /// A model that is not served or cannot be loaded, a server that stops, or a time that is over.
     pub(crate) async fn model(&self, name: Option<&str>, deadline: Option<Instant>) -> Result<Arc<Model>, ApiError> {
+        self.model_as(name, deadline, self.options.loads_models).await
+    }
+
+    /// Returns a model, once it is loaded; where it is not, it is only if somebody `loads` it.
+    ///
+    /// # Errors
+    /// As [`Server::model`].
+    pub(crate) async fn model_as(
+        &self,
+        name: Option<&str>,
+        deadline: Option<Instant>,
+        loads: bool,
+    ) -> Result<Arc<Model>, ApiError> {
         if self.is_stopping() {
             return Err(stopping());
         }
         self.witness.as_ref().map_or(Ok(()), |witness| witness.check())?;
-        let loading = self.models.get(name);
+        let loading = self.models.get(name, loads);
         let Some(deadline) = deadline else { return loading.await };
         tokio::time::timeout_at(deadline.into(), loading).await.unwrap_or_else(|_| {
             let line = "the request's time was over before its model was loaded; allow more of it";
@@ -329,7 +347,8 @@ impl Server {
             }
             router = router.route(endpoint.path, on(filter, enter));
         }
-        router = grpc::add(page::add(router), self).fallback(not_found).method_not_allowed_fallback(not_allowed);
+        router = if self.options.has_page { page::add(router) } else { router };
+        router = grpc::add(router, self).fallback(not_found).method_not_allowed_fallback(not_allowed);
         // A body that is packed is read within the limits of one that is not. What is packed otherwise is refused there.
         let unpack = RequestDecompressionLayer::new().pass_through_unaccepted(true);
         let router = router.layer(unpack).layer(CatchPanicLayer::custom(panicked));
@@ -443,13 +462,13 @@ pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
 /// Answers a request, counts it and writes a line to the log.
 async fn enter(server: Arc<Server>, endpoint: &'static Endpoint, request: Request<Body>) -> Response<Body> {
     let (start, id) = (Instant::now(), server.new_id());
-    let span = span(&id, endpoint.path);
+    let (span, shape) = (span(&id, endpoint.path), endpoint.shape.at(request.uri().path()));
     let result = handle(&server, endpoint, request, &id, &span).instrument(span.clone()).await;
     let refusal = result.as_ref().err().map(|error| {
         server.metrics.rejected(error.reason());
         error.message.clone()
     });
-    let mut response = result.unwrap_or_else(|error| error.response(endpoint.shape));
+    let mut response = result.unwrap_or_else(|error| error.response(shape));
     if let Ok(id) = HeaderValue::from_str(&id) {
         if endpoint.shape == Shape::Anthropic {
             response.headers_mut().insert(ANTHROPIC_REQUEST_ID, id.clone());
@@ -498,7 +517,8 @@ async fn handle(
     let (parts, body) = request.into_parts();
     let caller = match endpoint.needs_key {
         true => server.keys.tenant(&parts.headers)?,
-        false => Tenant::everybody(),
+        // Some tell those who have a key more.
+        false => server.keys.tenant(&parts.headers).unwrap_or_else(|_| Tenant::everybody()),
     };
     let tenant_id = caller.id;
     span.record("tenant", &*caller.name);
@@ -514,7 +534,14 @@ async fn handle(
             let mut read = body::read(body, &server.options, &server.bodies, &caller).await?;
             is_long = read.bytes.len() > body::LONG_BYTES;
             let check = move || {
-                let given = Given::check(body::parse(&mut read)?, &endpoint.all_fields(), endpoint.refused)?;
+                // Where no field has to be there, nothing is as good as an empty object.
+                let is_none = read.bytes.is_empty() && endpoint.all_fields().iter().all(|field| !field.is_required);
+                let body = if is_none { json!({}) } else { body::parse(&mut read)? };
+                let body = match (body, endpoint.list_field) {
+                    (list @ Value::Array(_), Some(name)) => json!({ name: list }),
+                    (body, _) => body,
+                };
+                let given = Given::check(body, &endpoint.all_fields(), endpoint.refused)?;
                 Ok((given, read.part))
             };
             let (given, part) = if is_long { offload(check).await? } else { check()? };
@@ -540,7 +567,7 @@ async fn handle(
                     asked = ollama::resolve(server, &caller, &mut given)?;
                 }
                 let mut call = Call::new(server, caller, given, deadline, (id, span)).await?;
-                call.asked_name = asked;
+                (call.asked_name, call.shape) = (asked, endpoint.shape.at(parts.uri.path()));
                 unheeded.extend(thinking::not_done(&call.given, call.model.service.text()).map(str::to_owned));
                 let chosen = call.routing.clone().map(|reason| (Arc::clone(&call.model.name), reason));
                 let mut response =
@@ -603,6 +630,7 @@ impl Call {
         Ok(Call {
             server,
             model,
+            shape: Shape::OpenAi,
             model_name,
             asked_name: None,
             adapters,

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 pub(crate) enum Shape {
     /// `{"error": {"message", "type", "param", "code"}}`
     OpenAi,
+    /// The same with the types of llama.cpp's server, where that has another.
+    LlamaCpp,
     /// `{"type": "error", "error": {"type", "message"}}`
     Anthropic,
     /// `{"error": "the line"}`
@@ -20,6 +22,12 @@ impl Shape {
     /// Returns whose clients ask at a path where there is nothing.
     pub(crate) fn of_path(path: &str) -> Shape {
         if path.starts_with("/api/") { Shape::Ollama } else { Shape::OpenAi }
+    }
+
+    /// Returns the shape at a path of an endpoint with this one: what OpenAI's API has under `/v1`, llama.cpp's server has
+    /// without it as well.
+    pub(crate) fn at(self, path: &str) -> Shape {
+        if self == Shape::OpenAi && !path.starts_with("/v1/") { Shape::LlamaCpp } else { self }
     }
 }
 
@@ -59,7 +67,7 @@ impl ApiError {
     /// Returns the error as its API's clients read it.
     pub(crate) fn body(&self, shape: Shape) -> Value {
         match shape {
-            Shape::OpenAi => {
+            Shape::OpenAi | Shape::LlamaCpp => {
                 let mut error = json!({
                     "message": self.message,
                     "type": self.openai_type(),
@@ -69,6 +77,9 @@ impl ApiError {
                 if let Some((n_tokens, n_ctx)) = self.beyond {
                     // As llama.cpp names them.
                     (error["n_prompt_tokens"], error["n_ctx"]) = (json!(n_tokens), json!(n_ctx));
+                    if shape == Shape::LlamaCpp {
+                        error["type"] = json!("exceed_context_size_error");
+                    }
                 }
                 json!({ "error": error })
             }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use axum::http::StatusCode;
 use ruvllm_engine::{
-    ErrorKind, FinishReason, GenerateRequest, GenerationSummary, ServiceEvent, Ticket, TokenEvent, Unread,
+    ErrorKind, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, ServiceEvent, Ticket,
+    TokenEvent, Unread,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -16,6 +17,8 @@ use crate::cuts::Cut;
 use crate::error::ApiError;
 use crate::fields::{Field, Given, Kind, optional, unheeded};
 use crate::gate;
+use crate::llamacpp;
+use crate::progress;
 use crate::sampling::sampling;
 use crate::sessions::{SESSION, Turn};
 use crate::share::Part;
@@ -142,7 +145,7 @@ impl Asked {
             n_choices: given.count("n").unwrap_or(1),
             is_stream,
             include_usage: stream_options.is_some_and(|options| options["include_usage"] == true),
-            is_truncated: given.text("truncation") == Some("auto"),
+            is_truncated: given.text("truncation").map_or(options.truncates, |how| how == "auto"),
             request: GenerateRequest {
                 // -1 is no count.
                 max_tokens,
@@ -151,7 +154,7 @@ impl Asked {
                 sampling: sampling(given, &options.sampling, text.tokenizer(), call.model.service.info().n_vocab)?,
                 stop,
                 ignore_eos: given.is_set("ignore_eos"),
-                ignore_cache: !given.flag("cache_prompt", true),
+                ignore_cache: !given.flag("cache_prompt", true) || call.model.places.is_erased(call),
                 tenant: call.tenant.id,
                 adapters: call.adapters.clone(),
                 speculation: options.speculation,
@@ -177,15 +180,24 @@ impl Asked {
 /// A piece of an answer.
 #[derive(Debug)]
 pub(crate) enum Piece {
+    /// More of its prompt is computed; comes only where a request asks for it.
+    Progress(PromptProgress),
     /// A token, and the text that became certain with it.
     Token(TokenEvent),
     /// The answer is over. Text that no token made certain comes with it.
     End(String, Box<GenerationSummary>),
 }
 
+/// What the engine says of a request.
+#[expect(clippy::large_enum_variant, reason = "nearly all are events; a box would be an allocation for each token")]
+enum Told {
+    Progress(PromptProgress),
+    Event(ServiceEvent),
+}
+
 /// Answers on their way; when this is dropped they are cancelled.
 pub(crate) struct Choices {
-    events: UnboundedReceiver<(usize, ServiceEvent)>,
+    events: UnboundedReceiver<(usize, Told)>,
     /// Bytes of text that came of each.
     n_told: Vec<usize>,
     /// Counts the tokens of each that nobody has asked for yet.
@@ -199,6 +211,8 @@ pub(crate) struct Choices {
     /// Memory that is kept for them.
     _held: Arc<Mutex<Vec<Part>>>,
     place: Place,
+    /// The place that the request names, of which it is the last.
+    named_place: Option<llamacpp::Place>,
     span: tracing::Span,
     /// The conversation that it is a turn of.
     turn: Option<Turn>,
@@ -226,13 +240,18 @@ impl Choices {
             let learner = call.model.learning.as_ref().and_then(|learning| learning.learner(call, i));
             let mut request = GenerateRequest { learner, ..request };
             let (sender, record) = (sender.clone(), Pending::begin(call, i, &mut request));
+            if progress::is_asked(&call.given) {
+                let sender = sender.clone();
+                let hear = move |progress| drop(sender.send((i, Told::Progress(progress))));
+                request.progress = Some(ProgressSink::new(hear));
+            }
             let (of_engine, unread) = (record.clone(), request.unread.clone());
             let sink = move |event| {
                 of_engine.see(&event);
                 if matches!(event, ServiceEvent::Token(_)) {
                     unread.add();
                 }
-                sender.send((i, event)).is_ok()
+                sender.send((i, Told::Event(event))).is_ok()
             };
             service.submit(request, Box::new(sink)).map_err(|error| record.refused(error))
         };
@@ -251,6 +270,7 @@ impl Choices {
             _tickets: tickets,
             _held: Arc::clone(&call.held),
             place,
+            named_place: llamacpp::Place::of(call),
             span: call.span.clone(),
             turn,
         })
@@ -272,6 +292,10 @@ impl Choices {
         let Some((i, event)) = event else {
             let line = "the engine has ended by an internal error; the server's log tells more";
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, line));
+        };
+        let event = match event {
+            Told::Progress(progress) => return Ok(Some((i, Piece::Progress(progress)))),
+            Told::Event(event) => event,
         };
         match event {
             ServiceEvent::Token(mut token) => {
@@ -298,6 +322,9 @@ impl Choices {
         self.n_written += summary.tokens.len();
         if self.n_open > 0 {
             return;
+        }
+        if let Some(place) = self.named_place.take() {
+            place.remember(summary);
         }
         if let Some(turn) = self.turn.take() {
             turn.end(summary);

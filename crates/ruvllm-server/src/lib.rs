@@ -35,6 +35,7 @@ mod ollama;
 mod openai;
 mod options;
 mod page;
+mod progress;
 mod reading;
 mod routing;
 mod sampling;

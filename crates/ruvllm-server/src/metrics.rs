@@ -1,5 +1,7 @@
 //! What `/metrics` tells, in Prometheus' text format.
 
+mod llamacpp;
+
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -9,6 +11,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use ruvllm_engine::{EngineError, GenerationSummary, Observer, ServiceStats, Step};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::witness::LogStats;
+
+use llamacpp::LlamaCppObserver;
 
 /// Bounds of the histograms of times, in seconds.
 const SECONDS: [f64; 18] =
@@ -105,7 +109,7 @@ impl Metrics {
             builder = builder.set_buckets_for_metric(matcher, bounds).expect("there are bounds");
         }
         let recorder = builder.build_recorder();
-        for (ty, name, help) in HELP {
+        for (ty, name, help) in HELP.iter().chain(llamacpp::HELP) {
             match ty {
                 Type::Counter => recorder.describe_counter((*name).into(), None, (*help).into()),
                 Type::Gauge => recorder.describe_gauge((*name).into(), None, (*help).into()),
@@ -173,6 +177,7 @@ impl Metrics {
         let label = ("model", model);
         let finished = |reason| self.counter("ruvllm_finished_total", &[label, ("reason", reason)]);
         EngineObserver {
+            of_llamacpp: LlamaCppObserver::new(self, model),
             ttft: self.histogram("ruvllm_ttft_seconds", &[label]),
             gap: self.histogram("ruvllm_inter_token_seconds", &[label]),
             queue: self.histogram("ruvllm_queue_seconds", &[label]),
@@ -194,6 +199,7 @@ impl Metrics {
         let label = ("model", model);
         self.gauge("ruvllm_requests_running", &[label]).set(now.n_running as f64);
         self.gauge("ruvllm_requests_waiting", &[label]).set(now.n_waiting as f64);
+        LlamaCppObserver::new(self, model).waits(now.n_running, now.n_waiting);
         for &(format, bytes) in &now.kv_bytes {
             self.gauge("ruvllm_kv_bytes", &[label, ("format", format)]).set(bytes as f64);
         }
@@ -277,6 +283,7 @@ fn key(name: &'static str, labels: &[(&'static str, &str)]) -> Key {
 
 /// Writes what the engine does into the metrics.
 pub(crate) struct EngineObserver {
+    of_llamacpp: LlamaCppObserver,
     ttft: Histogram,
     gap: Histogram,
     queue: Histogram,
@@ -295,6 +302,7 @@ pub(crate) struct EngineObserver {
 
 impl Observer for EngineObserver {
     fn step(&mut self, step: &Step<'_>) {
+        self.of_llamacpp.step(step);
         self.step.record(step.took.as_secs_f64());
         self.batch.record(step.n_batch as f64);
         step.gaps.iter().for_each(|gap| self.gap.record(gap.as_secs_f64()));
@@ -308,6 +316,7 @@ impl Observer for EngineObserver {
             counter.increment(1);
         }
         let Ok(summary) = result else { return };
+        self.of_llamacpp.done(summary);
         self.prompt_tokens.increment(summary.prompt_tokens.len() as u64);
         self.cached_tokens.increment(summary.timings.cached_tokens as u64);
         self.generated_tokens.increment(summary.tokens.len() as u64);

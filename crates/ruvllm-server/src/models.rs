@@ -24,6 +24,7 @@ use crate::app::stopping;
 use crate::auth::{Keys, Quota};
 use crate::error::ApiError;
 use crate::learning::OfModel;
+use crate::llamacpp::Places;
 use crate::metrics::Metrics;
 use crate::options::{ServerError, ServerOptions};
 use crate::routing::AUTO;
@@ -84,14 +85,16 @@ impl Models {
             is_stopping: AtomicBool::new(false),
             unkept: Mutex::default(),
         };
-        for ModelSource { name, engine, load, adapters, file } in sources {
-            if models.slots.iter().any(|slot| *slot.name == *name) {
+        for ModelSource { name, engine, load, adapters, file, labels } in sources {
+            let is_taken = |name: &&String| models.is_served(name);
+            if let Some(name) = labels.aliases.iter().chain([&name]).find(is_taken) {
                 return Err(ServerError::new(format!("two models are called '{name}'; give them different names")));
             }
             let name: Arc<str> = name.into();
             let (load, adapters) = (load.map(Arc::new), Arc::new(Adapters::new(adapters)));
             let (inner, changed, n_waiting) = (Mutex::new(Inner::new()), Notify::new(), AtomicUsize::new(0));
-            let slot = Arc::new(Slot { name, file: file.map(Into::into), load, adapters, inner, changed, n_waiting });
+            let (file, labels) = (file.map(Into::into), Arc::new(labels));
+            let slot = Arc::new(Slot { name, file, labels, load, adapters, inner, changed, n_waiting });
             match engine {
                 // It reads for a while before it can learn: others hear meanwhile that the server is there.
                 Some(engine) if models.options.learning.is_some() && !engine.info().is_encoder => {
@@ -175,7 +178,8 @@ impl Models {
         }
         self.metrics.loaded(&slot.name);
         let (name, adapters) = (Arc::clone(&slot.name), Arc::clone(&slot.adapters));
-        let model = Model { name, service, grammars: Grammars::default(), adapters, learning, recorder };
+        let (grammars, places) = (Grammars::default(), Places::default());
+        let model = Model { name, service, grammars, adapters, learning, places, recorder };
         let mut inner = slot.lock();
         (inner.info, inner.told) = (Some(info), ServiceStats::default());
         inner.told_adapters = ManagerStats::default();
@@ -197,6 +201,11 @@ impl Models {
         optimiser
     }
 
+    /// Returns how many models are served, loaded or not.
+    pub(crate) fn n_slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Returns how all models stand.
     pub(crate) fn standings(&self) -> Vec<Standing> {
         self.slots.iter().map(|slot| slot.standing(&slot.lock())).collect()
@@ -210,7 +219,7 @@ impl Models {
     /// Splits what a request calls a model into its name and that of an adapter: `model:adapter`, where no model is
     /// called so as a whole.
     pub(crate) fn split<'a>(&self, name: Option<&'a str>) -> (Option<&'a str>, Option<&'a str>) {
-        let is_model = |name: &str| self.slots.iter().any(|slot| *slot.name == *name);
+        let is_model = |name: &str| self.is_served(name);
         match name.and_then(|name| name.rsplit_once(':')) {
             Some((model, adapter)) if !name.is_some_and(is_model) && is_model(model) => (Some(model), Some(adapter)),
             _ => (name, None),
@@ -224,15 +233,15 @@ impl Models {
 
     /// Returns whether a model is called so.
     pub(crate) fn is_served(&self, name: &str) -> bool {
-        self.slots.iter().any(|slot| *slot.name == *name)
+        self.slots.iter().any(|slot| slot.is_called(name))
     }
 
-    /// Returns the model of this name, or the first, loading it if it is not there. Where others have the memory it waits
-    /// for one that nobody uses, for [`ServerOptions::room_wait`] at most.
+    /// Returns the model of this name, or the first, loading it if it is not there and `loads` it. Where others have the memory
+    /// it waits for one that nobody uses, for [`ServerOptions::room_wait`] at most.
     ///
     /// # Errors
-    /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded.
-    pub(crate) async fn get(self: &Arc<Models>, name: Option<&str>) -> Result<Arc<Model>, ApiError> {
+    /// 404 for a name that is not served, 503 if it cannot be loaded now, 500 if it cannot be loaded, 400 if it is not to be.
+    pub(crate) async fn get(self: &Arc<Models>, name: Option<&str>, loads: bool) -> Result<Arc<Model>, ApiError> {
         let slot = self.slot(name)?;
         let (_waiting, give_up) = (Waiting::at(slot), Instant::now() + self.options.room_wait);
         loop {
@@ -243,6 +252,8 @@ impl Models {
             let is_queued = {
                 let mut inner = slot.lock();
                 match &inner.state {
+                    State::Loaded(..) if inner.is_leaving && Instant::now() >= give_up => return Err(self.no_room()),
+                    State::Loaded(..) if inner.is_leaving => true,
                     State::Loaded(model, _) => {
                         let model = Arc::clone(model);
                         inner.used_at = Instant::now();
@@ -252,6 +263,10 @@ impl Models {
                     State::Queued if Instant::now() >= give_up => return Err(self.no_room()),
                     State::Queued => true,
                     State::Loading => false,
+                    State::Unloaded | State::Failed(..) if !loads => {
+                        let line = format!("the model '{}' is not loaded; POST /models/load loads it", slot.name);
+                        return Err(ApiError::bad("model", line).code("model_not_loaded"));
+                    }
                     State::Unloaded | State::Failed(..) if self.is_stopping.load(Ordering::Acquire) => {
                         return Err(stopping());
                     }
@@ -309,7 +324,7 @@ impl Models {
         match name {
             None => Ok(&self.slots[0]),
             Some(_) if self.is_any_name() => Ok(&self.slots[0]),
-            Some(name) => self.slots.iter().find(|slot| *slot.name == *name).ok_or_else(|| self.unknown(name)),
+            Some(name) => self.slots.iter().find(|slot| slot.is_called(name)).ok_or_else(|| self.unknown(name)),
         }
     }
 
@@ -329,9 +344,14 @@ impl Models {
     /// Fills a slot that is queued, when there is room; it stays empty if all who asked are gone by then.
     async fn load(self: Arc<Models>, slot: Arc<Slot>) {
         let _memory = self.memory.lock().await;
+        let since = Instant::now();
         while !self.is_wanted(&slot) || !self.make_room().await {
             if !self.is_wanted(&slot) {
+                self.slots.iter().filter(|other| other.lock().is_leaving).for_each(|other| other.set_leaving(false));
                 return slot.set(State::Unloaded);
+            }
+            if since.elapsed() >= self.options.room_patience {
+                self.have_one_leave();
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
@@ -373,6 +393,19 @@ impl Models {
             }
             let Some((_, slot)) = oldest else { return false };
             self.unload(slot).await;
+        }
+    }
+
+    /// Has the model that was asked for the longest ago take no new requests, unless one of them does so already.
+    fn have_one_leave(&self) {
+        let loaded = |slot: &&Arc<Slot>| slot.load.is_some() && matches!(slot.lock().state, State::Loaded(..));
+        let loaded: Vec<&Arc<Slot>> = self.slots.iter().filter(loaded).collect();
+        if loaded.iter().any(|slot| slot.lock().is_leaving) {
+            return;
+        }
+        if let Some(slot) = loaded.into_iter().min_by_key(|slot| slot.lock().used_at) {
+            tracing::info!(model = &*slot.name, "takes no new requests until another model has had its turn");
+            slot.set_leaving(true);
         }
     }
 

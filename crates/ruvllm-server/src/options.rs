@@ -30,10 +30,22 @@ pub struct ServerOptions {
     pub queue_max: usize,
     /// Whether the model answers by any name, where exactly one is served.
     pub any_model_name: bool,
+    /// Whether answers tell all that is known of them, the prompt as the model read it too (`__verbose`).
+    pub is_verbose: bool,
+    /// Whether `/slots` tells which places are taken.
+    pub has_slots: bool,
+    /// Whether there is a page at `/`.
+    pub has_page: bool,
+    /// Whether a prompt that is too long loses its oldest tokens where a request does not say.
+    pub truncates: bool,
+    /// Whether a request loads the model that it asks for; otherwise `/models/load` does.
+    pub loads_models: bool,
     /// The most models in memory at once; more that are asked for make the least recently used go.
     pub models_max: usize,
     /// How long a request waits for a model that others leave no room for; then it is answered with 503.
     pub room_wait: Duration,
+    /// How long a request waits for such a model before others take no new requests: it is its turn when theirs are over.
+    pub room_patience: Duration,
     /// How long a model may be used by nobody before it is dropped; `None` keeps it.
     pub idle_timeout: Option<Duration>,
     /// Who may ask.
@@ -76,8 +88,14 @@ impl Default for ServerOptions {
             optimise: false,
             queue_max: 256,
             any_model_name: false,
+            is_verbose: false,
+            has_slots: true,
+            has_page: true,
+            truncates: false,
+            loads_models: true,
             models_max: usize::MAX,
             room_wait: Duration::from_secs(30),
+            room_patience: Duration::from_secs(10),
             idle_timeout: None,
             keys: KeyOptions::default(),
             metrics_key: None,

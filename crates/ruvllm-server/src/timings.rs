@@ -48,6 +48,11 @@ impl Clocks {
         Clocks { of_choices: vec![(0, None); n_choices], is_asked: given.is_set(TIMINGS_PER_TOKEN.name) }
     }
 
+    /// Returns whether a request asks for the times of its tokens.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked
+    }
+
     /// Counts a token of an answer, and returns how many there are and their time; null if nobody asks. What the prompt took
     /// is told at the end.
     pub(crate) fn tick(&mut self, choice: usize) -> Value {

@@ -1,15 +1,16 @@
 //! `ruvllm serve`: models behind the APIs of OpenAI and Anthropic.
 
+mod adapter;
+mod llama_server;
+
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
-use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
 use super::backend::LocalBackendArgs;
@@ -21,6 +22,8 @@ use crate::error::{Error, Result, one_line};
 use crate::log::{self, LogFormat};
 use crate::registry::DEFAULT_MODEL;
 use crate::{interrupt, output};
+use adapter::AdapterArg;
+use llama_server::{LlamaServerArgs, words_of};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +41,7 @@ Ctrl-C or SIGTERM: no new requests are taken, those at work may end; a second on
 const MAX_SECONDS: usize = 1 << 30;
 
 /// Options of `ruvllm serve`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ServeArgs {
     /// Address to listen on; 0.0.0.0 is open to the network
@@ -47,7 +50,8 @@ pub struct ServeArgs {
     /// Port to listen on; 0 takes a free one
     #[arg(long, value_name = "PORT", default_value_t = 8080, help_heading = "Server")]
     port: u16,
-    /// Name of the model in the API; the second one is of the second --model [default: as --model names it]
+    /// Name of the model in the API, and others behind commas that it answers to as well; the second one is of the second
+    /// --model [default: as --model names it]
     #[arg(long, value_name = "NAME", help_heading = "Server")]
     alias: Vec<String>,
     /// Answer requests whatever they call the model, where one is served; otherwise a name that is not served is 404
@@ -102,9 +106,14 @@ pub struct ServeArgs {
     #[arg(long, value_name = "POLICY,...", value_delimiter = ',', requires = "optimise", help_heading = "Server")]
     optimise_kv: Vec<KvPolicy>,
     /// Name from 'ruvllm list', hf:..., pypi:..., or path; may be given several times: the first is loaded at once and
-    /// answers requests that name none, others are loaded when they are asked for
-    #[arg(short, long, value_name = "NAME|PATH", default_value = DEFAULT_MODEL, help_heading = "Model")]
+    /// answers requests that name none, others are loaded when they are asked for [default: smollm2:135m]
+    #[arg(short, long, value_name = "NAME|PATH", help_heading = "Model")]
     model: Vec<String>,
+    /// Those of `model` that do not come from a folder of models: the first of them is loaded at once.
+    #[arg(skip)]
+    n_named: usize,
+    #[command(flatten)]
+    llama_server: LlamaServerArgs,
     #[command(flatten)]
     context: ContextArgs,
     #[command(flatten)]
@@ -116,8 +125,15 @@ pub struct ServeArgs {
     /// Most MiB for keys and values of each model, and its adapters [default: enough for all requests at once]
     #[arg(long, value_name = "MIB", value_parser = count::<2, { 1 << 24 }>, help_heading = "Model")]
     kv_mib: Option<usize>,
-    /// Folder that keeps computed prompts for the next start [default: they are kept in memory only]
-    #[arg(long, value_name = "DIR", conflicts_with = "no_prefix_cache", help_heading = "Cache")]
+    /// Folder that keeps computed prompts for the next start, and what POST /slots/N?action=save is to keep [default: they are
+    /// kept in memory only]
+    #[arg(
+        long,
+        visible_alias = "slot-save-path",
+        value_name = "DIR",
+        conflicts_with = "no_prefix_cache",
+        help_heading = "Cache"
+    )]
     cache_dir: Option<PathBuf>,
     /// Compute every prompt from its first token on, also what is known from before
     #[arg(long, help_heading = "Cache")]
@@ -203,36 +219,27 @@ enum Kept {
     Tokens,
 }
 
-/// An adapter, what to call it, and which model it is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct AdapterArg {
-    /// The first one, if none is named.
-    model: Option<String>,
-    name: String,
-    path: String,
-}
-
-impl FromStr for AdapterArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<AdapterArg, String> {
-        let (name, path) = text.split_once('=').map_or((text, None), |(name, path)| (name, Some(path)));
-        // Names of models may hold colons, those of adapters none.
-        let (model, name) = name.rsplit_once(':').map_or((None, name), |(model, name)| (Some(model.to_owned()), name));
-        check_name(name).map_err(|error| error.to_string())?;
-        if path == Some("") {
-            return Err("use NAME=PATH, or NAME alone for one that 'ruvllm lora add' keeps".to_owned());
-        }
-        Ok(AdapterArg { model, name: name.to_owned(), path: path.unwrap_or(name).to_owned() })
-    }
-}
-
 impl ServeArgs {
     /// Serves until it is asked to stop.
     ///
     /// # Errors
     /// A failure if the model cannot be had, the keys cannot be read or the address is taken.
     pub fn run(&self, app: &App) -> Result<()> {
+        self.with_models()?.serve(app)
+    }
+
+    /// Returns the options with all models that are to be served in one list.
+    fn with_models(&self) -> Result<ServeArgs> {
+        let (mut args, found) = (self.clone(), self.llama_server.models()?);
+        if args.model.is_empty() && found.is_empty() {
+            args.model.push(DEFAULT_MODEL.to_owned());
+        }
+        args.n_named = args.model.len();
+        args.model.extend(found.iter().map(|path| path.to_string_lossy().into_owned()));
+        Ok(args)
+    }
+
+    fn serve(&self, app: &App) -> Result<()> {
         let options = self.options(app)?;
         self.check(app, &options)?;
         let _log = log::start(
@@ -309,7 +316,11 @@ impl ServeArgs {
 
     /// Returns what the models are called.
     fn names(&self) -> Vec<String> {
-        let name = |(i, spec): (usize, &String)| self.alias.get(i).cloned().unwrap_or_else(|| model_name(spec));
+        let name = |(i, spec): (usize, &String)| {
+            let of_folder = || self.llama_server.name_of(Path::new(spec)).filter(|_| i >= self.n_named);
+            let alias = self.alias.get(i).and_then(|names| words_of(names).into_iter().next());
+            alias.or_else(of_folder).unwrap_or_else(|| model_name(spec))
+        };
         self.model.iter().enumerate().map(name).collect()
     }
 
@@ -319,7 +330,8 @@ impl ServeArgs {
         let backend = self.backend.chosen(&self.load)?;
         for (i, (spec, name)) in self.model.iter().zip(&names).enumerate() {
             let path = app.store().locate(spec, true)?;
-            if let Some(error) = (i > 0).then(|| GgufFile::open(&path).err()).flatten() {
+            let is_loaded = i == 0 && self.n_named > 0;
+            if let Some(error) = (!is_loaded).then(|| GgufFile::open(&path).err()).flatten() {
                 // It is loaded when it is first asked for, and then refused; the others are served.
                 tracing::warn!(model = name, %error, "it cannot be used as it is");
             }
@@ -334,7 +346,7 @@ impl ServeArgs {
                 ..self.load.options(&app.settings, self.context.n_ctx)
             };
             let template = template.clone().filter(|_| i == 0);
-            let mut engine = if i == 0 { Some(app.load_on(backend, &path, &load)?) } else { None };
+            let mut engine = if is_loaded { Some(app.load_on(backend, &path, &load)?) } else { None };
             engine.iter_mut().try_for_each(|engine| template::apply(engine, template.as_deref()))?;
             let file = path.file_name().map(|file| file.to_string_lossy().into_owned()).unwrap_or_default();
             engine.iter().for_each(|engine| app.warn_context(engine.info()));
@@ -343,6 +355,9 @@ impl ServeArgs {
                 template::apply(&mut engine, template.as_deref()).map(|()| engine)
             };
             let source = ModelSource::new(name, Box::new(again));
+            let aliases =
+                self.alias.get(i).map(|names| words_of(names).into_iter().skip(1).collect()).unwrap_or_default();
+            let source = source.with_aliases(aliases).with_tags(self.llama_server.tags_of(i));
             let source = source.with_file(file).with_adapters(self.adapters(app, name, i == 0)?);
             models.push(match engine {
                 Some(engine) => source.with_engine(engine),
@@ -412,7 +427,15 @@ impl ServeArgs {
             scheduler,
             optimise: self.optimise,
             queue_max: self.queue,
-            keys: KeyOptions { file: self.api_key_file.clone(), lines: app.settings.api_keys.clone() },
+            is_verbose: self.llama_server.verbose,
+            has_slots: !self.llama_server.no_slots,
+            has_page: !self.llama_server.no_ui,
+            truncates: self.llama_server.context_shift,
+            loads_models: !self.llama_server.no_models_autoload,
+            keys: KeyOptions {
+                file: self.api_key_file.clone(),
+                lines: app.settings.api_keys.iter().cloned().chain(self.llama_server.key_lines()).collect(),
+            },
             metrics_key: self.metrics_key.clone(),
             router: self.router.clone(),
             witness: self.witness(),
@@ -462,22 +485,4 @@ fn model_name(name: &str) -> String {
     let is_path = name.ends_with(".gguf") && !name.starts_with("hf:") && !name.starts_with("pypi:");
     let stem = std::path::Path::new(name).file_stem().filter(|_| is_path);
     stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adapters_have_a_name_a_path_and_perhaps_a_model() {
-        let of = |text: &str| {
-            let arg = text.parse::<AdapterArg>().ok()?;
-            Some((arg.model.unwrap_or_default(), arg.name, arg.path))
-        };
-        let some = |model: &str, name: &str, path: &str| Some((model.to_owned(), name.to_owned(), path.to_owned()));
-        assert_eq!(of("poet=./a=b/c"), some("", "poet", "./a=b/c"));
-        assert_eq!(of("poet"), some("", "poet", "poet"));
-        assert_eq!(of("smollm2:135m:poet=p.gguf"), some("smollm2:135m", "poet", "p.gguf"));
-        assert!(of("=x").is_none() && of("a/b=x").is_none() && of("a=").is_none() && of("").is_none());
-    }
 }

@@ -3,6 +3,7 @@
 //! A source names a GGUF file, or with a `/` at the end a folder of safetensors, which becomes one on the way.
 
 pub mod hub;
+pub mod ollama;
 pub mod path;
 pub mod pypi;
 

@@ -262,3 +262,63 @@ fn what_cannot_be_served_is_told_in_a_line() {
     assert!(error_line(&run(&["--host", "nowhere.invalid"]), 2).contains("--host nowhere.invalid is no address"));
     assert!(error_line(&run(&["--parallel", "0"]), 2).contains("use a number from 1 to 4096"));
 }
+
+/// Options of llama.cpp's server do here what they do there.
+#[test]
+fn options_of_llama_server_are_taken() {
+    let bench = Bench::new();
+    let args = [
+        "--alias",
+        "one,two",
+        "--tags",
+        "fim,small",
+        "--no-slots",
+        "--no-webui",
+        "--verbose",
+        "--api-key",
+        "secret-key,other-key",
+    ];
+    let server = Server::start(&bench, &args);
+    let models = server.ask("GET /models", &json!(null));
+    assert!(models.contains(r#""aliases":["two"]"#) && models.contains(r#""tags":["fim","small"]"#), "{models}");
+    assert!(server.ask("POST /completion", &json!({ "prompt": "a" })).starts_with("HTTP/1.1 401 "));
+    for key in ["secret-key", "other-key"] {
+        let head = |path: &str| format!("{path} HTTP/1.1\r\nx-api-key: {key}\r\nx-rest:");
+        let slots = server.ask(&head("GET /slots"), &json!(null));
+        assert!(slots.starts_with("HTTP/1.1 501 "), "{slots}");
+        assert!(server.ask(&head("GET /"), &json!(null)).starts_with("HTTP/1.1 404 "));
+        let answer =
+            server.ask(&head("POST /v1/completions"), &json!({ "model": "two", "prompt": "a", "max_tokens": 1 }));
+        assert!(answer.contains("__verbose") && answer.contains(r#""model":"one""#), "{answer}");
+    }
+    for (args, expected) in [
+        (&["--api-key", "short"][..], "at least 8 characters"),
+        (&["--models-dir", "/nowhere"], "--models-dir /nowhere: "),
+        (&["--chat-template", "chatnl"], "the known templates are chatml, "),
+    ] {
+        let model = tiny().to_string_lossy().into_owned();
+        let output = bench.run([&["serve", "--model", &model], args].concat());
+        assert!(text(&output.stderr).contains(expected), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn models_of_a_folder_are_served_by_name() {
+    let bench = Bench::new();
+    let folder = bench.path("models");
+    std::fs::create_dir_all(folder.join("b")).expect("a temporary folder is writable");
+    for name in ["a.gguf", "b/weights.gguf"] {
+        std::fs::copy(tiny(), folder.join(name)).expect("a temporary folder is writable");
+    }
+    let dir = folder.to_string_lossy().into_owned();
+    let server = Server::start(&bench, &["--models-dir", &dir, "--no-models-autoload", "--context-shift"]);
+    let models = server.ask("GET /v1/models", &json!(null));
+    assert!([r#""id":"a""#, r#""id":"b""#].iter().all(|id| models.contains(id)), "{models}");
+    let long = json!({ "model": "b", "prompt": "river ".repeat(900), "max_tokens": 2 });
+    let refused = server.ask("POST /v1/completions", &long);
+    assert!(refused.contains("the model 'b' is not loaded; POST /models/load loads it"), "{refused}");
+    let loaded = server.ask("POST /models/load", &json!({ "model": "b" }));
+    assert!(loaded.contains(r#""success":true"#), "{loaded}");
+    let answer = server.ask("POST /v1/completions", &long);
+    assert!(answer.contains(r#""model":"b""#), "{answer}");
+}

@@ -210,3 +210,47 @@ fn the_list_shows_what_can_be_pulled() {
     assert_eq!(listed["models"].as_array().map(Vec::len), Some(0));
     assert_eq!(listed["available"].as_array().map(Vec::len), Some(4));
 }
+
+/// Ollama's folder is read where it lies: a manifest names the file.
+#[test]
+fn models_of_ollama_are_run_and_listed_where_they_lie() {
+    let bench = Bench::new();
+    let folder = bench.path("ollama");
+    let bytes = std::fs::read(crate::common::tiny()).expect("the small model");
+    let digest = hex_digest(&bytes);
+    let write = |path: &str, bytes: &[u8]| {
+        let path = folder.join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a temporary folder is writable");
+        std::fs::write(path, bytes).expect("a temporary folder is writable");
+    };
+    write(&format!("blobs/sha256-{digest}"), &bytes);
+    let manifest = serde_json::json!({ "schemaVersion": 2, "layers": [
+        { "mediaType": "application/vnd.ollama.image.license", "digest": "sha256:00", "size": 1 },
+        { "mediaType": "application/vnd.ollama.image.model", "digest": format!("sha256:{digest}"), "size": bytes.len() },
+    ] });
+    write("manifests/registry.ollama.ai/library/tiny/latest", manifest.to_string().as_bytes());
+    write("manifests/registry.ollama.ai/ann/own/v1", manifest.to_string().as_bytes());
+    write("manifests/registry.ollama.ai/library/broken/latest", b"{}");
+    write(
+        "manifests/registry.ollama.ai/library/gone/1b",
+        br#"{"layers":[{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:ab"}]}"#,
+    );
+    let run = |args: &[&str]| bench.ruvllm().env("OLLAMA_MODELS", &folder).args(args).output().expect("it starts");
+    let ask = |model: &str| run(&["run", "--model", model, "--prompt", "a", "--raw", "--max-tokens", "2", "--json"]);
+    for model in ["ollama:tiny", "ollama:tiny:latest", "ollama:ann/own:v1"] {
+        assert!(json_of(&ask(model))["text"].is_string(), "{model}");
+    }
+    let list = json_of(&run(&["list", "--json"]));
+    let names: Vec<_> = list["ollama"].as_array().expect("a list").iter().map(|model| &model["name"]).collect();
+    assert_eq!(names, ["ollama:ann/own:v1", "ollama:tiny:latest"]);
+    assert!(text(&run(&["list"]).stdout).contains("ollama:tiny:latest"));
+    for (model, expected) in [
+        ("ollama:none", "ollama:none: it is not in "),
+        ("ollama:broken", "it is no manifest"),
+        ("ollama:gone:1b", "cannot open model "),
+        ("ollama:../../x", "write it as ollama:NAME[:TAG]"),
+    ] {
+        let line = error_line(&ask(model), 1);
+        assert!(line.contains(expected), "{line}");
+    }
+}

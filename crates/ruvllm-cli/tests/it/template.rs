@@ -16,6 +16,13 @@ fn a_template_takes_the_place_of_the_models_own() {
     };
     assert_eq!(run(&["Hi", "--chat-template", &file]), run(&["<user>Hi", "--raw"]));
     assert_eq!(run(&["Hi", "--chat-template-file", &file]), run(&["<user>Hi", "--raw"]));
+    // A text stands for itself, and so does the name of a known one.
+    assert_eq!(
+        run(&["Hi", "--chat-template", "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"]),
+        run(&["<user>Hi", "--raw"])
+    );
+    let named = run(&["Hi", "--chat-template", "deepseek"]);
+    assert_eq!(named, run(&["### Instruction:\nHi\n### Response:\n", "--raw"]));
     let server = Server::start(&bench, &["--chat-template", &file]);
     let answer = server.ask("POST /apply-template", &json!({ "messages": [{ "role": "user", "content": "Hi" }] }));
     assert!(answer.contains(r#""prompt":"<user>Hi""#), "{answer}");

@@ -29,7 +29,7 @@ use crate::{EngineError, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readout {
     /// One vector of unit length, `[n_embd]`: pooled as the model's file says (the mean where it says nothing), or in another
-    /// way.
+    /// way; with [`Pooling::None`] those of the tokens as they are: `[n, n_embd]`.
     Embedding(Option<Pooling>),
     /// The final hidden states of the last tokens: `[n_last, n_embd]`, of a model that writes text. Those that an answer's tokens
     /// follow are what [`Tenant::tell`](crate::learning::Tenant::tell) asks for.

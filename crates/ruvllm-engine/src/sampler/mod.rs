@@ -35,7 +35,7 @@ use ruvllm_kernels::{Isa, softmax};
 use ruvllm_text::tokenizer::Tokenizer;
 
 use crate::{EngineError, ErrorKind};
-use candidates::Candidates;
+use candidates::{Candidate, Candidates};
 use draw::Rng;
 use dry::Dry;
 use logprobs::Logprobs;
@@ -50,6 +50,21 @@ pub(crate) struct Chosen {
     pub logprobs: Option<TokenLogprobs>,
 }
 
+/// Log-probabilities that are told with each token.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told {
+    /// Those of so many of the likeliest tokens; none where nothing is told.
+    pub n_top: Option<usize>,
+    /// Whether they are of the draw, not of the model.
+    pub is_of_draw: bool,
+}
+
+impl Told {
+    fn of_draw(self) -> Option<usize> {
+        self.n_top.filter(|_| self.is_of_draw)
+    }
+}
+
 /// The state of one request's sampling. Allocates when made; when sampling only log-probabilities do.
 pub(crate) struct Sampler {
     params: SamplingParams,
@@ -60,8 +75,9 @@ pub(crate) struct Sampler {
     dry: Option<Dry>,
     mirostat: Feedback,
     candidates: Candidates,
-    /// How many of the likeliest tokens are told with each token.
-    logprobs: Option<usize>,
+    /// Whether the last token was drawn from them.
+    is_drawn: bool,
+    told: Told,
     /// The logits as they came, if log-probabilities are told.
     raw: Vec<f32>,
 }
@@ -72,7 +88,7 @@ pub fn seed_of_clock() -> u64 {
 }
 
 impl Sampler {
-    /// Makes the sampler of a request; `logprobs` says of how many of the likeliest tokens log-probabilities are told.
+    /// Makes the sampler of a request.
     ///
     /// # Errors
     /// A value is out of range.
@@ -80,15 +96,15 @@ impl Sampler {
         params: &SamplingParams,
         tokenizer: &Tokenizer,
         n_vocab: usize,
-        logprobs: Option<usize>,
+        told: Told,
     ) -> Result<Sampler, EngineError> {
-        Sampler::assemble(params, n_vocab, logprobs, || dry::breakers(tokenizer, &params.dry_breakers))
+        Sampler::assemble(params, n_vocab, told, || dry::breakers(tokenizer, &params.dry_breakers))
     }
 
     fn assemble(
         params: &SamplingParams,
         n_vocab: usize,
-        logprobs: Option<usize>,
+        told: Told,
         breakers: impl FnOnce() -> Result<dry::Breakers, EngineError>,
     ) -> Result<Sampler, EngineError> {
         params.validate()?;
@@ -96,7 +112,7 @@ impl Sampler {
             let line = format!("the bias of token {id} is outside the vocabulary of {n_vocab}");
             return Err(EngineError::new(ErrorKind::Options, line));
         }
-        if let Some(n) = logprobs.filter(|&n| n > n_vocab) {
+        if let Some(n) = told.n_top.filter(|&n| n > n_vocab) {
             let line = format!("log-probabilities of {n} tokens are more than the vocabulary of {n_vocab} has");
             return Err(EngineError::new(ErrorKind::Options, line));
         }
@@ -107,7 +123,8 @@ impl Sampler {
             dry: Dry::new(params, breakers)?,
             mirostat: Feedback::new(params.mirostat_tau, params.mirostat_eta),
             candidates: Candidates::new(n_vocab),
-            logprobs,
+            is_drawn: false,
+            told,
             raw: Vec::new(),
             params: params.clone(),
         };
@@ -124,7 +141,8 @@ impl Sampler {
             dry: self.dry.clone(),
             mirostat: self.mirostat.clone(),
             candidates: Candidates::new(self.candidates.capacity()),
-            logprobs: None,
+            is_drawn: false,
+            told: Told::default(),
             raw: Vec::new(),
             params: self.params.clone(),
         }
@@ -162,7 +180,7 @@ impl Sampler {
 
     /// Returns how many of the largest logits the choice depends on; `None` if on all.
     pub(crate) fn n_best(&self) -> Option<usize> {
-        let sees_all = self.logprobs.is_some() || !self.params.logit_bias.is_empty();
+        let sees_all = self.told.n_top.is_some() || !self.params.logit_bias.is_empty();
         match self.chain.first() {
             _ if sees_all || self.params.mirostat != Mirostat::Off => None,
             _ if self.is_greedy(&self.chain) => Some(1),
@@ -210,7 +228,8 @@ impl Sampler {
             let line = "the model gave no finite logits; the file may be damaged";
             return Err(EngineError::new(ErrorKind::Model, line));
         }
-        let logprobs = self.logprobs.map(|n_top| {
+        let told = self.told.n_top.filter(|_| !self.told.is_of_draw);
+        let logprobs = told.map(|n_top| {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
             Logprobs::new(logits, n_top)
@@ -220,13 +239,25 @@ impl Sampler {
         let id = self.choose(logits).ok_or_else(|| {
             EngineError::new(ErrorKind::Options, "every token is ruled out; allow some by bias or grammar")
         })?;
-        Ok(Chosen { id, logprobs: logprobs.map(|logprobs| logprobs.of(self.raw[id as usize])) })
+        let of_draw = self.told.of_draw().map(|n_top| self.of_draw(logits, id, n_top));
+        Ok(Chosen { id, logprobs: logprobs.map(|logprobs| logprobs.of(self.raw[id as usize])).or(of_draw) })
     }
 
     /// Returns a token that needs no choosing.
     pub(crate) fn forced(&self, logits: &[f32], id: u32) -> Chosen {
-        let logprobs = self.logprobs.map(|n_top| Logprobs::new(logits, n_top).of(logits[id as usize]));
+        let logprobs = self.told.n_top.map(|n_top| match self.told.is_of_draw {
+            true => logprobs::of_draw(&[Candidate { id, logit: 0.0, p: 1.0 }], logits, id, n_top),
+            false => Logprobs::new(logits, n_top).of(logits[id as usize]),
+        });
         Chosen { id, logprobs }
+    }
+
+    /// Returns the log-probabilities of the draw that chose a token: of its candidates, or of the token alone where there was
+    /// none.
+    fn of_draw(&self, logits: &[f32], id: u32, n_top: usize) -> TokenLogprobs {
+        let alone = [Candidate { id, logit: 0.0, p: 1.0 }];
+        let drawn = if self.is_drawn { self.candidates.items() } else { &alone };
+        logprobs::of_draw(drawn, logits, id, n_top)
     }
 
     /// Runs the chain; `None` if no token is possible.
@@ -234,7 +265,8 @@ impl Sampler {
         let n_dense = self.run_dense(logits);
         let rest = &self.chain[n_dense..];
         let best = argmax(logits)?;
-        if self.is_greedy(rest) {
+        self.is_drawn = !self.is_greedy(rest);
+        if !self.is_drawn {
             return Some(best);
         }
         match rest.first() {
@@ -250,6 +282,7 @@ impl Sampler {
             Mirostat::V1 => self.mirostat.draw_v1(&mut self.candidates, logits.len(), &mut self.rng),
             Mirostat::V2 => self.mirostat.draw_v2(&mut self.candidates, &mut self.rng),
         };
+        self.is_drawn = drawn.is_some();
         // Logits of +∞ have no probabilities.
         Some(drawn.unwrap_or(best))
     }

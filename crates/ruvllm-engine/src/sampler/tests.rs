@@ -6,7 +6,7 @@ use super::*;
 mod golden;
 
 fn sampler(params: SamplingParams, n_vocab: usize) -> Sampler {
-    Sampler::assemble(&params, n_vocab, None, || Ok(Breakers::default())).expect("valid parameters")
+    Sampler::assemble(&params, n_vocab, Told::default(), || Ok(Breakers::default())).expect("valid parameters")
 }
 
 fn open(temperature: f32) -> SamplingParams {
@@ -236,7 +236,9 @@ fn the_likeliest_are_found_in_one_look() {
 #[test]
 fn log_probabilities_are_the_models_own() {
     let params = SamplingParams { logit_bias: vec![(2, 100.0)], ..SamplingParams::greedy() };
-    let mut sampler = Sampler::assemble(&params, 4, Some(2), || Ok(Breakers::default())).expect("valid");
+    let mut sampler =
+        Sampler::assemble(&params, 4, Told { n_top: Some(2), is_of_draw: false }, || Ok(Breakers::default()))
+            .expect("valid");
     let chosen = sampler.sample(&mut [1.0, 2.0, -1.0, 1.0], |_| {}).expect("numbers");
     let p = softmax(&[1.0, 2.0, -1.0, 1.0]);
     let told = chosen.logprobs.expect("they were asked for");
@@ -244,7 +246,9 @@ fn log_probabilities_are_the_models_own() {
     assert!((f64::from(told.logprob) - p[2].ln()).abs() < 1e-6);
     assert_eq!(told.top.iter().map(|top| top.0).collect::<Vec<_>>(), [1, 0]);
     assert!(told.top.iter().all(|&(id, logprob)| (f64::from(logprob) - p[id as usize].ln()).abs() < 1e-6));
-    let error = Sampler::assemble(&params, 4, Some(5), || Ok(Breakers::default())).err().expect("too many");
+    let error = Sampler::assemble(&params, 4, Told { n_top: Some(5), is_of_draw: false }, || Ok(Breakers::default()))
+        .err()
+        .expect("too many");
     assert_eq!(error.to_string(), "log-probabilities of 5 tokens are more than the vocabulary of 4 has");
 }
 
@@ -277,7 +281,8 @@ fn parameters_out_of_range_are_named() {
         assert!(line.contains(word), "{line}");
     }
     let outside = SamplingParams { logit_bias: vec![(4, 1.0)], ..default() };
-    let error = Sampler::assemble(&outside, 4, None, || Ok(Breakers::default())).err().expect("no such token");
+    let error =
+        Sampler::assemble(&outside, 4, Told::default(), || Ok(Breakers::default())).err().expect("no such token");
     assert_eq!(error.to_string(), "the bias of token 4 is outside the vocabulary of 4");
     assert_eq!("top-k".parse(), Ok(SamplerKind::TopK));
     assert!("sort".parse::<SamplerKind>().is_err_and(|line| line.contains("temperature")));

@@ -495,6 +495,7 @@ fn compute(runner: &mut ModelRunner, tasks: &mut [&mut Task], events: &mut Vec<E
         (shown, all) = all.split_at(n_states - n, n_embd);
         (states, all) = all.split_at(n, n_embd);
         task.read(first, shown.hidden);
+        task.tell_progress(first);
         let states = States { logits: rows, approx: approx_rows, rows: states };
         let id = RequestId(task.id);
         kept.push(match n {

@@ -307,6 +307,11 @@ impl Task {
         self.answer.read(first, hidden);
     }
 
+    /// Tells who listens that its rows of the step are computed, behind `first` others.
+    pub(super) fn tell_progress(&mut self, first: usize) {
+        self.answer.tell_progress(first + self.n_rows);
+    }
+
     /// Chooses its next tokens, and returns what stays of that was computed.
     ///
     /// # Errors

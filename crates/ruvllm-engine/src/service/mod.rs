@@ -30,6 +30,7 @@
 
 mod memory;
 mod owner;
+mod prompts;
 #[cfg(test)]
 mod tests;
 
@@ -55,6 +56,7 @@ use crate::runner::Readout;
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::{EngineError, ErrorKind};
 use owner::{Command, EmbedJob, Owner};
+pub use prompts::SavedPrompt;
 use ruvllm_backend::ModelInfo;
 
 /// How a service runs.

@@ -416,7 +416,8 @@ impl TrainModel {
         let mut shares = vec![0.0; n_seq * n];
         for (row, (first, len)) in shares.chunks_exact_mut(n).zip(packed.places()) {
             match self.spec.pooling {
-                Pooling::Mean => row[first..first + len].fill(1.0 / len as f32),
+                // No file asks for none.
+                Pooling::Mean | Pooling::None => row[first..first + len].fill(1.0 / len as f32),
                 Pooling::Cls => row[first] = 1.0,
                 Pooling::Last => row[first + len - 1] = 1.0,
             }

@@ -4,6 +4,7 @@
 mod endpoints;
 mod request;
 
+use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +14,7 @@ use ruvllm_lora::manager::{AdapterInfo, AdapterManager, ManagerStats, Residency,
 use ruvllm_lora::{LoraError, LoraErrorKind};
 
 pub(crate) use endpoints::ENDPOINTS;
-pub(crate) use request::{ADAPTER, ADAPTERS, LORA, of_request};
+pub(crate) use request::{ADAPTER, ADAPTERS, LORA, Strength, numbered, of_request};
 
 use crate::auth::Tenant;
 use crate::error::ApiError;
@@ -54,11 +55,14 @@ struct State {
     known: Vec<AdapterInfo>,
     /// Whether those of the options were made known.
     has_begun: bool,
+    /// Those that requests of a tenant have which name none.
+    defaults: HashMap<u64, Vec<Strength>>,
 }
 
 impl Adapters {
     pub(crate) fn new(options: AdapterOptions) -> Adapters {
-        Adapters { options, state: Mutex::new(State { manager: None, known: Vec::new(), has_begun: false }) }
+        let (known, defaults) = (Vec::new(), HashMap::new());
+        Adapters { options, state: Mutex::new(State { manager: None, known, has_begun: false, defaults }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -143,6 +147,22 @@ impl Adapters {
             is_same
         });
         all
+    }
+
+    /// Returns the adapters that a tenant's requests have which name none, as far as they are still there.
+    pub(crate) fn defaults(&self, tenant: &Tenant) -> Vec<Strength> {
+        let defaults = self.lock().defaults.get(&tenant.id).cloned().unwrap_or_default();
+        if defaults.is_empty() {
+            return defaults;
+        }
+        let visible = self.visible(tenant);
+        defaults.into_iter().filter(|default| visible.iter().any(|info| info.name == default.name)).collect()
+    }
+
+    /// Sets the adapters that a tenant's requests have which name none; those of no strength are left out.
+    pub(crate) fn set_defaults(&self, tenant: &Tenant, mut defaults: Vec<Strength>) {
+        defaults.retain(|default| default.scale != 0.0);
+        self.lock().defaults.insert(tenant.id, defaults);
     }
 
     /// Checks that a tenant may use an adapter of this name.

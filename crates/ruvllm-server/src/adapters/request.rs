@@ -62,7 +62,7 @@ pub(crate) async fn of_request(call: &Call) -> Result<AdapterSet, ApiError> {
         let (manager, wanted) = (Arc::clone(&manager), members.clone());
         // None are held while others are waited for.
         let get = move || {
-            let all = wanted.iter().map(|(name, scale)| Ok((manager.get(name, tenant)?, *scale)));
+            let all = wanted.iter().map(|one| Ok((manager.get(&one.name, tenant)?, one.scale)));
             Ok(all.collect::<Result<Vec<(Arc<BoundAdapter>, f32)>, LoraError>>())
         };
         let error = match within(call.deadline, offload(get)).await?? {
@@ -85,45 +85,69 @@ async fn within<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -
     })
 }
 
-/// Reads the names, and how strong each is.
-fn members(call: &Call) -> Result<Vec<(String, f32)>, ApiError> {
+/// An adapter, and how strong it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Strength {
+    pub name: String,
+    pub scale: f32,
+}
+
+impl Strength {
+    /// Reads how strong a member of a list says that the adapter `name` is.
+    fn of(name: &str, member: &Value) -> Strength {
+        Strength { name: name.to_owned(), scale: member["scale"].as_f64().map_or(1.0, |scale| scale as f32) }
+    }
+}
+
+/// Reads the adapters that a request names, or those that its tenant has set for requests that name none.
+fn members(call: &Call) -> Result<Vec<Strength>, ApiError> {
     let given = &call.given;
     let of_model = call.model_name.strip_prefix(&*call.model.name).and_then(|rest| rest.strip_prefix(':'));
-    let numbered = given.list(LORA.name).filter(|all| !all.is_empty());
     let has = |field: &Field| given.get(field.name).is_some();
-    let ways = [of_model.is_some(), has(&ADAPTER), has(&ADAPTERS), numbered.is_some()];
+    let is_numbered = given.list(LORA.name).is_some_and(|all| !all.is_empty());
+    let ways = [of_model.is_some(), has(&ADAPTER), has(&ADAPTERS), is_numbered];
     if ways.iter().filter(|is_used| **is_used).count() > 1 {
         let line = "adapters are named by 'model', 'adapter', 'adapters' and 'lora'; use one of them";
         return Err(ApiError::bad(ADAPTERS.name, line));
     }
     if let Some(name) = of_model.or_else(|| given.text(ADAPTER.name)) {
-        return Ok(vec![(name.to_owned(), 1.0)]);
+        return Ok(vec![Strength { name: name.to_owned(), scale: 1.0 }]);
     }
-    let scale = |member: &Value| member["scale"].as_f64().map_or(1.0, |scale| scale as f32);
-    if let Some(numbered) = numbered {
-        let known = call.model.adapters.visible(&call.tenant);
-        let named = |member: &Value| {
-            let id = member["id"].as_f64().map_or(usize::MAX, |id| id as usize);
-            let info = known.get(id).ok_or_else(|| {
-                let line = format!("there is no adapter {id}; /lora-adapters lists the {} that there are", known.len());
-                let error = ApiError::new(StatusCode::NOT_FOUND, line).code("adapter_not_found");
-                ApiError { param: Some(LORA.name.to_owned()), ..error }
-            })?;
-            Ok((info.name.clone(), scale(member)))
-        };
-        return numbered.iter().map(named).collect();
+    if has(&ADAPTERS) {
+        let member = |member: &Value| Strength::of(member["name"].as_str().unwrap_or_default(), member);
+        return Ok(given.list(ADAPTERS.name).into_iter().flatten().map(member).collect());
     }
-    let member = |member: &Value| (member["name"].as_str().unwrap_or_default().to_owned(), scale(member));
-    Ok(given.list(ADAPTERS.name).into_iter().flatten().map(member).collect())
+    match has(&LORA) {
+        true => numbered(call),
+        false => Ok(call.model.adapters.defaults(&call.tenant)),
+    }
+}
+
+/// Reads the adapters that a request names by their ids.
+///
+/// # Errors
+/// 404: there is no such id.
+pub(crate) fn numbered(call: &Call) -> Result<Vec<Strength>, ApiError> {
+    let known = call.model.adapters.visible(&call.tenant);
+    let named = |member: &Value| {
+        let id = member["id"].as_f64().map_or(usize::MAX, |id| id as usize);
+        let info = known.get(id).ok_or_else(|| {
+            let line = format!("there is no adapter {id}; /lora-adapters lists the {} that there are", known.len());
+            let error = ApiError::new(StatusCode::NOT_FOUND, line).code("adapter_not_found");
+            ApiError { param: Some(LORA.name.to_owned()), ..error }
+        })?;
+        Ok(Strength::of(&info.name, member))
+    };
+    call.given.list(LORA.name).into_iter().flatten().map(named).collect()
 }
 
 /// Says why an adapter cannot be used.
-fn failed(call: &Call, members: &[(String, f32)], error: &LoraError) -> ApiError {
+fn failed(call: &Call, members: &[Strength], error: &LoraError) -> ApiError {
     let adapters = &call.model.adapters;
     match error.kind() {
         LoraErrorKind::Name => {
             let known = |name: &str| adapters.check(name, &call.tenant).err();
-            let missing = members.iter().find_map(|(name, _)| known(name));
+            let missing = members.iter().find_map(|member| known(&member.name));
             missing.unwrap_or_else(|| adapters.refused(error, ADAPTER.name))
         }
         LoraErrorKind::Budget => adapters.refused(error, ADAPTER.name),

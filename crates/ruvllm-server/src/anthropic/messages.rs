@@ -409,6 +409,7 @@ async fn write(
     blocks.send("message_start", json!({ "message": message })).await?;
     loop {
         match choices.next().await {
+            Ok(Some((_, Piece::Progress(_)))) => {}
             Ok(Some((_, Piece::Token(token)))) => {
                 for event in reading.push(&token.text) {
                     blocks.take(event).await?;

@@ -156,7 +156,10 @@ fn check_value(value: &Value, kind: &Kind, path: &str, unheeded: &mut Vec<String
                     None => {
                         let names: Vec<&str> = objects.iter().map(|(name, _)| *name).collect();
                         let path = format!("{path}.type");
-                        let line = format!("'{path}' is \"{tag}\"; it must be one of {}", names.join(", "));
+                        let media = (["image", "input_image", "image_url"].contains(&tag))
+                            .then_some("image input is not supported, models read text only; ");
+                        let (media, names) = (media.unwrap_or_default(), names.join(", "));
+                        let line = format!("'{path}' is \"{tag}\"; {media}it must be one of {names}");
                         Err(ApiError::bad(path, line).code("invalid_value"))
                     }
                 }

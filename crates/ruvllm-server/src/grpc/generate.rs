@@ -124,7 +124,8 @@ impl Writing {
             let (event, is_last) = match self.0.next().await {
                 Ok(None) => return,
                 Ok(Some((i, piece))) => {
-                    (Ok(v1::GenerateEvent { index: i as u32, event: Some(of_piece(piece)) }), false)
+                    let Some(event) = of_piece(piece) else { continue };
+                    (Ok(v1::GenerateEvent { index: i as u32, event: Some(event) }), false)
                 }
                 Err(error) => (Err(error.into()), true),
             };
@@ -135,8 +136,9 @@ impl Writing {
     }
 }
 
-fn of_piece(piece: Piece) -> Event {
-    match piece {
+fn of_piece(piece: Piece) -> Option<Event> {
+    Some(match piece {
+        Piece::Progress(_) => return None,
         Piece::Token(token) => Event::Token(v1::Token { id: token.id, text: token.text }),
         Piece::End(text, summary) => {
             let GenerationSummary { finish_reason, ref timings, ref tokens, ref prompt_tokens, .. } = *summary;
@@ -150,5 +152,5 @@ fn of_piece(piece: Piece) -> Event {
                 ttft_ms: timings.ttft_ms,
             })
         }
-    }
+    })
 }

@@ -4,20 +4,22 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
-use ruvllm_engine::tokenizer::{DecodeOptions, InfillFile};
-use ruvllm_engine::{FinishReason, GenerationSummary, TokenLogprobs};
+use ruvllm_engine::tokenizer::InfillFile;
+use ruvllm_engine::{GenerationSummary, TokenLogprobs};
 use serde_json::{Value, json};
 
 use super::settings;
+use super::whole::Whole;
 use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{Asked, Choices, Piece, offload};
 use crate::openai::chat::shorten;
 use crate::openai::{INPUT, encode_part, logprobs, read_input};
+use crate::progress::with_progress;
 use crate::stream::{self, Events, Gone};
 use crate::structure;
-use crate::timings::{Clocks, timed, timings};
+use crate::timings::{Clocks, timed};
 
 /// The text that goes on.
 pub(super) const PROMPT: &[Field] = &[required("prompt", INPUT, "a text, or its tokens; or several of them")];
@@ -25,6 +27,13 @@ pub(super) const PROMPT: &[Field] = &[required("prompt", INPUT, "a text, or its 
 /// How many likely tokens are told with each.
 pub(super) const N_PROBS: Field =
     optional("n_probs", Kind::Int(0, 256), "tell the log-probability of each token, and of this many of the likeliest");
+
+/// Whether the probabilities are those of the draw.
+pub(super) const POST_SAMPLING: Field = optional(
+    "post_sampling_probs",
+    Kind::Bool,
+    "tell the probabilities of the distribution that each token was drawn from (prob, top_probs), instead of the model's own",
+);
 
 /// What of an answer is told.
 pub(super) const RESPONSE_FIELDS: Field = optional(
@@ -89,6 +98,8 @@ struct Writing {
 async fn answer(call: Call, mut prompts: Vec<Vec<u32>>) -> Result<Response<Body>, ApiError> {
     let mut asked = Asked::read(&call, None)?;
     asked.request.logprobs = call.given.count(N_PROBS.name).filter(|&n| n > 0);
+    asked.request.logprobs_of_draw = call.given.is_set(POST_SAMPLING.name);
+    rule_out_ends(&call, &mut asked);
     asked.request.grammar = structure::grammar(&call, &asked.request).await?;
     let is_shortened = shorten(&call, &asked, &mut prompts);
     let choices = Choices::start(&call, asked.requests(&prompts))?;
@@ -113,6 +124,10 @@ impl Writing {
         let mut clocks = Clocks::new(&self.call.given, self.is_shortened.len() * self.asked.n_choices);
         loop {
             match choices.next().await {
+                Ok(Some((i, Piece::Progress(progress)))) => {
+                    let piece = json!({ "index": i, "content": "", "tokens": [], "stop": false });
+                    events.send(&with_progress(piece, &progress)).await?;
+                }
                 Ok(Some((i, Piece::Token(token)))) => {
                     let mut piece = json!({ "index": i, "content": token.text, "tokens": [token.id], "stop": false });
                     let told = token.logprobs.iter().map(|logprobs| (token.id, logprobs));
@@ -130,50 +145,41 @@ impl Writing {
 
     /// Returns an answer that is over, with `content` of it.
     fn ended(&self, i: usize, content: &str, summary: &GenerationSummary, probabilities: Option<Value>) -> Value {
-        let stop_type = match summary.finish_reason {
-            FinishReason::Stop if summary.stopped_by.is_some() => "word",
-            FinishReason::Stop => "eos",
-            _ => "limit",
-        };
-        let (n_prompt, n_predicted) = (summary.prompt_tokens.len(), summary.tokens.len());
-        let tokenizer = self.call.model.service.text().tokenizer();
-        let prompt = tokenizer.decode(&summary.prompt_tokens, DecodeOptions { render_special: true });
-        let mut answer = json!({
-            "index": i,
-            "content": content,
-            "tokens": summary.tokens,
-            "stop": true,
-            "model": &*self.call.model_name,
-            "prompt": prompt,
-            "generation_settings": settings::of_request(&self.asked),
-            "tokens_predicted": n_predicted,
-            "tokens_evaluated": n_prompt,
-            "tokens_cached": n_prompt + n_predicted,
-            "truncated": self.is_shortened[i / self.asked.n_choices] || self.has_filled(summary),
-            "has_new_line": summary.text.contains('\n'),
-            "stop_type": stop_type,
-            "stopping_word": summary.stopped_by.as_deref().unwrap_or_default(),
-            "timings": timings(summary),
-        });
+        let (call, asked) = (&self.call, &self.asked);
+        let is_shortened = self.is_shortened[i / asked.n_choices];
+        let mut answer = Whole { call, asked, summary, index: i, content, is_shortened }.json();
         if let Some(told) = probabilities {
             answer["completion_probabilities"] = told;
         }
         settings::chosen(answer, &self.call.given.texts(RESPONSE_FIELDS.name))
     }
+}
 
-    /// Returns whether it was the context that ended an answer.
-    fn has_filled(&self, summary: &GenerationSummary) -> bool {
-        let (n_prompt, n_predicted) = (summary.prompt_tokens.len(), summary.tokens.len());
-        let is_short = self.asked.request.max_tokens.is_none_or(|max| n_predicted < max);
-        let is_full = n_prompt + n_predicted + 1 >= self.call.model.service.info().n_ctx;
-        summary.finish_reason == FinishReason::Length && is_short && is_full
+/// Rules out what ends an answer where a request does not want it to end, as llama.cpp does.
+fn rule_out_ends(call: &Call, asked: &mut Asked) {
+    if asked.request.ignore_eos {
+        let ends = call.model.service.text().tokenizer().end_of_generation();
+        asked.request.sampling.logit_bias.extend(ends.map(|id| (id, f32::NEG_INFINITY)));
     }
 }
 
-/// Returns the log-probabilities of tokens, if they are asked for.
+/// Returns the log-probabilities of tokens, if they are asked for; of their draws the probabilities.
 fn probabilities<'t>(call: &Call, tokens: impl Iterator<Item = (u32, &'t TokenLogprobs)>) -> Option<Value> {
-    match logprobs::of_chat(call, tokens) {
-        Value::Object(mut logprobs) => logprobs.remove("content"),
-        _ => None,
+    let Value::Object(mut logprobs) = logprobs::of_chat(call, tokens) else { return None };
+    let mut told = logprobs.remove("content")?;
+    if call.given.is_set(POST_SAMPLING.name) {
+        told.as_array_mut()?.iter_mut().for_each(of_draw);
+    }
+    Some(told)
+}
+
+/// Turns the log-probabilities of a token into probabilities, under llama.cpp's names.
+fn of_draw(token: &mut Value) {
+    let Some(token) = token.as_object_mut() else { return };
+    let probability = token.remove("logprob").and_then(|logprob| logprob.as_f64()).map(f64::exp);
+    token.insert("prob".to_owned(), json!(probability));
+    if let Some(mut top) = token.remove("top_logprobs") {
+        top.as_array_mut().into_iter().flatten().for_each(of_draw);
+        token.insert("top_probs".to_owned(), top);
     }
 }

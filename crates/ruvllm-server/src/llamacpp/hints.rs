@@ -1,8 +1,10 @@
 //! Fields that llama.cpp's clients send along, at whichever endpoint. Most change nothing, and are named in the answer's header.
 
+use super::slots::ID_SLOT;
 use crate::adapters::LORA;
 use crate::cuts::{N_INDENT, T_MAX_PREDICT};
 use crate::fields::{Field, Kind, optional, unheeded};
+use crate::progress::RETURN_PROGRESS;
 
 const COUNT: Kind = Kind::Int(-1, 1 << 40);
 const GUESSES: &str = "tokens are guessed ahead as the server's options say; the answer is the same";
@@ -15,12 +17,11 @@ pub(crate) const ALIKE: &[Field] = &[
     unheeded("t_max_prompt_ms", COUNT, "timeout_ms limits the request in all"),
     optional("cache_prompt", Kind::Bool, "false: compute the whole prompt, and cache nothing of it"),
     unheeded("n_cache_reuse", COUNT, "what is cached is found by its beginning"),
-    unheeded("id_slot", COUNT, "any place is as good").also(&["slot_id"]),
+    ID_SLOT,
     unheeded("n_keep", COUNT, "what does not fit the context is refused"),
     unheeded("n_discard", COUNT, "what does not fit the context is refused"),
     unheeded("min_keep", COUNT, "the likeliest token is always kept"),
-    unheeded("return_tokens", Kind::Bool, "/completion tells tokens in any case, and logprobs elsewhere"),
-    unheeded("return_progress", Kind::Bool, "what is computed of a prompt is told at the end"),
+    RETURN_PROGRESS,
     unheeded("backend_sampling", Kind::Bool, "tokens are chosen as is fastest"),
     unheeded("sse_ping_interval", COUNT, "a comment is sent every 10 s"),
     unheeded("speculative.n_max", COUNT, GUESSES),
@@ -38,16 +39,17 @@ pub(crate) const ALIKE: &[Field] = &[
     unheeded("tfs_z", Kind::Only("1", "there is no such sampler; use min_p or typical_p"), "1 keeps all"),
     optional("grammar_lazy", Kind::Only("false", "a grammar holds from the first token; use tools"), "when it begins"),
     optional("image_data", Kind::Only("[]", "the model reads text only"), "none"),
-    optional(
-        "post_sampling_probs",
-        Kind::Only("false", "log-probabilities are the model's own, as they are before samplers act"),
-        "which probabilities are told",
-    ),
 ];
 
 /// What only `/completion` and `/infill` heed, and other endpoints take as well.
 pub(crate) const OF_CHATS: &[Field] = &[
     unheeded("n_probs", COUNT, "use logprobs"),
+    unheeded("return_tokens", Kind::Bool, "logprobs tell the tokens"),
+    optional(
+        "post_sampling_probs",
+        Kind::Only("false", "log-probabilities are the model's own, as they are before samplers act; use /completion"),
+        "which probabilities are told",
+    ),
     unheeded("response_fields", Kind::List(&Kind::Text, 0, 256), "the answer has all of its fields"),
     unheeded("reasoning_control", Kind::Bool, "a thought ends as thinking_budget_tokens says"),
     optional("parse_tool_calls", Kind::Only("true", "leave out 'tools' for the text as it is"), "tell calls apart"),

@@ -3,24 +3,27 @@
 
 mod completion;
 mod hints;
+mod lora;
 mod settings;
+mod slots;
+mod whole;
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use ruvllm_lora::manager::AdapterInfo;
-
 use crate::adapters::{ADAPTER, ADAPTERS};
 use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run};
-use crate::error::{ApiError, json_response};
+use crate::error::json_response;
 use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{GENERATION, MODEL};
-use crate::openai::INPUT;
 use crate::openai::embeddings::{POOLING, embed};
+use crate::openai::{BUILD, INPUT};
 use crate::sampling::SAMPLING;
 use crate::timings::TIMINGS_PER_TOKEN;
 
 pub(crate) use hints::{ALIKE, OF_CHATS};
+pub(crate) use slots::{Place, Places};
+pub(crate) use whole::with_verbose;
 
 const POST: Endpoint = Endpoint {
     answers: &["index", "content", "tokens", "stop", "model", "tokens_predicted", "tokens_evaluated", "timings"],
@@ -31,6 +34,8 @@ const POST: Endpoint = Endpoint {
 /// What only these two endpoints take.
 const OWN: &[Field] = &[
     completion::N_PROBS,
+    completion::POST_SAMPLING,
+    whole::RETURN_TOKENS,
     completion::RESPONSE_FIELDS,
     TIMINGS_PER_TOKEN,
     unheeded("reasoning_format", Kind::Text, "the text is told as it is"),
@@ -40,7 +45,7 @@ const EMBEDDING: &[Field] = &[
     required("content", INPUT, "a text, or its tokens; or several of them").also(&["input"]),
     optional("embd_normalize", Kind::Only("2", "embeddings have unit length"), "how embeddings are scaled"),
     MODEL,
-    POOLING,
+    EACH,
     ADAPTER,
     ADAPTERS,
 ];
@@ -51,8 +56,8 @@ const WHICH: Field = optional("model", Kind::Text, "the model that is asked abou
 
 const PROPS: &[Field] = &[WHICH, unheeded("autoload", Kind::Bool, "a model that sleeps is not loaded for this")];
 
-const SLOTS: &[Field] =
-    &[WHICH, optional("fail_on_no_slot", Kind::Int(0, 1), "1 answers with 503 where all places are taken")];
+/// The ways of pooling, with none among them: the answer is a list of vectors in any case.
+const EACH: Field = Field { kind: Kind::Word(&["mean", "cls", "last", "none"]), ..POOLING };
 
 /// The endpoints.
 pub(crate) static ENDPOINTS: &[Endpoint] = &[
@@ -74,6 +79,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         path: "/embedding",
+        also: &["/embeddings"],
         summary: "Returns the embedding of texts, as llama.cpp's server does",
         fields: &[EMBEDDING],
         answers: &["index", "embedding"],
@@ -90,25 +96,10 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
         run: Run::Server(props),
         ..POST
     },
-    Endpoint {
-        method: Method::GET,
-        path: "/lora-adapters",
-        summary: "Returns the adapters that a request may name",
-        answers: &["id", "path", "scale"],
-        lists: Lists::Always,
-        run: Run::Model(lora_adapters),
-        ..POST
-    },
-    Endpoint {
-        method: Method::GET,
-        path: "/slots",
-        summary: "Returns which places of the model are taken; none while it sleeps",
-        query: SLOTS,
-        answers: &["id", "n_ctx", "is_processing"],
-        lists: Lists::Always,
-        run: Run::Server(slots),
-        ..POST
-    },
+    lora::LIST,
+    lora::SET,
+    slots::LIST,
+    slots::KEEP,
     Endpoint {
         path: "/models/load",
         summary: "Loads a model that is served, and answers when it is there",
@@ -130,7 +121,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 /// Loads a model.
 fn load(call: Plain) -> Answer {
     Box::pin(async move {
-        call.server.model(call.given.text("model"), call.deadline).await?;
+        call.server.model_as(call.given.text("model"), call.deadline, true).await?;
         Ok(json_response(StatusCode::OK, &json!({ "success": true })))
     })
 }
@@ -147,20 +138,11 @@ fn unload(call: Plain) -> Answer {
 fn embedding(call: Call) -> Answer {
     Box::pin(async move {
         let (embeddings, _) = embed(&call, "content").await?;
-        // There is one vector for each text; llama.cpp has a list of them, for models that do not pool.
-        let one = |(i, embedding): (usize, Vec<f32>)| json!({ "index": i, "embedding": [embedding] });
+        // There is one vector for each text, or one for each of its tokens where none are pooled.
+        let n_embd = call.model.service.info().n_embd;
+        let one = |(i, embedding): (usize, Vec<f32>)| json!({ "index": i, "embedding": embedding.chunks(n_embd).collect::<Vec<_>>() });
         let answer: Vec<Value> = embeddings.into_iter().enumerate().map(one).collect();
         Ok(json_response(StatusCode::OK, &json!(answer)))
-    })
-}
-
-/// Tells which adapters a request may name, with the scales that they have where it names none.
-fn lora_adapters(call: Call) -> Answer {
-    Box::pin(async move {
-        let known = call.model.adapters.visible(&call.tenant);
-        let one = |(id, info): (usize, &AdapterInfo)| json!({ "id": id, "path": info.name, "scale": 0.0 });
-        let adapters: Vec<Value> = known.iter().enumerate().map(one).collect();
-        Ok(json_response(StatusCode::OK, &json!(adapters)))
     })
 }
 
@@ -178,8 +160,14 @@ fn props(call: Plain) -> Answer {
             "model_path": standing.file.as_deref(),
             "is_sleeping": model.is_none(),
             "modalities": { "vision": false, "audio": false },
-            "build_info": format!("ruvllm-{}", env!("CARGO_PKG_VERSION")),
+            "build_info": BUILD,
         });
+        let n_models = call.server.models.n_slots();
+        if n_models > 1 && call.given.text("model").is_none() {
+            answer["role"] = json!("router");
+            answer["max_instances"] = json!(call.server.options.models_max.min(n_models));
+            answer["models_autoload"] = json!(call.server.options.loads_models);
+        }
         if let Some(model) = model {
             let text = model.service.text();
             let spelled = |id: Option<u32>| id.and_then(|id| text.tokenizer().token_text(id)).unwrap_or_default();
@@ -188,23 +176,5 @@ fn props(call: Plain) -> Answer {
             answer["eos_token"] = json!(spelled(text.tokenizer().eos()));
         }
         Ok(json_response(StatusCode::OK, &answer))
-    })
-}
-
-/// Tells which places are taken.
-fn slots(call: Plain) -> Answer {
-    Box::pin(async move {
-        let (_, model) = call.server.models.look(call.given.text("model"))?;
-        let Some(model) = model else { return Ok(json_response(StatusCode::OK, &json!([]))) };
-        let (service, n_ctx) = (&model.service, model.service.info().n_ctx);
-        let (n_running, n_max) = (service.stats().n_running, service.n_running_max());
-        if call.given.int("fail_on_no_slot") == Some(1) && n_running >= n_max {
-            let line = format!("all {n_max} places are taken; a request waits for one, or try again later");
-            let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, line).code("no_slot");
-            return Err(ApiError { retry_after_s: Some(1), ..error });
-        }
-        let slot = |id: usize| json!({ "id": id, "n_ctx": n_ctx, "is_processing": id < n_running });
-        let slots: Vec<Value> = (0..n_max).map(slot).collect();
-        Ok(json_response(StatusCode::OK, &json!(slots)))
     })
 }

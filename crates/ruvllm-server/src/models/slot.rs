@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use crate::adapters::{AdapterOptions, Adapters};
 use crate::learning::OfModel;
+use crate::llamacpp::Places;
 use crate::structure::Grammars;
 
 /// Loads an engine, on a thread of its own.
@@ -23,6 +24,16 @@ pub struct ModelSource {
     pub(super) load: Option<Loader>,
     pub(super) adapters: AdapterOptions,
     pub(super) file: Option<String>,
+    pub(super) labels: Labels,
+}
+
+/// Other names of a model, and words about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Labels {
+    /// Names that requests may call it by as well.
+    pub aliases: Vec<String>,
+    /// Words for whoever lists models.
+    pub tags: Vec<String>,
 }
 
 impl ModelSource {
@@ -38,12 +49,31 @@ impl ModelSource {
     }
 
     fn named(name: String) -> ModelSource {
-        ModelSource { name, engine: None, load: None, adapters: AdapterOptions::default(), file: None }
+        ModelSource {
+            name,
+            engine: None,
+            load: None,
+            adapters: AdapterOptions::default(),
+            file: None,
+            labels: Labels::default(),
+        }
     }
 
     /// Tells clients what the file is called; where it lies they need not know.
     pub fn with_file(self, file: impl Into<String>) -> ModelSource {
         ModelSource { file: Some(file.into()), ..self }
+    }
+
+    /// Lets requests call it by other names as well.
+    pub fn with_aliases(mut self, aliases: Vec<String>) -> ModelSource {
+        self.labels.aliases = aliases;
+        self
+    }
+
+    /// Tells clients these words about it; nothing depends on them.
+    pub fn with_tags(mut self, tags: Vec<String>) -> ModelSource {
+        self.labels.tags = tags;
+        self
     }
 
     /// Begins with an engine that is loaded already.
@@ -73,6 +103,8 @@ pub(crate) struct Model {
     pub adapters: Arc<Adapters>,
     /// What it was taught, if it is to learn.
     pub learning: Option<OfModel>,
+    /// The last requests of its places.
+    pub places: Places,
     /// Puts its answers on record.
     pub recorder: Option<Recorder>,
 }
@@ -94,12 +126,21 @@ pub(crate) struct Standing {
     pub adapters: Arc<Adapters>,
     /// The name of its file, if that is known.
     pub file: Option<Arc<str>>,
+    pub labels: Arc<Labels>,
+}
+
+impl Standing {
+    /// Returns whether requests may call it so.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
+    }
 }
 
 /// A place for a model.
 pub(super) struct Slot {
     pub(super) name: Arc<str>,
     pub(super) file: Option<Arc<str>>,
+    pub(super) labels: Arc<Labels>,
     pub(super) load: Option<Arc<Loader>>,
     pub(super) adapters: Arc<Adapters>,
     pub(super) inner: Mutex<Inner>,
@@ -130,6 +171,8 @@ pub(super) struct Inner {
     pub(super) state: State,
     pub(super) info: Option<ModelInfo>,
     pub(super) used_at: Instant,
+    /// Whether it is to make room for another one: it takes no new requests.
+    pub(super) is_leaving: bool,
     /// What the metrics know of the engine that is loaded, and of its adapters.
     pub(super) told: ServiceStats,
     pub(super) told_adapters: ManagerStats,
@@ -141,6 +184,7 @@ impl Inner {
             state: State::Unloaded,
             info: None,
             used_at: Instant::now(),
+            is_leaving: false,
             told: ServiceStats::default(),
             told_adapters: ManagerStats::default(),
         }
@@ -164,7 +208,7 @@ impl Slot {
 
     pub(super) fn set(&self, state: State) {
         let mut inner = self.lock();
-        (inner.state, inner.used_at) = (state, Instant::now());
+        (inner.state, inner.used_at, inner.is_leaving) = (state, Instant::now(), false);
         drop(inner);
         self.changed.notify_waiters();
     }
@@ -177,14 +221,34 @@ impl Slot {
             State::Failed(..) => "failed",
         };
         let (name, adapters) = (Arc::clone(&self.name), Arc::clone(&self.adapters));
-        Standing { name, state, info: inner.info.clone(), adapters, file: self.file.clone() }
+        Standing {
+            name,
+            state,
+            info: inner.info.clone(),
+            adapters,
+            file: self.file.clone(),
+            labels: Arc::clone(&self.labels),
+        }
     }
 
-    /// Returns since when nobody uses it, if it is loaded and can be loaded again. Uses begin under the lock, so that
-    /// nobody begins one meanwhile.
+    /// Returns whether requests may call it so.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        *self.name == *name || self.labels.aliases.iter().any(|alias| alias == name)
+    }
+
+    /// Has it take no new requests, or take them again.
+    pub(super) fn set_leaving(&self, is_leaving: bool) {
+        self.lock().is_leaving = is_leaving;
+        self.changed.notify_waiters();
+    }
+
+    /// Returns since when nobody uses it or is about to, if it is loaded and can be loaded again. Uses begin under the lock, so
+    /// that nobody begins one meanwhile.
     pub(super) fn unused_since(&self, inner: &Inner) -> Option<Instant> {
+        // Those who wait for one that leaves wait until it is back.
+        let is_awaited = !inner.is_leaving && self.n_waiting.load(Ordering::Acquire) > 0;
         match &inner.state {
-            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 => {
+            State::Loaded(model, _) if self.load.is_some() && Arc::strong_count(model) == 1 && !is_awaited => {
                 (model.service.n_inside() == 0).then_some(inner.used_at)
             }
             _ => None,

@@ -130,7 +130,7 @@ pub(crate) fn document() -> Value {
 
 fn operation(endpoint: &Endpoint) -> Value {
     let error = match endpoint.shape {
-        Shape::OpenAi => "#/components/schemas/OpenAiError",
+        Shape::OpenAi | Shape::LlamaCpp => "#/components/schemas/OpenAiError",
         Shape::Anthropic => "#/components/schemas/AnthropicError",
         Shape::Ollama => "#/components/schemas/OllamaError",
     };

@@ -221,6 +221,7 @@ async fn write(
 ) -> Result<(), Gone> {
     loop {
         match choices.next().await {
+            Ok(Some((_, Piece::Progress(_)))) => {}
             Ok(Some((_, Piece::Token(token)))) => {
                 let said = reader.push(&token.text);
                 if !said.is_empty() || token.logprobs.is_some() {

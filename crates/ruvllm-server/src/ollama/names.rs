@@ -30,7 +30,7 @@ fn are_same(a: &str, b: &str) -> bool {
 /// Returns the served model, perhaps with an adapter, that a request means.
 pub(super) fn find(server: &Server, tenant: &Tenant, asked: &str) -> Option<String> {
     let all = server.models.adapters();
-    if all.iter().any(|(name, _)| **name == *asked) {
+    if server.models.is_served(asked) {
         return Some(asked.to_owned());
     }
     if let Some((name, _)) = all.iter().find(|(name, _)| are_same(name, asked)) {

@@ -15,6 +15,8 @@ use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required, unheeded};
 use crate::generate::{Asked, Choices, N_TOKENS, Piece, Usage, offload};
 use crate::learning::{PATTERNS, attend};
+use crate::llamacpp::with_verbose;
+use crate::progress::with_progress;
 use crate::reading::{AnswerEvent, Called, Reading, Whole};
 use crate::stream::{self, Events, Gone};
 use crate::structure::RESPONSE_FORMAT;
@@ -170,7 +172,10 @@ fn whole(
     let mut answer = head(call, "chatcmpl", "chat.completion");
     answer["choices"] = json!(choices);
     answer["usage"] = usage_json(&usage);
-    answer["timings"] = summaries.first().map(timings).unwrap_or_default();
+    if let Some(first) = summaries.first() {
+        answer["timings"] = timings(first);
+        answer = with_verbose(answer, call, asked, first);
+    }
     Ok(json_response(StatusCode::OK, &answer))
 }
 
@@ -218,7 +223,9 @@ async fn write(
         chunk(&head, &asked, json!([{ "index": i, "delta": delta, "logprobs": logprobs, "finish_reason": finish }]))
     };
     for i in 0..asked.n_choices {
-        let content = if tool_use.as_ref().is_some_and(ToolUse::is_forced) { Value::Null } else { json!("") };
+        // llama.cpp's server begins with nothing, OpenAI's with an empty text.
+        let has_none = call.shape == Shape::LlamaCpp || tool_use.as_ref().is_some_and(ToolUse::is_forced);
+        let content = if has_none { Value::Null } else { json!("") };
         let begin = json!({ "role": "assistant", "content": content, "refusal": null });
         events.send(&choice(i, begin, Value::Null, None)).await?;
     }
@@ -227,6 +234,9 @@ async fn write(
     let (mut usage, mut clocks, mut times) = (Usage::default(), Clocks::new(&call.given, asked.n_choices), Value::Null);
     loop {
         match choices.next().await {
+            Ok(Some((i, Piece::Progress(progress)))) => {
+                events.send(&with_progress(choice(i, json!({}), Value::Null, None), &progress)).await?;
+            }
             Ok(Some((i, Piece::Token(token)))) => {
                 let told = token.logprobs.iter().map(|logprobs| (token.id, logprobs));
                 let mut logprobs = logprobs::of_chat(&call, told);
@@ -246,7 +256,8 @@ async fn write(
                     events.send(&choice(i, piece, Value::Null, None)).await?;
                 }
                 let reason = finish(summary.finish_reason, readings[i].has_calls());
-                events.send(&timed(choice(i, json!({}), Value::Null, Some(reason)), &times)).await?;
+                let last = timed(choice(i, json!({}), Value::Null, Some(reason)), &times);
+                events.send(&with_verbose(last, &call, &asked, &summary)).await?;
             }
             Ok(None) => break,
             Err(error) => return events.send(&error.body(Shape::OpenAi)).await,

@@ -16,6 +16,8 @@ use crate::app::{Answer, Call};
 use crate::error::{ApiError, Shape, json_response};
 use crate::fields::{Field, Kind, optional, required};
 use crate::generate::{Asked, Choices, Piece, Usage, offload};
+use crate::llamacpp::with_verbose;
+use crate::progress::with_progress;
 use crate::stream::{self, Events, Gone};
 use crate::structure;
 use crate::timings::{Clocks, TIMINGS_PER_TOKEN, timed, timings};
@@ -56,7 +58,7 @@ pub(super) fn answer(call: Call) -> Answer {
         let input = call.given.get("prompt").cloned().unwrap_or_default();
         let text = call.model.service.text().clone();
         let parse_special = call.given.flag("parse_special", true);
-        let suffix = suffix(&call)?;
+        let suffix = suffix(&call, asked.is_truncated)?;
         let mut prompts = offload(move || {
             if let Some(suffix) = suffix {
                 return Ok(vec![text.tokenizer().encode_infill(input.as_str().unwrap_or_default(), &suffix)?]);
@@ -128,9 +130,9 @@ fn best_of(call: &Call, asked: &mut Asked) -> Result<usize, ApiError> {
 ///
 /// # Errors
 /// 400: the prompt is no single text, or is to be shortened.
-fn suffix(call: &Call) -> Result<Option<String>, ApiError> {
+fn suffix(call: &Call, is_truncated: bool) -> Result<Option<String>, ApiError> {
     let Some(suffix) = call.given.text("suffix").filter(|suffix| !suffix.is_empty()) else { return Ok(None) };
-    if !call.given.get("prompt").is_some_and(Value::is_string) || call.given.text("truncation") == Some("auto") {
+    if !call.given.get("prompt").is_some_and(Value::is_string) || is_truncated {
         let line = "'suffix' goes with one prompt of text, which is not shortened; send a text, without 'truncation'";
         return Err(ApiError::bad("suffix", line));
     }
@@ -181,7 +183,10 @@ fn whole(
     let mut answer = self::head(call, "cmpl", "text_completion");
     answer["choices"] = json!(choices);
     answer["usage"] = usage_json(&usage);
-    answer["timings"] = summaries.first().map(timings).unwrap_or_default();
+    if let Some(first) = summaries.first() {
+        answer["timings"] = timings(first);
+        answer = with_verbose(answer, call, asked, first);
+    }
     Ok(json_response(StatusCode::OK, &answer))
 }
 
@@ -208,6 +213,9 @@ async fn write(
     let (mut usage, mut clocks, mut times) = (Usage::default(), Clocks::new(&call.given, offsets.len()), Value::Null);
     loop {
         match choices.next().await {
+            Ok(Some((i, Piece::Progress(progress)))) => {
+                events.send(&with_progress(choice(i, "", Value::Null, None), &progress)).await?;
+            }
             Ok(Some((i, Piece::Token(token)))) => {
                 let times = clocks.tick(i);
                 let told = token.logprobs.as_ref().map(|logprobs| (token.id, logprobs));
@@ -221,7 +229,8 @@ async fn write(
                 usage.add(&summary, i % asked.n_choices == 0);
                 times = timings(&summary);
                 let reason = finish_json(summary.finish_reason);
-                events.send(&timed(choice(i, &rest, Value::Null, Some(reason)), &times)).await?;
+                let last = timed(choice(i, &rest, Value::Null, Some(reason)), &times);
+                events.send(&with_verbose(last, &call, &asked, &summary)).await?;
             }
             Ok(None) => break,
             Err(error) => return events.send(&error.body(Shape::OpenAi)).await,

@@ -59,7 +59,7 @@ pub(super) fn answer(call: Call) -> Answer {
     })
 }
 
-/// Embeds the texts of a field; also returns how many tokens they have.
+/// Embeds the texts of a field, those of each token one after the other where none are pooled; also returns how many tokens they have.
 ///
 /// # Errors
 /// What the field says cannot be read, or as [`read_out`].
@@ -86,6 +86,7 @@ pub(crate) async fn embed(call: &Call, field: &'static str) -> Result<(Vec<Vec<f
 /// Returns the way of pooling that a request asks for.
 pub(crate) fn pooling(call: &Call) -> Option<Pooling> {
     call.given.text("pooling").map(|name| match name {
+        "none" => Pooling::None,
         "cls" => Pooling::Cls,
         "last" => Pooling::Last,
         _ => Pooling::Mean,
@@ -97,7 +98,10 @@ pub(crate) fn pooling(call: &Call) -> Option<Pooling> {
 /// # Errors
 /// As [`check_fits`], or what the engine says.
 pub(crate) async fn read_out(call: &Call, tokens: Vec<u32>, readout: Readout) -> Result<Vec<f32>, ApiError> {
-    check_fits(call, tokens.len(), 0)?;
+    check_fits(call, tokens.len(), 0).map_err(|error| {
+        let message = format!("the input is too large to process: {}", error.message);
+        ApiError { message, ..error }
+    })?;
     let (sender, receiver) = oneshot::channel();
     // One that nobody waits for any more is computed for nobody.
     let sink = Box::new(move |result| drop(sender.send(result)));

@@ -104,7 +104,6 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         path: "/v1/embeddings",
-        also: &["/embeddings"],
         summary: "Returns the embedding of texts",
         fields: &[embeddings::FIELDS],
         answers: &["object", "data", "model", "usage"],
@@ -123,8 +122,16 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         method: Method::GET,
         path: "/v1/models",
-        also: &["/models"],
         summary: "Lists what is served",
+        answers: &["object", "data"],
+        run: Run::Server(models::list),
+        ..POST
+    },
+    Endpoint {
+        method: Method::GET,
+        path: "/models",
+        summary: "Lists what is served, to whoever asks; adapters to those with a key",
+        needs_key: false,
         answers: &["object", "data"],
         run: Run::Server(models::list),
         ..POST
@@ -166,6 +173,9 @@ fn finish_json(reason: FinishReason) -> &'static str {
     }
 }
 
+/// The build, in the form of llama.cpp's: tools look for the `b`.
+pub(crate) const BUILD: &str = concat!("b", env!("CARGO_PKG_VERSION"), "-ruvllm");
+
 /// Returns what every answer begins with. The fingerprint tells builds and instruction sets apart: within one, a seed
 /// gives the same tokens.
 fn head(call: &Call, prefix: &str, object: &str) -> Value {
@@ -174,7 +184,7 @@ fn head(call: &Call, prefix: &str, object: &str) -> Value {
         "object": object,
         "created": now_s(),
         "model": &*call.model_name,
-        "system_fingerprint": format!("ruvllm-{}-{}", env!("CARGO_PKG_VERSION"), call.model.service.info().device.name),
+        "system_fingerprint": format!("{BUILD}-{}", call.model.service.info().device.name),
     })
 }
 

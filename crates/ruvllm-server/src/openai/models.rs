@@ -28,7 +28,7 @@ pub(super) fn one(call: Plain) -> Answer {
         let models = &call.server.models;
         let (name, adapter) = models.split(Some(&asked));
         let standings = models.standings();
-        let found = standings.iter().find(|model| Some(&*model.name) == name);
+        let found = standings.iter().find(|model| name.is_some_and(|name| model.is_called(name)));
         let unknown = || ApiError { param: None, ..models.unknown(&asked) };
         let found = found.ok_or_else(unknown)?;
         let answer = match adapter {
@@ -58,6 +58,8 @@ fn describe(server: &Server, model: &Standing) -> Value {
         "object": "model",
         "created": server.created_s,
         "owned_by": "ruvllm",
+        "aliases": model.labels.aliases,
+        "tags": model.labels.tags,
         "state": model.state,
         // As llama.cpp has it.
         "status": { "value": if has_failed { "unloaded" } else { model.state }, "failed": has_failed },

@@ -568,3 +568,35 @@ fn a_named_adapter_that_cannot_be_used_stops_the_start() {
     let error = ruvllm_server::Server::start(vec![source], options()).map(drop).expect_err("another model's");
     assert!(error.to_string().starts_with("adapter 'poet': "), "{error}");
 }
+
+/// Adapters have strengths for requests that name none, each key's for itself.
+#[test]
+fn strengths_hold_for_requests_that_name_no_adapter() {
+    let folder = folder();
+    let lines = vec!["ann key-of-ann".to_owned(), "bob key-of-bob".to_owned()];
+    let bench =
+        bench_with(folder.path(), 64 << 20, ServerOptions { keys: KeyOptions { file: None, lines }, ..options() });
+    let ann = [("authorization", "Bearer key-of-ann")];
+    let text = |more: Value, key: &str| {
+        let reply = bench.send("/completion", body(&more).to_string(), &[("x-api-key", key)]);
+        reply.ok()["content"].take()
+    };
+    let plain = text(json!({}), "key-of-ann");
+    let listed = || Reply::ok(&bench.ask("GET", "/lora-adapters", &ann));
+    let ids = listed();
+    let id = ids.as_array().expect("a list").iter().find(|one| one["path"] == "qv").expect("it is there")["id"].clone();
+    let named = text(json!({ "adapters": [{ "name": "qv", "scale": 0.7 }] }), "key-of-ann");
+    assert_ne!(named, plain);
+    let set = |scales: Value| bench.send("/lora-adapters", scales.to_string(), &ann);
+    assert_eq!(set(json!([{ "id": id, "scale": 0.7 }])).ok(), json!({ "success": true }));
+    let scale = |all: &Value| {
+        all.as_array().expect("a list").iter().find(|one| one["path"] == "qv").expect("there")["scale"].as_f64()
+    };
+    assert!(scale(&listed()).is_some_and(|scale| (scale - 0.7).abs() < 1e-6));
+    assert_eq!((text(json!({}), "key-of-ann"), text(json!({}), "key-of-bob")), (named, plain.clone()));
+    // A request that says something has what it says, none too.
+    assert_eq!(text(json!({ "lora": [] }), "key-of-ann"), plain);
+    assert!(set(json!([{ "id": 77, "scale": 1 }])).refusal().starts_with("404 there is no adapter 77"));
+    assert_eq!(set(json!([{ "id": id, "scale": 0 }])).ok(), json!({ "success": true }));
+    assert_eq!(text(json!({}), "key-of-ann"), plain);
+}

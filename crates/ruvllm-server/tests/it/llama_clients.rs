@@ -33,7 +33,7 @@ fn editors_have_gaps_filled() {
     });
     let reply = bench.post("/infill", &vim);
     let unheeded = reply.header("x-ruvllm-unheeded").expect("a header").split(", ").collect::<Vec<_>>();
-    assert_eq!(unheeded, ["id_slot", "input_extra.time", "t_max_prompt_ms"]);
+    assert_eq!(unheeded, ["input_extra.time", "t_max_prompt_ms"]);
     let answer = reply.ok();
     assert_eq!(answer.as_object().map(serde_json::Map::len), Some(5), "{answer}");
     assert!(answer["content"].as_str().is_some_and(|text| text.starts_with("a + b")), "{answer}");
@@ -60,6 +60,7 @@ fn editors_have_gaps_filled() {
 fn samplers_and_biases_are_named_in_many_ways() {
     let bench = Bench::tiny(options());
     let path = "/completion";
+    let asks = |path: &str, more: Value| with(asks(path, json!({ "ignore_eos": false, "return_tokens": true })), more);
     let settings = |more: Value| bench.post(path, &asks(path, more)).ok()["generation_settings"].take();
     assert_eq!(settings(json!({ "samplers": "kit" }))["samplers"], json!(["top_k", "temperature"]));
     assert_eq!(settings(json!({ "samplers": [] }))["samplers"], json!([]));
@@ -98,10 +99,7 @@ fn answers_tell_their_times() {
     let hints = json!({ "return_progress": true, "backend_sampling": false, "id_slot": 0, "speculative.n_max": 4, "n_keep": 0 });
     for path in [CHAT, "/v1/completions"] {
         let reply = bench.post(path, &asks(path, hints.clone()));
-        assert_eq!(
-            reply.header("x-ruvllm-unheeded"),
-            Some("return_progress, backend_sampling, id_slot, speculative.n_max, n_keep")
-        );
+        assert_eq!(reply.header("x-ruvllm-unheeded"), Some("backend_sampling, speculative.n_max, n_keep"));
         let answer = reply.ok();
         let times = &answer["timings"];
         assert_eq!((&times["predicted_n"], times["predicted_ms"].is_number()), (&json!(8), true));

@@ -12,9 +12,9 @@ const BEHIND: &str = "\n\nprint(add(1, 2))\n";
 #[test]
 fn a_completion_is_that_of_the_api_in_other_words() {
     let bench = Bench::tiny(options());
-    let body = json!({ "prompt": "a b c", "n_predict": 8, "temperature": 0, "ignore_eos": true, "id_slot": 0 });
+    let body = json!({ "prompt": "a b c", "n_predict": 8, "temperature": 0, "ignore_eos": true, "n_keep": 0 });
     let reply = bench.post("/completion", &body);
-    assert_eq!((reply.status, reply.header("x-ruvllm-unheeded")), (200, Some("id_slot")));
+    assert_eq!((reply.status, reply.header("x-ruvllm-unheeded")), (200, Some("n_keep")));
     let own = reply.json();
     let of_api = bench
         .post("/v1/completions", &json!({ "prompt": "a b c", "max_tokens": 8, "temperature": 0, "ignore_eos": true }))
@@ -97,7 +97,7 @@ fn what_is_served_is_told() {
 #[test]
 fn tokens_are_told_with_what_the_model_thinks_of_them() {
     let bench = Bench::tiny(options());
-    let body = json!({ "prompt": "a b c", "n_predict": 4, "temperature": 0, "ignore_eos": true, "n_probs": 3 });
+    let body = json!({ "prompt": "a b c", "n_predict": 4, "temperature": 0, "ignore_eos": true, "n_probs": 3, "return_tokens": true });
     let own = bench.post("/completion", &body).ok();
     let told = own["completion_probabilities"].as_array().expect("a list");
     let api = json!({ "prompt": "a b c", "max_tokens": 4, "temperature": 0, "ignore_eos": true, "logprobs": 3 });

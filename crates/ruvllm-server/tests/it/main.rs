@@ -12,6 +12,7 @@ mod http;
 mod learning;
 mod limits;
 mod llama_clients;
+mod llama_server;
 mod llamacpp;
 mod models;
 mod ollama;

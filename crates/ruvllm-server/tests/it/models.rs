@@ -180,3 +180,37 @@ fn a_model_that_cannot_be_loaded_says_why() {
     ask(&bench, "first");
     drop(folder);
 }
+
+/// A model whose requests overlap without a gap makes room for another one that is waited for.
+#[test]
+fn models_that_need_each_others_memory_take_turns() {
+    let (folder, path) = tiny_chat();
+    let (first, _) = slow_source("first", &path, Duration::ZERO);
+    let (second, _) = slow_source("second", &path, Duration::ZERO);
+    let patience = Duration::from_millis(300);
+    let options = ServerOptions { models_max: 1, room_patience: patience, ..options() };
+    let bench = Bench::of(vec![first, second], options);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ask_on = || {
+            let mut n_answered = 0;
+            while !stop.load(Ordering::SeqCst) {
+                let body = json!({ "model": "first", "prompt": "Once", "max_tokens": 300, "ignore_eos": true });
+                bench.post("/v1/completions", &body).ok();
+                n_answered += 1;
+            }
+            n_answered
+        };
+        let busy: Vec<_> = (0..3).map(|_| scope.spawn(ask_on)).collect();
+        while state(&bench, "first") != "loaded" {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let start = Instant::now();
+        ask(&bench, "second");
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        ask(&bench, "second");
+        stop.store(true, Ordering::SeqCst);
+        assert!(busy.into_iter().all(|busy| busy.join().expect("answers") > 0));
+    });
+    drop(folder);
+}

@@ -82,7 +82,7 @@ impl Judge {
     /// # Errors
     /// It is no valid schema.
     pub(super) fn new(schema: &Value, keywords: &BTreeSet<&'static str>) -> Result<Option<Judge>, TextError> {
-        let draft = Draft::default().detect(schema);
+        let draft = super::draft::of(schema);
         let whole = options(draft).build(schema).map_err(|error| {
             let place = error.instance_path().as_str().to_owned();
             let place = if place.is_empty() { String::new() } else { format!(" at {place}") };

@@ -8,6 +8,7 @@
 //! tokens. What a hostile grammar may cost is limited ([`limits`]); going over a limit is an error, never a way out.
 
 mod ahead;
+mod draft;
 mod env;
 #[cfg(test)]
 mod forms;

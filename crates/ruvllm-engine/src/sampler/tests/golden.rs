@@ -58,7 +58,8 @@ fn what_is_left_is_what_llama_cpp_leaves() {
         let mut logits: Vec<f32> =
             case["logits"].as_array().expect("a list").iter().map(|x| number(x) as f32).collect();
         let mut sampler =
-            Sampler::assemble(&params(&case["params"]), logits.len(), None, || Ok(Breakers::default())).expect("valid");
+            Sampler::assemble(&params(&case["params"]), logits.len(), Told::default(), || Ok(Breakers::default()))
+                .expect("valid");
         history(case).for_each(|id| sampler.accept(id));
         sampler.sample(&mut logits, |_| {}).expect("numbers");
         let left = sampler.candidates.items().iter().filter(|candidate| candidate.p > 5e-8);
@@ -88,7 +89,7 @@ fn repetitions_end_where_llama_cpp_ends_them() {
     for case in cases.iter().filter(|case| case["cost"].is_array()) {
         let params = params(&case["params"]);
         let breakers = || breakers(&tokenizer, &params.dry_breakers);
-        let mut sampler = Sampler::assemble(&params, tokenizer.vocab_len(), None, breakers).expect("valid");
+        let mut sampler = Sampler::assemble(&params, tokenizer.vocab_len(), Told::default(), breakers).expect("valid");
         history(case).for_each(|id| sampler.accept(id));
         let mut logits = vec![0.0; tokenizer.vocab_len()];
         sampler.sample(&mut logits, |_| {}).expect("numbers");

@@ -22,6 +22,7 @@ use crate::learning::{PATTERNS, attend};
 use crate::reading::{Called, Reading, Whole};
 use crate::structure::TEXT_FORMAT;
 use crate::thinking;
+use crate::timings::TIMINGS_PER_TOKEN;
 use crate::tools::{self, call_id};
 
 const PART: &[Field] = &[
@@ -144,7 +145,7 @@ pub(super) const FIELDS: &[Field] = &[
     unheeded("include", Kind::List(&Kind::Text, 0, 64), "more that an answer may hold; there is nothing"),
     optional("metadata", Kind::Map(&Kind::Text), "labels that come back with the answer"),
     optional("stream_options", Kind::Object(STREAM_OPTIONS), "what a stream holds beside the answer"),
-    unheeded("timings_per_token", Kind::Bool, "use /v1/chat/completions"),
+    TIMINGS_PER_TOKEN,
     STREAM,
     PRIORITY,
 ];
@@ -306,7 +307,7 @@ fn object(call: &Call, asked: &Asked, end: Option<(&GenerationSummary, Vec<Value
         "tool_choice": or("tool_choice", json!("auto")),
         "tools": or("tools", json!([])),
         "top_p": decimal(sampling.top_p),
-        "truncation": or("truncation", json!("disabled")),
+        "truncation": json!(if asked.is_truncated { "auto" } else { "disabled" }),
         "usage": summary.map(usage),
         "user": given.get("user"),
         "metadata": or("metadata", json!({})),

@@ -10,9 +10,11 @@ use super::{Prepared, function_call, message, object, part, reasoning, status, t
 use crate::app::Call;
 use crate::error::ApiError;
 use crate::generate::{Choices, Piece};
+use crate::progress::with_progress;
 use crate::reading::{AnswerEvent, Called, Reading};
 use crate::stream::{Events, Gone};
 use crate::thinking;
+use crate::timings::{Clocks, timed, timings};
 use crate::tools::call_id;
 
 /// Sends events with their numbers.
@@ -80,6 +82,8 @@ struct Items<'c> {
     /// The call that is open.
     called: Called,
     n_calls: usize,
+    /// Times of the token that is told, if they are asked for.
+    times: Value,
 }
 
 impl Items<'_> {
@@ -149,7 +153,7 @@ impl Items<'_> {
         open.text.push_str(&text);
         let (name, mut delta) = open.events();
         delta["delta"] = json!(text);
-        let delta = self.event(delta);
+        let delta = timed(self.event(delta), &self.times);
         self.out.send(&format!("{name}.delta"), delta).await
     }
 
@@ -171,7 +175,7 @@ impl Items<'_> {
             }
             CallEvent::Arguments { json, .. } => {
                 self.called.arguments.push_str(&json);
-                let delta = self.event(json!({ "delta": json }));
+                let delta = timed(self.event(json!({ "delta": json })), &self.times);
                 self.out.send("response.function_call_arguments.delta", delta).await
             }
             CallEvent::End { .. } => {
@@ -198,10 +202,17 @@ pub(super) async fn write(
         out.send(name, json!({ "response": object(&call, &asked, None) })).await?;
     }
     let mut reading = Reading::new(tool_use.as_ref(), asked.request.thinking);
-    let mut items = Items { call: &call, out, done: Vec::new(), text: None, called: Called::default(), n_calls: 0 };
+    let (called, times) = (Called::default(), Value::Null);
+    let mut items = Items { call: &call, out, done: Vec::new(), text: None, called, n_calls: 0, times };
+    let mut clocks = Clocks::new(&call.given, 1);
     loop {
         match choices.next().await {
+            Ok(Some((_, Piece::Progress(progress)))) => {
+                let event = json!({ "response": object(&call, &asked, None) });
+                items.out.send("response.in_progress", with_progress(event, &progress)).await?;
+            }
             Ok(Some((_, Piece::Token(token)))) => {
+                items.times = clocks.tick(0);
                 for event in reading.push(&token.text) {
                     items.take(event, "completed").await?;
                 }
@@ -220,7 +231,8 @@ pub(super) async fn write(
                 let output = std::mem::take(&mut items.done);
                 let mut response = object(&call, &asked, Some((&*summary, output)));
                 keeping.keep(&call, &mut response).await;
-                items.out.send(name, json!({ "response": response })).await?;
+                let times = if clocks.is_asked() { timings(&summary) } else { Value::Null };
+                items.out.send(name, timed(json!({ "response": response }), &times)).await?;
             }
             Ok(None) => return Ok(()),
             Err(ApiError { message, code, param, .. }) => {

@@ -53,7 +53,7 @@ pub(super) fn compile(schema: &Value) -> Result<Option<Compiled>, TextError> {
         return Err(refused("the schema uses 'x-guidance', which is not supported"));
     }
     let schema = &*without_own_keys(schema);
-    let draft = Draft::default().detect(schema);
+    let draft = super::draft::of(schema);
     if draft == Draft::Unknown {
         return Err(refused("its '$schema' names a draft that is not known; leave it out for draft 2020-12"));
     }
