@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use ruvllm_gguf::{Array, GgmlType, GgufWriter, TensorData};
+use ruvllm_gguf::{GgufWriter, TensorData};
 
 use blocks::Blocks;
 use recipe::Recipe;
@@ -62,7 +62,9 @@ fn write(path: &Path, shape: &Shape, recipe: &Recipe, seed: u64) -> Result<u64> 
         let ty = recipe.type_of(&tensor, shape);
         let n_in = tensor.dims[0];
         let n_bytes = ty.row_bytes(n_in).map(|row| row * tensor.dims[1..].iter().product::<usize>());
-        let Some(n_bytes) = n_bytes else { bail!("rows of {n_in} values of {} are no whole blocks of {ty}", tensor.name) };
+        let Some(n_bytes) = n_bytes else {
+            bail!("rows of {n_in} values of {} are no whole blocks of {ty}", tensor.name)
+        };
         let blocks: Box<dyn Read> = match tensor.is_norm() {
             true => Box::new(blocks::ones(n_in)),
             false => Box::new(Blocks::new(ty, n_bytes, (n_in as f32).powf(-0.5), seed ^ (number as u64) << 32)),
@@ -113,22 +115,30 @@ fn tokens(n_vocab: usize) -> Vec<String> {
 }
 
 /// Usual tokens, and the two control tokens at the end.
-fn token_types(n_vocab: usize) -> Array {
+fn token_types(n_vocab: usize) -> Vec<i32> {
     let mut types = vec![1i32; n_vocab];
     types[n_vocab - 2..].fill(3);
-    types.into()
+    types
 }
 
 #[cfg(test)]
 mod tests {
-    use ruvllm_gguf::GgufFile;
+    use ruvllm_gguf::{GgmlType, GgufFile};
 
     use super::*;
 
     #[test]
     fn a_small_model_is_whole_and_the_same_for_a_seed() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shape = Shape { n_layers: 2, n_embd: 256, n_ff: 512, n_heads: 4, n_kv_heads: 2, n_vocab: 512, ..*shapes::find("llama8b") };
+        let shape = Shape {
+            n_layers: 2,
+            n_embd: 256,
+            n_ff: 512,
+            n_heads: 4,
+            n_kv_heads: 2,
+            n_vocab: 512,
+            ..*shapes::find("llama8b")
+        };
         let make = |name: &str, recipe: &str, seed| {
             let path = folder.path().join(name);
             write(&path, &shape, recipe::find(recipe), seed).expect("it can be written");

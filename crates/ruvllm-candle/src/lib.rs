@@ -36,4 +36,4 @@ mod weights;
 mod tests;
 
 pub use backend::CandleBackend;
-pub use load::{CandleDevice, CandleOptions, LoadProgress};
+pub use load::{CandleDevice, CandleOptions, CandleWeights, LoadProgress};

@@ -16,6 +16,9 @@ use crate::weights::Weights;
 /// Context by default: that of the model, but no more than this. Keys and values are kept as f32.
 const CONTEXT_MAX: usize = 8192;
 
+/// Weights that are kept as f32 unless somebody says otherwise.
+const F32_BYTES_MAX: usize = 4 << 30;
+
 /// Sequences beyond this are taken for a slip.
 const SEQUENCES_MAX: usize = 4096;
 
@@ -40,13 +43,25 @@ pub struct CandleOptions {
     pub n_seq_max: usize,
     /// Where tensors are.
     pub device: CandleDevice,
-    /// Whether all weights are brought to f32: slower and larger, and without the error of quantised activations.
-    pub is_f32: bool,
+    /// How weights are kept.
+    pub weights: CandleWeights,
+}
+
+/// How weights are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CandleWeights {
+    /// In f32 where they take up to 4 GiB so, else quantised.
+    #[default]
+    Auto,
+    /// In f32: larger, without the error of quantised activations.
+    F32,
+    /// As the file has them, where candle multiplies with the type.
+    Quantised,
 }
 
 impl Default for CandleOptions {
     fn default() -> CandleOptions {
-        CandleOptions { n_ctx: None, n_seq_max: 8, device: CandleDevice::Cpu, is_f32: false }
+        CandleOptions { n_ctx: None, n_seq_max: 8, device: CandleDevice::Cpu, weights: CandleWeights::Auto }
     }
 }
 
@@ -79,7 +94,8 @@ impl CandleBackend {
             return Err(BackendError::unsupported(line));
         }
         let device = options.device.open()?;
-        let weights = Weights::new(&file, device, options.is_f32, progress);
+        let is_f32 = options.weights.are_f32(&file);
+        let weights = Weights::new(&file, device, is_f32, progress);
         let model = Model::make(&spec, &weights)?;
         file.check()?;
         let mut info = describe(path, &file, &spec, options)?;
@@ -96,6 +112,17 @@ impl CandleOptions {
             (Some(n), _) if n > 1 << 24 => refuse(format!("a context of {n} tokens; choose up to {}", 1 << 24)),
             (_, n) if n == 0 || n > SEQUENCES_MAX => refuse(format!("{n} sequences; choose 1 to {SEQUENCES_MAX}")),
             _ => Ok(()),
+        }
+    }
+}
+
+impl CandleWeights {
+    fn are_f32(self, file: &GgufFile) -> bool {
+        let n_values: usize = file.tensors().map(|tensor| tensor.n_elements()).sum();
+        match self {
+            CandleWeights::Auto => n_values <= F32_BYTES_MAX / size_of::<f32>(),
+            CandleWeights::F32 => true,
+            CandleWeights::Quantised => false,
         }
     }
 }

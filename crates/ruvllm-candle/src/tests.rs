@@ -4,10 +4,12 @@ use std::path::Path;
 
 use ruvllm_backend::conformance::{Case, Tolerances, check};
 use ruvllm_backend::{BackendErrorKind, LogitRows, Scope, Segment, TokenModel};
+use ruvllm_gguf::{GgufFile, GgufWriter};
+use ruvllm_lora::merge::Merged;
 use ruvllm_native::{LoadOptions, NativeBackend};
 use ruvllm_testkit::{Golden, GoldenKind};
 
-use crate::{CandleBackend, CandleDevice, CandleOptions};
+use crate::{CandleBackend, CandleDevice, CandleOptions, CandleWeights};
 
 fn load(path: &Path, options: &CandleOptions) -> CandleBackend {
     CandleBackend::load(path, options, &mut |_| {}).expect("it loads")
@@ -68,6 +70,41 @@ fn logits_agree_with_the_native_backend() {
             assert!(divergence <= 1e-6, "{} row {i}: KL {divergence:e}", golden.name);
             assert_eq!(argmax(own), argmax(native), "{} row {i}", golden.name);
         }
+    }
+}
+
+/// Writes a model again with the matrices of its layers in Q8_0.
+fn write_q8_0(path: &Path, to: &Path) {
+    let file = GgufFile::open(path).expect("a golden file is sound");
+    let mut writer = GgufWriter::new();
+    *writer.metadata_mut() = file.metadata().clone();
+    for tensor in file.tensors() {
+        let data = file.data(tensor);
+        let (ty, bytes) = match tensor.shape.len() {
+            2 => Merged::Q8.encode(bytemuck::cast_slice(&data), tensor.shape[0]),
+            _ => (tensor.ty, data),
+        };
+        writer.add_tensor(&*tensor.name, ty, &tensor.shape, bytes).expect("the shape is the same");
+    }
+    writer.write_file(to).expect("it can be written");
+}
+
+/// Quantised weights give about the same: candle quantises activations to 8 bits.
+#[test]
+fn quantised_weights_stay_near_those_in_f32() {
+    let golden = Golden::load("llama-a");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("q8_0.gguf");
+    write_q8_0(&golden.model("f32"), &path);
+    let of = |weights| {
+        let options = CandleOptions { weights, ..CandleOptions::default() };
+        logits(&mut load(&path, &options), &golden.tokens)
+    };
+    let (exact, near) = (of(CandleWeights::F32), of(CandleWeights::Quantised));
+    assert_ne!(exact, near, "activations are quantised");
+    for (exact, near) in exact.chunks_exact(golden.n_vocab).zip(near.chunks_exact(golden.n_vocab)) {
+        let divergence = divergence(exact, near);
+        assert!(divergence < 5e-3, "KL {divergence:e}");
     }
 }
 

@@ -6,13 +6,16 @@ use ruvllm_gguf::GgufFile;
 use ruvllm_model::{FfnSpec, MixerSpec, ModelSpec};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args().nth(1).map_or_else(|| ruvllm_testkit::Golden::load("llama-a").model("f32"), PathBuf::from);
+    let path =
+        std::env::args().nth(1).map_or_else(|| ruvllm_testkit::Golden::load("llama-a").model("f32"), PathBuf::from);
     let file = GgufFile::open(&path)?;
     let spec = ModelSpec::read(&file, None)?;
     println!("{}: {} layers of width {}, {} tokens", spec.arch, spec.layers.len(), spec.n_embd, spec.n_vocab);
     for (i, layer) in spec.layers.iter().enumerate() {
         let mixer = match &layer.mixer {
-            MixerSpec::Attention(own) => format!("attention of {} heads over {} key heads", own.n_heads, own.n_kv_heads),
+            MixerSpec::Attention(own) => {
+                format!("attention of {} heads over {} key heads", own.n_heads, own.n_kv_heads)
+            }
             MixerSpec::ShortConv(own) => format!("convolution of {} taps", own.taps.n_cols),
         };
         let ffn = match &layer.ffn {

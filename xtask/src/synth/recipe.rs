@@ -55,7 +55,5 @@ impl Recipe {
 /// The first and the last eighth of the layers, and each third between (`use_more_bits` of llama.cpp).
 fn counts_more(tensor: &Tensor, n_layers: usize) -> bool {
     let eighth = n_layers / 8;
-    tensor.layer.is_some_and(|layer| {
-        layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2
-    })
+    tensor.layer.is_some_and(|layer| layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2)
 }

@@ -186,7 +186,8 @@ impl Shape {
             let dense = [("ffn_gate", n_embd, n_ff), ("ffn_up", n_embd, n_ff), ("ffn_down", n_ff, n_embd)];
             all.extend(dense.map(|(name, n_in, n_out)| (name, vec![n_in, n_out])));
         } else {
-            let experts = [("ffn_gate_exps", n_embd, n_ff), ("ffn_up_exps", n_embd, n_ff), ("ffn_down_exps", n_ff, n_embd)];
+            let experts =
+                [("ffn_gate_exps", n_embd, n_ff), ("ffn_up_exps", n_embd, n_ff), ("ffn_down_exps", n_ff, n_embd)];
             all.push(("ffn_gate_inp", vec![n_embd, n_experts]));
             all.extend(experts.map(|(name, n_in, n_out)| (name, vec![n_in, n_out, n_experts])));
         }
