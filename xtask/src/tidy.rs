@@ -29,7 +29,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 16] = [
+const LAYERS: [(&str, u8); 17] = [
     ("ruvllm-kernels", 0),
     ("ruvllm-gguf", 1),
     ("ruvllm-kvcache", 1),
@@ -41,6 +41,7 @@ const LAYERS: [(&str, u8); 16] = [
     ("ruvllm-remote", 4),
     ("ruvllm-router", 4),
     ("ruvllm-engine", 5),
+    ("ruvllm-learning", 6),
     ("ruvllm-witness", 6),
     ("ruvllm-server", 7),
     ("ruvllm-cli", 8),

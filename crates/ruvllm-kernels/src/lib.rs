@@ -31,6 +31,7 @@ pub mod activation;
 pub mod arena;
 pub mod attention;
 pub mod block;
+mod compute;
 #[cfg(target_arch = "x86_64")]
 mod cpu;
 pub mod dequant;
@@ -45,6 +46,7 @@ pub mod softmax;
 pub mod team;
 
 pub use block::GgmlType;
+pub use compute::Compute;
 pub use isa::Isa;
 pub use prefetch::bring_near;
 

@@ -50,7 +50,6 @@ pub mod bank;
 mod calibration;
 mod clock;
 mod codec;
-mod compute;
 pub mod deep;
 pub mod documents;
 mod eigen;
@@ -82,9 +81,8 @@ pub mod witness;
 
 pub use calibration::{Calibration, CalibrationBuilder};
 pub use clock::now_ms;
-pub use compute::Compute;
 pub use error::{SonaError, SonaErrorKind};
-pub use instant::{LearnOptions, Learned, LogitRow, MicroOptions, Notes};
+pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
 pub use names::Names;
 pub use recall::Recall;
 pub use signed::{PublicKey, SigningKey};

@@ -17,7 +17,7 @@ const CEILINGS: [(&str, usize); 9] = [
     ("ruvllm-backend", 59),
     ("ruvllm-native", 60),
     ("ruvllm-remote", 77),
-    ("ruvllm-engine", 145),
+    ("ruvllm-engine", 110),
 ];
 
 /// Returns a line for each crate that brings more packages than it may.

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_engine::{Engine, KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
+use ruvllm_learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_lora::manager::check_name;
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 

@@ -22,10 +22,10 @@ mod tune;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::optimise::Optimiser;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::runner::ModelRunner;
 use crate::speculate::draft;
+use crate::tuner::Tuner;
 use crate::{EngineError, ErrorKind};
 use policy::{Claim, Holder, Ledger, Limits, Plan, Queued, Room, Running, Shares, Standing, Waiting};
 use ruvllm_backend::{LogitRows, Segment, States};
@@ -62,7 +62,7 @@ impl Default for SchedulerOptions {
 
 impl SchedulerOptions {
     /// Returns how many guesses each of so many requests may have in a step.
-    pub(crate) fn n_guesses(&self, n_requests: usize) -> usize {
+    pub fn n_guesses(&self, n_requests: usize) -> usize {
         let n = (self.guessed_rows / n_requests.max(1)).min(self.guesses_max);
         if n < GUESSES_MIN { 0 } else { n }
     }
@@ -129,7 +129,7 @@ pub struct Scheduler<'a> {
     runner: &'a mut ModelRunner,
     options: SchedulerOptions,
     /// Changes the options from step to step.
-    optimiser: Option<Optimiser>,
+    tuner: Option<Box<dyn Tuner>>,
     /// By age, the oldest first.
     waiting: VecDeque<Task>,
     /// What was computed for whom.
@@ -141,7 +141,7 @@ pub struct Scheduler<'a> {
     n_ended: u64,
     /// Requests whose tokens the last step computed.
     n_batch: usize,
-    /// Requests that ran when the optimiser last heard of memory.
+    /// Requests that ran when the tuner last heard of memory.
     n_seen: usize,
     stats: SchedulerStats,
 }
@@ -171,7 +171,7 @@ impl<'a> Scheduler<'a> {
         Ok(Scheduler {
             runner,
             options: options.clone(),
-            optimiser: None,
+            tuner: None,
             waiting: VecDeque::new(),
             ledger: Ledger::default(),
             running: Vec::new(),
@@ -188,8 +188,8 @@ impl<'a> Scheduler<'a> {
     /// # Errors
     /// The prompt is empty or too long, or an option is out of range.
     pub fn submit(&mut self, mut request: GenerateRequest) -> Result<RequestId, EngineError> {
-        let chosen = match (&mut self.optimiser, request.kv) {
-            (Some(optimiser), None) => optimiser.choose_kv(&request, self.runner),
+        let chosen = match (&mut self.tuner, request.kv) {
+            (Some(tuner), None) => tuner.choose_kv(&request, self.runner),
             _ => None,
         };
         request.kv = request.kv.or(chosen.map(|(policy, _)| policy));
@@ -276,15 +276,15 @@ impl<'a> Scheduler<'a> {
 
     /// Lets go of requests that are over, failed or cancelled.
     fn end(&mut self, events: &mut Vec<Event>) {
-        let Scheduler { runner, running, waiting, n_ended, optimiser, .. } = self;
+        let Scheduler { runner, running, waiting, n_ended, tuner, .. } = self;
         let mut end = |task: &mut Task| {
             let is_over = task.is_over();
             if is_over {
                 task.close(runner);
                 *n_ended += 1;
                 let mut result = task.take_result();
-                if let (Ok(summary), Some(optimiser)) = (&mut result, &*optimiser) {
-                    summary.choices = optimiser.describe(task.choices(), task.kv).into_boxed_str();
+                if let (Ok(summary), Some(tuner)) = (&mut result, &*tuner) {
+                    summary.choices = tuner.describe(task.choices(), task.kv).into_boxed_str();
                 }
                 events.push(Event::Done(RequestId(task.id), result));
             }
