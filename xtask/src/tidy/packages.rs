@@ -6,18 +6,21 @@ use anyhow::Result;
 
 use crate::shell::{self, cargo};
 
-/// The most packages that a crate may bring, itself included, with its default features (`cargo tree -e normal`). A new
-/// dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 9] = [
+/// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
+/// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
+const CEILINGS: [(&str, usize); 12] = [
     ("ruvllm-kernels", 15),
     ("ruvllm-gguf", 37),
     ("ruvllm-kvcache", 24),
     ("ruvllm-lora", 54),
     ("ruvllm-text", 90),
+    ("ruvllm-text --no-default-features", 47),
     ("ruvllm-backend", 59),
     ("ruvllm-native", 60),
     ("ruvllm-remote", 77),
     ("ruvllm-engine", 110),
+    ("ruvllm-engine --no-default-features", 66),
+    ("ruvllm-learning", 146),
 ];
 
 /// Returns a line for each crate that brings more packages than it may.
@@ -28,7 +31,7 @@ pub(super) fn check() -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for (name, most) in CEILINGS {
         let tree = cargo("tree --edges normal --prefix none --locked --package");
-        let n = count(&shell::output({ tree }.arg(name))?);
+        let n = count(&shell::output({ tree }.args(name.split(' ')))?);
         problems.extend(problem(name, n, most));
     }
     Ok(problems)

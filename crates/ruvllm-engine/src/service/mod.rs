@@ -29,6 +29,7 @@
 //! ```
 
 mod memory;
+mod observer;
 mod owner;
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,7 @@ use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::tuner::Tuner;
 use crate::{EngineError, ErrorKind};
+pub use observer::{Observer, Step};
 use owner::{Command, EmbedJob, Owner};
 use ruvllm_backend::ModelInfo;
 
@@ -102,37 +104,6 @@ pub type EmbedSink = Box<dyn FnOnce(Result<Vec<f32>, EngineError>) + Send>;
 
 /// Something to compute with a model.
 pub type Work = Box<dyn FnOnce(&mut ModelRunner) + Send>;
-
-/// A step, when it is over.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
-    /// How long it took.
-    pub took: Duration,
-    /// Requests whose tokens it computed together.
-    pub n_batch: usize,
-    /// Requests that run after it.
-    pub n_running: usize,
-    /// Requests that wait after it.
-    pub n_waiting: usize,
-    /// For each token that was not its request's first: how long after the one before.
-    pub gaps: &'a [Duration],
-}
-
-/// Is told what happens, on the owner's thread: it must not block.
-pub trait Observer: Send {
-    /// A step that computed something is over.
-    fn step(&mut self, step: &Step<'_>);
-
-    /// A request is over.
-    fn done(&mut self, result: &Result<GenerationSummary, EngineError>);
-}
-
-/// Observes nothing.
-impl Observer for () {
-    fn step(&mut self, _: &Step<'_>) {}
-
-    fn done(&mut self, _: &Result<GenerationSummary, EngineError>) {}
-}
 
 /// What a service does and did.
 #[derive(Clone, Debug, Default, PartialEq)]
