@@ -29,10 +29,11 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 17] = [
+const LAYERS: [(&str, u8); 18] = [
     ("ruvllm-kernels", 0),
     ("ruvllm-gguf", 1),
     ("ruvllm-kvcache", 1),
+    ("ruvllm-store", 1),
     ("ruvllm-lora", 2),
     ("ruvllm-text", 2),
     ("ruvllm-sona", 3),

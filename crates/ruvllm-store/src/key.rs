@@ -4,7 +4,7 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use zeroize::Zeroizing;
 
-use crate::error::{SonaError, SonaErrorKind};
+use crate::error::{StoreError, StoreErrorKind};
 
 /// Bytes of a key.
 const KEY_BYTES: usize = 32;
@@ -13,7 +13,7 @@ const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
 
 /// Bytes by which sealing lengthens: the nonce and the tag.
-pub(super) const SEAL_BYTES: usize = NONCE_BYTES + 16;
+pub(crate) const SEAL_BYTES: usize = NONCE_BYTES + 16;
 
 /// The 32 secret bytes that open a store. They do not encrypt its records but the store's own random key, so another
 /// master key can be put in their place without writing the records anew.
@@ -31,7 +31,7 @@ impl MasterKey {
     ///
     /// # Errors
     /// With kind `Key` if it is neither; the line tells lengths, never contents.
-    pub fn parse(text: &[u8]) -> Result<MasterKey, SonaError> {
+    pub fn parse(text: &[u8]) -> Result<MasterKey, StoreError> {
         if let Ok(bytes) = <[u8; KEY_BYTES]>::try_from(text) {
             return Ok(MasterKey::new(bytes));
         }
@@ -39,7 +39,7 @@ impl MasterKey {
         let refused = || {
             let n = text.len();
             let message = format!("a key is 32 bytes or 64 hexadecimal digits, this has {n} bytes and is neither");
-            SonaError::new(SonaErrorKind::Key, message)
+            StoreError::new(StoreErrorKind::Key, message)
         };
         let mut bytes = Zeroizing::new([0; KEY_BYTES]);
         if trimmed.len() != 2 * KEY_BYTES {
@@ -52,7 +52,7 @@ impl MasterKey {
         Ok(MasterKey(bytes))
     }
 
-    pub(super) fn cipher(&self) -> Cipher {
+    pub(crate) fn cipher(&self) -> Cipher {
         Cipher::new(&self.0)
     }
 }
@@ -66,15 +66,15 @@ impl std::fmt::Debug for MasterKey {
 /// XChaCha20-Poly1305 (draft-irtf-cfrg-xchacha-03) with a new random nonce for whatever is sealed. A nonce has 192 bits,
 /// so that even after 2^64 records under one key two are equal with a probability of about 2^-65: no counter has to
 /// survive a crash or to be shared.
-pub(super) struct Cipher(XChaCha20Poly1305);
+pub(crate) struct Cipher(XChaCha20Poly1305);
 
 impl Cipher {
-    pub(super) fn new(key: &[u8; KEY_BYTES]) -> Cipher {
+    pub(crate) fn new(key: &[u8; KEY_BYTES]) -> Cipher {
         Cipher(XChaCha20Poly1305::new(key.into()))
     }
 
     /// Seals `plain` for the place that `aad` names: nonce, ciphertext, tag.
-    pub(super) fn seal(&self, plain: &[u8], aad: &[u8]) -> Result<Vec<u8>, SonaError> {
+    pub(crate) fn seal(&self, plain: &[u8], aad: &[u8]) -> Result<Vec<u8>, StoreError> {
         let nonce: [u8; NONCE_BYTES] = random()?;
         let sealed = self.0.encrypt(&XNonce::from(nonce), Payload { msg: plain, aad });
         let sealed = sealed.map_err(|_| crate::error::limit(format!("{} bytes are too many to seal", plain.len())))?;
@@ -82,16 +82,19 @@ impl Cipher {
     }
 
     /// Opens what [`Cipher::seal`] made; `None` if it is not that, or of another place or key.
-    pub(super) fn open(&self, sealed: &[u8], aad: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn open(&self, sealed: &[u8], aad: &[u8]) -> Option<Vec<u8>> {
         let (nonce, sealed) = sealed.split_first_chunk::<NONCE_BYTES>()?;
         self.0.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad }).ok()
     }
 }
 
-/// Random bytes of the system.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], SonaError> {
+/// Returns random bytes of the system.
+///
+/// # Errors
+/// With kind `Io` if it gives none.
+pub fn random<const N: usize>() -> Result<[u8; N], StoreError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
-        .map_err(|error| SonaError::new(SonaErrorKind::Io, format!("the system gives no random bytes: {error}")))?;
+        .map_err(|error| StoreError::new(StoreErrorKind::Io, format!("the system gives no random bytes: {error}")))?;
     Ok(bytes)
 }

@@ -22,7 +22,7 @@ pub struct Removed {
 
 impl Retention {
     /// Returns how many of `records` (time and bytes, oldest first) have to go.
-    pub(crate) fn n_surplus(&self, records: &[(u64, u64)], now_ms: u64) -> usize {
+    pub fn n_surplus(&self, records: &[(u64, u64)], now_ms: u64) -> usize {
         let oldest_ms = self.age_ms_max.map_or(0, |age_ms| now_ms.saturating_sub(age_ms));
         let by_age = records.partition_point(|&(time_ms, _)| time_ms < oldest_ms);
         let by_count = records.len().saturating_sub(self.n_records_max.unwrap_or(usize::MAX));

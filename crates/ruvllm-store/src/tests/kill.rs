@@ -4,7 +4,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng as _;
 
 use super::*;
-use crate::killed;
+use ruvllm_testkit::killed;
 
 /// Says to a process that it is one of those.
 const CHILD: &str = "RUVLLM_SONA_STORE_TEST_CHILD";
@@ -44,7 +44,7 @@ fn a_hundred_kills_lose_nothing_acknowledged() {
     let mut rng = ChaCha8Rng::seed_from_u64(17);
     let mut acknowledged: Option<u64> = None;
     for _ in 0..100 {
-        let test = "store::tests::kill::writes_until_it_is_killed";
+        let test = "tests::kill::writes_until_it_is_killed";
         acknowledged = killed::run((test, CHILD, &path), &mut rng, read).or(acknowledged);
     }
     let acknowledged = acknowledged.expect("some of a hundred came to write");

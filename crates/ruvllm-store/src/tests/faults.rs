@@ -6,6 +6,11 @@ use ruvllm_testkit::Faults;
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
 
+/// Opens on a disk that fails.
+fn on<'a>(guard: &'a Guard, key: Option<&'a MasterKey>) -> OpenOptions<'a> {
+    OpenOptions { guard: Some(guard), ..with(key) }
+}
+
 /// Writes records until one fails; returns how many stand.
 fn write(store: &dyn Store, from: u8) -> Result<u8, u8> {
     for n in from..from + 6 {
@@ -26,7 +31,8 @@ fn check(sealed: bool, code: i32) -> u64 {
     let n_calls = {
         let (folder, path) = file();
         let faults = Faults::watch(folder.path());
-        let store = open(&path, &with(sealed.then_some(&master))).expect("a store");
+        let guard = faults.guard();
+        let store = open(&path, &on(&guard, sealed.then_some(&master))).expect("a store");
         let before = faults.n_done();
         write(store.as_ref(), 0).expect("a disk that works");
         faults.n_done() - before
@@ -34,7 +40,8 @@ fn check(sealed: bool, code: i32) -> u64 {
     for n in 0..n_calls {
         let (folder, path) = file();
         let faults = Faults::watch(folder.path());
-        let store = open(&path, &with(sealed.then_some(&master))).expect("a store");
+        let guard = faults.guard();
+        let store = open(&path, &on(&guard, sealed.then_some(&master))).expect("a store");
         faults.after(n, code);
         let n_stand = write(store.as_ref(), 0).unwrap_or_else(|n| n);
         // As long as it lasts nothing is written, and nothing is said to be.
@@ -47,7 +54,7 @@ fn check(sealed: bool, code: i32) -> u64 {
         let expected: Vec<_> = (0..n_stand + 6).map(|n| (vec![n], vec![n; 3000])).collect();
         assert_eq!(records, expected, "call {n}");
         drop(store);
-        let store = open(&path, &with(sealed.then_some(&master))).expect("the store again");
+        let store = open(&path, &on(&guard, sealed.then_some(&master))).expect("the store again");
         assert_eq!(all(store.as_ref(), A, Scan::all(b"who")), expected, "call {n}: opened again");
     }
     n_calls
@@ -68,7 +75,7 @@ fn only_a_file_that_is_not_there_is_new() {
         let (_folder, path) = file();
         std::fs::write(&path, bytes).expect("a file");
         let (kind, message) = refused(open(&path, &OpenOptions::default()));
-        assert_eq!(kind, SonaErrorKind::Invalid, "{message}");
+        assert_eq!(kind, StoreErrorKind::Invalid, "{message}");
         assert!(message.contains(line), "{message}");
         assert_eq!(std::fs::read(&path).expect("the file"), bytes, "it is left as it is: {message}");
     };
@@ -85,18 +92,25 @@ fn nothing_half_made_has_the_name() {
     let n_calls = {
         let (folder, path) = file();
         let faults = Faults::watch(folder.path());
-        drop(EmbeddedStore::open(&path, Limits::default()).expect("a store"));
+        let guard = faults.guard();
+        drop(EmbeddedStore::open_guarded(&path, Limits::default(), &guard).expect("a store"));
         faults.n_done()
     };
     assert!(n_calls > 0);
     for n in 0..n_calls {
         let (folder, path) = file();
         let faults = Faults::watch(folder.path());
+        let guard = faults.guard();
         faults.after(n, ENOSPC);
-        let is_made = EmbeddedStore::open(&path, Limits::default()).is_ok();
+        let is_made = EmbeddedStore::open_guarded(&path, Limits::default(), &guard).is_ok();
         faults.clear();
         assert_eq!(path.exists(), is_made, "call {n}");
         assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), usize::from(is_made), "call {n}");
-        put(&EmbeddedStore::open(&path, Limits::default()).expect("a store"), A, b"who", &[(b"k", b"v")]);
+        put(
+            &EmbeddedStore::open_guarded(&path, Limits::default(), &guard).expect("a store"),
+            A,
+            b"who",
+            &[(b"k", b"v")],
+        );
     }
 }

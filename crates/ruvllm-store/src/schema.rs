@@ -1,10 +1,10 @@
 //! The version of what a store holds, and the way from older ones.
 
-use super::{Durability, META, Store, Transaction};
-use crate::error::{SonaError, SonaErrorKind};
+use crate::error::{StoreError, StoreErrorKind};
+use crate::{Durability, META, Store, Transaction};
 
 /// One step: what makes version `n + 1` of version `n`, within the transaction that also writes the new version.
-pub type Step = fn(&mut dyn Transaction) -> Result<(), SonaError>;
+pub type Step = fn(&mut dyn Transaction) -> Result<(), StoreError>;
 
 /// A version, and the steps that lead to it from the first.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ impl Schema {
     ///
     /// # Errors
     /// With kind `Version` if the store is of a newer one.
-    pub fn apply(&self, store: &dyn Store) -> Result<(), SonaError> {
+    pub fn apply(&self, store: &dyn Store) -> Result<(), StoreError> {
         let version = self.version();
         let found =
             match store.snapshot()?.get(META, b"", VERSION)? {
@@ -41,7 +41,7 @@ impl Schema {
             Some(found) if found == version => return Ok(()),
             Some(found) if found > version => {
                 let message = format!("the store has version {found}, this program knows {version}: use a newer one");
-                return Err(SonaError::new(SonaErrorKind::Version, message));
+                return Err(StoreError::new(StoreErrorKind::Version, message));
             }
             Some(0) => return Err(crate::error::invalid("the store has version 0, which never was")),
             _ => {}

@@ -1,18 +1,20 @@
-//! Where what is learnt lies: tables of records that survive the process.
+//! Records that survive the process: tables with transactions, whatever they hold.
 //!
 //! A record is found by its table, its *scope* and its *key*. A scope is whose it is (a tenant, a session): a name, found
 //! only as a whole. A key is what records of a scope are ordered by: numbers, most often a time, made by [`time_key`]. The
 //! division is what lets a store be encrypted and still be ordered: a name is content and is hidden, a number is not.
 //!
+//! Files that go from node to node are [`signed`].
+//!
 //! [`open`] gives the embedded store, one file (`redb`); with a [`MasterKey`] everything in it is encrypted, see
 //! [`Sealed`]. Other stores implement [`Store`].
 //!
 //! ```
-//! use ruvllm_sona::store::{self, Durability, OpenOptions, Scan, Table, time_key};
+//! use ruvllm_store::{Durability, OpenOptions, Scan, Table, time_key};
 //!
 //! const NOTES: Table = Table::new("notes");
 //! # let folder = tempfile::tempdir()?;
-//! let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default())?;
+//! let store = ruvllm_store::open(&folder.path().join("sona.redb"), &OpenOptions::default())?;
 //! let mut change = store.begin(Durability::Durable)?;
 //! change.put(NOTES, b"alice", &time_key(1_700_000_000_000, 1), b"tea at four")?;
 //! change.put(NOTES, b"alice", &time_key(1_700_000_060_000, 2), b"no milk")?;
@@ -30,21 +32,21 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::{SonaError, SonaErrorKind};
-
 mod embedded;
+mod error;
 mod file;
 mod key;
 mod retention;
 mod schema;
 mod sealed;
+pub mod signed;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use embedded::beside;
-pub use embedded::{EmbeddedStore, Limits};
-pub use key::MasterKey;
-pub(crate) use key::random;
+pub use embedded::{EmbeddedStore, Limits, beside};
+pub use error::{Parts, StoreError, StoreErrorKind};
+pub use file::Guard;
+pub use key::{MasterKey, random};
 pub use retention::{Removed, Retention};
 pub use schema::{SCHEMA, Schema, Step};
 pub use sealed::Sealed;
@@ -113,7 +115,7 @@ impl<'a> Scan<'a> {
 }
 
 /// What a scan calls for each record, with its key and value; it says whether to go on.
-pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, SonaError> + 'a;
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, StoreError> + 'a;
 
 /// Records as they were at one moment; later changes are not seen.
 pub trait Snapshot {
@@ -121,19 +123,19 @@ pub trait Snapshot {
     ///
     /// # Errors
     /// If the store cannot be read, or (encrypted) the record is not what was written there.
-    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError>;
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// Visits the records of `scan` in order until `visit` says `false`.
     ///
     /// # Errors
     /// As [`Snapshot::get`], and what `visit` returns.
-    fn scan(&self, table: Table, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError>;
+    fn scan(&self, table: Table, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError>;
 
     /// Returns the scopes that have records in `table`, sorted.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
-    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError>;
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError>;
 }
 
 /// Changes that become visible together, or not at all: dropped without a commit, nothing has happened. One transaction
@@ -143,25 +145,25 @@ pub trait Transaction: Snapshot {
     ///
     /// # Errors
     /// With kind `Limit` if it is larger than the store allows or the store is full.
-    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), SonaError>;
+    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), StoreError>;
 
     /// Removes a record; returns whether there was one.
     ///
     /// # Errors
     /// If the store cannot be read.
-    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, SonaError>;
+    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, StoreError>;
 
     /// Removes all records of a scope; returns how many.
     ///
     /// # Errors
     /// If the store cannot be read.
-    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, SonaError>;
+    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, StoreError>;
 
     /// Makes the changes real.
     ///
     /// # Errors
     /// If they could not be written; then none of them is.
-    fn commit(self: Box<Self>) -> Result<(), SonaError>;
+    fn commit(self: Box<Self>) -> Result<(), StoreError>;
 }
 
 /// Tables of records with transactions, shared by threads.
@@ -170,20 +172,20 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// If the store cannot be read.
-    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, SonaError>;
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, StoreError>;
 
     /// Starts changes; waits for those of others to end.
     ///
     /// # Errors
     /// If the store cannot be written.
-    fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, SonaError>;
+    fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, StoreError>;
 
     /// Removes what `rules` no longer allow of `table`, oldest first, whosever it is; keys must begin as [`time_key`] makes
     /// them. `now_ms` is the time in Unix milliseconds.
     ///
     /// # Errors
     /// If the store cannot be read or written.
-    fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError>;
+    fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, StoreError>;
 
     /// Returns how many bytes keys and values have, without the store's own overhead.
     fn n_bytes(&self) -> u64;
@@ -193,7 +195,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// If the store cannot be read or written; then it is what it was.
-    fn scrub(&self) -> Result<(), SonaError>;
+    fn scrub(&self) -> Result<(), StoreError>;
 }
 
 /// How to open a store.
@@ -203,6 +205,8 @@ pub struct OpenOptions<'a> {
     pub key: Option<&'a MasterKey>,
     /// Sizes that are not exceeded.
     pub limits: Limits,
+    /// Lets the disk fail, in tests.
+    pub guard: Option<&'a Guard>,
 }
 
 /// Opens the embedded store in the file `path`, or makes a new one; brings an older one up to date.
@@ -210,7 +214,7 @@ pub struct OpenOptions<'a> {
 /// # Errors
 /// With kind `Key` if the key is not this store's, if it has one and none was given, or the other way around; `Version`
 /// if a newer program wrote it; `Io` if another process has it open; `Invalid` if it is no store, empty or damaged: it is left as it is.
-pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Arc<dyn Store>, SonaError> {
+pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Arc<dyn Store>, StoreError> {
     open_as(path, options, &SCHEMA)
 }
 
@@ -218,17 +222,17 @@ pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Arc<dyn Store>, So
 ///
 /// # Errors
 /// With kind `Io` if it cannot be made.
-pub fn in_memory(limits: Limits) -> Result<Arc<dyn Store>, SonaError> {
+pub fn in_memory(limits: Limits) -> Result<Arc<dyn Store>, StoreError> {
     Ok(Arc::new(EmbeddedStore::in_memory(limits)?))
 }
 
-fn open_as(path: &Path, options: &OpenOptions<'_>, schema: &Schema) -> Result<Arc<dyn Store>, SonaError> {
-    let inner = EmbeddedStore::open(path, options.limits)?;
-    let within = |error: SonaError| error.within(path.display());
+fn open_as(path: &Path, options: &OpenOptions<'_>, schema: &Schema) -> Result<Arc<dyn Store>, StoreError> {
+    let inner = EmbeddedStore::open_by(path, file::Setup { limits: options.limits, guard: options.guard.cloned() })?;
+    let within = |error: StoreError| error.within(path.display());
     let store: Arc<dyn Store> = match options.key {
         Some(key) => Arc::new(Sealed::open(inner, key).map_err(within)?),
         None if sealed::is_sealed(&inner).map_err(within)? => {
-            return Err(within(SonaError::new(SonaErrorKind::Key, "the store is encrypted: give its key")));
+            return Err(within(StoreError::new(StoreErrorKind::Key, "the store is encrypted: give its key")));
         }
         None => Arc::new(inner),
     };
@@ -252,7 +256,7 @@ pub fn time_of(key: &[u8]) -> (u64, u64) {
 }
 
 /// Checks the sizes of a scope and a key.
-fn check_names(table: Table, scope: &[u8], key: &[u8]) -> Result<(), SonaError> {
+fn check_names(table: Table, scope: &[u8], key: &[u8]) -> Result<(), StoreError> {
     let name = table.name();
     if scope.len() > SCOPE_BYTES_MAX {
         let n = scope.len();

@@ -48,7 +48,7 @@ fn all(store: &dyn Store, table: Table, scan: Scan<'_>) -> Vec<(Vec<u8>, Vec<u8>
 }
 
 /// The one line of an error that must come.
-fn refused<T>(result: Result<T, SonaError>) -> (SonaErrorKind, String) {
+fn refused<T>(result: Result<T, StoreError>) -> (StoreErrorKind, String) {
     let error = result.err().expect("this must be refused");
     assert!(!error.to_string().contains('\n'), "{error}");
     (error.kind(), error.to_string())
@@ -189,16 +189,16 @@ fn counts_its_bytes() {
 fn refuses_what_is_too_large() {
     let (_folder, path) = file();
     let limits = Limits { value_bytes_max: 100, store_bytes_max: 300, ..Limits::default() };
-    let store = open(&path, &OpenOptions { limits, key: None }).expect("a store");
+    let store = open(&path, &OpenOptions { limits, ..OpenOptions::default() }).expect("a store");
     let mut change = store.begin(Durability::Durable).expect("a transaction");
     let (kind, line) = refused(change.put(A, b"", b"k", &[0; 101]));
-    assert_eq!((kind, line.as_str()), (SonaErrorKind::Limit, "a: a record of 101 bytes; at most 100"));
-    assert_eq!(refused(change.put(A, &[0; 256], b"", b"")).0, SonaErrorKind::Limit);
-    assert_eq!(refused(change.put(A, b"", &[0; 1025], b"")).0, SonaErrorKind::Limit);
+    assert_eq!((kind, line.as_str()), (StoreErrorKind::Limit, "a: a record of 101 bytes; at most 100"));
+    assert_eq!(refused(change.put(A, &[0; 256], b"", b"")).0, StoreErrorKind::Limit);
+    assert_eq!(refused(change.put(A, b"", &[0; 1025], b"")).0, StoreErrorKind::Limit);
     change.put(A, b"", b"1", &[0; 100]).expect("room");
     change.put(A, b"", b"2", &[0; 100]).expect("room");
     let (kind, line) = refused(change.put(A, b"", b"3", &[0; 100]));
-    assert!(kind == SonaErrorKind::Limit && line.contains("of 300 bytes"), "{line}");
+    assert!(kind == StoreErrorKind::Limit && line.contains("of 300 bytes"), "{line}");
     // In the place of another there is room.
     change.put(A, b"", b"2", &[1; 100]).expect("room");
     change.commit().expect("a commit");
@@ -247,11 +247,11 @@ fn keeps_the_newest_whosever_it_is() {
 
 #[test]
 fn brings_older_schemas_up_to_date_and_refuses_newer() {
-    fn double(change: &mut dyn Transaction) -> Result<(), SonaError> {
+    fn double(change: &mut dyn Transaction) -> Result<(), StoreError> {
         let value = change.get(A, b"s", b"k")?.unwrap_or_default();
         change.put(A, b"s", b"k", &value.repeat(2))
     }
-    fn fails(change: &mut dyn Transaction) -> Result<(), SonaError> {
+    fn fails(change: &mut dyn Transaction) -> Result<(), StoreError> {
         change.put(A, b"s", b"k", b"half done")?;
         Err(crate::error::invalid("this step fails"))
     }
@@ -266,7 +266,7 @@ fn brings_older_schemas_up_to_date_and_refuses_newer() {
         assert_eq!(value(open_as(&path, &with(key), &third).expect("newer")), b"xxxx");
         assert_eq!(value(open_as(&path, &with(key), &third).expect("the same")), b"xxxx");
         let (kind, line) = refused(open_as(&path, &with(key), &first));
-        assert_eq!(kind, SonaErrorKind::Version);
+        assert_eq!(kind, StoreErrorKind::Version);
         assert!(line.ends_with("the store has version 3, this program knows 1: use a newer one"), "{line}");
     }
 }
@@ -277,20 +277,20 @@ fn refuses_wrong_keys_in_one_line() {
     let right = key(1);
     put(open(&path, &with(Some(&right))).expect("a store").as_ref(), A, b"s", &[(b"k", b"v")]);
     let wrong = refused(open(&path, &with(Some(&key(2)))));
-    assert!(wrong.0 == SonaErrorKind::Key && wrong.1.ends_with("the key does not open this store"), "{wrong:?}");
+    assert!(wrong.0 == StoreErrorKind::Key && wrong.1.ends_with("the key does not open this store"), "{wrong:?}");
     let none = refused(open(&path, &with(None)));
-    assert!(none.0 == SonaErrorKind::Key && none.1.ends_with("the store is encrypted: give its key"), "{none:?}");
+    assert!(none.0 == StoreErrorKind::Key && none.1.ends_with("the store is encrypted: give its key"), "{none:?}");
     let plain = folder.path().join("plain.redb");
     drop(open(&plain, &with(None)).expect("a store"));
     let given = refused(open(&plain, &with(Some(&right))));
-    assert!(given.0 == SonaErrorKind::Key && given.1.contains("is not encrypted"), "{given:?}");
+    assert!(given.0 == StoreErrorKind::Key && given.1.contains("is not encrypted"), "{given:?}");
 
     // Another master key in the place of the first.
     let sealed = Sealed::open(EmbeddedStore::open(&path, Limits::default()).expect("a file"), &right).expect("right");
-    assert_eq!(refused(sealed.change_key(&key(2), &key(3))).0, SonaErrorKind::Key);
+    assert_eq!(refused(sealed.change_key(&key(2), &key(3))).0, StoreErrorKind::Key);
     sealed.change_key(&right, &key(2)).expect("the right old key");
     drop(sealed);
-    assert_eq!(refused(open(&path, &with(Some(&right)))).0, SonaErrorKind::Key);
+    assert_eq!(refused(open(&path, &with(Some(&right)))).0, StoreErrorKind::Key);
     let key = key(2);
     assert_eq!(all(open(&path, &with(Some(&key))).expect("the new key").as_ref(), A, Scan::all(b"s"))[0].1, b"v");
 }
@@ -302,7 +302,7 @@ fn keys_are_32_bytes_or_64_digits() {
     assert!(MasterKey::parse(&[200; 32]).is_ok());
     for bad in [&b""[..], b"secret", &[b'g'; 64], &[b'0'; 63], &[0; 31]] {
         let (kind, line) = refused(MasterKey::parse(bad));
-        assert!(kind == SonaErrorKind::Key && !line.contains("secret"), "{line}");
+        assert!(kind == StoreErrorKind::Key && !line.contains("secret"), "{line}");
     }
 }
 
@@ -409,7 +409,7 @@ fn notices_changed_and_swapped_records() {
     let store = open(&path, &with(Some(&key))).expect("a store");
     for k in [b"1", b"2", b"3"] {
         let read = store.snapshot().expect("a snapshot").get(A, b"s", k);
-        assert_eq!(refused(read), (SonaErrorKind::Invalid, "a: a record is not what was written there".to_owned()));
+        assert_eq!(refused(read), (StoreErrorKind::Invalid, "a: a record is not what was written there".to_owned()));
     }
 }
 
@@ -417,11 +417,14 @@ fn notices_changed_and_swapped_records() {
 fn refuses_files_that_are_no_store() {
     let (folder, path) = file();
     std::fs::write(&path, b"not a database, but long enough to be read as one".repeat(400)).expect("a file");
-    assert_eq!(refused(open(&path, &with(None))).0, SonaErrorKind::Invalid);
-    assert_eq!(refused(open(folder.path(), &with(None))).0, SonaErrorKind::Io);
+    assert_eq!(refused(open(&path, &with(None))).0, StoreErrorKind::Invalid);
+    assert_eq!(refused(open(folder.path(), &with(None))).0, StoreErrorKind::Io);
     let (_folder, path) = file();
     let first = open(&path, &with(None)).expect("a store");
     let (kind, line) = refused(open(&path, &with(None)));
-    assert!(kind == SonaErrorKind::Io && line.ends_with("another process has the store open: stop it first"), "{line}");
+    assert!(
+        kind == StoreErrorKind::Io && line.ends_with("another process has the store open: stop it first"),
+        "{line}"
+    );
     drop(first);
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError, TableHandle as _};
 
-use super::file;
-use super::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
-use crate::error::{SonaError, SonaErrorKind, invalid, limit};
+use crate::error::{StoreError, StoreErrorKind, invalid, limit};
+use crate::file::{self, Guard, Setup};
+use crate::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
 
 /// Sizes that are not exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct EmbeddedStore {
     /// Held by what writes.
     writing: Mutex<()>,
     path: PathBuf,
-    limits: Limits,
+    setup: Setup,
     n_bytes: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ struct Opened {
     /// When it was opened again, or could not be.
     tried: Option<Instant>,
     /// Why it could not be.
-    why: Option<(SonaErrorKind, String)>,
+    why: Option<(StoreErrorKind, String)>,
 }
 
 impl Opened {
@@ -60,8 +60,9 @@ impl Opened {
     }
 }
 
-/// Time between two tries to open the file again: opening one that was not closed reads all of it.
-const RETRY: Duration = Duration::from_millis(if cfg!(test) { 0 } else { 1000 });
+/// Time between two tries to open the file again: opening one that was not closed reads all of it. Who makes the disk fail does not
+/// wait.
+const RETRY: Duration = Duration::from_millis(1000);
 
 type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
@@ -79,31 +80,43 @@ impl EmbeddedStore {
     ///
     /// # Errors
     /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store.
-    pub fn open(path: &Path, limits: Limits) -> Result<EmbeddedStore, SonaError> {
-        let within = |error: SonaError| error.within(path.display());
+    pub fn open(path: &Path, limits: Limits) -> Result<EmbeddedStore, StoreError> {
+        EmbeddedStore::open_by(path, Setup { limits, guard: None })
+    }
+
+    /// Opens the file as [`EmbeddedStore::open`] does, on a disk that does what `guard` lets it do.
+    ///
+    /// # Errors
+    /// As [`EmbeddedStore::open`].
+    pub fn open_guarded(path: &Path, limits: Limits, guard: &Guard) -> Result<EmbeddedStore, StoreError> {
+        EmbeddedStore::open_by(path, Setup { limits, guard: Some(Arc::clone(guard)) })
+    }
+
+    pub(crate) fn open_by(path: &Path, setup: Setup) -> Result<EmbeddedStore, StoreError> {
+        let within = |error: StoreError| error.within(path.display());
         // What was left by a process that died while it wrote the file anew.
         let _ = std::fs::remove_file(beside(path));
         let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
-        let mut db = file::open_or_make(path, limits).map_err(within)?;
+        let mut db = file::open_or_make(path, &setup).map_err(within)?;
         let n_bytes = file::guarded(|| size(&db)).map_err(within)?;
         if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
             db.compact().map_err(|e| within(db_error(e)))?;
         }
-        Ok(EmbeddedStore::of(db, n_bytes, path.to_owned(), limits))
+        Ok(EmbeddedStore::of(db, n_bytes, path.to_owned(), setup))
     }
 
     /// Makes an empty store in memory, which ends with the process.
     ///
     /// # Errors
     /// With kind `Io` if it cannot be made.
-    pub fn in_memory(limits: Limits) -> Result<EmbeddedStore, SonaError> {
-        Ok(EmbeddedStore::of(file::in_memory(limits)?, 0, PathBuf::new(), limits))
+    pub fn in_memory(limits: Limits) -> Result<EmbeddedStore, StoreError> {
+        Ok(EmbeddedStore::of(file::in_memory(limits)?, 0, PathBuf::new(), Setup { limits, guard: None }))
     }
 
-    fn of(db: redb::Database, n_bytes: u64, path: PathBuf, limits: Limits) -> EmbeddedStore {
+    fn of(db: redb::Database, n_bytes: u64, path: PathBuf, setup: Setup) -> EmbeddedStore {
         let (db, n_bytes) = (RwLock::new(Opened::new(db)), AtomicU64::new(n_bytes));
         let (writing, is_broken) = (Mutex::new(()), AtomicBool::new(false));
-        EmbeddedStore { db, is_broken, writing, path, limits, n_bytes }
+        EmbeddedStore { db, is_broken, writing, path, setup, n_bytes }
     }
 
     /// Returns whether there is no file that could be opened again or written anew.
@@ -113,7 +126,7 @@ impl EmbeddedStore {
 
     /// Returns the open file; opens it again if it failed before. A pointer is whole at each moment, so a poisoned lock is as
     /// good as another.
-    fn db(&self) -> Result<Arc<redb::Database>, SonaError> {
+    fn db(&self) -> Result<Arc<redb::Database>, StoreError> {
         if !self.is_broken.load(Ordering::Acquire)
             && let Some(db) = &self.db.read().unwrap_or_else(PoisonError::into_inner).db
         {
@@ -121,7 +134,7 @@ impl EmbeddedStore {
         }
         let mut opened = self.db.write().unwrap_or_else(PoisonError::into_inner);
         let opened = &mut *opened;
-        let is_early = opened.tried.is_some_and(|tried| tried.elapsed() < RETRY);
+        let is_early = self.setup.guard.is_none() && opened.tried.is_some_and(|tried| tried.elapsed() < RETRY);
         match opened.db.take() {
             // Somebody else has opened it meanwhile, or it is too early: then it may still be read.
             Some(db) if is_early || !self.is_broken.load(Ordering::Acquire) => return Ok(opened.db.insert(db).clone()),
@@ -131,13 +144,13 @@ impl EmbeddedStore {
                 Err(db) => return Ok(opened.db.insert(db).clone()),
             },
             None if is_early => {
-                let (kind, why) = opened.why.clone().unwrap_or((SonaErrorKind::Io, "the store is closed".to_owned()));
-                return Err(SonaError::new(kind, why));
+                let (kind, why) = opened.why.clone().unwrap_or((StoreErrorKind::Io, "the store is closed".to_owned()));
+                return Err(StoreError::new(kind, why));
             }
             None => {}
         }
         opened.tried = Some(Instant::now());
-        let again = file::open(&self.path, self.limits).and_then(|db| file::guarded(|| size(&db)).map(|n| (db, n)));
+        let again = file::open(&self.path, &self.setup).and_then(|db| file::guarded(|| size(&db)).map(|n| (db, n)));
         match again {
             Ok((db, n_bytes)) => {
                 self.n_bytes.store(n_bytes, Relaxed);
@@ -154,9 +167,9 @@ impl EmbeddedStore {
     }
 
     /// Takes note of what the file says: after an error of the disk redb does nothing any more until it is opened again.
-    fn heard<T>(&self, result: Result<T, SonaError>) -> Result<T, SonaError> {
+    fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         result.inspect_err(|error| {
-            if error.kind() == SonaErrorKind::Io && !self.is_in_memory() {
+            if error.kind() == StoreErrorKind::Io && !self.is_in_memory() {
                 self.is_broken.store(true, Ordering::Release);
             }
         })
@@ -169,7 +182,7 @@ impl EmbeddedStore {
 }
 
 /// Bytes of keys and values, as they were counted last.
-fn size(db: &redb::Database) -> Result<u64, SonaError> {
+fn size(db: &redb::Database) -> Result<u64, StoreError> {
     let read = || -> Result<u64, redb::Error> {
         match db.begin_read()?.open_table(SIZE) {
             Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
@@ -180,8 +193,8 @@ fn size(db: &redb::Database) -> Result<u64, SonaError> {
     read().map_err(db_error)
 }
 
-/// Where a file is written anew, before it takes the other's place.
-pub(crate) fn beside(path: &Path) -> PathBuf {
+/// Returns the path under which a file is written anew, before it takes the other's place.
+pub fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
@@ -208,29 +221,29 @@ fn copy(from: &redb::Database, to: &redb::Database) -> Result<(), redb::Error> {
 }
 
 /// The line for what redb says.
-pub(super) fn db_error(error: impl Into<redb::Error>) -> SonaError {
+pub(crate) fn db_error(error: impl Into<redb::Error>) -> StoreError {
     let error = error.into();
     let (kind, message) = match &error {
         redb::Error::DatabaseAlreadyOpen => {
-            (SonaErrorKind::Io, "another process has the store open: stop it first".to_owned())
+            (StoreErrorKind::Io, "another process has the store open: stop it first".to_owned())
         }
         redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
-            (SonaErrorKind::Invalid, format!("this is no store: {io}"))
+            (StoreErrorKind::Invalid, format!("this is no store: {io}"))
         }
         redb::Error::Io(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
-            (SonaErrorKind::Invalid, "the store is damaged: it is cut short".to_owned())
+            (StoreErrorKind::Invalid, "the store is damaged: it is cut short".to_owned())
         }
-        redb::Error::Io(io) => (SonaErrorKind::Io, io.to_string()),
+        redb::Error::Io(io) => (StoreErrorKind::Io, io.to_string()),
         redb::Error::PreviousIo => {
-            (SonaErrorKind::Io, "the store could not be written before; it is opened again within a second".to_owned())
+            (StoreErrorKind::Io, "the store could not be written before; it is opened again within a second".to_owned())
         }
-        redb::Error::Corrupted(why) => (SonaErrorKind::Invalid, format!("the store is damaged: {why}")),
+        redb::Error::Corrupted(why) => (StoreErrorKind::Invalid, format!("the store is damaged: {why}")),
         redb::Error::UpgradeRequired(version) => {
-            (SonaErrorKind::Version, format!("the store's file has format {version}, which is too old"))
+            (StoreErrorKind::Version, format!("the store's file has format {version}, which is too old"))
         }
-        other => (SonaErrorKind::Io, other.to_string()),
+        other => (StoreErrorKind::Io, other.to_string()),
     };
-    SonaError::new(kind, message).with_source(error)
+    StoreError::new(kind, message).with_source(error)
 }
 
 fn definition(table: Table) -> Definition {
@@ -251,19 +264,19 @@ fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The scope and the key of a key in the file.
-fn split(file_key: &[u8]) -> Result<(&[u8], &[u8]), SonaError> {
+fn split(file_key: &[u8]) -> Result<(&[u8], &[u8]), StoreError> {
     let parts = file_key.split_first().and_then(|(n, rest)| rest.split_at_checked(usize::from(*n)));
     parts.ok_or_else(|| invalid("a key is cut short"))
 }
 
 type Bytes = &'static [u8];
 
-fn get(rows: &impl ReadableTable<Bytes, Bytes>, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
+fn get(rows: &impl ReadableTable<Bytes, Bytes>, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
     let found = rows.get(file_key(scope, key).as_slice()).map_err(db_error)?;
     Ok(found.map(|value| value.value().to_vec()))
 }
 
-fn scan(rows: &impl ReadableTable<Bytes, Bytes>, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
+fn scan(rows: &impl ReadableTable<Bytes, Bytes>, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
     let from = file_key(scan.scope, scan.from);
     let to = match scan.to {
         Some(to) => Some(file_key(scan.scope, to)),
@@ -284,7 +297,7 @@ fn scan(rows: &impl ReadableTable<Bytes, Bytes>, scan: &Scan<'_>, visit: &mut Vi
     }
 }
 
-fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, SonaError> {
+fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, StoreError> {
     let (mut scopes, mut from) = (vec![], vec![]);
     loop {
         let mut range = rows.range::<&[u8]>(from.as_slice()..).map_err(db_error)?;
@@ -303,17 +316,17 @@ fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, SonaE
 }
 
 impl Store for EmbeddedStore {
-    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, SonaError> {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, StoreError> {
         let db = self.db()?;
         let txn = self.heard(db.begin_read().map_err(db_error))?;
         Ok(Box::new(Read { txn, _db: db, store: self }))
     }
 
-    fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, SonaError> {
+    fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, StoreError> {
         Ok(Box::new(self.change(durability)?))
     }
 
-    fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError> {
+    fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, StoreError> {
         self.heard(self.retain_in(table, rules, now_ms))
     }
 
@@ -321,17 +334,17 @@ impl Store for EmbeddedStore {
         self.n_bytes.load(Relaxed)
     }
 
-    fn scrub(&self) -> Result<(), SonaError> {
+    fn scrub(&self) -> Result<(), StoreError> {
         if self.is_in_memory() {
             return Ok(());
         }
         let _writer = self.writer();
         let (old, path) = (self.db()?, beside(&self.path));
-        let within = |error: SonaError| error.within(self.path.display());
+        let within = |error: StoreError| error.within(self.path.display());
         let _ = std::fs::remove_file(&path);
-        let io = |e: std::io::Error| within(SonaError::new(SonaErrorKind::Io, e.to_string()).with_source(e));
+        let io = |e: std::io::Error| within(StoreError::new(StoreErrorKind::Io, e.to_string()).with_source(e));
         let make = || {
-            let new = file::make(&path, self.limits).map_err(within)?;
+            let new = file::make(&path, &self.setup).map_err(within)?;
             self.heard(copy(&old, &new).map_err(|e| within(db_error(e))))?;
             std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
         };
@@ -348,7 +361,7 @@ impl Store for EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    fn retain_in(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, SonaError> {
+    fn retain_in(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, StoreError> {
         let mut change = self.change(Durability::Durable)?;
         let mut removed = Removed::default();
         {
@@ -376,7 +389,7 @@ impl EmbeddedStore {
         Ok(removed)
     }
 
-    fn change(&self, durability: Durability) -> Result<Change<'_>, SonaError> {
+    fn change(&self, durability: Durability) -> Result<Change<'_>, StoreError> {
         let writer = self.writer();
         let db = self.db()?;
         let mut txn = self.heard(db.begin_write().map_err(db_error))?;
@@ -384,7 +397,7 @@ impl EmbeddedStore {
             Durability::Durable => redb::Durability::Immediate,
             Durability::Relaxed => redb::Durability::None,
         };
-        txn.set_durability(durability).map_err(|e| SonaError::new(SonaErrorKind::Io, e.to_string()))?;
+        txn.set_durability(durability).map_err(|e| StoreError::new(StoreErrorKind::Io, e.to_string()))?;
         Ok(Change { txn, _db: db, _writer: writer, store: self, n_added: 0, n_removed: 0 })
     }
 }
@@ -398,7 +411,7 @@ struct Read<'a> {
 
 impl Read<'_> {
     /// Returns the table, `None` before its first record.
-    fn rows(&self, table: Table) -> Result<Option<redb::ReadOnlyTable<Bytes, Bytes>>, SonaError> {
+    fn rows(&self, table: Table) -> Result<Option<redb::ReadOnlyTable<Bytes, Bytes>>, StoreError> {
         match self.txn.open_table(definition(table)) {
             Ok(rows) => Ok(Some(rows)),
             Err(TableError::TableDoesNotExist(_)) => Ok(None),
@@ -408,15 +421,15 @@ impl Read<'_> {
 }
 
 impl Snapshot for Read<'_> {
-    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(None), |rows| get(&rows, scope, key))))
     }
 
-    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
+    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
         self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(()), |rows| scan(&rows, s, visit))))
     }
 
-    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
         self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(vec![]), |rows| scopes(&rows))))
     }
 }
@@ -432,29 +445,29 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn rows(&self, table: Table) -> Result<redb::Table<'_, Bytes, Bytes>, SonaError> {
+    fn rows(&self, table: Table) -> Result<redb::Table<'_, Bytes, Bytes>, StoreError> {
         self.store.heard(self.txn.open_table(definition(table)).map_err(db_error))
     }
 }
 
 impl Snapshot for Change<'_> {
-    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.store.heard(self.rows(table).and_then(|rows| get(&rows, scope, key)))
     }
 
-    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
+    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
         self.store.heard(self.rows(table).and_then(|rows| scan(&rows, s, visit)))
     }
 
-    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
         self.store.heard(self.rows(table).and_then(|rows| scopes(&rows)))
     }
 }
 
 impl Transaction for Change<'_> {
-    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), SonaError> {
-        super::check_names(table, scope, key)?;
-        let Limits { value_bytes_max, store_bytes_max, .. } = self.store.limits;
+    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        crate::check_names(table, scope, key)?;
+        let Limits { value_bytes_max, store_bytes_max, .. } = self.store.setup.limits;
         let (name, n) = (table.name(), value.len());
         if n > value_bytes_max {
             return Err(limit(format!("{name}: a record of {n} bytes; at most {value_bytes_max}")));
@@ -476,7 +489,7 @@ impl Transaction for Change<'_> {
         Ok(())
     }
 
-    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, SonaError> {
+    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, StoreError> {
         let key = file_key(scope, key);
         let removed = {
             let mut rows = self.rows(table)?;
@@ -487,7 +500,7 @@ impl Transaction for Change<'_> {
         Ok(removed.is_some())
     }
 
-    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, SonaError> {
+    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, StoreError> {
         let (mut n, mut n_bytes) = (0, 0);
         {
             let from = file_key(scope, b"");
@@ -505,7 +518,7 @@ impl Transaction for Change<'_> {
         Ok(n)
     }
 
-    fn commit(self: Box<Self>) -> Result<(), SonaError> {
+    fn commit(self: Box<Self>) -> Result<(), StoreError> {
         // Only one transaction is open at a time, so nobody else has changed the number meanwhile.
         let n_bytes = self.store.n_bytes() + self.n_added - self.n_removed;
         let Change { txn, store, .. } = *self;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::error::{SonaError, SonaErrorKind, invalid};
+use crate::error::{StoreError, StoreErrorKind, invalid};
 
 const KEY_BYTES: usize = 32;
 const SIGNATURE_BYTES: usize = 64;
@@ -22,8 +22,8 @@ impl SigningKey {
     ///
     /// # Errors
     /// If the system gives none.
-    pub fn generate() -> Result<SigningKey, SonaError> {
-        Ok(SigningKey::from_seed(crate::store::random()?))
+    pub fn generate() -> Result<SigningKey, StoreError> {
+        Ok(SigningKey::from_seed(crate::random()?))
     }
 
     /// The key of 32 secret bytes.
@@ -52,13 +52,13 @@ impl PublicKey {
     ///
     /// # Errors
     /// With kind `Key` if it is no such text.
-    pub fn parse(text: &str) -> Result<PublicKey, SonaError> {
+    pub fn parse(text: &str) -> Result<PublicKey, StoreError> {
         let digit = |i: usize| u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..KEY_BYTES).map(digit).collect();
         let is_hex = text.len() == 2 * KEY_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         match bytes.and_then(|bytes| bytes.try_into().ok()).filter(|_| is_hex) {
             Some(bytes) => Ok(PublicKey(bytes)),
-            None => Err(SonaError::new(SonaErrorKind::Key, "a public key has 64 hexadecimal digits")),
+            None => Err(StoreError::new(StoreErrorKind::Key, "a public key has 64 hexadecimal digits")),
         }
     }
 
@@ -76,7 +76,7 @@ impl fmt::Display for PublicKey {
 }
 
 /// Returns `body`, which begins with its name, as a signed file.
-pub(crate) fn seal(mut body: Vec<u8>, key: &SigningKey) -> Vec<u8> {
+pub fn seal(mut body: Vec<u8>, key: &SigningKey) -> Vec<u8> {
     body.extend_from_slice(&key.public().0);
     let signature = key.0.sk.sign(&body, None);
     body.extend_from_slice(&*signature);
@@ -87,12 +87,12 @@ pub(crate) fn seal(mut body: Vec<u8>, key: &SigningKey) -> Vec<u8> {
 ///
 /// # Errors
 /// With kind `Key` if nobody trusted has signed it or it was changed since, `Invalid` if it is no such file.
-pub(crate) fn open<'a>(
+pub fn open<'a>(
     file: &'a [u8],
     (magic, what): (&[u8; 8], &str),
     trusted: &[PublicKey],
-) -> Result<(&'a [u8], PublicKey), SonaError> {
-    let refused = |why: &str| SonaError::new(SonaErrorKind::Key, why);
+) -> Result<(&'a [u8], PublicKey), StoreError> {
+    let refused = |why: &str| StoreError::new(StoreErrorKind::Key, why);
     let none = || invalid(format!("this is no file of {what}"));
     let parts = file.split_last_chunk::<SIGNATURE_BYTES>().filter(|_| file.starts_with(magic));
     let (signed, signature) = parts.ok_or_else(none)?;

@@ -1,36 +1,48 @@
-//! The file under the embedded store: how it comes to be, what is refused as damaged, and faults for tests.
+//! The file under the embedded store: how it comes to be, what is refused as damaged, and disks that fail in tests.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{BackendError, StorageBackend};
 
-use super::embedded::{Limits, db_error};
-use crate::error::{SonaError, SonaErrorKind, invalid};
+use crate::embedded::{Limits, db_error};
+use crate::error::{StoreError, StoreErrorKind, invalid};
 
 /// First bytes of each store.
 const MAGIC: [u8; 9] = *b"redb\x1A\x0A\xA9\x0D\x0A";
 
+/// Says before each write, sync and change of length whether the disk does it, in tests that make it fail.
+pub type Guard = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
+
+/// How a file is opened.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub limits: Limits,
+    pub guard: Option<Guard>,
+}
+
 /// The file of a store, as redb sees it.
-#[derive(Debug)]
 struct Disk {
     file: FileBackend,
-    #[cfg(test)]
-    faults: Option<std::sync::Arc<ruvllm_testkit::Faults>>,
+    guard: Option<Guard>,
 }
 
 impl Disk {
-    /// Says whether the disk does what it is about to do, in tests that make it fail.
-    fn ask(&self, _what: &'static str) -> io::Result<()> {
-        #[cfg(test)]
-        if let Some(faults) = &self.faults {
-            return faults.ask();
-        }
-        Ok(())
+    /// Says whether the disk does what it is about to do.
+    fn ask(&self) -> io::Result<()> {
+        self.guard.as_ref().map_or(Ok(()), |guard| guard())
+    }
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disk").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -44,17 +56,17 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.ask("set_len")?;
+        self.ask()?;
         self.file.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.ask("sync")?;
+        self.ask()?;
         self.file.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let asked = self.ask("write");
+        let asked = self.ask();
         if asked.is_err() {
             // A disk that fails may have taken a part.
             self.file.write(offset, &data[..data.len() / 2])?;
@@ -94,19 +106,19 @@ impl StorageBackend for Disk {
 
 /// Opens the store in a file, or makes one where there is none. It gets its name when it is whole, so that what a crash leaves
 /// half made is never taken for a store.
-pub(super) fn open_or_make(path: &Path, limits: Limits) -> Result<redb::Database, SonaError> {
+pub(crate) fn open_or_make(path: &Path, setup: &Setup) -> Result<redb::Database, StoreError> {
     match path.try_exists().map_err(io_error)? {
-        true => open(path, limits),
+        true => open(path, setup),
         false => {
             let part = part_of(path)?;
-            let made = make(&part, limits).and_then(|db| std::fs::rename(&part, path).map_err(io_error).map(|()| db));
+            let made = make(&part, setup).and_then(|db| std::fs::rename(&part, path).map_err(io_error).map(|()| db));
             made.inspect_err(|_| drop(std::fs::remove_file(&part)))
         }
     }
 }
 
 /// Opens the store in a file that is there. One that is empty, cut short or something else stays as it is.
-pub(super) fn open(path: &Path, limits: Limits) -> Result<redb::Database, SonaError> {
+pub(crate) fn open(path: &Path, setup: &Setup) -> Result<redb::Database, StoreError> {
     let mut file = options().open(path).map_err(io_error)?;
     let advice = "it is left as it is; put a copy back, or move it away to begin anew";
     let n_bytes = file.metadata().map_err(io_error)?.len();
@@ -121,13 +133,13 @@ pub(super) fn open(path: &Path, limits: Limits) -> Result<redb::Database, SonaEr
     if magic != MAGIC {
         return Err(invalid(format!("this is no store: {advice}")));
     }
-    database(path, file, limits)
+    database(file, setup)
 }
 
 /// Makes a store in a file of this name, whatever lay there.
-pub(super) fn make(path: &Path, limits: Limits) -> Result<redb::Database, SonaError> {
+pub(crate) fn make(path: &Path, setup: &Setup) -> Result<redb::Database, StoreError> {
     let file = options().create(true).truncate(true).open(path).map_err(io_error)?;
-    database(path, file, limits)
+    database(file, setup)
 }
 
 /// For the owner only: it holds what was taught and put on record.
@@ -139,26 +151,22 @@ fn options() -> std::fs::OpenOptions {
     options
 }
 
-fn database(_path: &Path, file: File, limits: Limits) -> Result<redb::Database, SonaError> {
-    let disk = Disk {
-        file: FileBackend::new(file).map_err(db_error)?,
-        #[cfg(test)]
-        faults: ruvllm_testkit::Faults::of(_path),
-    };
+fn database(file: File, setup: &Setup) -> Result<redb::Database, StoreError> {
+    let disk = Disk { file: FileBackend::new(file).map_err(db_error)?, guard: setup.guard.clone() };
     let mut builder = redb::Builder::new();
-    builder.set_cache_size(limits.cache_bytes);
+    builder.set_cache_size(setup.limits.cache_bytes);
     guarded(|| builder.create_with_backend(disk).map_err(db_error))
 }
 
 /// Makes a store that has no file.
-pub(super) fn in_memory(limits: Limits) -> Result<redb::Database, SonaError> {
+pub(crate) fn in_memory(limits: Limits) -> Result<redb::Database, StoreError> {
     let mut builder = redb::Builder::new();
     builder.set_cache_size(limits.cache_bytes);
     builder.create_with_backend(InMemoryBackend::new()).map_err(db_error)
 }
 
 /// Runs what reads a file that may be damaged: redb takes some damage for a fault of its own and panics.
-pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, SonaError>) -> Result<T, SonaError> {
+pub(crate) fn guarded<T>(read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
         let advice = "put a copy back, or move it away to begin anew";
         Err(invalid(format!("the store is damaged: what it holds does not fit together: {advice}")))
@@ -166,12 +174,12 @@ pub(super) fn guarded<T>(read: impl FnOnce() -> Result<T, SonaError>) -> Result<
 }
 
 /// A name beside `path` that nobody else makes a store under.
-fn part_of(path: &Path) -> Result<PathBuf, SonaError> {
+fn part_of(path: &Path) -> Result<PathBuf, StoreError> {
     let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{:016x}.part", u64::from_le_bytes(super::random()?)));
+    name.push(format!(".{:016x}.part", u64::from_le_bytes(crate::random()?)));
     Ok(name.into())
 }
 
-pub(super) fn io_error(error: io::Error) -> SonaError {
-    SonaError::new(SonaErrorKind::Io, error.to_string()).with_source(error)
+pub(crate) fn io_error(error: io::Error) -> StoreError {
+    StoreError::new(StoreErrorKind::Io, error.to_string()).with_source(error)
 }

@@ -10,9 +10,11 @@ use rand_chacha::rand_core::RngCore as _;
 
 /// Runs `test` of this program, which finds `path` in the environment variable `variable`, and kills it somewhere in its first
 /// acknowledgements, wherever that is: opening, writing, syncing. `read` tells an acknowledgement from other
-/// lines. Returns
-/// the last one, also of those that the process had written before it was killed.
-pub(crate) fn run<T>(
+/// lines. Returns the last one, also of those that the process had written before it was killed.
+///
+/// # Panics
+/// If the process cannot be started or killed.
+pub fn run<T>(
     (test, variable, path): (&str, &str, &Path),
     rng: &mut ChaCha8Rng,
     read: impl Fn(&str) -> Option<T>,
