@@ -105,7 +105,7 @@ pub fn calibrate(
             }
         })?;
     }
-    Ok(builder.finish(n_embd).map_err(of_sona)?)
+    builder.finish(n_embd).map_err(of_sona)
 }
 
 /// Reads what a MicroLoRA takes its steps in from a folder, or makes it of the calibration and the model's head, and keeps it there.
@@ -119,10 +119,10 @@ pub(crate) fn with_basis(
     let basis = kept(
         (folder, "basis"),
         |bytes| Basis::restore(bytes, isa).ok().filter(|basis| basis.n_embd() == n_embd),
-        || Ok(calibration.fit_basis(head, isa).map_err(of_sona)?),
+        || calibration.fit_basis(head, isa).map_err(of_sona),
         Basis::snapshot,
     )?;
-    Ok(calibration.with_basis(Arc::new(basis)).map_err(of_sona)?)
+    calibration.with_basis(Arc::new(basis)).map_err(of_sona)
 }
 
 /// The error of who breaks off.

@@ -97,7 +97,7 @@ impl HeadRows for Shared {
 impl Shared {
     /// Returns what a tenant knows that was taught nothing.
     pub(crate) fn empty(&self) -> Result<Learned, EngineError> {
-        Ok(Learned::new(Arc::clone(&self.calibration), self.options.learn, self.compute.clone()).map_err(of_sona)?)
+        Learned::new(Arc::clone(&self.calibration), self.options.learn, self.compute.clone()).map_err(of_sona)
     }
 
     /// Returns the folder of this model's tenants.

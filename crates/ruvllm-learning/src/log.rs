@@ -77,7 +77,7 @@ impl Mind {
     /// Takes in what was taught; `learned` is what is known where nobody keeps it.
     pub(crate) fn take_in(&mut self, learned: &mut Arc<Learned>, taught: Taught) -> Result<Option<u64>, EngineError> {
         match self {
-            Mind::Kept(history, _) => Ok(history.take(taught).map_err(of_sona)?),
+            Mind::Kept(history, _) => history.take(taught).map_err(of_sona),
             Mind::Transient(n) => {
                 let is_taken = taught.teach(Arc::make_mut(learned)).map_err(of_sona)?;
                 *n += 1;
@@ -138,7 +138,7 @@ pub fn look(model: &Path, options: &LearningOptions, tenant: &str, n: usize) -> 
 /// As [`look`].
 pub fn tenants(model: &Path, options: &LearningOptions) -> Result<Vec<String>, EngineError> {
     let Some(store) = written(model, options, "all")? else { return Ok(Vec::new()) };
-    Ok(history::tenants(store.store.as_ref()).map_err(of_sona)?)
+    history::tenants(store.store.as_ref()).map_err(of_sona)
 }
 
 /// Opens the store of a model, if there is one.
@@ -295,7 +295,7 @@ impl Tenant {
     /// Nothing is kept of this tenant.
     pub fn export(&self, key: &SigningKey) -> Result<Vec<u8>, EngineError> {
         self.settle();
-        Ok(self.mind().history()?.export(key).map_err(of_sona)?)
+        self.mind().history()?.export(key).map_err(of_sona)
     }
 
     /// Puts what a signed file of another node says in the place of all that is known, as a generation before which there is nothing;

@@ -50,7 +50,7 @@ impl Tenant {
     /// # Errors
     /// As [`Tenant::patterns`].
     pub fn export_patterns(&self, key: &SigningKey) -> Result<Vec<u8>, EngineError> {
-        Ok(self.patterns()?.export(&Select::default(), key).map_err(of_sona)?)
+        self.patterns()?.export(&Select::default(), key).map_err(of_sona)
     }
 
     /// Takes over the patterns of a signed file of another node that are not known here.
@@ -58,7 +58,7 @@ impl Tenant {
     /// # Errors
     /// Nobody of `trusted` has signed it, it was changed since, or it is of another model; it cannot be written.
     pub fn import_patterns(&self, file: &[u8], trusted: &[PublicKey]) -> Result<Imported, EngineError> {
-        Ok(self.patterns()?.import(file, &Trust::new(trusted)).map_err(of_sona)?)
+        self.patterns()?.import(file, &Trust::new(trusted)).map_err(of_sona)
     }
 
     /// Keeps a pattern that came from an item, unless that was undone meanwhile; returns its id.
