@@ -103,8 +103,17 @@ fn test(totals: &mut Totals) -> Result<()> {
 }
 
 /// Examples that stand for what a stranger does with one crate. They run without arguments and check what they compute.
-const EXAMPLES: [&str; 7] =
-    ["tensors", "quantized_matmul", "radix_cache", "chat_tokens", "apply", "own_backend", "tokio_stream"];
+const EXAMPLES: [&str; 9] = [
+    "tensors",
+    "quantized_matmul",
+    "radix_cache",
+    "chat_tokens",
+    "apply",
+    "own_backend",
+    "tokio_stream",
+    "teach",
+    "notes",
+];
 
 /// Runs the examples, which were built with the tests.
 fn examples() -> Result<()> {

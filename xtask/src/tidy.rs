@@ -29,10 +29,11 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 19] = [
+const LAYERS: [(&str, u8); 21] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-kernels", 1),
     ("ruvllm-gguf", 1),
+    ("ruvllm-store", 1),
     ("ruvllm-kvcache", 2),
     ("ruvllm-model", 2),
     ("ruvllm-text", 2),
@@ -44,6 +45,7 @@ const LAYERS: [(&str, u8); 19] = [
     ("ruvllm-remote", 5),
     ("ruvllm-router", 5),
     ("ruvllm-engine", 6),
+    ("ruvllm-learning", 7),
     ("ruvllm-witness", 7),
     ("ruvllm-server", 8),
     ("ruvllm-wasm", 8),

@@ -7,8 +7,7 @@ mod guessing;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ruvllm_lora::micro::MicroLora;
-use ruvllm_sona::LogitRow;
+use ruvllm_lora::micro::{LogitRow, MicroLora};
 use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use ruvllm_backend::{LogitRows, ModelInfo, Scope, Segment, SeqId, States, identity};
 use ruvllm_gguf::GgufFile;
-use ruvllm_kernels::Isa;
+use ruvllm_kernels::{Compute, Isa};
 use ruvllm_kvcache::disk::DiskStats;
 use ruvllm_kvcache::{CacheStats, KvPolicy, MemoryBudget, Pressure, Usage};
 use ruvllm_lora::loader::{AdapterLoader, HeadWeights};
@@ -15,7 +15,6 @@ use ruvllm_lora::micro::{Block, MicroLora};
 use ruvllm_lora::{AdapterSet, FactorFormat};
 #[cfg(feature = "native")]
 use ruvllm_native::{LoadOptions, LoadProgress, NativeBackend};
-use ruvllm_sona::Compute;
 use ruvllm_text::GrammarCompiler;
 use ruvllm_text::template::ChatTemplate;
 use ruvllm_text::tokenizer::Tokenizer;
@@ -264,7 +263,7 @@ impl Engine {
     }
 
     /// Makes the head's shortlist for states that point in a `direction`, if the backend has one.
-    pub(crate) fn prepare_shortlist(&mut self, direction: &[f32]) {
+    pub fn prepare_shortlist(&mut self, direction: &[f32]) {
         if let Ok(states) = self.runner.hidden_states_mut() {
             states.prepare_shortlist(direction);
         }

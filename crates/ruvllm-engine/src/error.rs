@@ -138,12 +138,6 @@ impl From<ruvllm_lora::LoraError> for EngineError {
     }
 }
 
-impl From<ruvllm_sona::SonaError> for EngineError {
-    fn from(error: ruvllm_sona::SonaError) -> EngineError {
-        EngineError::new(ErrorKind::Learning, error.to_string()).with_source(error)
-    }
-}
-
 impl From<KvError> for EngineError {
     fn from(error: KvError) -> EngineError {
         BackendError::from(error).into()

@@ -7,8 +7,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use ruvllm_lora::micro::{MicroLora, StateRows};
-use ruvllm_sona::LogitRow;
+use ruvllm_lora::micro::{LogitRow, MicroLora, StateRows};
 
 /// Learns from the answers of the requests that have it ([`GenerateRequest::learner`](crate::GenerateRequest::learner)).
 pub trait Learner: Debug + Send + Sync {

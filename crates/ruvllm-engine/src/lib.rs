@@ -23,17 +23,12 @@
 
 mod answer;
 mod bandwidth;
-#[cfg(feature = "train")]
-mod deep;
 mod engine;
 mod error;
 mod generate;
 mod learner;
-pub mod learning;
-pub mod optimise;
 mod perplexity;
 mod request;
-mod routing;
 mod runner;
 mod sampler;
 mod scheduler;
@@ -42,9 +37,8 @@ mod session;
 mod speculate;
 #[cfg(feature = "train")]
 mod train;
+pub mod tuner;
 
-#[cfg(feature = "train")]
-pub use deep::DeepTrainer;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
@@ -54,16 +48,16 @@ pub use request::{
     CancelToken, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, Timings, TokenEvent,
     Unread,
 };
-pub use routing::{Decision, EmbedderName, ModelEmbedder, ModelRouter, NearestIndex, ServiceEmbedder};
 pub use runner::{ModelRunner, Readout, Vocabulary};
 pub use ruvllm_backend::{
     BackendError, BackendErrorKind, CachedPrefix, DeviceInfo, KvRoom, LogitRows, ModelInfo, PagedKv, Pooling, Scope,
     Segment, SeqId, States, TokenModel,
 };
+pub use ruvllm_kernels::Compute;
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
 pub use ruvllm_lora::loader::{AdapterLoader, HeadWeights};
-pub use ruvllm_lora::micro::{Block, MicroLora, StateRows};
+pub use ruvllm_lora::micro::{Block, LogitRow, MicroLora, StateRows};
 pub use ruvllm_lora::{AdapterSet, BoundAdapter, FactorFormat};
 #[cfg(feature = "native")]
 pub use ruvllm_native::{
@@ -77,7 +71,7 @@ pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs, seed_of_
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
 pub use service::{
     EmbedSink, Observer, SavedPrompt, Service, ServiceEvent, ServiceOptions, ServiceStats, ServiceThread, Sink, Step,
-    Ticket,
+    Ticket, Work,
 };
 pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};

@@ -30,6 +30,7 @@ pub mod isa;
 pub mod activation;
 pub mod arena;
 pub mod attention;
+mod compute;
 #[cfg(target_arch = "x86_64")]
 mod cpu;
 pub mod dequant;
@@ -43,6 +44,7 @@ pub mod rope;
 pub mod softmax;
 pub mod team;
 
+pub use compute::Compute;
 pub use isa::Isa;
 pub use prefetch::bring_near;
 pub use ruvllm_ggml::{self as block, GgmlType};

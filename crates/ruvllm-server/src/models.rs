@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use ruvllm_engine::learning::{CalibrationProgress, Learning};
-use ruvllm_engine::optimise::Optimiser;
+use ruvllm_engine::tuner::Tuner;
 use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats};
+use ruvllm_learning::optimise::Optimiser;
+use ruvllm_learning::{CalibrationProgress, Learning};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
 use tokio::sync::Notify;
@@ -165,8 +166,8 @@ impl Models {
         learning.iter().try_for_each(|learning| learning.claim("everybody"))?;
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
-        let optimiser = self.options.optimise.then(|| self.optimiser(&slot.name, &kv_policies));
-        let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer, optimiser };
+        let tuner = self.options.optimise.then(|| self.optimiser(&slot.name, &kv_policies));
+        let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer, tuner };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
         let recorder = self.witness.as_ref().map(|witness| witness.recorder(&engine)).transpose()?;
@@ -189,7 +190,7 @@ impl Models {
     }
 
     /// Makes what changes how a model's steps are filled. With a log it goes on from what was learned before.
-    fn optimiser(&self, model: &str, kv_policies: &[KvPolicy]) -> Optimiser {
+    fn optimiser(&self, model: &str, kv_policies: &[KvPolicy]) -> Box<dyn Tuner> {
         let witness = self.witness.clone();
         let learned = move |policy: NewPolicy| {
             tracing::info!(context = policy.context, value = %policy.value, reason = policy.reason, "learned");
@@ -198,7 +199,7 @@ impl Models {
         let optimiser = Optimiser::new(model, &self.options.scheduler, Box::new(learned));
         let mut optimiser = optimiser.with_kv(model, kv_policies);
         self.witness.iter().for_each(|witness| optimiser.begin_with(witness.policies.as_ref()));
-        optimiser
+        Box::new(optimiser)
     }
 
     /// Returns how many models are served, loaded or not.

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ruvllm_engine::learning::LearningOptions;
 use ruvllm_engine::{SamplingParams, SchedulerOptions, Speculation};
+use ruvllm_learning::LearningOptions;
 
 use crate::auth::KeyOptions;
 use crate::tls::TlsOptions;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use ruvllm_engine::{Decision, ModelRouter, ServiceEmbedder};
+use ruvllm_learning::{Decision, ModelRouter, ServiceEmbedder};
 use ruvllm_router::roles::Role;
 use ruvllm_router::{Embedder, Weighing};
 use ruvllm_sona::policy::PolicyKind;
@@ -114,7 +114,7 @@ impl Server {
         if let Some(embedding) = router.embedder.embed(&query) {
             return Ok(router.decide_by(&query, &embedding, weighing)?);
         }
-        let ruvllm_engine::EmbedderName::Model(name, _) = &router.embedder else {
+        let ruvllm_learning::EmbedderName::Model(name, _) = &router.embedder else {
             return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "the router has no way to embed"));
         };
         let model = self.model(Some(name), deadline).await?;

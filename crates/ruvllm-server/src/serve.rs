@@ -99,7 +99,7 @@ pub fn check(options: &ServerOptions) -> Result<(), ServerError> {
     check_access(options)?;
     options.sampling.validate()?;
     options.tls.clone().map(Tls::new).transpose().map_err(ServerError::new)?;
-    options.router.as_deref().map(ruvllm_engine::ModelRouter::open).transpose()?;
+    options.router.as_deref().map(ruvllm_learning::ModelRouter::open).transpose()?;
     let address = options.address;
     let cannot = |error: io::Error| ServerError::new(format!("cannot listen on {address}: {}", reason(&error)));
     std::net::TcpListener::bind(address).map(drop).map_err(cannot)

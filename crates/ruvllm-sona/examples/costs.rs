@@ -11,12 +11,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ruvllm_kernels::Isa;
 use ruvllm_kernels::team::Team;
+use ruvllm_kernels::{Compute, Isa};
 use ruvllm_lora::micro::toy::Squares;
 use ruvllm_lora::micro::{HeadRows, StateRows};
 use ruvllm_sona::memory::{Context, Memory, MemoryOptions, Scratch};
-use ruvllm_sona::{Calibration, CalibrationBuilder, Compute, LearnOptions, Learned, Notes};
+use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, Notes};
 
 /// Sizes of the memory that are measured.
 const SIZES: [usize; 3] = [4_096, 16_384, 100_000];

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ruvllm_store::{StoreError, StoreErrorKind};
+
 /// What went wrong, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -22,7 +24,7 @@ pub enum SonaErrorKind {
     Version,
 }
 
-/// An error of learning or its store: a kind for code, one line for people, and a cause where there is one.
+/// An error of learning: a kind for code, one line for people, and a cause where there is one.
 #[derive(Debug)]
 pub struct SonaError {
     kind: SonaErrorKind,
@@ -73,6 +75,34 @@ impl fmt::Display for SonaError {
 impl std::error::Error for SonaError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}
+
+impl From<StoreError> for SonaError {
+    /// What ended a visit comes back as it was.
+    fn from(error: StoreError) -> SonaError {
+        let (kind, message, mut source) = error.into_parts();
+        if kind == StoreErrorKind::Visit {
+            match source.map(|source| source.downcast::<SonaError>()) {
+                Some(Ok(own)) => return *own,
+                other => source = other.and_then(Result::err),
+            }
+        }
+        let kind = match kind {
+            StoreErrorKind::Io => SonaErrorKind::Io,
+            StoreErrorKind::Limit => SonaErrorKind::Limit,
+            StoreErrorKind::Key => SonaErrorKind::Key,
+            StoreErrorKind::Version => SonaErrorKind::Version,
+            _ => SonaErrorKind::Invalid,
+        };
+        SonaError { kind, message, source }
+    }
+}
+
+/// For those who visit records.
+impl From<SonaError> for StoreError {
+    fn from(error: SonaError) -> StoreError {
+        StoreError::of_visit(error)
     }
 }
 

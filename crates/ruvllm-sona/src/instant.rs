@@ -11,7 +11,6 @@
 //! Everything is a function of the inputs in their order: the same calls give the same bytes.
 
 mod notes;
-mod row;
 
 use std::sync::Arc;
 
@@ -21,7 +20,6 @@ use ruvllm_lora::micro::{Gradient, MicroLora, Rule, UpdateOptions};
 use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::codec::{Reader, Writer};
-use crate::compute::Compute;
 use crate::episodes::{Episodes, Verdict};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::ewc::{Consolidation, Ewc};
@@ -31,10 +29,10 @@ use crate::names::Names;
 use crate::recall::Recall;
 use crate::trust::Trust;
 use crate::whiten::Key;
+use ruvllm_kernels::Compute;
 
 pub use notes::Notes;
 pub(crate) use notes::Stamp;
-pub use row::LogitRow;
 
 /// What a snapshot begins with.
 const MAGIC: [u8; 8] = *b"ruvlear5";

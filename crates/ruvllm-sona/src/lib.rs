@@ -50,19 +50,18 @@ pub mod bank;
 mod calibration;
 mod clock;
 mod codec;
-mod compute;
 pub mod deep;
 pub mod documents;
 mod eigen;
 pub mod episodes;
 mod error;
 pub mod ewc;
+#[cfg(test)]
+mod failing;
 pub mod gate;
 pub mod history;
 pub mod index;
 mod instant;
-#[cfg(test)]
-mod killed;
 pub mod memory;
 mod names;
 pub mod policy;
@@ -70,8 +69,6 @@ pub mod publish;
 pub mod quality;
 mod recall;
 pub mod session;
-mod signed;
-pub mod store;
 mod top;
 #[cfg(test)]
 mod toy;
@@ -82,11 +79,11 @@ pub mod witness;
 
 pub use calibration::{Calibration, CalibrationBuilder};
 pub use clock::now_ms;
-pub use compute::Compute;
 pub use error::{SonaError, SonaErrorKind};
-pub use instant::{LearnOptions, Learned, LogitRow, MicroOptions, Notes};
+pub use instant::{LearnOptions, Learned, MicroOptions, Notes};
 pub use names::Names;
 pub use recall::Recall;
-pub use signed::{PublicKey, SigningKey};
+pub use ruvllm_store as store;
+pub use ruvllm_store::signed::{PublicKey, SigningKey};
 pub use trajectory::{HiddenSummary, KvUse, Latency, RingStats, Trajectory, TrajectoryRing};
 pub use whiten::{Key, Whitener};

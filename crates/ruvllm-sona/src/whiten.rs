@@ -14,9 +14,9 @@ use ruvllm_kernels::distance::PADDING;
 use ruvllm_kernels::lowrank::{self, Factor};
 
 use crate::codec::{Reader, Writer};
-use crate::compute::Compute;
 use crate::eigen;
 use crate::error::{SonaError, SonaErrorKind};
+use ruvllm_kernels::Compute;
 
 /// What a snapshot begins with.
 const MAGIC: [u8; 8] = *b"ruvwhit1";

@@ -47,6 +47,12 @@ impl Faults {
         self.n_done.load(SeqCst)
     }
 
+    /// Returns it as what a store asks.
+    pub fn guard(self: &Arc<Faults>) -> Arc<dyn Fn() -> io::Result<()> + Send + Sync> {
+        let faults = Arc::clone(self);
+        Arc::new(move || faults.ask())
+    }
+
     /// Called before each write, sync and change of length.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ mod compare;
 mod faults;
 mod golden;
 mod json;
+pub mod killed;
 mod models;
 
 pub use cases::{CASE_MODELS, chat_cases, generate_cases, tokenizer_cases};

@@ -1,7 +1,8 @@
 //! Text in and out of a language model: tokenizers, chat templates, calls of functions, thoughts, grammars, stop strings.
 //!
 //! Everything here is made from the metadata of a GGUF file and needs no weights. [`ModelText`] has a model's tokenizer and
-//! chat template together.
+//! chat template together. The feature `grammar` brings what holds answers to grammars and JSON schemas;
+//! without it no grammar compiles.
 //!
 //! ```
 //! use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
@@ -16,7 +17,9 @@
 //! ```
 
 mod error;
+#[cfg(feature = "grammar")]
 mod grammar;
+mod grammar_source;
 mod guard;
 mod stop;
 pub mod template;
@@ -24,8 +27,14 @@ mod text;
 pub mod thoughts;
 pub mod tokenizer;
 pub mod tools;
+#[cfg(not(feature = "grammar"))]
+mod without_grammars;
 
 pub use error::{TextError, TextErrorKind};
-pub use grammar::{Constraint, Grammar, GrammarCompiler, GrammarSource};
+#[cfg(feature = "grammar")]
+pub use grammar::{Constraint, Grammar, GrammarCompiler};
+pub use grammar_source::GrammarSource;
 pub use stop::StopFilter;
 pub use text::{ChatOptions, ModelText, PromptOptions, chat};
+#[cfg(not(feature = "grammar"))]
+pub use without_grammars::{Constraint, Grammar, GrammarCompiler};

@@ -6,20 +6,25 @@ use anyhow::Result;
 
 use crate::shell::{self, cargo};
 
-/// The most packages that a crate may bring, itself included, with its default features (`cargo tree -e normal`). A new
-/// dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 11] = [
+/// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
+/// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
+const CEILINGS: [(&str, usize); 16] = [
     ("ruvllm-ggml", 6),
     ("ruvllm-kernels", 16),
     ("ruvllm-gguf", 14),
+    ("ruvllm-store", 24),
     ("ruvllm-kvcache", 25),
     ("ruvllm-model", 20),
     ("ruvllm-lora", 31),
-    ("ruvllm-text", 90),
+    ("ruvllm-text", 70),
+    ("ruvllm-text --features grammar", 90),
     ("ruvllm-backend", 46),
     ("ruvllm-native", 60),
     ("ruvllm-remote", 77),
-    ("ruvllm-engine", 147),
+    ("ruvllm-engine", 75),
+    ("ruvllm-engine --no-default-features", 60),
+    ("ruvllm-sona", 101),
+    ("ruvllm-learning", 147),
 ];
 
 /// Returns a line for each crate that brings more packages than it may.
@@ -30,7 +35,7 @@ pub(super) fn check() -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for (name, most) in CEILINGS {
         let tree = cargo("tree --edges normal --prefix none --locked --package");
-        let n = count(&shell::output({ tree }.arg(name))?);
+        let n = count(&shell::output({ tree }.args(name.split(' ')))?);
         problems.extend(problem(name, n, most));
     }
     Ok(problems)

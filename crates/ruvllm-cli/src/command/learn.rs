@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use ruvllm_engine::learning::{Learning, LearningOptions, ReadSums, Tenant, Verdict, check_tenant};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, LoadOptions};
+use ruvllm_learning::{Learning, LearningOptions, ReadSums, Tenant, Verdict, check_tenant, study};
 use serde_json::{Value, json};
 
 use super::lora::LoraArg;
@@ -202,7 +202,7 @@ impl LearnArgs {
         for ((path, _), tokens) in texts.iter().zip(&documents) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             tenant.publish_new(&format!("before {name}"), &[])?;
-            let sums = engine.study(tenant, tokens, &mut |n| {
+            let sums = study(engine, tenant, tokens, &mut |n| {
                 bar.inc(n as u64);
                 if cancel.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             })?;
@@ -258,7 +258,7 @@ impl LearnArgs {
 /// The engine's.
 pub fn tell(engine: &mut Engine, tenant: &Tenant, question: &str, answer: &str, verdict: Verdict) -> Result<()> {
     let (prompt, answer) = (engine.encode_prompt(question, false)?, engine.text()?.encode_answer(answer)?);
-    engine.tell(tenant, (&prompt, question), &answer, verdict)?;
+    ruvllm_learning::tell(engine, tenant, (&prompt, question), &answer, verdict)?;
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ruvllm_engine::KvPolicy;
-use ruvllm_engine::learning::Consolidate;
-use ruvllm_engine::optimise::{Batch, Guesses};
+use ruvllm_learning::Consolidate;
+use ruvllm_learning::optimise::{Batch, Guesses};
 use ruvllm_router::Weighing;
 use ruvllm_server::policy_json;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};

@@ -4,11 +4,11 @@ use std::io::{IsTerminal, Read};
 
 use clap::Args;
 use ruvllm_backend::CompletionRequest;
-use ruvllm_engine::learning::Task;
 use ruvllm_engine::{
     Engine, FinishReason, GenerateRequest, GenerationSummary, GrammarSource, LoadOptions, PromptOptions,
     SamplingParams, Timings,
 };
+use ruvllm_learning::Task;
 use serde_json::json;
 
 use super::App;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_engine::{KvPolicy, LoadOptions};
 use ruvllm_gguf::GgufFile;
+use ruvllm_learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_server::{AdapterOptions, KeyOptions, ModelSource, ServerOptions, TlsOptions, WitnessOptions};
 
 use super::backend::LocalBackendArgs;

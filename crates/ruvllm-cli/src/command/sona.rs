@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use ruvllm_engine::learning::{
-    self, Item, Learning, LearningOptions, PublicKey, SigningKey, Tenant, TenantLog, check_tenant,
-};
 use ruvllm_engine::{CancelToken, Engine, EngineError, LoadOptions};
+use ruvllm_learning::{
+    self as learning, Item, Learning, LearningOptions, PublicKey, SigningKey, Tenant, TenantLog, check_tenant,
+};
 use ruvllm_server::{generation_json, item_json};
 use ruvllm_sona::bank::{self, Imported, Trust};
 use ruvllm_sona::history;
@@ -384,7 +384,7 @@ impl ImportArgs {
             true => bank::signed_by(&file, &Trust::new(&trusted)),
             false => history::signed_by(&file, &trusted),
         };
-        signed.map_err(|error| refused(error.into()))?;
+        signed.map_err(|error| refused(learning::of_sona(error)))?;
         let loaded = self.of.load(app, &self.load)?;
         if self.patterns {
             let imported = loaded.tenant.import_patterns(&file, &trusted).map_err(refused)?;

@@ -32,7 +32,7 @@ pub enum Readout {
     /// way; with [`Pooling::None`] those of the tokens as they are: `[n, n_embd]`.
     Embedding(Option<Pooling>),
     /// The final hidden states of the last tokens: `[n_last, n_embd]`, of a model that writes text. Those that an answer's tokens
-    /// follow are what [`Tenant::tell`](crate::learning::Tenant::tell) asks for.
+    /// follow are what a learner is told by.
     States {
         /// How many; no more than there are.
         n_last: usize,

@@ -15,6 +15,7 @@
 //! Requests that begin alike and come together are computed one after the other up to where they part: the later ones
 //! wait until the first has computed what they share.
 
+mod options;
 mod policy;
 mod task;
 mod tune;
@@ -22,11 +23,12 @@ mod tune;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::optimise::Optimiser;
+use crate::EngineError;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::runner::ModelRunner;
 use crate::speculate::draft;
-use crate::{EngineError, ErrorKind};
+use crate::tuner::Tuner;
+pub use options::SchedulerOptions;
 use policy::{Claim, Holder, Ledger, Limits, Plan, Queued, Room, Running, Shares, Standing, Waiting};
 use ruvllm_backend::{LogitRows, Segment, States};
 use task::{Cause, Task};
@@ -35,38 +37,6 @@ use task::{Cause, Task};
 const WINDOW: usize = 32;
 /// By how much the prompts of a step are shorter when several tenants share it.
 const SHORTER_PREFILL: usize = 4;
-/// A request that may have fewer guesses in a step has none.
-const GUESSES_MIN: usize = 2;
-
-/// How steps are filled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchedulerOptions {
-    /// Most tokens of a step; answers get their rows in any case.
-    pub step_tokens: usize,
-    /// Most prompt tokens of a step in which others write answers: with more, prompts are read sooner and answers
-    /// falter.
-    pub prefill_tokens: usize,
-    /// Most rows of a step that are guesses; 0 guesses nothing. Requests share them, and one that would have fewer than two
-    /// has none.
-    pub guessed_rows: usize,
-    /// Most guesses of a request in a step.
-    pub guesses_max: usize,
-}
-
-impl Default for SchedulerOptions {
-    /// 512 tokens, 128 of prompts beside answers, 12 guesses and 8 of a request.
-    fn default() -> SchedulerOptions {
-        SchedulerOptions { step_tokens: 512, prefill_tokens: 128, guessed_rows: 12, guesses_max: 8 }
-    }
-}
-
-impl SchedulerOptions {
-    /// Returns how many guesses each of so many requests may have in a step.
-    pub(crate) fn n_guesses(&self, n_requests: usize) -> usize {
-        let n = (self.guessed_rows / n_requests.max(1)).min(self.guesses_max);
-        if n < GUESSES_MIN { 0 } else { n }
-    }
-}
 
 /// Names a request of a [`Scheduler`]; later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -129,7 +99,7 @@ pub struct Scheduler<'a> {
     runner: &'a mut ModelRunner,
     options: SchedulerOptions,
     /// Changes the options from step to step.
-    optimiser: Option<Optimiser>,
+    tuner: Option<Box<dyn Tuner>>,
     /// By age, the oldest first.
     waiting: VecDeque<Task>,
     /// What was computed for whom.
@@ -141,24 +111,9 @@ pub struct Scheduler<'a> {
     n_ended: u64,
     /// Requests whose tokens the last step computed.
     n_batch: usize,
-    /// Requests that ran when the optimiser last heard of memory.
+    /// Requests that ran when the tuner last heard of memory.
     n_seen: usize,
     stats: SchedulerStats,
-}
-
-impl SchedulerOptions {
-    /// Checks every value.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Options`]: one is 0.
-    pub fn validate(&self) -> Result<(), EngineError> {
-        let SchedulerOptions { step_tokens, prefill_tokens, .. } = *self;
-        if step_tokens == 0 || prefill_tokens == 0 {
-            let line = format!("steps of {step_tokens} tokens, {prefill_tokens} of prompts; both must be at least 1");
-            return Err(EngineError::new(ErrorKind::Options, line));
-        }
-        Ok(())
-    }
 }
 
 impl<'a> Scheduler<'a> {
@@ -171,7 +126,7 @@ impl<'a> Scheduler<'a> {
         Ok(Scheduler {
             runner,
             options: options.clone(),
-            optimiser: None,
+            tuner: None,
             waiting: VecDeque::new(),
             ledger: Ledger::default(),
             running: Vec::new(),
@@ -188,8 +143,8 @@ impl<'a> Scheduler<'a> {
     /// # Errors
     /// The prompt is empty or too long, or an option is out of range.
     pub fn submit(&mut self, mut request: GenerateRequest) -> Result<RequestId, EngineError> {
-        let chosen = match (&mut self.optimiser, request.kv) {
-            (Some(optimiser), None) => optimiser.choose_kv(&request, self.runner),
+        let chosen = match (&mut self.tuner, request.kv) {
+            (Some(tuner), None) => tuner.choose_kv(&request, self.runner),
             _ => None,
         };
         request.kv = request.kv.or(chosen.map(|(policy, _)| policy));
@@ -276,15 +231,15 @@ impl<'a> Scheduler<'a> {
 
     /// Lets go of requests that are over, failed or cancelled.
     fn end(&mut self, events: &mut Vec<Event>) {
-        let Scheduler { runner, running, waiting, n_ended, optimiser, .. } = self;
+        let Scheduler { runner, running, waiting, n_ended, tuner, .. } = self;
         let mut end = |task: &mut Task| {
             let is_over = task.is_over();
             if is_over {
                 task.close(runner);
                 *n_ended += 1;
                 let mut result = task.take_result();
-                if let (Ok(summary), Some(optimiser)) = (&mut result, &*optimiser) {
-                    summary.choices = optimiser.describe(task.choices(), task.kv).into_boxed_str();
+                if let (Ok(summary), Some(tuner)) = (&mut result, &*tuner) {
+                    summary.choices = tuner.describe(task.choices(), task.kv).into_boxed_str();
                 }
                 events.push(Event::Done(RequestId(task.id), result));
             }

@@ -7,10 +7,10 @@ use ruvllm_kvcache::BLOCK_TOKENS;
 use super::policy::{Holder, Queued, Running, Standing, Waiting};
 use crate::EngineError;
 use crate::answer::Answer;
-use crate::optimise::{Choice, KvChoice};
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::runner::ModelRunner;
 use crate::speculate::tree::{Forks, Kept};
+use crate::tuner::Choice;
 use ruvllm_backend::{Segment, SeqId, States};
 
 /// Tokens of an answer that room is kept for if the request sets no limit.
@@ -39,7 +39,7 @@ pub(super) struct Task {
     /// What was chosen for its steps, and for how many each.
     choices: Vec<(Choice, u32)>,
     /// What was chosen of how its keys and values are kept.
-    pub kv: Option<KvChoice>,
+    pub kv: Option<Choice>,
 }
 
 /// Why a request gave way.

@@ -1,9 +1,9 @@
-//! Steps that an optimiser fills: it is told what runs, and what its choices cost.
+//! Steps that a tuner fills: it is told what runs, and what its choices cost.
 
 use std::time::Instant;
 
 use super::{Event, Scheduler, SchedulerStats};
-use crate::optimise::{Choice, KvChoice, Optimiser, Rows, Situation, StepCost, steps_by_default};
+use crate::tuner::{Choice, Rows, Situation, StepCost, Tuner, steps_by_default};
 
 /// A step that was chosen for.
 pub(super) struct Tuned {
@@ -19,23 +19,23 @@ pub(super) struct Tuned {
 }
 
 impl Scheduler<'_> {
-    /// Lets an optimiser change the options from step to step; it starts from those that the scheduler was made with.
+    /// Lets a tuner change the options from step to step; it starts from those that the scheduler was made with.
     /// Answers stay the same.
-    pub fn set_optimiser(&mut self, optimiser: Optimiser) {
-        self.optimiser = Some(optimiser);
+    pub fn set_tuner(&mut self, tuner: Box<dyn Tuner>) {
+        self.tuner = Some(tuner);
     }
 
-    /// Takes the optimiser out, with what it has learned; steps are filled by the default again.
-    pub fn take_optimiser(&mut self) -> Option<Optimiser> {
-        let optimiser = self.optimiser.take();
-        optimiser.iter().for_each(|optimiser| self.options.clone_from(optimiser.fixed()));
-        optimiser
+    /// Takes the tuner out, with what it has learned; steps are filled by the default again.
+    pub fn take_tuner(&mut self) -> Option<Box<dyn Tuner>> {
+        let tuner = self.tuner.take();
+        tuner.iter().for_each(|tuner| self.options = tuner.fixed());
+        tuner
     }
 
     /// Chooses the options of the step. Where somebody reads a prompt there is nothing to choose.
     pub(super) fn tune(&mut self) -> Option<Tuned> {
-        let optimiser = self.optimiser.as_mut()?;
-        self.options = optimiser.fixed().clone();
+        let tuner = self.tuner.as_mut()?;
+        self.options = tuner.fixed();
         let n_running = self.running.len();
         if n_running == 0 || self.running.iter().any(|task| !task.is_answering()) {
             return None;
@@ -43,9 +43,9 @@ impl Scheduler<'_> {
         let n_context = self.running.iter().map(super::Task::n_context).sum::<usize>() / n_running;
         let room = (self.n_seen != n_running).then(|| self.runner.free_kv_bytes());
         self.n_seen = n_running;
-        let (options, choice) = optimiser.choose(&Situation { n_running, n_context, free_bytes: room });
+        let (options, choice) = tuner.choose(&Situation { n_running, n_context, free_bytes: room });
         self.options = options;
-        let n_default = optimiser.fixed().n_guesses(n_running);
+        let n_default = tuner.fixed().n_guesses(n_running);
         let (start, before, n_right) = (Instant::now(), self.stats, self.n_right());
         Some(Tuned { choice, start, before, n_right, n_default, n_default_rows: 0 })
     }
@@ -56,7 +56,7 @@ impl Scheduler<'_> {
         *n_default_rows = self.rows(*n_default).n_answer;
     }
 
-    /// Tells the optimiser what came of a step, unless it was another one than was chosen for.
+    /// Tells the tuner what came of a step, unless it was another one than was chosen for.
     pub(super) fn learn(&mut self, tuned: Option<Tuned>, events: &[Event]) {
         let Some(Tuned { choice, start, before, n_right, n_default, n_default_rows }) = tuned else { return };
         let n_answers = self.n_batch;
@@ -73,17 +73,16 @@ impl Scheduler<'_> {
         let n_right = self.n_right().saturating_sub(n_right);
         let seconds = start.elapsed().as_secs_f64();
         self.running.iter_mut().for_each(|task| task.note(choice));
-        if let Some(optimiser) = &mut self.optimiser {
+        if let Some(tuner) = &mut self.tuner {
             let step = StepCost { seconds, n_answers, n_default_rows, n_default_steps, n_guesses, n_right };
-            optimiser.learn(choice, &step);
+            tuner.learn(choice, &step);
         }
     }
 
     /// Returns what was chosen for all that run, if it was the same, with the step's beginning and its rows.
-    pub(super) fn watch_kv(&self) -> Option<(KvChoice, Instant, Rows)> {
+    pub(super) fn watch_kv(&self) -> Option<(Choice, Instant, Rows)> {
         let choice = self.running.iter().find_map(|task| task.kv)?;
-        let is_same = |kv: KvChoice| (kv.context, kv.arm) == (choice.context, choice.arm);
-        if !self.running.iter().all(|task| task.kv.is_some_and(is_same)) {
+        if !self.running.iter().all(|task| task.kv.is_some_and(|kv| kv.is_same_way(choice))) {
             return None;
         }
         Some((choice, Instant::now(), self.rows(usize::MAX)))
@@ -101,10 +100,10 @@ impl Scheduler<'_> {
         rows
     }
 
-    /// Tells the optimiser what such a step took.
-    pub(super) fn learn_kv(&mut self, watched: Option<(KvChoice, Instant, Rows)>) {
-        if let (Some((choice, start, rows)), Some(optimiser)) = (watched, &mut self.optimiser) {
-            optimiser.learn_kv(choice, start.elapsed().as_secs_f64(), rows);
+    /// Tells the tuner what such a step took.
+    pub(super) fn learn_kv(&mut self, watched: Option<(Choice, Instant, Rows)>) {
+        if let (Some((choice, start, rows)), Some(tuner)) = (watched, &mut self.tuner) {
+            tuner.learn_kv(choice, start.elapsed().as_secs_f64(), rows);
         }
     }
 

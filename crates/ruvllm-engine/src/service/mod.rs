@@ -29,6 +29,7 @@
 //! ```
 
 mod memory;
+mod observer;
 mod owner;
 mod prompts;
 #[cfg(test)]
@@ -49,12 +50,12 @@ use ruvllm_text::ModelText;
 
 use crate::answer;
 use crate::engine::Engine;
-use crate::learning::Work;
-use crate::optimise::Optimiser;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
-use crate::runner::Readout;
+use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
+use crate::tuner::Tuner;
 use crate::{EngineError, ErrorKind};
+pub use observer::{Observer, Step};
 use owner::{Command, EmbedJob, Owner};
 pub use prompts::SavedPrompt;
 use ruvllm_backend::ModelInfo;
@@ -69,14 +70,14 @@ pub struct ServiceOptions {
     /// Told what happens, on the owner's thread.
     pub observer: Box<dyn Observer>,
     /// Changes how steps are filled by what they cost; `None` leaves them as they are.
-    pub optimiser: Option<Optimiser>,
+    pub tuner: Option<Box<dyn Tuner>>,
 }
 
 impl Default for ServiceOptions {
-    /// 256 may wait; nobody observes or optimises.
+    /// 256 may wait; nobody observes or tunes.
     fn default() -> ServiceOptions {
         let (scheduler, observer) = (SchedulerOptions::default(), Box::new(()));
-        ServiceOptions { scheduler, queue_max: 256, observer, optimiser: None }
+        ServiceOptions { scheduler, queue_max: 256, observer, tuner: None }
     }
 }
 
@@ -103,36 +104,8 @@ pub type Sink = Box<dyn FnMut(ServiceEvent) -> bool + Send>;
 /// Takes what came of an embedding, on the owner's thread: it must not block.
 pub type EmbedSink = Box<dyn FnOnce(Result<Vec<f32>, EngineError>) + Send>;
 
-/// A step, when it is over.
-#[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
-    /// How long it took.
-    pub took: Duration,
-    /// Requests whose tokens it computed together.
-    pub n_batch: usize,
-    /// Requests that run after it.
-    pub n_running: usize,
-    /// Requests that wait after it.
-    pub n_waiting: usize,
-    /// For each token that was not its request's first: how long after the one before.
-    pub gaps: &'a [Duration],
-}
-
-/// Is told what happens, on the owner's thread: it must not block.
-pub trait Observer: Send {
-    /// A step that computed something is over.
-    fn step(&mut self, step: &Step<'_>);
-
-    /// A request is over.
-    fn done(&mut self, result: &Result<GenerationSummary, EngineError>);
-}
-
-/// Observes nothing.
-impl Observer for () {
-    fn step(&mut self, _: &Step<'_>) {}
-
-    fn done(&mut self, _: &Result<GenerationSummary, EngineError>) {}
-}
+/// Something to compute with a model.
+pub type Work = Box<dyn FnOnce(&mut ModelRunner) + Send>;
 
 /// What a service does and did.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -243,7 +216,7 @@ impl Service {
     /// The model has no tokenizer, an option is out of range, or the system starts no thread.
     pub fn start(mut engine: Engine, options: ServiceOptions) -> Result<(Service, ServiceThread), EngineError> {
         let text = engine.text()?;
-        let ServiceOptions { scheduler, queue_max, observer, optimiser } = options;
+        let ServiceOptions { scheduler, queue_max, observer, tuner } = options;
         let (info, n_seq_max) = (engine.info().clone(), engine.runner.n_free());
         scheduler.validate()?;
         let shared = Arc::new(Shared {
@@ -263,7 +236,7 @@ impl Service {
         let run = move || {
             match crate::Scheduler::new(&mut engine.runner, &scheduler) {
                 Ok(mut scheduler) => {
-                    optimiser.into_iter().for_each(|optimiser| scheduler.set_optimiser(optimiser));
+                    tuner.into_iter().for_each(|tuner| scheduler.set_tuner(tuner));
                     Owner::new(scheduler, inbox, of_owner, observer).run();
                 }
                 Err(error) => unreachable!("the options were checked: {error}"),
@@ -359,6 +332,16 @@ impl Service {
         Ok(Ticket(cancel))
     }
 
+    /// Computes an embedding as [`Service::embed`] does, and waits for it.
+    ///
+    /// # Errors
+    /// As [`Service::submit`]; the tokens do not fit the model, or it makes none.
+    pub fn embed_now(&self, tokens: Vec<u32>) -> Result<Vec<f32>, EngineError> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let _ticket = self.embed(tokens, Box::new(move |result| drop(sender.send(result))))?;
+        receiver.recv().unwrap_or_else(|_| Err(ended()))
+    }
+
     /// Limits the bytes of keys and values that a tenant's requests hold together; `None` lifts the limit.
     pub fn set_tenant_quota(&self, tenant: u64, bytes: Option<usize>) {
         // An owner that has ended limits nobody.
@@ -384,7 +367,7 @@ impl Service {
     ///
     /// # Errors
     /// [`ErrorKind::Stopped`] if the owner's thread has ended, or ends before it comes to that.
-    pub(crate) fn run(&self, work: Work) -> Result<(), EngineError> {
+    pub fn run(&self, work: Work) -> Result<(), EngineError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let work: Work = Box::new(move |runner| {
             work(runner);
@@ -465,7 +448,7 @@ fn stopping() -> EngineError {
     EngineError::new(ErrorKind::Stopped, "the server is stopping and takes no requests")
 }
 
-pub(crate) fn ended() -> EngineError {
+fn ended() -> EngineError {
     EngineError::new(ErrorKind::Stopped, "the engine's thread has ended and takes no requests")
 }
 

@@ -10,8 +10,7 @@ use ruvllm_kvcache::PageLender;
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
 
-use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step, stopping};
-use crate::learning::Work;
+use super::{EmbedSink, Observer, ServiceEvent, Shared, Sink, Step, Work, stopping};
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary};
 use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{Event, RequestId, Scheduler};

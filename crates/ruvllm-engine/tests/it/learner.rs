@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use ruvllm_engine::{
     AdapterSet, Engine, FactorFormat, GenerateRequest, GenerationSummary, HeadWeights, KvPolicy, Learner, Lesson,
-    LoadOptions, LogitRows, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation, StateRows, Timings,
+    LoadOptions, LogitRow, LogitRows, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation, StateRows,
+    Timings,
 };
 use ruvllm_lora::micro::{Rule, UpdateOptions};
-use ruvllm_sona::LogitRow;
 use ruvllm_testkit::{Golden, max_abs_diff};
 
 /// Tokens between two updates.

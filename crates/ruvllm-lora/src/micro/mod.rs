@@ -16,6 +16,7 @@ mod basis;
 mod block;
 mod factors;
 mod gradient;
+mod logit_row;
 mod merge;
 mod optimizer;
 mod snapshot;
@@ -25,6 +26,7 @@ pub mod toy;
 pub use basis::Basis;
 pub use block::{Block, EachRow, Inner, KeptRows, Seat, StateRows};
 pub use gradient::{Gradient, of_state};
+pub use logit_row::LogitRow;
 pub use optimizer::{Rule, UpdateOptions};
 
 use std::sync::Arc;

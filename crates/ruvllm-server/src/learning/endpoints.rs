@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
-use ruvllm_engine::learning::{self, Verdict};
 use ruvllm_engine::tokenizer::DecodeOptions;
 use ruvllm_engine::{AdapterSet, EngineError, ErrorKind, Readout};
+use ruvllm_learning::{self as learning, Verdict};
 use ruvllm_sona::witness::Event;
 use serde_json::{Value, json};
 

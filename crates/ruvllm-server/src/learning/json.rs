@@ -1,6 +1,6 @@
 //! A tenant's log as JSON.
 
-use ruvllm_engine::learning::{Generation, Item, Judged, LearnOptions, Upkept, Verdict};
+use ruvllm_learning::{Generation, Item, Judged, LearnOptions, Upkept, Verdict};
 use ruvllm_sona::bank::{Pattern, Step};
 use serde_json::{Map, Value, json};
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ruvllm_engine::learning::{self, Consolidate, Learning, Upkept};
 use ruvllm_engine::{EngineError, Learner, Service};
+use ruvllm_learning::{self as learning, Consolidate, Learning, Upkept};
 
 use crate::app::{Call, Endpoint};
 use crate::auth::Tenant;

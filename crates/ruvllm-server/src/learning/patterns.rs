@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use axum::http::{Method, StatusCode};
 use ruvllm_engine::ModelText;
-use ruvllm_engine::learning::{self, Task};
 use ruvllm_engine::template::ChatInput;
 use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_learning::{self as learning, Task};
 use ruvllm_sona::bank::{Found, Pattern, Select, Step, Verdict};
 use ruvllm_sona::{SonaError, SonaErrorKind};
 use serde_json::{Value, json};

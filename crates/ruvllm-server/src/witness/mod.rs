@@ -69,7 +69,7 @@ pub fn open_store(options: &WitnessOptions) -> Result<Arc<dyn Store>, ServerErro
         }
     };
     let open = OpenOptions { key: key.as_ref(), ..OpenOptions::default() };
-    Ok(store::open(&options.folder.join(STORE_FILE), &open)?)
+    Ok(store::open(&options.folder.join(STORE_FILE), &open).map_err(SonaError::from)?)
 }
 
 /// The log of a server, and the store it lies in.

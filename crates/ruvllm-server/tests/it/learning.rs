@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ruvllm_engine::learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
+use ruvllm_learning::{BackgroundOptions, LearningOptions, UpkeepOptions};
 use ruvllm_server::{KeyOptions, ServerOptions, WitnessOptions, open_store};
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore as _, StoredPolicies};
 use serde_json::{Value, json};

@@ -309,7 +309,7 @@ fn sessions_are_turns_of_conversations() {
 #[test]
 fn what_was_taught_is_on_record_beside_the_answers() {
     let folder = tempfile::tempdir().expect("a folder");
-    let learning = ruvllm_engine::learning::LearningOptions::default();
+    let learning = ruvllm_learning::LearningOptions::default();
     let witness = WitnessOptions { folder: folder.path().to_owned(), keeps_tokens: true, ..WitnessOptions::default() };
     let bench = Bench::tiny(ServerOptions { witness: Some(witness), learning: Some(learning), ..options() });
     let messages = json!([{ "role": "user", "content": "Where is Ulm?" }]);

@@ -38,11 +38,11 @@ mod pattern;
 #[cfg(test)]
 mod tests;
 
-pub use crate::signed::{PublicKey, SigningKey};
 pub use distill::{Distill, Distilled};
 pub use exchange::{Imported, Trust, signed_by};
 pub use kmeans::{Clusters, kmeans};
 pub use pattern::{Pattern, Step, Verdict};
+pub use ruvllm_store::signed::{PublicKey, SigningKey};
 
 /// The patterns of each tenant, by id.
 const PATTERNS: Table = Table::new("patterns");
@@ -483,7 +483,7 @@ impl ReasoningBank {
 /// If it cannot be written.
 pub fn forget_tenant(change: &mut dyn Transaction, tenant: &str) -> Result<usize, SonaError> {
     change.remove_scope(GRAPHS, tenant.as_bytes())?;
-    change.remove_scope(PATTERNS, tenant.as_bytes())
+    Ok(change.remove_scope(PATTERNS, tenant.as_bytes())?)
 }
 
 fn check_dim(config: &BankConfig, pattern: &Pattern) -> Result<(), SonaError> {

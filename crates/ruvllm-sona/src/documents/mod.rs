@@ -238,7 +238,7 @@ impl Documents {
         if part == 0 || !self.is_known(&Name::of(tenant, id), now_ms) {
             return Ok(None);
         }
-        self.store.snapshot()?.get(DOCUMENTS, &scope_of(tenant, id)?, &key_of(part))
+        Ok(self.store.snapshot()?.get(DOCUMENTS, &scope_of(tenant, id)?, &key_of(part))?)
     }
 
     /// Visits the parts of a document with their numbers, in their order or the other way around, until `visit` says `false`;
@@ -255,7 +255,7 @@ impl Documents {
         let scan = if order.newest_first { scan.newest_first() } else { scan };
         self.store.snapshot()?.scan(DOCUMENTS, &scan, &mut |key, value| {
             let number = key.try_into().map(u64::from_be_bytes);
-            visit(number.map_err(|_| crate::error::invalid("a part's number is cut short"))?, value)
+            Ok(visit(number.map_err(|_| crate::error::invalid("a part's number is cut short"))?, value)?)
         })?;
         Ok(true)
     }
@@ -318,7 +318,7 @@ impl Documents {
         parts: &[Vec<u8>],
     ) -> Result<(), SonaError> {
         let scope = scope_of(&name.tenant, &name.id)?;
-        (first..).zip(parts).try_for_each(|(number, part)| change.put(DOCUMENTS, &scope, &key_of(number), part))
+        Ok((first..).zip(parts).try_for_each(|(number, part)| change.put(DOCUMENTS, &scope, &key_of(number), part))?)
     }
 
     /// Writes a changed document's label, makes room for it, and makes all that real.

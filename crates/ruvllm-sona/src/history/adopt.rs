@@ -102,6 +102,6 @@ impl History {
         for key in &unused {
             change.remove(ADAPTERS, &self.tenant, key)?;
         }
-        change.commit()
+        Ok(change.commit()?)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{History, State};
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, invalid, limit};
-use crate::signed::{self, PublicKey, SigningKey};
+use ruvllm_store::signed::{self, PublicKey, SigningKey};
 
 const MAGIC: &[u8; 8] = b"RUVKNOW1";
 
@@ -26,7 +26,7 @@ fn opened<'a>(file: &'a [u8], trusted: &[PublicKey]) -> Result<(&'a [u8], Public
     if file.len() > FILE_BYTES_MAX {
         return Err(limit(format!("a file of {} bytes; at most {FILE_BYTES_MAX}", file.len())));
     }
-    signed::open(file, (MAGIC, "what was learned"), trusted)
+    Ok(signed::open(file, (MAGIC, "what was learned"), trusted)?)
 }
 
 impl History {

@@ -78,7 +78,7 @@ impl Generation {
     }
 
     pub(super) fn put(&self, change: &mut dyn Transaction, tenant: &[u8]) -> Result<(), SonaError> {
-        change.put(GENERATIONS, tenant, &self.number.to_be_bytes(), &self.to_bytes())
+        Ok(change.put(GENERATIONS, tenant, &self.number.to_be_bytes(), &self.to_bytes())?)
     }
 
     /// Removes it with its state.

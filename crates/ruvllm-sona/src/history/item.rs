@@ -36,7 +36,7 @@ pub struct Passage {
     /// Places behind [`Passage::n_read`], ascending, whose tokens were only read: nobody computed what they follow, such as where a
     /// grammar left no choice.
     pub skipped: Vec<u32>,
-    /// Whether its rows of logits had rough ones, see [`LogitRow`](crate::LogitRow).
+    /// Whether its rows of logits had rough ones, see [`LogitRow`](ruvllm_lora::micro::LogitRow).
     pub is_rough: bool,
 }
 

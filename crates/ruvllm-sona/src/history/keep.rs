@@ -37,7 +37,7 @@ impl History {
             change.put(HEADS, &self.tenant, KEPT, &of)?;
             generation::put_state(&mut *change, &self.tenant, KEPT_STATE, &self.state())?;
         }
-        change.commit()
+        Ok(change.commit()?)
     }
 
     pub(super) fn drop_kept(&self, change: &mut dyn Transaction) -> Result<(), SonaError> {
@@ -87,7 +87,7 @@ impl History {
     /// If it cannot be written; then nothing more is taken in before the history is opened again.
     pub fn forget(&mut self) -> Result<(), SonaError> {
         self.restart(None)?;
-        self.store.scrub()
+        Ok(self.store.scrub()?)
     }
 
     /// Puts what was learned elsewhere in the place of all that is known, as a generation of its own before which there is nothing, and

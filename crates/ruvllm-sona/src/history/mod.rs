@@ -41,7 +41,6 @@ use crate::background::Consolidate;
 use crate::calibration::Calibration;
 use crate::clock::now_ms;
 use crate::codec::{Reader, Writer};
-use crate::compute::Compute;
 use crate::episodes::Verdict;
 use crate::error::{SonaError, SonaErrorKind, invalid};
 use crate::instant::{LearnOptions, Learned, Notes, Stamp};
@@ -51,6 +50,7 @@ use crate::store::{Durability, Scan, Snapshot, Store, Table, Transaction as _};
 use crate::whiten::Key;
 use item::{Record, read_options, write_options};
 use keep::{generations_of, id_of, items, last_item};
+use ruvllm_kernels::Compute;
 
 /// The log of each tenant, by id.
 const ITEMS: Table = Table::new("learning log");

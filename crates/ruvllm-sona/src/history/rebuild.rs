@@ -8,12 +8,12 @@
 use std::ops::Range;
 
 use ruvllm_kernels::softmax;
-use ruvllm_lora::micro::{HeadRows, KeptRows, MicroLora, StateRows};
+use ruvllm_lora::micro::{HeadRows, KeptRows, LogitRow, MicroLora, StateRows};
 
 use super::State;
 use super::item::{Item, Passage, Record};
 use crate::error::{SonaError, SonaErrorKind};
-use crate::instant::{Learned, LogitRow, Notes};
+use crate::instant::{Learned, Notes};
 
 /// Hears of a token: its place, the final hidden state before it, one row, before any MicroLoRA, and the logits made of that
 /// state behind the MicroLoRA, `[n_vocab]`, rough ones too if the passage has them; no logits where the token was only remembered.

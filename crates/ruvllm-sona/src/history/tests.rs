@@ -9,9 +9,9 @@ use super::*;
 use crate::bank::{self, BankConfig, Pattern, ReasoningBank};
 use crate::deep::DeepState;
 use crate::error::limit;
-use crate::instant::LogitRow;
 use crate::store::{self, OpenOptions, Transaction};
 use crate::toy::{N_VOCAB, Toy, changed, leave_out, logits, one, rough, state, text};
+use ruvllm_lora::micro::LogitRow;
 
 mod faults;
 mod kill;

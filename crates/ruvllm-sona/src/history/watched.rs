@@ -3,6 +3,7 @@
 use super::Sound;
 use crate::error::SonaError;
 use crate::store::{Durability, Scan, Snapshot, Store, Table, Transaction, Visit};
+use ruvllm_store::StoreError;
 
 /// A record as it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub(super) struct Before(Vec<Record>);
 
 impl Before {
     /// Puts everything back, and returns whether something was not as it was.
-    pub(super) fn put_back(&self, change: &mut dyn Transaction) -> Result<bool, SonaError> {
+    pub(super) fn put_back(&self, change: &mut dyn Transaction) -> Result<bool, StoreError> {
         let mut has_changed = false;
         for Record { table, scope, key, value } in self.0.iter().rev() {
             if change.get(*table, scope, key)? == *value {
@@ -43,7 +44,7 @@ pub(super) struct Watched<'a> {
 
 impl<'a> Watched<'a> {
     /// Starts durable changes.
-    pub(super) fn begin(store: &'a dyn Store) -> Result<Watched<'a>, SonaError> {
+    pub(super) fn begin(store: &'a dyn Store) -> Result<Watched<'a>, StoreError> {
         Ok(Watched { change: store.begin(Durability::Durable)?, before: Before::default() })
     }
 
@@ -58,7 +59,7 @@ impl<'a> Watched<'a> {
         Ok(())
     }
 
-    fn keep(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<(), SonaError> {
+    fn keep(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<(), StoreError> {
         let value = self.change.get(table, scope, key)?;
         self.before.0.push(Record { table, scope: scope.to_vec(), key: key.to_vec(), value });
         Ok(())
@@ -66,31 +67,31 @@ impl<'a> Watched<'a> {
 }
 
 impl Snapshot for Watched<'_> {
-    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, SonaError> {
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         self.change.get(table, scope, key)
     }
 
-    fn scan(&self, table: Table, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), SonaError> {
+    fn scan(&self, table: Table, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
         self.change.scan(table, scan, visit)
     }
 
-    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, SonaError> {
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
         self.change.scopes(table)
     }
 }
 
 impl Transaction for Watched<'_> {
-    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), SonaError> {
+    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         self.keep(table, scope, key)?;
         self.change.put(table, scope, key, value)
     }
 
-    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, SonaError> {
+    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, StoreError> {
         self.keep(table, scope, key)?;
         self.change.remove(table, scope, key)
     }
 
-    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, SonaError> {
+    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, StoreError> {
         let mut keys = Vec::new();
         self.change.scan(table, &Scan::all(scope), &mut |key, _| {
             keys.push(key.to_vec());
@@ -100,7 +101,7 @@ impl Transaction for Watched<'_> {
         self.change.remove_scope(table, scope)
     }
 
-    fn commit(self: Box<Self>) -> Result<(), SonaError> {
+    fn commit(self: Box<Self>) -> Result<(), StoreError> {
         self.change.commit()
     }
 }

@@ -8,9 +8,7 @@ use ruvllm_kernels::team::Team;
 use ruvllm_kernels::{distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
 
-use super::row::LogitRow;
 use super::{Learned, STEPS_AT_END_MAX, Search};
-use crate::compute::Compute;
 use crate::episodes::Opened;
 use crate::gate::{Confidence, Sample, Trail};
 use crate::memory::Context;
@@ -19,6 +17,8 @@ use crate::recall::Recall;
 use crate::top::{Hit, Top, Tops};
 use crate::trust::Evidence;
 use crate::whiten::Key;
+use ruvllm_kernels::Compute;
+use ruvllm_lora::micro::LogitRow;
 
 /// Below this share a row of logits stays untouched.
 const SHARE_MIN: f32 = 1e-4;

@@ -1,6 +1,7 @@
 //! A model that reads one token at a time and knows nothing: what it learns, forgets and keeps to itself.
 
 use ruvllm_kernels::Isa;
+use ruvllm_lora::micro::LogitRow;
 
 use super::*;
 use crate::toy::{N_VOCAB, Toy, changed, leave_out, log_p, logits, one, rough, state, text};

@@ -6,9 +6,9 @@ use ruvllm_kernels::{bring_near, distance};
 
 use super::entries::Block;
 use super::{CONTEXT_BONUS, Context, Memory};
-use crate::compute::Compute;
 use crate::top::{self, BLOCK, Hit, Top, Tops};
 use crate::whiten::Key;
+use ruvllm_kernels::Compute;
 
 /// Blocks that a thread scans at a time: some microseconds.
 const BLOCKS_AT_ONCE: usize = 16;

@@ -1,7 +1,7 @@
 //! Searches against plain sorting, a full memory, and what survives a snapshot.
 
 use super::*;
-use crate::compute::Compute;
+use ruvllm_kernels::Compute;
 use ruvllm_kernels::{Isa, distance};
 
 fn key(n_key: usize, seed: usize) -> Key {

@@ -9,8 +9,8 @@ use rand_chacha::rand_core::SeedableRng as _;
 use tempfile::TempDir;
 
 use super::*;
-use crate::killed;
 use crate::store::{Durability, MasterKey, OpenOptions, Store, Table, open};
+use ruvllm_testkit::killed;
 
 fn file() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");

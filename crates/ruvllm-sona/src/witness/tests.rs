@@ -345,7 +345,7 @@ fn writes_batches_when_they_are_full_or_have_waited() {
 fn what_cannot_be_written_waits() {
     let folder = tempfile::tempdir().expect("a folder");
     let limits = crate::store::Limits { store_bytes_max: 4000, ..Default::default() };
-    let options = OpenOptions { limits, key: None };
+    let options = OpenOptions { limits, ..OpenOptions::default() };
     let store = open(&folder.path().join("sona.redb"), &options).expect("a store");
     let log = WitnessLog::start(store.clone(), LogOptions::default()).expect("a log");
     for request in 0..100 {

@@ -32,6 +32,7 @@ use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use toktrie::{InferenceCapabilities, SimpleVob, TokEnv};
 
+use crate::grammar_source::GrammarSource;
 use crate::tokenizer::Tokenizer;
 use crate::{TextError, TextErrorKind};
 use ahead::{Computed, MaskThread};
@@ -56,37 +57,6 @@ const STACK_BYTES: usize = 256 << 20;
 const STEP_MAX: Duration = Duration::from_secs(1);
 /// What is wrong with rules that only lead back to each other, a class without characters and the like.
 const NO_TEXT: &str = "it allows no text at all; give its rules an end: what only leads back to itself has none";
-
-/// What an answer must be.
-#[derive(Clone, Debug, PartialEq)]
-pub enum GrammarSource {
-    /// Any JSON object.
-    JsonObject,
-    /// JSON that is valid by this schema (draft 2020-12, or as its `$schema` says).
-    JsonSchema(Value),
-    /// A text that this regular expression matches as a whole (syntax of the crate `regex`, without anchors, word
-    /// boundaries and captures).
-    Regex(String),
-    /// One of these texts.
-    Choice(Vec<String>),
-    /// What the rule `start` of a grammar in Lark's syntax allows (the dialect of `llguidance`).
-    Lark(String),
-    /// What the rule `root` of a grammar in llama.cpp's syntax allows. In rules that refer to themselves the longest of
-    /// overlapping pieces is taken, so that some of its texts may be impossible.
-    Gbnf(String),
-}
-
-impl GrammarSource {
-    /// Returns the bytes of its text.
-    fn n_bytes(&self) -> usize {
-        match self {
-            GrammarSource::JsonObject => 0,
-            GrammarSource::JsonSchema(schema) => schema.to_string().len(),
-            GrammarSource::Regex(text) | GrammarSource::Lark(text) | GrammarSource::Gbnf(text) => text.len(),
-            GrammarSource::Choice(texts) => texts.iter().map(String::len).sum(),
-        }
-    }
-}
 
 /// Compiles grammars for one model. Made once: it looks at every token of the vocabulary.
 pub struct GrammarCompiler {

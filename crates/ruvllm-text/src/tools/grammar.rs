@@ -5,9 +5,8 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::{Tool, ToolChoice, ToolUse};
-use crate::TextError;
-use crate::grammar::GrammarSource;
 use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::{GrammarSource, TextError};
 
 /// Returns the control token that is written so, if there is one: a grammar names it by its id, and ordinary text never
 /// has it.

@@ -18,7 +18,7 @@ mod llama3;
 mod mistral;
 pub(crate) mod prompt;
 mod reader;
-#[cfg(test)]
+#[cfg(all(test, feature = "grammar"))]
 mod tests;
 
 use std::sync::Arc;
@@ -26,10 +26,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::grammar::{Grammar, GrammarCompiler, GrammarSource};
 use crate::template::ChatTemplate;
 use crate::text::ModelText;
-use crate::{TextError, TextErrorKind};
+use crate::{Grammar, GrammarCompiler, GrammarSource, TextError, TextErrorKind};
 
 pub use reader::{CallEvent, CallReader};
 

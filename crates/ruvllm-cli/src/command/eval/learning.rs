@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use ruvllm_engine::learning::{Course, CourseOptions, LearnOptions, Learned, Learning, LearningOptions, WindowOptions};
 use ruvllm_engine::tokenizer::EncodeOptions;
 use ruvllm_engine::{CancelToken, Engine, EngineError, ErrorKind, LoadOptions};
+use ruvllm_learning::{
+    Course, CourseOptions, LearnOptions, Learned, Learning, LearningOptions, WindowOptions, of_sona,
+};
 use serde_json::{Value, json};
 
 use super::plot::{self, Panel};
@@ -303,7 +305,7 @@ impl LearningArgs {
             ..all
         };
         let calibration = std::sync::Arc::clone(reader.learning.calibration());
-        let learned = Learned::new(calibration, learn, reader.engine.compute()).map_err(EngineError::from)?;
+        let learned = Learned::new(calibration, learn, reader.engine.compute()).map_err(of_sona)?;
         let (is_by_text, is_rough) = (variant.is_by_text, self.rough);
         let options = CourseOptions { n_request: self.request, is_by_text, is_rough, ..CourseOptions::default() };
         Ok(Course::new(learned, options))
@@ -355,22 +357,23 @@ impl Reader<'_> {
         on_rows: &dyn Fn(u64),
     ) -> Result<()> {
         let (isa, head, cancel) = (self.engine.compute().isa, self.learning.head(), &self.cancel);
-        let read = self.engine.read_text(tokens, &WindowOptions::default(), &mut |engine, shown| {
-            let n = shown.rows.next.len();
-            let kept = from.saturating_sub(shown.first).min(n);
-            nll.base.extend(shown.rows.nll(isa).skip(kept));
-            for (course, (variant, nll)) in courses.iter_mut().zip(&mut nll.variants) {
-                if cancel.is_cancelled() {
-                    return Err(EngineError::new(ErrorKind::Cancelled, "the measurement was stopped"));
+        let read =
+            ruvllm_learning::read_text(&mut self.engine, tokens, &WindowOptions::default(), &mut |engine, shown| {
+                let n = shown.rows.next.len();
+                let kept = from.saturating_sub(shown.first).min(n);
+                nll.base.extend(shown.rows.nll(isa).skip(kept));
+                for (course, (variant, nll)) in courses.iter_mut().zip(&mut nll.variants) {
+                    if cancel.is_cancelled() {
+                        return Err(EngineError::new(ErrorKind::Cancelled, "the measurement was stopped"));
+                    }
+                    let taught = shuffled.filter(|_| variant.is_shuffled);
+                    let taught = taught.map(|taught| &taught[shown.first..shown.first + n]);
+                    course.read(engine, shown.rows, taught, head)?;
+                    nll.extend(course.take_nll().into_iter().skip(kept));
                 }
-                let taught = shuffled.filter(|_| variant.is_shuffled);
-                let taught = taught.map(|taught| &taught[shown.first..shown.first + n]);
-                course.read(engine, shown.rows, taught, head)?;
-                nll.extend(course.take_nll().into_iter().skip(kept));
-            }
-            on_rows(n as u64);
-            Ok(())
-        });
+                on_rows(n as u64);
+                Ok(())
+            });
         Ok(read?)
     }
 

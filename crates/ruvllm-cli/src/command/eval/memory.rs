@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use clap::Args;
-use ruvllm_engine::learning::{AnswerScore, Learning, LearningOptions, Task, Tenant, Verdict};
 use ruvllm_engine::{CancelToken, Engine, GenerateRequest, LoadOptions, SamplingParams};
+use ruvllm_learning::{AnswerScore, Learning, LearningOptions, Task, Tenant, Verdict, score_answer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -218,7 +218,7 @@ impl Bench {
 
     fn score(&mut self, tenant: &Tenant, question: &str, answer: &[u32]) -> Result<AnswerScore> {
         let prompt = self.engine.encode_prompt(question, false)?;
-        Ok(self.engine.score_answer((&self.learning, tenant), (&prompt, Some(question)), answer)?)
+        Ok(score_answer(&mut self.engine, (&self.learning, tenant), (&prompt, Some(question)), answer)?)
     }
 
     fn ask(&mut self, tenant: Option<&Arc<Tenant>>, question: &str, n: usize) -> Result<String> {

@@ -9,7 +9,8 @@ pub mod train;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ruvllm_engine::{Decision, EmbedderName, LoadOptions, ModelEmbedder, ModelRouter};
+use ruvllm_engine::LoadOptions;
+use ruvllm_learning::{Decision, EmbedderName, ModelEmbedder, ModelRouter};
 use ruvllm_router::Embedder;
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::ValueEnum;
-use ruvllm_engine::EmbedderName;
+use ruvllm_learning::EmbedderName;
 use ruvllm_router::evaluate::Answers;
 use ruvllm_router::roles::group_number;
 use ruvllm_router::{Model, Outcome, Rows, features};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ruvllm_engine::{EmbedderName, ModelRouter, NearestIndex};
 use ruvllm_gguf::GgufFile;
+use ruvllm_learning::{EmbedderName, ModelRouter, NearestIndex};
 use ruvllm_router::evaluate::{Answers, Spent, calibration_error, spent, weighing_that_keeps};
 use ruvllm_router::roles::{RoleClassifier, RoleOptions, examples};
 use ruvllm_router::routes::SemanticRoutes;

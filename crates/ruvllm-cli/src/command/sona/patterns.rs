@@ -1,9 +1,8 @@
 //! `ruvllm sona patterns`: what the ReasoningBank has of a model and a tenant.
 
 use clap::Args;
-use ruvllm_engine::EngineError;
-use ruvllm_engine::learning::Tenant;
 use ruvllm_engine::tokenizer::EncodeOptions;
+use ruvllm_learning::{Tenant, of_sona};
 use ruvllm_server::pattern_json;
 use ruvllm_sona::bank::{Pattern, Select};
 use serde_json::{Value, json};
@@ -45,7 +44,7 @@ impl PatternsArgs {
         let mut loaded = self.of.load(app, &self.load)?;
         let bank = loaded.tenant.patterns()?;
         if let Some(id) = self.remove {
-            if !bank.remove(id).map_err(EngineError::from)? {
+            if !bank.remove(id).map_err(of_sona)? {
                 return Err(Error::failure(format_args!(
                     "there is no pattern {id}; 'ruvllm sona patterns' lists them"
                 )));
@@ -58,7 +57,7 @@ impl PatternsArgs {
         let select = Select::default();
         let rows: Vec<Row> = match &self.task {
             None => {
-                let newest = bank.newest(self.limit, &select).map_err(EngineError::from)?;
+                let newest = bank.newest(self.limit, &select).map_err(of_sona)?;
                 newest.into_iter().map(|(id, pattern)| (id, None, pattern)).collect()
             }
             Some(task) => {
@@ -66,7 +65,7 @@ impl PatternsArgs {
                 let tokens = loaded.engine.tokenizer()?.encode(task, options)?;
                 let (tokens, readout) = Tenant::task_readout(tokens);
                 let query = loaded.tenant.task_embedding(&loaded.engine.read_out(&tokens, readout)?);
-                let found = bank.search(&query, self.limit, &select).map_err(EngineError::from)?;
+                let found = bank.search(&query, self.limit, &select).map_err(of_sona)?;
                 found.into_iter().map(|found| (found.id, Some(found.similarity), found.pattern)).collect()
             }
         };

@@ -198,7 +198,7 @@ impl Kept {
             Some(store) => Documents::open(store, ON_DISK)?,
             None => {
                 let limits = Limits { cache_bytes: CACHE_BYTES, ..Limits::default() };
-                Documents::open(store::in_memory(limits)?, IN_MEMORY)?
+                Documents::open(store::in_memory(limits).map_err(SonaError::from)?, IN_MEMORY)?
             }
         };
         Ok(Kept { documents, saves: Saves::new("answers") })

@@ -1,14 +1,13 @@
 //! A disk that fails at each write of a history: the same history goes on when the disk does, and says what its log says.
 
 use super::*;
-use ruvllm_testkit::Faults;
+use crate::failing;
 
 fn check(code: i32) -> u64 {
     let mut n = 0;
     loop {
         let folder = tempfile::tempdir().expect("a folder");
-        let faults = Faults::watch(folder.path());
-        let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
+        let (faults, store) = failing::open(folder.path());
         let mut place = Place { toy: Toy::new(), _folder: folder, store };
         let mut history = place.open("a");
         let before = faults.n_done();
@@ -47,8 +46,7 @@ fn check(code: i32) -> u64 {
 fn check_changes(code: i32) -> u64 {
     for n in 0.. {
         let folder = tempfile::tempdir().expect("a folder");
-        let faults = Faults::watch(folder.path());
-        let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
+        let (faults, store) = failing::open(folder.path());
         let mut place = Place { toy: Toy::new(), _folder: folder, store };
         let mut history = place.open("a");
         let deep = |x: f32| DeepState::new(&mut Deep(x), &crate::deep::DeepOptions::default()).expect("options");

@@ -4,8 +4,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng as _;
 
 use super::*;
-use crate::killed;
 use crate::store::MasterKey;
+use ruvllm_testkit::killed;
 
 /// Says to a process that it is one of those.
 const CHILD: &str = "RUVLLM_SONA_HISTORY_TEST_CHILD";

@@ -1,13 +1,11 @@
 //! A disk that fails at each write of a log: all is on record when it works again, once, and verification says what is not.
 
 use super::*;
-use ruvllm_testkit::Faults;
+use crate::failing;
 
-fn start(folder: &TempDir, syncs_each_batch: bool) -> (Arc<dyn Store>, WitnessLog) {
-    let store = open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
+fn start(store: &Arc<dyn Store>, syncs_each_batch: bool) -> WitnessLog {
     let options = LogOptions { wait_ms_max: 1, n_batch: 2, syncs_each_batch, ..LogOptions::default() };
-    let log = WitnessLog::start(Arc::clone(&store), options).expect("a log");
-    (store, log)
+    WitnessLog::start(Arc::clone(store), options).expect("a log")
 }
 
 fn serve(log: &WitnessLog, requests: std::ops::Range<u64>) {
@@ -20,8 +18,8 @@ fn check(syncs_each_batch: bool, code: i32) -> u64 {
     let mut n = 0;
     loop {
         let folder = tempfile::tempdir().expect("a folder");
-        let faults = Faults::watch(folder.path());
-        let (store, log) = start(&folder, syncs_each_batch);
+        let (faults, store) = failing::open(folder.path());
+        let log = start(&store, syncs_each_batch);
         serve(&log, 0..3);
         log.flush().expect("a disk that works");
         let before = faults.n_done();
@@ -74,8 +72,7 @@ fn all_is_on_record_when_the_disk_works_again() {
 #[test]
 fn what_the_queue_has_no_room_for_is_named_by_verification() {
     let folder = tempfile::tempdir().expect("a folder");
-    let faults = Faults::watch(folder.path());
-    let store = open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
+    let (faults, store) = failing::open(folder.path());
     let options = LogOptions { n_queued_max: 2, ..LogOptions::default() };
     let log = WitnessLog::start(Arc::clone(&store), options).expect("a log");
     faults.after(0, 28);

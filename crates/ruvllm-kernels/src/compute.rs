@@ -1,0 +1,38 @@
+//! What work beside the passes of a model computes with.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::Isa;
+use crate::team::Team;
+
+/// An instruction set, and the threads that a token's work is shared among; clones share those. Results do not depend on how many they are.
+///
+/// An engine gives the team that its passes run on, which waits between them: whoever borrows it works between passes only, as a
+/// token is learned. Work for between requests stays with the thread that does it.
+#[derive(Clone, Debug)]
+pub struct Compute {
+    /// The instruction set.
+    pub isa: Isa,
+    /// The threads.
+    pub team: Arc<Team>,
+}
+
+impl Compute {
+    /// Runs `f` once on each of some parts, one after another on a thread.
+    ///
+    /// # Panics
+    /// As [`Team::for_each_short`] does.
+    pub fn each<T: Send>(&self, parts: impl Iterator<Item = T>, f: impl Fn(&mut T) + Sync) {
+        let parts: Vec<Mutex<T>> = parts.map(Mutex::new).collect();
+        self.team.for_each_short(parts.len(), 1, &|range, _| {
+            parts[range].iter().for_each(|part| f(&mut part.lock().unwrap_or_else(PoisonError::into_inner)));
+        });
+    }
+}
+
+impl From<Isa> for Compute {
+    /// The thread that calls, and no other.
+    fn from(isa: Isa) -> Compute {
+        Compute { isa, team: Arc::new(Team::new(1)) }
+    }
+}

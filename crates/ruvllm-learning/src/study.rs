@@ -1,0 +1,75 @@
+//! Documents as passages: what of a text is learned at once, and what is only read before it.
+
+use std::ops::ControlFlow;
+
+use ruvllm_engine::{Engine, EngineError, ErrorKind};
+use ruvllm_sona::history::Passage;
+
+use crate::course::{Window, WindowOptions, window_start};
+use crate::reading::ReadSums;
+use crate::tenant::Tenant;
+
+/// Tokens that are learned together: until then memory has none of them.
+const N_REQUEST: usize = 512;
+
+/// Tokens between steps of the gate, and of a MicroLoRA that takes no steps of its own size.
+const N_STEP: usize = 32;
+
+/// Reads a document and has a tenant learn it, piece by piece; returns how it was read. Each piece is an item of the tenant's
+/// log. `watch` hears how many tokens were read; where it breaks off, what was read of the document is taken back.
+///
+/// # Errors
+/// The context is too short, `watch` breaks off, or it cannot be written.
+pub fn study(
+    engine: &mut Engine,
+    tenant: &Tenant,
+    tokens: &[u32],
+    watch: &mut dyn FnMut(usize) -> ControlFlow<()>,
+) -> Result<ReadSums, EngineError> {
+    let passages = passages(engine, tokens, &WindowOptions::default(), tenant.n_step())?;
+    tenant.settle();
+    let (first, mut sums) = (tenant.stats().version + 1, ReadSums::default());
+    for passage in passages {
+        // Between passages, where what is known is what the log says.
+        let mut goes_on = ControlFlow::Continue(());
+        let read = tenant.study(engine, passage, &mut |n| {
+            goes_on = watch(n);
+            ControlFlow::Continue(())
+        })?;
+        sums.n_tokens += read.n_tokens;
+        sums.model += read.model;
+        sums.learned += read.learned;
+        if goes_on.is_break() {
+            tenant.discard_since(engine, first, "the document was not read to its end")?;
+            return Err(EngineError::new(ErrorKind::Cancelled, "stopped; nothing was kept"));
+        }
+    }
+    Ok(sums)
+}
+
+/// Cuts a document into passages that are read one after another: windows that overlap, each with the model's first token before it.
+fn passages(
+    engine: &Engine,
+    tokens: &[u32],
+    windows: &WindowOptions,
+    n_step: usize,
+) -> Result<Vec<Passage>, EngineError> {
+    let windows = windows.cut(tokens.len(), engine.info().n_ctx)?;
+    let Some(&first) = tokens.first() else { return Ok(Vec::new()) };
+    let start = window_start(engine, first)?;
+    let passages = windows.flat_map(|Window { from, new }| {
+        new.clone().step_by(N_REQUEST).map(move |at| {
+            let n_read = 1 + at - from;
+            let tokens = [&[start], &tokens[from..(at + N_REQUEST).min(new.end)]].concat();
+            Passage { tokens, n_read, n_remembered: n_read, n_step, ..Passage::default() }
+        })
+    });
+    Ok(passages.collect())
+}
+
+impl Tenant {
+    /// Returns after how many tokens of a document a step is taken.
+    fn n_step(&self) -> usize {
+        self.shared.options.learn.micro.map_or(N_STEP, |micro| micro.n_tokens)
+    }
+}

@@ -1,0 +1,262 @@
+//! What is done for a tenant while nobody asks: the background loop, and the question whether what was learned is good.
+//!
+//! ```text
+//! held back      one prompt of eight, by its tokens, if it is long enough to be a block: never learned
+//! consolidate    the background loop, about 100 ms on the tenant's own thread
+//! judge          held-back text since the last generation is the target; earlier held-back text and text of this project are controls;
+//!                each is read with what was known at the last generation, and with what is known now
+//! published      the gate is sure of a gain, and of no harm: what is known is a generation
+//! discarded      the gate is sure of harm, or has seen as many blocks as it wants and no gain: what was read since is taken back
+//! unsure         otherwise: nothing changes, and it is asked again when more was held back
+//! ```
+
+use std::time::{Duration, Instant};
+
+use ruvllm_engine::EngineError;
+use ruvllm_sona::background::{Background, BackgroundOptions, Consolidate};
+use ruvllm_sona::history::{self, History, Item, Passage};
+use ruvllm_sona::publish::{Change, Judgement, Paired, PublicationGate};
+use ruvllm_sona::{Learned, SonaError};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
+
+use crate::error::of_sona;
+use crate::reading::{Passes, Reader, Watch};
+use crate::tenant::Tenant;
+
+/// Tokens of a block.
+const BLOCK: usize = 64;
+/// One prompt of so many is held back.
+const ONE_OF: u8 = 8;
+/// Blocks of each control.
+const CONTROL_BLOCKS: usize = 32;
+/// Items that are looked through for held-back text.
+const LOOKED_AT: usize = 4096;
+
+/// Text that learning must not harm: pages and sources of this project, as they were once.
+const CONTROLS: [(&str, &str); 2] =
+    [("prose", include_str!("control/prose.txt")), ("code", include_str!("control/code.txt"))];
+
+/// When there is work for a tenant between requests, and what is asked of a generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpkeepOptions {
+    /// The background loop; `None` leaves it out.
+    pub background: Option<BackgroundOptions>,
+    /// The time between two questions whether what was learned is good; `None` never asks.
+    pub judge_every: Option<Duration>,
+    /// Tokens that have to be learned between them.
+    pub judge_tokens: u64,
+    /// What is asked.
+    pub gate: PublicationGate,
+    /// Blocks of the target with which an answer has to be found: up to there doubt waits for more.
+    pub n_blocks_max: usize,
+}
+
+impl Default for UpkeepOptions {
+    /// The background loop as it is; every quarter of an hour in which 2,048 tokens were learned the gate is asked, which waits for up to 64
+    /// blocks.
+    fn default() -> UpkeepOptions {
+        UpkeepOptions {
+            background: Some(BackgroundOptions::default()),
+            judge_every: Some(Duration::from_secs(900)),
+            judge_tokens: 2048,
+            gate: PublicationGate::default(),
+            n_blocks_max: 64,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Upkept {
+    /// MicroLoRA was merged into the base behind it, and the gate rehearsed.
+    Consolidated,
+    /// What is known is this generation now.
+    Published(u64, Judgement),
+    /// What was read since the last generation was taken back.
+    Discarded(Judgement),
+    /// The gate waits for more text.
+    Unsure(Judgement),
+}
+
+/// What a tenant's upkeep remembers.
+pub(crate) struct Upkeep {
+    background: Option<Background>,
+    judged_at: Instant,
+    judged_tokens: u64,
+}
+
+impl Upkeep {
+    pub(crate) fn new(options: &UpkeepOptions, history: &History) -> Upkeep {
+        Upkeep {
+            background: options.background.map(|options| Background::new(options, history)),
+            judged_at: Instant::now(),
+            judged_tokens: history.learned().n_tokens(),
+        }
+    }
+}
+
+/// Returns whether a prompt is held back: by its tokens, so that the same one is again.
+pub(crate) fn is_held_back(passage: &Passage) -> bool {
+    let n_new = passage.tokens.len() - passage.n_read;
+    let bytes: Vec<u8> = passage.tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    n_new >= BLOCK && blake3::hash(&bytes).as_bytes()[0].is_multiple_of(ONE_OF)
+}
+
+/// Returns a prompt as it is held back: all of what was computed of it is predicted.
+pub(crate) fn held_back(passage: Passage) -> Passage {
+    Passage { n_remembered: passage.n_read, ..passage }
+}
+
+/// Returns the mean losses of whole blocks.
+fn blocks(losses: &[f32]) -> impl Iterator<Item = f64> {
+    losses.chunks_exact(BLOCK).map(|block| block.iter().map(|&x| f64::from(x)).sum::<f64>() / BLOCK as f64)
+}
+
+/// Whether a text surely became worse by more than `bar`: as far below its mean as the bound is above.
+fn is_surely_worse(change: &Change, bar: f64) -> bool {
+    2.0 * change.relative - change.bound > bar
+}
+
+impl Tenant {
+    /// Does what is due, if anything is. `watch` is asked before each piece that the model reads: it may wait until nobody else needs the
+    /// model, and break off.
+    ///
+    /// # Errors
+    /// `watch` breaks off, the model cannot read, or it cannot be written.
+    pub fn keep_up(&self, passes: &mut dyn Passes, watch: &mut Watch<'_>) -> Result<Vec<Upkept>, EngineError> {
+        let Some(options) = &self.shared.options.upkeep else { return Ok(Vec::new()) };
+        let mut done = Vec::new();
+        if self.consolidate_if_due()? {
+            done.push(Upkept::Consolidated);
+        }
+        if self.is_to_be_judged(options)? {
+            let judged = self.judge_what_was_learned(options, passes, watch)?;
+            judged.iter().for_each(|upkept| self.set_judged(upkept.clone()));
+            done.extend(judged);
+        }
+        Ok(done)
+    }
+
+    /// Says how the background loop merges from now on, as a policy has it; `None` for what the options say.
+    pub fn consolidate_by(&self, how: Option<Consolidate>) {
+        if let Some((_, Some(Upkeep { background: Some(background), .. }))) = self.mind().kept() {
+            background.consolidate_by(how);
+        }
+    }
+
+    fn consolidate_if_due(&self) -> Result<bool, EngineError> {
+        let mut mind = self.mind();
+        let Some((history, upkeep)) = mind.kept() else { return Ok(false) };
+        let Some(background) = upkeep.as_mut().and_then(|upkeep| upkeep.background.as_mut()) else { return Ok(false) };
+        if !background.is_due(history) {
+            return Ok(false);
+        }
+        let bank = self.bank().clone();
+        background.run(history, bank.as_deref()).map_err(of_sona)?;
+        self.show(&mind);
+        Ok(true)
+    }
+
+    fn is_to_be_judged(&self, options: &UpkeepOptions) -> Result<bool, EngineError> {
+        let mut mind = self.mind();
+        let Some((history, Some(upkeep))) = mind.kept() else { return Ok(false) };
+        // An undo may leave fewer than there were: what comes then is new.
+        let n_now = history.learned().n_tokens();
+        upkeep.judged_tokens = upkeep.judged_tokens.min(n_now);
+        let n_new = n_now - upkeep.judged_tokens;
+        let is_due = options.judge_every.is_some_and(|every| upkeep.judged_at.elapsed() >= every);
+        let is_due = is_due && n_new >= options.judge_tokens && history.has_news().map_err(of_sona)?;
+        if is_due {
+            (upkeep.judged_at, upkeep.judged_tokens) = (Instant::now(), n_now);
+        }
+        Ok(is_due)
+    }
+
+    /// Asks the gate, and does what it says. Requests and feedback go on meanwhile; what they teach until then is judged with the rest.
+    /// Where somebody published, went back or forgot meanwhile, what it says is of something else, and nothing is done.
+    fn judge_what_was_learned(
+        &self,
+        options: &UpkeepOptions,
+        passes: &mut dyn Passes,
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Upkept>, EngineError> {
+        let mut reader = Reader::new(passes, (&self.shared, self.name()), watch, false);
+        let (before, after, judged_at) = {
+            let mut mind = self.mind();
+            let Some((history, _)) = mind.kept() else { return Ok(None) };
+            let before = history.at(history.generation(), &mut reader).map_err(|error| reader.told(error))?;
+            (before, history.known(), (history.generation(), history.first_item()))
+        };
+        let measured = self.measure(options, (&before, &after), judged_at.1, &mut reader);
+        let (target, controls) = measured.map_err(|error| reader.told(error))?;
+        drop(reader);
+        let judgement = options.gate.judge(&target, &controls).map_err(of_sona)?;
+        let harms = |change: &Change| is_surely_worse(change, options.gate.rise_max);
+        let is_harm = is_surely_worse(&judgement.target, 0.0) || judgement.controls.iter().any(harms);
+        if !judgement.is_published && !is_harm && judgement.target.n_blocks < options.n_blocks_max {
+            return Ok(Some(Upkept::Unsure(judgement)));
+        }
+        let decided = self.decide(passes, &judgement, judged_at)?;
+        Ok(decided.map(|decided| match decided {
+            Some(number) => Upkept::Published(number, judgement),
+            None => Upkept::Discarded(judgement),
+        }))
+    }
+
+    /// Reads target and controls with what was known and what is known.
+    fn measure(
+        &self,
+        options: &UpkeepOptions,
+        (before, after): (&Learned, &Learned),
+        first: u64,
+        reader: &mut Reader<'_>,
+    ) -> Result<(Paired, Vec<Paired>), SonaError> {
+        let mut target = Paired { name: "held back".to_owned(), ..Paired::default() };
+        let mut earlier = Paired { name: "held back earlier".to_owned(), ..Paired::default() };
+        let log = self.log(LOOKED_AT).map_err(|error| {
+            SonaError::new(ruvllm_sona::SonaErrorKind::Io, format!("the log cannot be read: {error}"))
+        })?;
+        let mut read = |paired: &mut Paired, passage: &Passage| -> Result<(), SonaError> {
+            paired.before.extend(blocks(&history::losses(passage, before, reader)?));
+            paired.after.extend(blocks(&history::losses(passage, after, reader)?));
+            Ok(())
+        };
+        for (id, _, item) in &log.items {
+            let Item::Held { passage } = item else { continue };
+            let (paired, n_max) =
+                if *id >= first { (&mut target, options.n_blocks_max) } else { (&mut earlier, CONTROL_BLOCKS) };
+            if paired.before.len() < n_max {
+                read(paired, passage)?;
+            }
+        }
+        let mut controls = Vec::new();
+        // Nothing is asked of the controls before there is something to compare with them.
+        if target.before.len() >= options.gate.n_blocks_min {
+            for (name, passage) in self.shared.controls.iter() {
+                let mut control = Paired { name: (*name).to_owned(), ..Paired::default() };
+                read(&mut control, passage)?;
+                controls.push(control);
+            }
+            if earlier.before.len() >= options.gate.n_blocks_min {
+                controls.push(earlier);
+            }
+        }
+        Ok((target, controls))
+    }
+}
+
+/// Returns the controls as passages of a model.
+///
+/// # Errors
+/// The tokenizer cannot read them.
+pub(crate) fn controls(tokenizer: &Tokenizer, n_ctx: usize) -> Result<Vec<(&'static str, Passage)>, EngineError> {
+    let options = EncodeOptions { add_special: false, parse_special: false };
+    let passage = |(name, text): (&'static str, &str)| {
+        let mut tokens = tokenizer.encode(text, options)?;
+        let first = tokenizer.bos_to_add().or(tokenizer.bos());
+        tokens.splice(0..0, first);
+        tokens.truncate((1 + CONTROL_BLOCKS * BLOCK).min(n_ctx));
+        Ok((name, Passage { tokens, n_read: 1, n_remembered: 1, ..Passage::default() }))
+    };
+    CONTROLS.into_iter().map(passage).collect()
+}

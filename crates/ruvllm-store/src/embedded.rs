@@ -1,0 +1,534 @@
+//! The store in one file: redb, a copy-on-write B-tree.
+
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use redb::{ReadableDatabase as _, ReadableTable, TableDefinition, TableError, TableHandle as _};
+
+use crate::error::{StoreError, StoreErrorKind, invalid, limit};
+use crate::file::{self, Guard, Setup};
+use crate::{Durability, Removed, Retention, Scan, Snapshot, Store, Table, Transaction, Visit, time_of};
+
+/// Sizes that are not exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one value.
+    pub value_bytes_max: usize,
+    /// Bytes of all keys and values. The file has overhead on top, and space that was freed and is used again.
+    pub store_bytes_max: u64,
+    /// Memory for pages of the file.
+    pub cache_bytes: usize,
+}
+
+impl Default for Limits {
+    /// 16 MiB, 8 GiB and 64 MiB.
+    fn default() -> Limits {
+        Limits { value_bytes_max: 16 << 20, store_bytes_max: 8 << 30, cache_bytes: 64 << 20 }
+    }
+}
+
+/// A store in one file. A durable commit survives `kill -9` and a loss of power; what a process that died left half done
+/// is taken back when the file is opened next.
+pub struct EmbeddedStore {
+    /// Replaced when the file is written anew; what reads goes on with the one it began with.
+    db: RwLock<Opened>,
+    /// The file could not be read or written: it is opened again before the next use.
+    is_broken: AtomicBool,
+    /// Held by what writes.
+    writing: Mutex<()>,
+    path: PathBuf,
+    setup: Setup,
+    n_bytes: AtomicU64,
+}
+
+/// The file, and how it was opened last.
+struct Opened {
+    /// None while it cannot be.
+    db: Option<Arc<redb::Database>>,
+    /// When it was opened again, or could not be.
+    tried: Option<Instant>,
+    /// Why it could not be.
+    why: Option<(StoreErrorKind, String)>,
+}
+
+impl Opened {
+    fn new(db: redb::Database) -> Opened {
+        Opened { db: Some(Arc::new(db)), tried: None, why: None }
+    }
+}
+
+/// Time between two tries to open the file again: opening one that was not closed reads all of it. Who makes the disk fail does not
+/// wait.
+const RETRY: Duration = Duration::from_millis(1000);
+
+type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
+
+/// Where the store's size stands, so that opening need not count.
+const SIZE: TableDefinition<'static, (), u64> = TableDefinition::new("size");
+
+/// Below this share of live bytes, opening makes the file smaller.
+const COMPACT_BELOW: f64 = 0.5;
+
+/// No file is made smaller below this size.
+const COMPACT_BYTES_MIN: u64 = 16 << 20;
+
+impl EmbeddedStore {
+    /// Opens the file, or makes it. A file that is mostly free space is compacted.
+    ///
+    /// # Errors
+    /// With kind `Io` if it cannot be opened or another process has it; `Invalid` if it is no store.
+    pub fn open(path: &Path, limits: Limits) -> Result<EmbeddedStore, StoreError> {
+        EmbeddedStore::open_by(path, Setup { limits, guard: None })
+    }
+
+    /// Opens the file as [`EmbeddedStore::open`] does, on a disk that does what `guard` lets it do.
+    ///
+    /// # Errors
+    /// As [`EmbeddedStore::open`].
+    pub fn open_guarded(path: &Path, limits: Limits, guard: &Guard) -> Result<EmbeddedStore, StoreError> {
+        EmbeddedStore::open_by(path, Setup { limits, guard: Some(Arc::clone(guard)) })
+    }
+
+    pub(crate) fn open_by(path: &Path, setup: Setup) -> Result<EmbeddedStore, StoreError> {
+        let within = |error: StoreError| error.within(path.display());
+        // What was left by a process that died while it wrote the file anew.
+        let _ = std::fs::remove_file(beside(path));
+        let file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+        let mut db = file::open_or_make(path, &setup).map_err(within)?;
+        let n_bytes = file::guarded(|| size(&db)).map_err(within)?;
+        if file_bytes > COMPACT_BYTES_MIN && (n_bytes as f64) < COMPACT_BELOW * file_bytes as f64 {
+            db.compact().map_err(|e| within(db_error(e)))?;
+        }
+        Ok(EmbeddedStore::of(db, n_bytes, path.to_owned(), setup))
+    }
+
+    /// Makes an empty store in memory, which ends with the process.
+    ///
+    /// # Errors
+    /// With kind `Io` if it cannot be made.
+    pub fn in_memory(limits: Limits) -> Result<EmbeddedStore, StoreError> {
+        Ok(EmbeddedStore::of(file::in_memory(limits)?, 0, PathBuf::new(), Setup { limits, guard: None }))
+    }
+
+    fn of(db: redb::Database, n_bytes: u64, path: PathBuf, setup: Setup) -> EmbeddedStore {
+        let (db, n_bytes) = (RwLock::new(Opened::new(db)), AtomicU64::new(n_bytes));
+        let (writing, is_broken) = (Mutex::new(()), AtomicBool::new(false));
+        EmbeddedStore { db, is_broken, writing, path, setup, n_bytes }
+    }
+
+    /// Returns whether there is no file that could be opened again or written anew.
+    fn is_in_memory(&self) -> bool {
+        self.path.as_os_str().is_empty()
+    }
+
+    /// Returns the open file; opens it again if it failed before. A pointer is whole at each moment, so a poisoned lock is as
+    /// good as another.
+    fn db(&self) -> Result<Arc<redb::Database>, StoreError> {
+        if !self.is_broken.load(Ordering::Acquire)
+            && let Some(db) = &self.db.read().unwrap_or_else(PoisonError::into_inner).db
+        {
+            return Ok(Arc::clone(db));
+        }
+        let mut opened = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        let opened = &mut *opened;
+        let is_early = self.setup.guard.is_none() && opened.tried.is_some_and(|tried| tried.elapsed() < RETRY);
+        match opened.db.take() {
+            // Somebody else has opened it meanwhile, or it is too early: then it may still be read.
+            Some(db) if is_early || !self.is_broken.load(Ordering::Acquire) => return Ok(opened.db.insert(db).clone()),
+            // It is locked until it is closed, and whoever reads goes on with what it began with.
+            Some(db) => match Arc::try_unwrap(db) {
+                Ok(db) => drop(db),
+                Err(db) => return Ok(opened.db.insert(db).clone()),
+            },
+            None if is_early => {
+                let (kind, why) = opened.why.clone().unwrap_or((StoreErrorKind::Io, "the store is closed".to_owned()));
+                return Err(StoreError::new(kind, why));
+            }
+            None => {}
+        }
+        opened.tried = Some(Instant::now());
+        let again = file::open(&self.path, &self.setup).and_then(|db| file::guarded(|| size(&db)).map(|n| (db, n)));
+        match again {
+            Ok((db, n_bytes)) => {
+                self.n_bytes.store(n_bytes, Relaxed);
+                self.is_broken.store(false, Ordering::Release);
+                opened.why = None;
+                Ok(opened.db.insert(Arc::new(db)).clone())
+            }
+            Err(error) => {
+                let error = error.within(self.path.display());
+                opened.why = Some((error.kind(), error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes note of what the file says: after an error of the disk redb does nothing any more until it is opened again.
+    fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        result.inspect_err(|error| {
+            if error.kind() == StoreErrorKind::Io && !self.is_in_memory() {
+                self.is_broken.store(true, Ordering::Release);
+            }
+        })
+    }
+
+    /// Waits until nobody writes.
+    fn writer(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes of keys and values, as they were counted last.
+fn size(db: &redb::Database) -> Result<u64, StoreError> {
+    let read = || -> Result<u64, redb::Error> {
+        match db.begin_read()?.open_table(SIZE) {
+            Ok(table) => Ok(table.get(())?.map_or(0, |n| n.value())),
+            Err(TableError::TableDoesNotExist(_)) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    };
+    read().map_err(db_error)
+}
+
+/// Returns the path under which a file is written anew, before it takes the other's place.
+pub fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Copies all records of all tables.
+fn copy(from: &redb::Database, to: &redb::Database) -> Result<(), redb::Error> {
+    let (read, write) = (from.begin_read()?, to.begin_write()?);
+    for table in read.list_tables()? {
+        if table.name() == SIZE.name() {
+            if let Some(n_bytes) = read.open_table(SIZE)?.get(())? {
+                write.open_table(SIZE)?.insert((), n_bytes.value())?;
+            }
+            continue;
+        }
+        let definition: TableDefinition<'_, Bytes, Bytes> = TableDefinition::new(table.name());
+        let (old, mut new) = (read.open_table(definition)?, write.open_table(definition)?);
+        for record in old.range::<&[u8]>(..)? {
+            let (key, value) = record?;
+            new.insert(key.value(), value.value())?;
+        }
+    }
+    Ok(write.commit()?)
+}
+
+/// The line for what redb says.
+pub(crate) fn db_error(error: impl Into<redb::Error>) -> StoreError {
+    let error = error.into();
+    let (kind, message) = match &error {
+        redb::Error::DatabaseAlreadyOpen => {
+            (StoreErrorKind::Io, "another process has the store open: stop it first".to_owned())
+        }
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::InvalidData => {
+            (StoreErrorKind::Invalid, format!("this is no store: {io}"))
+        }
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::UnexpectedEof => {
+            (StoreErrorKind::Invalid, "the store is damaged: it is cut short".to_owned())
+        }
+        redb::Error::Io(io) => (StoreErrorKind::Io, io.to_string()),
+        redb::Error::PreviousIo => {
+            (StoreErrorKind::Io, "the store could not be written before; it is opened again within a second".to_owned())
+        }
+        redb::Error::Corrupted(why) => (StoreErrorKind::Invalid, format!("the store is damaged: {why}")),
+        redb::Error::UpgradeRequired(version) => {
+            (StoreErrorKind::Version, format!("the store's file has format {version}, which is too old"))
+        }
+        other => (StoreErrorKind::Io, other.to_string()),
+    };
+    StoreError::new(kind, message).with_source(error)
+}
+
+fn definition(table: Table) -> Definition {
+    TableDefinition::new(table.name())
+}
+
+/// A record's key in the file: the scope with its length before it, then the key.
+fn file_key(scope: &[u8], key: &[u8]) -> Vec<u8> {
+    [&[scope.len() as u8], scope, key].concat()
+}
+
+/// The smallest key in the file behind everything that begins with `prefix`; `None` if there is nothing behind it.
+fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
+    let n = prefix.iter().rposition(|&byte| byte != u8::MAX)? + 1;
+    let mut next = prefix[..n].to_vec();
+    next[n - 1] += 1;
+    Some(next)
+}
+
+/// The scope and the key of a key in the file.
+fn split(file_key: &[u8]) -> Result<(&[u8], &[u8]), StoreError> {
+    let parts = file_key.split_first().and_then(|(n, rest)| rest.split_at_checked(usize::from(*n)));
+    parts.ok_or_else(|| invalid("a key is cut short"))
+}
+
+type Bytes = &'static [u8];
+
+fn get(rows: &impl ReadableTable<Bytes, Bytes>, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    let found = rows.get(file_key(scope, key).as_slice()).map_err(db_error)?;
+    Ok(found.map(|value| value.value().to_vec()))
+}
+
+fn scan(rows: &impl ReadableTable<Bytes, Bytes>, scan: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
+    let from = file_key(scan.scope, scan.from);
+    let to = match scan.to {
+        Some(to) => Some(file_key(scan.scope, to)),
+        None => behind(&file_key(scan.scope, b"")),
+    };
+    if to.as_ref().is_some_and(|to| *to <= from) {
+        return Ok(());
+    }
+    let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut range = rows.range::<&[u8]>((Bound::Included(from.as_slice()), end)).map_err(db_error)?;
+    loop {
+        let next = if scan.newest_first { range.next_back() } else { range.next() };
+        let Some(record) = next else { return Ok(()) };
+        let (key, value) = record.map_err(db_error)?;
+        if !visit(split(key.value())?.1, value.value())? {
+            return Ok(());
+        }
+    }
+}
+
+fn scopes(rows: &impl ReadableTable<Bytes, Bytes>) -> Result<Vec<Vec<u8>>, StoreError> {
+    let (mut scopes, mut from) = (vec![], vec![]);
+    loop {
+        let mut range = rows.range::<&[u8]>(from.as_slice()..).map_err(db_error)?;
+        let Some(record) = range.next() else { break };
+        let (key, _) = record.map_err(db_error)?;
+        let scope = split(key.value())?.0.to_vec();
+        let next = behind(&file_key(&scope, b""));
+        scopes.push(scope);
+        match next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    scopes.sort();
+    Ok(scopes)
+}
+
+impl Store for EmbeddedStore {
+    fn snapshot(&self) -> Result<Box<dyn Snapshot + '_>, StoreError> {
+        let db = self.db()?;
+        let txn = self.heard(db.begin_read().map_err(db_error))?;
+        Ok(Box::new(Read { txn, _db: db, store: self }))
+    }
+
+    fn begin(&self, durability: Durability) -> Result<Box<dyn Transaction + '_>, StoreError> {
+        Ok(Box::new(self.change(durability)?))
+    }
+
+    fn retain(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, StoreError> {
+        self.heard(self.retain_in(table, rules, now_ms))
+    }
+
+    fn n_bytes(&self) -> u64 {
+        self.n_bytes.load(Relaxed)
+    }
+
+    fn scrub(&self) -> Result<(), StoreError> {
+        if self.is_in_memory() {
+            return Ok(());
+        }
+        let _writer = self.writer();
+        let (old, path) = (self.db()?, beside(&self.path));
+        let within = |error: StoreError| error.within(self.path.display());
+        let _ = std::fs::remove_file(&path);
+        let io = |e: std::io::Error| within(StoreError::new(StoreErrorKind::Io, e.to_string()).with_source(e));
+        let make = || {
+            let new = file::make(&path, &self.setup).map_err(within)?;
+            self.heard(copy(&old, &new).map_err(|e| within(db_error(e))))?;
+            std::fs::rename(&path, &self.path).map_err(io).map(|()| new)
+        };
+        // Half a copy may have filled the disk.
+        let new = make().inspect_err(|_| drop(std::fs::remove_file(&path)))?;
+        // The old file has no name any more: whatever comes now, the new one is the store.
+        *self.db.write().unwrap_or_else(PoisonError::into_inner) = Opened::new(new);
+        #[cfg(unix)]
+        if let Some(folder) = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            std::fs::File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
+        }
+        Ok(())
+    }
+}
+
+impl EmbeddedStore {
+    fn retain_in(&self, table: Table, rules: &Retention, now_ms: u64) -> Result<Removed, StoreError> {
+        let mut change = self.change(Durability::Durable)?;
+        let mut removed = Removed::default();
+        {
+            let mut rows = change.txn.open_table(definition(table)).map_err(db_error)?;
+            // Times, sizes and keys of the whole table; values stay where they are.
+            let mut records = vec![];
+            for record in rows.range::<&[u8]>(..).map_err(db_error)? {
+                let (key, value) = record.map_err(db_error)?;
+                let (time, n) = time_of(split(key.value())?.1);
+                let n_bytes = (key.value().len() + value.value().len()) as u64;
+                records.push((time, n, n_bytes, key.value().to_vec()));
+            }
+            records.sort();
+            let sizes: Vec<_> = records.iter().map(|record| (record.0, record.2)).collect();
+            removed.n_records = rules.n_surplus(&sizes, now_ms);
+            for (_, _, n_bytes, key) in &records[..removed.n_records] {
+                rows.remove(key.as_slice()).map_err(db_error)?;
+                removed.n_bytes += n_bytes;
+            }
+        }
+        if removed.n_records > 0 {
+            change.n_removed += removed.n_bytes;
+            Box::new(change).commit()?;
+        }
+        Ok(removed)
+    }
+
+    fn change(&self, durability: Durability) -> Result<Change<'_>, StoreError> {
+        let writer = self.writer();
+        let db = self.db()?;
+        let mut txn = self.heard(db.begin_write().map_err(db_error))?;
+        let durability = match durability {
+            Durability::Durable => redb::Durability::Immediate,
+            Durability::Relaxed => redb::Durability::None,
+        };
+        txn.set_durability(durability).map_err(|e| StoreError::new(StoreErrorKind::Io, e.to_string()))?;
+        Ok(Change { txn, _db: db, _writer: writer, store: self, n_added: 0, n_removed: 0 })
+    }
+}
+
+struct Read<'a> {
+    txn: redb::ReadTransaction,
+    /// Outlives the transaction.
+    _db: Arc<redb::Database>,
+    store: &'a EmbeddedStore,
+}
+
+impl Read<'_> {
+    /// Returns the table, `None` before its first record.
+    fn rows(&self, table: Table) -> Result<Option<redb::ReadOnlyTable<Bytes, Bytes>>, StoreError> {
+        match self.txn.open_table(definition(table)) {
+            Ok(rows) => Ok(Some(rows)),
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            Err(error) => Err(db_error(error)),
+        }
+    }
+}
+
+impl Snapshot for Read<'_> {
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(None), |rows| get(&rows, scope, key))))
+    }
+
+    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(()), |rows| scan(&rows, s, visit))))
+    }
+
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.store.heard(self.rows(table).and_then(|rows| rows.map_or(Ok(vec![]), |rows| scopes(&rows))))
+    }
+}
+
+struct Change<'a> {
+    txn: redb::WriteTransaction,
+    /// These two outlive the transaction, in this order.
+    _db: Arc<redb::Database>,
+    _writer: MutexGuard<'a, ()>,
+    store: &'a EmbeddedStore,
+    n_added: u64,
+    n_removed: u64,
+}
+
+impl Change<'_> {
+    fn rows(&self, table: Table) -> Result<redb::Table<'_, Bytes, Bytes>, StoreError> {
+        self.store.heard(self.txn.open_table(definition(table)).map_err(db_error))
+    }
+}
+
+impl Snapshot for Change<'_> {
+    fn get(&self, table: Table, scope: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.heard(self.rows(table).and_then(|rows| get(&rows, scope, key)))
+    }
+
+    fn scan(&self, table: Table, s: &Scan<'_>, visit: &mut Visit<'_>) -> Result<(), StoreError> {
+        self.store.heard(self.rows(table).and_then(|rows| scan(&rows, s, visit)))
+    }
+
+    fn scopes(&self, table: Table) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.store.heard(self.rows(table).and_then(|rows| scopes(&rows)))
+    }
+}
+
+impl Transaction for Change<'_> {
+    fn put(&mut self, table: Table, scope: &[u8], key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+        crate::check_names(table, scope, key)?;
+        let Limits { value_bytes_max, store_bytes_max, .. } = self.store.setup.limits;
+        let (name, n) = (table.name(), value.len());
+        if n > value_bytes_max {
+            return Err(limit(format!("{name}: a record of {n} bytes; at most {value_bytes_max}")));
+        }
+        let key = file_key(scope, key);
+        let n_bytes = (key.len() + n) as u64;
+        let mut rows = self.rows(table)?;
+        let old = self.store.heard(rows.get(key.as_slice()).map_err(db_error))?.map(|old| old.value().len());
+        let replaced = old.map_or(0, |old| (key.len() + old) as u64);
+        let total = self.store.n_bytes() + self.n_added + n_bytes - self.n_removed - replaced;
+        if total > store_bytes_max {
+            let advice = "shorten what is kept or raise the limit";
+            return Err(limit(format!("the store is full: {total} of {store_bytes_max} bytes: {advice}")));
+        }
+        self.store.heard(rows.insert(key.as_slice(), value).map_err(db_error))?;
+        drop(rows);
+        self.n_added += n_bytes;
+        self.n_removed += replaced;
+        Ok(())
+    }
+
+    fn remove(&mut self, table: Table, scope: &[u8], key: &[u8]) -> Result<bool, StoreError> {
+        let key = file_key(scope, key);
+        let removed = {
+            let mut rows = self.rows(table)?;
+            let old = self.store.heard(rows.remove(key.as_slice()).map_err(db_error))?;
+            old.map(|old| (key.len() + old.value().len()) as u64)
+        };
+        self.n_removed += removed.unwrap_or(0);
+        Ok(removed.is_some())
+    }
+
+    fn remove_scope(&mut self, table: Table, scope: &[u8]) -> Result<usize, StoreError> {
+        let (mut n, mut n_bytes) = (0, 0);
+        {
+            let from = file_key(scope, b"");
+            let to = behind(&from);
+            let end = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let mut rows = self.rows(table)?;
+            let retained = rows.retain_in::<&[u8], _>((Bound::Included(from.as_slice()), end), |key, value| {
+                n += 1;
+                n_bytes += (key.len() + value.len()) as u64;
+                false
+            });
+            self.store.heard(retained.map_err(db_error))?;
+        }
+        self.n_removed += n_bytes;
+        Ok(n)
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), StoreError> {
+        // Only one transaction is open at a time, so nobody else has changed the number meanwhile.
+        let n_bytes = self.store.n_bytes() + self.n_added - self.n_removed;
+        let Change { txn, store, .. } = *self;
+        let sized = || -> Result<(), redb::Error> {
+            txn.open_table(SIZE)?.insert((), n_bytes)?;
+            Ok(())
+        };
+        store.heard(sized().map_err(db_error))?;
+        store.heard(txn.commit().map_err(db_error))?;
+        store.n_bytes.store(n_bytes, Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! The one error type of the crate.
+
+use std::error::Error;
+use std::fmt;
+
+/// What went wrong, for callers who branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// A file could not be opened, read or written.
+    Io,
+    /// Bytes that are not what they say they are.
+    Invalid,
+    /// More than is kept: a count, a size.
+    Limit,
+    /// A key that does not open or sign what it should.
+    Key,
+    /// Written by a newer program.
+    Version,
+    /// Not the store's own: who visited its records ended the visit with an error, which is the source.
+    Visit,
+}
+
+/// An error of a store: a kind for code, one line for people, and a cause where there is one.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// An error's parts: what it is, its line, and its cause.
+pub type Parts = (StoreErrorKind, String, Option<Box<dyn Error + Send + Sync>>);
+
+impl StoreError {
+    /// Makes an error from its kind and one line (lower case, no full stop, with the numbers and what to do).
+    pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> StoreError {
+        StoreError { kind, message: message.into(), source: None }
+    }
+
+    /// Makes an error of what ended a visit.
+    pub fn of_visit(error: impl Error + Send + Sync + 'static) -> StoreError {
+        StoreError::new(StoreErrorKind::Visit, error.to_string()).with_source(error)
+    }
+
+    /// Adds the error that caused it.
+    pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> StoreError {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Puts `what: ` before the message.
+    pub(crate) fn within(mut self, what: impl fmt::Display) -> StoreError {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// Returns what kind of error this is.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Returns its parts, for who makes another error of it.
+    pub fn into_parts(self) -> Parts {
+        (self.kind, self.message, self.source)
+    }
+}
+
+/// Makes an error of bytes that are not what they say they are.
+pub(crate) fn invalid(message: impl Into<String>) -> StoreError {
+    StoreError::new(StoreErrorKind::Invalid, message)
+}
+
+/// Makes an error of what is more than is kept or read.
+pub(crate) fn limit(message: impl Into<String>) -> StoreError {
+    StoreError::new(StoreErrorKind::Limit, message)
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| source.as_ref() as _)
+    }
+}

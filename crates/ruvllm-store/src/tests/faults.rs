@@ -1,0 +1,116 @@
+//! A disk that fails at each of its writes: what was acknowledged stays, and the store goes on when the disk does.
+
+use super::*;
+use ruvllm_testkit::Faults;
+
+const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
+
+/// Opens on a disk that fails.
+fn on<'a>(guard: &'a Guard, key: Option<&'a MasterKey>) -> OpenOptions<'a> {
+    OpenOptions { guard: Some(guard), ..with(key) }
+}
+
+/// Writes records until one fails; returns how many stand.
+fn write(store: &dyn Store, from: u8) -> Result<u8, u8> {
+    for n in from..from + 6 {
+        let put = || {
+            let mut change = store.begin(Durability::Durable)?;
+            change.put(A, b"who", &[n], &[n; 3000])?;
+            change.commit()
+        };
+        if put().is_err() {
+            return Err(n);
+        }
+    }
+    Ok(from + 6)
+}
+
+fn check(sealed: bool, code: i32) -> u64 {
+    let master = key(7);
+    let n_calls = {
+        let (folder, path) = file();
+        let faults = Faults::watch(folder.path());
+        let guard = faults.guard();
+        let store = open(&path, &on(&guard, sealed.then_some(&master))).expect("a store");
+        let before = faults.n_done();
+        write(store.as_ref(), 0).expect("a disk that works");
+        faults.n_done() - before
+    };
+    for n in 0..n_calls {
+        let (folder, path) = file();
+        let faults = Faults::watch(folder.path());
+        let guard = faults.guard();
+        let store = open(&path, &on(&guard, sealed.then_some(&master))).expect("a store");
+        faults.after(n, code);
+        let n_stand = write(store.as_ref(), 0).unwrap_or_else(|n| n);
+        // As long as it lasts nothing is written, and nothing is said to be.
+        if n_stand < 6 {
+            assert_eq!(write(store.as_ref(), n_stand), Err(n_stand), "call {n}");
+        }
+        faults.clear();
+        assert_eq!(write(store.as_ref(), n_stand), Ok(n_stand + 6), "call {n}: the same store goes on");
+        let records = all(store.as_ref(), A, Scan::all(b"who"));
+        let expected: Vec<_> = (0..n_stand + 6).map(|n| (vec![n], vec![n; 3000])).collect();
+        assert_eq!(records, expected, "call {n}");
+        drop(store);
+        let store = open(&path, &on(&guard, sealed.then_some(&master))).expect("the store again");
+        assert_eq!(all(store.as_ref(), A, Scan::all(b"who")), expected, "call {n}: opened again");
+    }
+    n_calls
+}
+
+#[test]
+fn store_goes_on_when_the_disk_does() {
+    let n_runs = check(false, ENOSPC) + check(false, EIO) + check(true, ENOSPC);
+    assert!(n_runs >= 60, "{n_runs} runs");
+}
+
+#[test]
+fn only_a_file_that_is_not_there_is_new() {
+    let (_folder, whole) = file();
+    put(open(&whole, &OpenOptions::default()).expect("a store").as_ref(), A, b"who", &[(b"k", b"v")]);
+    let whole = std::fs::read(&whole).expect("the store's file");
+    let check = |bytes: &[u8], line: &str| {
+        let (_folder, path) = file();
+        std::fs::write(&path, bytes).expect("a file");
+        let (kind, message) = refused(open(&path, &OpenOptions::default()));
+        assert_eq!(kind, StoreErrorKind::Invalid, "{message}");
+        assert!(message.contains(line), "{message}");
+        assert_eq!(std::fs::read(&path).expect("the file"), bytes, "it is left as it is: {message}");
+    };
+    check(b"", "the store is empty, though it was written before");
+    check(b"redb", "the store is damaged: 4 bytes are left of it");
+    check(&[0; 5000], "this is no store");
+    check(b"something else altogether", "this is no store");
+    check(&whole[..100], "the store is damaged");
+    check(&whole[..300], "the store is damaged");
+}
+
+#[test]
+fn nothing_half_made_has_the_name() {
+    let n_calls = {
+        let (folder, path) = file();
+        let faults = Faults::watch(folder.path());
+        let guard = faults.guard();
+        drop(EmbeddedStore::open_guarded(&path, Limits::default(), &guard).expect("a store"));
+        faults.n_done()
+    };
+    assert!(n_calls > 0);
+    for n in 0..n_calls {
+        let (folder, path) = file();
+        let faults = Faults::watch(folder.path());
+        let guard = faults.guard();
+        faults.after(n, ENOSPC);
+        let is_made = EmbeddedStore::open_guarded(&path, Limits::default(), &guard).is_ok();
+        faults.clear();
+        assert_eq!(path.exists(), is_made, "call {n}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), usize::from(is_made), "call {n}");
+        put(
+            &EmbeddedStore::open_guarded(&path, Limits::default(), &guard).expect("a store"),
+            A,
+            b"who",
+            &[(b"k", b"v")],
+        );
+    }
+}
