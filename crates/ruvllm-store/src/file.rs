@@ -11,8 +11,9 @@ use std::sync::Arc;
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{BackendError, StorageBackend};
 
-use crate::embedded::{Limits, db_error};
+use crate::embedded::Limits;
 use crate::error::{StoreError, StoreErrorKind, invalid};
+use crate::rows::db_error;
 
 /// First bytes of each store.
 const MAGIC: [u8; 9] = *b"redb\x1A\x0A\xA9\x0D\x0A";

@@ -37,6 +37,7 @@ mod error;
 mod file;
 mod key;
 mod retention;
+mod rows;
 mod schema;
 mod sealed;
 pub mod signed;
