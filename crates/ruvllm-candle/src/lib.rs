@@ -25,9 +25,11 @@
 
 mod attention;
 mod backend;
+mod conv;
 mod ffn;
 mod layer;
 mod load;
+mod mamba;
 mod moe;
 mod short_conv;
 mod weights;

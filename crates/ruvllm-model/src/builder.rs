@@ -55,13 +55,13 @@ pub(super) struct Builder<'a> {
 
 /// How a linear layer is named where it is a part of a tensor.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+pub(super) struct Part<'a> {
     /// The tensor without `.weight`.
-    tensor: &'a str,
+    pub tensor: &'a str,
     /// Rows of the whole tensor.
-    n_rows: usize,
+    pub n_rows: usize,
     /// How files name it that have it as a tensor of its own.
-    alias: Option<&'a str>,
+    pub alias: Option<&'a str>,
 }
 
 impl<'a> Builder<'a> {
@@ -120,7 +120,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Describes some rows of a fused matrix (QKV, gate·up).
-    fn linear_rows(&mut self, part: Part<'_>, n_in: usize, rows: Range<usize>) -> Result<LinearSpec, ModelError> {
+    pub(super) fn linear_rows(
+        &mut self,
+        part: Part<'_>,
+        n_in: usize,
+        rows: Range<usize>,
+    ) -> Result<LinearSpec, ModelError> {
         let whole = self.tensors.matrix(&format!("{}.weight", part.tensor), n_in, part.n_rows)?;
         let bias = self.tensors.bias(&format!("{}.bias", part.tensor), rows.clone())?;
         // A head that is tied to the embeddings is a head all the same.
@@ -137,6 +142,15 @@ impl<'a> Builder<'a> {
 
     /// Describes an attention block: split or fused projections, norms and sinks where the file has them.
     pub(super) fn attention(&mut self, layer: usize, options: AttentionOptions) -> Result<MixerSpec, ModelError> {
+        Ok(MixerSpec::Attention(self.self_attention(layer, options)?))
+    }
+
+    /// Describes the same block as a part of a mixer.
+    pub(super) fn self_attention(
+        &mut self,
+        layer: usize,
+        options: AttentionOptions,
+    ) -> Result<AttentionSpec, ModelError> {
         let (n_embd, k_dim, v_dim) = (self.hp.n_embd, self.hp.k_dim, self.hp.v_dim);
         let (n_heads, n_kv_heads) = (self.hp.n_heads[layer], self.hp.n_kv_heads[layer]);
         if n_heads == 0 || n_kv_heads == 0 {
@@ -155,7 +169,7 @@ impl<'a> Builder<'a> {
             let mut part = |part: &str, n_out| self.linear(&name(part), n_embd, n_out);
             (part("attn_q", n_q)?, part("attn_k", n_k)?, part("attn_v", n_v)?)
         };
-        Ok(MixerSpec::Attention(AttentionSpec {
+        Ok(AttentionSpec {
             q,
             k,
             v,
@@ -172,7 +186,7 @@ impl<'a> Builder<'a> {
             softcap: options.softcap,
             window: options.window,
             is_causal: options.is_causal,
-        }))
+        })
     }
 
     /// Describes a query or key norm. StableLM 2 has one weight row a head, the others one for all heads.
@@ -404,12 +418,17 @@ impl<'a> Builder<'a> {
 impl LayerSpec {
     /// Makes the usual layer: a norm before each branch, none after.
     pub(super) fn pre_norm(mixer_norm: NormSpec, mixer: MixerSpec, ffn_norm: NormSpec, ffn: FfnSpec) -> LayerSpec {
+        LayerSpec { ffn_norm: Some(ffn_norm), ffn: Some(ffn), ..LayerSpec::mixer_only(mixer_norm, mixer) }
+    }
+
+    /// Makes a layer of a mixer behind a norm and nothing else.
+    pub(super) fn mixer_only(mixer_norm: NormSpec, mixer: MixerSpec) -> LayerSpec {
         LayerSpec {
             mixer_norm: Some(mixer_norm),
             mixer,
             mixer_post_norm: None,
-            ffn_norm: Some(ffn_norm),
-            ffn,
+            ffn_norm: None,
+            ffn: None,
             ffn_post_norm: None,
             wiring: Wiring::Sequential,
         }

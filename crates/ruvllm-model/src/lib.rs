@@ -13,7 +13,7 @@
 //! let spec = ModelSpec::read(&file, None)?;
 //! assert_eq!(spec.arch, "llama");
 //! for layer in &spec.layers {
-//!     let (MixerSpec::Attention(attention), FfnSpec::Mlp(mlp)) = (&layer.mixer, &layer.ffn) else { continue };
+//!     let (MixerSpec::Attention(attention), Some(FfnSpec::Mlp(mlp))) = (&layer.mixer, &layer.ffn) else { continue };
 //!     println!("{} heads, {} -> {}", attention.n_heads, mlp.up.weight.tensor, mlp.up.n_out());
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -27,12 +27,14 @@ mod error;
 mod hparams;
 mod read;
 mod spec;
+mod ssm;
 mod tensors;
 
 pub use arch::architectures;
 pub use error::ModelError;
 pub use spec::{
-    AttentionSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelSpec,
-    MoeSpec, NormKind, NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
+    AttentionSpec, ConvSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LayerSpec, LinearSpec, Mamba2Spec,
+    MambaSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec,
+    SharedExpertSpec, ShortConvSpec, Wiring,
 };
 pub use tensors::TensorRows;

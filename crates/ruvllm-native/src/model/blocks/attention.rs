@@ -60,7 +60,8 @@ pub(crate) enum HeadNorm {
 }
 
 impl HeadNorm {
-    fn apply_in_place(&self, compute: &Compute, row: &mut [f32]) {
+    /// Normalises a row of heads.
+    pub(crate) fn apply_in_place(&self, compute: &Compute, row: &mut [f32]) {
         match self {
             HeadNorm::Same(norm) => norm.apply_in_place(compute, row),
             HeadNorm::Each(norms) => {

@@ -21,6 +21,35 @@ pub(crate) struct Sizes {
     pub n_ff_expert: usize,
     /// Whether any layer is a short convolution.
     pub conv: bool,
+    pub ssm: SsmSizes,
+}
+
+/// Widths that state spaces need.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SsmSizes {
+    /// What is filtered.
+    pub n_channels: usize,
+    /// What is gated.
+    pub n_inner: usize,
+    /// Lengths of steps.
+    pub n_steps: usize,
+    /// What Mamba makes them of.
+    pub n_low: usize,
+    /// What Mamba writes, and what it reads.
+    pub n_state: usize,
+}
+
+impl SsmSizes {
+    /// Returns what serves both.
+    pub(crate) fn max(self, other: SsmSizes) -> SsmSizes {
+        SsmSizes {
+            n_channels: self.n_channels.max(other.n_channels),
+            n_inner: self.n_inner.max(other.n_inner),
+            n_steps: self.n_steps.max(other.n_steps),
+            n_low: self.n_low.max(other.n_low),
+            n_state: self.n_state.max(other.n_state),
+        }
+    }
 }
 
 /// Buffers shared by all layers.
@@ -30,6 +59,7 @@ pub(crate) struct Buffers {
     pub mlp: MlpBuffers,
     pub moe: MoeBuffers,
     pub conv: ShortConvBuffers,
+    pub ssm: SsmBuffers,
 }
 
 /// Queries, keys, values and attention output: `[n_rows, width]` each.
@@ -51,6 +81,18 @@ pub(crate) struct MlpBuffers {
 pub(crate) struct ShortConvBuffers {
     pub bcx: Vec<f32>,
     pub mixed: Vec<f32>,
+}
+
+/// Rows of a state space, by the names of [`SsmSizes`]: what is filtered and what comes of it, what gates, the lengths of steps
+/// and what they are made of, what is written and what is read.
+pub(crate) struct SsmBuffers {
+    pub channels: Vec<f32>,
+    pub mixed: Vec<f32>,
+    pub z: Vec<f32>,
+    pub dt: Vec<f32>,
+    pub low: Vec<f32>,
+    pub b: Vec<f32>,
+    pub c: Vec<f32>,
 }
 
 /// Routing lists and the experts' rows.
@@ -78,7 +120,7 @@ impl Buffers {
     pub(crate) fn new(sizes: &Sizes, attention: attention::Scratch) -> Buffers {
         let s = sizes;
         let rows = |width: usize| vec![0.0f32; s.n_rows * width];
-        let k_max = [s.n_embd, s.o_width, s.n_ff].into_iter().max().unwrap_or(0);
+        let k_max = [s.n_embd, s.o_width, s.n_ff, s.ssm.n_inner, s.ssm.n_low].into_iter().max().unwrap_or(0);
         let n_chosen = s.n_rows * s.n_experts_used;
         let n_routed = if s.n_experts > 0 { s.n_rows } else { 0 };
         Buffers {
@@ -106,6 +148,15 @@ impl Buffers {
             conv: match s.conv {
                 true => ShortConvBuffers { bcx: rows(3 * s.n_embd), mixed: rows(s.n_embd) },
                 false => ShortConvBuffers { bcx: Vec::new(), mixed: Vec::new() },
+            },
+            ssm: SsmBuffers {
+                channels: rows(s.ssm.n_channels),
+                mixed: rows(s.ssm.n_channels),
+                z: rows(s.ssm.n_inner),
+                dt: rows(s.ssm.n_steps),
+                low: rows(s.ssm.n_low),
+                b: rows(s.ssm.n_state),
+                c: rows(s.ssm.n_state),
             },
         }
     }

@@ -114,6 +114,12 @@ impl<'a> Operand<'a> {
         Operand { x, n, acts, adapted, started: true }
     }
 
+    /// Makes an operand of the same rows for what reads them first; they are brought into a format anew for what reads them next.
+    pub(crate) fn lend(&mut self) -> Operand<'_> {
+        let started = std::mem::take(&mut self.started);
+        Operand { x: self.x, n: self.n, acts: self.acts, adapted: self.adapted, started }
+    }
+
     /// Makes an operand of other rows in the same activation buffer.
     pub(crate) fn replaced_by<'b>(self, x: &'b [f32]) -> Operand<'b>
     where
