@@ -7,6 +7,7 @@ use ruvllm_model::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, Wiring};
 
 use crate::attention::{Angles, Attention, Kv};
 use crate::ffn::Mlp;
+use crate::latent::LatentAttention;
 use crate::mamba::{Mamba, Mamba2, SsmState};
 use crate::moe::Moe;
 use crate::short_conv::ShortConv;
@@ -37,6 +38,7 @@ struct Layer {
 
 enum Mixer {
     Attention(Box<Attention>),
+    LatentAttention(Box<LatentAttention>),
     ShortConv(ShortConv),
     Mamba(Mamba),
     Mamba2(Mamba2),
@@ -96,7 +98,7 @@ impl Model {
     /// Returns the states of a sequence without tokens.
     pub(crate) fn fresh(&self) -> Vec<State> {
         let state = |layer: &Layer| match layer.mixer {
-            Mixer::Attention(_) => State::Kv(None),
+            Mixer::Attention(_) | Mixer::LatentAttention(_) => State::Kv(None),
             Mixer::ShortConv(_) => State::Conv(None),
             Mixer::Mamba(_) | Mixer::Mamba2(_) => State::Ssm(SsmState::default()),
             Mixer::AttentionAndMamba2(..) => State::KvAndSsm(None, SsmState::default()),
@@ -106,7 +108,7 @@ impl Model {
 
     /// Returns whether sequences can go back.
     pub(crate) fn can_rewind(&self) -> bool {
-        self.layers.iter().all(|layer| matches!(layer.mixer, Mixer::Attention(_)))
+        self.layers.iter().all(|layer| matches!(layer.mixer, Mixer::Attention(_) | Mixer::LatentAttention(_)))
     }
 
     /// Computes embedded rows at `positions` of a sequence: `[n, n_embd]`, behind the final norm.
@@ -133,6 +135,9 @@ impl Layer {
             mixer_norm: weights.norm(spec.mixer_norm.as_ref())?,
             mixer: match &spec.mixer {
                 MixerSpec::Attention(own) => Mixer::Attention(Box::new(Attention::make(own, weights)?)),
+                MixerSpec::LatentAttention(own) => {
+                    Mixer::LatentAttention(Box::new(LatentAttention::make(own, weights)?))
+                }
                 MixerSpec::ShortConv(own) => Mixer::ShortConv(ShortConv::make(own, weights)?),
                 MixerSpec::Mamba(own) => Mixer::Mamba(Mamba::make(own, weights)?),
                 MixerSpec::Mamba2(own) => Mixer::Mamba2(Mamba2::make(own, weights)?),
@@ -158,6 +163,7 @@ impl Layer {
         let source = normed(self.mixer_norm.as_ref(), x)?;
         let mixed = match (&self.mixer, state) {
             (Mixer::Attention(attention), State::Kv(kv)) => attention.forward(&source, angles, kv)?,
+            (Mixer::LatentAttention(attention), State::Kv(kv)) => attention.forward(&source, angles, kv)?,
             (Mixer::ShortConv(conv), State::Conv(state)) => conv.forward(&source, state)?,
             (Mixer::Mamba(mamba), State::Ssm(state)) => mamba.forward(&source, state)?,
             (Mixer::Mamba2(mamba), State::Ssm(state)) => mamba.forward(&source, state)?,

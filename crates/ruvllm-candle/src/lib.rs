@@ -27,6 +27,7 @@ mod attention;
 mod backend;
 mod conv;
 mod ffn;
+mod latent;
 mod layer;
 mod load;
 mod mamba;

@@ -301,32 +301,45 @@ impl<'a> Builder<'a> {
     /// expert (`blk.{layer}.{kind}.{expert}.weight`, as older Mixtral files have them).
     fn experts(&mut self, layer: usize, kind: &str, n_in: usize, n_out: usize) -> Result<Vec<LinearSpec>, ModelError> {
         let (fused, n_experts) = (format!("blk.{layer}.{kind}_exps"), self.hp.n_experts);
-        let Some(tensor) = self.tensors.get(&fused.add_weight()) else {
+        if !self.tensors.has(&fused.add_weight()) {
             let one = |expert| {
                 let (name, alias) = (format!("blk.{layer}.{kind}.{expert}"), format!("{fused}.{expert}"));
                 self.linear_rows(Part { tensor: &name, n_rows: n_out, alias: Some(&alias) }, n_in, 0..n_out)
             };
             return (0..n_experts).map(one).collect();
-        };
-        if tensor.shape != [n_in, n_out, n_experts] {
-            return Err(shape_error(tensor, &[n_in, n_out, n_experts]));
         }
-        let bias = format!("{fused}.bias");
+        self.stacked(&fused, n_experts, n_in, n_out)
+    }
+
+    /// Describes the matrices of a 3-D tensor `{name}.weight` `[n, n_out, n_in]`, with their biases where there are any.
+    pub(super) fn stacked(
+        &mut self,
+        name: &str,
+        n: usize,
+        n_in: usize,
+        n_out: usize,
+    ) -> Result<Vec<LinearSpec>, ModelError> {
+        let tensor = self.tensors.need(&name.add_weight())?;
+        // A file need not say that there is one.
+        if tensor.shape != [n_in, n_out, n] && !(n == 1 && tensor.shape == [n_in, n_out]) {
+            return Err(shape_error(tensor, &[n_in, n_out, n]));
+        }
+        let bias = format!("{name}.bias");
         if self.tensors.has(&bias) {
-            self.tensors.table(&bias, n_out, n_experts)?;
+            self.tensors.table(&bias, n_out, n)?;
         }
-        let one = |expert: usize| {
-            let rows = expert * n_out..(expert + 1) * n_out;
+        let one = |part: usize| {
+            let rows = part * n_out..(part + 1) * n_out;
             Ok(LinearSpec {
                 id: self.number(),
                 bias: self.tensors.bias(&bias, rows.clone())?,
-                weight: TensorRows { tensor: fused.add_weight(), rows, n_cols: n_in },
-                name: format!("{fused}.{expert}"),
+                weight: TensorRows { tensor: name.add_weight(), rows, n_cols: n_in },
+                name: format!("{name}.{part}"),
                 name_rows: 0..n_out,
                 alias: None,
             })
         };
-        (0..n_experts).map(one).collect()
+        (0..n).map(one).collect()
     }
 
     /// Builds every layer in order.

@@ -25,6 +25,7 @@ mod arch;
 mod builder;
 mod error;
 mod hparams;
+mod latent;
 mod read;
 mod spec;
 mod ssm;
@@ -33,8 +34,8 @@ mod tensors;
 pub use arch::architectures;
 pub use error::ModelError;
 pub use spec::{
-    AttentionSpec, ConvSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LayerSpec, LinearSpec, Mamba2Spec,
-    MambaSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec,
-    SharedExpertSpec, ShortConvSpec, Wiring,
+    AttentionSpec, ConvSpec, ExpansionSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LatentAttentionSpec,
+    LayerSpec, LinearSpec, LowRankSpec, Mamba2Spec, MambaSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind,
+    NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
 };
 pub use tensors::TensorRows;

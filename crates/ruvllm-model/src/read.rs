@@ -8,7 +8,8 @@ use crate::builder::Builder;
 use crate::hparams::{Hparams, Keys};
 use crate::tensors::Tensors;
 use crate::{
-    AttentionSpec, FfnSpec, LayerSpec, LinearSpec, Mamba2Spec, MixerSpec, MlpSpec, ModelError, ModelSpec, RopeSpec,
+    AttentionSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, Mamba2Spec, MixerSpec, MlpSpec,
+    ModelError, ModelSpec, RopeSpec,
 };
 
 impl ModelSpec {
@@ -42,6 +43,7 @@ impl LayerSpec {
     pub fn linears(&self) -> Vec<&LinearSpec> {
         let mut all = match &self.mixer {
             MixerSpec::Attention(own) => own.linears().to_vec(),
+            MixerSpec::LatentAttention(own) => own.linears(),
             MixerSpec::ShortConv(own) => vec![&own.in_proj, &own.out_proj],
             MixerSpec::Mamba(own) => vec![&own.x, &own.z, &own.low, &own.b, &own.c, &own.dt, &own.out],
             MixerSpec::Mamba2(own) => own.linears().to_vec(),
@@ -60,11 +62,13 @@ impl LayerSpec {
 }
 
 impl MixerSpec {
-    /// Returns its self-attention, if it has one.
+    /// Returns its self-attention with keys and values of its own, if it has one.
     pub fn attention(&self) -> Option<&AttentionSpec> {
         match self {
             MixerSpec::Attention(own) | MixerSpec::AttentionAndMamba2(own, _) => Some(own),
-            MixerSpec::ShortConv(_) | MixerSpec::Mamba(_) | MixerSpec::Mamba2(_) => None,
+            MixerSpec::LatentAttention(_) | MixerSpec::ShortConv(_) | MixerSpec::Mamba(_) | MixerSpec::Mamba2(_) => {
+                None
+            }
         }
     }
 }
@@ -72,6 +76,18 @@ impl MixerSpec {
 impl AttentionSpec {
     fn linears(&self) -> [&LinearSpec; 4] {
         [&self.q, &self.k, &self.v, &self.o]
+    }
+}
+
+impl LatentAttentionSpec {
+    fn linears(&self) -> Vec<&LinearSpec> {
+        let mut all: Vec<&LinearSpec> = self.q_low.iter().map(|low| &low.down).collect();
+        all.extend([&self.q, &self.latent, &self.k_rot, &self.o]);
+        match &self.expansion {
+            ExpansionSpec::Joint(kv) => all.push(kv),
+            ExpansionSpec::Absorbed { k, v } => all.extend(k.iter().chain(v)),
+        }
+        all
     }
 }
 

@@ -122,6 +122,8 @@ pub struct LayerSpec {
 pub enum MixerSpec {
     /// Self-attention.
     Attention(AttentionSpec),
+    /// Self-attention whose keys and values are made of one short row (DeepSeek).
+    LatentAttention(LatentAttentionSpec),
     /// A gated short convolution (LFM2).
     ShortConv(ShortConvSpec),
     /// A selective state space with a state of its own for every channel (Mamba).
@@ -229,6 +231,63 @@ pub struct AttentionSpec {
     pub window: Option<usize>,
     /// Whether a query sees only what is before it.
     pub is_causal: bool,
+}
+
+/// Self-attention whose keys and values are made of one short row that all heads share (multi-head latent attention, DeepSeek).
+///
+/// `c = norm(latent(row))` and `r = rope(k_rot(row))`. The key of a head is `[k(c), r]` and its value `v(c)`; of its query the first
+/// `n_nope` values meet `k(c)`, and the rest are rotated and meet `r`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentAttentionSpec {
+    /// What queries go through before `q`, if they do.
+    pub q_low: Option<LowRankSpec>,
+    /// To the queries: `[n_heads·(n_nope + n_rot), …]`.
+    pub q: LinearSpec,
+    /// From the stream to the short row: `[n_latent, n_embd]`.
+    pub latent: LinearSpec,
+    /// From the stream to the part of the keys that is rotated: `[n_rot, n_embd]`.
+    pub k_rot: LinearSpec,
+    /// Over the short row.
+    pub latent_norm: NormSpec,
+    /// How keys and values are made of it.
+    pub expansion: ExpansionSpec,
+    /// From the mixed values back to the stream: `[n_embd, n_heads·v_dim]`.
+    pub o: LinearSpec,
+    /// Heads.
+    pub n_heads: usize,
+    /// Values of a head's key that are made of the short row.
+    pub n_nope: usize,
+    /// Values of a key that are rotated.
+    pub n_rot: usize,
+    /// Length of a value head.
+    pub v_dim: usize,
+    /// Which of [`ModelSpec::ropes`] rotates positions.
+    pub rope: usize,
+    /// Scores are multiplied with it.
+    pub scale: f32,
+}
+
+/// A projection to few values and a norm over them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRankSpec {
+    /// From the stream.
+    pub down: LinearSpec,
+    /// Over what it gives.
+    pub norm: NormSpec,
+}
+
+/// How files hold what makes keys and values of the short row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExpansionSpec {
+    /// One matrix of all heads' keys and values, head by head: `[n_heads·(n_nope + v_dim), n_latent]`.
+    Joint(LinearSpec),
+    /// Two matrices a head, for attention in the space of the short row, which is its key and its value then.
+    Absorbed {
+        /// Brings a head's query there: the transposed matrix of its keys, `[n_latent, n_nope]`.
+        k: Vec<LinearSpec>,
+        /// Brings what a head mixed back to its values: `[v_dim, n_latent]`.
+        v: Vec<LinearSpec>,
+    },
 }
 
 /// A gated short convolution: `out(c · conv(b · x))` with `(b, c, x) = in(row)`.

@@ -43,7 +43,7 @@ impl Builder<'_> {
     }
 
     /// Describes consecutive parts of a matrix.
-    fn parts<const N: usize>(
+    pub(super) fn parts<const N: usize>(
         &mut self,
         name: &str,
         n_in: usize,

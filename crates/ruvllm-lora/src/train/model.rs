@@ -202,6 +202,7 @@ impl Reader<'_> {
     fn layer(&mut self, spec: &LayerSpec) -> Result<Layer, LoraError> {
         let attention = match &spec.mixer {
             MixerSpec::Attention(attention) => attention,
+            MixerSpec::LatentAttention(_) => return Err(not_trained("latent attention")),
             MixerSpec::ShortConv(_) => return Err(not_trained("convolutions")),
             MixerSpec::Mamba(_) | MixerSpec::Mamba2(_) | MixerSpec::AttentionAndMamba2(..) => {
                 return Err(not_trained("state spaces"));

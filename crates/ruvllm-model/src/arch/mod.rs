@@ -2,6 +2,7 @@
 
 mod bert;
 mod cohere2;
+mod deepseek2;
 mod falcon_h1;
 mod gemma;
 mod gemma2;
@@ -35,6 +36,7 @@ pub(crate) type Build = fn(Builder<'_>) -> Result<ModelSpec, ModelError>;
 const ARCHITECTURES: &[(&str, Build)] = &[
     ("bert", bert::build),
     ("cohere2", cohere2::build),
+    ("deepseek2", deepseek2::build),
     ("falcon-h1", falcon_h1::build),
     ("gemma", gemma::build),
     ("gemma2", gemma2::build),

@@ -15,7 +15,7 @@ use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
 };
 use super::screen::HeadScreen;
-use super::wanted::n_best;
+use super::wanted::{keep_logit_rows, n_best};
 use super::{Ffn, Layer, Mixer, Model, Norm, has_last_block};
 use crate::kernels::Compute;
 
@@ -270,6 +270,10 @@ impl ForwardState {
                 let operand = (operand, pass.tail);
                 attention.forward(compute, operand, &self.angles, pass.kv, &mut self.buffers.attention, out);
             }
+            Mixer::LatentAttention(attention) => {
+                let own = (&mut self.buffers.latent, &mut self.buffers.attention);
+                attention.forward(compute, operand, (&self.angles, pass.kv), own, out);
+            }
             Mixer::ShortConv(conv) => conv.forward(compute, operand, states, &mut self.buffers.conv, out),
             Mixer::Mamba(mamba) => mamba.forward(compute, operand, states, &mut self.buffers.ssm, out),
             Mixer::Mamba2(mamba) => mamba.forward(compute, operand, states, &mut self.buffers.ssm, out),
@@ -387,22 +391,6 @@ fn project(model: &Model, compute: &Compute, operand: Operand<'_>, logits: &mut 
     if let Some(cap) = model.output.softcap {
         logits.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
     }
-}
-
-/// Moves the rows that want logits to the front of those whose states are wanted, and returns how many they are.
-fn keep_logit_rows(batch: &Batch<'_>, rows: &mut Vec<u32>, states: &mut [f32], n_embd: usize) -> usize {
-    let (mut first, mut kept) = (0, 0);
-    for (segment, wanted) in batch.rows.iter().zip(batch.wanted) {
-        let (n_states, n) = (wanted.n_states(segment.n), wanted.count(segment.n));
-        let from = first + n_states - n;
-        if from != kept {
-            states.copy_within(from * n_embd..(from + n) * n_embd, kept * n_embd);
-            rows.copy_within(from..from + n, kept);
-        }
-        (first, kept) = (first + n_states, kept + n);
-    }
-    rows.truncate(kept);
-    kept
 }
 
 /// Returns `n` rows from `first` on, behind which there may be none yet.

@@ -7,11 +7,14 @@ use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::rope::Rope;
 use ruvllm_kvcache::{KvLayout, LayerKv};
 use ruvllm_model::{
-    AttentionSpec, ConvSpec, FfnSpec, LayerSpec, LinearSpec, Mamba2Spec, MambaSpec, MixerSpec, MlpSpec, ModelSpec,
-    MoeSpec, NormKind, NormSpec, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec,
+    AttentionSpec, ConvSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, Mamba2Spec, MambaSpec,
+    MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec,
 };
 
-use super::blocks::{Attention, CausalConv, HeadNorm, Linear, Mamba, Mamba2, Mlp, Moe, Norm, SharedExpert, ShortConv};
+use super::blocks::{
+    Attention, AttentionShape, CausalConv, Expansion, HeadNorm, LatentAttention, Linear, Mamba, Mamba2, Mlp, Moe, Norm,
+    SharedExpert, ShortConv,
+};
 use super::{Ffn, Input, Layer, Loader, Mixer, Model, Output, Ranker};
 
 /// Takes the parts of one model, layer by layer.
@@ -49,6 +52,7 @@ impl Maker<'_, '_> {
     fn layer(&mut self, spec: &LayerSpec) -> Result<Layer, BackendError> {
         let mixer = match &spec.mixer {
             MixerSpec::Attention(own) => Mixer::Attention(self.attention(own)?),
+            MixerSpec::LatentAttention(own) => Mixer::LatentAttention(self.latent_attention(own)?),
             MixerSpec::ShortConv(own) => Mixer::ShortConv(self.short_conv(own)?),
             MixerSpec::Mamba(own) => Mixer::Mamba(self.mamba(own)?),
             MixerSpec::Mamba2(own) => Mixer::Mamba2(self.mamba2(own)?),
@@ -94,6 +98,35 @@ impl Maker<'_, '_> {
             causal: spec.is_causal,
             kv_layer: self.kv_layers.len() - 1,
         })
+    }
+
+    fn latent_attention(&mut self, spec: &LatentAttentionSpec) -> Result<LatentAttention, BackendError> {
+        let LatentAttentionSpec { n_heads, n_nope, n_rot, v_dim, rope, scale, .. } = *spec;
+        let low = spec.q_low.as_ref();
+        let q_low =
+            low.map(|low| Ok::<_, BackendError>((self.loader.linear(&low.down)?, self.loader.norm(&low.norm)?)));
+        let made = LatentAttention {
+            q_low: q_low.transpose()?,
+            q: self.loader.linear(&spec.q)?,
+            latent: self.loader.linear(&spec.latent)?,
+            k_rot: self.loader.linear(&spec.k_rot)?,
+            latent_norm: self.loader.norm(&spec.latent_norm)?,
+            expansion: match &spec.expansion {
+                ExpansionSpec::Joint(kv) => Expansion::Joint(self.loader.linear(kv)?),
+                ExpansionSpec::Absorbed { k, v } => Expansion::Absorbed { k: self.linears(k)?, v: self.linears(v)? },
+            },
+            o: self.loader.linear(&spec.o)?,
+            n_heads,
+            n_nope,
+            n_rot,
+            v_dim,
+            rope,
+            scale,
+            kv_layer: self.kv_layers.len(),
+        };
+        let AttentionShape { n_kv_heads, k_dim, v_dim, .. } = made.shape();
+        self.kv_layers.push(LayerKv { n_kv_heads, k_dim, v_dim });
+        Ok(made)
     }
 
     fn short_conv(&mut self, spec: &ShortConvSpec) -> Result<ShortConv, BackendError> {
@@ -163,14 +196,13 @@ impl Maker<'_, '_> {
     }
 
     fn moe(&self, spec: &MoeSpec) -> Result<Moe, BackendError> {
-        let experts = |all: &[LinearSpec]| all.iter().map(|one| self.loader.linear(one)).collect::<Result<Vec<_>, _>>();
         let shared = spec.shared.as_ref().map(|shared| self.shared_expert(shared)).transpose()?;
         Ok(Moe {
             router: self.loader.linear(&spec.router)?,
             choice_bias: self.loader.values_if_any(spec.choice_bias.as_ref())?,
-            gate: experts(&spec.gate)?,
-            up: experts(&spec.up)?,
-            down: experts(&spec.down)?,
+            gate: self.linears(&spec.gate)?,
+            up: self.linears(&spec.up)?,
+            down: self.linears(&spec.down)?,
             n_used: spec.n_used,
             gating: spec.gating,
             normalize: spec.normalize,
@@ -178,6 +210,10 @@ impl Maker<'_, '_> {
             activation: spec.activation,
             shared,
         })
+    }
+
+    fn linears(&self, specs: &[LinearSpec]) -> Result<Vec<Linear>, BackendError> {
+        specs.iter().map(|one| self.loader.linear(one)).collect()
     }
 
     fn shared_expert(&self, spec: &SharedExpertSpec) -> Result<SharedExpert, BackendError> {

@@ -21,7 +21,7 @@ use ruvllm_kernels::team::Upcoming;
 use ruvllm_kvcache::KvLayout;
 use ruvllm_model::{ModelSpec, Wiring};
 
-use blocks::{Attention, Linear, Mamba, Mamba2, Mlp, Moe, Norm, ShortConv, Sizes};
+use blocks::{Attention, AttentionShape, LatentAttention, Linear, Mamba, Mamba2, Mlp, Moe, Norm, ShortConv, Sizes};
 use loader::Embedding;
 
 /// A loaded model: weights in the form the kernels read, wired by its architecture.
@@ -98,6 +98,7 @@ pub(crate) struct Layer {
 #[expect(clippy::large_enum_variant, reason = "one a layer, made once; a box would only add a hop")]
 pub(crate) enum Mixer {
     Attention(Attention),
+    LatentAttention(LatentAttention),
     ShortConv(ShortConv),
     Mamba(Mamba),
     Mamba2(Mamba2),
@@ -116,16 +117,18 @@ impl Mixer {
     pub(crate) fn format(&self) -> ActFormat {
         match self {
             Mixer::Attention(attention) | Mixer::AttentionAndMamba2(attention, _) => attention.q.format(),
+            Mixer::LatentAttention(attention) => attention.first().format(),
             Mixer::ShortConv(conv) => conv.in_proj.format(),
             Mixer::Mamba(mamba) => mamba.x.format(),
             Mixer::Mamba2(mamba) => mamba.z.format(),
         }
     }
 
-    /// Returns its attention, if it has one.
-    fn attention(&self) -> Option<&Attention> {
+    /// Returns the heads of its attention, if it has one.
+    fn attention(&self) -> Option<AttentionShape> {
         match self {
-            Mixer::Attention(attention) | Mixer::AttentionAndMamba2(attention, _) => Some(attention),
+            Mixer::Attention(attention) | Mixer::AttentionAndMamba2(attention, _) => Some(attention.shape()),
+            Mixer::LatentAttention(attention) => Some(attention.shape()),
             Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::Mamba2(_) => None,
         }
     }
@@ -133,6 +136,7 @@ impl Mixer {
     fn linears(&self) -> Vec<&Linear> {
         match self {
             Mixer::Attention(attention) => attention.linears().collect(),
+            Mixer::LatentAttention(attention) => attention.linears(),
             Mixer::ShortConv(conv) => conv.linears().collect(),
             Mixer::Mamba(mamba) => mamba.linears().collect(),
             Mixer::Mamba2(mamba) => mamba.linears().collect(),
@@ -143,6 +147,7 @@ impl Mixer {
     fn groups(&mut self) -> Vec<Vec<&mut Linear>> {
         match self {
             Mixer::Attention(attention) => attention.groups(),
+            Mixer::LatentAttention(attention) => attention.groups(),
             Mixer::ShortConv(_) => Vec::new(),
             Mixer::Mamba(mamba) => mamba.groups(),
             Mixer::Mamba2(mamba) => mamba.groups(),
@@ -154,14 +159,15 @@ impl Mixer {
 
     /// Raises sizes to those that it needs.
     fn raise(&self, sizes: &mut Sizes) {
-        if let Some(a) = self.attention() {
-            sizes.q_width = sizes.q_width.max(a.n_heads * a.k_dim);
-            sizes.k_width = sizes.k_width.max(a.n_kv_heads * a.k_dim);
-            sizes.v_width = sizes.v_width.max(a.n_kv_heads * a.v_dim);
-            sizes.o_width = sizes.o_width.max(a.n_heads * a.v_dim);
+        if let Some(shape) = self.attention() {
+            sizes.q_width = sizes.q_width.max(shape.q_width());
+            sizes.k_width = sizes.k_width.max(shape.k_width());
+            sizes.v_width = sizes.v_width.max(shape.v_width());
+            sizes.o_width = sizes.o_width.max(shape.o_width());
         }
         match self {
             Mixer::Attention(_) => {}
+            Mixer::LatentAttention(attention) => sizes.latent = sizes.latent.max(attention.sizes()),
             Mixer::ShortConv(_) => sizes.conv = true,
             Mixer::Mamba(mamba) => sizes.ssm = sizes.ssm.max(mamba.sizes()),
             Mixer::Mamba2(mamba) | Mixer::AttentionAndMamba2(_, mamba) => sizes.ssm = sizes.ssm.max(mamba.sizes()),
@@ -213,8 +219,8 @@ impl Layer {
 }
 
 impl Model {
-    /// Iterates over the attention layers.
-    pub(crate) fn attentions(&self) -> impl Iterator<Item = &Attention> {
+    /// Iterates over the heads of the layers with attention.
+    pub(crate) fn attentions(&self) -> impl Iterator<Item = AttentionShape> {
         self.layers.iter().filter_map(|layer| layer.mixer.attention())
     }
 

@@ -22,6 +22,41 @@ pub(crate) struct Sizes {
     /// Whether any layer is a short convolution.
     pub conv: bool,
     pub ssm: SsmSizes,
+    pub latent: LatentSizes,
+}
+
+/// Widths that attention over a short row needs beside those of its attention.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LatentSizes {
+    /// What queries are made of, if not of the stream.
+    pub low: usize,
+    /// All heads' queries.
+    pub q: usize,
+    /// The short row.
+    pub latent: usize,
+    /// What of a key is rotated.
+    pub k_rot: usize,
+    /// All heads' keys and values that are made of the short row.
+    pub kv: usize,
+    /// The widest part of one head.
+    pub head: usize,
+    /// All heads' values.
+    pub values: usize,
+}
+
+impl LatentSizes {
+    /// Returns what serves both.
+    pub(crate) fn max(self, other: LatentSizes) -> LatentSizes {
+        LatentSizes {
+            low: self.low.max(other.low),
+            q: self.q.max(other.q),
+            latent: self.latent.max(other.latent),
+            k_rot: self.k_rot.max(other.k_rot),
+            kv: self.kv.max(other.kv),
+            head: self.head.max(other.head),
+            values: self.values.max(other.values),
+        }
+    }
 }
 
 /// Widths that state spaces need.
@@ -60,6 +95,7 @@ pub(crate) struct Buffers {
     pub moe: MoeBuffers,
     pub conv: ShortConvBuffers,
     pub ssm: SsmBuffers,
+    pub latent: LatentBuffers,
 }
 
 /// Queries, keys, values and attention output: `[n_rows, width]` each.
@@ -95,6 +131,17 @@ pub(crate) struct SsmBuffers {
     pub c: Vec<f32>,
 }
 
+/// Rows of attention over a short row, by the names of [`LatentSizes`]; `parts` are one head's before and behind a product.
+pub(crate) struct LatentBuffers {
+    pub low: Vec<f32>,
+    pub q: Vec<f32>,
+    pub latent: Vec<f32>,
+    pub k_rot: Vec<f32>,
+    pub kv: Vec<f32>,
+    pub parts: [Vec<f32>; 2],
+    pub values: Vec<f32>,
+}
+
 /// Routing lists and the experts' rows.
 pub(crate) struct MoeBuffers {
     /// `[n_rows, n_experts]`
@@ -120,7 +167,9 @@ impl Buffers {
     pub(crate) fn new(sizes: &Sizes, attention: attention::Scratch) -> Buffers {
         let s = sizes;
         let rows = |width: usize| vec![0.0f32; s.n_rows * width];
-        let k_max = [s.n_embd, s.o_width, s.n_ff, s.ssm.n_inner, s.ssm.n_low].into_iter().max().unwrap_or(0);
+        let k_max =
+            [s.n_embd, s.o_width, s.n_ff, s.ssm.n_inner, s.ssm.n_low, s.latent.low, s.latent.head, s.latent.values];
+        let k_max = k_max.into_iter().max().unwrap_or(0);
         let n_chosen = s.n_rows * s.n_experts_used;
         let n_routed = if s.n_experts > 0 { s.n_rows } else { 0 };
         Buffers {
@@ -157,6 +206,15 @@ impl Buffers {
                 low: rows(s.ssm.n_low),
                 b: rows(s.ssm.n_state),
                 c: rows(s.ssm.n_state),
+            },
+            latent: LatentBuffers {
+                low: rows(s.latent.low),
+                q: rows(s.latent.q),
+                latent: rows(s.latent.latent),
+                k_rot: rows(s.latent.k_rot),
+                kv: rows(s.latent.kv),
+                parts: [rows(s.latent.head), rows(s.latent.head)],
+                values: rows(s.latent.values),
             },
         }
     }

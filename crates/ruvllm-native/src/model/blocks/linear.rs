@@ -31,6 +31,10 @@ impl Linear {
         self.matrix.n_rows()
     }
 
+    pub(crate) fn n_in(&self) -> usize {
+        self.matrix.n_cols()
+    }
+
     /// Returns what the matrix multiplies with.
     pub(crate) fn format(&self) -> ActFormat {
         self.matrix.act_format()

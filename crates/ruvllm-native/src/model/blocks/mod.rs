@@ -4,6 +4,7 @@
 mod attention;
 mod buffers;
 mod causal_conv;
+mod latent;
 mod linear;
 mod mamba;
 mod mamba2;
@@ -14,9 +15,10 @@ mod residual;
 mod scan;
 mod short_conv;
 
-pub(crate) use attention::{Attention, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail};
+pub(crate) use attention::{Attention, AttentionShape, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail};
 pub(crate) use buffers::{Angles, Buffers, Sizes};
 pub(crate) use causal_conv::CausalConv;
+pub(crate) use latent::{Expansion, LatentAttention};
 pub(crate) use linear::{Adapted, Linear, Operand};
 pub(crate) use mamba::Mamba;
 pub(crate) use mamba2::Mamba2;
