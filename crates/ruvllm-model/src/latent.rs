@@ -80,3 +80,6 @@ impl Builder<'_> {
         Ok((Some(LowRankSpec { down, norm }), self.linear(&name("attn_q_b"), n_low, n_q)?))
     }
 }
+
+#[cfg(test)]
+mod tests;

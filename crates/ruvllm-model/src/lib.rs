@@ -30,6 +30,8 @@ mod read;
 mod spec;
 mod ssm;
 mod tensors;
+#[cfg(test)]
+mod testing;
 
 pub use arch::architectures;
 pub use error::ModelError;

@@ -116,3 +116,6 @@ impl Builder<'_> {
         Ok(weight.map(spec))
     }
 }
+
+#[cfg(test)]
+mod tests;
