@@ -130,6 +130,7 @@ impl Mamba {
             let places = channels.start * n_state..channels.end * n_state;
             // SAFETY: every channel is claimed by one worker.
             let state = unsafe { state.slice(places) };
+            let mut decays = [0.0; N_DECAYS];
             for step in 0..inputs.n {
                 let part = step * n_inner + channels.start..step * n_inner + channels.end;
                 // SAFETY: as above.
@@ -139,7 +140,7 @@ impl Mamba {
                 for (((channel, state), y), at) in channels.zip(part) {
                     let (x, dt) = (inputs.x[at], softplus(inputs.dt[at]));
                     let a = &self.a[channel * n_state..][..n_state];
-                    *y = step_of(compute, state, (a, dt), (b, c), x * dt) + x * self.d[channel];
+                    *y = step_of(compute, state, (a, dt, &mut decays), (b, c), x * dt) + x * self.d[channel];
                 }
                 compute.kernels.activation.gated(Activation::Silu, z, y);
             }
@@ -148,15 +149,19 @@ impl Mamba {
 }
 
 /// Runs one step of one channel, whose decays are `exp(dt·a)`.
-fn step_of(compute: &Compute, state: &mut [f32], (a, dt): (&[f32], f32), (b, c): (&[f32], &[f32]), x: f32) -> f32 {
-    let (mut decays, mut sum) = ([0.0; N_DECAYS], 0.0);
+fn step_of(
+    compute: &Compute,
+    state: &mut [f32],
+    (a, dt, decays): (&[f32], f32, &mut [f32; N_DECAYS]),
+    (b, c): (&[f32], &[f32]),
+    x: f32,
+) -> f32 {
     let parts = state.chunks_mut(N_DECAYS).zip(a.chunks(N_DECAYS)).zip(b.chunks(N_DECAYS)).zip(c.chunks(N_DECAYS));
-    for (((state, a), b), c) in parts {
+    let steps = parts.map(|(((state, a), b), c)| {
         let decays = &mut decays[..a.len()];
         decays.iter_mut().zip(a).for_each(|(decay, a)| *decay = dt * a);
         compute.kernels.softmax.exp(decays);
-        let decays = &*decays;
-        sum += Step { decay: |i: usize| decays[i], b, c }.run(state, x);
-    }
-    sum
+        Step { decay: &*decays, b, c }.run(state, x)
+    });
+    steps.fold(0.0, |sum, read| sum + read)
 }

@@ -131,7 +131,7 @@ impl Mamba2 {
         let dt = softplus(inputs.dt[step * n_heads + head] + self.dt_bias[head]);
         let decay = (dt * self.a[head]).exp();
         for ((y, x), state) in y.iter_mut().zip(x).zip(state.chunks_exact_mut(n_state)) {
-            *y = Step { decay: |_: usize| decay, b, c }.run(state, x * dt) + x * self.d[head];
+            *y = Step { decay, b, c }.run(state, x * dt) + x * self.d[head];
         }
     }
 }

@@ -9,34 +9,66 @@ pub(super) fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
+/// What stays of the values of a state.
+pub(super) trait Decay: Copy {
+    /// Returns what stays of `N_SUMS` values from `at` on.
+    fn lanes(self, at: usize) -> [f32; N_SUMS];
+
+    /// Returns what stays of one value.
+    fn one(self, at: usize) -> f32;
+}
+
+/// The same of all.
+impl Decay for f32 {
+    fn lanes(self, _at: usize) -> [f32; N_SUMS] {
+        [self; N_SUMS]
+    }
+
+    fn one(self, _at: usize) -> f32 {
+        self
+    }
+}
+
+/// Of each by itself: `[n_state]`.
+impl Decay for &[f32] {
+    #[inline(always)]
+    fn lanes(self, at: usize) -> [f32; N_SUMS] {
+        *self[at..].first_chunk().expect("there is one for each value")
+    }
+
+    fn one(self, at: usize) -> f32 {
+        self[at]
+    }
+}
+
 /// What a step reads beside the state: `[n_state]` each.
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a, D> {
-    /// What stays of each value.
     pub decay: D,
-    /// What is added to each for an input of one.
+    /// What is added to each value for an input of one.
     pub b: &'a [f32],
     /// What is read of each.
     pub c: &'a [f32],
 }
 
-impl<D: Fn(usize) -> f32 + Copy> Step<'_, D> {
+impl<D: Decay> Step<'_, D> {
     /// Changes a channel's state, `[n_state]`, for the input `x` and returns what is read of it then.
     #[inline(always)]
     pub(super) fn run(self, state: &mut [f32], x: f32) -> f32 {
         let mut sums = [0.0; N_SUMS];
-        let n_whole = state.len() / N_SUMS * N_SUMS;
-        let (b, c) = (&self.b[..state.len()], &self.c[..state.len()]);
-        for at in (0..n_whole).step_by(N_SUMS) {
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                let i = at + lane;
-                state[i] = state[i] * (self.decay)(i) + b[i] * x;
-                *sum += state[i] * c[i];
+        let (lanes, tail) = state.as_chunks_mut::<N_SUMS>();
+        let ((b_lanes, b_tail), (c_lanes, c_tail)) = (self.b.as_chunks::<N_SUMS>(), self.c.as_chunks::<N_SUMS>());
+        let first = lanes.len() * N_SUMS;
+        for (i, ((h, b), c)) in lanes.iter_mut().zip(b_lanes).zip(c_lanes).enumerate() {
+            let decay = self.decay.lanes(i * N_SUMS);
+            for lane in 0..N_SUMS {
+                h[lane] = h[lane] * decay[lane] + b[lane] * x;
+                sums[lane] += h[lane] * c[lane];
             }
         }
-        for i in n_whole..state.len() {
-            state[i] = state[i] * (self.decay)(i) + b[i] * x;
-            sums[i - n_whole] += state[i] * c[i];
+        for (lane, ((h, b), c)) in tail.iter_mut().zip(b_tail).zip(c_tail).enumerate() {
+            *h = *h * self.decay.one(first + lane) + b * x;
+            sums[lane] += *h * c;
         }
         let [s0, s1, s2, s3, s4, s5, s6, s7] = sums;
         ((s0 + s4) + (s1 + s5)) + ((s2 + s6) + (s3 + s7))
@@ -57,7 +89,7 @@ mod tests {
             let expected: Vec<f64> =
                 (0..n).map(|i| f64::from(state[i]) * f64::from(decays[i]) + f64::from(b[i]) * 0.75).collect();
             let read: f64 = expected.iter().zip(&c).map(|(h, c)| h * f64::from(*c)).sum();
-            let y = Step { decay: |i: usize| decays[i], b: &b, c: &c }.run(&mut state, 0.75);
+            let y = Step { decay: &decays[..], b: &b, c: &c }.run(&mut state, 0.75);
             assert!((f64::from(y) - read).abs() < 1e-5, "{n}: {y} {read}");
             assert!(state.iter().zip(&expected).all(|(h, e)| (f64::from(*h) - e).abs() < 1e-6), "{n}");
         }
