@@ -261,9 +261,9 @@ impl LatentAttention {
         let (q_width, k_dim) = (self.q.n_out(), self.n_latent() + self.n_rot);
         for (head, matrix) in matrices.iter().enumerate() {
             let (at, to) = (head * self.q_dim(), head * k_dim);
-            let place = (at..at + self.n_nope, to..to + self.n_latent());
-            let (from, into) = ((rows.q, q_width), (&mut *out, self.n_heads * k_dim));
-            multiply_part(compute, operand.lend(), matrix, place, (from, into), parts);
+            let from = Part { rows: rows.q, width: q_width, at: at..at + self.n_nope };
+            let latent = PartMut { rows: out, width: self.n_heads * k_dim, at: to..to + self.n_latent() };
+            multiply_part(compute, operand.lend(), matrix, (from, latent), parts);
             for row in 0..rows.n {
                 let rotated = &rows.q[row * q_width + at + self.n_nope..][..self.n_rot];
                 out[row * self.n_heads * k_dim + to + self.n_latent()..][..self.n_rot].copy_from_slice(rotated);
@@ -293,9 +293,10 @@ impl LatentAttention {
     ) {
         let (n_latent, v_dim) = (self.n_latent(), self.v_dim);
         for (head, matrix) in matrices.iter().enumerate() {
-            let place = (head * n_latent..(head + 1) * n_latent, head * v_dim..(head + 1) * v_dim);
-            let (from, into) = ((mixed, self.n_heads * n_latent), (&mut *values, self.n_heads * v_dim));
-            multiply_part(compute, operand.lend(), matrix, place, (from, into), parts);
+            let (from, to) = (head * n_latent..(head + 1) * n_latent, head * v_dim..(head + 1) * v_dim);
+            let from = Part { rows: mixed, width: self.n_heads * n_latent, at: from };
+            let to = PartMut { rows: values, width: self.n_heads * v_dim, at: to };
+            multiply_part(compute, operand.lend(), matrix, (from, to), parts);
         }
     }
 }
@@ -308,23 +309,35 @@ struct Rows<'a> {
     k_rot: &'a [f32],
 }
 
-/// Multiplies a part of each row with a matrix and puts the result into a part of each row of others; rows have the width that is
-/// given with them.
+/// A part of each of some rows.
+struct Part<'a> {
+    rows: &'a [f32],
+    width: usize,
+    at: Range<usize>,
+}
+
+/// A part of each of some rows, to be written.
+struct PartMut<'a> {
+    rows: &'a mut [f32],
+    width: usize,
+    at: Range<usize>,
+}
+
+/// Multiplies a part of each row with a matrix and puts the result into a part of each row of others.
 fn multiply_part(
     compute: &Compute,
     operand: Operand<'_>,
     matrix: &Linear,
-    (at, to): (Range<usize>, Range<usize>),
-    ((from, from_width), (into, into_width)): ((&[f32], usize), (&mut [f32], usize)),
+    (from, to): (Part<'_>, PartMut<'_>),
     [x, y]: &mut [Vec<f32>; 2],
 ) {
     let n = operand.n_rows();
-    let (x, y) = (&mut x[..n * at.len()], &mut y[..n * to.len()]);
-    for (row, x) in from.chunks_exact(from_width).zip(x.chunks_exact_mut(at.len())) {
-        x.copy_from_slice(&row[at.clone()]);
+    let (x, y) = (&mut x[..n * from.at.len()], &mut y[..n * to.at.len()]);
+    for (row, x) in from.rows.chunks_exact(from.width).zip(x.chunks_exact_mut(from.at.len())) {
+        x.copy_from_slice(&row[from.at.clone()]);
     }
     operand.replaced_by(x).apply(compute, matrix, y);
-    for (row, y) in into.chunks_exact_mut(into_width).zip(y.chunks_exact(to.len())) {
-        row[to.clone()].copy_from_slice(y);
+    for (row, y) in to.rows.chunks_exact_mut(to.width).zip(y.chunks_exact(to.at.len())) {
+        row[to.at.clone()].copy_from_slice(y);
     }
 }
