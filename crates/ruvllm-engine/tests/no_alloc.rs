@@ -1,10 +1,11 @@
 //! Decoding allocates nothing once it is warm: a test binary of its own, because it counts every allocation.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, LogitRows, SamplingParams, Segment, Speculation};
-use ruvllm_testkit::{argmax, real_model};
+use ruvllm_testkit::{Golden, argmax, real_model};
 
 struct Counting;
 
@@ -34,9 +35,9 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 /// Decodes 64 tokens of `n_seq` sequences, crossing KV blocks, and counts allocations on all threads.
-fn check(name: &str, n_seq: usize, kv: KvPolicy) {
+fn check(path: &Path, n_seq: usize, kv: KvPolicy) {
     let options = LoadOptions { kv, n_threads: 2, n_ctx: Some(256), n_seq_max: n_seq, ..LoadOptions::default() };
-    let mut engine = Engine::load(&real_model(name), &options, &mut |_| {}).expect("it loads");
+    let mut engine = Engine::load(path, &options, &mut |_| {}).expect("it loads");
     let n_vocab = engine.info().n_vocab;
     let seqs: Vec<_> = (0..n_seq).map(|_| engine.new_sequence().expect("a free sequence")).collect();
     let mut tokens: Vec<[u32; 1]> = (0..n_seq).map(|i| [100 + i as u32]).collect();
@@ -55,7 +56,7 @@ fn check(name: &str, n_seq: usize, kv: KvPolicy) {
         counted += if step < 2 { 0 } else { n };
         tokens.iter_mut().zip(next).for_each(|(token, next)| token[0] = next);
     }
-    assert_eq!(counted, 0, "{name}, {n_seq} sequences: {counted} allocations in 64 decode steps");
+    assert_eq!(counted, 0, "{}, {n_seq} sequences: {counted} allocations in 64 decode steps", path.display());
 }
 
 /// Tokens before the count: behind the 16th the head's screen is made.
@@ -94,11 +95,15 @@ fn check_sampling() {
 
 #[test]
 fn decoding_allocates_nothing_after_warm_up() {
-    check("smollm2:135m", 1, KvPolicy::F16);
-    check("smollm2:135m", 4, KvPolicy::F16);
-    check("gemma3:270m", 1, KvPolicy::F16);
-    check("qwen2.5-coder:0.5b", 1, KvPolicy::F16);
+    check(&real_model("smollm2:135m"), 1, KvPolicy::F16);
+    check(&real_model("smollm2:135m"), 4, KvPolicy::F16);
+    check(&real_model("gemma3:270m"), 1, KvPolicy::F16);
+    check(&real_model("qwen2.5-coder:0.5b"), 1, KvPolicy::F16);
     // Blocks of 8 bits on the way.
-    check("smollm2:135m", 1, KvPolicy::Tiered { hot: 16, warm: 32 });
+    check(&real_model("smollm2:135m"), 1, KvPolicy::Tiered { hot: 16, warm: 32 });
+    for name in ["lfm2-a", "mamba-a", "mamba2-b", "falcon-h1-a", "deepseek2-a", "deepseek2-b"] {
+        check(&Golden::load(name).model("f32"), 2, KvPolicy::F16);
+        check(&Golden::load(name).model("f32"), 1, KvPolicy::Tiered { hot: 16, warm: 32 });
+    }
     check_sampling();
 }
