@@ -40,4 +40,5 @@ pub use spec::{
     LayerSpec, LinearSpec, LowRankSpec, Mamba2Spec, MambaSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind,
     NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
 };
+pub use ssm::STATE_MAX;
 pub use tensors::TensorRows;

@@ -4,8 +4,8 @@ use crate::builder::{Builder, Part};
 use crate::spec::{ConvSpec, LinearSpec, Mamba2Spec, MambaSpec, NormKind, NormSpec};
 use crate::{ModelError, TensorRows};
 
-/// Values of a channel's state beyond this are taken for damage. Models have 16 to 256.
-const STATE_MAX: usize = 4096;
+/// The most values of a channel's state in a state space: more are taken for damage. Models have 16 to 256.
+pub const STATE_MAX: usize = 4096;
 
 /// What `{arch}.ssm.*` says.
 #[derive(Clone, Copy, Debug)]

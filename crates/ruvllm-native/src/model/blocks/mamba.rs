@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::team::Shared;
+use ruvllm_model::STATE_MAX;
 
 use super::buffers::{SsmBuffers, SsmSizes};
 use super::causal_conv::{CausalConv, Steps};
@@ -14,7 +15,7 @@ use crate::kernels::Compute;
 /// Steps of single values that are worth handing to another thread.
 const PIECE_LEN: usize = 4096;
 
-/// Decays that are computed together.
+/// Decays that are computed together, if a channel has no more.
 const N_DECAYS: usize = 256;
 
 /// `out(silu(z) · (ssm(x') + d·x'))` with `x' = silu(conv(x(row)))`.
@@ -125,43 +126,51 @@ impl Mamba {
     fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], (z, y): (&mut [f32], &mut [f32])) {
         let (n_inner, n_state) = (self.n_inner(), self.n_state());
         let grain = (PIECE_LEN / (inputs.n * n_state).max(1)).max(1).next_multiple_of(16);
+        let group = (N_DECAYS / n_state).max(1);
         let (state, z, y) = (Shared::new(state), Shared::new(z), Shared::new(y));
         compute.team.for_each(n_inner, grain, &|channels, _| {
             let places = channels.start * n_state..channels.end * n_state;
             // SAFETY: every channel is claimed by one worker.
             let state = unsafe { state.slice(places) };
-            let mut decays = [0.0; N_DECAYS];
+            let mut decays = [0.0; STATE_MAX];
             for step in 0..inputs.n {
                 let part = step * n_inner + channels.start..step * n_inner + channels.end;
                 // SAFETY: as above.
-                let (z, y) = unsafe { (z.slice(part.clone()), y.slice(part.clone())) };
-                let (b, c) = (&inputs.b[step * n_state..][..n_state], &inputs.c[step * n_state..][..n_state]);
-                let channels = channels.clone().zip(state.chunks_exact_mut(n_state)).zip(&mut *y);
-                for (((channel, state), y), at) in channels.zip(part) {
-                    let (x, dt) = (inputs.x[at], softplus(inputs.dt[at]));
-                    let a = &self.a[channel * n_state..][..n_state];
-                    *y = step_of(compute, state, (a, dt, &mut decays), (b, c), x * dt) + x * self.d[channel];
+                let (z, y) = unsafe { (z.slice(part.clone()), y.slice(part)) };
+                let groups = state.chunks_mut(group * n_state).zip(y.chunks_mut(group));
+                for ((state, y), first) in groups.zip(channels.clone().step_by(group)) {
+                    self.step(compute, (inputs, step, first), state, &mut decays[..state.len()], y);
                 }
                 compute.kernels.activation.gated(Activation::Silu, z, y);
             }
         });
     }
-}
 
-/// Runs one step of one channel, whose decays are `exp(dt·a)`.
-fn step_of(
-    compute: &Compute,
-    state: &mut [f32],
-    (a, dt, decays): (&[f32], f32, &mut [f32; N_DECAYS]),
-    (b, c): (&[f32], &[f32]),
-    x: f32,
-) -> f32 {
-    let parts = state.chunks_mut(N_DECAYS).zip(a.chunks(N_DECAYS)).zip(b.chunks(N_DECAYS)).zip(c.chunks(N_DECAYS));
-    let steps = parts.map(|(((state, a), b), c)| {
-        let decays = &mut decays[..a.len()];
-        decays.iter_mut().zip(a).for_each(|(decay, a)| *decay = dt * a);
+    /// Runs one step of the channels from `first` on: `state` and room for `decays`, `[n, n_state]`, and `y`, `[n]`.
+    fn step(
+        &self,
+        compute: &Compute,
+        (inputs, step, first): (&Inputs<'_>, usize, usize),
+        state: &mut [f32],
+        decays: &mut [f32],
+        y: &mut [f32],
+    ) {
+        let (n_state, at) = (self.n_state(), step * self.n_inner() + first);
+        let (x, dt) = (&inputs.x[at..at + y.len()], &inputs.dt[at..at + y.len()]);
+        let (b, c) = (&inputs.b[step * n_state..][..n_state], &inputs.c[step * n_state..][..n_state]);
+        let rates = self.a[first * n_state..].chunks_exact(n_state);
+        for (((y, dt), decays), rates) in y.iter_mut().zip(dt).zip(decays.chunks_exact_mut(n_state)).zip(rates) {
+            let dt = softplus(*dt);
+            decays.iter_mut().zip(rates).for_each(|(decay, rate)| *decay = dt * rate);
+            // It is the step's length until the step is made.
+            *y = dt;
+        }
         compute.kernels.softmax.exp(decays);
-        Step { decay: &*decays, b, c }.run(state, x)
-    });
-    steps.fold(0.0, |sum, read| sum + read)
+        let channels = y.iter_mut().zip(x).zip(&self.d[first..]);
+        for (((y, x), d), (state, decay)) in
+            channels.zip(state.chunks_exact_mut(n_state).zip(decays.chunks_exact(n_state)))
+        {
+            *y = Step { decay, b, c }.run(state, x * *y) + x * d;
+        }
+    }
 }
