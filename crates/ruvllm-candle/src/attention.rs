@@ -10,11 +10,22 @@ use crate::weights::{Linear, Norm, Weights, capped, softmax};
 /// Keys and values of a sequence in one layer: `[n_kv_heads, n_tokens, dim]`.
 #[derive(Clone)]
 pub(crate) struct Kv {
-    keys: Tensor,
-    values: Tensor,
+    pub keys: Tensor,
+    pub values: Tensor,
 }
 
 impl Kv {
+    /// Adds later tokens to those of a sequence, and returns all.
+    pub(crate) fn after(self, old: Option<Kv>) -> Result<Kv> {
+        match old {
+            None => Ok(self),
+            Some(old) => Ok(Kv {
+                keys: Tensor::cat(&[old.keys, self.keys], 1)?,
+                values: Tensor::cat(&[old.values, self.values], 1)?,
+            }),
+        }
+    }
+
     /// Returns the first `n_tokens`.
     pub(crate) fn first(&self, n_tokens: usize) -> Result<Kv> {
         Ok(Kv { keys: self.keys.narrow(1, 0, n_tokens)?, values: self.values.narrow(1, 0, n_tokens)? })
@@ -41,7 +52,7 @@ impl Angles {
     }
 
     /// Turns heads: `[n_heads, n, dim]`.
-    fn turn(&self, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn turn(&self, x: &Tensor) -> Result<Tensor> {
         let (n_heads, n, dim) = x.dims3()?;
         let n_half = self.cos.dim(1)?;
         let turned = x.narrow(2, 0, 2 * n_half)?;
@@ -103,12 +114,7 @@ impl Attention {
         let q = heads(self.q.forward(x)?, n_heads, self.q_norm.as_ref())?;
         let keys = heads(self.k.forward(x)?, n_kv_heads, self.k_norm.as_ref())?;
         let values = self.v.forward(x)?.reshape((n, n_kv_heads, v_dim))?.transpose(0, 1)?.contiguous()?;
-        let all = match kv.take() {
-            None => Kv { keys, values },
-            Some(old) => {
-                Kv { keys: Tensor::cat(&[old.keys, keys], 1)?, values: Tensor::cat(&[old.values, values], 1)? }
-            }
-        };
+        let all = Kv { keys, values }.after(kv.take())?;
         let mixed = self.attend(&q, &all)?;
         *kv = Some(all);
         self.o.forward(&mixed.transpose(0, 1)?.reshape((n, n_heads * v_dim))?)
@@ -121,7 +127,9 @@ impl Attention {
         let q = q.reshape((n_kv_heads, n_group * n, k_dim))?;
         let scores = (q.matmul(&kv.keys.transpose(1, 2)?.contiguous()?)? * f64::from(self.spec.scale))?;
         let scores = capped(scores, self.spec.softcap)?.reshape((n_heads, n, n_tokens))?;
-        let scores = scores.broadcast_add(&self.mask(n, n_tokens, q.device())?)?;
+        let window = self.spec.window.unwrap_or(usize::MAX);
+        let sees = |query: usize, key: usize| (key <= query || !self.spec.is_causal) && query - key.min(query) < window;
+        let scores = scores.broadcast_add(&mask(n, n_tokens, sees, q.device())?)?;
         let weights = match &self.sinks {
             None => softmax(&scores)?,
             Some(sinks) => {
@@ -132,16 +140,14 @@ impl Attention {
         let weights = weights.reshape((n_kv_heads, n_group * n, n_tokens))?;
         weights.matmul(&kv.values.contiguous()?)?.reshape((n_heads, n, v_dim))
     }
+}
 
-    /// Returns 0 where a query sees a key and -∞ elsewhere: `[n, n_tokens]`.
-    fn mask(&self, n: usize, n_tokens: usize, device: &Device) -> Result<Tensor> {
-        let window = self.spec.window.unwrap_or(usize::MAX);
-        let sees = |query: usize, key: usize| (key <= query || !self.spec.is_causal) && query - key.min(query) < window;
-        let first = n_tokens - n;
-        let values = (first..n_tokens).flat_map(|query| (0..n_tokens).map(move |key| (query, key)));
-        let values = values.map(|(query, key)| if sees(query, key) { 0.0f32 } else { f32::NEG_INFINITY });
-        Tensor::from_vec(values.collect::<Vec<f32>>(), (n, n_tokens), device)
-    }
+/// Returns 0 where a query sees a key and -∞ elsewhere, `[n, n_tokens]`: of the last `n` of `n_tokens`, by their positions.
+pub(crate) fn mask(n: usize, n_tokens: usize, sees: impl Fn(usize, usize) -> bool, device: &Device) -> Result<Tensor> {
+    let first = n_tokens - n;
+    let values = (first..n_tokens).flat_map(|query| (0..n_tokens).map(move |key| (query, key)));
+    let values = values.map(|(query, key)| if sees(query, key) { 0.0f32 } else { f32::NEG_INFINITY });
+    Tensor::from_vec(values.collect::<Vec<f32>>(), (n, n_tokens), device)
 }
 
 /// Normalises rows of heads: each run of the norm's width by itself.

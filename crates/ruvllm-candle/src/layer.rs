@@ -7,6 +7,8 @@ use ruvllm_model::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, Wiring};
 
 use crate::attention::{Angles, Attention, Kv};
 use crate::ffn::Mlp;
+use crate::latent::LatentAttention;
+use crate::mamba::{Mamba, Mamba2, SsmState};
 use crate::moe::Moe;
 use crate::short_conv::ShortConv;
 use crate::weights::{Linear, Norm, Weights, capped, normed};
@@ -29,14 +31,18 @@ struct Layer {
     mixer: Mixer,
     mixer_post_norm: Option<Norm>,
     ffn_norm: Option<Norm>,
-    ffn: Ffn,
+    ffn: Option<Ffn>,
     ffn_post_norm: Option<Norm>,
     wiring: Wiring,
 }
 
 enum Mixer {
     Attention(Box<Attention>),
+    LatentAttention(Box<LatentAttention>),
     ShortConv(ShortConv),
+    Mamba(Mamba),
+    Mamba2(Mamba2),
+    AttentionAndMamba2(Box<Attention>, Mamba2),
 }
 
 enum Ffn {
@@ -49,6 +55,8 @@ enum Ffn {
 pub(crate) enum State {
     Kv(Option<Kv>),
     Conv(Option<Tensor>),
+    Ssm(SsmState),
+    KvAndSsm(Option<Kv>, SsmState),
 }
 
 impl State {
@@ -57,7 +65,9 @@ impl State {
         match self {
             State::Kv(Some(kv)) if n_tokens > 0 => Ok(State::Kv(Some(kv.first(n_tokens)?))),
             State::Kv(_) => Ok(State::Kv(None)),
-            State::Conv(_) => candle_core::bail!("recurrent state does not go back"),
+            State::Conv(_) | State::Ssm(_) | State::KvAndSsm(..) => {
+                candle_core::bail!("recurrent state does not go back")
+            }
         }
     }
 }
@@ -88,15 +98,17 @@ impl Model {
     /// Returns the states of a sequence without tokens.
     pub(crate) fn fresh(&self) -> Vec<State> {
         let state = |layer: &Layer| match layer.mixer {
-            Mixer::Attention(_) => State::Kv(None),
+            Mixer::Attention(_) | Mixer::LatentAttention(_) => State::Kv(None),
             Mixer::ShortConv(_) => State::Conv(None),
+            Mixer::Mamba(_) | Mixer::Mamba2(_) => State::Ssm(SsmState::default()),
+            Mixer::AttentionAndMamba2(..) => State::KvAndSsm(None, SsmState::default()),
         };
         self.layers.iter().map(state).collect()
     }
 
     /// Returns whether sequences can go back.
     pub(crate) fn can_rewind(&self) -> bool {
-        self.layers.iter().all(|layer| matches!(layer.mixer, Mixer::Attention(_)))
+        self.layers.iter().all(|layer| matches!(layer.mixer, Mixer::Attention(_) | Mixer::LatentAttention(_)))
     }
 
     /// Computes embedded rows at `positions` of a sequence: `[n, n_embd]`, behind the final norm.
@@ -123,13 +135,23 @@ impl Layer {
             mixer_norm: weights.norm(spec.mixer_norm.as_ref())?,
             mixer: match &spec.mixer {
                 MixerSpec::Attention(own) => Mixer::Attention(Box::new(Attention::make(own, weights)?)),
+                MixerSpec::LatentAttention(own) => {
+                    Mixer::LatentAttention(Box::new(LatentAttention::make(own, weights)?))
+                }
                 MixerSpec::ShortConv(own) => Mixer::ShortConv(ShortConv::make(own, weights)?),
+                MixerSpec::Mamba(own) => Mixer::Mamba(Mamba::make(own, weights)?),
+                MixerSpec::Mamba2(own) => Mixer::Mamba2(Mamba2::make(own, weights)?),
+                MixerSpec::AttentionAndMamba2(attention, mamba) => {
+                    let attention = Box::new(Attention::make(attention, weights)?);
+                    Mixer::AttentionAndMamba2(attention, Mamba2::make(mamba, weights)?)
+                }
             },
             mixer_post_norm: weights.norm(spec.mixer_post_norm.as_ref())?,
             ffn_norm: weights.norm(spec.ffn_norm.as_ref())?,
             ffn: match &spec.ffn {
-                FfnSpec::Mlp(own) => Ffn::Mlp(Mlp::make(own, weights)?),
-                FfnSpec::Moe(own) => Ffn::Moe(Box::new(Moe::make(own, weights)?)),
+                None => None,
+                Some(FfnSpec::Mlp(own)) => Some(Ffn::Mlp(Mlp::make(own, weights)?)),
+                Some(FfnSpec::Moe(own)) => Some(Ffn::Moe(Box::new(Moe::make(own, weights)?))),
             },
             ffn_post_norm: weights.norm(spec.ffn_post_norm.as_ref())?,
             wiring: spec.wiring,
@@ -141,28 +163,39 @@ impl Layer {
         let source = normed(self.mixer_norm.as_ref(), x)?;
         let mixed = match (&self.mixer, state) {
             (Mixer::Attention(attention), State::Kv(kv)) => attention.forward(&source, angles, kv)?,
+            (Mixer::LatentAttention(attention), State::Kv(kv)) => attention.forward(&source, angles, kv)?,
             (Mixer::ShortConv(conv), State::Conv(state)) => conv.forward(&source, state)?,
+            (Mixer::Mamba(mamba), State::Ssm(state)) => mamba.forward(&source, state)?,
+            (Mixer::Mamba2(mamba), State::Ssm(state)) => mamba.forward(&source, state)?,
+            (Mixer::AttentionAndMamba2(attention, mamba), State::KvAndSsm(kv, state)) => {
+                (attention.forward(&source, angles, kv)? + mamba.forward(&source, state)?)?
+            }
             _ => candle_core::bail!("a layer and its state are of two kinds"),
+        };
+        let Some(ffn) = &self.ffn else {
+            return join(x, normed(self.mixer_post_norm.as_ref(), &mixed)?);
         };
         match self.wiring {
             Wiring::Sequential => {
                 let x = join(x, normed(self.mixer_post_norm.as_ref(), &mixed)?)?;
-                let fed = self.feed(&normed(self.ffn_norm.as_ref(), &x)?)?;
+                let fed = ffn.forward(&normed(self.ffn_norm.as_ref(), &x)?)?;
                 join(&x, normed(self.ffn_post_norm.as_ref(), &fed)?)
             }
             Wiring::Parallel => {
                 let source = self.ffn_norm.as_ref().map_or(Ok(source), |norm| norm.forward(x))?;
-                (x + mixed)? + self.feed(&source)?
+                (x + mixed)? + ffn.forward(&source)?
             }
             Wiring::PostNorm => {
                 let x = normed(self.mixer_post_norm.as_ref(), &(x + mixed)?)?;
-                normed(self.ffn_post_norm.as_ref(), &(&x + self.feed(&x)?)?)
+                normed(self.ffn_post_norm.as_ref(), &(&x + ffn.forward(&x)?)?)
             }
         }
     }
+}
 
-    fn feed(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.ffn {
+impl Ffn {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
             Ffn::Mlp(mlp) => mlp.forward(x),
             Ffn::Moe(moe) => moe.forward(x),
         }

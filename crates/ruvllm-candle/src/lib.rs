@@ -25,9 +25,12 @@
 
 mod attention;
 mod backend;
+mod conv;
 mod ffn;
+mod latent;
 mod layer;
 mod load;
+mod mamba;
 mod moe;
 mod short_conv;
 mod weights;

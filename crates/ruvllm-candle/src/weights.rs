@@ -77,6 +77,16 @@ impl<'a> Weights<'a> {
         tensor.map_err(failed)
     }
 
+    /// Reads a vector, whatever rows its file has it in.
+    pub(crate) fn vector(&self, rows: &TensorRows) -> std::result::Result<Tensor, BackendError> {
+        Tensor::from_vec(self.values(rows)?, rows.n_values(), &self.device).map_err(failed)
+    }
+
+    /// Reads a matrix `[n_rows, n_cols]`, of one row as well.
+    pub(crate) fn matrix(&self, rows: &TensorRows) -> std::result::Result<Tensor, BackendError> {
+        Tensor::from_vec(self.values(rows)?, (rows.n_rows(), rows.n_cols), &self.device).map_err(failed)
+    }
+
     pub(crate) fn table_if_any(&self, rows: Option<&TensorRows>) -> std::result::Result<Option<Tensor>, BackendError> {
         rows.map(|rows| self.table(rows)).transpose()
     }

@@ -55,13 +55,13 @@ pub(super) struct Builder<'a> {
 
 /// How a linear layer is named where it is a part of a tensor.
 #[derive(Clone, Copy)]
-struct Part<'a> {
+pub(super) struct Part<'a> {
     /// The tensor without `.weight`.
-    tensor: &'a str,
+    pub tensor: &'a str,
     /// Rows of the whole tensor.
-    n_rows: usize,
+    pub n_rows: usize,
     /// How files name it that have it as a tensor of its own.
-    alias: Option<&'a str>,
+    pub alias: Option<&'a str>,
 }
 
 impl<'a> Builder<'a> {
@@ -120,7 +120,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Describes some rows of a fused matrix (QKV, gate·up).
-    fn linear_rows(&mut self, part: Part<'_>, n_in: usize, rows: Range<usize>) -> Result<LinearSpec, ModelError> {
+    pub(super) fn linear_rows(
+        &mut self,
+        part: Part<'_>,
+        n_in: usize,
+        rows: Range<usize>,
+    ) -> Result<LinearSpec, ModelError> {
         let whole = self.tensors.matrix(&format!("{}.weight", part.tensor), n_in, part.n_rows)?;
         let bias = self.tensors.bias(&format!("{}.bias", part.tensor), rows.clone())?;
         // A head that is tied to the embeddings is a head all the same.
@@ -137,6 +142,15 @@ impl<'a> Builder<'a> {
 
     /// Describes an attention block: split or fused projections, norms and sinks where the file has them.
     pub(super) fn attention(&mut self, layer: usize, options: AttentionOptions) -> Result<MixerSpec, ModelError> {
+        Ok(MixerSpec::Attention(self.self_attention(layer, options)?))
+    }
+
+    /// Describes the same block as a part of a mixer.
+    pub(super) fn self_attention(
+        &mut self,
+        layer: usize,
+        options: AttentionOptions,
+    ) -> Result<AttentionSpec, ModelError> {
         let (n_embd, k_dim, v_dim) = (self.hp.n_embd, self.hp.k_dim, self.hp.v_dim);
         let (n_heads, n_kv_heads) = (self.hp.n_heads[layer], self.hp.n_kv_heads[layer]);
         if n_heads == 0 || n_kv_heads == 0 {
@@ -155,7 +169,7 @@ impl<'a> Builder<'a> {
             let mut part = |part: &str, n_out| self.linear(&name(part), n_embd, n_out);
             (part("attn_q", n_q)?, part("attn_k", n_k)?, part("attn_v", n_v)?)
         };
-        Ok(MixerSpec::Attention(AttentionSpec {
+        Ok(AttentionSpec {
             q,
             k,
             v,
@@ -172,7 +186,7 @@ impl<'a> Builder<'a> {
             softcap: options.softcap,
             window: options.window,
             is_causal: options.is_causal,
-        }))
+        })
     }
 
     /// Describes a query or key norm. StableLM 2 has one weight row a head, the others one for all heads.
@@ -287,32 +301,45 @@ impl<'a> Builder<'a> {
     /// expert (`blk.{layer}.{kind}.{expert}.weight`, as older Mixtral files have them).
     fn experts(&mut self, layer: usize, kind: &str, n_in: usize, n_out: usize) -> Result<Vec<LinearSpec>, ModelError> {
         let (fused, n_experts) = (format!("blk.{layer}.{kind}_exps"), self.hp.n_experts);
-        let Some(tensor) = self.tensors.get(&fused.add_weight()) else {
+        if !self.tensors.has(&fused.add_weight()) {
             let one = |expert| {
                 let (name, alias) = (format!("blk.{layer}.{kind}.{expert}"), format!("{fused}.{expert}"));
                 self.linear_rows(Part { tensor: &name, n_rows: n_out, alias: Some(&alias) }, n_in, 0..n_out)
             };
             return (0..n_experts).map(one).collect();
-        };
-        if tensor.shape != [n_in, n_out, n_experts] {
-            return Err(shape_error(tensor, &[n_in, n_out, n_experts]));
         }
-        let bias = format!("{fused}.bias");
+        self.stacked(&fused, n_experts, n_in, n_out)
+    }
+
+    /// Describes the matrices of a 3-D tensor `{name}.weight` `[n, n_out, n_in]`, with their biases where there are any.
+    pub(super) fn stacked(
+        &mut self,
+        name: &str,
+        n: usize,
+        n_in: usize,
+        n_out: usize,
+    ) -> Result<Vec<LinearSpec>, ModelError> {
+        let tensor = self.tensors.need(&name.add_weight())?;
+        // A file need not say that there is one.
+        if tensor.shape != [n_in, n_out, n] && !(n == 1 && tensor.shape == [n_in, n_out]) {
+            return Err(shape_error(tensor, &[n_in, n_out, n]));
+        }
+        let bias = format!("{name}.bias");
         if self.tensors.has(&bias) {
-            self.tensors.table(&bias, n_out, n_experts)?;
+            self.tensors.table(&bias, n_out, n)?;
         }
-        let one = |expert: usize| {
-            let rows = expert * n_out..(expert + 1) * n_out;
+        let one = |part: usize| {
+            let rows = part * n_out..(part + 1) * n_out;
             Ok(LinearSpec {
                 id: self.number(),
                 bias: self.tensors.bias(&bias, rows.clone())?,
-                weight: TensorRows { tensor: fused.add_weight(), rows, n_cols: n_in },
-                name: format!("{fused}.{expert}"),
+                weight: TensorRows { tensor: name.add_weight(), rows, n_cols: n_in },
+                name: format!("{name}.{part}"),
                 name_rows: 0..n_out,
                 alias: None,
             })
         };
-        (0..n_experts).map(one).collect()
+        (0..n).map(one).collect()
     }
 
     /// Builds every layer in order.
@@ -404,12 +431,17 @@ impl<'a> Builder<'a> {
 impl LayerSpec {
     /// Makes the usual layer: a norm before each branch, none after.
     pub(super) fn pre_norm(mixer_norm: NormSpec, mixer: MixerSpec, ffn_norm: NormSpec, ffn: FfnSpec) -> LayerSpec {
+        LayerSpec { ffn_norm: Some(ffn_norm), ffn: Some(ffn), ..LayerSpec::mixer_only(mixer_norm, mixer) }
+    }
+
+    /// Makes a layer of a mixer behind a norm and nothing else.
+    pub(super) fn mixer_only(mixer_norm: NormSpec, mixer: MixerSpec) -> LayerSpec {
         LayerSpec {
             mixer_norm: Some(mixer_norm),
             mixer,
             mixer_post_norm: None,
-            ffn_norm: Some(ffn_norm),
-            ffn,
+            ffn_norm: None,
+            ffn: None,
             ffn_post_norm: None,
             wiring: Wiring::Sequential,
         }

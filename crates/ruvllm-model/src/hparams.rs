@@ -139,13 +139,15 @@ impl Hparams {
         })?;
         let n_kv_heads = keys.count_per_layer("attention.head_count_kv", n_layers)?.unwrap_or_else(|| n_heads.clone());
         let heads_max = n_heads.iter().copied().max().unwrap_or(0);
-        if heads_max == 0 || heads_max > 65536 {
+        if heads_max > 65536 {
             return Err(ModelError::damaged(format!("the file claims {heads_max} attention heads")));
         }
-        let k_dim = keys.count("attention.key_length")?.unwrap_or(n_embd / heads_max);
-        let v_dim = keys.count("attention.value_length")?.unwrap_or(n_embd / heads_max);
+        // A model without attention has no heads, and no head has a length.
+        let head_dim = n_embd.checked_div(heads_max).unwrap_or(0);
+        let k_dim = keys.count("attention.key_length")?.unwrap_or(head_dim);
+        let v_dim = keys.count("attention.value_length")?.unwrap_or(head_dim);
         let n_rot = keys.count("rope.dimension_count")?.unwrap_or(k_dim);
-        if k_dim == 0 || v_dim == 0 || n_rot > k_dim || !n_rot.is_multiple_of(2) {
+        if heads_max > 0 && (k_dim == 0 || v_dim == 0) || n_rot > k_dim || !n_rot.is_multiple_of(2) {
             return Err(ModelError::damaged(format!(
                 "impossible head shape: key {k_dim}, value {v_dim}, rotary {n_rot}"
             )));

@@ -13,7 +13,7 @@
 //! let spec = ModelSpec::read(&file, None)?;
 //! assert_eq!(spec.arch, "llama");
 //! for layer in &spec.layers {
-//!     let (MixerSpec::Attention(attention), FfnSpec::Mlp(mlp)) = (&layer.mixer, &layer.ffn) else { continue };
+//!     let (MixerSpec::Attention(attention), Some(FfnSpec::Mlp(mlp))) = (&layer.mixer, &layer.ffn) else { continue };
 //!     println!("{} heads, {} -> {}", attention.n_heads, mlp.up.weight.tensor, mlp.up.n_out());
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -25,14 +25,20 @@ mod arch;
 mod builder;
 mod error;
 mod hparams;
+mod latent;
 mod read;
 mod spec;
+mod ssm;
 mod tensors;
+#[cfg(test)]
+mod testing;
 
 pub use arch::architectures;
 pub use error::ModelError;
 pub use spec::{
-    AttentionSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelSpec,
-    MoeSpec, NormKind, NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
+    AttentionSpec, ConvSpec, ExpansionSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LatentAttentionSpec,
+    LayerSpec, LinearSpec, LowRankSpec, Mamba2Spec, MambaSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind,
+    NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
 };
+pub use ssm::STATE_MAX;
 pub use tensors::TensorRows;

@@ -7,7 +7,10 @@ use crate::arch;
 use crate::builder::Builder;
 use crate::hparams::{Hparams, Keys};
 use crate::tensors::Tensors;
-use crate::{FfnSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelError, ModelSpec, RopeSpec};
+use crate::{
+    AttentionSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, Mamba2Spec, MixerSpec, MlpSpec,
+    ModelError, ModelSpec, RopeSpec,
+};
 
 impl ModelSpec {
     /// Reads the description of the model that a file holds. `n_ctx` is the context that it will be opened with, if somebody
@@ -39,17 +42,58 @@ impl LayerSpec {
     /// Returns its linear layers.
     pub fn linears(&self) -> Vec<&LinearSpec> {
         let mut all = match &self.mixer {
-            MixerSpec::Attention(own) => vec![&own.q, &own.k, &own.v, &own.o],
+            MixerSpec::Attention(own) => own.linears().to_vec(),
+            MixerSpec::LatentAttention(own) => own.linears(),
             MixerSpec::ShortConv(own) => vec![&own.in_proj, &own.out_proj],
+            MixerSpec::Mamba(own) => vec![&own.x, &own.z, &own.low, &own.b, &own.c, &own.dt, &own.out],
+            MixerSpec::Mamba2(own) => own.linears().to_vec(),
+            MixerSpec::AttentionAndMamba2(attention, mamba) => [attention.linears(), mamba.linears()].concat(),
         };
         match &self.ffn {
-            FfnSpec::Mlp(own) => all.extend(own.linears()),
-            FfnSpec::Moe(own) => {
+            None => {}
+            Some(FfnSpec::Mlp(own)) => all.extend(own.linears()),
+            Some(FfnSpec::Moe(own)) => {
                 let shared = own.shared.iter().flat_map(|shared| shared.mlp.linears().chain(&shared.gate));
                 all.extend([&own.router].into_iter().chain(&own.gate).chain(&own.up).chain(&own.down).chain(shared));
             }
         }
         all
+    }
+}
+
+impl MixerSpec {
+    /// Returns its self-attention with keys and values of its own, if it has one.
+    pub fn attention(&self) -> Option<&AttentionSpec> {
+        match self {
+            MixerSpec::Attention(own) | MixerSpec::AttentionAndMamba2(own, _) => Some(own),
+            MixerSpec::LatentAttention(_) | MixerSpec::ShortConv(_) | MixerSpec::Mamba(_) | MixerSpec::Mamba2(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl AttentionSpec {
+    fn linears(&self) -> [&LinearSpec; 4] {
+        [&self.q, &self.k, &self.v, &self.o]
+    }
+}
+
+impl LatentAttentionSpec {
+    fn linears(&self) -> Vec<&LinearSpec> {
+        let mut all: Vec<&LinearSpec> = self.q_low.iter().map(|low| &low.down).collect();
+        all.extend([&self.q, &self.latent, &self.k_rot, &self.o]);
+        match &self.expansion {
+            ExpansionSpec::Joint(kv) => all.push(kv),
+            ExpansionSpec::Absorbed { k, v } => all.extend(k.iter().chain(v)),
+        }
+        all
+    }
+}
+
+impl Mamba2Spec {
+    fn linears(&self) -> [&LinearSpec; 4] {
+        [&self.z, &self.xbc, &self.dt, &self.out]
     }
 }
 

@@ -110,8 +110,8 @@ pub struct LayerSpec {
     pub mixer_post_norm: Option<NormSpec>,
     /// Before the feed-forward block; without one in [`Wiring::Parallel`], both branches read the same.
     pub ffn_norm: Option<NormSpec>,
-    /// What works on each token alone.
-    pub ffn: FfnSpec,
+    /// What works on each token alone; a layer of Mamba has none.
+    pub ffn: Option<FfnSpec>,
     /// Behind the feed-forward block.
     pub ffn_post_norm: Option<NormSpec>,
     /// How the branches join the stream.
@@ -124,8 +124,16 @@ pub struct LayerSpec {
 pub enum MixerSpec {
     /// Self-attention.
     Attention(AttentionSpec),
+    /// Self-attention whose keys and values are made of one short row (DeepSeek).
+    LatentAttention(LatentAttentionSpec),
     /// A gated short convolution (LFM2).
     ShortConv(ShortConvSpec),
+    /// A selective state space with a state of its own for every channel (Mamba).
+    Mamba(MambaSpec),
+    /// A selective state space of heads (Mamba 2).
+    Mamba2(Mamba2Spec),
+    /// Both of the same input; what they give is added (Falcon-H1).
+    AttentionAndMamba2(AttentionSpec, Mamba2Spec),
 }
 
 /// What works on each token alone.
@@ -227,6 +235,63 @@ pub struct AttentionSpec {
     pub is_causal: bool,
 }
 
+/// Self-attention whose keys and values are made of one short row that all heads share (multi-head latent attention, DeepSeek).
+///
+/// `c = norm(latent(row))` and `r = rope(k_rot(row))`. The key of a head is `[k(c), r]` and its value `v(c)`; of its query the first
+/// `n_nope` values meet `k(c)`, and the rest are rotated and meet `r`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentAttentionSpec {
+    /// What queries go through before `q`, if they do.
+    pub q_low: Option<LowRankSpec>,
+    /// To the queries: `[n_heads·(n_nope + n_rot), …]`.
+    pub q: LinearSpec,
+    /// From the stream to the short row: `[n_latent, n_embd]`.
+    pub latent: LinearSpec,
+    /// From the stream to the part of the keys that is rotated: `[n_rot, n_embd]`.
+    pub k_rot: LinearSpec,
+    /// Over the short row.
+    pub latent_norm: NormSpec,
+    /// How keys and values are made of it.
+    pub expansion: ExpansionSpec,
+    /// From the mixed values back to the stream: `[n_embd, n_heads·v_dim]`.
+    pub o: LinearSpec,
+    /// Heads.
+    pub n_heads: usize,
+    /// Values of a head's key that are made of the short row.
+    pub n_nope: usize,
+    /// Values of a key that are rotated.
+    pub n_rot: usize,
+    /// Length of a value head.
+    pub v_dim: usize,
+    /// Which of [`ModelSpec::ropes`] rotates positions.
+    pub rope: usize,
+    /// Scores are multiplied with it.
+    pub scale: f32,
+}
+
+/// A projection to few values and a norm over them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRankSpec {
+    /// From the stream.
+    pub down: LinearSpec,
+    /// Over what it gives.
+    pub norm: NormSpec,
+}
+
+/// How files hold what makes keys and values of the short row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExpansionSpec {
+    /// One matrix of all heads' keys and values, head by head: `[n_heads·(n_nope + v_dim), n_latent]`.
+    Joint(LinearSpec),
+    /// Two matrices a head, for attention in the space of the short row, which is its key and its value then.
+    Absorbed {
+        /// Brings a head's query there: the transposed matrix of its keys, `[n_latent, n_nope]`.
+        k: Vec<LinearSpec>,
+        /// Brings what a head mixed back to its values: `[v_dim, n_latent]`.
+        v: Vec<LinearSpec>,
+    },
+}
+
 /// A gated short convolution: `out(c · conv(b · x))` with `(b, c, x) = in(row)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShortConvSpec {
@@ -236,6 +301,77 @@ pub struct ShortConvSpec {
     pub out_proj: LinearSpec,
     /// `[n_embd, n_taps]`, oldest tap first.
     pub taps: TensorRows,
+}
+
+/// A causal convolution of every channel by itself, before an activation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConvSpec {
+    /// `[n_channels, n_taps]`, oldest tap first.
+    pub taps: TensorRows,
+    /// Added to the sum: `[n_channels]`.
+    pub bias: Option<TensorRows>,
+}
+
+/// A selective state space (Mamba): `out(silu(z) · (ssm(x') + d·x'))` with `x' = silu(conv(x(row)))` and `z = z(row)`.
+///
+/// Every channel has a state `h`: `[n_state]`. A step is `h = exp(Δ·a)·h + Δ·x'·b` and gives `h·c`, with
+/// `Δ = softplus(dt(low(x')))`, `b = b(x')` and `c = c(x')`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MambaSpec {
+    /// From the stream to the channels: `[n_inner, n_embd]`.
+    pub x: LinearSpec,
+    /// From the stream to what gates them: `[n_inner, n_embd]`.
+    pub z: LinearSpec,
+    /// Over the channels.
+    pub conv: ConvSpec,
+    /// From the channels to what steps are made of: `[n_low, n_inner]`.
+    pub low: LinearSpec,
+    /// From the channels to what is written: `[n_state, n_inner]`.
+    pub b: LinearSpec,
+    /// From the channels to what is read: `[n_state, n_inner]`.
+    pub c: LinearSpec,
+    /// Epsilon of the RMS norms without weights over `low`, `b` and `c`, where the model has them (FalconMamba).
+    pub inner_eps: Option<f32>,
+    /// From `low` to the length of a step, before its softplus: `[n_inner, n_low]`.
+    pub dt: LinearSpec,
+    /// The decay's rate: `[n_inner, n_state]`, negative.
+    pub a: TensorRows,
+    /// What of the channels passes by the state: `[n_inner]`.
+    pub d: TensorRows,
+    /// Back to the stream: `[n_embd, n_inner]`.
+    pub out: LinearSpec,
+}
+
+/// A selective state space of heads (Mamba 2): `out(norm(silu(z) · (ssm(x') + d·x')))` with `x', b, c = silu(conv(x, b, c))`.
+///
+/// Every channel has a state `h`: `[n_state]`. A step is `h = exp(Δ·a)·h + Δ·x'·b` and gives `h·c`, where `Δ = softplus(dt)` and
+/// `a` are those of the channel's head, and `b` and `c` those of its group of heads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mamba2Spec {
+    /// From the stream to what gates the channels: `[n_inner, n_embd]`.
+    pub z: LinearSpec,
+    /// From the stream to the channels, what is written and what is read: `[n_inner + 2·n_groups·n_state, n_embd]`.
+    pub xbc: LinearSpec,
+    /// From the stream to the length of a step: `[n_heads, n_embd]`.
+    pub dt: LinearSpec,
+    /// Over the channels, what is written and what is read.
+    pub conv: ConvSpec,
+    /// Added to the length of a step, before its softplus: `[n_heads]`.
+    pub dt_bias: TensorRows,
+    /// The decay's rate: `[n_heads]`, negative.
+    pub a: TensorRows,
+    /// What of the channels passes by the state: `[n_heads]`.
+    pub d: TensorRows,
+    /// Over the channels of each group.
+    pub norm: Option<NormSpec>,
+    /// Back to the stream: `[n_embd, n_inner]`.
+    pub out: LinearSpec,
+    /// Heads, each of as many channels.
+    pub n_heads: usize,
+    /// Groups of heads that share what is written and read.
+    pub n_groups: usize,
+    /// Values of a channel's state.
+    pub n_state: usize,
 }
 
 /// A dense feed-forward block: `down(act(gate(x)) · up(x))`, or `down(act(up(x)))` without a gate.

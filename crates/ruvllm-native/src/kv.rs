@@ -48,6 +48,8 @@ pub(super) struct KvStore {
     namespace: Option<NamespaceBuilder>,
     pub(super) budget: MemoryBudget,
     n_ctx: usize,
+    /// Bytes of recurrent state that each sequence has beside its blocks.
+    state_bytes: usize,
     pub(super) policy: KvPolicy,
     /// Policies that sequences may have beside it.
     others: Vec<KvPolicy>,
@@ -70,8 +72,31 @@ impl KvStore {
         let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
         let sequences = (0..n_seq_max).map(|_| None).collect();
         let (adapters, lender) = (Weak::new(), pool.lender());
-        let others = Vec::new();
-        KvStore { pool, sequences, prefixes, persist, namespace, budget, n_ctx, policy, others, adapters, lender }
+        KvStore {
+            pool,
+            sequences,
+            prefixes,
+            persist,
+            namespace,
+            budget,
+            n_ctx,
+            state_bytes: 0,
+            policy,
+            others: Vec::new(),
+            adapters,
+            lender,
+        }
+    }
+
+    /// Counts recurrent state of every sequence.
+    pub(super) fn with_states(mut self, state_bytes: usize) -> KvStore {
+        self.state_bytes = state_bytes;
+        self
+    }
+
+    /// Returns the bytes that an open sequence holds: its blocks and its recurrent state.
+    pub(super) fn sequence_bytes(&self, open: &Open) -> usize {
+        self.pool.sequence_bytes(&open.sequence) + self.state_bytes
     }
 
     /// Lets sequences have other policies, whose formats the pool has.
@@ -98,7 +123,11 @@ impl KvStore {
     /// Lends pages beside `keep_bytes` that sequences may come to need; cached prefixes give way.
     pub(super) fn lend(&mut self, n_pages: usize, keep_bytes: usize) -> bool {
         let usage = self.usage();
-        let room = usage.free * self.block_bytes() + usage.cached_only_bytes;
+        // Blocks of a model without attention take nothing, and adapters may have all there is.
+        let room = match self.block_bytes() {
+            0 => self.budget.total_bytes(),
+            block_bytes => usage.free * block_bytes + usage.cached_only_bytes,
+        };
         let wanted = n_pages * PAGE_BYTES;
         // What idle blocks lie in is room as well, which free ones are counted in.
         if room < keep_bytes.saturating_add(wanted) {
@@ -364,7 +393,7 @@ impl KvStore {
     fn check_quota(&self, seq: SeqId, n: usize) -> Result<(), KvError> {
         let (tenant, sequence) = (self.open(seq).scope.tenant, &self.open(seq).sequence);
         let own = self.sequences.iter().flatten().filter(|open| open.scope.tenant == tenant);
-        let n_bytes: usize = own.map(|open| self.pool.sequence_bytes(&open.sequence)).sum();
+        let n_bytes: usize = own.map(|open| self.sequence_bytes(open)).sum();
         let n_more = (sequence.len() + n).saturating_sub(sequence.n_reserved()).div_ceil(ruvllm_kvcache::BLOCK_TOKENS);
         self.budget.check_quota(tenant, n_bytes + n_more * self.block_bytes())
     }

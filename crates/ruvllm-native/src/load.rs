@@ -220,7 +220,8 @@ impl NativeBackend {
         });
         let (model, targets, saver) = take_weights(file, options, &compute, packed_file, progress)?;
         let targets = Targets::new(ModelFacts::of(&model.spec), targets);
-        let available = available_bytes();
+        let state_bytes = model.state_len.saturating_mul(size_of::<f32>());
+        let available = beside_states(state_bytes, options.n_seq_max, available_bytes())?;
         let n_ctx = context(&model, options, available);
         // An encoder sees its whole input at once; a decoder's passes are cut.
         let n_rows = if model.spec.is_encoder { n_ctx } else { N_ROWS_MAX.min(n_ctx.max(options.n_seq_max)) };
@@ -230,7 +231,7 @@ impl NativeBackend {
         let budget = budget(&model, options, n_ctx, available, namespace.is_some())?;
         let pool = BlockPool::within(&model.kv_layout, options.kv_formats(), budget.total_bytes())?;
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
-        let kv = kv.with_others(&options.kv_others);
+        let kv = kv.with_others(&options.kv_others).with_states(state_bytes);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         state.screen = HeadScreen::new(&model, options.screen_head);
         let n_threads = compute.team.n_threads();
@@ -333,6 +334,19 @@ fn context(model: &Model, options: &LoadOptions, available: Option<usize>) -> us
     let fits = |n_ctx: usize| model.kv_layout.memory_for(options.kv_formats(), KvLayout::blocks_for(n_ctx)) <= n_bytes;
     let mut halves = std::iter::successors(Some(n_ctx), |n| Some(n / 2)).take_while(|&n| n > SMALL_CONTEXT);
     halves.find(|&n| fits(n)).unwrap_or(n_ctx.min(SMALL_CONTEXT))
+}
+
+/// Returns what of the available memory is left when `n_seq` sequences have their recurrent state.
+fn beside_states(state_bytes: usize, n_seq: usize, available: Option<usize>) -> Result<Option<usize>, BackendError> {
+    let n_bytes = state_bytes.saturating_mul(n_seq);
+    let is_there = available.is_none_or(|available| n_bytes <= available);
+    if n_bytes > 0 && !(is_there && Vec::<u8>::new().try_reserve_exact(n_bytes).is_ok()) {
+        let line = format!(
+            "the recurrent state of {n_seq} sequences takes {n_bytes} bytes, more than the system has; open fewer sequences"
+        );
+        return Err(BackendError::new(BackendErrorKind::Options, line));
+    }
+    Ok(available.map(|available| available - n_bytes))
 }
 
 /// Sizes the memory for keys and values, and refuses what the system does not have (it becomes real only as it is

@@ -100,7 +100,7 @@ fn check(
 
 #[test]
 fn each_request_gets_what_it_gets_alone() {
-    for name in ["llama-a", "gemma3-a", "gpt2-a", "mixtral-a", "lfm2-a"] {
+    for name in ["llama-a", "gemma3-a", "gpt2-a", "mixtral-a", "lfm2-a", "mamba2-b", "falcon-h1-a", "deepseek2-a"] {
         let path = Golden::load(name).model("f32");
         let mut reference = open(&path, 256, 1, None);
         for (step_tokens, prefill_tokens) in [(512, 128), (40, 7)] {

@@ -8,7 +8,7 @@ pub mod peft;
 use std::path::Path;
 
 use ruvllm_gguf::{GgufFile, Metadata};
-use ruvllm_model::{AttentionSpec, FfnSpec, LayerSpec, MixerSpec, ModelSpec};
+use ruvllm_model::{AttentionSpec, FfnSpec, LayerSpec, ModelSpec};
 
 use crate::adapter::Adapter;
 use crate::error::{LoraError, LoraErrorKind};
@@ -33,15 +33,11 @@ impl ModelFacts {
     /// Takes them from a model's description; layers without attention have no heads.
     pub fn of(spec: &ModelSpec) -> ModelFacts {
         let heads = |of: fn(&AttentionSpec) -> usize| {
-            let heads = spec.layers.iter().map(|layer| match &layer.mixer {
-                MixerSpec::Attention(attention) => of(attention),
-                MixerSpec::ShortConv(_) => 0,
-            });
-            heads.collect()
+            spec.layers.iter().map(|layer| layer.mixer.attention().map_or(0, of)).collect()
         };
         let n_experts = |layer: &LayerSpec| match &layer.ffn {
-            FfnSpec::Mlp(_) => 0,
-            FfnSpec::Moe(moe) => moe.up.len(),
+            None | Some(FfnSpec::Mlp(_)) => 0,
+            Some(FfnSpec::Moe(moe)) => moe.up.len(),
         };
         ModelFacts {
             arch: spec.arch.clone(),

@@ -55,12 +55,23 @@ const REFUSED: &[(&str, &str)] = &[
 /// Ways to begin training that change the base weights as well.
 const CHANGED_BASE: [&str; 4] = ["pissa", "olora", "corda", "loftq"];
 
+/// Architectures whose converter multiplies weights by numbers that their files do not keep: what `transformers` adds to a weight is not
+/// what is to be added to theirs.
+const MULTIPLIED: [&str; 1] = ["falcon-h1"];
+
 /// Reads the adapter in a folder.
 ///
 /// # Errors
 /// A file is missing, damaged or larger than it may be; the adapter is of a kind that is not applied; a module is not
 /// known of this architecture.
 pub fn read(folder: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
+    if MULTIPLIED.contains(&&*model.arch) {
+        let arch = &model.arch;
+        let line = format!(
+            "files of {arch} have its multipliers in their weights; make a GGUF file of the adapter, which has them too"
+        );
+        return Err(unsupported(line).within(folder.display()));
+    }
     let path = folder.join(CONFIG);
     let config = Config::read(&path).map_err(|error| error.within(path.display()))?;
     let path = folder.join(WEIGHTS);

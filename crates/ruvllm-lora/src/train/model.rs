@@ -200,8 +200,15 @@ impl Reader<'_> {
     }
 
     fn layer(&mut self, spec: &LayerSpec) -> Result<Layer, LoraError> {
-        let MixerSpec::Attention(attention) = &spec.mixer else { return Err(not_trained("convolutions")) };
-        let FfnSpec::Mlp(mlp) = &spec.ffn else { return Err(not_trained("experts")) };
+        let attention = match &spec.mixer {
+            MixerSpec::Attention(attention) => attention,
+            MixerSpec::LatentAttention(_) => return Err(not_trained("latent attention")),
+            MixerSpec::ShortConv(_) => return Err(not_trained("convolutions")),
+            MixerSpec::Mamba(_) | MixerSpec::Mamba2(_) | MixerSpec::AttentionAndMamba2(..) => {
+                return Err(not_trained("state spaces"));
+            }
+        };
+        let Some(FfnSpec::Mlp(mlp)) = &spec.ffn else { return Err(not_trained("experts")) };
         Ok(Layer {
             attention_norm: self.norm(spec.mixer_norm.as_ref())?,
             attention: self.attention(attention)?,

@@ -8,11 +8,11 @@ pub(super) fn linears(layer: &LayerSpec) -> impl Iterator<Item = (Role, &LinearS
         MixerSpec::Attention(own) => {
             vec![(Role::Query, &own.q), (Role::Key, &own.k), (Role::Value, &own.v), (Role::Output, &own.o)]
         }
-        MixerSpec::ShortConv(_) => Vec::new(),
+        _ => Vec::new(),
     };
     let mlp = match &layer.ffn {
-        FfnSpec::Mlp(own) => own.linears().map(|linear| (Role::Mlp, linear)).collect(),
-        FfnSpec::Moe(_) => Vec::new(),
+        Some(FfnSpec::Mlp(own)) => own.linears().map(|linear| (Role::Mlp, linear)).collect(),
+        None | Some(FfnSpec::Moe(_)) => Vec::new(),
     };
     attention.into_iter().chain(mlp)
 }

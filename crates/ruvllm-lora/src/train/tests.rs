@@ -85,12 +85,12 @@ fn toy() -> TrainModel {
             }),
             mixer_post_norm: None,
             ffn_norm: norm(),
-            ffn: FfnSpec::Mlp(MlpSpec {
+            ffn: Some(FfnSpec::Mlp(MlpSpec {
                 gate: Some(add(&up, 0..24, 16, Some(&gate))),
                 up: add(&up, 24..48, 16, None),
                 down: add(&name("ffn_down"), 0..16, 24, None),
                 activation: Activation::Silu,
-            }),
+            })),
             ffn_post_norm: None,
             wiring: Wiring::Sequential,
         }

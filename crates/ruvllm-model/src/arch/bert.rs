@@ -15,7 +15,7 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<ModelSpec, ModelError> {
             mixer: b.attention(layer, spec)?,
             mixer_post_norm: Some(b.norm(layer, "attn_output_norm")?),
             ffn_norm: None,
-            ffn: b.mlp(layer, Activation::GeluErf)?,
+            ffn: Some(b.mlp(layer, Activation::GeluErf)?),
             ffn_post_norm: Some(b.norm(layer, "layer_output_norm")?),
             wiring: Wiring::PostNorm,
         })

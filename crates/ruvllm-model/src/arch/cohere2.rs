@@ -18,7 +18,7 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<ModelSpec, ModelError> {
             mixer: b.attention(layer, spec)?,
             mixer_post_norm: None,
             ffn_norm: None,
-            ffn: b.mlp(layer, Activation::Silu)?,
+            ffn: Some(b.mlp(layer, Activation::Silu)?),
             ffn_post_norm: None,
             wiring: Wiring::Parallel,
         })

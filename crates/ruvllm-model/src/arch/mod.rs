@@ -2,6 +2,8 @@
 
 mod bert;
 mod cohere2;
+mod deepseek2;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -12,6 +14,8 @@ mod gptneox;
 mod granite;
 mod lfm2;
 mod llama;
+mod mamba;
+mod mamba2;
 mod olmo2;
 mod olmoe;
 mod phi2;
@@ -32,6 +36,8 @@ pub(crate) type Build = fn(Builder<'_>) -> Result<ModelSpec, ModelError>;
 const ARCHITECTURES: &[(&str, Build)] = &[
     ("bert", bert::build),
     ("cohere2", cohere2::build),
+    ("deepseek2", deepseek2::build),
+    ("falcon-h1", falcon_h1::build),
     ("gemma", gemma::build),
     ("gemma2", gemma2::build),
     ("gemma3", gemma3::build),
@@ -43,6 +49,8 @@ const ARCHITECTURES: &[(&str, Build)] = &[
     ("granitemoe", granite::build),
     ("lfm2", lfm2::build),
     ("llama", llama::build),
+    ("mamba", mamba::build),
+    ("mamba2", mamba2::build),
     ("olmo2", olmo2::build),
     ("olmoe", olmoe::build),
     ("phi2", phi2::build),

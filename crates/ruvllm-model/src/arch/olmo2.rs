@@ -21,7 +21,7 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<ModelSpec, ModelError> {
             mixer: b.attention(layer, spec)?,
             mixer_post_norm: Some(b.norm(layer, "post_attention_norm")?),
             ffn_norm: None,
-            ffn: b.mlp(layer, Activation::Silu)?,
+            ffn: Some(b.mlp(layer, Activation::Silu)?),
             ffn_post_norm: Some(b.norm(layer, "post_ffw_norm")?),
             wiring: Wiring::Sequential,
         })

@@ -15,7 +15,7 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<ModelSpec, ModelError> {
             mixer: b.attention(layer, b.causal(Some(rope)))?,
             mixer_post_norm: None,
             ffn_norm: None,
-            ffn: b.mlp(layer, Activation::GeluTanh)?,
+            ffn: Some(b.mlp(layer, Activation::GeluTanh)?),
             ffn_post_norm: None,
             wiring: Wiring::Parallel,
         })

@@ -17,7 +17,7 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<ModelSpec, ModelError> {
             mixer_post_norm: None,
             wiring: if ffn_norm.is_some() { Wiring::Sequential } else { Wiring::Parallel },
             ffn_norm,
-            ffn: b.mlp(layer, Activation::Silu)?,
+            ffn: Some(b.mlp(layer, Activation::Silu)?),
             ffn_post_norm: None,
         })
     })?;

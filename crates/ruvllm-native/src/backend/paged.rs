@@ -18,7 +18,7 @@ impl PagedKv for NativeBackend {
     }
 
     fn sequence_bytes(&self, seq: SeqId) -> usize {
-        self.kv.get(seq).map_or(0, |open| self.kv.pool.sequence_bytes(&open.sequence))
+        self.kv.get(seq).map_or(0, |open| self.kv.sequence_bytes(open))
     }
 
     fn reserve(&mut self, seq: SeqId, n: usize) -> Result<(), BackendError> {

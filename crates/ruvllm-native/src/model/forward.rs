@@ -15,7 +15,7 @@ use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
 };
 use super::screen::HeadScreen;
-use super::wanted::n_best;
+use super::wanted::{keep_logit_rows, n_best};
 use super::{Ffn, Layer, Mixer, Model, Norm, has_last_block};
 use crate::kernels::Compute;
 
@@ -76,7 +76,7 @@ impl ForwardState {
             n_heads: model.attentions().map(|own| own.n_heads).max().unwrap_or(1),
             k_dim: model.attentions().map(|own| own.k_dim).max().unwrap_or(1),
             v_dim: model.attentions().map(|own| own.v_dim).max().unwrap_or(1),
-            n_ctx,
+            n_ctx: model.attentions().next().map_or(1, |_| n_ctx),
         };
         let angles = model.ropes.iter().map(|rope| {
             let n_half = rope.n_rot() / 2;
@@ -95,7 +95,8 @@ impl ForwardState {
             hidden: vec![0.0; n_seq * model.spec.n_embd],
             stream: Vec::new(),
             keeps_stream: has_last_block(model),
-            states: vec![vec![0.0; model.state_len]; n_seq],
+            // Each becomes real when it is written first.
+            states: (0..n_seq).map(|_| vec![0.0; model.state_len]).collect(),
             screen: HeadScreen::default(),
         }
     }
@@ -223,6 +224,9 @@ impl ForwardState {
     ) -> (Join<'m>, usize) {
         let (mixer_post_norm, ffn_post_norm) = (layer.mixer_post_norm.as_ref(), layer.ffn_post_norm.as_ref());
         self.mix(layer, pass, (join, n));
+        let Some(ffn) = &layer.ffn else {
+            return (Join::Branch { norm: mixer_post_norm, scale: pass.model.spec.residual_scale }, n);
+        };
         match layer.wiring {
             Wiring::Sequential => {
                 let scale = pass.model.spec.residual_scale;
@@ -238,15 +242,15 @@ impl ForwardState {
                     self.residual.settle(pass.compute, join, n);
                     return (Join::Nothing, n);
                 }
-                self.feed(layer, pass, (join, n));
+                self.feed((layer, ffn), pass, (join, n));
                 (Join::Branch { norm: ffn_post_norm, scale }, n)
             }
             Wiring::Parallel => {
-                self.feed(layer, pass, (Join::Nothing, n));
+                self.feed((layer, ffn), pass, (Join::Nothing, n));
                 (Join::Both, n)
             }
             Wiring::PostNorm => {
-                self.feed(layer, pass, (Join::Replace(mixer_post_norm), n));
+                self.feed((layer, ffn), pass, (Join::Replace(mixer_post_norm), n));
                 (Join::Replace(ffn_post_norm), n)
             }
         }
@@ -257,23 +261,33 @@ impl ForwardState {
         let compute = pass.compute;
         let reader = Reader { norm: layer.mixer_norm.as_ref(), format: layer.mixer.format() };
         let (acts, adapted) = (&mut self.buffers.acts, Adapted::new(pass.batch.adapted));
-        let Branches { operand, branch, .. } = self.residual.read(compute, stream, reader, acts, adapted);
+        let Branches { mut operand, branch, second } = self.residual.read(compute, stream, reader, acts, adapted);
         let kept = pass.tail.map_or(stream.1, |tail| tail.rows.len());
         let out = &mut branch[..kept * pass.model.spec.n_embd];
+        let states = (pass.batch.rows, &mut self.states[..]);
         match &layer.mixer {
             Mixer::Attention(attention) => {
                 let operand = (operand, pass.tail);
                 attention.forward(compute, operand, &self.angles, pass.kv, &mut self.buffers.attention, out);
             }
-            Mixer::ShortConv(conv) => {
-                let states = (pass.batch.rows, &mut self.states[..]);
-                conv.forward(compute, operand, states, &mut self.buffers.conv, out);
+            Mixer::LatentAttention(attention) => {
+                let own = (&mut self.buffers.latent, &mut self.buffers.attention);
+                attention.forward(compute, operand, (&self.angles, pass.kv), own, out);
+            }
+            Mixer::ShortConv(conv) => conv.forward(compute, operand, states, &mut self.buffers.conv, out),
+            Mixer::Mamba(mamba) => mamba.forward(compute, operand, states, &mut self.buffers.ssm, out),
+            Mixer::Mamba2(mamba) => mamba.forward(compute, operand, states, &mut self.buffers.ssm, out),
+            Mixer::AttentionAndMamba2(attention, mamba) => {
+                let lent = (operand.lend(), None);
+                attention.forward(compute, lent, &self.angles, pass.kv, &mut self.buffers.attention, out);
+                mamba.forward(compute, operand, states, &mut self.buffers.ssm, second);
+                compute.kernels.norm.add(out, second);
             }
         }
     }
 
     /// Runs a layer's feed-forward block and leaves the branch, the second one where the mixer's is to join as well.
-    fn feed(&mut self, layer: &Layer, pass: &Pass<'_, '_>, stream: (Join<'_>, usize)) {
+    fn feed(&mut self, (layer, ffn): (&Layer, &Ffn), pass: &Pass<'_, '_>, stream: (Join<'_>, usize)) {
         if stream.1 == 0 {
             return;
         }
@@ -283,10 +297,10 @@ impl ForwardState {
         let norm = layer.ffn_norm.as_ref().or(layer.mixer_norm.as_ref().filter(|_| parallel));
         let adapted = Adapted::new(pass.batch.adapted);
         let adapted = pass.tail.map_or(adapted, |tail| adapted.of_rows(tail.rows));
-        let (reader, acts) = (Reader { norm, format: layer.ffn.format() }, &mut self.buffers.acts);
+        let (reader, acts) = (Reader { norm, format: ffn.format() }, &mut self.buffers.acts);
         let Branches { operand, branch, second } = self.residual.read(compute, stream, reader, acts, adapted);
         let out = if parallel { second } else { branch };
-        match &layer.ffn {
+        match ffn {
             Ffn::Mlp(mlp) => mlp.forward(compute, operand, &mut self.buffers.mlp, out),
             Ffn::Moe(moe) => moe.forward(compute, operand, (&mut self.buffers.moe, &mut self.buffers.mlp), out),
         }
@@ -379,22 +393,6 @@ fn project(model: &Model, compute: &Compute, operand: Operand<'_>, logits: &mut 
     }
 }
 
-/// Moves the rows that want logits to the front of those whose states are wanted, and returns how many they are.
-fn keep_logit_rows(batch: &Batch<'_>, rows: &mut Vec<u32>, states: &mut [f32], n_embd: usize) -> usize {
-    let (mut first, mut kept) = (0, 0);
-    for (segment, wanted) in batch.rows.iter().zip(batch.wanted) {
-        let (n_states, n) = (wanted.n_states(segment.n), wanted.count(segment.n));
-        let from = first + n_states - n;
-        if from != kept {
-            states.copy_within(from * n_embd..(from + n) * n_embd, kept * n_embd);
-            rows.copy_within(from..from + n, kept);
-        }
-        (first, kept) = (first + n_states, kept + n);
-    }
-    rows.truncate(kept);
-    kept
-}
-
 /// Returns `n` rows from `first` on, behind which there may be none yet.
 fn rows_at(rows: &mut Vec<f32>, first: usize, n: usize, width: usize) -> &mut [f32] {
     let place = first * width..(first + n) * width;
@@ -474,7 +472,7 @@ struct Pass<'a, 'b> {
 /// Returns whether a layer can leave out rows whose results nobody wants.
 fn drops_rows(layer: &Layer) -> bool {
     let parts = (layer.wiring, &layer.mixer, &layer.ffn);
-    matches!(parts, (Wiring::Sequential, Mixer::Attention(_), Ffn::Mlp(_)))
+    matches!(parts, (Wiring::Sequential, Mixer::Attention(_), Some(Ffn::Mlp(_))))
 }
 
 /// Returns the first `len` values of the stream normed, or a copy of them where there is no norm.

@@ -70,7 +70,7 @@ impl Parts<'_> {
     fn of(model: &Model) -> Option<Parts<'_>> {
         let is_rms = |norm: &&Norm| norm.kind == NormKind::Rms;
         let layer = model.layers.last().filter(|layer| layer.wiring == Wiring::Sequential)?;
-        let Ffn::Mlp(mlp) = &layer.ffn else { return None };
+        let Some(Ffn::Mlp(mlp)) = &layer.ffn else { return None };
         let is_known = matches!(mlp.activation, Activation::Silu | Activation::GeluTanh);
         let gate = mlp.gate.as_ref().filter(|_| is_known && model.output.head.is_some())?;
         let post_norm = layer.ffn_post_norm.as_ref();

@@ -1,14 +1,20 @@
 //! From a model's description to its parts with their weights.
 
+use std::ops::Range;
+
 use ruvllm_backend::BackendError;
+use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::rope::Rope;
 use ruvllm_kvcache::{KvLayout, LayerKv};
 use ruvllm_model::{
-    AttentionSpec, FfnSpec, LayerSpec, LinearSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormSpec, RankerSpec,
-    RopeSpec, SharedExpertSpec, ShortConvSpec,
+    AttentionSpec, ConvSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, Mamba2Spec, MambaSpec,
+    MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec,
 };
 
-use super::blocks::{Attention, HeadNorm, Linear, Mlp, Moe, Norm, SharedExpert, ShortConv};
+use super::blocks::{
+    Attention, AttentionShape, CausalConv, Expansion, HeadNorm, LatentAttention, Linear, Mamba, Mamba2, Mlp, Moe, Norm,
+    SharedExpert, ShortConv,
+};
 use super::{Ffn, Input, Layer, Loader, Mixer, Model, Output, Ranker};
 
 /// Takes the parts of one model, layer by layer.
@@ -16,7 +22,8 @@ struct Maker<'a, 'f> {
     loader: &'a Loader<'f>,
     spec: &'a ModelSpec,
     kv_layers: Vec<LayerKv>,
-    n_convs: usize,
+    /// Values of recurrent state so far.
+    state_len: usize,
 }
 
 impl Model {
@@ -26,10 +33,10 @@ impl Model {
     /// A tensor has a type that is no weight format, or a factor of frequencies is not positive.
     pub(crate) fn make(spec: ModelSpec, loader: &Loader<'_>) -> Result<Model, BackendError> {
         let ropes = spec.ropes.iter().map(|own| rope(own, loader)).collect::<Result<_, _>>()?;
-        let mut maker = Maker { loader, spec: &spec, kv_layers: Vec::new(), n_convs: 0 };
+        let mut maker = Maker { loader, spec: &spec, kv_layers: Vec::new(), state_len: 0 };
         let layers: Vec<Layer> = spec.layers.iter().map(|layer| maker.layer(layer)).collect::<Result<_, _>>()?;
         let (input, output, ranker) = (maker.input()?, maker.output()?, maker.ranker()?);
-        let state_len = layers.iter().map(Layer::state_len).sum();
+        let state_len = maker.state_len;
         let kv_layout = KvLayout { layers: std::mem::take(&mut maker.kv_layers) };
         let mut model = Model { input, layers, output, ropes, kv_layout, ranker, state_len, spec };
         model.link(loader.n_threads(), None);
@@ -45,11 +52,18 @@ impl Maker<'_, '_> {
     fn layer(&mut self, spec: &LayerSpec) -> Result<Layer, BackendError> {
         let mixer = match &spec.mixer {
             MixerSpec::Attention(own) => Mixer::Attention(self.attention(own)?),
+            MixerSpec::LatentAttention(own) => Mixer::LatentAttention(self.latent_attention(own)?),
             MixerSpec::ShortConv(own) => Mixer::ShortConv(self.short_conv(own)?),
+            MixerSpec::Mamba(own) => Mixer::Mamba(self.mamba(own)?),
+            MixerSpec::Mamba2(own) => Mixer::Mamba2(self.mamba2(own)?),
+            MixerSpec::AttentionAndMamba2(attention, mamba) => {
+                Mixer::AttentionAndMamba2(self.attention(attention)?, self.mamba2(mamba)?)
+            }
         };
         let ffn = match &spec.ffn {
-            FfnSpec::Mlp(own) => Ffn::Mlp(self.mlp(own)?),
-            FfnSpec::Moe(own) => Ffn::Moe(self.moe(own)?),
+            None => None,
+            Some(FfnSpec::Mlp(own)) => Some(Ffn::Mlp(self.mlp(own)?)),
+            Some(FfnSpec::Moe(own)) => Some(Ffn::Moe(self.moe(own)?)),
         };
         Ok(Layer {
             mixer_norm: self.norm(spec.mixer_norm.as_ref())?,
@@ -86,15 +100,90 @@ impl Maker<'_, '_> {
         })
     }
 
+    fn latent_attention(&mut self, spec: &LatentAttentionSpec) -> Result<LatentAttention, BackendError> {
+        let LatentAttentionSpec { n_heads, n_nope, n_rot, v_dim, rope, scale, .. } = *spec;
+        let low = spec.q_low.as_ref();
+        let q_low =
+            low.map(|low| Ok::<_, BackendError>((self.loader.linear(&low.down)?, self.loader.norm(&low.norm)?)));
+        let made = LatentAttention {
+            q_low: q_low.transpose()?,
+            q: self.loader.linear(&spec.q)?,
+            latent: self.loader.linear(&spec.latent)?,
+            k_rot: self.loader.linear(&spec.k_rot)?,
+            latent_norm: self.loader.norm(&spec.latent_norm)?,
+            expansion: match &spec.expansion {
+                ExpansionSpec::Joint(kv) => Expansion::Joint(self.loader.linear(kv)?),
+                ExpansionSpec::Absorbed { k, v } => Expansion::Absorbed { k: self.linears(k)?, v: self.linears(v)? },
+            },
+            o: self.loader.linear(&spec.o)?,
+            n_heads,
+            n_nope,
+            n_rot,
+            v_dim,
+            rope,
+            scale,
+            kv_layer: self.kv_layers.len(),
+        };
+        let AttentionShape { n_kv_heads, k_dim, v_dim, .. } = made.shape();
+        self.kv_layers.push(LayerKv { n_kv_heads, k_dim, v_dim });
+        Ok(made)
+    }
+
     fn short_conv(&mut self, spec: &ShortConvSpec) -> Result<ShortConv, BackendError> {
-        self.n_convs += 1;
-        Ok(ShortConv {
-            in_proj: self.loader.linear(&spec.in_proj)?,
-            out_proj: self.loader.linear(&spec.out_proj)?,
-            taps: self.loader.values(&spec.taps)?,
-            n_taps: spec.taps.n_cols,
-            state_idx: self.n_convs - 1,
+        let (in_proj, out_proj) = (self.loader.linear(&spec.in_proj)?, self.loader.linear(&spec.out_proj)?);
+        let conv = CausalConv::new(&self.loader.values(&spec.taps)?, spec.taps.n_cols, None, None);
+        let state = self.state(conv.state_len());
+        Ok(ShortConv { in_proj, out_proj, conv, state })
+    }
+
+    fn mamba(&mut self, spec: &MambaSpec) -> Result<Mamba, BackendError> {
+        let conv = self.conv(&spec.conv)?;
+        let a = self.loader.values(&spec.a)?;
+        let norm =
+            |linear: &LinearSpec, eps| Norm { kind: NormKind::Rms, weight: vec![1.0; linear.n_out()], bias: None, eps };
+        Ok(Mamba {
+            x: self.loader.linear(&spec.x)?,
+            z: self.loader.linear(&spec.z)?,
+            low: self.loader.linear(&spec.low)?,
+            b: self.loader.linear(&spec.b)?,
+            c: self.loader.linear(&spec.c)?,
+            inner_norms: spec.inner_eps.map(|eps| [&spec.low, &spec.b, &spec.c].map(|linear| norm(linear, eps))),
+            dt: self.loader.linear(&spec.dt)?,
+            d: self.loader.values(&spec.d)?,
+            out: self.loader.linear(&spec.out)?,
+            state: self.state(Mamba::state_len(&conv, &a)),
+            conv,
+            a,
         })
+    }
+
+    fn mamba2(&mut self, spec: &Mamba2Spec) -> Result<Mamba2, BackendError> {
+        let conv = self.conv(&spec.conv)?;
+        Ok(Mamba2 {
+            z: self.loader.linear(&spec.z)?,
+            xbc: self.loader.linear(&spec.xbc)?,
+            dt: self.loader.linear(&spec.dt)?,
+            dt_bias: self.loader.values(&spec.dt_bias)?,
+            a: self.loader.values(&spec.a)?,
+            d: self.loader.values(&spec.d)?,
+            norm: self.head_norm(spec.norm.as_ref())?,
+            out: self.loader.linear(&spec.out)?,
+            n_groups: spec.n_groups,
+            n_state: spec.n_state,
+            state: self.state(Mamba2::state_len(&conv, spec.z.n_out(), spec.n_state)),
+            conv,
+        })
+    }
+
+    fn conv(&self, spec: &ConvSpec) -> Result<CausalConv, BackendError> {
+        let bias = self.loader.values_if_any(spec.bias.as_ref())?;
+        Ok(CausalConv::new(&self.loader.values(&spec.taps)?, spec.taps.n_cols, bias, Some(Activation::Silu)))
+    }
+
+    /// Returns where the next `n` values of a sequence's state lie.
+    fn state(&mut self, n: usize) -> Range<usize> {
+        self.state_len += n;
+        self.state_len - n..self.state_len
     }
 
     fn mlp(&self, spec: &MlpSpec) -> Result<Mlp, BackendError> {
@@ -107,14 +196,13 @@ impl Maker<'_, '_> {
     }
 
     fn moe(&self, spec: &MoeSpec) -> Result<Moe, BackendError> {
-        let experts = |all: &[LinearSpec]| all.iter().map(|one| self.loader.linear(one)).collect::<Result<Vec<_>, _>>();
         let shared = spec.shared.as_ref().map(|shared| self.shared_expert(shared)).transpose()?;
         Ok(Moe {
             router: self.loader.linear(&spec.router)?,
             choice_bias: self.loader.values_if_any(spec.choice_bias.as_ref())?,
-            gate: experts(&spec.gate)?,
-            up: experts(&spec.up)?,
-            down: experts(&spec.down)?,
+            gate: self.linears(&spec.gate)?,
+            up: self.linears(&spec.up)?,
+            down: self.linears(&spec.down)?,
             n_used: spec.n_used,
             gating: spec.gating,
             normalize: spec.normalize,
@@ -122,6 +210,10 @@ impl Maker<'_, '_> {
             activation: spec.activation,
             shared,
         })
+    }
+
+    fn linears(&self, specs: &[LinearSpec]) -> Result<Vec<Linear>, BackendError> {
+        specs.iter().map(|one| self.loader.linear(one)).collect()
     }
 
     fn shared_expert(&self, spec: &SharedExpertSpec) -> Result<SharedExpert, BackendError> {

@@ -21,7 +21,7 @@ use ruvllm_kernels::team::Upcoming;
 use ruvllm_kvcache::KvLayout;
 use ruvllm_model::{ModelSpec, Wiring};
 
-use blocks::{Attention, Linear, Mlp, Moe, Norm, ShortConv, Sizes};
+use blocks::{Attention, AttentionShape, LatentAttention, Linear, Mamba, Mamba2, Mlp, Moe, Norm, ShortConv, Sizes};
 use loader::Embedding;
 
 /// A loaded model: weights in the form the kernels read, wired by its architecture.
@@ -89,7 +89,7 @@ pub(crate) struct Layer {
     pub mixer: Mixer,
     pub mixer_post_norm: Option<Norm>,
     pub ffn_norm: Option<Norm>,
-    pub ffn: Ffn,
+    pub ffn: Option<Ffn>,
     pub ffn_post_norm: Option<Norm>,
     pub wiring: Wiring,
 }
@@ -98,7 +98,11 @@ pub(crate) struct Layer {
 #[expect(clippy::large_enum_variant, reason = "one a layer, made once; a box would only add a hop")]
 pub(crate) enum Mixer {
     Attention(Attention),
+    LatentAttention(LatentAttention),
     ShortConv(ShortConv),
+    Mamba(Mamba),
+    Mamba2(Mamba2),
+    AttentionAndMamba2(Attention, Mamba2),
 }
 
 /// What works on each token alone.
@@ -112,8 +116,61 @@ impl Mixer {
     /// Returns what it multiplies with first.
     pub(crate) fn format(&self) -> ActFormat {
         match self {
-            Mixer::Attention(attention) => attention.q.format(),
+            Mixer::Attention(attention) | Mixer::AttentionAndMamba2(attention, _) => attention.q.format(),
+            Mixer::LatentAttention(attention) => attention.first().format(),
             Mixer::ShortConv(conv) => conv.in_proj.format(),
+            Mixer::Mamba(mamba) => mamba.x.format(),
+            Mixer::Mamba2(mamba) => mamba.z.format(),
+        }
+    }
+
+    /// Returns the heads of its attention, if it has one.
+    fn attention(&self) -> Option<AttentionShape> {
+        match self {
+            Mixer::Attention(attention) | Mixer::AttentionAndMamba2(attention, _) => Some(attention.shape()),
+            Mixer::LatentAttention(attention) => Some(attention.shape()),
+            Mixer::ShortConv(_) | Mixer::Mamba(_) | Mixer::Mamba2(_) => None,
+        }
+    }
+
+    fn linears(&self) -> Vec<&Linear> {
+        match self {
+            Mixer::Attention(attention) => attention.linears().collect(),
+            Mixer::LatentAttention(attention) => attention.linears(),
+            Mixer::ShortConv(conv) => conv.linears().collect(),
+            Mixer::Mamba(mamba) => mamba.linears().collect(),
+            Mixer::Mamba2(mamba) => mamba.linears().collect(),
+            Mixer::AttentionAndMamba2(attention, mamba) => attention.linears().chain(mamba.linears()).collect(),
+        }
+    }
+
+    fn groups(&mut self) -> Vec<Vec<&mut Linear>> {
+        match self {
+            Mixer::Attention(attention) => attention.groups(),
+            Mixer::LatentAttention(attention) => attention.groups(),
+            Mixer::ShortConv(_) => Vec::new(),
+            Mixer::Mamba(mamba) => mamba.groups(),
+            Mixer::Mamba2(mamba) => mamba.groups(),
+            Mixer::AttentionAndMamba2(attention, mamba) => {
+                attention.groups().into_iter().chain(mamba.groups()).collect()
+            }
+        }
+    }
+
+    /// Raises sizes to those that it needs.
+    fn raise(&self, sizes: &mut Sizes) {
+        if let Some(shape) = self.attention() {
+            sizes.q_width = sizes.q_width.max(shape.q_width());
+            sizes.k_width = sizes.k_width.max(shape.k_width());
+            sizes.v_width = sizes.v_width.max(shape.v_width());
+            sizes.o_width = sizes.o_width.max(shape.o_width());
+        }
+        match self {
+            Mixer::Attention(_) => {}
+            Mixer::LatentAttention(attention) => sizes.latent = sizes.latent.max(attention.sizes()),
+            Mixer::ShortConv(_) => sizes.conv = true,
+            Mixer::Mamba(mamba) => sizes.ssm = sizes.ssm.max(mamba.sizes()),
+            Mixer::Mamba2(mamba) | Mixer::AttentionAndMamba2(_, mamba) => sizes.ssm = sizes.ssm.max(mamba.sizes()),
         }
     }
 }
@@ -129,33 +186,20 @@ impl Ffn {
 }
 
 impl Layer {
-    /// Returns the values of recurrent state that a sequence carries for it.
-    fn state_len(&self) -> usize {
-        match &self.mixer {
-            Mixer::Attention(_) => 0,
-            Mixer::ShortConv(conv) => ShortConv::state_len(conv.out_proj.n_out(), conv.n_taps),
-        }
-    }
-
     fn linears(&self) -> Vec<&Linear> {
-        let mut all: Vec<&Linear> = match &self.mixer {
-            Mixer::Attention(attention) => attention.linears().collect(),
-            Mixer::ShortConv(conv) => conv.linears().collect(),
-        };
+        let mut all = self.mixer.linears();
         match &self.ffn {
-            Ffn::Mlp(mlp) => all.extend(mlp.linears()),
-            Ffn::Moe(moe) => all.extend(moe.linears()),
+            None => {}
+            Some(Ffn::Mlp(mlp)) => all.extend(mlp.linears()),
+            Some(Ffn::Moe(moe)) => all.extend(moe.linears()),
         }
         all
     }
 
     /// Returns the matrices that are multiplied together, in the order of a forward pass.
     fn groups(&mut self) -> Vec<Vec<&mut Linear>> {
-        let mut all = match &mut self.mixer {
-            Mixer::Attention(attention) => attention.groups(),
-            Mixer::ShortConv(_) => Vec::new(),
-        };
-        if let Ffn::Mlp(mlp) = &mut self.ffn {
+        let mut all = self.mixer.groups();
+        if let Some(Ffn::Mlp(mlp)) = &mut self.ffn {
             all.extend(mlp.groups());
         }
         all
@@ -165,8 +209,8 @@ impl Layer {
     fn read_bytes(&self) -> usize {
         let all: usize = self.linears().iter().map(|linear| linear.weight_bytes()).sum();
         match &self.ffn {
-            Ffn::Mlp(_) => all,
-            Ffn::Moe(moe) => {
+            None | Some(Ffn::Mlp(_)) => all,
+            Some(Ffn::Moe(moe)) => {
                 let experts: usize = moe.experts().map(Linear::weight_bytes).sum();
                 all - experts + (experts as f64 * moe.read_share()) as usize
             }
@@ -175,12 +219,9 @@ impl Layer {
 }
 
 impl Model {
-    /// Iterates over the attention layers.
-    pub(crate) fn attentions(&self) -> impl Iterator<Item = &Attention> {
-        self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => Some(attention),
-            Mixer::ShortConv(_) => None,
-        })
+    /// Iterates over the heads of the layers with attention.
+    pub(crate) fn attentions(&self) -> impl Iterator<Item = AttentionShape> {
+        self.layers.iter().filter_map(|layer| layer.mixer.attention())
     }
 
     /// Tells every product what a pass of a team of `n_threads` reads after its weights; of the head that is the screen,
@@ -214,18 +255,11 @@ impl Model {
     pub(crate) fn sizes(&self, n_rows: usize) -> Sizes {
         let mut sizes = Sizes { n_rows, n_embd: self.spec.n_embd, ..Sizes::default() };
         for layer in &self.layers {
-            match &layer.mixer {
-                Mixer::Attention(a) => {
-                    sizes.q_width = sizes.q_width.max(a.n_heads * a.k_dim);
-                    sizes.k_width = sizes.k_width.max(a.n_kv_heads * a.k_dim);
-                    sizes.v_width = sizes.v_width.max(a.n_kv_heads * a.v_dim);
-                    sizes.o_width = sizes.o_width.max(a.n_heads * a.v_dim);
-                }
-                Mixer::ShortConv(_) => sizes.conv = true,
-            }
+            layer.mixer.raise(&mut sizes);
             match &layer.ffn {
-                Ffn::Mlp(mlp) => sizes.n_ff = sizes.n_ff.max(mlp.n_ff()),
-                Ffn::Moe(moe) => {
+                None => {}
+                Some(Ffn::Mlp(mlp)) => sizes.n_ff = sizes.n_ff.max(mlp.n_ff()),
+                Some(Ffn::Moe(moe)) => {
                     sizes.n_experts = moe.up.len();
                     sizes.n_experts_used = moe.n_used;
                     sizes.n_ff_expert = sizes.n_ff_expert.max(moe.n_ff());

@@ -60,7 +60,8 @@ pub(crate) enum HeadNorm {
 }
 
 impl HeadNorm {
-    fn apply_in_place(&self, compute: &Compute, row: &mut [f32]) {
+    /// Normalises a row of heads.
+    pub(crate) fn apply_in_place(&self, compute: &Compute, row: &mut [f32]) {
         match self {
             HeadNorm::Same(norm) => norm.apply_in_place(compute, row),
             HeadNorm::Each(norms) => {
@@ -70,6 +71,37 @@ impl HeadNorm {
                 }
             }
         }
+    }
+}
+
+/// Heads of an attention and their lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttentionShape {
+    pub n_heads: usize,
+    pub n_kv_heads: usize,
+    pub k_dim: usize,
+    pub v_dim: usize,
+}
+
+impl AttentionShape {
+    /// Returns the width of all queries.
+    pub(crate) fn q_width(self) -> usize {
+        self.n_heads * self.k_dim
+    }
+
+    /// Returns the width of all keys.
+    pub(crate) fn k_width(self) -> usize {
+        self.n_kv_heads * self.k_dim
+    }
+
+    /// Returns the width of all values.
+    pub(crate) fn v_width(self) -> usize {
+        self.n_kv_heads * self.v_dim
+    }
+
+    /// Returns the width of what is mixed.
+    pub(crate) fn o_width(self) -> usize {
+        self.n_heads * self.v_dim
     }
 }
 
@@ -105,6 +137,12 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
+    /// Returns its heads and their lengths.
+    pub(crate) fn shape(&self) -> AttentionShape {
+        let Attention { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self;
+        AttentionShape { n_heads, n_kv_heads, k_dim, v_dim }
+    }
+
     pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
         [&self.q, &self.k, &self.v, &self.o].into_iter()
     }
@@ -125,11 +163,11 @@ impl Attention {
         out: &mut [f32],
     ) {
         let n = operand.n_rows();
-        let (q_width, k_width) = (self.n_heads * self.k_dim, self.n_kv_heads * self.k_dim);
-        let (v_width, o_width) = (self.n_kv_heads * self.v_dim, self.n_heads * self.v_dim);
+        let shape = self.shape();
+        let (q_width, o_width) = (shape.q_width(), shape.o_width());
         let q = &mut buffers.q[..n * q_width];
-        let k = &mut buffers.k[..n * k_width];
-        let v = &mut buffers.v[..n * v_width];
+        let k = &mut buffers.k[..n * shape.k_width()];
+        let v = &mut buffers.v[..n * shape.v_width()];
         let options = Options {
             n_heads: self.n_heads,
             n_kv_heads: self.n_kv_heads,

@@ -21,6 +21,70 @@ pub(crate) struct Sizes {
     pub n_ff_expert: usize,
     /// Whether any layer is a short convolution.
     pub conv: bool,
+    pub ssm: SsmSizes,
+    pub latent: LatentSizes,
+}
+
+/// Widths that attention over a short row needs beside those of its attention.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LatentSizes {
+    /// What queries are made of, if not of the stream.
+    pub low: usize,
+    /// All heads' queries.
+    pub q: usize,
+    /// The short row.
+    pub latent: usize,
+    /// What of a key is rotated.
+    pub k_rot: usize,
+    /// All heads' keys and values that are made of the short row.
+    pub kv: usize,
+    /// The widest part of one head.
+    pub head: usize,
+    /// All heads' values.
+    pub values: usize,
+}
+
+impl LatentSizes {
+    /// Returns what serves both.
+    pub(crate) fn max(self, other: LatentSizes) -> LatentSizes {
+        LatentSizes {
+            low: self.low.max(other.low),
+            q: self.q.max(other.q),
+            latent: self.latent.max(other.latent),
+            k_rot: self.k_rot.max(other.k_rot),
+            kv: self.kv.max(other.kv),
+            head: self.head.max(other.head),
+            values: self.values.max(other.values),
+        }
+    }
+}
+
+/// Widths that state spaces need.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SsmSizes {
+    /// What is filtered.
+    pub n_channels: usize,
+    /// What is gated.
+    pub n_inner: usize,
+    /// Lengths of steps.
+    pub n_steps: usize,
+    /// What Mamba makes them of.
+    pub n_low: usize,
+    /// What Mamba writes, and what it reads.
+    pub n_state: usize,
+}
+
+impl SsmSizes {
+    /// Returns what serves both.
+    pub(crate) fn max(self, other: SsmSizes) -> SsmSizes {
+        SsmSizes {
+            n_channels: self.n_channels.max(other.n_channels),
+            n_inner: self.n_inner.max(other.n_inner),
+            n_steps: self.n_steps.max(other.n_steps),
+            n_low: self.n_low.max(other.n_low),
+            n_state: self.n_state.max(other.n_state),
+        }
+    }
 }
 
 /// Buffers shared by all layers.
@@ -30,6 +94,8 @@ pub(crate) struct Buffers {
     pub mlp: MlpBuffers,
     pub moe: MoeBuffers,
     pub conv: ShortConvBuffers,
+    pub ssm: SsmBuffers,
+    pub latent: LatentBuffers,
 }
 
 /// Queries, keys, values and attention output: `[n_rows, width]` each.
@@ -51,6 +117,29 @@ pub(crate) struct MlpBuffers {
 pub(crate) struct ShortConvBuffers {
     pub bcx: Vec<f32>,
     pub mixed: Vec<f32>,
+}
+
+/// Rows of a state space, by the names of [`SsmSizes`]: what is filtered and what comes of it, what gates, the lengths of steps
+/// and what they are made of, what is written and what is read.
+pub(crate) struct SsmBuffers {
+    pub channels: Vec<f32>,
+    pub mixed: Vec<f32>,
+    pub z: Vec<f32>,
+    pub dt: Vec<f32>,
+    pub low: Vec<f32>,
+    pub b: Vec<f32>,
+    pub c: Vec<f32>,
+}
+
+/// Rows of attention over a short row, by the names of [`LatentSizes`]; `parts` are one head's before and behind a product.
+pub(crate) struct LatentBuffers {
+    pub low: Vec<f32>,
+    pub q: Vec<f32>,
+    pub latent: Vec<f32>,
+    pub k_rot: Vec<f32>,
+    pub kv: Vec<f32>,
+    pub parts: [Vec<f32>; 2],
+    pub values: Vec<f32>,
 }
 
 /// Routing lists and the experts' rows.
@@ -78,7 +167,9 @@ impl Buffers {
     pub(crate) fn new(sizes: &Sizes, attention: attention::Scratch) -> Buffers {
         let s = sizes;
         let rows = |width: usize| vec![0.0f32; s.n_rows * width];
-        let k_max = [s.n_embd, s.o_width, s.n_ff].into_iter().max().unwrap_or(0);
+        let k_max =
+            [s.n_embd, s.o_width, s.n_ff, s.ssm.n_inner, s.ssm.n_low, s.latent.low, s.latent.head, s.latent.values];
+        let k_max = k_max.into_iter().max().unwrap_or(0);
         let n_chosen = s.n_rows * s.n_experts_used;
         let n_routed = if s.n_experts > 0 { s.n_rows } else { 0 };
         Buffers {
@@ -106,6 +197,24 @@ impl Buffers {
             conv: match s.conv {
                 true => ShortConvBuffers { bcx: rows(3 * s.n_embd), mixed: rows(s.n_embd) },
                 false => ShortConvBuffers { bcx: Vec::new(), mixed: Vec::new() },
+            },
+            ssm: SsmBuffers {
+                channels: rows(s.ssm.n_channels),
+                mixed: rows(s.ssm.n_channels),
+                z: rows(s.ssm.n_inner),
+                dt: rows(s.ssm.n_steps),
+                low: rows(s.ssm.n_low),
+                b: rows(s.ssm.n_state),
+                c: rows(s.ssm.n_state),
+            },
+            latent: LatentBuffers {
+                low: rows(s.latent.low),
+                q: rows(s.latent.q),
+                latent: rows(s.latent.latent),
+                k_rot: rows(s.latent.k_rot),
+                kv: rows(s.latent.kv),
+                parts: [rows(s.latent.head), rows(s.latent.head)],
+                values: rows(s.latent.values),
             },
         }
     }

@@ -31,6 +31,10 @@ impl Linear {
         self.matrix.n_rows()
     }
 
+    pub(crate) fn n_in(&self) -> usize {
+        self.matrix.n_cols()
+    }
+
     /// Returns what the matrix multiplies with.
     pub(crate) fn format(&self) -> ActFormat {
         self.matrix.act_format()
@@ -112,6 +116,12 @@ impl<'a> Operand<'a> {
         let k = x.len() / n;
         acts.make((compute.kernels.matmul, &compute.team), (&mut *x, n, k), how, make);
         Operand { x, n, acts, adapted, started: true }
+    }
+
+    /// Makes an operand of the same rows for what reads them first; they are brought into a format anew for what reads them next.
+    pub(crate) fn lend(&mut self) -> Operand<'_> {
+        let started = std::mem::take(&mut self.started);
+        Operand { x: self.x, n: self.n, acts: self.acts, adapted: self.adapted, started }
     }
 
     /// Makes an operand of other rows in the same activation buffer.

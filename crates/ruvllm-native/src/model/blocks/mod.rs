@@ -3,16 +3,25 @@
 
 mod attention;
 mod buffers;
+mod causal_conv;
+mod latent;
 mod linear;
+mod mamba;
+mod mamba2;
 mod mlp;
 mod moe;
 mod norm;
 mod residual;
+mod scan;
 mod short_conv;
 
-pub(crate) use attention::{Attention, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail};
+pub(crate) use attention::{Attention, AttentionShape, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail};
 pub(crate) use buffers::{Angles, Buffers, Sizes};
+pub(crate) use causal_conv::CausalConv;
+pub(crate) use latent::{Expansion, LatentAttention};
 pub(crate) use linear::{Adapted, Linear, Operand};
+pub(crate) use mamba::Mamba;
+pub(crate) use mamba2::Mamba2;
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{Moe, SharedExpert};
 pub(crate) use norm::Norm;

@@ -1,6 +1,9 @@
-//! The gated short convolution of LFM2: a causal depth-wise filter of a few taps with its state per sequence.
+//! The gated short convolution of LFM2: a causal filter of a few taps between two gates.
+
+use std::ops::Range;
 
 use super::buffers::ShortConvBuffers;
+use super::causal_conv::{CausalConv, Steps};
 use super::{Linear, Operand, Rows};
 use crate::kernels::Compute;
 
@@ -8,19 +11,12 @@ use crate::kernels::Compute;
 pub(crate) struct ShortConv {
     pub in_proj: Linear,
     pub out_proj: Linear,
-    /// `[n_embd, n_taps]`, oldest tap first.
-    pub taps: Vec<f32>,
-    pub n_taps: usize,
-    /// Which state slot of a sequence this layer uses.
-    pub state_idx: usize,
+    pub conv: CausalConv,
+    /// Where this layer's state lies in a sequence's.
+    pub state: Range<usize>,
 }
 
 impl ShortConv {
-    /// Returns the values of state a sequence keeps for this layer: the last `n_taps - 1` filter inputs.
-    pub(crate) fn state_len(n_embd: usize, n_taps: usize) -> usize {
-        n_embd * (n_taps - 1)
-    }
-
     pub(crate) fn linears(&self) -> impl Iterator<Item = &Linear> {
         [&self.in_proj, &self.out_proj].into_iter()
     }
@@ -34,38 +30,23 @@ impl ShortConv {
         buffers: &mut ShortConvBuffers,
         out: &mut [f32],
     ) {
-        let (n, n_embd) = (operand.n_rows(), self.in_proj.n_out() / 3);
+        let (n, n_embd) = (operand.n_rows(), self.conv.n_channels());
         let bcx = &mut buffers.bcx[..n * 3 * n_embd];
         let mixed = &mut buffers.mixed[..n * n_embd];
         operand.apply(compute, &self.in_proj, bcx);
+        for row in bcx.chunks_exact_mut(3 * n_embd) {
+            let (b, rest) = row.split_at_mut(n_embd);
+            rest[n_embd..].iter_mut().zip(b).for_each(|(x, b)| *x *= *b);
+        }
         for segment in rows {
-            let state = &mut states[segment.state_idx][self.state_range()];
-            for row in segment.first..segment.first + segment.n {
-                let (b, rest) = bcx[row * 3 * n_embd..(row + 1) * 3 * n_embd].split_at(n_embd);
-                let (c, x) = rest.split_at(n_embd);
-                self.filter_row(b, c, x, state, &mut mixed[row * n_embd..(row + 1) * n_embd]);
-            }
+            let values = &bcx[(3 * segment.first + 2) * n_embd..];
+            let state = &mut states[segment.state_idx][self.state.clone()];
+            let mixed = &mut mixed[segment.first * n_embd..(segment.first + segment.n) * n_embd];
+            self.conv.forward(compute, Steps { values, stride: 3 * n_embd, n: segment.n }, state, mixed);
+        }
+        for (row, mixed) in bcx.chunks_exact(3 * n_embd).zip(mixed.chunks_exact_mut(n_embd)) {
+            mixed.iter_mut().zip(&row[n_embd..2 * n_embd]).for_each(|(y, c)| *y *= *c);
         }
         operand.replaced_by(mixed).apply(compute, &self.out_proj, out);
-    }
-
-    /// Returns where this layer's state lies in a sequence's state vector.
-    fn state_range(&self) -> std::ops::Range<usize> {
-        let len = ShortConv::state_len(self.in_proj.n_out() / 3, self.n_taps);
-        self.state_idx * len..(self.state_idx + 1) * len
-    }
-
-    /// One time step; `state`: `[n_embd, n_taps - 1]`, oldest first.
-    fn filter_row(&self, b: &[f32], c: &[f32], x: &[f32], state: &mut [f32], out: &mut [f32]) {
-        let past = self.n_taps - 1;
-        for d in 0..out.len() {
-            let taps = &self.taps[d * self.n_taps..(d + 1) * self.n_taps];
-            let state = &mut state[d * past..(d + 1) * past];
-            let input = b[d] * x[d];
-            let history: f32 = state.iter().zip(taps).map(|(s, w)| s * w).sum();
-            out[d] = c[d] * (history + input * taps[past]);
-            state.copy_within(1.., 0);
-            state[past - 1] = input;
-        }
     }
 }
