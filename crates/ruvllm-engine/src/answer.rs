@@ -414,8 +414,8 @@ impl Answer {
             timings: Timings {
                 load_ms: self.load_ms,
                 kv_bytes_per_token: self.kv_bytes_per_token,
-                guessed_tokens: self.guesses.0,
-                right_tokens: self.guesses.1,
+                draft_tokens: self.guesses.0,
+                accepted_tokens: self.guesses.1,
                 ..self.clock.timings(self.n_prompt, tokens.len())
             },
             text: std::mem::take(&mut self.text),

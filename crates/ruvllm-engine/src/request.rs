@@ -204,9 +204,9 @@ pub struct Timings {
     /// From the request to the first token.
     pub ttft_ms: f64,
     /// Tokens that were guessed ahead.
-    pub guessed_tokens: usize,
+    pub draft_tokens: usize,
     /// Those of them that were right: tokens of the answer that took no step of their own.
-    pub right_tokens: usize,
+    pub accepted_tokens: usize,
     /// Bytes of keys and values per token of the context at the end, as the cache's policy keeps them.
     pub kv_bytes_per_token: f64,
 }

@@ -16,8 +16,8 @@
 //!         SchedulerOptions::default()
 //!     }
 //!     fn choose(&mut self, situation: &Situation) -> (SchedulerOptions, Choice) {
-//!         let guesses_max = if situation.n_running == 1 { 8 } else { 0 };
-//!         (SchedulerOptions { guesses_max, ..self.fixed() }, Choice { way: guesses_max as u8, ..Choice::default() })
+//!         let draft_tokens_max = if situation.n_running == 1 { 8 } else { 0 };
+//!         (SchedulerOptions { draft_tokens_max, ..self.fixed() }, Choice { way: draft_tokens_max as u8, ..Choice::default() })
 //!     }
 //!     fn learn(&mut self, _: Choice, _: &StepCost) {}
 //!     fn describe(&self, choices: &[(Choice, u32)], _: Option<Choice>) -> String {

@@ -134,8 +134,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn variants(also: &str, is_kv: bool) -> Vec<Variant> {
-    let fixed = |name, guessed_rows, guesses_max, prefill_tokens| {
-        let options = SchedulerOptions { guessed_rows, guesses_max, prefill_tokens, ..SchedulerOptions::default() };
+    let fixed = |name, draft_rows, draft_tokens_max, prefill_tokens| {
+        let options = SchedulerOptions { draft_rows, draft_tokens_max, prefill_tokens, ..SchedulerOptions::default() };
         Variant { name, options, optimiser: None, kv: None, seconds: Vec::new(), guesses: (0, 0) }
     };
     let options = SchedulerOptions::default();
@@ -258,7 +258,7 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
             for (id, answer) in scheduler.run() {
                 let answer = answer?;
                 let timings = &answer.timings;
-                *guesses = (guesses.0 + timings.guessed_tokens, guesses.1 + timings.right_tokens);
+                *guesses = (guesses.0 + timings.draft_tokens, guesses.1 + timings.accepted_tokens);
                 if !answer.choices.is_empty() {
                     choices = answer.choices.into();
                 }

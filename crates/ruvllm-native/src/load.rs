@@ -78,7 +78,7 @@ pub struct LoadOptions {
     /// Read a coarse copy of the head first where a sampler looks at the likeliest tokens only, and of the head itself what
     /// that leaves: the same tokens sooner. It takes two thirds of the memory of the head, once a few tokens were written. Only
     /// heads in Q8_0.
-    pub screen_head: bool,
+    pub head_shortlist: bool,
     /// The model that [`NativeBackend::load_draft`] loads; `None` loads none.
     pub draft: Option<DraftOptions>,
 }
@@ -100,7 +100,7 @@ impl Default for LoadOptions {
             packed_dir: None,
             cache_bytes: None,
             cache_fsync: FsyncPolicy::Interval(Duration::from_secs(1)),
-            screen_head: true,
+            head_shortlist: true,
             draft: None,
         }
     }
@@ -232,7 +232,7 @@ impl NativeBackend {
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let kv = kv.with_others(&options.kv_others);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
-        state.screen = HeadScreen::new(&model, options.screen_head);
+        state.screen = HeadScreen::new(&model, options.head_shortlist);
         let n_threads = compute.team.n_threads();
         let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
         let info = ModelInfo::of_file(path, file, &model.spec, device)?;

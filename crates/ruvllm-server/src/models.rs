@@ -166,7 +166,7 @@ impl Models {
         learning.iter().try_for_each(|learning| learning.claim("everybody"))?;
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
-        let tuner = self.options.optimise.then(|| self.optimiser(&slot.name, &kv_policies));
+        let tuner = self.options.autotune.then(|| self.optimiser(&slot.name, &kv_policies));
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer, tuner };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;

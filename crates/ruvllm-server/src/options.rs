@@ -25,7 +25,7 @@ pub struct ServerOptions {
     /// How steps of the engine are filled.
     pub scheduler: SchedulerOptions,
     /// Whether that is changed by what it was measured to cost; answers are the same.
-    pub optimise: bool,
+    pub autotune: bool,
     /// Requests that may wait beside those that run; more are answered with 429.
     pub queue_max: usize,
     /// Whether the model answers by any name, where exactly one is served.
@@ -85,7 +85,7 @@ impl Default for ServerOptions {
             speculation: Speculation::default(),
             learning: None,
             scheduler: SchedulerOptions::default(),
-            optimise: false,
+            autotune: false,
             queue_max: 256,
             any_model_name: false,
             is_verbose: false,

@@ -15,22 +15,22 @@ pub struct SchedulerOptions {
     pub prefill_tokens: usize,
     /// Most rows of a step that are guesses; 0 guesses nothing. Requests share them, and one that would have fewer than two
     /// has none.
-    pub guessed_rows: usize,
+    pub draft_rows: usize,
     /// Most guesses of a request in a step.
-    pub guesses_max: usize,
+    pub draft_tokens_max: usize,
 }
 
 impl Default for SchedulerOptions {
     /// 512 tokens, 128 of prompts beside answers, 12 guesses and 8 of a request.
     fn default() -> SchedulerOptions {
-        SchedulerOptions { step_tokens: 512, prefill_tokens: 128, guessed_rows: 12, guesses_max: 8 }
+        SchedulerOptions { step_tokens: 512, prefill_tokens: 128, draft_rows: 12, draft_tokens_max: 8 }
     }
 }
 
 impl SchedulerOptions {
     /// Returns how many guesses each of so many requests may have in a step.
     pub fn n_guesses(&self, n_requests: usize) -> usize {
-        let n = (self.guessed_rows / n_requests.max(1)).min(self.guesses_max);
+        let n = (self.draft_rows / n_requests.max(1)).min(self.draft_tokens_max);
         if n < GUESSES_MIN { 0 } else { n }
     }
 

@@ -89,11 +89,11 @@ impl Scheduler<'_> {
     }
 
     /// Counts the rows of the step, which is planned now, with up to so many guesses of each request.
-    fn rows(&self, n_guesses_max: usize) -> Rows {
+    fn rows(&self, n_draft_max: usize) -> Rows {
         let mut rows = Rows::default();
         for task in self.running.iter().filter(|task| task.n_rows > 0) {
             match task.is_answering() {
-                true => rows.n_answer += task.n_rows + task.n_guessed().min(n_guesses_max),
+                true => rows.n_answer += task.n_rows + task.n_guessed().min(n_draft_max),
                 false => rows.n_prompt += task.n_rows,
             }
         }

@@ -113,7 +113,7 @@ fn check(engine: &mut Engine, requests: &[GenerateRequest], how: Speculation) ->
     for request in requests {
         let (off, on) = (answer(engine, request, Speculation::Off), answer(engine, request, how));
         assert_eq!(facts(&on), facts(&off), "{request:?}");
-        guesses = (guesses.0 + on.timings.guessed_tokens, guesses.1 + on.timings.right_tokens);
+        guesses = (guesses.0 + on.timings.draft_tokens, guesses.1 + on.timings.accepted_tokens);
     }
     guesses
 }
@@ -208,7 +208,7 @@ fn drawn_tokens_have_the_models_distribution() {
         let (prompt, sampling) = (prompt.clone(), sampling(u64::from(seed)));
         let request = GenerateRequest { prompt, max_tokens: Some(5), sampling, ignore_eos: true, ..Default::default() };
         let summary = answer(&mut engine, &request, Speculation::Draft);
-        n_right += summary.timings.right_tokens;
+        n_right += summary.timings.accepted_tokens;
         for n in [1, 2] {
             let before = [&summary.prompt_tokens, &summary.tokens[..n]].concat();
             *counts.entry(before).or_default().entry(summary.tokens[n]).or_default() += 1;

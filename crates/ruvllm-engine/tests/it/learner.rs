@@ -308,7 +308,7 @@ fn what_learns_writes_the_same_alone_in_company_and_with_guesses() {
         };
         let (off, on) = (answer(Speculation::Off, true), answer(Speculation::Ngram, true));
         n_changed += usize::from(answer(Speculation::Off, false).tokens != off.tokens);
-        n_right += on.timings.right_tokens;
+        n_right += on.timings.accepted_tokens;
         assert_eq!(facts(&on), facts(&off));
         alone.push(facts(&off));
     }

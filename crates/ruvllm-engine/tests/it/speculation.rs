@@ -29,7 +29,7 @@ fn check(engine: &mut Engine, request: &GenerateRequest) -> GenerationSummary {
     let (off, on) = (answer(Speculation::Off), answer(Speculation::Ngram));
     let facts = |summary: &GenerationSummary| GenerationSummary { timings: Timings::default(), ..summary.clone() };
     assert_eq!(facts(&on), facts(&off));
-    assert_eq!(off.timings.guessed_tokens, 0);
+    assert_eq!(off.timings.draft_tokens, 0);
     on
 }
 
@@ -49,7 +49,7 @@ fn tiny_models_answer_the_same() {
             let (max_tokens, logprobs) = (Some(1 + i as usize * 11 % 90), i.is_multiple_of(5).then_some(2));
             let ignore_eos = i.is_multiple_of(2);
             let request = GenerateRequest { prompt, max_tokens, sampling, logprobs, ignore_eos, ..Default::default() };
-            n_right += check(&mut engine, &request).timings.right_tokens;
+            n_right += check(&mut engine, &request).timings.accepted_tokens;
         }
         // A recurrent state cannot be taken back.
         assert_eq!(n_right == 0, name == "lfm2-a", "{name}: {n_right} guesses were right");
@@ -70,7 +70,7 @@ fn an_edited_text_is_guessed_and_the_same() {
     let mut engine = open(&real_model("qwen2.5-coder:0.5b"), KvPolicy::F16);
     let request = edit(&engine, 100);
     let summary = check(&mut engine, &request);
-    assert!(summary.timings.right_tokens > 30, "{:?}: {}", summary.timings, summary.text);
+    assert!(summary.timings.accepted_tokens > 30, "{:?}: {}", summary.timings, summary.text);
     // What is cached of it is right: it is gone on with.
     let again = GenerateRequest { prompt: [summary.prompt_tokens, summary.tokens].concat(), ..request };
     check(&mut engine, &again);
@@ -120,7 +120,7 @@ fn grammars_and_guesses_go_together() {
         let (prompt, grammar) = (prompt.clone(), grammar.clone());
         let request =
             GenerateRequest { prompt, max_tokens: Some(250), sampling, logprobs, grammar, ..Default::default() };
-        n_right += check(&mut engine, &request).timings.right_tokens;
+        n_right += check(&mut engine, &request).timings.accepted_tokens;
     }
     assert!(n_right > 0);
 }

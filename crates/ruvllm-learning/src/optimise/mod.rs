@@ -54,7 +54,7 @@ use usual::Usual;
 
 /// The ways to guess beside the default: so many rows of a step, so many of a request.
 const ARMS: [Guesses; 2] =
-    [Guesses { guessed_rows: 32, guesses_max: 32 }, Guesses { guessed_rows: 48, guesses_max: 32 }];
+    [Guesses { draft_rows: 32, draft_tokens_max: 32 }, Guesses { draft_rows: 48, draft_tokens_max: 32 }];
 /// Names of numbers of requests that run, by the most of each but the last.
 const COMPANY: [(usize, &str); 4] = [(1, "alone"), (3, "2 to 3"), (6, "4 to 6"), (usize::MAX, "7 and more")];
 /// The context from which on it is long.
@@ -82,10 +82,12 @@ const DESCRIBED: usize = 4;
 /// How tokens are guessed ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guesses {
-    /// [`SchedulerOptions::guessed_rows`].
-    pub guessed_rows: usize,
-    /// [`SchedulerOptions::guesses_max`].
-    pub guesses_max: usize,
+    /// [`SchedulerOptions::draft_rows`]. Policies are recorded under its old name for one more release.
+    #[serde(rename = "guessed_rows", alias = "draft_rows")]
+    pub draft_rows: usize,
+    /// [`SchedulerOptions::draft_tokens_max`], recorded in the same way.
+    #[serde(rename = "guesses_max", alias = "draft_tokens_max")]
+    pub draft_tokens_max: usize,
 }
 
 /// How many tokens of prompts are read beside answers: what an operator says, nothing is tried.
@@ -203,8 +205,8 @@ impl Optimiser {
     }
 
     fn options(&self, guesses: Guesses) -> SchedulerOptions {
-        let Guesses { guessed_rows, guesses_max } = guesses;
-        SchedulerOptions { guessed_rows, guesses_max, ..self.fixed.clone() }
+        let Guesses { draft_rows, draft_tokens_max } = guesses;
+        SchedulerOptions { draft_rows, draft_tokens_max, ..self.fixed.clone() }
     }
 
     /// Returns the place of the hit rate among [`HITS`].
@@ -233,7 +235,7 @@ impl Optimiser {
         let Change { context, arm, measured } = change;
         let Some(place) = self.contexts.iter().position(|name| *name == context) else { return };
         let guesses = match arm {
-            0 => Guesses { guessed_rows: self.fixed.guessed_rows, guesses_max: self.fixed.guesses_max },
+            0 => Guesses { draft_rows: self.fixed.draft_rows, draft_tokens_max: self.fixed.draft_tokens_max },
             arm => ARMS[arm - 1],
         };
         let reason = reason_of(arm, &measured);
@@ -340,18 +342,22 @@ impl Tuner for Optimiser {
             let place = usize::from(context);
             let guesses = match (self.said[place].filter(|_| why.is_none()), arm) {
                 (Some(said), _) => said,
-                (None, 0) => Guesses { guessed_rows: self.fixed.guessed_rows, guesses_max: self.fixed.guesses_max },
+                (None, 0) => {
+                    Guesses { draft_rows: self.fixed.draft_rows, draft_tokens_max: self.fixed.draft_tokens_max }
+                }
                 (None, arm) => ARMS[usize::from(arm) - 1],
             };
             let what = match guesses {
-                Guesses { guessed_rows: 0, .. } => "no guesses".to_owned(),
-                Guesses { guessed_rows, guesses_max } if guessed_rows == guesses_max => {
-                    format!("guesses up to {guesses_max}")
+                Guesses { draft_rows: 0, .. } => "no guesses".to_owned(),
+                Guesses { draft_rows, draft_tokens_max } if draft_rows == draft_tokens_max => {
+                    format!("guesses up to {draft_tokens_max}")
                 }
-                Guesses { guessed_rows, guesses_max } => format!("guesses up to {guesses_max} ({guessed_rows} in all)"),
+                Guesses { draft_rows, draft_tokens_max } => {
+                    format!("guesses up to {draft_tokens_max} ({draft_rows} in all)")
+                }
             };
             let what =
-                if arm == 0 && why.is_some() { format!("guesses up to {}", self.fixed.guesses_max) } else { what };
+                if arm == 0 && why.is_some() { format!("guesses up to {}", self.fixed.draft_tokens_max) } else { what };
             let who = why.map_or("operator", Why::as_str);
             let because = because(who, (why, &self.reasons[place]), &self.contexts[place]);
             format!("{what} ({because}) in {n} steps")

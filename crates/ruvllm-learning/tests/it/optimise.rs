@@ -75,17 +75,17 @@ fn the_operator_has_the_last_word() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
     let policies = StoredPolicies::open(store, PolicyLimits::default()).expect("policies");
-    let none = Guesses { guessed_rows: 0, guesses_max: 0 };
+    let none = Guesses { draft_rows: 0, draft_tokens_max: 0 };
     let said = NewPolicy::new(PolicyKind::Speculation, "", &none).expect("JSON").by_operator();
     policies.put(said, 1).expect("room");
     let batch = NewPolicy::new(PolicyKind::Batch, "", &json!({ "prefill_tokens": 7 })).expect("JSON").by_operator();
     policies.put(batch, 1).expect("room");
     let mut optimiser = optimiser(&Arc::default());
     optimiser.begin_with(&policies);
-    assert_eq!((optimiser.fixed().prefill_tokens, optimiser.fixed().guesses_max), (7, 0));
+    assert_eq!((optimiser.fixed().prefill_tokens, optimiser.fixed().draft_tokens_max), (7, 0));
     for answer in answers(&mut tiny(2), &requests(6), Some(optimiser)) {
         assert!(answer.choices.starts_with("no guesses (operator; "), "{}", answer.choices);
-        assert_eq!(answer.timings.guessed_tokens, 0);
+        assert_eq!(answer.timings.draft_tokens, 0);
     }
 }
 

@@ -12,8 +12,9 @@ use ruvllm_testkit::real_model;
 const TEXT: &str = "Bread is made of flour, water, salt and yeast. The dough is kneaded until it is smooth, and then it rests. \
                     Bread is baked when the dough has risen. Once more: Bread is made of";
 
-fn open(model: &str, screen_head: bool) -> Engine {
-    let options = LoadOptions { screen_head, n_threads: 2, n_ctx: Some(512), n_seq_max: 4, ..LoadOptions::default() };
+fn open(model: &str, head_shortlist: bool) -> Engine {
+    let options =
+        LoadOptions { head_shortlist, n_threads: 2, n_ctx: Some(512), n_seq_max: 4, ..LoadOptions::default() };
     Engine::load(&real_model(model), &options, &mut |_| {}).expect("it loads")
 }
 
