@@ -2,7 +2,7 @@
 //! logits, and beside what, is not known here.
 
 mod choosing;
-mod guessing;
+mod drafting;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptPro
 use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, TokenLogprobs, Told};
 use crate::speculate::Speculator;
-use crate::speculate::tree::{self, Branch, Kept};
+use crate::speculate::tree::{self, Accepted, Branch};
 use crate::{EngineError, ErrorKind, Scope};
 use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 
@@ -26,13 +26,13 @@ use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 pub(crate) struct Answer {
     /// The request, but for its prompt.
     request: GenerateRequest,
-    /// The prompt and the tokens of the answer, then guesses.
+    /// The prompt and the tokens of the answer, then draft tokens.
     context: Vec<u32>,
-    n_guessed: usize,
-    /// Other ways that are tried beside the guesses.
+    n_drafted: usize,
+    /// Other ways that are tried beside the draft tokens.
     branches: Vec<Branch>,
-    /// Kept for its allocation: the guesses of the step at hand.
-    guessed: Vec<u32>,
+    /// Kept for its allocation: the draft tokens of the step at hand.
+    draft: Vec<u32>,
     n_prompt: usize,
     max_tokens: usize,
     n_vocab: usize,
@@ -52,8 +52,8 @@ pub(crate) struct Answer {
     n_read: usize,
     /// What its sequence was told to change final hidden states by.
     micro: Option<Arc<MicroLora>>,
-    /// Of all guesses so far: how many, and how many were right.
-    guesses: (usize, usize),
+    /// Of all draft tokens so far: how many, and how many were accepted.
+    draft_counts: (usize, usize),
     tokenizer: Arc<Tokenizer>,
     decoder: DecodeStream<Arc<Tokenizer>>,
     stop: StopFilter,
@@ -126,16 +126,16 @@ impl Answer {
         let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
         let zero = Duration::ZERO;
         Ok(Answer {
-            // What is looked at is not guessed.
+            // What is looked at is not drafted.
             speculator: match constraint.as_ref().is_some_and(Constraint::is_watched) {
                 true => None,
                 false => Speculator::new(request.speculation, runner, &sampler),
             },
-            guesses: (0, 0),
+            draft_counts: (0, 0),
             context,
-            n_guessed: 0,
+            n_drafted: 0,
             branches: Vec::new(),
-            guessed: Vec::new(),
+            draft: Vec::new(),
             n_prompt,
             max_tokens,
             n_vocab: info.n_vocab,
@@ -168,11 +168,11 @@ impl Answer {
 
     /// Returns the tokens that the next one follows: the prompt, then the answer.
     pub(crate) fn context(&self) -> &[u32] {
-        &self.context[..self.context.len() - self.n_guessed]
+        &self.context[..self.context.len() - self.n_drafted]
     }
 
-    /// Returns the same, and the guesses behind it.
-    pub(crate) fn context_and_guesses(&self) -> &[u32] {
+    /// Returns the same, and the draft tokens behind it.
+    pub(crate) fn context_and_draft(&self) -> &[u32] {
         &self.context
     }
 
@@ -277,7 +277,7 @@ impl Answer {
     pub(crate) fn wanted(&self, first: usize, n_tail: usize) -> LogitRows {
         let n_best = self.n_best();
         let has_states = first.max(self.n_read) + 1 < self.n_prompt;
-        // Rows behind guesses may not need all, where the first does.
+        // Rows behind draft tokens may not need all, where the first does.
         let has_rough = self.has_rough() || (self.is_rough && n_tail > 1);
         match n_tail {
             n_tail if n_tail > 0 && has_rough => LogitRows::Approx { n_tail, n_best, has_states },
@@ -319,23 +319,27 @@ impl Answer {
         self.kv_bytes_per_token = runner.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
-    /// Chooses the next token by the logits that follow the context, and more by those that follow guesses, as far as they
-    /// are right; takes them over, with those behind them that the grammar forces. `states`: those of `1 + guesses` rows,
+    /// Chooses the next token by the logits that follow the context, and more by those that follow draft tokens, as far as they
+    /// are accepted; takes them over, with those behind them that the grammar forces. `states`: those of `1 + n_drafted` rows,
     /// then of `n` rows for the `n` tokens of each branch. Returns what of all that was computed is the context's; the
     /// rest is to be taken back.
     ///
     /// # Errors
     /// No logit is a number; the grammar costs more than it may. The tokens told until then are part of the answer.
-    pub(crate) fn choose(&mut self, states: States<'_>, tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
+    pub(crate) fn choose(
+        &mut self,
+        states: States<'_>,
+        tell: &mut dyn FnMut(TokenEvent),
+    ) -> Result<Accepted, EngineError> {
         if self.context().len() == self.n_prompt {
             self.clock.prompt = self.clock.start.elapsed();
         }
         let n_known = self.context().len();
         let (n_vocab, n_embd) = (self.n_vocab, self.n_embd);
-        let mut guesses = std::mem::take(&mut self.guessed);
-        guesses.clear();
-        guesses.extend(self.context.drain(n_known..));
-        self.n_guessed = 0;
+        let mut draft = std::mem::take(&mut self.draft);
+        draft.clear();
+        draft.extend(self.context.drain(n_known..));
+        self.n_drafted = 0;
         let branches = std::mem::take(&mut self.branches);
         let (mut row, mut result) = (Some(0), Ok(()));
         while let (Some(at), true) = (row, result.is_ok()) {
@@ -347,19 +351,19 @@ impl Answer {
             result = self.choose_one(logits, tell);
             if self.context.len() <= n_known && result.is_ok() {
                 // It went back: the last token that is left is computed again.
-                self.guessed = guesses;
-                return Ok(Kept { path: 0, n_tokens: self.context.len() - 1 });
+                self.draft = draft;
+                return Ok(Accepted { path: 0, n_tokens: self.context.len() - 1 });
             }
-            row = tree::row_behind(&guesses, &branches, &self.context[n_known..]).filter(|_| !self.is_over());
+            row = tree::row_behind(&draft, &branches, &self.context[n_known..]).filter(|_| !self.is_over());
         }
-        let (path, n_right) = tree::right(&guesses, &branches, &self.context[n_known..]);
-        if let (Some(speculator), 1..) = (&mut self.speculator, guesses.len()) {
-            speculator.learn(guesses.len(), n_right, n_known + n_right);
-            let n_all = guesses.len() + branches.iter().map(|branch| branch.tokens.len()).sum::<usize>();
-            self.guesses = (self.guesses.0 + n_all, self.guesses.1 + n_right);
+        let (path, n_accepted) = tree::longest_accepted(&draft, &branches, &self.context[n_known..]);
+        if let (Some(speculator), 1..) = (&mut self.speculator, draft.len()) {
+            speculator.learn(draft.len(), n_accepted, n_known + n_accepted);
+            let n_all = draft.len() + branches.iter().map(|branch| branch.tokens.len()).sum::<usize>();
+            self.draft_counts = (self.draft_counts.0 + n_all, self.draft_counts.1 + n_accepted);
         }
-        self.guessed = guesses;
-        result.map(|()| Kept { path, n_tokens: n_known + n_right })
+        self.draft = draft;
+        result.map(|()| Accepted { path, n_tokens: n_known + n_accepted })
     }
 
     /// Returns the text that became certain with a token, and ends the answer if it was the last.
@@ -414,8 +418,8 @@ impl Answer {
             timings: Timings {
                 load_ms: self.load_ms,
                 kv_bytes_per_token: self.kv_bytes_per_token,
-                draft_tokens: self.guesses.0,
-                accepted_tokens: self.guesses.1,
+                draft_tokens: self.draft_counts.0,
+                accepted_tokens: self.draft_counts.1,
                 ..self.clock.timings(self.n_prompt, tokens.len())
             },
             text: std::mem::take(&mut self.text),

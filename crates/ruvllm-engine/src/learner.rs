@@ -2,7 +2,7 @@
 //!
 //! The engine only says when. A [`Learner`] is shared by the requests that have it; each gets a [`Lesson`] of its own, whose
 //! methods run between passes, on the thread that runs the model. What a lesson does depends on its own request's tokens
-//! only, at the same places of the answer alone, in a batch and with guesses: so do the tokens.
+//! only, at the same places of the answer alone, in a batch and with draft tokens: so do the tokens.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub trait Lesson: Send {
     fn micro(&self) -> Option<&Arc<MicroLora>>;
 
     /// Returns for how many tokens more [`Lesson::micro`] stays what it is: after that many calls of [`Lesson::accept`] it
-    /// may be another. At least 1; tokens beyond them are not guessed.
+    /// may be another. At least 1; tokens beyond them are not drafted.
     fn n_steady(&self) -> usize;
 
     /// Returns whether all logits of the next token must be exact, now that the last one was accepted. Otherwise, in a request

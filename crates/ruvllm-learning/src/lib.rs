@@ -15,7 +15,7 @@
 //! An answer is what the model thinks already: learned unjudged it would only make it surer. So nothing is learned of it
 //! unless somebody says that it was good, or [`LearningOptions::unjudged`] says so for all.
 //!
-//! [`ModelRouter`] chooses a model for a query by vectors that the engine makes, and [`optimise`] chooses how the steps of its
+//! [`ModelRouter`] chooses a model for a query by vectors that the engine makes, and [`autotune`] chooses how the steps of its
 //! scheduler are filled. This crate knows no HTTP.
 //!
 //! ```
@@ -40,6 +40,7 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+pub mod autotune;
 mod calibrate;
 mod course;
 #[cfg(feature = "train")]
@@ -50,7 +51,6 @@ mod kept;
 mod learning;
 mod lesson;
 mod log;
-pub mod optimise;
 mod patterns;
 mod reading;
 mod routing;

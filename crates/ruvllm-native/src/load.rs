@@ -26,12 +26,12 @@ use crate::model::{ForwardState, HeadScreen, LoadProgress, Loader, Model};
 use crate::packed::{Making, Packed, PackedFile, Saver, Unsaved};
 use crate::persist::Persist;
 
-/// A smaller model that guesses tokens ahead for the one that is loaded.
+/// A smaller model that drafts tokens ahead for the one that is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftOptions {
     /// Its GGUF file. It must have the same tokens.
     pub path: PathBuf,
-    /// How many of its likeliest tokens are tried in the place of the first guess. 1, the guess alone, is what pays; the
+    /// How many of its likeliest tokens are tried in the place of the first draft token. 1, the draft token alone, is what pays; the
     /// others take sequences of [`LoadOptions::n_seq_max`] that are free.
     pub n_branches: usize,
 }
@@ -122,7 +122,7 @@ const SMALL_CONTEXT: usize = 4096;
 /// The most tokens of an encoder's context by default: it has buffers for all of them at once.
 const ENCODER_CONTEXT: usize = 4096;
 
-/// The most branches of a draft model's guesses.
+/// The most branches of a draft model's draft tokens.
 const BRANCHES_MAX: usize = 4;
 
 /// Which part of the available memory may be written to a file before the system makes writers wait for the disk: Linux

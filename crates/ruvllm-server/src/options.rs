@@ -18,7 +18,7 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// How tokens are chosen where a request does not say.
     pub sampling: SamplingParams,
-    /// Whether tokens are guessed ahead; answers are the same.
+    /// Whether tokens are drafted; answers are the same.
     pub speculation: Speculation,
     /// What is learned from requests, each tenant's for itself; `None` learns nothing.
     pub learning: Option<LearningOptions>,

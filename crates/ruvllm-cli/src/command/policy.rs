@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ruvllm_engine::KvPolicy;
 use ruvllm_learning::Consolidate;
-use ruvllm_learning::optimise::{Batch, Guesses};
+use ruvllm_learning::autotune::{Batch, DraftLimits};
 use ruvllm_router::Weighing;
 use ruvllm_server::policy_json;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
@@ -155,7 +155,7 @@ fn row(policy: &Policy) -> Vec<String> {
 impl SetArgs {
     fn run(&self) -> Result<()> {
         let wrong = match self.kind {
-            PolicyKind::Speculation => serde_json::from_value::<Guesses>(self.value.clone()).is_err().then_some(
+            PolicyKind::Speculation => serde_json::from_value::<DraftLimits>(self.value.clone()).is_err().then_some(
                 "a policy of kind speculation is {\"draft_rows\": N, \"draft_tokens_max\": N}, 0 for no guesses",
             ),
             PolicyKind::Kv => self

@@ -165,7 +165,7 @@ impl<'a> Scheduler<'a> {
         self.end(&mut events);
         let mut tuned = self.tune();
         self.plan();
-        self.guess();
+        self.propose();
         self.reserve();
         self.count(&mut tuned);
         let of_kv = self.watch_kv();
@@ -321,13 +321,13 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Lets those guess whose context the step completes: guesses fill what weights that are read once serve at no great
+    /// Lets those draft whose context the step completes: draft tokens fill what weights that are read once serve at no great
     /// cost.
-    fn guess(&mut self) {
-        let n_guesses = self.options.n_guesses(self.running.len());
-        let due = self.running.iter_mut().filter_map(|task| task.guesser(self.runner));
-        let mut due: Vec<_> = due.map(|answer| (answer, n_guesses)).collect();
-        draft::guess(self.runner, &mut due);
+    fn propose(&mut self) {
+        let n_draft_max = self.options.n_draft_max(self.running.len());
+        let due = self.running.iter_mut().filter_map(|task| task.draftable(self.runner));
+        let mut due: Vec<_> = due.map(|answer| (answer, n_draft_max)).collect();
+        draft::propose(self.runner, &mut due);
     }
 
     /// Opens the sequence of a waiting request.

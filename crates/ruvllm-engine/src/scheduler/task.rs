@@ -9,7 +9,7 @@ use crate::EngineError;
 use crate::answer::Answer;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
 use crate::runner::ModelRunner;
-use crate::speculate::tree::{Forks, Kept};
+use crate::speculate::tree::{Accepted, Forks};
 use crate::tuner::Choice;
 use ruvllm_backend::{Segment, SeqId, States};
 
@@ -26,9 +26,9 @@ pub(super) struct Task {
     answer: Answer,
     /// While it runs.
     seq: Option<SeqId>,
-    /// Its tokens in the step at hand, guesses not counted.
+    /// Its tokens in the step at hand, draft tokens not counted.
     pub n_rows: usize,
-    /// Of its sequence, for other ways beside the guesses.
+    /// Of its sequence, for other ways beside the draft tokens.
     forks: Forks,
     /// Ends it.
     pub error: Option<EngineError>,
@@ -219,14 +219,14 @@ impl Task {
     pub(super) fn give_way(&mut self, runner: &mut ModelRunner, n_ended: u64, cause: Cause) {
         self.gave_way = Some(GaveWay { n_ended, cause, n_computed: self.n_computed(runner) });
         self.n_rows = 0;
-        self.answer.drop_guesses();
+        self.answer.drop_draft();
         self.close(runner);
     }
 
-    /// Forgets what it guessed, and returns its answer if it may guess behind its rows of the step: where they come to the
+    /// Forgets what it drafted, and returns its answer if it may draft behind its rows of the step: where they come to the
     /// end of what is known.
-    pub(super) fn guesser(&mut self, runner: &ModelRunner) -> Option<&mut Answer> {
-        self.answer.drop_guesses();
+    pub(super) fn draftable(&mut self, runner: &ModelRunner) -> Option<&mut Answer> {
+        self.answer.drop_draft();
         let is_due = self.n_rows > 0 && self.n_rows == self.n_left(runner);
         is_due.then_some(&mut self.answer)
     }
@@ -249,14 +249,14 @@ impl Task {
         self.answer.context().len()
     }
 
-    /// Returns how many guesses it has in the step.
-    pub(super) fn n_guessed(&self) -> usize {
-        self.answer.n_guessed()
+    /// Returns how many draft tokens it has in the step.
+    pub(super) fn n_drafted(&self) -> usize {
+        self.answer.n_drafted()
     }
 
-    /// Returns how many tokens were guessed for it so far, and how many were right.
-    pub(super) fn guesses(&self) -> (usize, usize) {
-        self.answer.guesses()
+    /// Returns how many tokens were drafted for it so far, and how many were accepted.
+    pub(super) fn draft_counts(&self) -> (usize, usize) {
+        self.answer.draft_counts()
     }
 
     /// Returns whether it writes its answer.
@@ -264,15 +264,15 @@ impl Task {
         self.answer.n_tokens() > 0
     }
 
-    /// Makes room for its rows of the step; guesses are given up first.
+    /// Makes room for its rows of the step; draft tokens are given up first.
     ///
     /// # Errors
     /// As [`ModelRunner::reserve`].
     pub(super) fn reserve(&mut self, runner: &mut ModelRunner) -> Result<(), EngineError> {
-        let n_guessed = self.answer.n_guessed();
+        let n_drafted = self.answer.n_drafted();
         match self.seq {
-            Some(seq) if n_guessed > 0 => runner.reserve(seq, self.n_rows + n_guessed).or_else(|_| {
-                self.answer.drop_guesses();
+            Some(seq) if n_drafted > 0 => runner.reserve(seq, self.n_rows + n_drafted).or_else(|_| {
+                self.answer.drop_draft();
                 runner.reserve(seq, self.n_rows)
             }),
             Some(seq) if self.n_rows > 0 => runner.reserve(seq, self.n_rows),
@@ -280,13 +280,13 @@ impl Task {
         }
     }
 
-    /// Makes ready for the step: opens the sequences of other ways beside the guesses, where there is room still, and begins
+    /// Makes ready for the step: opens the sequences of other ways beside the draft tokens, where there is room still, and begins
     /// what can be computed of the next choice while the model runs.
     pub(super) fn prepare(&mut self, runner: &mut ModelRunner) {
         if self.n_rows > 0 && self.n_rows == self.n_left(runner) {
             self.answer.begin_choice();
         }
-        if let (Some(seq), 1..) = (self.seq, self.answer.n_guessed()) {
+        if let (Some(seq), 1..) = (self.seq, self.answer.n_drafted()) {
             self.forks = self.answer.fork(runner, seq, self.n_rows);
         }
     }
@@ -294,11 +294,10 @@ impl Task {
     /// Returns its rows of the step.
     pub(super) fn segments(&self, runner: &ModelRunner) -> impl Iterator<Item = Segment<'_>> {
         let seq = self.seq.expect("only those that run have rows");
-        let (rest, n_guessed) =
-            (&self.answer.context_and_guesses()[self.n_computed(runner)..], self.answer.n_guessed());
+        let (rest, n_drafted) = (&self.answer.context_and_draft()[self.n_computed(runner)..], self.answer.n_drafted());
         let is_whole = self.n_rows == self.n_left(runner);
-        let logits = self.answer.wanted(self.n_computed(runner), if is_whole { 1 + n_guessed } else { 0 });
-        let chain = Segment { seq, tokens: &rest[..self.n_rows + n_guessed], logits };
+        let logits = self.answer.wanted(self.n_computed(runner), if is_whole { 1 + n_drafted } else { 0 });
+        let chain = Segment { seq, tokens: &rest[..self.n_rows + n_drafted], logits };
         std::iter::once(chain).chain(self.forks.segments())
     }
 
@@ -316,7 +315,11 @@ impl Task {
     ///
     /// # Errors
     /// As [`Answer::choose`].
-    pub(super) fn choose(&mut self, states: States<'_>, tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
+    pub(super) fn choose(
+        &mut self,
+        states: States<'_>,
+        tell: &mut dyn FnMut(TokenEvent),
+    ) -> Result<Accepted, EngineError> {
         self.answer.choose(states, tell)
     }
 
@@ -327,7 +330,7 @@ impl Task {
     pub(super) fn settle(
         &mut self,
         runner: &mut ModelRunner,
-        kept: Option<Result<Kept, EngineError>>,
+        kept: Option<Result<Accepted, EngineError>>,
     ) -> Result<(), EngineError> {
         match (kept, &mut self.seq) {
             (Some(Ok(kept)), Some(seq)) => {

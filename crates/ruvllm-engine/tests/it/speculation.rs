@@ -37,7 +37,7 @@ fn check(engine: &mut Engine, request: &GenerateRequest) -> GenerationSummary {
 fn tiny_models_answer_the_same() {
     for name in ["llama-a", "gemma3-a", "gpt2-a", "mixtral-a", "phi3-a", "lfm2-a"] {
         let mut engine = open(&Golden::load(name).model("f32"), KvPolicy::F16);
-        let mut n_right = 0;
+        let mut n_accepted = 0;
         for i in 0..24u32 {
             let prompt: Vec<u32> = (0..5 + i * 3).map(|k| (k * k * 31 + i) % (4 + i) + 7).collect();
             let hot = SamplingParams { seed: Some(u64::from(i)), temperature: 0.6, ..SamplingParams::default() };
@@ -49,10 +49,10 @@ fn tiny_models_answer_the_same() {
             let (max_tokens, logprobs) = (Some(1 + i as usize * 11 % 90), i.is_multiple_of(5).then_some(2));
             let ignore_eos = i.is_multiple_of(2);
             let request = GenerateRequest { prompt, max_tokens, sampling, logprobs, ignore_eos, ..Default::default() };
-            n_right += check(&mut engine, &request).timings.accepted_tokens;
+            n_accepted += check(&mut engine, &request).timings.accepted_tokens;
         }
         // A recurrent state cannot be taken back.
-        assert_eq!(n_right == 0, name == "lfm2-a", "{name}: {n_right} guesses were right");
+        assert_eq!(n_accepted == 0, name == "lfm2-a", "{name}: {n_accepted} guesses were right");
     }
 }
 
@@ -114,13 +114,13 @@ fn grammars_and_guesses_go_together() {
     let grammar = engine.grammar_compiler().expect("a vocabulary").compile(&GrammarSource::JsonSchema(schema));
     let grammar = Some(grammar.expect("a grammar"));
     let prompt = engine.encode_prompt("List people.", false).expect("the template takes it");
-    let mut n_right = 0;
+    let mut n_accepted = 0;
     for (seed, logprobs) in [(1, None), (2, Some(1)), (3, None)] {
         let sampling = SamplingParams { seed: Some(seed), temperature: 0.5, ..SamplingParams::default() };
         let (prompt, grammar) = (prompt.clone(), grammar.clone());
         let request =
             GenerateRequest { prompt, max_tokens: Some(250), sampling, logprobs, grammar, ..Default::default() };
-        n_right += check(&mut engine, &request).timings.accepted_tokens;
+        n_accepted += check(&mut engine, &request).timings.accepted_tokens;
     }
-    assert!(n_right > 0);
+    assert!(n_accepted > 0);
 }
