@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::EngineError;
-use crate::answer::Answer;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::request_state::RequestState;
 use crate::runner::ModelRunner;
 use crate::speculate::draft;
 use ruvllm_backend::{Segment, SeqId, States};
@@ -18,7 +18,7 @@ const DRAFT_TOKENS_MAX: usize = 8;
 pub struct Generation<'a> {
     runner: &'a mut ModelRunner,
     seq: SeqId,
-    answer: Answer,
+    answer: RequestState,
     /// Tokens of the last step that were not asked for yet.
     events: VecDeque<TokenEvent>,
     /// A step failed: told once, behind its tokens.
@@ -29,7 +29,7 @@ pub struct Generation<'a> {
 impl<'a> Generation<'a> {
     /// Checks a request and opens its sequence with what is cached of the prompt; nothing is computed before the first `next`.
     pub(crate) fn start(runner: &'a mut ModelRunner, request: &GenerateRequest) -> Result<Generation<'a>, EngineError> {
-        let mut answer = Answer::new(runner, request.clone())?;
+        let mut answer = RequestState::new(runner, request.clone())?;
         let (seq, _) = answer.open(runner)?;
         Ok(Generation { runner, seq, answer, events: VecDeque::new(), error: None, is_broken: false })
     }

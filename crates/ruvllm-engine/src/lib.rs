@@ -21,7 +21,6 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
-mod answer;
 mod bandwidth;
 mod engine;
 mod error;
@@ -29,6 +28,7 @@ mod generate;
 mod learner;
 mod perplexity;
 mod request;
+mod request_state;
 mod runner;
 mod sampler;
 mod scheduler;

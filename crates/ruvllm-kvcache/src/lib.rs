@@ -6,7 +6,7 @@
 //! block that would be written while shared is copied.
 //!
 //! A [`PrefixCache`] keeps the blocks of sequences that have ended in a radix tree over their tokens, by [`Namespace`],
-//! and gives them to sequences that start alike; what nobody uses gives way when blocks are missing.
+//! and gives them to sequences that start alike; what nobody uses is evicted when blocks are missing.
 //!
 //! At any time `free + in_use == total`, where the cache is an owner like any other. A block's memory is touched when
 //! its positions are first written, so a pool for the longest context costs what is used of it.

@@ -343,7 +343,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Takes units, for which idle pages of other formats give way.
+    /// Takes units, for which idle pages of other formats are evicted.
     pub(crate) fn take(&mut self, format: KvFormat, n_units: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
         self.allocator.take(format, n_units, blocks).or_else(|_| {
             self.reclaim(0);

@@ -225,7 +225,7 @@ impl PrefixCache {
         true
     }
 
-    /// [`BlockPool::reserve`], for which cached blocks give way.
+    /// [`BlockPool::reserve`], for which cached blocks are evicted.
     ///
     /// # Errors
     /// As there; the pool is full only if sequences hold what is missing.

@@ -121,11 +121,11 @@ pub struct TenantStats {
     pub version: u64,
     /// Tokens that were learned from.
     pub n_tokens: u64,
-    /// Entries of the memory, their bytes, and how many gave way.
+    /// Entries of the memory, their bytes, and how many were evicted.
     pub n_entries: usize,
     /// Bytes of those entries.
     pub n_bytes: usize,
-    /// Entries that gave way to others.
+    /// Entries that were evicted for others.
     pub n_evicted: u64,
     /// Corrections that are remembered.
     pub n_episodes: usize,

@@ -152,7 +152,7 @@ pub struct ServeArgs {
     /// Folder of adapters that requests may name and load while the server runs; of several models each has its own in it
     #[arg(long, value_name = "DIR", help_heading = "Adapters")]
     adapters: Option<PathBuf>,
-    /// Most MiB of that for adapters that are ready for use; those that nobody uses give way to keys and values
+    /// Most MiB of that for adapters that are ready for use; those that nobody uses are evicted for keys and values
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = count::<2, { 1 << 24 }>, help_heading = "Adapters")]
     adapter_memory: usize,
     /// Learn from requests, each key's for itself, and answer with what was learned; POST /v1/learning switches it off for a key

@@ -41,9 +41,9 @@ impl Scheduler<'_> {
             return None;
         }
         let n_context = self.running.iter().map(super::Task::n_context).sum::<usize>() / n_running;
-        let room = (self.n_seen != n_running).then(|| self.runner.free_kv_bytes());
+        let capacity = (self.n_seen != n_running).then(|| self.runner.free_kv_bytes());
         self.n_seen = n_running;
-        let (options, choice) = tuner.choose(&Situation { n_running, n_context, free_bytes: room });
+        let (options, choice) = tuner.choose(&Situation { n_running, n_context, free_bytes: capacity });
         self.options = options;
         let n_default = tuner.fixed().n_draft_max(n_running);
         let (start, before, n_accepted) = (Instant::now(), self.stats, self.n_accepted());

@@ -9,7 +9,7 @@
 
 use super::draft_length::DraftLength;
 use super::tree::Branch;
-use crate::answer::Answer;
+use crate::request_state::RequestState;
 use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, argmax};
 use ruvllm_backend::{LogitRows, Segment, SeqId};
@@ -155,7 +155,7 @@ impl Drafter {
 
 /// Drafts for each of `answers`, up to so many tokens: by the text so far, and where that knows nothing by the draft
 /// model, if it may.
-pub(crate) fn propose(runner: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
+pub(crate) fn propose(runner: &mut ModelRunner, answers: &mut [(&mut RequestState, usize)]) {
     answers.iter_mut().for_each(|(answer, n_max)| answer.propose(*n_max));
     if let Some(draft) = runner.draft() {
         write_on(draft, answers);
@@ -164,8 +164,8 @@ pub(crate) fn propose(runner: &mut ModelRunner, answers: &mut [(&mut Answer, usi
 }
 
 /// Lets the draft model draft where there is nothing yet.
-fn write_on(draft: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
-    let mut writing: Vec<&mut Answer> = Vec::new();
+fn write_on(draft: &mut ModelRunner, answers: &mut [(&mut RequestState, usize)]) {
+    let mut writing: Vec<&mut RequestState> = Vec::new();
     for (answer, n_max) in answers {
         if answer.begin_draft(draft, *n_max) {
             writing.push(answer);

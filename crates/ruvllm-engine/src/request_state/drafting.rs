@@ -1,12 +1,12 @@
 //! What an answer drafts ahead, by the text so far or by a draft model, and what it gives up again.
 
-use super::Answer;
+use super::RequestState;
 use crate::runner::ModelRunner;
 use crate::speculate::tree::Forks;
 use crate::speculate::{Drafter, Speculator};
 use ruvllm_backend::{Segment, SeqId};
 
-impl Answer {
+impl RequestState {
     /// Returns how many draft tokens there were so far, and how many were accepted.
     pub(crate) fn draft_counts(&self) -> (usize, usize) {
         self.draft_counts
@@ -79,7 +79,7 @@ impl Answer {
         self.speculator.as_mut().and_then(Speculator::drafter)
     }
 
-    /// Returns the tokens that the draft model computes next for it, after [`Answer::begin_draft`].
+    /// Returns the tokens that the draft model computes next for it, after [`RequestState::begin_draft`].
     pub(crate) fn draft_segment(&self, draft: &ModelRunner) -> Option<Segment<'_>> {
         self.speculator.as_ref()?.draft_segment(draft, &self.context)
     }

@@ -23,7 +23,7 @@ use crate::{EngineError, ErrorKind, Scope};
 use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 
 /// A request and what came of it so far.
-pub(crate) struct Answer {
+pub(crate) struct RequestState {
     /// The request, but for its prompt.
     request: GenerateRequest,
     /// The prompt and the tokens of the answer, then draft tokens.
@@ -91,12 +91,12 @@ struct Opened {
     n_from_disk: usize,
 }
 
-impl Answer {
+impl RequestState {
     /// Checks a request; its time begins now.
     ///
     /// # Errors
     /// The prompt is empty or leaves no room in the context, an option is out of range, the model has no tokenizer.
-    pub(crate) fn new(runner: &ModelRunner, mut request: GenerateRequest) -> Result<Answer, EngineError> {
+    pub(crate) fn new(runner: &ModelRunner, mut request: GenerateRequest) -> Result<RequestState, EngineError> {
         let start = Instant::now();
         let info = runner.info();
         check(info, &request)?;
@@ -125,7 +125,7 @@ impl Answer {
         let constraint = request.grammar.as_ref().map(Grammar::start);
         let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
         let zero = Duration::ZERO;
-        Ok(Answer {
+        Ok(RequestState {
             // What is looked at is not drafted.
             speculator: match constraint.as_ref().is_some_and(Constraint::is_watched) {
                 true => None,
