@@ -12,7 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use half::f16;
 use ruvllm_benches::shapes::{MODELS, Model};
 use ruvllm_benches::{blocks, criterion, runs_as_test, values};
-use ruvllm_kernels::matmul::{self, Acts, Matrix, Screen, Table, Tops};
+use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, Matrix, Table, TopK};
 use ruvllm_kernels::{GgmlType::Q8_0, Isa, team::Team};
 
 /// Rows of a head where times do not count.
@@ -40,9 +40,9 @@ fn bench_screen(c: &mut Criterion) {
             let w = head(model, table, &team);
             let mut acts = Acts::new(w.n_cols(), 1);
             acts.set(table, &team, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format());
-            let (mut out, mut tops) = (vec![0.0; w.n_rows()], Tops::default());
+            let (mut out, mut tops) = (vec![0.0; w.n_rows()], TopK::default());
             let nowhere = vec![0.0; w.n_cols()];
-            let make = || Screen::new(table, &team, &w, &nowhere).expect("a head in Q8_0 has a screen");
+            let make = || HeadShortlist::new(table, &team, &w, &nowhere).expect("a head in Q8_0 has a screen");
             let screen = make();
             group.throughput(Throughput::Bytes(w.weight_bytes() as u64));
             let id = |what: &str| BenchmarkId::new(format!("{}/{what}", model.name), table.name());

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 
 /// Old names of options, each with the new one. Every old name is a hidden alias of its option.
-const RENAMED: [(&str, &str); 5] = [
+const RENAMED: [(&str, &str); 6] = [
     ("--no-screen", "--no-head-shortlist"),
     ("--dry-breaker", "--dry-sequence-breaker"),
     ("--dry-last-n", "--dry-penalty-last-n"),
+    ("--rough", "--approx-logits"),
     ("--optimise", "--autotune"),
     ("--optimise-kv", "--autotune-kv"),
 ];

@@ -11,9 +11,9 @@ use ruvllm_lora::micro::{LogitRow, MicroLora, StateRows};
 
 /// Learns from the answers of the requests that have it ([`GenerateRequest::learner`](crate::GenerateRequest::learner)).
 pub trait Learner: Debug + Send + Sync {
-    /// Begins with a request, of whose prompt these are the tokens. `is_rough`: its tokens are the likeliest by a head that is screened,
-    /// so [`Lesson::adjust`] sees rough logits wherever the lesson does not [need all](Lesson::needs_all).
-    fn begin(&self, prompt: &[u32], is_rough: bool) -> Box<dyn Lesson>;
+    /// Begins with a request, of whose prompt these are the tokens. `is_approx`: its tokens are the likeliest by an approximate head,
+    /// so [`Lesson::adjust`] sees approximate logits wherever the lesson does not [need all](Lesson::needs_all).
+    fn begin(&self, prompt: &[u32], is_approx: bool) -> Box<dyn Lesson>;
 }
 
 /// What a [`Learner`] does with one request. Whatever it keeps for others it gives to its learner when it is dropped, or as
@@ -39,7 +39,7 @@ pub trait Lesson: Send {
     fn n_steady(&self) -> usize;
 
     /// Returns whether all logits of the next token must be exact, now that the last one was accepted. Otherwise, in a request
-    /// that began as rough, exact ones that do not count may be -∞.
+    /// that began as approximate, exact ones that do not count may be -∞.
     fn needs_all(&self) -> bool {
         true
     }

@@ -45,9 +45,9 @@ pub(crate) struct RequestState {
     n_settled: usize,
     speculator: Option<Speculator>,
     lesson: Option<Box<dyn Lesson>>,
-    /// Whether the lesson learns by rough logits: each token is the largest of a screened head, and of that alone the head's other bits
+    /// Whether the lesson learns by approximate logits: each token is the largest of a head shortlist, and of that alone the head's other bits
     /// are read.
-    is_rough: bool,
+    is_approx: bool,
     /// Tokens of the prompt whose states the lesson has seen, or never will.
     n_read: usize,
     /// What its sequence was told to change final hidden states by.
@@ -120,8 +120,8 @@ impl RequestState {
         context.reserve_exact(max_tokens.min(1 << 16));
         let is_free = request.grammar.is_none() && request.min_tokens == 0;
         let is_plain = request.learner.is_some() && is_free && request.adapters.is_empty();
-        let is_rough = is_plain && sampler.n_best() == Some(1) && runner.has_shortlist(1);
-        let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
+        let is_approx = is_plain && sampler.n_best() == Some(1) && runner.has_shortlist(1);
+        let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_approx));
         let constraint = request.grammar.as_ref().map(Grammar::start);
         let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
         let zero = Duration::ZERO;
@@ -145,7 +145,7 @@ impl RequestState {
                 false => n_prompt,
             },
             lesson,
-            is_rough,
+            is_approx,
             micro: None,
             sampler,
             constraint,
@@ -278,9 +278,9 @@ impl RequestState {
         let n_best = self.n_best();
         let has_states = first.max(self.n_read) + 1 < self.n_prompt;
         // Rows behind draft tokens may not need all, where the first does.
-        let has_rough = self.has_rough() || (self.is_rough && n_tail > 1);
+        let has_approx = self.has_approx() || (self.is_approx && n_tail > 1);
         match n_tail {
-            n_tail if n_tail > 0 && has_rough => LogitRows::Approx { n_tail, n_best, has_states },
+            n_tail if n_tail > 0 && has_approx => LogitRows::Approx { n_tail, n_best, has_states },
             n_tail if has_states => LogitRows::TailOfStates(n_tail),
             0 => LogitRows::None,
             n_tail => match n_best {
@@ -290,14 +290,14 @@ impl RequestState {
         }
     }
 
-    /// Returns whether its lesson learns by rough logits of the next token.
-    fn has_rough(&self) -> bool {
-        self.is_rough && self.lesson.as_ref().is_some_and(|lesson| !lesson.needs_all())
+    /// Returns whether its lesson learns by approximate logits of the next token.
+    fn has_approx(&self) -> bool {
+        self.is_approx && self.lesson.as_ref().is_some_and(|lesson| !lesson.needs_all())
     }
 
     /// Returns how many of the largest logits its choices depend on; `None` if on all.
     fn n_best(&self) -> Option<usize> {
-        let sees_all = self.constraint.is_some() || !self.may_end() || (self.lesson.is_some() && !self.has_rough());
+        let sees_all = self.constraint.is_some() || !self.may_end() || (self.lesson.is_some() && !self.has_approx());
         self.sampler.n_best().filter(|_| !sees_all)
     }
 
@@ -344,9 +344,9 @@ impl RequestState {
         let (mut row, mut result) = (Some(0), Ok(()));
         while let (Some(at), true) = (row, result.is_ok()) {
             let logits = &mut states.logits[at * n_vocab..][..n_vocab];
-            let rough = states.approx.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_rough());
+            let approx = states.approx.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_approx());
             if let Some(lesson) = &mut self.lesson {
-                lesson.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, rough });
+                lesson.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, approx });
             }
             result = self.choose_one(logits, tell);
             if self.context.len() <= n_known && result.is_ok() {

@@ -18,7 +18,7 @@ pub(crate) struct Asking {
 }
 
 impl Learner for Asking {
-    fn begin(&self, prompt: &[u32], is_rough: bool) -> Box<dyn Lesson> {
+    fn begin(&self, prompt: &[u32], is_approx: bool) -> Box<dyn Lesson> {
         let mut notes = Notes::default();
         prompt.iter().for_each(|&token| notes.read(token));
         let asked = self.task.question.as_deref().map(Names::of);
@@ -29,7 +29,7 @@ impl Learner for Asking {
         notes.begin(&learned);
         let n = prompt.len();
         let heard =
-            Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, is_rough, ..Passage::default() };
+            Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, is_approx, ..Passage::default() };
         Box::new(Request {
             learned,
             tenant: Arc::clone(&self.tenant),

@@ -22,7 +22,7 @@ use crate::backend::NativeBackend;
 use crate::identity;
 use crate::kernels::Compute;
 use crate::kv::KvStore;
-use crate::model::{ForwardState, HeadScreen, LoadProgress, Loader, Model};
+use crate::model::{ForwardState, LoadProgress, Loader, Model, ShortlistState};
 use crate::packed::{Making, Packed, PackedFile, Saver, Unsaved};
 use crate::persist::Persist;
 
@@ -232,7 +232,7 @@ impl NativeBackend {
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let kv = kv.with_others(&options.kv_others);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
-        state.screen = HeadScreen::new(&model, options.head_shortlist);
+        state.shortlist = ShortlistState::new(&model, options.head_shortlist);
         let n_threads = compute.team.n_threads();
         let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
         let info = ModelInfo::of_file(path, file, &model.spec, device)?;

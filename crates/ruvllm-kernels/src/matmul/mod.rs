@@ -9,7 +9,7 @@
 //! - **float** (every other type): blocks stay where they are, usually in the file's mapping; tiles of rows are
 //!   dequantised and multiplied with f32 activations.
 //!
-//! Where only the largest results of a row are wanted, a [`Screen`] finds them without reading all of a matrix.
+//! Where only the largest results of a row are wanted, a [`HeadShortlist`] finds them without reading all of a matrix.
 //!
 //! ```text
 //! panel of 16 rows, block of 32 values:
@@ -39,16 +39,16 @@ mod acts;
 mod beside;
 mod float;
 mod format;
+mod head_shortlist;
 mod int;
 mod matrix;
 mod pack;
-mod screen;
 mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts, Cut};
 pub use beside::Beside;
+pub use head_shortlist::{HeadShortlist, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
-pub use screen::{Screen, Tops};
 
 use crate::isa::{self, Isa, Row};
 use crate::team::{Team, share};

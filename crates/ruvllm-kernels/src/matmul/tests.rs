@@ -1,8 +1,8 @@
 //! Every row of the table against f64 arithmetic, exact integers, and itself in other shapes.
 
 mod acts;
+mod head_shortlist;
 mod numerics;
-mod screen;
 
 use super::acts::{GROUP, N_LARGE};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};

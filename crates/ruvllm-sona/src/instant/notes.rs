@@ -37,7 +37,7 @@ const WORTH_UNKNOWN: f32 = 2.0;
 const N_TOGETHER: usize = 8;
 /// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
 const N_OTHERS: usize = 64;
-/// A remembered token whose exact logit is this far below the likeliest rough one has its rough one: those that a screen leaves out
+/// A remembered token whose exact logit is this far below the likeliest approximate one has its approximate one: those that a screen leaves out
 /// are farther.
 const NEAR: f32 = 1.0;
 /// Logits that a thread goes through at a time.
@@ -217,7 +217,7 @@ impl Notes {
     /// If the state has another width; inside a team's closure.
     pub fn adjust<'a>(&mut self, learned: &Learned, state: StateRows<'_>, logits: impl Into<LogitRow<'a>>) -> f32 {
         let (mut logits, is_told) = (logits.into(), self.needs_all(learned));
-        logits.rough = logits.rough.filter(|_| !is_told);
+        logits.approx = logits.approx.filter(|_| !is_told);
         self.begin(learned);
         let (whitener, compute @ Compute { isa, team }) = (learned.calibration.whitener(), &learned.compute);
         let mut prediction = Prediction {
@@ -280,7 +280,7 @@ impl Notes {
         let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
         if lambda >= SHARE_MIN && log_sum.is_finite() {
             prediction.lambda = lambda;
-            if logits.rough.is_some() {
+            if logits.approx.is_some() {
                 let least = row.get(likeliest as usize).map_or(f32::INFINITY, |logit| logit - NEAR);
                 complete(logits.exact, row, recall.classes(), least);
             }
@@ -429,12 +429,12 @@ fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops,
     hits
 }
 
-/// Gives remembered tokens their rough logits where the exact ones, known or not, are below `least`: the same ones whichever a screen
+/// Gives remembered tokens their approximate logits where the exact ones, known or not, are below `least`: the same ones whichever a screen
 /// has left out.
-fn complete(exact: &mut [f32], rough: &[f32], classes: &[(u32, f32)], least: f32) {
+fn complete(exact: &mut [f32], approx: &[f32], classes: &[(u32, f32)], least: f32) {
     for &(token, _) in classes {
-        match (exact.get_mut(token as usize), rough.get(token as usize)) {
-            (Some(exact), Some(&rough)) if *exact < least => *exact = rough,
+        match (exact.get_mut(token as usize), approx.get(token as usize)) {
+            (Some(exact), Some(&approx)) if *exact < least => *exact = approx,
             _ => {}
         }
     }

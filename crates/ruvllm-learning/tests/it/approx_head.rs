@@ -26,11 +26,11 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Kullback-Leibler divergence of what rough logits say from what exact ones do, in nats.
-fn divergence(exact: &[f32], rough: &[f32]) -> f64 {
+/// Kullback-Leibler divergence of what approximate logits say from what exact ones do, in nats.
+fn divergence(exact: &[f32], approx: &[f32]) -> f64 {
     let log_sum = |row: &[f32]| row.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
-    let (a, b) = (log_sum(exact), log_sum(rough));
-    let both = exact.iter().zip(rough).map(|(&x, &y)| (f64::from(x) - a, f64::from(y) - b));
+    let (a, b) = (log_sum(exact), log_sum(approx));
+    let both = exact.iter().zip(approx).map(|(&x, &y)| (f64::from(x) - a, f64::from(y) - b));
     both.map(|(x, y)| x.exp() * (x - y)).sum()
 }
 
@@ -39,17 +39,17 @@ fn rough_logits_are_the_same_however_they_are_asked_for_and_near_the_exact_ones(
     for (model, most) in [("smollm2:135m", 0.05), ("qwen2.5-coder:0.5b", 0.02)] {
         let mut engine = open(model, true);
         let (text, n_vocab) = (tokens(&engine, TEXT), engine.info().n_vocab);
-        let mut rough = Vec::new();
+        let mut approx = Vec::new();
         // The screen is made for this.
-        assert!(engine.approx_logits_of(&vec![0.0; engine.info().n_embd], &mut rough));
+        assert!(engine.approx_logits_of(&vec![0.0; engine.info().n_embd], &mut approx));
         let seq = engine.new_sequence().expect("a place");
         let wanted = LogitRows::Approx { n_tail: 8, n_best: None, has_states: true };
         let states = engine.forward_states(&[Segment { seq, tokens: &text, logits: wanted }]).expect("it fits");
         let (exact, all) = (states.logits.to_vec(), states.approx.to_vec());
         let n_embd = states.rows.hidden.len() / text.len();
         let hidden = states.rows.hidden[(text.len() - 8) * n_embd..].to_vec();
-        assert!(engine.approx_logits_of(&hidden, &mut rough));
-        assert_eq!(bits(&rough), bits(&all), "{model}");
+        assert!(engine.approx_logits_of(&hidden, &mut approx));
+        assert_eq!(bits(&approx), bits(&all), "{model}");
         let mean = exact.chunks(n_vocab).zip(all.chunks(n_vocab)).map(|(x, y)| divergence(x, y)).sum::<f64>() / 8.0;
         assert!((0.0..most).contains(&mean), "{model}: {mean} nats");
         for (n_best, n_tail) in [(Some(1), 1), (Some(40), 2), (None, 1)] {
@@ -63,8 +63,8 @@ fn rough_logits_are_the_same_however_they_are_asked_for_and_near_the_exact_ones(
         assert!(other.expect("it fits").approx.is_empty());
     }
     // Where passes are not screened nobody is given any, but what has been learned by them is read again by them.
-    let (mut engine, mut rough) = (open("smollm2:135m", false), Vec::new());
-    assert!(engine.approx_logits_of(&vec![0.5; engine.info().n_embd], &mut rough));
+    let (mut engine, mut approx) = (open("smollm2:135m", false), Vec::new());
+    assert!(engine.approx_logits_of(&vec![0.5; engine.info().n_embd], &mut approx));
     let (seq, text) = (engine.new_sequence().expect("a place"), tokens(&engine, TEXT));
     let wanted = LogitRows::Approx { n_tail: 1, n_best: Some(1), has_states: false };
     let states = engine.forward_states(&[Segment { seq, tokens: &text, logits: wanted }]).expect("it fits");
@@ -118,8 +118,8 @@ fn what_is_learned_by_rough_logits_is_the_same_with_guesses_and_in_company_and_c
     let with_guesses = teach(&guessing, Speculation::Ngram);
     assert_eq!((said, (known, last)), (with_guesses.0, with_guesses.1));
     let log = alone.log(10).expect("a store");
-    let is_rough = |item: &Item| matches!(item, Item::Read { passage, .. } if passage.is_rough);
-    assert!(log.items.iter().any(|(.., item)| is_rough(item)), "nothing was learned by rough logits");
+    let is_approx = |item: &Item| matches!(item, Item::Read { passage, .. } if passage.is_approx);
+    assert!(log.items.iter().any(|(.., item)| is_approx(item)), "nothing was learned by rough logits");
     // In passes of more rows than are screened.
     engine.clear_cache();
     let learner: Arc<dyn Learner> = company.learner(Task::of("What is bread made of?"), Some("1"));
