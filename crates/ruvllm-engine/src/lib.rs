@@ -25,7 +25,7 @@ mod bandwidth;
 mod engine;
 mod error;
 mod generate;
-mod learner;
+mod logits_hook;
 mod perplexity;
 mod request;
 mod request_state;
@@ -42,7 +42,7 @@ pub mod tuner;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
-pub use learner::{Learner, Lesson};
+pub use logits_hook::{LogitsHook, LogitsProcessor};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{
     CancelToken, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, Timings, TokenEvent,

@@ -9,7 +9,7 @@ use ruvllm_lora::AdapterSet;
 use ruvllm_text::Grammar;
 use ruvllm_text::thoughts::Thinking;
 
-use crate::learner::Learner;
+use crate::logits_hook::LogitsProcessor;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
 
@@ -51,7 +51,7 @@ pub struct GenerateRequest {
     /// The adapters that are applied, each with its scale.
     pub adapters: AdapterSet,
     /// What changes the answer by what it has learned, and learns from it; `None` leaves the model as it is.
-    pub learner: Option<Arc<dyn Learner>>,
+    pub logits_processor: Option<Arc<dyn LogitsProcessor>>,
     /// How its keys and values are kept, one of those that the engine was loaded for; `None` as the engine keeps them.
     pub kv: Option<KvPolicy>,
     /// Whether tokens are drafted; the answer is the same.

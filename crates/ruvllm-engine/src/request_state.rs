@@ -13,7 +13,7 @@ use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
 use ruvllm_text::{Constraint, Grammar};
 
-use crate::learner::Lesson;
+use crate::logits_hook::LogitsHook;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptProgress, Timings, TokenEvent};
 use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, TokenLogprobs, Told};
@@ -44,11 +44,11 @@ pub(crate) struct RequestState {
     /// Bytes of the text that are never taken back: those of the thought.
     n_settled: usize,
     speculator: Option<Speculator>,
-    lesson: Option<Box<dyn Lesson>>,
-    /// Whether the lesson learns by approximate logits: each token is the largest of a head shortlist, and of that alone the head's other bits
+    hook: Option<Box<dyn LogitsHook>>,
+    /// Whether the hook learns by approximate logits: each token is the largest of a head shortlist, and of that alone the head's other bits
     /// are read.
     is_approx: bool,
-    /// Tokens of the prompt whose states the lesson has seen, or never will.
+    /// Tokens of the prompt whose states the hook has seen, or never will.
     n_read: usize,
     /// What its sequence was told to change final hidden states by.
     micro: Option<Arc<MicroLora>>,
@@ -100,7 +100,7 @@ impl RequestState {
         let start = Instant::now();
         let info = runner.info();
         check(info, &request)?;
-        runner.check_capabilities(request.learner.is_some(), !request.adapters.is_empty())?;
+        runner.check_capabilities(request.logits_processor.is_some(), !request.adapters.is_empty())?;
         let n_prompt = request.prompt.len();
         let tokenizer = Arc::clone(runner.tokenizer()?);
         let told = Told { n_top: request.logprobs, is_of_draw: request.logprobs_of_draw };
@@ -119,9 +119,9 @@ impl RequestState {
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
         let is_free = request.grammar.is_none() && request.min_tokens == 0;
-        let is_plain = request.learner.is_some() && is_free && request.adapters.is_empty();
+        let is_plain = request.logits_processor.is_some() && is_free && request.adapters.is_empty();
         let is_approx = is_plain && sampler.n_best() == Some(1) && runner.has_shortlist(1);
-        let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_approx));
+        let hook = request.logits_processor.as_ref().map(|processor| processor.begin(&context, is_approx));
         let constraint = request.grammar.as_ref().map(Grammar::start);
         let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
         let zero = Duration::ZERO;
@@ -140,11 +140,11 @@ impl RequestState {
             max_tokens,
             n_vocab: info.n_vocab,
             n_embd: info.n_embd,
-            n_read: match lesson.as_ref().is_some_and(|lesson| lesson.reads_prompt()) {
+            n_read: match hook.as_ref().is_some_and(|hook| hook.reads_prompt()) {
                 true => 0,
                 false => n_prompt,
             },
-            lesson,
+            hook,
             is_approx,
             micro: None,
             sampler,
@@ -260,12 +260,12 @@ impl RequestState {
         }
     }
 
-    /// Lets its sequence have what its lesson changes final hidden states by, where that is another than before.
+    /// Lets its sequence have what its hook changes final hidden states by, where that is another than before.
     ///
     /// # Errors
     /// As [`ModelRunner::set_micro`].
     pub(crate) fn pass_on(&mut self, runner: &mut ModelRunner, seq: SeqId) -> Result<(), EngineError> {
-        let micro = self.lesson.as_ref().and_then(|lesson| lesson.micro());
+        let micro = self.hook.as_ref().and_then(|hook| hook.micro());
         if micro.map(Arc::as_ptr) != self.micro.as_ref().map(Arc::as_ptr) {
             self.micro = micro.cloned();
             runner.set_micro(seq, self.micro.clone())?;
@@ -290,24 +290,24 @@ impl RequestState {
         }
     }
 
-    /// Returns whether its lesson learns by approximate logits of the next token.
+    /// Returns whether its hook learns by approximate logits of the next token.
     fn has_approx(&self) -> bool {
-        self.is_approx && self.lesson.as_ref().is_some_and(|lesson| !lesson.needs_all())
+        self.is_approx && self.hook.as_ref().is_some_and(|hook| !hook.needs_all())
     }
 
     /// Returns how many of the largest logits its choices depend on; `None` if on all.
     fn n_best(&self) -> Option<usize> {
-        let sees_all = self.constraint.is_some() || !self.may_end() || (self.lesson.is_some() && !self.has_approx());
+        let sees_all = self.constraint.is_some() || !self.may_end() || (self.hook.is_some() && !self.has_approx());
         self.sampler.n_best().filter(|_| !sees_all)
     }
 
-    /// Lets its lesson see final hidden states of its prompt: `[n, n_embd]`, of the context's tokens from position `first`
+    /// Lets its hook see final hidden states of its prompt: `[n, n_embd]`, of the context's tokens from position `first`
     /// on. What it has seen before, and what is no prompt, is left out.
     pub(crate) fn read(&mut self, first: usize, hidden: &[f32]) {
         let last = (first + hidden.len() / self.n_embd.max(1)).min(self.n_prompt - 1);
         let from = first.max(self.n_read);
-        if let (Some(lesson), true) = (&mut self.lesson, from < last) {
-            lesson.read(from, &hidden[(from - first) * self.n_embd..(last - first) * self.n_embd]);
+        if let (Some(hook), true) = (&mut self.hook, from < last) {
+            hook.read(from, &hidden[(from - first) * self.n_embd..(last - first) * self.n_embd]);
             self.n_read = last;
         }
     }
@@ -345,8 +345,8 @@ impl RequestState {
         while let (Some(at), true) = (row, result.is_ok()) {
             let logits = &mut states.logits[at * n_vocab..][..n_vocab];
             let approx = states.approx.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_approx());
-            if let Some(lesson) = &mut self.lesson {
-                lesson.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, approx });
+            if let Some(hook) = &mut self.hook {
+                hook.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, approx });
             }
             result = self.choose_one(logits, tell);
             if self.context.len() <= n_known && result.is_ok() {

@@ -2,7 +2,7 @@
 //!
 //! [`Learning`] is what one model can be taught: its [`Calibration`] (made once by [`calibrate()`]), the rows of its
 //! head, and a folder. Each [`Tenant`] has learned something of its own there. A request learns through
-//! [`Tenant::learner`]; a document is read by [`study()`] or a [`Course`]; [`Tenant::judge`] and [`tell`] are what people say of
+//! [`Tenant::logits_processor`]; a document is read by [`study()`] or a [`Course`]; [`Tenant::judge`] and [`tell`] are what people say of
 //! answers.
 //!
 //! ```text
@@ -33,9 +33,9 @@
 //! let prompt = engine.encode_prompt(question, true)?;
 //! tell(&mut engine, &tenant, (&prompt, question), &answer, Verdict::Right)?;
 //!
-//! let learner = Some(tenant.learner(Task::of(question), None));
+//! let logits_processor = Some(tenant.logits_processor(Task::of(question), None));
 //! let (max_tokens, sampling) = (Some(answer.len()), SamplingParams::greedy());
-//! let request = GenerateRequest { prompt, learner, max_tokens, sampling, ..Default::default() };
+//! let request = GenerateRequest { prompt, logits_processor, max_tokens, sampling, ..Default::default() };
 //! assert_eq!(engine.generate(&request)?.for_each_token(|_| {})?.tokens, answer);
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
@@ -49,8 +49,8 @@ mod error;
 mod file;
 mod kept;
 mod learning;
-mod lesson;
 mod log;
+mod logits_hook;
 mod patterns;
 mod reading;
 mod routing;

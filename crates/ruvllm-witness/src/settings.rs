@@ -49,7 +49,7 @@ pub(crate) fn write(request: &GenerateRequest, running: &Running, keeps_texts: b
         all.insert("adapters".into(), request.adapters.iter().map(adapter).collect());
         all.insert("gated".into(), json!(request.adapters.gate().is_some()));
     }
-    if request.learner.is_some() {
+    if request.logits_processor.is_some() {
         all.insert("learned".into(), json!(true));
     }
     if !keeps_texts {

@@ -135,7 +135,7 @@ impl RunArgs {
         let request = GenerateRequest {
             prompt,
             adapters,
-            learner: learning.as_ref().map(|(_, tenant)| tenant.learner(Task::of(&question), None)),
+            logits_processor: learning.as_ref().map(|(_, tenant)| tenant.logits_processor(Task::of(&question), None)),
             max_tokens: self.max_tokens.0,
             sampling,
             logprobs: self.logprobs,

@@ -167,7 +167,7 @@ impl RequestState {
     /// Makes a token part of the answer.
     fn take_over(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> TokenEvent {
         self.sampler.accept(id);
-        self.lesson.iter_mut().for_each(|lesson| lesson.accept(id));
+        self.hook.iter_mut().for_each(|hook| hook.accept(id));
         self.logprobs.extend(logprobs.clone());
         self.context.push(id);
         self.clock.last_token = self.clock.start.elapsed();

@@ -39,13 +39,13 @@ impl RequestState {
     }
 
     /// Returns how many of `n_max` tokens may be drafted: the last that fits is chosen, not drafted, and so is the last
-    /// before its lesson changes the model. The first of the answer does not wait for draft tokens: the end of a turn is where
+    /// before its hook changes the model. The first of the answer does not wait for draft tokens: the end of a turn is where
     /// a conversation repeats itself and its answers do not.
     fn n_draftable(&self, n_max: usize) -> usize {
         if self.n_tokens() == 0 {
             return 0;
         }
-        let n_steady = self.lesson.as_ref().map_or(usize::MAX, |lesson| lesson.n_steady());
+        let n_steady = self.hook.as_ref().map_or(usize::MAX, |hook| hook.n_steady());
         let n_left = (self.n_prompt + self.max_tokens).saturating_sub(self.context().len());
         n_max.min(n_left.min(n_steady).saturating_sub(1))
     }

@@ -12,7 +12,7 @@ mod head_shortlist;
 mod hostile;
 mod invariance;
 mod kv_policies;
-mod learner;
+mod logits_hook;
 mod merge;
 mod packed;
 mod persist;

@@ -364,7 +364,7 @@ fn coarsen(from: &[u8], n_blocks: usize, direction: &[f32], to: &mut [u8], about
         }
     }
     // Either product rounds some five times a block by 2^-24 of what it has by then, at most ‖w‖·‖x‖ each; the sums of
-    // The bounds once more.
+    // the bounds once more.
     let rounding = f64::from(n_blocks as u32 * 10 + 20) * 2f64.powi(-24) + ROUNDING;
     for (row, about) in about.iter_mut().enumerate() {
         let square = (rest[row] - along[row].powi(2)).max(0.0) + ROUNDING * rest[row];

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ruvllm_engine::{
-    Engine, GenerateRequest, Learner, LoadOptions, LogitRows, SamplingParams, SchedulerOptions, Segment, Speculation,
+    Engine, GenerateRequest, LoadOptions, LogitRows, LogitsProcessor, SamplingParams, SchedulerOptions, Segment,
+    Speculation,
 };
 use ruvllm_learning::{Item, Learning, LearningOptions, Task, Tenant, Verdict, tell};
 use ruvllm_testkit::real_model;
@@ -71,15 +72,19 @@ fn rough_logits_are_the_same_however_they_are_asked_for_and_near_the_exact_ones(
     assert!(states.approx.is_empty() && states.logits.iter().all(|logit| logit.is_finite()));
 }
 
-fn request(engine: &Engine, learner: Option<Arc<dyn Learner>>, speculation: Speculation) -> GenerateRequest {
+fn request(
+    engine: &Engine,
+    logits_processor: Option<Arc<dyn LogitsProcessor>>,
+    speculation: Speculation,
+) -> GenerateRequest {
     let mut prompt = tokens(engine, TEXT);
-    if learner.is_none() {
+    if logits_processor.is_none() {
         prompt.reverse();
     }
     let sampling = SamplingParams::greedy();
     GenerateRequest {
         prompt,
-        learner,
+        logits_processor,
         sampling,
         max_tokens: Some(40),
         ignore_eos: true,
@@ -91,7 +96,8 @@ fn request(engine: &Engine, learner: Option<Arc<dyn Learner>>, speculation: Spec
 /// Asks for an answer, and says that it was good.
 fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, id: &str, speculation: Speculation) -> (u64, Vec<u32>) {
     engine.clear_cache();
-    let request = request(engine, Some(tenant.learner(Task::of("What is bread made of?"), Some(id))), speculation);
+    let request =
+        request(engine, Some(tenant.logits_processor(Task::of("What is bread made of?"), Some(id))), speculation);
     let answer = engine.generate(&request).expect("a valid request").for_each_token(|_| {}).expect("it runs");
     tenant.settle();
     (tenant.judge(id, 1.0).expect("it waits").item.expect("it is learned"), answer.tokens)
@@ -122,8 +128,10 @@ fn what_is_learned_by_rough_logits_is_the_same_with_guesses_and_in_company_and_c
     assert!(log.items.iter().any(|(.., item)| is_approx(item)), "nothing was learned by rough logits");
     // In passes of more rows than are screened.
     engine.clear_cache();
-    let learner: Arc<dyn Learner> = company.learner(Task::of("What is bread made of?"), Some("1"));
-    let requests = [None, Some(learner), None].map(|learner| request(&engine, learner, Speculation::Ngram));
+    let logits_processor: Arc<dyn LogitsProcessor> =
+        company.logits_processor(Task::of("What is bread made of?"), Some("1"));
+    let requests = [None, Some(logits_processor), None]
+        .map(|logits_processor| request(&engine, logits_processor, Speculation::Ngram));
     let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
     requests.into_iter().for_each(|request| _ = scheduler.submit(request).expect("a valid request"));
     scheduler.run().into_iter().for_each(|(_, answer)| _ = answer.expect("it runs"));

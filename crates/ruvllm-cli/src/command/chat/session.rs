@@ -218,10 +218,11 @@ impl Session {
         self.n_answers += 1;
         let question = self.messages.last().and_then(|message| message["content"].as_str());
         let task = question.map(Task::of).unwrap_or_default();
-        let learner = self.learning.as_ref().map(|(_, tenant)| tenant.learner(task, Some(&self.answer_id())));
+        let logits_processor =
+            self.learning.as_ref().map(|(_, tenant)| tenant.logits_processor(task, Some(&self.answer_id())));
         let request = GenerateRequest {
             prompt,
-            learner,
+            logits_processor,
             max_tokens: self.max_tokens,
             sampling: self.sampling.clone(),
             speculation: self.speculation,
