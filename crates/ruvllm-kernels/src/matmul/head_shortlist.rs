@@ -24,7 +24,7 @@ use super::stream::Stream;
 use super::{ActFormat, Matrix, Out, Table, matmul};
 use crate::arena::LargePages;
 use crate::block::GgmlType;
-use crate::team::{Shared, Team};
+use crate::thread_pool::{Shared, ThreadPool};
 use bytes::Bytes;
 use half::f16;
 use std::fmt;
@@ -79,7 +79,7 @@ impl HeadShortlist {
     ///
     /// # Panics
     /// If the direction is of another width.
-    pub fn new(table: &'static Table, team: &Team, w: &Matrix, direction: &[f32]) -> Option<HeadShortlist> {
+    pub fn new(table: &'static Table, team: &ThreadPool, w: &Matrix, direction: &[f32]) -> Option<HeadShortlist> {
         assert_eq!(direction.len(), w.n_cols(), "head shortlist: a direction of another width");
         let panels = w.panels().filter(|_| w.ty() == GgmlType::Q8_0)?;
         let (n_rows, n_blocks) = (panels.n_rows, panels.n_blocks);
@@ -125,7 +125,7 @@ impl HeadShortlist {
     /// [`ActFormat::Q16`], and if `approx` is of another length than `out`.
     pub fn multiply(
         &self,
-        team: &Team,
+        team: &ThreadPool,
         (w, x): (&Matrix, &Acts),
         k: usize,
         top_k: &mut TopK,
@@ -166,7 +166,7 @@ impl HeadShortlist {
     ///
     /// # Panics
     /// As [`matmul`] does.
-    pub fn approx_logits(&self, team: &Team, x: &Acts, out: &mut [f32]) {
+    pub fn approx_logits(&self, team: &ThreadPool, x: &Acts, out: &mut [f32]) {
         matmul(team, &self.coarse, x, out);
         let rows = out.chunks_exact_mut(self.rest_norms.len().max(1));
         for (out, blocks) in rows.zip(x.blocks().chunks_exact(x.k() / BLOCK)) {
@@ -182,7 +182,7 @@ impl HeadShortlist {
     /// Writes what can be said of each panel by the coarse products of a row of this length, and what is known of each to `approx`.
     fn look(
         &self,
-        team: &Team,
+        team: &ThreadPool,
         length: Length,
         (coarse, approx): (&[f32], Option<&mut [f32]>),
         panels: &mut Vec<(f32, f32)>,
@@ -251,7 +251,7 @@ impl Exact<'_> {
     }
 
     /// Returns the `k`-th largest product of the `k` likeliest panels: no more than the `k`-th largest of all.
-    fn least(&self, team: &Team, k: usize, top_k: &mut TopK) -> f32 {
+    fn least(&self, team: &ThreadPool, k: usize, top_k: &mut TopK) -> f32 {
         let TopK { panels, likeliest, exact, .. } = top_k;
         likeliest.clear();
         likeliest.extend(0..panels.len() as u32);
@@ -270,7 +270,7 @@ impl Exact<'_> {
     }
 
     /// Computes all panels whose upper bound is `least` or more, rules out the others, and returns how many were computed.
-    fn refine(&self, team: &Team, least: f32, panels: &[(f32, f32)]) -> usize {
+    fn refine(&self, team: &ThreadPool, least: f32, panels: &[(f32, f32)]) -> usize {
         team.for_each(panels.len(), GRAIN, &|range, _| {
             for panel in range {
                 let rows = panel_rows(panel, self.w.n_rows());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_backend::{BackendError, BackendErrorKind, HiddenStates, SeqId};
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_lora::loader::HeadWeights;
 use ruvllm_lora::micro::{Block, MicroLora};
 
@@ -67,7 +67,7 @@ impl HiddenStates for NativeBackend {
         Ok(block.map(|block| Arc::new(block) as Arc<dyn Block>))
     }
 
-    fn compute(&self) -> (Isa, Arc<Team>) {
+    fn compute(&self) -> (Isa, Arc<ThreadPool>) {
         (self.compute.isa, Arc::clone(&self.compute.team))
     }
 }

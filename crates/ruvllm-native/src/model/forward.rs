@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::{self, Segment};
-use ruvllm_kernels::bring_near;
+use ruvllm_kernels::prefetch;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
@@ -456,7 +456,7 @@ fn change<'a>((hidden, stream): (&'a mut [f32], &[f32]), n_embd: usize, batch: &
 /// out of the caches since the last pass.
 fn bring_norms_near(layer: &Layer, next: Option<&Layer>) {
     let norms = [&layer.mixer_post_norm, &layer.ffn_norm, &layer.ffn_post_norm].into_iter().flatten();
-    norms.chain(next.and_then(|next| next.mixer_norm.as_ref())).for_each(|norm| bring_near(&norm.weight));
+    norms.chain(next.and_then(|next| next.mixer_norm.as_ref())).for_each(|norm| prefetch(&norm.weight));
 }
 
 /// What stays the same over the layers of one pass.

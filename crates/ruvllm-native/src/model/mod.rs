@@ -17,7 +17,7 @@ pub(crate) use loader::Loader;
 
 use ruvllm_kernels::matmul::{self, ActFormat, HeadShortlist, Matrix};
 use ruvllm_kernels::rope::Rope;
-use ruvllm_kernels::team::Upcoming;
+use ruvllm_kernels::thread_pool::Upcoming;
 use ruvllm_kvcache::KvLayout;
 use ruvllm_model::{ModelSpec, Wiring};
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kernels::{distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
 
@@ -416,7 +416,7 @@ impl Notes {
 }
 
 /// Keeps a row of logits, and returns the `n` largest, largest first: each thread goes once through what it reads of the row.
-fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops, &Team), n: usize) -> &'a [Hit] {
+fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops, &ThreadPool), n: usize) -> &'a [Hit] {
     row.resize(logits.len(), 0.0);
     let parts: Vec<_> = row.chunks_mut(LOGITS_AT_ONCE).map(Mutex::new).zip(logits.chunks(LOGITS_AT_ONCE)).collect();
     let hits = tops.find(team, n, (parts.len(), 1), &|range: Range<usize>, top: &mut Top| {
@@ -466,7 +466,7 @@ mod tests {
     fn others_stand_for_what_is_not_likeliest() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 37 % 5000) as f32 / 700.0).sin() * 3.0).collect();
         let log_sum = softmax::pick(Isa::best()).log_sum_exp(&logits) as f32;
-        let (mut tops, mut row, team) = (Tops::default(), Vec::new(), Team::new(2));
+        let (mut tops, mut row, team) = (Tops::default(), Vec::new(), ThreadPool::new(2));
         for drawn in [0, 1, 77] {
             let hits = keep_row(&mut row, &logits, (&mut tops, &team), 128);
             assert_eq!(row, logits);

@@ -34,7 +34,7 @@ fn check_towards(
     n_best: usize,
 ) -> Option<f32> {
     let (n, n_threads) = (x.len() / k, 1 + n_rows % 3);
-    let team = Team::new(n_threads);
+    let team = ThreadPool::new(n_threads);
     let w = Matrix::new(table, &team, GgmlType::Q8_0, n_rows, k, Bytes::copy_from_slice(bytes));
     let x = acts(table, &team, x, n, k, w.act_format());
     let mut whole = vec![0.0; n * n_rows];
@@ -152,7 +152,7 @@ fn what_is_not_finite_is_multiplied_in_full() {
 
 #[test]
 fn other_types_have_no_shortlist() {
-    let (table, team, mut rng) = (pick(Isa::best()), Team::new(1), Rng(9));
+    let (table, team, mut rng) = (pick(Isa::best()), ThreadPool::new(1), Rng(9));
     for ty in [GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::F16] {
         let bytes = blocks(&mut rng, ty, 32, 256, Fill::Random);
         assert!(
