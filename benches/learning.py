@@ -118,7 +118,7 @@ def evaluate(args, kind):
         command += ["--control", str(path)]
     for variant in args.variant:
         command += ["--variant", variant]
-    command += ["--rough"] * args.rough
+    command += ["--approx-logits"] * args.approx_logits
     print(f"# {kind}", flush=True)
     if subprocess.run(command).returncode != 0:
         sys.exit(f"learning.py: ruvllm eval learning failed on {kind}")
@@ -142,7 +142,7 @@ def main():
     parser.add_argument("--kind", action="append", choices=["new", "library", "prose"], default=[])
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--variant", action="append", default=[])
-    parser.add_argument("--rough", action="store_true", help="learn by the head's high bits, as greedy answers do")
+    parser.add_argument("--approx-logits", action="store_true", help="learn by the head's high bits, as greedy answers do")
     parser.add_argument("--out", type=Path, default=Path("target/learning"))
     parser.add_argument("--texts", type=Path, default=Path("target/learning/texts"))
     args = parser.parse_args()

@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 
-SIDES = {"off": [], "unscreened": ["--no-screen"], "learn": ["--learn"]}
+SIDES = {"off": [], "unscreened": ["--no-head-shortlist"], "learn": ["--learn"]}
 # What a tenant reads between two looks at how much it knows.
 PIECE = 24_000
 

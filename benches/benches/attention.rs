@@ -13,7 +13,7 @@ use ruvllm_kernels::arena::PageRange;
 use ruvllm_kernels::attention::{
     self, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch, Segment, Table,
 };
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 
 /// Name, query heads, KV heads, length of a head.
 const MODELS: [(&str, usize, usize, usize); 3] =
@@ -43,7 +43,7 @@ impl Layers {
         let pages = PageRange::reserve(n_bytes).expect("addresses are there");
         let mut layers = Layers { n_heads, shape, n_kv, n_layers, blocks, pages };
         let (k, v) = (values(n_kv * n_kv_heads * dim, 1), values(n_kv * n_kv_heads * dim, 2));
-        (0..n_layers).for_each(|layer| layers.store(layer, &Team::new(1), &k, &v));
+        (0..n_layers).for_each(|layer| layers.store(layer, &ThreadPool::new(1), &k, &v));
         layers
     }
 
@@ -54,7 +54,7 @@ impl Layers {
     }
 
     /// Writes all positions of a layer.
-    fn store(&mut self, layer: usize, team: &Team, k: &[f32], v: &[f32]) {
+    fn store(&mut self, layer: usize, team: &ThreadPool, k: &[f32], v: &[f32]) {
         let (stride, k_at, v_at) = self.places(layer);
         let segment = Segment { first_row: 0, n_rows: self.n_kv, pos: 0, n_kv: self.n_kv, blocks: &self.blocks };
         let units = KvUnitsMut { format: KvFormat::F16, bytes: &mut self.pages, stride, k_at, v_at };
@@ -62,7 +62,7 @@ impl Layers {
     }
 
     /// Attends with the last positions of a layer, as many as `rows` are.
-    fn step(&self, layer: usize, table: &Table, team: &Team, rows: &mut Rows) {
+    fn step(&self, layer: usize, table: &Table, team: &ThreadPool, rows: &mut Rows) {
         let Layers { n_heads, shape, n_kv, ref blocks, .. } = *self;
         let (stride, k_at, v_at) = self.places(layer);
         let kv = KvLayer::default().with(KvFormat::F16, KvUnits { bytes: &self.pages, stride, k_at, v_at });
@@ -83,7 +83,7 @@ struct Rows {
 
 impl Rows {
     /// Makes `n` rows for steps of `layers` on `team`.
-    fn new(layers: &Layers, team: &Team, n: usize) -> Rows {
+    fn new(layers: &Layers, team: &ThreadPool, n: usize) -> Rows {
         let Layers { n_heads, shape, n_kv, .. } = *layers;
         let limits = Limits { n_heads, k_dim: shape.k_dim, v_dim: shape.v_dim, n_ctx: n_kv };
         let scratch = Scratch::new(team.n_threads(), limits);
@@ -97,7 +97,7 @@ fn layer_bytes(shape: KvShape) -> usize {
 }
 
 fn decode(c: &mut Criterion) {
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     for (name, n_heads, n_kv_heads, dim) in MODELS {
         for n_kv in [256, 2048] {
             let layer = Layers::new(1, n_heads, n_kv_heads, dim, n_kv);
@@ -113,7 +113,7 @@ fn decode(c: &mut Criterion) {
 
 fn layers(c: &mut Criterion) {
     const N: usize = 2048;
-    let team = Team::new(std::thread::available_parallelism().map_or(1, usize::from));
+    let team = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
     for ((name, n_heads, n_kv_heads, dim), n_layers) in MODELS.into_iter().zip(N_LAYERS) {
         let n_bytes = n_layers * 2 * 2 * N * n_kv_heads * dim;
         let of_sequence = |_| Layers::new(n_layers, n_heads, n_kv_heads, dim, N);
@@ -134,7 +134,7 @@ fn layers(c: &mut Criterion) {
 
 fn prefill(c: &mut Criterion) {
     const N: usize = 512;
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     for (name, n_heads, n_kv_heads, dim) in MODELS {
         let layer = Layers::new(1, n_heads, n_kv_heads, dim, N);
         let mut group = c.benchmark_group(format!("attention/prefill/{name}/{N}"));
@@ -148,7 +148,7 @@ fn prefill(c: &mut Criterion) {
 
 fn store(c: &mut Criterion) {
     const N: usize = 512;
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     let (_, n_heads, n_kv_heads, dim) = MODELS[0];
     let mut layer = Layers::new(1, n_heads, n_kv_heads, dim, N);
     let (k, v) = (values(N * n_kv_heads * dim, 4), values(N * n_kv_heads * dim, 5));

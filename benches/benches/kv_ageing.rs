@@ -5,7 +5,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention;
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv, Sequence};
 
 /// Attention layers and their shape.
@@ -18,7 +18,7 @@ const MODELS: [(&str, usize, LayerKv); 3] = [
 const N_TOKENS: usize = 4096;
 
 /// Appends `n` rows to every layer.
-fn append(team: &Team, pool: &mut BlockPool, sequence: &mut Sequence, shape: LayerKv, n: usize) {
+fn append(team: &ThreadPool, pool: &mut BlockPool, sequence: &mut Sequence, shape: LayerKv, n: usize) {
     let (k, v) = (vec![0.25; n * shape.n_kv_heads * shape.k_dim], vec![-0.5; n * shape.n_kv_heads * shape.v_dim]);
     pool.reserve(sequence, n).expect("the pool has room");
     for layer in 0..pool.n_layers() {
@@ -28,7 +28,7 @@ fn append(team: &Team, pool: &mut BlockPool, sequence: &mut Sequence, shape: Lay
 }
 
 fn tiers(criterion: &mut Criterion) {
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     let kernels = (attention::pick(Isa::best()), &team);
     for (name, n_layers, shape) in MODELS {
         let layout = KvLayout { layers: vec![shape; n_layers] };

@@ -13,7 +13,7 @@ use ruvllm_kernels::attention::{
     self, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
     Segment, Table,
 };
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 
 /// Name, query heads, KV heads, length of a head, layers.
 const MODELS: [(&str, usize, usize, usize, usize); 3] =
@@ -37,7 +37,7 @@ impl Model {
         let mut model = Model { n_heads, shape, n_layers, n_kv, bytes: KvFormat::ALL.map(|_| AlignedVec::new(0)) };
         model.make_room(KvFormat::F16);
         let stride = model.stride(KvFormat::F16);
-        let (blocks, team) = (model.blocks(|_| KvFormat::F16), Team::new(1));
+        let (blocks, team) = (model.blocks(|_| KvFormat::F16), ThreadPool::new(1));
         let (k, v) = (values(n_kv * n_kv_heads * dim, 1), values(n_kv * n_kv_heads * dim, 2));
         for layer in 0..n_layers {
             let (k_at, v_at) = model.places(KvFormat::F16, layer);
@@ -99,7 +99,7 @@ impl Model {
     }
 
     /// Returns one new token through all layers as a closure.
-    fn step<'a>(&'a self, table: &'a Table, team: &'a Team, blocks: &'a [KvBlock]) -> impl FnMut() + 'a {
+    fn step<'a>(&'a self, table: &'a Table, team: &'a ThreadPool, blocks: &'a [KvBlock]) -> impl FnMut() + 'a {
         let KvShape { k_dim, v_dim, .. } = self.shape;
         let limits = Limits { n_heads: self.n_heads, k_dim, v_dim, n_ctx: self.n_kv };
         let mut scratch = Scratch::new(team.n_threads(), limits);
@@ -127,7 +127,7 @@ fn tier(block: usize) -> KvFormat {
 }
 
 fn decode(c: &mut Criterion) {
-    let team = Team::new(std::thread::available_parallelism().map_or(1, usize::from));
+    let team = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
     for (shape, name) in MODELS.into_iter().map(|model| (model, model.0)) {
         let mut model = Model::new(shape, N_KV);
         let best = attention::available().next().expect("every table ends with a scalar row");

@@ -17,15 +17,15 @@ use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_gr
 use ruvllm_benches::shapes::{MODELS, Model, Product};
 use ruvllm_benches::{blocks, criterion, read, runs_as_test, values};
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix, Table};
-use ruvllm_kernels::{GgmlType, Isa, team::Team};
+use ruvllm_kernels::{GgmlType, Isa, thread_pool::ThreadPool};
 
 /// Most weights of a product that the scalar row is measured on. Arithmetic bounds it, so a slice of a matrix has the
 /// rate of the whole.
 const SCALAR_WEIGHTS: usize = 1 << 20;
 
 /// Teams of one and of two threads.
-fn teams() -> [Team; 2] {
-    [Team::new(1), Team::new(2)]
+fn teams() -> [ThreadPool; 2] {
+    [ThreadPool::new(1), ThreadPool::new(2)]
 }
 
 /// Equal copies of a product's matrices.
@@ -36,7 +36,13 @@ struct Weights {
 
 impl Weights {
     /// Copies `parts` (type and rows of each matrix) until `n_bytes` are there.
-    fn new(table: &'static Table, team: &Team, parts: &[(GgmlType, usize)], n_cols: usize, n_bytes: usize) -> Weights {
+    fn new(
+        table: &'static Table,
+        team: &ThreadPool,
+        parts: &[(GgmlType, usize)],
+        n_cols: usize,
+        n_bytes: usize,
+    ) -> Weights {
         let parts: Vec<_> = parts
             .iter()
             .map(|&(ty, n_rows)| (ty, n_rows, Bytes::from(blocks(n_rows * row_bytes(ty, n_cols)))))
@@ -51,7 +57,7 @@ impl Weights {
     }
 
     /// Multiplies with the next copy.
-    fn multiply(&mut self, team: &Team, acts: &Acts, out: &mut [Vec<f32>]) {
+    fn multiply(&mut self, team: &ThreadPool, acts: &Acts, out: &mut [Vec<f32>]) {
         self.turn = (self.turn + 1) % self.copies.len();
         match (&self.copies[self.turn][..], out) {
             ([a], [x]) => matmul::matmul(team, a, acts, x),
@@ -75,7 +81,7 @@ struct Cases<'a> {
 
 impl Cases<'_> {
     /// Measures with `n` activation rows on `n_threads`, for each pair of `loads`.
-    fn run(&self, group: &mut BenchmarkGroup<'_, WallTime>, teams: &[Team; 2], loads: &[(usize, usize)]) {
+    fn run(&self, group: &mut BenchmarkGroup<'_, WallTime>, teams: &[ThreadPool; 2], loads: &[(usize, usize)]) {
         let &Cases { name, table, n_cols, parts, n_bytes } = self;
         let n_rows: usize = parts.iter().map(|(_, n_rows)| n_rows).sum();
         // Made when first asked for: a filter may drop every case.
@@ -116,7 +122,7 @@ fn bench_models(c: &mut Criterion) {
     group.finish();
 }
 
-fn bench_product(group: &mut BenchmarkGroup<'_, WallTime>, teams: &[Team; 2], model: &Model, product: &Product) {
+fn bench_product(group: &mut BenchmarkGroup<'_, WallTime>, teams: &[ThreadPool; 2], model: &Model, product: &Product) {
     let &Product { role, parts, n_cols, .. } = product;
     let name = format!("{}/{role}/{}", model.name, product.types());
     for table in matmul::available() {
@@ -147,7 +153,7 @@ fn bench_float(c: &mut Criterion) {
 
 fn bench_quantize(c: &mut Criterion) {
     let mut group = c.benchmark_group("quantize_activations");
-    let (x, team) = (values(4864, 1), Team::new(1));
+    let (x, team) = (values(4864, 1), ThreadPool::new(1));
     group.throughput(Throughput::Bytes((x.len() * size_of::<f32>()) as u64));
     for table in matmul::available() {
         let mut acts = Acts::new(x.len(), 1);
@@ -160,7 +166,7 @@ fn bench_quantize(c: &mut Criterion) {
 
 fn bench_pack(c: &mut Criterion) {
     let mut group = c.benchmark_group("pack");
-    let (team, table) = (Team::new(1), matmul::pick(Isa::best()));
+    let (team, table) = (ThreadPool::new(1), matmul::pick(Isa::best()));
     for ty in [GgmlType::Q4_1, GgmlType::Q5_0, GgmlType::Q8_0, GgmlType::Q4_K, GgmlType::Q6_K] {
         let bytes = Bytes::from(blocks(2048 * row_bytes(ty, 1024)));
         group.throughput(Throughput::Bytes(bytes.len() as u64));

@@ -12,14 +12,14 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use half::f16;
 use ruvllm_benches::shapes::{MODELS, Model};
 use ruvllm_benches::{blocks, criterion, runs_as_test, values};
-use ruvllm_kernels::matmul::{self, Acts, Matrix, Screen, Table, Tops};
-use ruvllm_kernels::{GgmlType::Q8_0, Isa, team::Team};
+use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, Matrix, Table, TopK};
+use ruvllm_kernels::{GgmlType::Q8_0, Isa, thread_pool::ThreadPool};
 
 /// Rows of a head where times do not count.
 const TEST_ROWS: usize = 1024;
 
 /// Returns the head of a model, with rows of all lengths.
-fn head(model: &Model, table: &'static Table, team: &Team) -> Matrix {
+fn head(model: &Model, table: &'static Table, team: &ThreadPool) -> Matrix {
     let product = model.products.iter().find(|product| product.role == "head").expect("every model has a head");
     let (n_rows, n_cols) = (product.parts[0].1, product.n_cols);
     let n_rows = if runs_as_test() { TEST_ROWS } else { n_rows };
@@ -34,15 +34,15 @@ fn head(model: &Model, table: &'static Table, team: &Team) -> Matrix {
 }
 
 fn bench_screen(c: &mut Criterion) {
-    let (mut group, team) = (c.benchmark_group("screen"), Team::new(2));
+    let (mut group, team) = (c.benchmark_group("screen"), ThreadPool::new(2));
     for model in &MODELS {
         for table in matmul::available().filter(|table| table.isa() != Isa::Scalar) {
             let w = head(model, table, &team);
             let mut acts = Acts::new(w.n_cols(), 1);
             acts.set(table, &team, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format());
-            let (mut out, mut tops) = (vec![0.0; w.n_rows()], Tops::default());
+            let (mut out, mut tops) = (vec![0.0; w.n_rows()], TopK::default());
             let nowhere = vec![0.0; w.n_cols()];
-            let make = || Screen::new(table, &team, &w, &nowhere).expect("a head in Q8_0 has a screen");
+            let make = || HeadShortlist::new(table, &team, &w, &nowhere).expect("a head in Q8_0 has a screen");
             let screen = make();
             group.throughput(Throughput::Bytes(w.weight_bytes() as u64));
             let id = |what: &str| BenchmarkId::new(format!("{}/{what}", model.name), table.name());

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 
 fn regions(c: &mut Criterion) {
     let mut group = c.benchmark_group("team");
@@ -13,7 +13,7 @@ fn regions(c: &mut Criterion) {
         if std::thread::available_parallelism().is_ok_and(|n_cores| n_threads > n_cores.get()) {
             continue;
         }
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         group.bench_function(format!("run/{n_threads}"), |b| {
             b.iter(|| {
                 team.run(&|worker| {

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Throughput};
 use ruvllm_kernels::arena::AlignedVec;
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 
 use crate::runs_as_test;
 
@@ -18,7 +18,7 @@ pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, n_bytes: usiz
     buffer.iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
     group.throughput(Throughput::Bytes(8 * n as u64));
     for n_threads in [1, 2] {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         // Whole lines, so that no two threads meet in one.
         let share = n.div_ceil(n_threads).next_multiple_of(8);
         group.bench_function(format!("{name}/t{n_threads}"), |b| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_lora::loader::HeadWeights;
 use ruvllm_lora::micro::{Block, MicroLora};
 
@@ -51,5 +51,5 @@ pub trait HiddenStates {
     fn last_block(&self) -> Result<Option<Arc<dyn Block>>, BackendError>;
 
     /// Returns the instruction set and the threads of the passes, for work between them.
-    fn compute(&self) -> (Isa, Arc<Team>);
+    fn compute(&self) -> (Isa, Arc<ThreadPool>);
 }

@@ -153,8 +153,8 @@ pub struct LoadArgs {
     ///
     /// Where a sampler looks at the likeliest tokens only (--temp 0, --top-k), the copy tells which rows of the head are read.
     /// The tokens are the same.
-    #[arg(long, help_heading = "Model")]
-    pub no_screen: bool,
+    #[arg(long, alias = "no-screen", help_heading = "Model")]
+    pub no_head_shortlist: bool,
 }
 
 impl LoadArgs {
@@ -165,7 +165,7 @@ impl LoadArgs {
             n_threads: settings.threads(self.threads),
             n_ctx,
             kv: self.kv,
-            screen_head: !self.no_screen,
+            head_shortlist: !self.no_head_shortlist,
             prefix_cache: false,
             ..LoadOptions::default()
         }
@@ -289,11 +289,11 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Sampling")]
     pub dry_allowed_length: usize,
     /// How many recent tokens are searched for repetitions
-    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Sampling")]
-    pub dry_last_n: usize,
+    #[arg(long, alias = "dry-last-n", value_name = "N", default_value_t = 64, help_heading = "Sampling")]
+    pub dry_penalty_last_n: usize,
     /// Nothing counts as a repetition across this text; may be given several times [default: line feed, ':', '"' and '*']
-    #[arg(long, value_name = "TEXT", value_parser = some_text, help_heading = "Sampling")]
-    pub dry_breaker: Vec<String>,
+    #[arg(long, alias = "dry-breaker", value_name = "TEXT", value_parser = some_text, help_heading = "Sampling")]
+    pub dry_sequence_breaker: Vec<String>,
     /// Aim at a level of surprise instead of the cuts and penalties: 1 or 2 is the version, 0 does not
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "Sampling")]
     pub mirostat: u8,
@@ -346,10 +346,10 @@ impl SamplingArgs {
             dry_multiplier: self.dry_multiplier,
             dry_base: self.dry_base,
             dry_allowed_length: self.dry_allowed_length,
-            dry_last_n: self.dry_last_n,
-            dry_breakers: match self.dry_breaker.is_empty() {
-                true => SamplingParams::default().dry_breakers,
-                false => self.dry_breaker.clone(),
+            dry_penalty_last_n: self.dry_penalty_last_n,
+            dry_sequence_breakers: match self.dry_sequence_breaker.is_empty() {
+                true => SamplingParams::default().dry_sequence_breakers,
+                false => self.dry_sequence_breaker.clone(),
             },
             mirostat: MIROSTATS[usize::from(self.mirostat)],
             mirostat_tau: self.mirostat_tau,

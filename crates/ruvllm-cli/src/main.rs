@@ -17,6 +17,7 @@ mod machine;
 mod out_file;
 mod output;
 mod registry;
+mod renamed;
 mod source;
 mod store;
 mod values;
@@ -58,6 +59,7 @@ fn start() -> Result<ExitCode> {
         Ok(cli) => cli,
         Err(error) => return answer_clap(&error),
     };
+    renamed::notices(std::env::args_os().skip(1)).iter().for_each(|line| eprintln!("{line}"));
     let app = App::new(env::Settings::from_env()?);
     // The line editor takes Ctrl-C for itself when it is made, so chat installs the handler after that.
     // A server ends what it has begun before it stops.

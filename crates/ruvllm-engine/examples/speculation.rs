@@ -96,7 +96,7 @@ fn measure(
                 GenerateRequest { prompt, max_tokens: Some(160), sampling, speculation, ..Default::default() };
             let summary = engine.generate(&request)?.for_each_token(|_| {})?;
             rates[i].push(summary.timings.decode_tps);
-            guesses = (summary.timings.guessed_tokens, summary.timings.right_tokens);
+            guesses = (summary.timings.draft_tokens, summary.timings.accepted_tokens);
             answers[i] = summary.tokens;
         }
     }

@@ -4,14 +4,14 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ruvllm_kernels::arena::LargePages;
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 
 /// Passes over the buffer; the fastest counts.
 const PASSES: usize = 8;
 
 /// Returns GB/s (1e9 bytes a second) of the team reading `n_bytes`, each thread a contiguous share, best of 8 passes: four from
 /// end to end, and four through both halves at once, which some cores' prefetchers do better.
-pub(crate) fn read_gbps(team: &Team, n_bytes: usize) -> f64 {
+pub(crate) fn read_gbps(team: &ThreadPool, n_bytes: usize) -> f64 {
     let n = (n_bytes / 8).max(1 << 17);
     // In the pages that weights lie in, else the share would flatter.
     let mut buffer = LargePages::default().take::<u64>(n);

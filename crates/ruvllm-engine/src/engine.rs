@@ -372,7 +372,7 @@ impl Engine {
         Ok(self.runner.open(None, &Scope { kv: Some(KvPolicy::F16), ..Scope::default() })?.0)
     }
 
-    /// Returns how full the memory for keys and values is, and what to do about it. Cached prefixes give way by
+    /// Returns how full the memory for keys and values is, and what to do about it. Cached prefixes are evicted by
     /// themselves; what remains for the caller is to take no new requests.
     pub fn kv_pressure(&mut self) -> Option<Pressure> {
         Some(self.runner.model_mut().paged_kv_mut()?.pressure())

@@ -3,22 +3,22 @@
 use std::collections::VecDeque;
 
 use crate::EngineError;
-use crate::answer::Answer;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::request_state::RequestState;
 use crate::runner::ModelRunner;
 use crate::speculate::draft;
 use ruvllm_backend::{Segment, SeqId, States};
 
 /// Prompt tokens between two looks at the cancel flag.
 const PREFILL_CHUNK: usize = 256;
-/// Tokens guessed ahead at most.
-const GUESSES_MAX: usize = 8;
+/// Tokens drafted at most.
+const DRAFT_TOKENS_MAX: usize = 8;
 
 /// A running request: an iterator over its tokens. Dropping it ends the request and frees its blocks.
 pub struct Generation<'a> {
     runner: &'a mut ModelRunner,
     seq: SeqId,
-    answer: Answer,
+    answer: RequestState,
     /// Tokens of the last step that were not asked for yet.
     events: VecDeque<TokenEvent>,
     /// A step failed: told once, behind its tokens.
@@ -29,7 +29,7 @@ pub struct Generation<'a> {
 impl<'a> Generation<'a> {
     /// Checks a request and opens its sequence with what is cached of the prompt; nothing is computed before the first `next`.
     pub(crate) fn start(runner: &'a mut ModelRunner, request: &GenerateRequest) -> Result<Generation<'a>, EngineError> {
-        let mut answer = Answer::new(runner, request.clone())?;
+        let mut answer = RequestState::new(runner, request.clone())?;
         let (seq, _) = answer.open(runner)?;
         Ok(Generation { runner, seq, answer, events: VecDeque::new(), error: None, is_broken: false })
     }
@@ -48,14 +48,14 @@ impl<'a> Generation<'a> {
             }
         }
         let n_tail = self.answer.context().len() - at;
-        draft::guess(self.runner, &mut [(&mut self.answer, GUESSES_MAX)]);
+        draft::propose(self.runner, &mut [(&mut self.answer, DRAFT_TOKENS_MAX)]);
         let mut forks = self.answer.fork(self.runner, seq, n_tail);
         self.answer.begin_choice();
-        let (n_guessed, all) = (self.answer.n_guessed(), self.answer.context_and_guesses());
-        let tokens = &all[all.len() - n_guessed - n_tail..];
-        let logits = self.answer.wanted(at, 1 + n_guessed);
+        let (n_drafted, all) = (self.answer.n_drafted(), self.answer.context_and_draft());
+        let tokens = &all[all.len() - n_drafted - n_tail..];
+        let logits = self.answer.wanted(at, 1 + n_drafted);
         let chain = Segment { seq, tokens, logits };
-        let n_shown = logits.n_states(tokens.len()) - (1 + n_guessed);
+        let n_shown = logits.n_states(tokens.len()) - (1 + n_drafted);
         let n_embd = self.runner.info().n_embd;
         let states = match forks.is_empty() {
             true => self.runner.forward_states(&[chain]),

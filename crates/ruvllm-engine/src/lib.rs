@@ -21,14 +21,14 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
-mod answer;
 mod bandwidth;
 mod engine;
 mod error;
 mod generate;
-mod learner;
+mod logits_hook;
 mod perplexity;
 mod request;
+mod request_state;
 mod runner;
 mod sampler;
 mod scheduler;
@@ -42,7 +42,7 @@ pub mod tuner;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
 pub use generate::Generation;
-pub use learner::{Learner, Lesson};
+pub use logits_hook::{LogitsHook, LogitsProcessor};
 pub use perplexity::{KvPrice, Perplexity, PerplexityOptions, PerplexityProgress};
 pub use request::{
     CancelToken, FinishReason, GenerateRequest, GenerationSummary, ProgressSink, PromptProgress, Timings, TokenEvent,

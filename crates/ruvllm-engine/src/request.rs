@@ -9,7 +9,7 @@ use ruvllm_lora::AdapterSet;
 use ruvllm_text::Grammar;
 use ruvllm_text::thoughts::Thinking;
 
-use crate::learner::Learner;
+use crate::logits_hook::LogitsProcessor;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
 
@@ -51,10 +51,10 @@ pub struct GenerateRequest {
     /// The adapters that are applied, each with its scale.
     pub adapters: AdapterSet,
     /// What changes the answer by what it has learned, and learns from it; `None` leaves the model as it is.
-    pub learner: Option<Arc<dyn Learner>>,
+    pub logits_processor: Option<Arc<dyn LogitsProcessor>>,
     /// How its keys and values are kept, one of those that the engine was loaded for; `None` as the engine keeps them.
     pub kv: Option<KvPolicy>,
-    /// Whether tokens are guessed ahead; the answer is the same.
+    /// Whether tokens are drafted; the answer is the same.
     pub speculation: Speculation,
     /// Who goes first where many wait: the higher. Waiting raises it, so that nobody waits for ever.
     pub priority: i8,
@@ -203,10 +203,10 @@ pub struct Timings {
     pub decode_tps: f64,
     /// From the request to the first token.
     pub ttft_ms: f64,
-    /// Tokens that were guessed ahead.
-    pub guessed_tokens: usize,
-    /// Those of them that were right: tokens of the answer that took no step of their own.
-    pub right_tokens: usize,
+    /// Tokens that were drafted.
+    pub draft_tokens: usize,
+    /// The draft tokens that the model accepted: tokens of the answer that took no step of their own.
+    pub accepted_tokens: usize,
     /// Bytes of keys and values per token of the context at the end, as the cache's policy keeps them.
     pub kv_bytes_per_token: f64,
 }
@@ -230,7 +230,7 @@ pub struct GenerationSummary {
     pub stopped_by: Option<String>,
     /// How its keys and values were kept, if not as those of others.
     pub kv: Option<KvPolicy>,
-    /// How it was computed and why, if an optimiser chose that; empty without one.
+    /// How it was computed and why, if an autotuner chose that; empty without one.
     pub choices: Box<str>,
     /// How long it took.
     pub timings: Timings,

@@ -8,7 +8,7 @@
 //! use ruvllm_engine::tuner::{Choice, Situation, StepCost, Tuner};
 //! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams, SchedulerOptions};
 //!
-//! /// Guesses ahead only for who is alone.
+//! /// Drafts only for who is alone.
 //! struct Alone;
 //!
 //! impl Tuner for Alone {
@@ -16,8 +16,8 @@
 //!         SchedulerOptions::default()
 //!     }
 //!     fn choose(&mut self, situation: &Situation) -> (SchedulerOptions, Choice) {
-//!         let guesses_max = if situation.n_running == 1 { 8 } else { 0 };
-//!         (SchedulerOptions { guesses_max, ..self.fixed() }, Choice { way: guesses_max as u8, ..Choice::default() })
+//!         let draft_tokens_max = if situation.n_running == 1 { 8 } else { 0 };
+//!         (SchedulerOptions { draft_tokens_max, ..self.fixed() }, Choice { way: draft_tokens_max as u8, ..Choice::default() })
 //!     }
 //!     fn learn(&mut self, _: Choice, _: &StepCost) {}
 //!     fn describe(&self, choices: &[(Choice, u32)], _: Option<Choice>) -> String {
@@ -115,10 +115,10 @@ pub struct StepCost {
     pub n_default_rows: usize,
     /// Steps in which the default would have come as far.
     pub n_default_steps: f64,
-    /// Guesses that each might have.
-    pub n_guesses: usize,
-    /// Guesses that were right, of all of them.
-    pub n_right: usize,
+    /// Draft tokens that each might have.
+    pub n_draft_max: usize,
+    /// Draft tokens that were accepted, of all of them.
+    pub n_accepted: usize,
 }
 
 /// Rows of a step.
@@ -126,15 +126,15 @@ pub struct StepCost {
 pub struct Rows {
     /// Of prompts.
     pub n_prompt: usize,
-    /// Of answers, guesses among them.
+    /// Of answers, draft tokens among them.
     pub n_answer: usize,
 }
 
-/// Returns in how many steps the default, which guesses up to `n_default` tokens, gives so many tokens of an answer: they came in
-/// one that might guess `n_guesses`. Where all of those were right the next step of the default goes on further.
-pub fn steps_by_default(n_tokens: usize, n_guesses: usize, n_default: usize) -> f64 {
+/// Returns in how many steps the default, which drafts up to `n_default` tokens, gives so many tokens of an answer: they came in
+/// one that might draft `n_draft_max`. Where all of those were accepted the next step of the default goes on further.
+pub fn steps_by_default(n_tokens: usize, n_draft_max: usize, n_default: usize) -> f64 {
     let steps = n_tokens as f64 / (n_default + 1) as f64;
-    let is_all = n_tokens > n_guesses;
+    let is_all = n_tokens > n_draft_max;
     if is_all { steps.max(1.0) } else { steps.ceil() }
 }
 
@@ -144,11 +144,11 @@ mod tests {
 
     #[test]
     fn steps_that_the_default_would_have_taken() {
-        // (tokens, guesses) and steps of a default that guesses 8: whole ones where the last guess was wrong.
-        for (n_tokens, n_guesses, steps) in
+        // (tokens, draft tokens) and steps of a default that drafts 8: whole ones where the last draft token was rejected.
+        for (n_tokens, n_draft_max, steps) in
             [(1, 24, 1.0), (9, 24, 1.0), (10, 24, 2.0), (18, 24, 2.0), (25, 24, 25.0 / 9.0), (1, 0, 1.0), (9, 8, 1.0)]
         {
-            assert_eq!(steps_by_default(n_tokens, n_guesses, 8), steps, "{n_tokens} of {n_guesses}");
+            assert_eq!(steps_by_default(n_tokens, n_draft_max, 8), steps, "{n_tokens} of {n_draft_max}");
         }
     }
 }

@@ -3,7 +3,7 @@
 //! `cargo run --release -p ruvllm-kernels --example quantized_matmul`
 
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
-use ruvllm_kernels::{GgmlType, dequant, team::Team};
+use ruvllm_kernels::{GgmlType, dequant, thread_pool::ThreadPool};
 
 const N_ROWS: usize = 64;
 const N_COLS: usize = 256;
@@ -23,7 +23,7 @@ fn main() {
     let dot = |row: &[f32]| row.iter().zip(&x).map(|(w, x)| w * x).sum::<f32>();
     let expected: Vec<f32> = weights.chunks(N_COLS).map(dot).collect();
 
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     for kernels in matmul::available() {
         // Repacked into panels once; the activations are quantised once for every matrix that reads them.
         let w = Matrix::new(kernels, &team, GgmlType::Q8_0, N_ROWS, N_COLS, bytes.clone().into());

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Isa;
-use crate::team::Team;
+use crate::thread_pool::ThreadPool;
 
 /// An instruction set, and the threads that a token's work is shared among; clones share those. Results do not depend on how many they are.
 ///
@@ -14,14 +14,14 @@ pub struct Compute {
     /// The instruction set.
     pub isa: Isa,
     /// The threads.
-    pub team: Arc<Team>,
+    pub team: Arc<ThreadPool>,
 }
 
 impl Compute {
     /// Runs `f` once on each of some parts, one after another on a thread.
     ///
     /// # Panics
-    /// As [`Team::for_each_short`] does.
+    /// As [`ThreadPool::for_each_short`] does.
     pub fn each<T: Send>(&self, parts: impl Iterator<Item = T>, f: impl Fn(&mut T) + Sync) {
         let parts: Vec<Mutex<T>> = parts.map(Mutex::new).collect();
         self.team.for_each_short(parts.len(), 1, &|range, _| {
@@ -33,6 +33,6 @@ impl Compute {
 impl From<Isa> for Compute {
     /// The thread that calls, and no other.
     fn from(isa: Isa) -> Compute {
-        Compute { isa, team: Arc::new(Team::new(1)) }
+        Compute { isa, team: Arc::new(ThreadPool::new(1)) }
     }
 }

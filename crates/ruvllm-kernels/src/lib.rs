@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use ruvllm_kernels::matmul::{self, Acts, Matrix};
-//! use ruvllm_kernels::{GgmlType, Isa, dequant, team::Team};
+//! use ruvllm_kernels::{GgmlType, Isa, dequant, thread_pool::ThreadPool};
 //!
 //! // A matrix of one row: a Q8_0 block with scale 0.5 and quants 0, 1, .. 31.
 //! let mut block = 0x3800u16.to_le_bytes().to_vec();
@@ -16,7 +16,7 @@
 //! dequant::pick(Isa::best()).dequantize(GgmlType::Q8_0, &block, &mut row);
 //! assert_eq!(row[31], 15.5);
 //!
-//! let (kernels, team) = (matmul::pick(Isa::best()), Team::new(2));
+//! let (kernels, team) = (matmul::pick(Isa::best()), ThreadPool::new(2));
 //! let w = Matrix::new(kernels, &team, GgmlType::Q8_0, 1, 32, block.into());
 //! let mut x = Acts::new(32, 1);
 //! x.set(kernels, &team, &[1.0; 32], 1, 32, w.act_format()); // quantised once, for every matrix that reads it
@@ -42,11 +42,14 @@ pub mod norm;
 mod prefetch;
 pub mod rope;
 pub mod softmax;
-pub mod team;
+pub mod thread_pool;
+/// The old path of [`thread_pool`], for one more release.
+#[doc(hidden)]
+pub use thread_pool as team;
 
 pub use compute::Compute;
 pub use isa::Isa;
-pub use prefetch::bring_near;
+pub use prefetch::prefetch;
 pub use ruvllm_ggml::{self as block, GgmlType};
 
 /// Version of the numbers: two builds of one version compute the same bits on the same instruction set, of the same weights in

@@ -66,7 +66,7 @@ pub(crate) fn for_writing<T>(at: *const T) {
 }
 
 /// Asks for some memory, a few KiB at most, that is read soon and was long ago, or that another core has written.
-pub fn bring_near<T>(memory: &[T]) {
+pub fn prefetch<T>(memory: &[T]) {
     let start = memory.as_ptr().cast::<u8>();
     (0..size_of_val(memory)).step_by(LINE_BYTES).for_each(|at| Level::First.prefetch(start.wrapping_add(at)));
 }

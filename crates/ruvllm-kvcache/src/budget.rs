@@ -11,7 +11,7 @@ const ELEVATED: f64 = 0.70;
 /// From this share on a budget is [`Level::High`], until it is below [`ELEVATED`] again.
 const HIGH: f64 = 0.85;
 
-/// Who holds memory of a budget. In order of priority: what comes later gives way first.
+/// Who holds memory of a budget. In order of priority: what comes later is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// Blocks that sequences use.

@@ -6,7 +6,7 @@
 //! block that would be written while shared is copied.
 //!
 //! A [`PrefixCache`] keeps the blocks of sequences that have ended in a radix tree over their tokens, by [`Namespace`],
-//! and gives them to sequences that start alike; what nobody uses gives way when blocks are missing.
+//! and gives them to sequences that start alike; what nobody uses is evicted when blocks are missing.
 //!
 //! At any time `free + in_use == total`, where the cache is an owner like any other. A block's memory is touched when
 //! its positions are first written, so a pool for the longest context costs what is used of it.
@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use ruvllm_kernels::attention::{self, Inputs, Limits, Options, Scratch};
-//! use ruvllm_kernels::{Isa, team::Team};
+//! use ruvllm_kernels::{Isa, thread_pool::ThreadPool};
 //! use ruvllm_kvcache::{BlockPool, KvLayout, KvFormat, LayerKv};
 //!
 //! let shape = LayerKv { n_kv_heads: 1, k_dim: 8, v_dim: 8 };
@@ -24,7 +24,7 @@
 //! let mut sequence = pool.sequence(1024);
 //!
 //! // One step of three rows through layer 1.
-//! let (team, options) = (Team::new(2), Options::causal(2, shape));
+//! let (team, options) = (ThreadPool::new(2), Options::causal(2, shape));
 //! let limits = Limits { n_heads: 2, k_dim: 8, v_dim: 8, n_ctx: 1024 };
 //! let mut scratch = Scratch::new(team.n_threads(), limits);
 //! let (q, k, v, mut out) = ([0.5; 3 * 16], [0.5; 3 * 8], [0.25; 3 * 8], [0.0; 3 * 16]);

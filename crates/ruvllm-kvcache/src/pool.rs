@@ -13,7 +13,7 @@ use ruvllm_kernels::arena::PageRange;
 use ruvllm_kernels::attention::{
     self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment, Table, UNIT_BLOCKS,
 };
-use ruvllm_kernels::team::{Shared, Team};
+use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
 use std::sync::Arc;
 
 /// What a model keeps per position: one entry per *attention* layer; layers without attention have none.
@@ -343,7 +343,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Takes units, for which idle pages of other formats give way.
+    /// Takes units, for which idle pages of other formats are evicted.
     pub(crate) fn take(&mut self, format: KvFormat, n_units: usize, blocks: &mut Vec<KvBlock>) -> Result<(), KvError> {
         self.allocator.take(format, n_units, blocks).or_else(|_| {
             self.reclaim(0);
@@ -393,7 +393,7 @@ impl BlockPool {
     /// If `from` are not as many blocks as a unit has, or one of them is of format `to` or has no owner.
     pub fn quantize(
         &mut self,
-        (table, team): (&Table, &Team),
+        (table, team): (&Table, &ThreadPool),
         from: &[KvBlock],
         to: KvFormat,
         made: &mut Vec<KvBlock>,
@@ -437,7 +437,7 @@ impl BlockPool {
     /// As [`BlockPool::quantize`]; if the sequence belongs to another pool, or a position is not written.
     pub fn migrate(
         &mut self,
-        kernels: (&Table, &Team),
+        kernels: (&Table, &ThreadPool),
         sequence: &mut Sequence,
         Move { blocks: range, to }: Move,
     ) -> Result<(), KvError> {
@@ -466,7 +466,7 @@ impl BlockPool {
     /// As [`BlockPool::migrate`].
     pub fn age(
         &mut self,
-        kernels: (&Table, &Team),
+        kernels: (&Table, &ThreadPool),
         sequence: &mut Sequence,
         (ageing, policy): (&mut Ageing, KvPolicy),
         n_max: usize,
@@ -521,7 +521,7 @@ impl BlockPool {
     ///
     /// # Panics
     /// If there is no such layer, or a segment reaches past its blocks or past `k` and `v`.
-    pub fn write_rows(&mut self, team: &Team, layer: usize, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
+    pub fn write_rows(&mut self, team: &ThreadPool, layer: usize, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
         debug_assert!(
             segments.iter().flat_map(written).all(|block| self.allocator.count(block) == 1),
             "a shared block is written"

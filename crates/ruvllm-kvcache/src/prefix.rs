@@ -8,7 +8,7 @@ use crate::radix::{Path, Place, Tree};
 use crate::stats::{CacheStats, Usage};
 use crate::table::Sequence;
 use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, Table};
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use std::sync::Arc;
 
 /// Prefixes that are looked at to bring them into fewer bits.
@@ -190,7 +190,7 @@ impl PrefixCache {
 
     /// Brings up to `n` blocks that nobody else owns into fewer bits, the longest unused first: into 8 bits, and if all are,
     /// whole units into 4 bits. Returns how many it were; none if nothing is left, or the pool has no room.
-    pub fn quantize(&mut self, pool: &mut BlockPool, kernels: (&Table, &Team), n: usize) -> usize {
+    pub fn quantize(&mut self, pool: &mut BlockPool, kernels: (&Table, &ThreadPool), n: usize) -> usize {
         let mut n_done = 0;
         for to in [KvFormat::Q8, KvFormat::Q4] {
             if !pool.has(to) {
@@ -210,7 +210,13 @@ impl PrefixCache {
     }
 
     /// Replaces blocks of a prefix by a unit of fewer bits, if they are the cache's alone and in more.
-    fn quantize_unit(&mut self, pool: &mut BlockPool, kernels: (&Table, &Team), unit: &[Place], to: KvFormat) -> bool {
+    fn quantize_unit(
+        &mut self,
+        pool: &mut BlockPool,
+        kernels: (&Table, &ThreadPool),
+        unit: &[Place],
+        to: KvFormat,
+    ) -> bool {
         self.found.clear();
         self.found.extend(unit.iter().map(|&place| self.tree.at(place)));
         let can = |&block: &KvBlock| block.format() < to && self.allocator.count(block) == 1;
@@ -225,7 +231,7 @@ impl PrefixCache {
         true
     }
 
-    /// [`BlockPool::reserve`], for which cached blocks give way.
+    /// [`BlockPool::reserve`], for which cached blocks are evicted.
     ///
     /// # Errors
     /// As there; the pool is full only if sequences hold what is missing.

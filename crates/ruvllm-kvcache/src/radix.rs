@@ -90,7 +90,7 @@ pub(crate) struct Path {
 pub(crate) struct Inserted {
     /// Offered blocks from this one on are the tree's now as well; none if it is their number.
     pub(crate) from: usize,
-    /// A partial block that gave way to a longer one and is the tree's no more.
+    /// A partial block that were evicted for a longer one and is the tree's no more.
     pub(crate) dropped: Option<KvBlock>,
 }
 

@@ -46,8 +46,8 @@ fn teach(engine: &mut Engine, folder: PathBuf) -> Result<(), Box<dyn Error>> {
 
 /// Returns the tokens of an answer by what the tenant knows.
 fn ask(engine: &mut Engine, tenant: &Arc<Tenant>, prompt: &[u32], n: usize) -> Result<Vec<u32>, Box<dyn Error>> {
-    let learner = Some(tenant.learner(Task::of(QUESTION), None));
+    let logits_processor = Some(tenant.logits_processor(Task::of(QUESTION), None));
     let (prompt, max_tokens, sampling) = (prompt.to_vec(), Some(n), SamplingParams::greedy());
-    let request = GenerateRequest { prompt, max_tokens, sampling, learner, ..GenerateRequest::default() };
+    let request = GenerateRequest { prompt, max_tokens, sampling, logits_processor, ..GenerateRequest::default() };
     Ok(engine.generate(&request)?.for_each_token(|_| {})?.tokens)
 }

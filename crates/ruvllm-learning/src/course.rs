@@ -181,14 +181,14 @@ pub struct CourseOptions {
     pub is_patient: bool,
     /// Whether a text is predicted, as one request, by what was known before its first token; otherwise by all that came before.
     pub is_by_text: bool,
-    /// Whether it learns by rough logits, as requests do whose tokens are chosen by the largest of a screened head.
-    pub is_rough: bool,
+    /// Whether it learns by approximate logits, as requests do whose tokens are chosen by the largest of a head shortlist.
+    pub is_approx: bool,
 }
 
 impl Default for CourseOptions {
     /// It learns, 512 tokens at a time.
     fn default() -> CourseOptions {
-        CourseOptions { n_request: 512, is_learning: true, is_patient: false, is_by_text: false, is_rough: false }
+        CourseOptions { n_request: 512, is_learning: true, is_patient: false, is_by_text: false, is_approx: false }
     }
 }
 
@@ -282,12 +282,12 @@ impl Course {
         let states = rows.states.rows(range.clone(), n_embd);
         let mut logits = rows.logits[range.start * n_vocab..range.end * n_vocab].to_vec();
         self.notes.begin(&self.learned);
-        let (changed, mut rough) = (change_logits(engine, &self.notes, states, &mut logits)?, Vec::new());
-        let is_rough = self.options.is_rough && engine.approx_logits_of(&changed, &mut rough);
+        let (changed, mut approx) = (change_logits(engine, &self.notes, states, &mut logits)?, Vec::new());
+        let is_approx = self.options.is_approx && engine.approx_logits_of(&changed, &mut approx);
         for (i, (state, exact)) in states.iter(n_embd).zip(logits.chunks_exact_mut(n_vocab)).enumerate() {
             let (next, taught) = (rows.next[range.start + i], taught[range.start + i]);
-            let rough = is_rough.then(|| &rough[i * n_vocab..(i + 1) * n_vocab]);
-            self.notes.adjust(&self.learned, state, LogitRow { exact: &mut *exact, rough });
+            let approx = is_approx.then(|| &approx[i * n_vocab..(i + 1) * n_vocab]);
+            self.notes.adjust(&self.learned, state, LogitRow { exact: &mut *exact, approx });
             self.nll.push(nll(softmax, exact, next));
             self.notes.accept_as(&self.learned, (next, taught), head);
             if self.options.is_learning && !self.options.is_patient {

@@ -2,7 +2,7 @@
 //!
 //! [`Learning`] is what one model can be taught: its [`Calibration`] (made once by [`calibrate()`]), the rows of its
 //! head, and a folder. Each [`Tenant`] has learned something of its own there. A request learns through
-//! [`Tenant::learner`]; a document is read by [`study()`] or a [`Course`]; [`Tenant::judge`] and [`tell`] are what people say of
+//! [`Tenant::logits_processor`]; a document is read by [`study()`] or a [`Course`]; [`Tenant::judge`] and [`tell`] are what people say of
 //! answers.
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! An answer is what the model thinks already: learned unjudged it would only make it surer. So nothing is learned of it
 //! unless somebody says that it was good, or [`LearningOptions::unjudged`] says so for all.
 //!
-//! [`ModelRouter`] chooses a model for a query by vectors that the engine makes, and [`optimise`] chooses how the steps of its
+//! [`ModelRouter`] chooses a model for a query by vectors that the engine makes, and [`autotune`] chooses how the steps of its
 //! scheduler are filled. This crate knows no HTTP.
 //!
 //! ```
@@ -33,13 +33,14 @@
 //! let prompt = engine.encode_prompt(question, true)?;
 //! tell(&mut engine, &tenant, (&prompt, question), &answer, Verdict::Right)?;
 //!
-//! let learner = Some(tenant.learner(Task::of(question), None));
+//! let logits_processor = Some(tenant.logits_processor(Task::of(question), None));
 //! let (max_tokens, sampling) = (Some(answer.len()), SamplingParams::greedy());
-//! let request = GenerateRequest { prompt, learner, max_tokens, sampling, ..Default::default() };
+//! let request = GenerateRequest { prompt, logits_processor, max_tokens, sampling, ..Default::default() };
 //! assert_eq!(engine.generate(&request)?.for_each_token(|_| {})?.tokens, answer);
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+pub mod autotune;
 mod calibrate;
 mod course;
 #[cfg(feature = "train")]
@@ -48,9 +49,8 @@ mod error;
 mod file;
 mod kept;
 mod learning;
-mod lesson;
 mod log;
-pub mod optimise;
+mod logits_hook;
 mod patterns;
 mod reading;
 mod routing;

@@ -148,7 +148,7 @@ impl Reading for Reader<'_> {
             n_remembered: passage.n_remembered.clamp(range.start, range.end),
             range: range.clone(),
             micro: micro.cloned(),
-            is_rough: passage.is_rough,
+            is_approx: passage.is_approx,
             compares: self.compares,
         };
         let rows = match (self.watch)(range.len()) {
@@ -170,10 +170,10 @@ impl Reading for Reader<'_> {
             self.sums.model += softmax.log_sum_exp(alone) - f64::from(alone[token as usize]);
         }
         let logits = std::iter::repeat_with(Vec::new).take(n_remembered).chain(std::mem::take(&mut rows.logits));
-        let mut rough = rows.rough.into_iter();
+        let mut approx = rows.approx.into_iter();
         for ((at, state), mut exact) in range.clone().zip(states.iter(n_embd)).zip(logits) {
-            let rough = if exact.is_empty() { None } else { rough.next() };
-            each(at, state, LogitRow { exact: &mut exact, rough: rough.as_deref() });
+            let approx = if exact.is_empty() { None } else { approx.next() };
+            each(at, state, LogitRow { exact: &mut exact, approx: approx.as_deref() });
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ struct Wanted {
     range: Range<usize>,
     n_remembered: usize,
     micro: Option<MicroLora>,
-    is_rough: bool,
+    is_approx: bool,
     compares: bool,
 }
 
@@ -220,7 +220,7 @@ struct Rows {
     /// Of the predicted ones, behind the MicroLoRA: `[n_vocab]` each.
     logits: Vec<Vec<f32>>,
     /// Rough ones of the same states, if the passage has them.
-    rough: Vec<Vec<f32>>,
+    approx: Vec<Vec<f32>>,
     /// The same without it, if somebody compares.
     alone: Vec<Vec<f32>>,
 }
@@ -283,10 +283,10 @@ impl Wanted {
                 (split(&logits), alone)
             }
         };
-        let mut rough = Vec::new();
-        if self.is_rough && n_predicted > 0 {
-            runner.hidden_states_mut()?.approx_logits_of(&changed, &mut rough)?;
+        let mut approx = Vec::new();
+        if self.is_approx && n_predicted > 0 {
+            runner.hidden_states_mut()?.approx_logits_of(&changed, &mut approx)?;
         }
-        Ok(Rows { states, logits, rough: split(&rough), alone })
+        Ok(Rows { states, logits, approx: split(&approx), alone })
     }
 }

@@ -6,15 +6,15 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ruvllm_engine::{EngineError, ErrorKind, Learner};
+use ruvllm_engine::{EngineError, ErrorKind, LogitsProcessor};
 use ruvllm_sona::bank::{ReasoningBank, Step};
 use ruvllm_sona::episodes::Verdict;
 use ruvllm_sona::history::{Passage, Taught};
 use ruvllm_sona::{Learned, Names, Notes};
 
 use crate::learning::Shared;
-use crate::lesson::Asking;
 use crate::log::Mind;
+use crate::logits_hook::Asking;
 use crate::reading::Passes;
 use crate::upkeep::{Upkept, held_back, is_held_back};
 
@@ -121,11 +121,11 @@ pub struct TenantStats {
     pub version: u64,
     /// Tokens that were learned from.
     pub n_tokens: u64,
-    /// Entries of the memory, their bytes, and how many gave way.
+    /// Entries of the memory, their bytes, and how many were evicted.
     pub n_entries: usize,
     /// Bytes of those entries.
     pub n_bytes: usize,
-    /// Entries that gave way to others.
+    /// Entries that were evicted for others.
     pub n_evicted: u64,
     /// Corrections that are remembered.
     pub n_episodes: usize,
@@ -245,7 +245,7 @@ impl Tenant {
     }
 
     /// Makes what a request learns by. `id` names the answer for [`Tenant::judge`]; without one it counts as unjudged when it ends.
-    pub fn learner(self: &Arc<Self>, task: Task, id: Option<&str>) -> Arc<dyn Learner> {
+    pub fn logits_processor(self: &Arc<Self>, task: Task, id: Option<&str>) -> Arc<dyn LogitsProcessor> {
         Arc::new(Asking { tenant: Arc::clone(self), task, id: id.map(str::to_owned) })
     }
 

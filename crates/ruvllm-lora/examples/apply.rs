@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
-use ruvllm_kernels::{GgmlType, Isa, lowrank, team::Team};
+use ruvllm_kernels::{GgmlType, Isa, lowrank, thread_pool::ThreadPool};
 use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{
     AdaptedRows, Adapter, AdapterSet, Delta, FactorFormat, LoraError, NoBase, RowOrder, Target, Targets, Values,
@@ -13,7 +13,7 @@ use ruvllm_lora::{
 
 fn main() -> Result<(), LoraError> {
     let (n_in, n_out, rank) = (32, 16, 2);
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     // The base: a matrix of f32, W[i][j] = 0.01 * i.
     let weights: Vec<u8> = (0..n_out * n_in).flat_map(|i| (0.01 * (i / n_in) as f32).to_le_bytes()).collect();
     let kernels = matmul::pick(Isa::best());

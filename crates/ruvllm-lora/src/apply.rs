@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use ruvllm_kernels::lowrank::Table;
 use ruvllm_kernels::matmul::Beside;
-use ruvllm_kernels::team::{Shared, Team};
+use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
 use ruvllm_kvcache::NamespaceBuilder;
 
 use crate::adapter::SCALE_MAX;
@@ -226,7 +226,7 @@ impl AdaptedRows {
     /// If there are more than four layers, a row does not exist, or a shape is not that of the layer.
     pub fn apply<const N: usize>(
         &self,
-        (table, team): (&Table, &Team),
+        (table, team): (&Table, &ThreadPool),
         (x, n): (&[f32], usize),
         picked: Option<&[u32]>,
         products: [Product<'_>; N],

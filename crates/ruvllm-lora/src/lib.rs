@@ -13,7 +13,7 @@
 //! use std::sync::Arc;
 //! use ruvllm_lora::{Adapter, AdaptedRows, AdapterSet, Delta, FactorFormat, RowOrder, Target, Targets, Values};
 //! use ruvllm_lora::format::ModelFacts;
-//! use ruvllm_kernels::{Isa, lowrank, team::Team};
+//! use ruvllm_kernels::{Isa, lowrank, thread_pool::ThreadPool};
 //!
 //! // A model with one layer of 2 results from 4 inputs, and an adapter of rank 1 for it.
 //! let facts = ModelFacts { arch: "llama".into(), n_heads: vec![1], n_kv_heads: vec![1], n_experts: 0 };
@@ -29,7 +29,7 @@
 //! rows.push(1, &AdapterSet::default());
 //! rows.push(1, &set);
 //! let (x, mut y) = ([1.0; 8], [0.0; 4]);
-//! rows.apply((lowrank::pick(Isa::best()), &Team::new(1)), (&x, 2), None, [(0, &mut y[..])]);
+//! rows.apply((lowrank::pick(Isa::best()), &ThreadPool::new(1)), (&x, 2), None, [(0, &mut y[..])]);
 //! assert_eq!(y, [0.0, 0.0, 4.0, -4.0]);
 //! # Ok::<(), ruvllm_lora::LoraError>(())
 //! ```

@@ -12,7 +12,7 @@ use crate::micro::HeadRows;
 use crate::mixture::Mixture;
 use crate::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
 use ruvllm_gguf::GgufFile;
-use ruvllm_kernels::{bring_near, dequant};
+use ruvllm_kernels::{dequant, prefetch};
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_model::TensorRows;
 
@@ -205,7 +205,7 @@ impl HeadRows for HeadWeights {
     }
 
     fn expect(&self, token: u32) {
-        self.rows.bytes_of(token as usize).into_iter().for_each(bring_near);
+        self.rows.bytes_of(token as usize).into_iter().for_each(prefetch);
     }
 }
 

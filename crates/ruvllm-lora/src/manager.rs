@@ -6,7 +6,7 @@
 //! | warm | the files' directory, mapped | bringing the values into that form |
 //! | cold | a path | reading the files as well |
 //!
-//! What was not used for longest gives way: first to 85 % of the budget, then, once that is reached, down to 70 %, so that
+//! What was not used for longest is evicted: first to 85 % of the budget, then, once that is reached, down to 70 %, so that
 //! a full memory is not emptied one by one. Nothing that a sequence uses can go; an adapter that is replaced or removed
 //! while it is used lives until its last sequence ends, counts until then, and no request fails by it.
 //!
@@ -90,7 +90,7 @@ pub struct ManagerStats {
     pub n_hits: u64,
     /// Requests that found it warm or cold.
     pub n_loads: u64,
-    /// Adapters that gave way.
+    /// Adapters that were evicted.
     pub n_evictions: u64,
     /// Bytes that adapters may have.
     pub total_bytes: usize,
@@ -107,7 +107,7 @@ pub struct ManagerStats {
 /// Memory that adapters share with somebody else, in pages of [`PAGE_BYTES`].
 pub trait SharedMemory: Send + Sync {
     /// Takes pages, for which the other may have to give up something, and returns whether it got them. It may wait for
-    /// the other, which may ask the manager meanwhile: see [`AdapterManager::give_way`].
+    /// the other, which may ask the manager meanwhile: see [`AdapterManager::evict`].
     fn take(&self, n_pages: usize) -> bool;
 
     /// Gives pages back.
@@ -183,7 +183,7 @@ impl Entry {
         self.hot.as_ref().map_or(0, |hot| hot.n_bytes())
     }
 
-    /// Returns whether it may give way: nobody uses it.
+    /// Returns whether it may be evicted: nobody uses it.
     fn can_go(&self) -> bool {
         !self.is_pinned && self.hot.as_ref().is_some_and(|hot| Arc::strong_count(hot) == 1)
     }
@@ -226,14 +226,14 @@ impl AdapterManager {
     }
 
     /// Gives back `n_pages` of the shared memory, or as many as adapters that nobody uses have, and returns how many.
-    pub fn give_way(&self, n_pages: usize) -> usize {
+    pub fn evict(&self, n_pages: usize) -> usize {
         let mut state = self.lock();
         let n_kept = state.n_pages.saturating_sub(n_pages);
         while state.held_pages() > n_kept && state.evict_one(None) {}
         self.give_surplus(&mut state)
     }
 
-    /// Returns how many pages of the shared memory [`AdapterManager::give_way`] could give back.
+    /// Returns how many pages of the shared memory [`AdapterManager::evict`] could give back.
     pub fn idle_pages(&self) -> usize {
         let mut state = self.lock();
         let idle: usize = state.entries.values().filter(|entry| entry.can_go()).map(Entry::hot_bytes).sum();

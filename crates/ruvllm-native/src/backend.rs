@@ -228,15 +228,15 @@ impl TokenModel for NativeBackend {
         self.kv.reserve(kernels(&self.compute), wanted)?;
         let (mut next, mut known) = ((0, 0), RowCounts::default());
         // Of all rows with logits, in whichever of the passes: nobody has to know which those are.
-        let wants_rough = segments.iter().any(|segment| matches!(segment.logits, LogitRows::Approx { .. }));
-        self.state.has_rough = wants_rough && self.state.screen.get().is_some();
+        let wants_approx = segments.iter().any(|segment| matches!(segment.logits, LogitRows::Approx { .. }));
+        self.state.has_approx = wants_approx && self.state.shortlist.get().is_some();
         while next.0 < segments.len() {
             self.fill_batch(segments, &mut next);
             let counts = self.run_batch(known, false);
             known =
                 RowCounts { n_logits: known.n_logits + counts.n_logits, n_states: known.n_states + counts.n_states };
-            if self.state.screen.is_due() {
-                self.make_screen();
+            if self.state.shortlist.is_due() {
+                self.make_shortlist();
             }
             if next.0 < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
@@ -246,8 +246,8 @@ impl TokenModel for NativeBackend {
         self.check_files()?;
         Ok(States {
             logits: &mut self.state.logits[..known.n_logits * self.model.spec.n_vocab],
-            approx: match self.state.has_rough {
-                true => &self.state.rough[..known.n_logits * self.model.spec.n_vocab],
+            approx: match self.state.has_approx {
+                true => &self.state.approx[..known.n_logits * self.model.spec.n_vocab],
                 false => &[],
             },
             rows: StateRows {

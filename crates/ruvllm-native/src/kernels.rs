@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kernels::{Isa, activation, attention, dequant, lowrank, matmul, norm, rope, softmax};
 
 /// The kernels chosen for one instruction set.
@@ -39,11 +39,11 @@ impl Kernels {
 pub(crate) struct Compute {
     pub isa: Isa,
     pub kernels: Kernels,
-    pub team: Arc<Team>,
+    pub team: Arc<ThreadPool>,
 }
 
 impl Compute {
     pub(crate) fn new(isa: Isa, n_threads: usize) -> Compute {
-        Compute { isa, kernels: Kernels::pick(isa), team: Arc::new(Team::new(n_threads)) }
+        Compute { isa, kernels: Kernels::pick(isa), team: Arc::new(ThreadPool::new(n_threads)) }
     }
 }

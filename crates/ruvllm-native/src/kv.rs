@@ -120,7 +120,7 @@ impl KvStore {
         (self.lender.clone(), (total.saturating_sub(context)).max(total / 2) / PAGE_BYTES)
     }
 
-    /// Lends pages beside `keep_bytes` that sequences may come to need; cached prefixes give way.
+    /// Lends pages beside `keep_bytes` that sequences may come to need; cached prefixes are evicted.
     pub(super) fn lend(&mut self, n_pages: usize, keep_bytes: usize) -> bool {
         let usage = self.usage();
         // Blocks of a model without attention take nothing, and adapters may have all there is.
@@ -156,7 +156,7 @@ impl KvStore {
     /// Has idle adapters give back memory for `n_blocks` blocks, and returns whether they gave any.
     fn take_from_adapters(&self, n_blocks: usize) -> bool {
         let n_pages = (n_blocks * self.block_bytes()).div_ceil(PAGE_BYTES) + 1;
-        self.lender.n_lent() > 0 && self.adapters.upgrade().is_some_and(|adapters| adapters.give_way(n_pages) > 0)
+        self.lender.n_lent() > 0 && self.adapters.upgrade().is_some_and(|adapters| adapters.evict(n_pages) > 0)
     }
 
     pub(super) fn get(&self, seq: SeqId) -> Option<&Open> {
@@ -347,7 +347,7 @@ impl KvStore {
         prefixes.insert(namespace.expect("it is known by its tokens"), tokens, &open.sequence);
     }
 
-    /// Makes room for `n` more tokens in each sequence, or for none: cached prefixes give way.
+    /// Makes room for `n` more tokens in each sequence, or for none: cached prefixes are evicted.
     pub(super) fn reserve(
         &mut self,
         kernels: Kernels<'_>,
@@ -377,7 +377,7 @@ impl KvStore {
             if self.take_from_adapters(needed.saturating_sub(free).max(1)) {
                 continue;
             }
-            // Fewer bits first; what only the cache holds gives way if that is not enough.
+            // Fewer bits first; what only the cache holds is evicted if that is not enough.
             if self.shrink(kernels, SHRUNK_AT_ONCE) == 0 {
                 break;
             }

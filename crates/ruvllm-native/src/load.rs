@@ -22,16 +22,16 @@ use crate::backend::NativeBackend;
 use crate::identity;
 use crate::kernels::Compute;
 use crate::kv::KvStore;
-use crate::model::{ForwardState, HeadScreen, LoadProgress, Loader, Model};
+use crate::model::{ForwardState, LoadProgress, Loader, Model, ShortlistState};
 use crate::packed::{Making, Packed, PackedFile, Saver, Unsaved};
 use crate::persist::Persist;
 
-/// A smaller model that guesses tokens ahead for the one that is loaded.
+/// A smaller model that drafts tokens ahead for the one that is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftOptions {
     /// Its GGUF file. It must have the same tokens.
     pub path: PathBuf,
-    /// How many of its likeliest tokens are tried in the place of the first guess. 1, the guess alone, is what pays; the
+    /// How many of its likeliest tokens are tried in the place of the first draft token. 1, the draft token alone, is what pays; the
     /// others take sequences of [`LoadOptions::n_seq_max`] that are free.
     pub n_branches: usize,
 }
@@ -78,7 +78,7 @@ pub struct LoadOptions {
     /// Read a coarse copy of the head first where a sampler looks at the likeliest tokens only, and of the head itself what
     /// that leaves: the same tokens sooner. It takes two thirds of the memory of the head, once a few tokens were written. Only
     /// heads in Q8_0.
-    pub screen_head: bool,
+    pub head_shortlist: bool,
     /// The model that [`NativeBackend::load_draft`] loads; `None` loads none.
     pub draft: Option<DraftOptions>,
 }
@@ -100,7 +100,7 @@ impl Default for LoadOptions {
             packed_dir: None,
             cache_bytes: None,
             cache_fsync: FsyncPolicy::Interval(Duration::from_secs(1)),
-            screen_head: true,
+            head_shortlist: true,
             draft: None,
         }
     }
@@ -122,7 +122,7 @@ const SMALL_CONTEXT: usize = 4096;
 /// The most tokens of an encoder's context by default: it has buffers for all of them at once.
 const ENCODER_CONTEXT: usize = 4096;
 
-/// The most branches of a draft model's guesses.
+/// The most branches of a draft model's draft tokens.
 const BRANCHES_MAX: usize = 4;
 
 /// Which part of the available memory may be written to a file before the system makes writers wait for the disk: Linux
@@ -233,7 +233,7 @@ impl NativeBackend {
         let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
         let kv = kv.with_others(&options.kv_others).with_states(state_bytes);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
-        state.screen = HeadScreen::new(&model, options.screen_head);
+        state.shortlist = ShortlistState::new(&model, options.head_shortlist);
         let n_threads = compute.team.n_threads();
         let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
         let info = ModelInfo::of_file(path, file, &model.spec, device)?;

@@ -445,6 +445,9 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// What a request said that changes nothing.
 const UNHEEDED: HeaderName = HeaderName::from_static("x-ruvllm-unheeded");
 
+/// Old names of fields that a request used, with the new ones.
+const RENAMED: HeaderName = HeaderName::from_static("x-ruvllm-renamed");
+
 /// Every endpoint.
 pub(crate) fn endpoints() -> impl Iterator<Item = &'static Endpoint> {
     let own = crate::native::ENDPOINTS
@@ -553,7 +556,7 @@ async fn handle(
     if user.is_some() || metadata.is_some() {
         tracing::info!(user, metadata, "labels");
     }
-    let mut unheeded = given.unheeded.clone();
+    let (mut unheeded, renamed) = (given.unheeded.clone(), given.renamed.join(", "));
     let timeout = given.int("timeout_ms").map(|ms| Duration::from_millis(ms as u64));
     let deadline = server.deadline(timeout);
     let answer = async {
@@ -581,9 +584,10 @@ async fn handle(
     };
     let gate = is_long.then(|| server.gates.of(tenant_id));
     let mut response = gate::through(gate, answer).await?;
-    let unheeded = HeaderValue::from_str(&unheeded.join(", ")).ok().filter(|value| !value.is_empty());
-    if let Some(unheeded) = unheeded {
-        response.headers_mut().insert(UNHEEDED, unheeded);
+    for (name, line) in [(UNHEEDED, unheeded.join(", ")), (RENAMED, renamed)] {
+        if let Some(line) = HeaderValue::from_str(&line).ok().filter(|value| !value.is_empty()) {
+            response.headers_mut().insert(name, line);
+        }
     }
     // What the request holds is given back when its answer has been sent.
     Ok(held(response, (place, of_body)))

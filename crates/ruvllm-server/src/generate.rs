@@ -237,8 +237,8 @@ impl Choices {
         let unread = requests.iter().map(|request| request.unread.clone()).collect();
         let cuts = requests.iter().map(|request| Cut::of(&call.given, &request.cancel)).collect();
         let submit = |(i, request): (usize, GenerateRequest)| {
-            let learner = call.model.learning.as_ref().and_then(|learning| learning.learner(call, i));
-            let mut request = GenerateRequest { learner, ..request };
+            let logits_processor = call.model.learning.as_ref().and_then(|learning| learning.logits_processor(call, i));
+            let mut request = GenerateRequest { logits_processor, ..request };
             let (sender, record) = (sender.clone(), Pending::begin(call, i, &mut request));
             if progress::is_asked(&call.given) {
                 let sender = sender.clone();

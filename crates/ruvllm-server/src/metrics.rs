@@ -30,9 +30,15 @@ const HELP: &[(Type, &str, &str)] = &[
     (Type::Counter, "ruvllm_prompt_tokens_total", "tokens of prompts"),
     (Type::Counter, "ruvllm_cached_tokens_total", "tokens of prompts that were cached"),
     (Type::Counter, "ruvllm_generated_tokens_total", "tokens written"),
-    (Type::Counter, "ruvllm_guessed_tokens_total", "tokens guessed ahead, by whether they were right"),
+    (Type::Counter, "ruvllm_spec_draft_tokens_total", "draft tokens of speculative decoding"),
+    (Type::Counter, "ruvllm_spec_accepted_tokens_total", "draft tokens that the model accepted"),
+    (
+        Type::Counter,
+        "ruvllm_guessed_tokens_total",
+        "deprecated: now ruvllm_spec_draft_tokens_total and ruvllm_spec_accepted_tokens_total",
+    ),
     (Type::Counter, "ruvllm_computed_tokens_total", "tokens computed, of prompts and answers"),
-    (Type::Counter, "ruvllm_preemptions_total", "times that a request gave way for want of memory"),
+    (Type::Counter, "ruvllm_preemptions_total", "preemptions: times that a request gave its memory to another"),
     (Type::Counter, "ruvllm_cache_lookups_total", "looks into the prefix cache, by what was found"),
     (Type::Counter, "ruvllm_cache_evictions_total", "cached blocks given up for others"),
     (Type::Counter, "ruvllm_model_loads_total", "how often a model was loaded"),
@@ -42,7 +48,7 @@ const HELP: &[(Type, &str, &str)] = &[
         "ruvllm_adapter_requests_total",
         "adapters asked for, by whether they were hot or had to be loaded",
     ),
-    (Type::Counter, "ruvllm_adapter_evictions_total", "adapters that gave way for others"),
+    (Type::Counter, "ruvllm_adapter_evictions_total", "adapters that were evicted for others"),
     (Type::Gauge, "ruvllm_adapters", "adapters that are known, by tier: hot, warm (files mapped) or cold"),
     (Type::Gauge, "ruvllm_adapter_bytes", "bytes of hot adapters, those in use that were replaced among them"),
     (Type::Gauge, "ruvllm_adapter_committed_bytes", "bytes of the memory for keys and values that adapters have"),
@@ -186,6 +192,8 @@ impl Metrics {
             prompt_tokens: self.counter("ruvllm_prompt_tokens_total", &[label]),
             cached_tokens: self.counter("ruvllm_cached_tokens_total", &[label]),
             generated_tokens: self.counter("ruvllm_generated_tokens_total", &[label]),
+            drafted: self.counter("ruvllm_spec_draft_tokens_total", &[label]),
+            accepted: self.counter("ruvllm_spec_accepted_tokens_total", &[label]),
             right_guesses: self.counter("ruvllm_guessed_tokens_total", &[label, ("guess", "right")]),
             wrong_guesses: self.counter("ruvllm_guessed_tokens_total", &[label, ("guess", "wrong")]),
             finished: ["stop", "length", "cancelled", "deadline", "error"].map(|reason| (reason, finished(reason))),
@@ -292,6 +300,8 @@ pub(crate) struct EngineObserver {
     prompt_tokens: Counter,
     cached_tokens: Counter,
     generated_tokens: Counter,
+    drafted: Counter,
+    accepted: Counter,
     right_guesses: Counter,
     wrong_guesses: Counter,
     /// By reason.
@@ -320,9 +330,11 @@ impl Observer for EngineObserver {
         self.prompt_tokens.increment(summary.prompt_tokens.len() as u64);
         self.cached_tokens.increment(summary.timings.cached_tokens as u64);
         self.generated_tokens.increment(summary.tokens.len() as u64);
-        let (n_guessed, n_right) = (summary.timings.guessed_tokens, summary.timings.right_tokens);
-        self.right_guesses.increment(n_right as u64);
-        self.wrong_guesses.increment(n_guessed.saturating_sub(n_right) as u64);
+        let (n_drafted, n_accepted) = (summary.timings.draft_tokens, summary.timings.accepted_tokens);
+        self.drafted.increment(n_drafted as u64);
+        self.accepted.increment(n_accepted as u64);
+        self.right_guesses.increment(n_accepted as u64);
+        self.wrong_guesses.increment(n_drafted.saturating_sub(n_accepted) as u64);
         self.queue.record(summary.timings.queue_ms / 1e3);
         if !summary.tokens.is_empty() {
             self.ttft.record(summary.timings.ttft_ms / 1e3);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use ruvllm_engine::tuner::Tuner;
 use ruvllm_engine::{Engine, EngineError, KvPolicy, Service, ServiceOptions, ServiceStats};
-use ruvllm_learning::optimise::Optimiser;
+use ruvllm_learning::autotune::Autotuner;
 use ruvllm_learning::{CalibrationProgress, Learning};
 use ruvllm_lora::manager::ManagerStats;
 use ruvllm_sona::policy::NewPolicy;
@@ -166,7 +166,7 @@ impl Models {
         learning.iter().try_for_each(|learning| learning.claim("everybody"))?;
         let observer = Box::new(self.metrics.observer(&slot.name));
         let ServerOptions { scheduler, queue_max, .. } = &self.options;
-        let tuner = self.options.optimise.then(|| self.optimiser(&slot.name, &kv_policies));
+        let tuner = self.options.autotune.then(|| self.autotuner(&slot.name, &kv_policies));
         let options = ServiceOptions { scheduler: scheduler.clone(), queue_max: *queue_max, observer, tuner };
         let quotas = self.keys.quotas();
         let adapters = slot.adapters.attach(&engine, &of_adapters(&quotas))?;
@@ -190,16 +190,16 @@ impl Models {
     }
 
     /// Makes what changes how a model's steps are filled. With a log it goes on from what was learned before.
-    fn optimiser(&self, model: &str, kv_policies: &[KvPolicy]) -> Box<dyn Tuner> {
+    fn autotuner(&self, model: &str, kv_policies: &[KvPolicy]) -> Box<dyn Tuner> {
         let witness = self.witness.clone();
         let learned = move |policy: NewPolicy| {
             tracing::info!(context = policy.context, value = %policy.value, reason = policy.reason, "learned");
             witness.iter().for_each(|witness| witness.learned(policy.clone()));
         };
-        let optimiser = Optimiser::new(model, &self.options.scheduler, Box::new(learned));
-        let mut optimiser = optimiser.with_kv(model, kv_policies);
-        self.witness.iter().for_each(|witness| optimiser.begin_with(witness.policies.as_ref()));
-        Box::new(optimiser)
+        let autotuner = Autotuner::new(model, &self.options.scheduler, Box::new(learned));
+        let mut autotuner = autotuner.with_kv(model, kv_policies);
+        self.witness.iter().for_each(|witness| autotuner.begin_with(witness.policies.as_ref()));
+        Box::new(autotuner)
     }
 
     /// Returns how many models are served, loaded or not.

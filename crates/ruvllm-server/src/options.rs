@@ -18,14 +18,14 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// How tokens are chosen where a request does not say.
     pub sampling: SamplingParams,
-    /// Whether tokens are guessed ahead; answers are the same.
+    /// Whether tokens are drafted; answers are the same.
     pub speculation: Speculation,
     /// What is learned from requests, each tenant's for itself; `None` learns nothing.
     pub learning: Option<LearningOptions>,
     /// How steps of the engine are filled.
     pub scheduler: SchedulerOptions,
     /// Whether that is changed by what it was measured to cost; answers are the same.
-    pub optimise: bool,
+    pub autotune: bool,
     /// Requests that may wait beside those that run; more are answered with 429.
     pub queue_max: usize,
     /// Whether the model answers by any name, where exactly one is served.
@@ -85,7 +85,7 @@ impl Default for ServerOptions {
             speculation: Speculation::default(),
             learning: None,
             scheduler: SchedulerOptions::default(),
-            optimise: false,
+            autotune: false,
             queue_max: 256,
             any_model_name: false,
             is_verbose: false,

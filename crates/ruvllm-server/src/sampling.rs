@@ -63,13 +63,17 @@ pub(crate) const SAMPLING: &[Field] = &[
     optional("dry_base", Kind::Number(0.0, 100.0), "by what that grows with each token of the repetition"),
     optional("dry_allowed_length", Kind::Int(0, 1 << 20), "repetitions up to this many tokens cost nothing"),
     optional(
-        "dry_last_n",
+        "dry_penalty_last_n",
         Kind::Int(-1, N_RECENT_MAX),
         "how many recent tokens are searched for repetitions; -1 is all",
     )
-    .also(&["dry_penalty_last_n"]),
-    optional("dry_breakers", Kind::List(&Kind::Text, 0, 64), "texts across which nothing counts as a repetition")
-        .also(&["dry_sequence_breakers"]),
+    .renamed(&["dry_last_n"]),
+    optional(
+        "dry_sequence_breakers",
+        Kind::List(&Kind::Text, 0, 64),
+        "texts across which nothing counts as a repetition",
+    )
+    .renamed(&["dry_breakers"]),
     optional("mirostat", Kind::Int(0, 2), "aims at a level of surprise, instead of cuts and penalties: version 1 or 2"),
     optional("mirostat_tau", Kind::Number(0.0, 100.0), "the surprise to aim at, in bits"),
     optional("mirostat_eta", Kind::Number(0.0, 10.0), "how fast to follow it"),
@@ -163,8 +167,11 @@ pub(crate) fn sampling(
         dry_multiplier: number("dry_multiplier", defaults.dry_multiplier),
         dry_base: number("dry_base", defaults.dry_base),
         dry_allowed_length: count("dry_allowed_length", defaults.dry_allowed_length),
-        dry_last_n: recent("dry_last_n", defaults.dry_last_n),
-        dry_breakers: given.list("dry_breakers").map_or(defaults.dry_breakers.clone(), |_| given.texts("dry_breakers")),
+        dry_penalty_last_n: recent("dry_penalty_last_n", defaults.dry_penalty_last_n),
+        dry_sequence_breakers: match given.list("dry_sequence_breakers") {
+            Some(_) => given.texts("dry_sequence_breakers"),
+            None => defaults.dry_sequence_breakers.clone(),
+        },
         mirostat: match given.int("mirostat") {
             Some(0) => Mirostat::Off,
             Some(1) => Mirostat::V1,

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kernels::{Compute, Isa};
 use ruvllm_lora::micro::toy::Squares;
 use ruvllm_lora::micro::{HeadRows, StateRows};
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let calibration = calibration.with_basis(Arc::new(basis))?;
     let block = Squares { n_embd, n_inner, square: 1e-3, x_size: 1.0 };
     let calibration = Arc::new(calibration.with_block(Arc::new(block))?);
-    let compute = Compute { isa: Isa::best(), team: Arc::new(Team::new(N_THREADS)) };
+    let compute = Compute { isa: Isa::best(), team: Arc::new(ThreadPool::new(N_THREADS)) };
     recall(&calibration, &compute, &state);
     let options = LearnOptions::default();
     let mut learned = Learned::new(Arc::clone(&calibration), options, compute)?;

@@ -104,7 +104,7 @@ pub struct BackgroundReport {
     pub is_consolidated: bool,
     /// Positions of calibration text that are still due.
     pub n_due: usize,
-    /// Patterns that gave way to distilled ones.
+    /// Patterns that were evicted for distilled ones.
     pub n_distilled: usize,
     /// How long it took.
     pub elapsed: Duration,

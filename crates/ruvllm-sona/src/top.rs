@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 
 /// A value and where it stood.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,7 +101,7 @@ impl Tops {
     /// whoever looks where.
     pub(crate) fn find(
         &mut self,
-        team: &Team,
+        team: &ThreadPool,
         n: usize,
         (len, grain): (usize, usize),
         offer: &(dyn Fn(Range<usize>, &mut Top) + Sync),
@@ -154,7 +154,7 @@ mod tests {
         let values: Vec<f32> = (0..20_000).map(|i| (i * 7919 % 613) as f32).collect();
         let (mut top, mut tops) = (Top::default(), Tops::default());
         for n_threads in [1, 2, 5] {
-            let team = Team::new(n_threads);
+            let team = ThreadPool::new(n_threads);
             for (n, grain) in [(1, 1000), (128, 64), (128, 7000), (300, 20_000), (30_000, 512)] {
                 let found = tops.find(&team, n, (values.len(), grain), &|range, top| {
                     top.offer(range.start, &values[range]);

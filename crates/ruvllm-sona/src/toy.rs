@@ -97,7 +97,7 @@ pub(crate) fn logits(head: &[f32], hidden: &[f32]) -> Vec<f32> {
 }
 
 /// Logits of fewer bits.
-pub(crate) fn rough(row: &[f32]) -> Vec<f32> {
+pub(crate) fn approx(row: &[f32]) -> Vec<f32> {
     row.iter().map(|x| (4.0 * x).round() / 4.0).collect()
 }
 

@@ -147,7 +147,7 @@ pub struct RingStats {
     pub held_bytes: usize,
     /// All that ever came.
     pub n_pushed: u64,
-    /// Those that gave way before anybody took them.
+    /// Those that were evicted before anybody took them.
     pub n_dropped: u64,
 }
 
@@ -192,7 +192,7 @@ impl TrajectoryRing {
     /// Puts a trajectory in. One that is larger than the ring is dropped itself.
     pub fn push(&self, trajectory: Trajectory) {
         let n_bytes = trajectory.n_bytes();
-        // What gives way is freed behind the lock.
+        // What is evicted is freed behind the lock.
         let mut gone = vec![];
         let mut held = self.held();
         held.stats.n_pushed += 1;

@@ -49,7 +49,7 @@ pub(crate) fn write(request: &GenerateRequest, running: &Running, keeps_texts: b
         all.insert("adapters".into(), request.adapters.iter().map(adapter).collect());
         all.insert("gated".into(), json!(request.adapters.gate().is_some()));
     }
-    if request.learner.is_some() {
+    if request.logits_processor.is_some() {
         all.insert("learned".into(), json!(true));
     }
     if !keeps_texts {
@@ -93,7 +93,7 @@ fn write_sampling(sampling: &SamplingParams, all: &mut Map<String, Value>) {
         ("top_k", sampling.top_k),
         ("repeat_last_n", sampling.repeat_last_n),
         ("dry_allowed_length", sampling.dry_allowed_length),
-        ("dry_last_n", sampling.dry_last_n),
+        ("dry_last_n", sampling.dry_penalty_last_n),
     ];
     all.extend(counts.map(|(name, n)| (name.to_owned(), json!(n))));
     let mirostat = match sampling.mirostat {
@@ -103,7 +103,7 @@ fn write_sampling(sampling: &SamplingParams, all: &mut Map<String, Value>) {
     };
     all.insert("mirostat".into(), json!(mirostat));
     all.insert("samplers".into(), sampling.order.iter().map(|kind| kind.as_str()).collect());
-    all.insert("dry_breakers".into(), json!(sampling.dry_breakers));
+    all.insert("dry_breakers".into(), json!(sampling.dry_sequence_breakers));
     // JSON has no infinity: null rules a token out.
     let biases = sampling.logit_bias.iter().map(|&(id, bias)| json!([id, decimal(bias)]));
     all.insert("logit_bias".into(), biases.collect());
@@ -211,8 +211,8 @@ fn read_sampling(fields: &Fields<'_>, is_whole: bool) -> Result<SamplingParams, 
         dry_multiplier: fields.number("dry_multiplier")?,
         dry_base: fields.number("dry_base")?,
         dry_allowed_length: fields.count("dry_allowed_length")?,
-        dry_last_n: fields.count("dry_last_n")?,
-        dry_breakers: if is_whole { fields.texts("dry_breakers")? } else { default.dry_breakers },
+        dry_penalty_last_n: fields.count("dry_last_n")?,
+        dry_sequence_breakers: if is_whole { fields.texts("dry_breakers")? } else { default.dry_sequence_breakers },
         mirostat: match fields.count("mirostat")? {
             0 => Mirostat::Off,
             1 => Mirostat::V1,

@@ -51,7 +51,7 @@ fn settings_come_back() {
         mirostat: Mirostat::V2,
         order: vec![SamplerKind::TopK, SamplerKind::Temperature],
         logit_bias: vec![(3, -1.5), (4, f32::NEG_INFINITY)],
-        dry_breakers: vec!["\n".into()],
+        dry_sequence_breakers: vec!["\n".into()],
         ..SamplingParams::default()
     };
     let sources = [

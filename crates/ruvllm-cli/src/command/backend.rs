@@ -48,7 +48,7 @@ impl LocalBackend {
         let unkept = [
             ("--threads", load.threads.is_some(), "set RAYON_NUM_THREADS"),
             ("--kv", load.kv != KvPolicy::F16, "it keeps keys and values as f32"),
-            ("--no-screen", load.no_screen, "it has no such copy"),
+            ("--no-head-shortlist", load.no_head_shortlist, "it has no such copy"),
         ];
         match unkept.into_iter().find(|&(_, is_given, _)| is_given && self == LocalBackend::Candle) {
             Some((name, _, why)) => Err(Error::usage(format_args!("{name} is not for --backend candle: {why}"))),

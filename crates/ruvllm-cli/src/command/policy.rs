@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use ruvllm_engine::KvPolicy;
 use ruvllm_learning::Consolidate;
-use ruvllm_learning::optimise::{Batch, Guesses};
+use ruvllm_learning::autotune::{Batch, DraftLimits};
 use ruvllm_router::Weighing;
 use ruvllm_server::policy_json;
 use ruvllm_sona::policy::{NewPolicy, Policy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
@@ -19,9 +19,9 @@ use crate::output::{print, print_json, print_line, table, timestamp};
 
 const EXAMPLES: &str = "\
 Examples:
-  ruvllm serve --optimise --witness ./log                a server that learns how to compute
+  ruvllm serve --autotune --witness ./log                a server that learns how to compute
   ruvllm policy list ./log
-  ruvllm policy set ./log speculation '{\"guessed_rows\":24,\"guesses_max\":24}' --for 30d
+  ruvllm policy set ./log speculation '{\"draft_rows\":24,\"draft_tokens_max\":24}' --for 30d
   ruvllm policy set ./log router '{\"within\":0.1}' --tenant acme
   ruvllm policy retire ./log 7
 
@@ -62,7 +62,7 @@ struct SetArgs {
     /// What it is about: kv, speculation, batch, router or ewc
     #[arg(value_name = "KIND")]
     kind: PolicyKind,
-    /// What is to be done, as JSON: "tiered", {"guessed_rows": 24, "guesses_max": 24}, {"prefill_tokens": 64}, or
+    /// What is to be done, as JSON: "tiered", {"draft_rows": 24, "draft_tokens_max": 24}, {"prefill_tokens": 64}, or
     /// {"within": 0.1}
     #[arg(value_name = "JSON", value_parser = value)]
     value: Value,
@@ -155,8 +155,8 @@ fn row(policy: &Policy) -> Vec<String> {
 impl SetArgs {
     fn run(&self) -> Result<()> {
         let wrong = match self.kind {
-            PolicyKind::Speculation => serde_json::from_value::<Guesses>(self.value.clone()).is_err().then_some(
-                "a policy of kind speculation is {\"guessed_rows\": N, \"guesses_max\": N}, 0 for no guesses",
+            PolicyKind::Speculation => serde_json::from_value::<DraftLimits>(self.value.clone()).is_err().then_some(
+                "a policy of kind speculation is {\"draft_rows\": N, \"draft_tokens_max\": N}, 0 for no guesses",
             ),
             PolicyKind::Kv => self
                 .value
@@ -191,6 +191,8 @@ impl SetArgs {
         if let Some(line) = wrong.or(unread) {
             return Err(Error::usage(line));
         }
+        let names = self.value.as_object().into_iter().flat_map(|fields| fields.keys());
+        names.filter_map(|name| crate::renamed::notice(name)).for_each(|line| eprintln!("{line}"));
         let policy = NewPolicy::new(self.kind, &self.context, &self.value).map_err(failed)?;
         let mut policy = policy.by_operator().because(&self.reason);
         policy.tenant.clone_from(&self.tenant);

@@ -135,7 +135,7 @@ impl RunArgs {
         let request = GenerateRequest {
             prompt,
             adapters,
-            learner: learning.as_ref().map(|(_, tenant)| tenant.learner(Task::of(&question), None)),
+            logits_processor: learning.as_ref().map(|(_, tenant)| tenant.logits_processor(Task::of(&question), None)),
             max_tokens: self.max_tokens.0,
             sampling,
             logprobs: self.logprobs,
@@ -366,8 +366,12 @@ pub fn summary_json(summary: &GenerationSummary, session: Option<&Resume>) -> se
             "ttft_ms": timings.ttft_ms,
             "cached_tokens": timings.cached_tokens,
             "disk_tokens": timings.disk_tokens,
-            "guessed_tokens": timings.guessed_tokens,
-            "right_tokens": timings.right_tokens,
+            "draft_tokens": timings.draft_tokens,
+            "accepted_tokens": timings.accepted_tokens,
+            // The names before, for one more release.
+            "guessed_tokens": timings.draft_tokens,
+            "right_tokens": timings.accepted_tokens,
+            "renamed": { "guessed_tokens": "draft_tokens", "right_tokens": "accepted_tokens" },
             "kv_bytes_per_token": timings.kv_bytes_per_token,
         },
     });

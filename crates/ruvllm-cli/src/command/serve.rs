@@ -99,12 +99,19 @@ pub struct ServeArgs {
     prefill_chunk: usize,
     /// Measure other ways to fill steps, and take those that are faster; answers stay the same. With --witness what was
     /// learned is kept, and each answer's record says what was chosen and why
-    #[arg(long, help_heading = "Server")]
-    optimise: bool,
-    /// Ways to keep the keys and values of long prompts that --optimise may choose from beside f16: q8, tiered. Answers may
+    #[arg(long, alias = "optimise", help_heading = "Server")]
+    autotune: bool,
+    /// Ways to keep the keys and values of long prompts that --autotune may choose from beside f16: q8, tiered. Answers may
     /// change a little by them
-    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', requires = "optimise", help_heading = "Server")]
-    optimise_kv: Vec<KvPolicy>,
+    #[arg(
+        long,
+        alias = "optimise-kv",
+        value_name = "POLICY,...",
+        value_delimiter = ',',
+        requires = "autotune",
+        help_heading = "Server"
+    )]
+    autotune_kv: Vec<KvPolicy>,
     /// Name from 'ruvllm list', hf:..., pypi:..., or path; may be given several times: the first is loaded at once and
     /// answers requests that name none, others are loaded when they are asked for [default: smollm2:135m]
     #[arg(short, long, value_name = "NAME|PATH", help_heading = "Model")]
@@ -145,7 +152,7 @@ pub struct ServeArgs {
     /// Folder of adapters that requests may name and load while the server runs; of several models each has its own in it
     #[arg(long, value_name = "DIR", help_heading = "Adapters")]
     adapters: Option<PathBuf>,
-    /// Most MiB of that for adapters that are ready for use; those that nobody uses give way to keys and values
+    /// Most MiB of that for adapters that are ready for use; those that nobody uses are evicted for keys and values
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = count::<2, { 1 << 24 }>, help_heading = "Adapters")]
     adapter_memory: usize,
     /// Learn from requests, each key's for itself, and answer with what was learned; POST /v1/learning switches it off for a key
@@ -337,7 +344,7 @@ impl ServeArgs {
             }
             let load = LoadOptions {
                 n_seq_max: self.parallel,
-                kv_others: self.optimise_kv.clone(),
+                kv_others: self.autotune_kv.clone(),
                 kv_bytes: self.kv_mib.map(|mib| mib << 20),
                 adapter_bytes: self.adapter_memory << 20,
                 prefix_cache: !self.no_prefix_cache,
@@ -425,7 +432,7 @@ impl ServeArgs {
                 ..LearningOptions::default()
             }),
             scheduler,
-            optimise: self.optimise,
+            autotune: self.autotune,
             queue_max: self.queue,
             is_verbose: self.llama_server.verbose,
             has_slots: !self.llama_server.no_slots,

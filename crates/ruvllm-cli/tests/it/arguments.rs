@@ -40,7 +40,7 @@ fn answers_begin_with_their_arguments() {
         (&["--regex", "("], "regex"),
         (&["--choice", "a,"], "--choice"),
         (&["--stop", ""], "--stop"),
-        (&["--dry-breaker", ""], "--dry-breaker"),
+        (&["--dry-sequence-breaker", ""], "--dry-sequence-breaker"),
         (&["--seed", "-2"], "--seed"),
         (&["--max-tokens", "-2"], "--max-tokens"),
         (&["--mirostat-tau", "1e9"], "mirostat tau"),
@@ -298,4 +298,33 @@ fn choices_with_commas_are_whole() {
     assert!(whole.contains(&&*answer(&["--choice", whole[0], "--choice", whole[1]])));
     assert!(whole.contains(&&*answer(&["--choice", r#"["yes, a lot","no, not at all"]"#])));
     assert!(["yes", "no"].contains(&&*answer(&["--choice", "yes,no"])));
+}
+
+#[test]
+fn old_names_of_options_are_taken_and_the_new_ones_told() {
+    let bench = Bench::new();
+    let path = tiny();
+    let path = path.to_string_lossy();
+    let cases: [(&[&str], &str); 3] = [
+        (&["--no-screen"], "--no-screen is now --no-head-shortlist"),
+        (&["--dry-last-n=8"], "--dry-last-n is now --dry-penalty-last-n"),
+        (&["--dry-breaker", "x", "--dry-breaker", "y"], "--dry-breaker is now --dry-sequence-breaker"),
+    ];
+    for (args, line) in cases {
+        let output = bench.run(
+            &[&["run", "--model", &*path, "--raw", "--prompt", "a", "--max-tokens", "2", "--json"], args].concat(),
+        );
+        let stderr = told(&output.stderr);
+        assert!(
+            output.status.success() && stderr.lines().filter(|told| *told == line).count() == 1,
+            "{args:?}: {stderr}"
+        );
+        let timings = &json_of(&output)["timings"];
+        for (old, new) in [("guessed_tokens", "draft_tokens"), ("right_tokens", "accepted_tokens")] {
+            assert!(
+                timings[old].is_u64() && timings[old] == timings[new] && timings["renamed"][old] == new,
+                "{timings}"
+            );
+        }
+    }
 }

@@ -208,7 +208,7 @@ fn a_log_that_was_cut_off_is_not_erased_and_one_that_is_not_there_not_made() {
 #[test]
 fn policies_are_set_listed_and_taken_back() {
     let bench = Bench::new();
-    served(&bench, 2, &["--optimise", "--witness-score"]).end("-TERM");
+    served(&bench, 2, &["--autotune", "--witness-score"]).end("-TERM");
     let log = bench.path("log").to_string_lossy().into_owned();
     let of = |args: &[&str]| bench.json([&["policy", args[0], &log], &args[1..], &["--json"]].concat());
     let operator = |listed: &Value| {
@@ -217,12 +217,15 @@ fn policies_are_set_listed_and_taken_back() {
     };
     assert!(operator(&of(&["list"])).is_empty());
     let version =
-        of(&["set", "speculation", "{\"guessed_rows\":24,\"guesses_max\":24}", "--for", "30d"])["version"].clone();
+        of(&["set", "speculation", "{\"draft_rows\":24,\"draft_tokens_max\":24}", "--for", "30d"])["version"].clone();
     let listed = operator(&of(&["list", "--kind", "speculation"]));
-    assert_eq!((listed.len(), &listed[0]["version"], &listed[0]["value"]["guesses_max"]), (1, &version, &json!(24)));
+    assert_eq!(
+        (listed.len(), &listed[0]["version"], &listed[0]["value"]["draft_tokens_max"]),
+        (1, &version, &json!(24))
+    );
     assert!(operator(&of(&["list", "--kind", "kv"])).is_empty());
     let line = error_line(&bench.run(["policy", "set", &log, "speculation", "24"]), 2);
-    assert!(line.contains("guessed_rows"), "{line}");
+    assert!(line.contains("draft_rows"), "{line}");
     for (kind, value, part) in [
         ("kv", "\"q3\"", "\"tiered\""),
         ("router", "{}", "within"),
@@ -241,6 +244,12 @@ fn policies_are_set_listed_and_taken_back() {
         let line = error_line(&bench.run(command), 2);
         assert!(line.contains(part), "{line}");
     }
+    of(&["retire", &version.to_string()]);
+    // Under the old names of its fields, for one more release.
+    let old = bench.run(["policy", "set", &log, "speculation", "{\"guessed_rows\":8,\"guesses_max\":4}", "--json"]);
+    let told = String::from_utf8_lossy(&old.stderr);
+    assert!(told.contains("guessed_rows is now draft_rows\nguesses_max is now draft_tokens_max\n"), "{told}");
+    let version = crate::common::json_of(&old)["version"].clone();
     of(&["retire", &version.to_string()]);
     assert!(operator(&of(&["list"])).is_empty());
     let line = error_line(&bench.run(["policy", "retire", &log, &version.to_string()]), 1);

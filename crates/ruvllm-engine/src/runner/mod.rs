@@ -32,7 +32,7 @@ pub enum Readout {
     /// way; with [`Pooling::None`] those of the tokens as they are: `[n, n_embd]`.
     Embedding(Option<Pooling>),
     /// The final hidden states of the last tokens: `[n_last, n_embd]`, of a model that writes text. Those that an answer's tokens
-    /// follow are what a learner is told by.
+    /// follow are what a logits processor is told by.
     States {
         /// How many; no more than there are.
         n_last: usize,
@@ -353,7 +353,7 @@ impl ModelRunner {
     /// Checks that the backend can do what a request needs besides tokens.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`]: it shows no hidden states to a learner, or applies no adapters.
+    /// [`ErrorKind::Unsupported`]: it shows no hidden states to a logits processor, or applies no adapters.
     pub(crate) fn check_capabilities(&self, learns: bool, has_adapters: bool) -> Result<(), EngineError> {
         if learns {
             self.hidden_states()?;

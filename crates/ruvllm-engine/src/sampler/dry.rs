@@ -72,7 +72,7 @@ impl Dry {
         params: &SamplingParams,
         breakers: impl FnOnce() -> Result<Breakers, EngineError>,
     ) -> Result<Option<Dry>, EngineError> {
-        let last_n = params.dry_last_n.min(LAST_N_MAX);
+        let last_n = params.dry_penalty_last_n.min(LAST_N_MAX);
         if params.dry_multiplier == 0.0 || params.dry_base < 1.0 || last_n == 0 {
             return Ok(None);
         }

@@ -98,7 +98,7 @@ impl Sampler {
         n_vocab: usize,
         told: Told,
     ) -> Result<Sampler, EngineError> {
-        Sampler::assemble(params, n_vocab, told, || dry::breakers(tokenizer, &params.dry_breakers))
+        Sampler::assemble(params, n_vocab, told, || dry::breakers(tokenizer, &params.dry_sequence_breakers))
     }
 
     fn assemble(

@@ -47,9 +47,9 @@ pub struct SamplingParams {
     /// Repetitions up to this many tokens cost nothing.
     pub dry_allowed_length: usize,
     /// How many recent tokens (prompt included) are searched for repetitions.
-    pub dry_last_n: usize,
+    pub dry_penalty_last_n: usize,
     /// Texts across which nothing counts as a repetition.
-    pub dry_breakers: Vec<String>,
+    pub dry_sequence_breakers: Vec<String>,
     /// Aims at a level of surprise, instead of the cuts and penalties.
     pub mirostat: Mirostat,
     /// The surprise that [`SamplingParams::mirostat`] aims at, in bits.
@@ -85,8 +85,8 @@ impl Default for SamplingParams {
             dry_multiplier: 0.0,
             dry_base: 1.75,
             dry_allowed_length: 2,
-            dry_last_n: 64,
-            dry_breakers: ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
+            dry_penalty_last_n: 64,
+            dry_sequence_breakers: ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
             mirostat: Mirostat::Off,
             mirostat_tau: 5.0,
             mirostat_eta: 0.1,
@@ -134,7 +134,9 @@ impl SamplingParams {
         if let Some((id, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
             return error(format!("the bias {bias} of token {id} is no number; use -inf to rule it out"));
         }
-        if let Some(text) = self.dry_breakers.iter().find(|text| text.is_empty() || text.len() > BREAKER_BYTES_MAX) {
+        if let Some(text) =
+            self.dry_sequence_breakers.iter().find(|text| text.is_empty() || text.len() > BREAKER_BYTES_MAX)
+        {
             let n = text.len();
             return error(format!("a dry breaker of {n} bytes; use 1 to {BREAKER_BYTES_MAX}"));
         }

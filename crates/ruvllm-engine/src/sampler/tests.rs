@@ -170,7 +170,8 @@ fn penalties_count_what_is_recent() {
 
 #[test]
 fn repetitions_cost_by_their_length() {
-    let params = SamplingParams { dry_multiplier: 1.0, dry_base: 2.0, dry_last_n: 12, ..SamplingParams::greedy() };
+    let params =
+        SamplingParams { dry_multiplier: 1.0, dry_base: 2.0, dry_penalty_last_n: 12, ..SamplingParams::greedy() };
     // The last n tokens stand further up, before `next`: 2^(n - 2), less than two are free.
     for (history, next, cost) in [
         (&[1, 2, 3, 4, 9, 2, 3][..], 4, 1.0),
@@ -274,7 +275,7 @@ fn parameters_out_of_range_are_named() {
         (SamplingParams { xtc_probability: 2.0, ..default() }, "xtc probability"),
         (SamplingParams { mirostat_tau: f32::INFINITY, ..default() }, "mirostat tau"),
         (SamplingParams { logit_bias: vec![(1, f32::NAN)], ..default() }, "bias NaN of token 1"),
-        (SamplingParams { dry_breakers: vec!["x".repeat(41)], ..default() }, "41 bytes"),
+        (SamplingParams { dry_sequence_breakers: vec!["x".repeat(41)], ..default() }, "41 bytes"),
         (SamplingParams { order: vec![SamplerKind::TopK; 2], ..default() }, "top_k stands twice"),
     ] {
         let line = params.validate().expect_err("out of range").to_string();

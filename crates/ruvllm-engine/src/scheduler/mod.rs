@@ -5,7 +5,7 @@
 //! this file does it. A request's tokens are those it would get alone: rows do not depend on what else is in a batch.
 //!
 //! Memory for keys and values is shared. A request is taken in when all it may come to need is there. Where that guess
-//! was too low (a request without `max_tokens` is guessed), somebody gives way: its blocks go to the prefix cache,
+//! was too low (a request without `max_tokens` is guessed), somebody is preempted: its blocks go to the prefix cache,
 //! it waits again with the tokens it has, and what was evicted meanwhile is computed again. Only a request that does
 //! not fit alone fails.
 //!
@@ -29,7 +29,9 @@ use crate::runner::ModelRunner;
 use crate::speculate::draft;
 use crate::tuner::Tuner;
 pub use options::SchedulerOptions;
-use policy::{Claim, Holder, Ledger, Limits, Plan, Queued, Room, Running, Shares, Standing, Waiting};
+use policy::{
+    Admission, Capacity, Claim, Holder, Limits, Plan, Queued, Running, Shares, VirtualTokenCounters, Waiting,
+};
 use ruvllm_backend::{LogitRows, Segment, States};
 use task::{Cause, Task};
 
@@ -70,9 +72,9 @@ pub struct SchedulerStats {
     pub n_tokens: u64,
     /// Most requests that ran at once.
     pub n_running_max: usize,
-    /// How often a request had to give way to another one.
+    /// How often a request was preempted for another one.
     pub n_preemptions: u64,
-    /// Tokens among `n_tokens` that had been computed before their request gave way.
+    /// Tokens among `n_tokens` that had been computed before their request was preempted.
     pub n_tokens_recomputed: u64,
 }
 
@@ -103,7 +105,7 @@ pub struct Scheduler<'a> {
     /// By age, the oldest first.
     waiting: VecDeque<Task>,
     /// What was computed for whom.
-    ledger: Ledger,
+    counters: VirtualTokenCounters,
     /// By age too; each has its sequence.
     running: Vec<Task>,
     next_id: u64,
@@ -128,7 +130,7 @@ impl<'a> Scheduler<'a> {
             options: options.clone(),
             tuner: None,
             waiting: VecDeque::new(),
-            ledger: Ledger::default(),
+            counters: VirtualTokenCounters::default(),
             running: Vec::new(),
             next_id: 0,
             n_ended: 0,
@@ -153,7 +155,7 @@ impl<'a> Scheduler<'a> {
         self.next_id += 1;
         let id = task.id;
         let others = self.running.iter().chain(&self.waiting);
-        self.ledger.join(task.tenant(), others.map(Task::tenant));
+        self.counters.join(task.tenant(), others.map(Task::tenant));
         self.waiting.push_back(task);
         Ok(RequestId(id))
     }
@@ -165,7 +167,7 @@ impl<'a> Scheduler<'a> {
         self.end(&mut events);
         let mut tuned = self.tune();
         self.plan();
-        self.guess();
+        self.propose();
         self.reserve();
         self.count(&mut tuned);
         let of_kv = self.watch_kv();
@@ -275,23 +277,23 @@ impl<'a> Scheduler<'a> {
         let (now, all) = (Instant::now(), || self.running.iter().chain(&self.waiting));
         let highest = all().map(Task::priority).max().unwrap_or(0);
         let level = |task: &Task| policy::level(task.priority(), task.waited(now), highest);
-        let served = |task: &Task| self.ledger.served(task.tenant());
+        let served = |task: &Task| self.counters.served(task.tenant());
         let of_running = |task: &Task| task.as_running(runner, level(task), served(task));
         let running: Vec<Running> = self.running.iter().map(of_running).collect();
-        let room = match self.waiting.is_empty() {
-            true => Room { free_bytes: 0, free_seqs: 0 },
-            false => Room { free_bytes: runner.free_kv_bytes(), free_seqs: runner.n_free() },
+        let capacity = match self.waiting.is_empty() {
+            true => Capacity { free_bytes: 0, free_seqs: 0 },
+            false => Capacity { free_bytes: runner.free_kv_bytes(), free_seqs: runner.n_free() },
         };
         let tenants = |tasks: &mut dyn Iterator<Item = &Task>| tasks.map(Task::tenant).collect::<Vec<_>>().into_iter();
         let (of_those, of_these) = (tenants(&mut self.running.iter()), tenants(&mut self.waiting.iter()));
-        let shares = Shares::new(self.running.len() + room.free_seqs, of_those, of_these);
+        let shares = Shares::new(self.running.len() + capacity.free_seqs, of_those, of_these);
         // Those who cannot be taken in need not be looked at, unless somebody may make room for them.
         let may_give = shares.n_tenants() > 1 || self.running.iter().any(Task::is_unread);
-        let queue: Vec<Queued> = match room.free_seqs {
+        let queue: Vec<Queued> = match capacity.free_seqs {
             0 if !may_give => Vec::new(),
             _ => self.waiting.iter().map(|task| task.as_queued(level(task))).collect(),
         };
-        let order = policy::order(&queue, &self.ledger, &shares);
+        let order = policy::order(&queue, &self.counters, &shares);
         let order: Vec<&Task> = order.into_iter().map(|i| &self.waiting[i]).collect();
         let before = |i: usize| self.running.iter().chain(order[..i].iter().copied());
         let waiting = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
@@ -299,12 +301,12 @@ impl<'a> Scheduler<'a> {
             n_served: served(task),
             ..task.as_waiting(runner, before(i), self.n_ended, running.is_empty())
         });
-        let plan = policy::plan(self.limits(&shares), room, &running, waiting.clone());
+        let plan = policy::plan(self.limits(&shares), capacity, &running, waiting.clone());
         let mut left = waiting.filter(|task| may_give && !plan.admit.contains(&task.id));
-        let first = left.find(|task| task.standing == Standing::Ready).map(|first| first.id);
+        let first = left.find(|task| task.admission == Admission::Ready).map(|first| first.id);
         let claim = first.and_then(|id| order.iter().find(|task| task.id == id)).and_then(|task| {
             let holders: Vec<Holder> = self.running.iter().map(Task::as_holder).collect();
-            policy::gives_place(&holders, &shares, Claim { tenant: task.tenant(), level: level(task) })
+            policy::holder_to_preempt(&holders, &shares, Claim { tenant: task.tenant(), level: level(task) })
         });
         (plan, claim)
     }
@@ -321,13 +323,13 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Lets those guess whose context the step completes: guesses fill what weights that are read once serve at no great
+    /// Lets those draft whose context the step completes: draft tokens fill what weights that are read once serve at no great
     /// cost.
-    fn guess(&mut self) {
-        let n_guesses = self.options.n_guesses(self.running.len());
-        let due = self.running.iter_mut().filter_map(|task| task.guesser(self.runner));
-        let mut due: Vec<_> = due.map(|answer| (answer, n_guesses)).collect();
-        draft::guess(self.runner, &mut due);
+    fn propose(&mut self) {
+        let n_draft_max = self.options.n_draft_max(self.running.len());
+        let due = self.running.iter_mut().filter_map(|task| task.draftable(self.runner));
+        let mut due: Vec<_> = due.map(|answer| (answer, n_draft_max)).collect();
+        draft::propose(self.runner, &mut due);
     }
 
     /// Opens the sequence of a waiting request.
@@ -342,7 +344,7 @@ impl<'a> Scheduler<'a> {
         self.running.insert(place, task);
     }
 
-    /// Makes room for the rows of the step. Where there is none, somebody gives way.
+    /// Makes room for the rows of the step. Where there is none, somebody is preempted.
     fn reserve(&mut self) {
         let mut i = 0;
         while i < self.running.len() {
@@ -390,7 +392,7 @@ impl<'a> Scheduler<'a> {
     /// Sends a running request back to wait.
     fn preempt(&mut self, i: usize, cause: Cause) {
         let mut task = self.running.remove(i);
-        task.give_way(self.runner, self.n_ended, cause);
+        task.preempt(self.runner, self.n_ended, cause);
         let place = self.waiting.partition_point(|other| other.id < task.id);
         self.waiting.insert(place, task);
         self.stats.n_preemptions += 1;
@@ -398,7 +400,7 @@ impl<'a> Scheduler<'a> {
 
     /// Runs the rows of the step.
     fn compute(&mut self, events: &mut Vec<Event>) {
-        let Scheduler { runner, running, stats, ledger, n_batch, .. } = self;
+        let Scheduler { runner, running, stats, counters, n_batch, .. } = self;
         let mut tasks: Vec<&mut Task> = running.iter_mut().filter(|task| task.n_rows > 0).collect();
         *n_batch = tasks.len();
         if tasks.is_empty() {
@@ -407,7 +409,7 @@ impl<'a> Scheduler<'a> {
         stats.n_steps += 1;
         stats.n_tokens += tasks.iter().map(|task| task.n_rows as u64).sum::<u64>();
         for task in &mut tasks {
-            ledger.charge(task.tenant(), task.n_rows as u64);
+            counters.charge(task.tenant(), task.n_rows as u64);
             task.n_turn += task.n_rows;
         }
         if compute(runner, &mut tasks, events).is_err() {

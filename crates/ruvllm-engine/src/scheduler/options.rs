@@ -2,7 +2,7 @@
 
 use crate::{EngineError, ErrorKind};
 
-/// A request that may have fewer guesses in a step has none.
+/// A request that may have fewer draft tokens in a step has none.
 const GUESSES_MIN: usize = 2;
 
 /// How steps are filled.
@@ -13,24 +13,24 @@ pub struct SchedulerOptions {
     /// Most prompt tokens of a step in which others write answers: with more, prompts are read sooner and answers
     /// falter.
     pub prefill_tokens: usize,
-    /// Most rows of a step that are guesses; 0 guesses nothing. Requests share them, and one that would have fewer than two
+    /// Most rows of a step that are draft tokens; 0 drafts nothing. Requests share them, and one that would have fewer than two
     /// has none.
-    pub guessed_rows: usize,
-    /// Most guesses of a request in a step.
-    pub guesses_max: usize,
+    pub draft_rows: usize,
+    /// Most draft tokens of a request in a step.
+    pub draft_tokens_max: usize,
 }
 
 impl Default for SchedulerOptions {
-    /// 512 tokens, 128 of prompts beside answers, 12 guesses and 8 of a request.
+    /// 512 tokens, 128 of prompts beside answers, 12 draft tokens and 8 of a request.
     fn default() -> SchedulerOptions {
-        SchedulerOptions { step_tokens: 512, prefill_tokens: 128, guessed_rows: 12, guesses_max: 8 }
+        SchedulerOptions { step_tokens: 512, prefill_tokens: 128, draft_rows: 12, draft_tokens_max: 8 }
     }
 }
 
 impl SchedulerOptions {
-    /// Returns how many guesses each of so many requests may have in a step.
-    pub fn n_guesses(&self, n_requests: usize) -> usize {
-        let n = (self.guessed_rows / n_requests.max(1)).min(self.guesses_max);
+    /// Returns how many draft tokens each of so many requests may have in a step.
+    pub fn n_draft_max(&self, n_requests: usize) -> usize {
+        let n = (self.draft_rows / n_requests.max(1)).min(self.draft_tokens_max);
         if n < GUESSES_MIN { 0 } else { n }
     }
 

@@ -4,14 +4,14 @@
 //! - Prompts share the rest of the step, by level and then the oldest first: long ones are cut, and beside answers they
 //!   get less, so that those go on evenly.
 //! - Requests wait in the order of [`order`]: by level, which is their priority and rises while they wait; on one level
-//!   the tenants take turns, so that each gets as many tokens computed as the others ([`Ledger`]); a tenant's own come
+//!   the tenants take turns, so that each gets as many tokens computed as the others ([`VirtualTokenCounters`]); a tenant's own come
 //!   in order of arrival. Whoever has fewer places than its share comes before those who have theirs.
 //! - Prompts of the tenant that had the fewest tokens are read first.
-//! - A tenant that waits with fewer places than its share takes one of a tenant that has more ([`gives_place`]).
+//! - A tenant that waits with fewer places than its share takes one of a tenant that has more ([`holder_to_preempt`]).
 //! - A request is taken in, in that order, once all it may come to need (its whole context) fits beside what those that
 //!   run may come to need. One that runs alone always is.
 //! - A request whose beginning somebody else is computing waits for it and lets others pass.
-//! - Where memory runs out, the request of the lowest priority gives way, the youngest of those ([`victim`]).
+//! - Where memory runs out, the request of the lowest priority is preempted, the youngest of those ([`victim`]).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub(super) struct Queued {
     pub level: i32,
     /// Tokens that it is likely to have computed.
     pub n_tokens: u64,
-    /// It ran before and gave way for want of memory.
+    /// It ran before and was preempted for want of memory.
     pub was_running: bool,
 }
 
@@ -85,7 +85,7 @@ pub(super) struct Waiting {
     pub n_left: usize,
     /// Bytes that it may come to need, but for what is shared with those that run.
     pub need_bytes: usize,
-    pub standing: Standing,
+    pub admission: Admission,
     pub level: i32,
     /// Tokens that its tenant had computed.
     pub n_served: u64,
@@ -93,13 +93,13 @@ pub(super) struct Waiting {
 
 /// Whether a waiting request can be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Once there is room.
+pub(super) enum Admission {
+    /// Once there is capacity.
     Ready,
     /// Not yet; younger ones may pass.
-    Passed,
+    Deferred,
     /// Not yet, and nobody passes.
-    Blocking,
+    Blocked,
 }
 
 /// What a step does.
@@ -113,7 +113,7 @@ pub(super) struct Plan {
 
 /// What there is to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     /// Bytes for keys and values that nobody holds, or the prefix cache alone.
     pub free_bytes: usize,
     /// Sequences that can be opened.
@@ -130,11 +130,11 @@ pub(super) fn level(priority: i32, waited: Duration, highest: i32) -> i32 {
 
 /// How many tokens were computed for whom: who had less comes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ledger {
+pub(super) struct VirtualTokenCounters {
     n_tokens: BTreeMap<u64, u64>,
 }
 
-impl Ledger {
+impl VirtualTokenCounters {
     /// Takes note that a tenant has a request again. What it did not use while it had none is not made up for: it
     /// stands where the least served of `active` does, or later (Sheng 2024, arXiv:2401.00588, alg. 2). `active` are the
     /// tenants of all requests but this one.
@@ -196,7 +196,7 @@ impl Shares {
 /// Returns which of `holders` gives its place to `claim`: one that waits for its reader, else one of the tenant that has
 /// most, if that is more than its share; else, where the claim's tenant has none, the one whose turn is over. None does
 /// for a tenant that has its share, and none that is more important.
-pub(super) fn gives_place(holders: &[Holder], shares: &Shares, claim: Claim) -> Option<u64> {
+pub(super) fn holder_to_preempt(holders: &[Holder], shares: &Shares, claim: Claim) -> Option<u64> {
     let rivals = || holders.iter().filter(|holder| holder.priority <= claim.level);
     let youngest = |some: &mut dyn Iterator<Item = &Holder>| some.map(|holder| holder.id).max();
     if let Some(id) = youngest(&mut rivals().filter(|holder| holder.is_unread)) {
@@ -217,7 +217,7 @@ pub(super) fn gives_place(holders: &[Holder], shares: &Shares, claim: Claim) -> 
 
 /// Returns the places of `queue` (sorted by age) in the order in which they are looked at. A tenant's requests lie on a
 /// line, one behind the other, that starts at what the tenant had (start-time fair queueing, Goyal 1996).
-pub(super) fn order(queue: &[Queued], ledger: &Ledger, shares: &Shares) -> Vec<usize> {
+pub(super) fn order(queue: &[Queued], counters: &VirtualTokenCounters, shares: &Shares) -> Vec<usize> {
     let mut lines: BTreeMap<(i32, u64), u64> = BTreeMap::new();
     let mut n_held = shares.n_held.clone();
     let has_share = |request: &Queued| {
@@ -227,7 +227,7 @@ pub(super) fn order(queue: &[Queued], ledger: &Ledger, shares: &Shares) -> Vec<u
     };
     let beyond: Vec<bool> = queue.iter().map(has_share).collect();
     let start = |request: &Queued| {
-        let line = lines.entry((request.level, request.tenant)).or_insert_with(|| ledger.served(request.tenant));
+        let line = lines.entry((request.level, request.tenant)).or_insert_with(|| counters.served(request.tenant));
         let start = *line;
         *line += request.n_tokens;
         start
@@ -241,15 +241,20 @@ pub(super) fn order(queue: &[Queued], ledger: &Ledger, shares: &Shares) -> Vec<u
     places
 }
 
-/// Returns who of `rivals` (priority and id of those that run) gives way.
+/// Returns who of `rivals` (priority and id of those that run) is preempted.
 pub(super) fn victim(rivals: impl Iterator<Item = (i32, u64)>) -> Option<u64> {
     rivals.min_by_key(|&(priority, id)| (priority, Reverse(id))).map(|(_, id)| id)
 }
 
 /// Plans a step. `running` is sorted by age, `waiting` as [`order`] has it; of `waiting` no more is looked at than there
 /// is room for.
-pub(super) fn plan(limits: Limits, room: Room, running: &[Running], waiting: impl Iterator<Item = Waiting>) -> Plan {
-    let (admit, mut all) = admit(room, running, waiting);
+pub(super) fn plan(
+    limits: Limits,
+    capacity: Capacity,
+    running: &[Running],
+    waiting: impl Iterator<Item = Waiting>,
+) -> Plan {
+    let (admit, mut all) = admit(capacity, running, waiting);
     all.extend_from_slice(running);
     all.sort_unstable_by_key(|request| request.id);
     let n_decode: usize = all.iter().map(|request| request.n_answer).sum();
@@ -271,18 +276,18 @@ pub(super) fn plan(limits: Limits, room: Room, running: &[Running], waiting: imp
 }
 
 /// Returns who is taken in, by their ids and as those that run then.
-fn admit(room: Room, running: &[Running], waiting: impl Iterator<Item = Waiting>) -> (Vec<u64>, Vec<Running>) {
+fn admit(capacity: Capacity, running: &[Running], waiting: impl Iterator<Item = Waiting>) -> (Vec<u64>, Vec<Running>) {
     let promised: usize = running.iter().map(|request| request.growth_bytes).sum();
-    let mut free_bytes = room.free_bytes.saturating_sub(promised);
+    let mut free_bytes = capacity.free_bytes.saturating_sub(promised);
     let (mut ids, mut admitted) = (Vec::new(), Vec::new());
-    if room.free_seqs == 0 {
+    if capacity.free_seqs == 0 {
         return (ids, admitted);
     }
     for request in waiting {
-        match request.standing {
-            Standing::Ready => {}
-            Standing::Passed => continue,
-            Standing::Blocking => break,
+        match request.admission {
+            Admission::Ready => {}
+            Admission::Deferred => continue,
+            Admission::Blocked => break,
         }
         let is_alone = running.is_empty() && ids.is_empty();
         if request.need_bytes > free_bytes && !is_alone {
@@ -293,7 +298,7 @@ fn admit(room: Room, running: &[Running], waiting: impl Iterator<Item = Waiting>
         let Waiting { id, n_left, need_bytes, level, n_served, .. } = request;
         let n_answer = usize::from(n_left == 1);
         admitted.push(Running { id, n_left, n_answer, growth_bytes: need_bytes, level, n_served });
-        if ids.len() == room.free_seqs {
+        if ids.len() == capacity.free_seqs {
             break;
         }
     }

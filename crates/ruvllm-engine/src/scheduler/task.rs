@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use ruvllm_kvcache::BLOCK_TOKENS;
 
-use super::policy::{Holder, Queued, Running, Standing, Waiting};
+use super::policy::{Admission, Holder, Queued, Running, Waiting};
 use crate::EngineError;
-use crate::answer::Answer;
 use crate::request::{GenerateRequest, GenerationSummary, TokenEvent};
+use crate::request_state::RequestState;
 use crate::runner::ModelRunner;
-use crate::speculate::tree::{Forks, Kept};
+use crate::speculate::tree::{Accepted, Forks};
 use crate::tuner::Choice;
 use ruvllm_backend::{Segment, SeqId, States};
 
@@ -23,17 +23,17 @@ const ANSWER_ROWS_MAX: usize = 32;
 pub(super) struct Task {
     /// Its age: lower is older.
     pub id: u64,
-    answer: Answer,
+    answer: RequestState,
     /// While it runs.
     seq: Option<SeqId>,
-    /// Its tokens in the step at hand, guesses not counted.
+    /// Its tokens in the step at hand, draft tokens not counted.
     pub n_rows: usize,
-    /// Of its sequence, for other ways beside the guesses.
+    /// Of its sequence, for other ways beside the draft tokens.
     forks: Forks,
     /// Ends it.
     pub error: Option<EngineError>,
-    /// Set while it waits after it gave way.
-    gave_way: Option<GaveWay>,
+    /// Set while it waits after it was preempted.
+    preempted: Option<Preempted>,
     /// Tokens that were computed since it was taken in.
     pub n_turn: usize,
     /// What was chosen for its steps, and for how many each.
@@ -42,7 +42,7 @@ pub(super) struct Task {
     pub kv: Option<Choice>,
 }
 
-/// Why a request gave way.
+/// Why a request was preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// There was no memory for all.
@@ -53,8 +53,8 @@ pub(super) enum Cause {
     Share,
 }
 
-/// How a request gave way.
-struct GaveWay {
+/// How a request was preempted.
+struct Preempted {
     /// How many requests were over then.
     n_ended: u64,
     cause: Cause,
@@ -64,9 +64,9 @@ struct GaveWay {
 
 impl Task {
     /// # Errors
-    /// As [`Answer::new`].
+    /// As [`RequestState::new`].
     pub(super) fn new(id: u64, runner: &ModelRunner, request: GenerateRequest) -> Result<Task, EngineError> {
-        let (answer, forks) = (Answer::new(runner, request)?, Forks::default());
+        let (answer, forks) = (RequestState::new(runner, request)?, Forks::default());
         Ok(Task {
             id,
             answer,
@@ -74,7 +74,7 @@ impl Task {
             n_rows: 0,
             forks,
             error: None,
-            gave_way: None,
+            preempted: None,
             n_turn: 0,
             choices: Vec::new(),
             kv: None,
@@ -155,7 +155,7 @@ impl Task {
             tenant,
             level,
             n_tokens,
-            was_running: self.gave_way.as_ref().is_some_and(|way| way.cause != Cause::Share),
+            was_running: self.preempted.as_ref().is_some_and(|way| way.cause != Cause::Share),
         }
     }
 
@@ -174,20 +174,20 @@ impl Task {
         // At least one more block than is known, all of it before the last token.
         let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;
         let waits_for = |other: &Task| other.answer.scope() == scope && other.will_know(runner, &context[..next]);
-        let standing = match &self.gave_way {
+        let admission = match &self.preempted {
             // As much room as it did not find then is there only when somebody has ended.
-            Some(GaveWay { cause: Cause::Quota, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
-                Standing::Passed
+            Some(Preempted { cause: Cause::Quota, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
+                Admission::Deferred
             }
-            Some(GaveWay { cause: Cause::Memory, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
-                Standing::Blocking
+            Some(Preempted { cause: Cause::Memory, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
+                Admission::Blocked
             }
-            _ if self.is_unread() => Standing::Passed,
-            _ if known.is_some() && next < context.len() && older.any(waits_for) => Standing::Passed,
-            _ => Standing::Ready,
+            _ if self.is_unread() => Admission::Deferred,
+            _ if known.is_some() && next < context.len() && older.any(waits_for) => Admission::Deferred,
+            _ => Admission::Ready,
         };
         let need_bytes = self.bytes_max(runner).saturating_sub(in_use_bytes);
-        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, standing, level: 0, n_served: 0 }
+        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, admission, level: 0, n_served: 0 }
     }
 
     /// Returns whether it is about to compute these tokens.
@@ -196,14 +196,14 @@ impl Task {
         is_cached && self.n_computed(runner) < tokens.len() && self.answer.context().starts_with(tokens)
     }
 
-    /// Opens its sequence, and returns how many tokens must be computed that were before it gave way.
+    /// Opens its sequence, and returns how many tokens must be computed that were before it was preempted.
     ///
     /// # Errors
     /// No sequence is free.
     pub(super) fn open(&mut self, runner: &mut ModelRunner) -> Result<usize, EngineError> {
         let (seq, n_cached) = self.answer.open(runner)?;
         (self.seq, self.n_turn) = (Some(seq), 0);
-        Ok(self.gave_way.take().map_or(0, |way| way.n_computed.saturating_sub(n_cached)))
+        Ok(self.preempted.take().map_or(0, |way| way.n_computed.saturating_sub(n_cached)))
     }
 
     /// Gives its sequence back.
@@ -216,17 +216,17 @@ impl Task {
     }
 
     /// Gives its sequence back, to go on later. `n_ended` requests are over.
-    pub(super) fn give_way(&mut self, runner: &mut ModelRunner, n_ended: u64, cause: Cause) {
-        self.gave_way = Some(GaveWay { n_ended, cause, n_computed: self.n_computed(runner) });
+    pub(super) fn preempt(&mut self, runner: &mut ModelRunner, n_ended: u64, cause: Cause) {
+        self.preempted = Some(Preempted { n_ended, cause, n_computed: self.n_computed(runner) });
         self.n_rows = 0;
-        self.answer.drop_guesses();
+        self.answer.drop_draft();
         self.close(runner);
     }
 
-    /// Forgets what it guessed, and returns its answer if it may guess behind its rows of the step: where they come to the
+    /// Forgets what it drafted, and returns its answer if it may draft behind its rows of the step: where they come to the
     /// end of what is known.
-    pub(super) fn guesser(&mut self, runner: &ModelRunner) -> Option<&mut Answer> {
-        self.answer.drop_guesses();
+    pub(super) fn draftable(&mut self, runner: &ModelRunner) -> Option<&mut RequestState> {
+        self.answer.drop_draft();
         let is_due = self.n_rows > 0 && self.n_rows == self.n_left(runner);
         is_due.then_some(&mut self.answer)
     }
@@ -249,14 +249,14 @@ impl Task {
         self.answer.context().len()
     }
 
-    /// Returns how many guesses it has in the step.
-    pub(super) fn n_guessed(&self) -> usize {
-        self.answer.n_guessed()
+    /// Returns how many draft tokens it has in the step.
+    pub(super) fn n_drafted(&self) -> usize {
+        self.answer.n_drafted()
     }
 
-    /// Returns how many tokens were guessed for it so far, and how many were right.
-    pub(super) fn guesses(&self) -> (usize, usize) {
-        self.answer.guesses()
+    /// Returns how many tokens were drafted for it so far, and how many were accepted.
+    pub(super) fn draft_counts(&self) -> (usize, usize) {
+        self.answer.draft_counts()
     }
 
     /// Returns whether it writes its answer.
@@ -264,15 +264,15 @@ impl Task {
         self.answer.n_tokens() > 0
     }
 
-    /// Makes room for its rows of the step; guesses are given up first.
+    /// Makes room for its rows of the step; draft tokens are given up first.
     ///
     /// # Errors
     /// As [`ModelRunner::reserve`].
     pub(super) fn reserve(&mut self, runner: &mut ModelRunner) -> Result<(), EngineError> {
-        let n_guessed = self.answer.n_guessed();
+        let n_drafted = self.answer.n_drafted();
         match self.seq {
-            Some(seq) if n_guessed > 0 => runner.reserve(seq, self.n_rows + n_guessed).or_else(|_| {
-                self.answer.drop_guesses();
+            Some(seq) if n_drafted > 0 => runner.reserve(seq, self.n_rows + n_drafted).or_else(|_| {
+                self.answer.drop_draft();
                 runner.reserve(seq, self.n_rows)
             }),
             Some(seq) if self.n_rows > 0 => runner.reserve(seq, self.n_rows),
@@ -280,13 +280,13 @@ impl Task {
         }
     }
 
-    /// Makes ready for the step: opens the sequences of other ways beside the guesses, where there is room still, and begins
+    /// Makes ready for the step: opens the sequences of other ways beside the draft tokens, where there is room still, and begins
     /// what can be computed of the next choice while the model runs.
     pub(super) fn prepare(&mut self, runner: &mut ModelRunner) {
         if self.n_rows > 0 && self.n_rows == self.n_left(runner) {
             self.answer.begin_choice();
         }
-        if let (Some(seq), 1..) = (self.seq, self.answer.n_guessed()) {
+        if let (Some(seq), 1..) = (self.seq, self.answer.n_drafted()) {
             self.forks = self.answer.fork(runner, seq, self.n_rows);
         }
     }
@@ -294,11 +294,10 @@ impl Task {
     /// Returns its rows of the step.
     pub(super) fn segments(&self, runner: &ModelRunner) -> impl Iterator<Item = Segment<'_>> {
         let seq = self.seq.expect("only those that run have rows");
-        let (rest, n_guessed) =
-            (&self.answer.context_and_guesses()[self.n_computed(runner)..], self.answer.n_guessed());
+        let (rest, n_drafted) = (&self.answer.context_and_draft()[self.n_computed(runner)..], self.answer.n_drafted());
         let is_whole = self.n_rows == self.n_left(runner);
-        let logits = self.answer.wanted(self.n_computed(runner), if is_whole { 1 + n_guessed } else { 0 });
-        let chain = Segment { seq, tokens: &rest[..self.n_rows + n_guessed], logits };
+        let logits = self.answer.wanted(self.n_computed(runner), if is_whole { 1 + n_drafted } else { 0 });
+        let chain = Segment { seq, tokens: &rest[..self.n_rows + n_drafted], logits };
         std::iter::once(chain).chain(self.forks.segments())
     }
 
@@ -315,8 +314,12 @@ impl Task {
     /// Chooses its next tokens, and returns what stays of that was computed.
     ///
     /// # Errors
-    /// As [`Answer::choose`].
-    pub(super) fn choose(&mut self, states: States<'_>, tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
+    /// As [`RequestState::choose`].
+    pub(super) fn choose(
+        &mut self,
+        states: States<'_>,
+        tell: &mut dyn FnMut(TokenEvent),
+    ) -> Result<Accepted, EngineError> {
         self.answer.choose(states, tell)
     }
 
@@ -327,7 +330,7 @@ impl Task {
     pub(super) fn settle(
         &mut self,
         runner: &mut ModelRunner,
-        kept: Option<Result<Kept, EngineError>>,
+        kept: Option<Result<Accepted, EngineError>>,
     ) -> Result<(), EngineError> {
         match (kept, &mut self.seq) {
             (Some(Ok(kept)), Some(seq)) => {

@@ -10,9 +10,9 @@ pub(super) struct Tuned {
     choice: Choice,
     start: Instant,
     before: SchedulerStats,
-    /// Right guesses of those that run.
-    n_right: usize,
-    /// Guesses that each might have by the default.
+    /// Accepted draft tokens of those that run.
+    n_accepted: usize,
+    /// Draft tokens that each might have by the default.
     n_default: usize,
     /// Rows of the step as the default would have filled it.
     n_default_rows: usize,
@@ -41,13 +41,13 @@ impl Scheduler<'_> {
             return None;
         }
         let n_context = self.running.iter().map(super::Task::n_context).sum::<usize>() / n_running;
-        let room = (self.n_seen != n_running).then(|| self.runner.free_kv_bytes());
+        let capacity = (self.n_seen != n_running).then(|| self.runner.free_kv_bytes());
         self.n_seen = n_running;
-        let (options, choice) = tuner.choose(&Situation { n_running, n_context, free_bytes: room });
+        let (options, choice) = tuner.choose(&Situation { n_running, n_context, free_bytes: capacity });
         self.options = options;
-        let n_default = tuner.fixed().n_guesses(n_running);
-        let (start, before, n_right) = (Instant::now(), self.stats, self.n_right());
-        Some(Tuned { choice, start, before, n_right, n_default, n_default_rows: 0 })
+        let n_default = tuner.fixed().n_draft_max(n_running);
+        let (start, before, n_accepted) = (Instant::now(), self.stats, self.n_accepted());
+        Some(Tuned { choice, start, before, n_accepted, n_default, n_default_rows: 0 })
     }
 
     /// Counts the rows that the step, which is planned now, would have by the default.
@@ -58,23 +58,23 @@ impl Scheduler<'_> {
 
     /// Tells the tuner what came of a step, unless it was another one than was chosen for.
     pub(super) fn learn(&mut self, tuned: Option<Tuned>, events: &[Event]) {
-        let Some(Tuned { choice, start, before, n_right, n_default, n_default_rows }) = tuned else { return };
+        let Some(Tuned { choice, start, before, n_accepted, n_default, n_default_rows }) = tuned else { return };
         let n_answers = self.n_batch;
         if self.stats.n_tokens - before.n_tokens != n_answers as u64 || self.stats.n_preemptions != before.n_preemptions
         {
             return;
         }
-        let n_guesses = self.options.n_guesses(n_answers);
+        let n_draft_max = self.options.n_draft_max(n_answers);
         let mut n_default_steps = 0.0;
         let of_one = events.chunk_by(|a, b| a.token_of() == b.token_of());
         for tokens in of_one.filter(|events| events[0].token_of().is_some()) {
-            n_default_steps += steps_by_default(tokens.len(), n_guesses, n_default) / n_answers as f64;
+            n_default_steps += steps_by_default(tokens.len(), n_draft_max, n_default) / n_answers as f64;
         }
-        let n_right = self.n_right().saturating_sub(n_right);
+        let n_accepted = self.n_accepted().saturating_sub(n_accepted);
         let seconds = start.elapsed().as_secs_f64();
         self.running.iter_mut().for_each(|task| task.note(choice));
         if let Some(tuner) = &mut self.tuner {
-            let step = StepCost { seconds, n_answers, n_default_rows, n_default_steps, n_guesses, n_right };
+            let step = StepCost { seconds, n_answers, n_default_rows, n_default_steps, n_draft_max, n_accepted };
             tuner.learn(choice, &step);
         }
     }
@@ -88,12 +88,12 @@ impl Scheduler<'_> {
         Some((choice, Instant::now(), self.rows(usize::MAX)))
     }
 
-    /// Counts the rows of the step, which is planned now, with up to so many guesses of each request.
-    fn rows(&self, n_guesses_max: usize) -> Rows {
+    /// Counts the rows of the step, which is planned now, with up to so many draft tokens of each request.
+    fn rows(&self, n_draft_max: usize) -> Rows {
         let mut rows = Rows::default();
         for task in self.running.iter().filter(|task| task.n_rows > 0) {
             match task.is_answering() {
-                true => rows.n_answer += task.n_rows + task.n_guessed().min(n_guesses_max),
+                true => rows.n_answer += task.n_rows + task.n_drafted().min(n_draft_max),
                 false => rows.n_prompt += task.n_rows,
             }
         }
@@ -107,7 +107,7 @@ impl Scheduler<'_> {
         }
     }
 
-    fn n_right(&self) -> usize {
-        self.running.iter().map(|task| task.guesses().1).sum()
+    fn n_accepted(&self) -> usize {
+        self.running.iter().map(|task| task.draft_counts().1).sum()
     }
 }

@@ -48,9 +48,9 @@ use ruvllm_lora::manager::AdapterManager;
 use ruvllm_text::GrammarCompiler;
 use ruvllm_text::ModelText;
 
-use crate::answer;
 use crate::engine::Engine;
 use crate::request::{CancelToken, GenerateRequest, GenerationSummary, TokenEvent};
+use crate::request_state;
 use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::tuner::Tuner;
@@ -159,7 +159,7 @@ impl Shared {
         self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request of a tenant in, and returns whether there is room. A tenant may have [`TENANT_FACTOR`] times what it
+    /// Counts a request of a tenant in, and returns whether there is capacity. A tenant may have [`TENANT_FACTOR`] times what it
     /// leaves free, so that however much it asks, others find a place in the queue.
     fn enter(&self, tenant: u64) -> bool {
         let mut of_tenants = self.of_tenants();
@@ -296,7 +296,7 @@ impl Service {
             let line = format!("model '{}' makes embeddings, not text; ask it for those", self.shared.info.name);
             return Err(EngineError::new(ErrorKind::Unsupported, line));
         }
-        answer::check(&self.shared.info, &request)?;
+        request_state::check(&self.shared.info, &request)?;
         let tenant = request.tenant;
         self.enter(tenant)?;
         let ticket = Ticket(request.cancel.clone());
@@ -349,7 +349,7 @@ impl Service {
     }
 
     /// Has adapters share the memory for keys and values instead of having their own: both together take no more than
-    /// that. Adapters that nobody uses give way to keys and values; to adapters give way cached prefixes, but not what
+    /// that. Adapters that nobody uses are evicted for keys and values; to adapters are evicted cached prefixes, but not what
     /// requests that run may come to need. To be called once, before any is loaded.
     ///
     /// # Errors

@@ -1,20 +1,20 @@
-//! Guesses of a draft model: a smaller one of the same vocabulary writes on, and the model judges all of it in one pass.
+//! Draft tokens of a draft model: a smaller one of the same vocabulary writes on, and the model judges all of it in one pass.
 //!
 //! The draft's logits go through a copy of the request's own sampler: with its penalties, its temperature and *its next
 //! random numbers*, one for each token (`sampler::draw`). So a draft that thinks like the model draws what the model will
 //! draw, and the answer is still the one it would be without (Daliri 2024, arXiv:2408.07978). Rejection sampling (Leviathan
 //! 2023, arXiv:2211.17192) keeps a little more, and gives the same distribution but other tokens than the seed alone does.
 //!
-//! All requests of a batch that want guesses are drafted together, one pass a token.
+//! All requests of a batch that want draft tokens are drafted together, one pass a token.
 
-use super::pace::Pace;
+use super::draft_length::DraftLength;
 use super::tree::Branch;
-use crate::answer::Answer;
+use crate::request_state::RequestState;
 use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, argmax};
 use ruvllm_backend::{LogitRows, Segment, SeqId};
 
-/// Tokens of the context that the draft model reads in one step before it guesses: more wait for the next steps.
+/// Tokens of the context that the draft model reads in one step before it drafts: more wait for the next steps.
 const CATCH_UP_TOKENS: usize = 256;
 
 /// What a request must know of the draft model.
@@ -24,34 +24,43 @@ pub struct DraftInfo {
     pub pass_cost: f32,
     /// Its context in tokens.
     pub n_ctx: usize,
-    /// Tokens that are tried in the place of the first guess: 1 is the guess alone.
+    /// Tokens that are tried in the place of the first draft token: 1 is the draft token alone.
     pub n_branches: usize,
 }
 
 /// One request's part in the draft model.
-pub(crate) struct Drafting {
+pub(crate) struct Drafter {
     info: DraftInfo,
-    pace: Pace,
-    /// Its sequence there, once it guessed.
+    draft_length: DraftLength,
+    /// Its sequence there, once it drafted.
     seq: Option<SeqId>,
     /// Leading tokens of that sequence that are known to be the context's.
-    n_right: usize,
+    n_matched: usize,
     /// A copy of the request's own.
     sampler: Sampler,
     /// Logits over the model's vocabulary, where the draft model has fewer or more: `[n_vocab]`.
     row: Vec<f32>,
-    /// Guesses that are still to come in this step.
+    /// Draft tokens that are still to come in this step.
     n_left: usize,
     branches: Vec<Branch>,
 }
 
-impl Drafting {
-    pub(crate) fn new(info: DraftInfo, sampler: &Sampler) -> Drafting {
-        let (pace, sampler) = (Pace::new(info.pass_cost), sampler.copy());
-        Drafting { info, pace, seq: None, n_right: 0, sampler, row: Vec::new(), n_left: 0, branches: Vec::new() }
+impl Drafter {
+    pub(crate) fn new(info: DraftInfo, sampler: &Sampler) -> Drafter {
+        let (draft_length, sampler) = (DraftLength::new(info.pass_cost), sampler.copy());
+        Drafter {
+            info,
+            draft_length,
+            seq: None,
+            n_matched: 0,
+            sampler,
+            row: Vec::new(),
+            n_left: 0,
+            branches: Vec::new(),
+        }
     }
 
-    /// Begins a step with up to `n_max` guesses behind `context`, and returns whether there are any to come.
+    /// Begins a step with up to `n_max` draft tokens behind `context`, and returns whether there are any to come.
     pub(super) fn begin(
         &mut self,
         draft: &mut ModelRunner,
@@ -61,19 +70,19 @@ impl Drafting {
     ) -> bool {
         self.branches.clear();
         let fits = context.len() + n_max < self.info.n_ctx;
-        self.n_left = if n_max > 0 && fits { self.pace.n_ahead().min(n_max) } else { 0 };
+        self.n_left = if n_max > 0 && fits { self.draft_length.n_ahead().min(n_max) } else { 0 };
         if self.n_left == 0 {
             return false;
         }
         let seq = match self.seq {
             Some(seq) => {
-                let n_right = self.n_right.min(draft.n_tokens(seq));
-                draft.rewind(seq, n_right).map(|()| seq)
+                let n_matched = self.n_matched.min(draft.n_tokens(seq));
+                draft.rewind(seq, n_matched).map(|()| seq)
             }
             None => draft.open(Some(context), &tenant.into()).map(|(seq, _)| seq),
         };
         match seq {
-            Ok(seq) => (self.seq, self.n_right) = (Some(seq), context.len()),
+            Ok(seq) => (self.seq, self.n_matched) = (Some(seq), context.len()),
             Err(_) => self.close(draft),
         }
         self.sampler.follow(sampler);
@@ -90,7 +99,7 @@ impl Drafting {
         })
     }
 
-    /// Returns the next guess; `logits` are the draft model's.
+    /// Returns the next draft token; `logits` are the draft model's.
     pub(crate) fn choose(
         &mut self,
         logits: &[f32],
@@ -115,7 +124,7 @@ impl Drafting {
         Some(id)
     }
 
-    /// Returns whether it has more guesses to make in this step.
+    /// Returns whether it has more draft tokens to make in this step.
     pub(crate) fn goes_on(&self) -> bool {
         self.n_left > 0
     }
@@ -125,18 +134,18 @@ impl Drafting {
         std::mem::take(&mut self.branches)
     }
 
-    /// Takes note of what became of its guesses: the first `n_kept` tokens of the context are known.
-    pub(super) fn learn(&mut self, n_guessed: usize, n_right: usize, n_kept: usize) {
-        self.pace.learn(n_guessed, n_right);
-        self.n_right = n_kept;
+    /// Takes note of what became of its draft tokens: the first `n_kept` tokens of the context are known.
+    pub(super) fn learn(&mut self, n_drafted: usize, n_accepted: usize, n_kept: usize) {
+        self.draft_length.learn(n_drafted, n_accepted);
+        self.n_matched = n_kept;
     }
 
     /// Gives its sequence back.
     pub(crate) fn close(&mut self, draft: &mut ModelRunner) {
         if let Some(seq) = self.seq.take() {
-            // What it guessed last is nobody's prefix.
-            let n_right = self.n_right.min(draft.n_tokens(seq));
-            match draft.rewind(seq, n_right) {
+            // What it drafted last is nobody's prefix.
+            let n_matched = self.n_matched.min(draft.n_tokens(seq));
+            match draft.rewind(seq, n_matched) {
                 Ok(()) => draft.close(seq),
                 Err(_) => draft.discard(seq),
             }
@@ -144,19 +153,19 @@ impl Drafting {
     }
 }
 
-/// Guesses ahead for each of `answers`, up to so many tokens: by the text so far, and where that knows nothing by the draft
+/// Drafts for each of `answers`, up to so many tokens: by the text so far, and where that knows nothing by the draft
 /// model, if it may.
-pub(crate) fn guess(runner: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
-    answers.iter_mut().for_each(|(answer, n_max)| answer.guess(*n_max));
+pub(crate) fn propose(runner: &mut ModelRunner, answers: &mut [(&mut RequestState, usize)]) {
+    answers.iter_mut().for_each(|(answer, n_max)| answer.propose(*n_max));
     if let Some(draft) = runner.draft() {
         write_on(draft, answers);
     }
-    answers.iter_mut().for_each(|(answer, _)| answer.check_guesses());
+    answers.iter_mut().for_each(|(answer, _)| answer.check_draft());
 }
 
-/// Lets the draft model guess where there is nothing yet.
-fn write_on(draft: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
-    let mut writing: Vec<&mut Answer> = Vec::new();
+/// Lets the draft model draft where there is nothing yet.
+fn write_on(draft: &mut ModelRunner, answers: &mut [(&mut RequestState, usize)]) {
+    let mut writing: Vec<&mut RequestState> = Vec::new();
     for (answer, n_max) in answers {
         if answer.begin_draft(draft, *n_max) {
             writing.push(answer);
@@ -168,7 +177,7 @@ fn write_on(draft: &mut ModelRunner, answers: &mut [(&mut Answer, usize)]) {
         let n_row = draft.info().n_vocab;
         let Ok(logits) = draft.forward(&segments) else {
             // Its memory is full; the answers go on without it.
-            writing.iter_mut().filter_map(|answer| answer.drafting()).for_each(|drafting| drafting.close(draft));
+            writing.iter_mut().filter_map(|answer| answer.drafter()).for_each(|drafter| drafter.close(draft));
             return;
         };
         let (mut rows, mut reads_on) = (logits.chunks_exact(n_row), reads_on.into_iter());

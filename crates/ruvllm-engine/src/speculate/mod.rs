@@ -1,20 +1,20 @@
-//! Speculation: guessing the next tokens and computing them all in one pass.
+//! Speculation: drafting the next tokens and computing them all in one pass.
 //!
 //! ```text
-//! context … the cat sat on the │ guess: mat .        one pass computes rows for: the, mat, .
+//! context … the cat sat on the │ draft: mat .        one pass computes rows for: the, mat, .
 //! logits after "the" choose "mat": right, so the row of "mat" counts, and its logits choose the next one, and so on
 //! ```
 //! A pass of a few rows costs little more than one of a single row: both read all weights. Each token is chosen by the
 //! request's own sampler from the logits of its own row, which do not depend on the other rows; so the answer is the one
-//! it would be without guessing, greedy or drawn. Rows behind the first wrong guess are taken back.
+//! it would be without drafting, greedy or drawn. Rows behind the first rejected token are taken back.
 //!
-//! Guesses come from the text so far ([`ngram`]): what followed the last tokens when they stood there before; and where
-//! that knows nothing from a smaller model, if there is one ([`draft`]). [`pace`] says how many, for each of them by what
-//! they brought, and stops where they are not worth it. [`tree`] holds what was guessed: a chain, and ways that leave it.
+//! Draft tokens come from the text so far ([`ngram`]): what followed the last tokens when they stood there before; and where
+//! that knows nothing from a smaller model, if there is one ([`draft`]). [`draft_length`] says how many, for each of them by what
+//! they brought, and stops where they are not worth it. [`tree`] holds what was drafted: a chain, and ways that leave it.
 
 pub(crate) mod draft;
+mod draft_length;
 mod ngram;
-mod pace;
 pub(crate) mod tree;
 
 use std::str::FromStr;
@@ -22,12 +22,12 @@ use std::str::FromStr;
 use crate::runner::ModelRunner;
 use crate::sampler::Sampler;
 pub use draft::DraftInfo;
-pub(crate) use draft::Drafting;
+pub(crate) use draft::Drafter;
+use draft_length::DraftLength;
 use ngram::Index;
-use pace::Pace;
 use ruvllm_backend::Segment;
 
-/// Who guesses tokens ahead. It changes how fast an answer is, never what it is.
+/// Source of draft tokens. It changes how fast an answer is, never what it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculation {
     /// One token a pass.
@@ -55,18 +55,18 @@ impl FromStr for Speculation {
     }
 }
 
-/// The guesses of one request.
+/// The draft tokens of one request.
 pub(crate) struct Speculator {
-    ngram: Option<(Index, Pace)>,
-    draft: Option<Drafting>,
-    /// The guesses at hand are the draft model's.
+    ngram: Option<(Index, DraftLength)>,
+    draft: Option<Drafter>,
+    /// The draft tokens at hand are the draft model's.
     is_drafted: bool,
     /// The most tokens that the backend takes back at once.
     n_rewind_max: usize,
 }
 
 impl Speculator {
-    /// `None` if nothing is guessed; `sampler` is the request's.
+    /// `None` if nothing is drafted; `sampler` is the request's.
     pub(crate) fn new(how: Speculation, runner: &ModelRunner, sampler: &Sampler) -> Option<Speculator> {
         let n_rewind_max = runner.info().n_rewind_max;
         if n_rewind_max == 0 {
@@ -74,16 +74,16 @@ impl Speculator {
         }
         let ngram = matches!(how, Speculation::Ngram | Speculation::Auto);
         let draft = runner.draft_info().filter(|_| matches!(how, Speculation::Draft | Speculation::Auto));
-        let ngram = ngram.then(|| (Index::default(), Pace::new(0.0)));
-        let draft = draft.map(|info| Drafting::new(info, sampler));
+        let ngram = ngram.then(|| (Index::default(), DraftLength::new(0.0)));
+        let draft = draft.map(|info| Drafter::new(info, sampler));
         (ngram.is_some() || draft.is_some()).then_some(Speculator { ngram, draft, is_drafted: false, n_rewind_max })
     }
 
-    /// Appends up to `n_max` guesses by the text so far to `context`, which begins with what it began with the last time.
-    pub(crate) fn guess(&mut self, context: &mut Vec<u32>, n_max: usize) {
+    /// Appends up to `n_max` draft tokens by the text so far to `context`, which begins with what it began with the last time.
+    pub(crate) fn propose(&mut self, context: &mut Vec<u32>, n_max: usize) {
         self.is_drafted = false;
-        let Some((index, pace)) = &mut self.ngram else { return };
-        let n = pace.n_ahead().min(n_max).min(self.n_rewind_max);
+        let Some((index, draft_length)) = &mut self.ngram else { return };
+        let n = draft_length.n_ahead().min(n_max).min(self.n_rewind_max);
         if n > 0 {
             index.extend(context);
             index.continue_with(context, n);
@@ -91,11 +91,11 @@ impl Speculator {
     }
 
     /// Returns the draft model's part, if there is one.
-    pub(crate) fn draft(&mut self) -> Option<&mut Drafting> {
+    pub(crate) fn drafter(&mut self) -> Option<&mut Drafter> {
         self.draft.as_mut()
     }
 
-    /// Lets the draft model begin, and returns whether there are guesses to come: up to `n_max` behind `context`, of a
+    /// Lets the draft model begin, and returns whether there are draft tokens to come: up to `n_max` behind `context`, of a
     /// tenant.
     pub(crate) fn begin_draft(
         &mut self,
@@ -107,20 +107,20 @@ impl Speculator {
         self.is_drafted = self
             .draft
             .as_mut()
-            .is_some_and(|drafting| drafting.begin(draft, context, sampler, n_max.min(self.n_rewind_max)));
+            .is_some_and(|drafter| drafter.begin(draft, context, sampler, n_max.min(self.n_rewind_max)));
         self.is_drafted
     }
 
     /// Returns the tokens that the draft model computes next, if it began.
     pub(crate) fn draft_segment<'a>(&self, draft: &ModelRunner, context: &'a [u32]) -> Option<Segment<'a>> {
-        self.draft.as_ref().and_then(|drafting| drafting.segment(draft, context))
+        self.draft.as_ref().and_then(|drafter| drafter.segment(draft, context))
     }
 
-    /// Takes note of what became of guesses: `n_kept` tokens of the context are right.
-    pub(crate) fn learn(&mut self, n_guessed: usize, n_right: usize, n_kept: usize) {
+    /// Takes note of what became of draft tokens: `n_kept` tokens of the context are right.
+    pub(crate) fn learn(&mut self, n_drafted: usize, n_accepted: usize, n_kept: usize) {
         match (&mut self.ngram, &mut self.draft) {
-            (_, Some(draft)) if self.is_drafted => draft.learn(n_guessed, n_right, n_kept),
-            (Some((_, pace)), _) => pace.learn(n_guessed, n_right),
+            (_, Some(draft)) if self.is_drafted => draft.learn(n_drafted, n_accepted, n_kept),
+            (Some((_, draft_length)), _) => draft_length.learn(n_drafted, n_accepted),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Guesses from the text so far: what followed the last tokens when they stood there before (prompt look-up, Saxena 2023).
+//! Draft tokens from the text so far: what followed the last tokens when they stood there before (prompt look-up, Saxena 2023).
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ impl Index {
         self.n_seen = context.len();
     }
 
-    /// Appends up to `n` guesses.
+    /// Appends up to `n` draft tokens.
     pub(super) fn continue_with(&self, context: &mut Vec<u32>, n: usize) {
         let len = context.len();
         let found = self.places.iter().zip(LENGTHS).filter(|(_, n)| *n <= len).find_map(|(places, n)| {
@@ -40,7 +40,7 @@ impl Index {
             (context[place - n..place] == *run).then_some(place)
         });
         let Some(place) = found else { return };
-        // What stands there may lead up to the guesses themselves: then it is a loop, which goes on.
+        // What stands there may lead up to the draft tokens themselves: then it is a loop, which goes on.
         (place..place + n).for_each(|at| context.push(context[at]));
     }
 }

@@ -1,4 +1,4 @@
-//! What was guessed, and where it is computed.
+//! What was drafted, and where it is computed.
 //!
 //! ```text
 //! context … the │ cat sat on        the chain, on the request's own sequence
@@ -31,7 +31,7 @@ fn n_common<'a>(path: impl Iterator<Item = &'a u32>, tokens: &[u32]) -> usize {
     path.zip(tokens).take_while(|(a, b)| a == b).count()
 }
 
-/// Returns the row of logits that follow `tokens`, the ones chosen so far, if they were guessed. The rows are one before the
+/// Returns the row of logits that follow `tokens`, the ones chosen so far, if they were drafted. The rows are one before the
 /// chain and those behind its tokens, then those behind each branch's own tokens.
 pub(crate) fn row_behind(chain: &[u32], branches: &[Branch], tokens: &[u32]) -> Option<usize> {
     let n = tokens.len();
@@ -49,7 +49,7 @@ pub(crate) fn row_behind(chain: &[u32], branches: &[Branch], tokens: &[u32]) -> 
 }
 
 /// Returns which path begins with most of `tokens`, and with how many: 0 is the chain, then come the branches.
-pub(crate) fn right(chain: &[u32], branches: &[Branch], tokens: &[u32]) -> (usize, usize) {
+pub(crate) fn longest_accepted(chain: &[u32], branches: &[Branch], tokens: &[u32]) -> (usize, usize) {
     let mut best = (0, n_common(chain.iter(), tokens));
     for (path, branch) in (1..).zip(branches) {
         let n = branch.n_common(chain, tokens);
@@ -60,10 +60,10 @@ pub(crate) fn right(chain: &[u32], branches: &[Branch], tokens: &[u32]) -> (usiz
     best
 }
 
-/// What stays of what was computed.
+/// The rows of a step that stay: those of the context and of the accepted draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
-    /// Whose rows: 0 the chain's, then those of the branches.
+pub(crate) struct Accepted {
+    /// Path of the rows: 0 the chain's, then those of the branches.
     pub path: usize,
     /// How many tokens of its sequence are the context's.
     pub n_tokens: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Forks(Vec<(SeqId, Vec<u32>, usize)>);
 
 impl Forks {
     /// Opens a fork of `seq` for each branch, as long as there are sequences and memory, and returns how many there are.
-    /// `last` is the one token that is to be computed before guesses, `chain` follows it.
+    /// `last` is the one token that is to be computed before draft tokens, `chain` follows it.
     pub(crate) fn open(
         &mut self,
         runner: &mut ModelRunner,
@@ -109,12 +109,17 @@ impl Forks {
     ///
     /// # Errors
     /// As [`ModelRunner::rewind`].
-    pub(crate) fn settle(&mut self, runner: &mut ModelRunner, seq: &mut SeqId, kept: Kept) -> Result<(), EngineError> {
+    pub(crate) fn settle(
+        &mut self,
+        runner: &mut ModelRunner,
+        seq: &mut SeqId,
+        accepted: Accepted,
+    ) -> Result<(), EngineError> {
         for (i, (fork, ..)) in self.0.drain(..).enumerate() {
-            let lost = if i + 1 == kept.path { std::mem::replace(seq, fork) } else { fork };
+            let lost = if i + 1 == accepted.path { std::mem::replace(seq, fork) } else { fork };
             runner.discard(lost);
         }
-        runner.rewind(*seq, kept.n_tokens)
+        runner.rewind(*seq, accepted.n_tokens)
     }
 
     /// Gives all of them up.
@@ -133,7 +138,7 @@ mod tests {
         let branches = [Branch { at: 0, tokens: vec![7, 8] }, Branch { at: 2, tokens: vec![9] }];
         let check = |tokens: &[u32], row, kept| {
             assert_eq!(
-                (row_behind(&chain, &branches, tokens), right(&chain, &branches, tokens)),
+                (row_behind(&chain, &branches, tokens), longest_accepted(&chain, &branches, tokens)),
                 (row, kept),
                 "{tokens:?}"
             );
@@ -143,7 +148,7 @@ mod tests {
         check(&[7], Some(4), (1, 1));
         check(&[7, 8], Some(5), (1, 2));
         check(&[1, 2, 9], Some(6), (2, 3));
-        // What goes on behind all guesses, or leaves them, has no row.
+        // What goes on behind all draft tokens, or leaves them, has no row.
         for (tokens, kept) in [(&[5][..], (0, 0)), (&[1, 7], (0, 1)), (&[7, 8, 1], (1, 2)), (&[1, 2, 3, 4], (0, 3))] {
             check(tokens, None, kept);
         }

@@ -55,7 +55,7 @@ fn check(path: &Path, n: u32) {
                 let mut n_cached = 0;
                 for ((i, answer), expected) in answers.enumerate().zip(&alone) {
                     assert_eq!(&answer.tokens, expected, "request {i}, {speculation:?}, {n_at_once}, round {round}");
-                    n_guessed += answer.timings.guessed_tokens;
+                    n_guessed += answer.timings.draft_tokens;
                     n_cached += answer.timings.cached_tokens;
                 }
                 assert!(n_cached > 0 && scheduler.stats().n_running_max == n_at_once);

@@ -113,7 +113,7 @@ fn check(engine: &mut Engine, requests: &[GenerateRequest], how: Speculation) ->
     for request in requests {
         let (off, on) = (answer(engine, request, Speculation::Off), answer(engine, request, how));
         assert_eq!(facts(&on), facts(&off), "{request:?}");
-        guesses = (guesses.0 + on.timings.guessed_tokens, guesses.1 + on.timings.right_tokens);
+        guesses = (guesses.0 + on.timings.draft_tokens, guesses.1 + on.timings.accepted_tokens);
     }
     guesses
 }
@@ -122,8 +122,8 @@ fn check(engine: &mut Engine, requests: &[GenerateRequest], how: Speculation) ->
 fn a_draft_that_thinks_the_same_is_right_also_where_tokens_are_drawn() {
     for name in ["llama-a", "gemma3-a"] {
         let mut engine = Pair::of(name).open(1.0, 1, 1);
-        let (n, n_right) = check(&mut engine, &mixed(18), Speculation::Draft);
-        assert!(n > 300 && n_right == n, "{name}: {n_right} of {n} guesses were right");
+        let (n, n_accepted) = check(&mut engine, &mixed(18), Speculation::Draft);
+        assert!(n > 300 && n_accepted == n, "{name}: {n_accepted} of {n} guesses were right");
         check(&mut engine, &mixed(12), Speculation::Auto);
     }
 }
@@ -131,13 +131,13 @@ fn a_draft_that_thinks_the_same_is_right_also_where_tokens_are_drawn() {
 #[test]
 fn a_draft_that_thinks_otherwise_is_taken_back() {
     let pair = Pair::of("llama-a");
-    let (n, n_right) = check(&mut pair.open(0.6, 1, 1), &mixed(24), Speculation::Draft);
-    assert!(n_right > n / 20 && n_right < n * 9 / 10, "{n_right} of {n} guesses were right");
+    let (n, n_accepted) = check(&mut pair.open(0.6, 1, 1), &mixed(24), Speculation::Draft);
+    assert!(n_accepted > n / 20 && n_accepted < n * 9 / 10, "{n_accepted} of {n} guesses were right");
     // One that is always wrong is soon left alone.
     let requests: Vec<GenerateRequest> =
         mixed(12).into_iter().map(|request| GenerateRequest { max_tokens: Some(120), ..request }).collect();
-    let (n, n_right) = check(&mut pair.open(-40.0, 1, 1), &requests, Speculation::Draft);
-    assert!(n < 12 * 120 / 4 && n_right < n / 4, "{n_right} of {n} guesses were right");
+    let (n, n_accepted) = check(&mut pair.open(-40.0, 1, 1), &requests, Speculation::Draft);
+    assert!(n < 12 * 120 / 4 && n_accepted < n / 4, "{n_accepted} of {n} guesses were right");
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn branches_are_tried_where_sequences_are_free() {
     let requests = mixed(24);
     let right = |n_branches: usize, n_seq_max: usize| {
         let mut engine = pair.open(0.6, n_branches, n_seq_max);
-        let (n, n_right) = check(&mut engine, &requests, Speculation::Draft);
+        let (n, n_accepted) = check(&mut engine, &requests, Speculation::Draft);
         let usage = engine.kv_usage();
         assert_eq!((usage.free + usage.cached_only, usage.in_use), (usage.total, 0));
-        n_right as f64 / n as f64
+        n_accepted as f64 / n as f64
     };
     let (chain, none_free) = (right(1, 4), right(3, 1));
     assert_eq!(chain, none_free);
@@ -203,18 +203,18 @@ fn drawn_tokens_have_the_models_distribution() {
     let sampling = |seed| SamplingParams { temperature: 0.25, top_k: 0, top_p: 1.0, min_p: 0.0, ..hot(seed) };
     let prompt: Vec<u32> = (0..12).map(|k| k * k % 200 + 7).collect();
     // The second and third tokens of an answer are guessed; they are counted by what stands before them.
-    let (mut counts, mut n_right) = (BTreeMap::<Vec<u32>, BTreeMap<u32, u32>>::new(), 0);
+    let (mut counts, mut n_accepted) = (BTreeMap::<Vec<u32>, BTreeMap<u32, u32>>::new(), 0);
     for seed in 0..N {
         let (prompt, sampling) = (prompt.clone(), sampling(u64::from(seed)));
         let request = GenerateRequest { prompt, max_tokens: Some(5), sampling, ignore_eos: true, ..Default::default() };
         let summary = answer(&mut engine, &request, Speculation::Draft);
-        n_right += summary.timings.right_tokens;
+        n_accepted += summary.timings.accepted_tokens;
         for n in [1, 2] {
             let before = [&summary.prompt_tokens, &summary.tokens[..n]].concat();
             *counts.entry(before).or_default().entry(summary.tokens[n]).or_default() += 1;
         }
     }
-    assert!(n_right > N as usize / 10, "{n_right} guesses were right");
+    assert!(n_accepted > N as usize / 10, "{n_accepted} guesses were right");
     let (mut chi2, mut n_bins) = (0.0, 0);
     for (before, counts) in counts {
         let n: u32 = counts.values().sum();
@@ -273,8 +273,8 @@ fn grammars_caches_and_real_tokens_go_with_it() {
     };
     let requests: Vec<GenerateRequest> =
         (0..4).map(|seed| request(seed, (seed % 2 == 0).then(|| grammar.clone()))).collect();
-    let (n, n_right) = check(&mut engine, &requests, Speculation::Draft);
-    assert!(n >= 8 && n_right > n / 2, "{n_right} of {n} guesses were right");
+    let (n, n_accepted) = check(&mut engine, &requests, Speculation::Draft);
+    assert!(n >= 8 && n_accepted > n / 2, "{n_accepted} of {n} guesses were right");
     assert!(n < 80, "it went on though it does not pay: {n} guesses");
 }
 

@@ -29,7 +29,7 @@ fn check(engine: &mut Engine, request: &GenerateRequest) -> GenerationSummary {
     let (off, on) = (answer(Speculation::Off), answer(Speculation::Ngram));
     let facts = |summary: &GenerationSummary| GenerationSummary { timings: Timings::default(), ..summary.clone() };
     assert_eq!(facts(&on), facts(&off));
-    assert_eq!(off.timings.guessed_tokens, 0);
+    assert_eq!(off.timings.draft_tokens, 0);
     on
 }
 
@@ -39,7 +39,7 @@ fn tiny_models_answer_the_same() {
         ["llama-a", "gemma3-a", "gpt2-a", "mixtral-a", "phi3-a", "deepseek2-b", "lfm2-a", "mamba-a", "falcon-h1-a"]
     {
         let mut engine = open(&Golden::load(name).model("f32"), KvPolicy::F16);
-        let mut n_right = 0;
+        let mut n_accepted = 0;
         for i in 0..24u32 {
             let prompt: Vec<u32> = (0..5 + i * 3).map(|k| (k * k * 31 + i) % (4 + i) + 7).collect();
             let hot = SamplingParams { seed: Some(u64::from(i)), temperature: 0.6, ..SamplingParams::default() };
@@ -51,11 +51,11 @@ fn tiny_models_answer_the_same() {
             let (max_tokens, logprobs) = (Some(1 + i as usize * 11 % 90), i.is_multiple_of(5).then_some(2));
             let ignore_eos = i.is_multiple_of(2);
             let request = GenerateRequest { prompt, max_tokens, sampling, logprobs, ignore_eos, ..Default::default() };
-            n_right += check(&mut engine, &request).timings.right_tokens;
+            n_accepted += check(&mut engine, &request).timings.accepted_tokens;
         }
         // A recurrent state cannot be taken back.
         let is_recurrent = ["lfm2-a", "mamba-a", "falcon-h1-a"].contains(&name);
-        assert_eq!(n_right == 0, is_recurrent, "{name}: {n_right} guesses were right");
+        assert_eq!(n_accepted == 0, is_recurrent, "{name}: {n_accepted} drafted tokens were accepted");
     }
 }
 
@@ -73,7 +73,7 @@ fn an_edited_text_is_guessed_and_the_same() {
     let mut engine = open(&real_model("qwen2.5-coder:0.5b"), KvPolicy::F16);
     let request = edit(&engine, 100);
     let summary = check(&mut engine, &request);
-    assert!(summary.timings.right_tokens > 30, "{:?}: {}", summary.timings, summary.text);
+    assert!(summary.timings.accepted_tokens > 30, "{:?}: {}", summary.timings, summary.text);
     // What is cached of it is right: it is gone on with.
     let again = GenerateRequest { prompt: [summary.prompt_tokens, summary.tokens].concat(), ..request };
     check(&mut engine, &again);
@@ -117,13 +117,13 @@ fn grammars_and_guesses_go_together() {
     let grammar = engine.grammar_compiler().expect("a vocabulary").compile(&GrammarSource::JsonSchema(schema));
     let grammar = Some(grammar.expect("a grammar"));
     let prompt = engine.encode_prompt("List people.", false).expect("the template takes it");
-    let mut n_right = 0;
+    let mut n_accepted = 0;
     for (seed, logprobs) in [(1, None), (2, Some(1)), (3, None)] {
         let sampling = SamplingParams { seed: Some(seed), temperature: 0.5, ..SamplingParams::default() };
         let (prompt, grammar) = (prompt.clone(), grammar.clone());
         let request =
             GenerateRequest { prompt, max_tokens: Some(250), sampling, logprobs, grammar, ..Default::default() };
-        n_right += check(&mut engine, &request).timings.right_tokens;
+        n_accepted += check(&mut engine, &request).timings.accepted_tokens;
     }
-    assert!(n_right > 0);
+    assert!(n_accepted > 0);
 }

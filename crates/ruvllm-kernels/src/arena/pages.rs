@@ -1,7 +1,7 @@
 //! Large pages: buffers one after another in big maps of the system.
 
 use super::{ALIGN, AlignedVec};
-use crate::team::Team;
+use crate::thread_pool::ThreadPool;
 use bytemuck::Pod;
 use memmap2::{MmapMut, MmapOptions};
 use std::ptr::NonNull;
@@ -55,7 +55,7 @@ impl LargePages {
     ///
     /// # Panics
     /// As [`AlignedVec::new`].
-    pub fn take_with<T: Pod>(&mut self, team: &Team, len: usize) -> AlignedVec<T> {
+    pub fn take_with<T: Pod>(&mut self, team: &ThreadPool, len: usize) -> AlignedVec<T> {
         let n_bytes = n_bytes::<T>(len);
         self.expected = self.expected.saturating_sub(n_bytes);
         let Some((chunk, offset)) = self.place(n_bytes) else { return AlignedVec::new(len) };
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_team_touches_pages_ahead_and_no_further_than_expected() {
-        let (team, mut pages) = (Team::new(2), LargePages::for_about(3 * PAGE_BYTES));
+        let (team, mut pages) = (ThreadPool::new(2), LargePages::for_about(3 * PAGE_BYTES));
         let mut first = pages.take_with::<u8>(&team, 64);
         assert_eq!(pages.touched, 3 * PAGE_BYTES);
         first.fill(7);

@@ -4,7 +4,7 @@ use super::plan::{Plan, Task, Tile, segment_spans};
 use super::worker::Worker;
 use super::{BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS, Table};
 use crate::arena::AlignedVec;
-use crate::team::{Shared, Team};
+use crate::thread_pool::{Shared, ThreadPool};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Rows whose spans may be tasks of their own, in the longest context.
@@ -30,7 +30,7 @@ const SHORT: usize = 8 * 1024 * 1024;
 
 impl Inputs<'_> {
     /// Returns how many of `team` it is worth cutting for.
-    fn n_threads(&self, team: &Team) -> usize {
+    fn n_threads(&self, team: &ThreadPool) -> usize {
         match self.n_multiply_adds() {
             n if n <= ALONE => 1,
             n if n <= SHORT => team.n_present(),
@@ -110,12 +110,12 @@ pub(super) fn slot_len(v_dim: usize) -> usize {
 /// # Panics
 /// If the shapes disagree, segments overlap or are out of order, a segment lacks blocks or rows, `window` is 0, or the
 /// scratch is too small.
-pub fn attend(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
+pub fn attend(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
     check(team, scratch, inputs, out);
     run(table, team, scratch, inputs, out);
 }
 
-fn check(team: &Team, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
+fn check(team: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
     let (options, limits) = (inputs.options, scratch.limits);
     let Options { n_heads, n_kv_heads, k_dim, v_dim, .. } = *options;
     assert!(n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "attend: {n_heads} heads on {n_kv_heads}");
@@ -141,7 +141,7 @@ fn check(team: &Team, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
 }
 
 /// Cuts the step into tasks and runs them on the team.
-fn run(table: &Table, team: &Team, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
+fn run(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
     let n_threads = inputs.n_threads(team);
     let plan = Plan::new(inputs, n_threads, scratch.partials.len(), scratch.n_done.len());
     let tile_len = tile_len(scratch.limits.k_dim, scratch.limits.v_dim);

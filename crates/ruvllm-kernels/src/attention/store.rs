@@ -1,7 +1,7 @@
 //! Writing a step's keys and values into their blocks.
 
 use super::{BLOCK_TOKENS, KvFormat, KvShape, KvUnitsMut, Segment};
-use crate::team::{Shared, Team};
+use crate::thread_pool::{Shared, ThreadPool};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
@@ -41,7 +41,7 @@ impl Stored for f32 {
 /// # Panics
 /// If the format is not exact, a segment reaches past `k`, `v`, its blocks or its `n_kv`, or a block that is written has
 /// another format or lies past the units.
-pub fn store(team: &Team, shape: KvShape, units: KvUnitsMut<'_>, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
+pub fn store(team: &ThreadPool, shape: KvShape, units: KvUnitsMut<'_>, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
     match units.format {
         KvFormat::F16 => store_as::<f16>(team, shape, units, segments, (k, v)),
         _ => store_as::<f32>(team, shape, units, segments, (k, v)),
@@ -59,7 +59,7 @@ struct Target<'a, T> {
 }
 
 fn store_as<T: Stored>(
-    team: &Team,
+    team: &ThreadPool,
     shape: KvShape,
     units: KvUnitsMut<'_>,
     segments: &[Segment<'_>],

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::arena::AlignedVec;
-use crate::team::Team;
+use crate::thread_pool::ThreadPool;
 use half::f16;
 use proptest::prelude::*;
 
@@ -110,7 +110,14 @@ impl Cache {
         };
         let blocks = cache.blocks.clone();
         let segment = Segment { first_row: 0, n_rows: n, pos: 0, n_kv: n, blocks: &blocks };
-        store(&Team::new(2), shape, units_mut(format, shape, &mut cache.bytes[format as usize]), &[segment], &k, &v);
+        store(
+            &ThreadPool::new(2),
+            shape,
+            units_mut(format, shape, &mut cache.bytes[format as usize]),
+            &[segment],
+            &k,
+            &v,
+        );
         (cache.k, cache.v) = (k, v);
         cache
     }
@@ -144,7 +151,7 @@ impl Cache {
     }
 
     /// All rows from `first` in steps that end at `ends`, each step's rows in one segment.
-    fn attend(&self, table: &Table, team: &Team, ends: &[usize]) -> Vec<f32> {
+    fn attend(&self, table: &Table, team: &ThreadPool, ends: &[usize]) -> Vec<f32> {
         let (q_len, out_len) = (self.case.n_heads * self.case.shape.k_dim, self.case.n_heads * self.case.shape.v_dim);
         let mut scratch = Scratch::new(team.n_threads(), self.limits());
         let mut out = vec![f32::NAN; (self.case.n_kv - self.first()) * out_len];
@@ -237,7 +244,7 @@ fn assert_same(a: &[f32], b: &[f32], what: &str) {
 /// Every row of the table against the reference, and against itself in other steps and on other teams.
 fn check(case: &Case) {
     let (cache, n) = (Cache::new(case), case.n_kv);
-    let (one, three) = (Team::new(1), Team::new(3));
+    let (one, three) = (ThreadPool::new(1), ThreadPool::new(3));
     let mut random = Random(case.seed ^ 77);
     let first = cache.first();
     let mut ends: Vec<usize> = (0..random.next() % 5).map(|_| first + random.next() as usize % (n - first)).collect();
@@ -303,7 +310,7 @@ proptest! {
     fn positions_before_the_window_do_not_matter(n in 30usize..700, window in 1usize..200, seed in any::<u64>()) {
         let case = Case { window: Some(window), seed, ..Case::plain(2, 1, 16, n) };
         let mut cache = Cache::new(&case);
-        let outs: Vec<_> = available().map(|table| cache.attend(table, &Team::new(2), &[n - 1, n])).collect();
+        let outs: Vec<_> = available().map(|table| cache.attend(table, &ThreadPool::new(2), &[n - 1, n])).collect();
         for pos in 0..n.saturating_sub(window) {
             let (shape, block) = (case.shape, cache.blocks[pos / BLOCK_TOKENS].index());
             let (k_len, stride) = (shape.k_block_len(), shape.k_block_len() + shape.v_block_len());
@@ -314,7 +321,7 @@ proptest! {
             }
         }
         for (table, out) in available().zip(outs) {
-            let again = cache.attend(table, &Team::new(2), &[n - 1, n]);
+            let again = cache.attend(table, &ThreadPool::new(2), &[n - 1, n]);
             assert_same(&out[out.len() - 32..], &again[again.len() - 32..], "the last row");
         }
     }
@@ -342,7 +349,7 @@ fn long_decodes_split_spans_and_stay_equal() {
         let case = Case { sinks: true, ..Case::plain(n_heads, n_kv_heads, 16, n_kv) };
         let (cache, n, width) = (Cache::new(&case), case.n_kv, n_heads * 16);
         for table in available() {
-            let decode = |team: &Team| {
+            let decode = |team: &ThreadPool| {
                 let mut scratch = Scratch::new(team.n_threads(), cache.limits());
                 let (options, mut out) = (cache.options(), vec![0.0; width]);
                 let segments = [Segment { first_row: 0, n_rows: 1, pos: n - 1, n_kv: n, blocks: &cache.blocks }];
@@ -355,9 +362,9 @@ fn long_decodes_split_spans_and_stay_equal() {
                 attend(table, team, &mut scratch, &inputs, &mut out);
                 out
             };
-            let alone = decode(&Team::new(1));
-            assert_same(&alone, &decode(&Team::new(2)), "two threads");
-            assert_same(&alone, &decode(&Team::new(5)), "five threads");
+            let alone = decode(&ThreadPool::new(1));
+            assert_same(&alone, &decode(&ThreadPool::new(2)), "two threads");
+            assert_same(&alone, &decode(&ThreadPool::new(5)), "five threads");
             cache.check(&alone, n - 1, table.isa().name());
         }
     }
@@ -385,7 +392,7 @@ fn a_batch_of_sequences_equals_each_alone() {
         };
         let segments: Vec<_> = caches.iter().enumerate().map(segment).collect();
         let (options, mut out) = (caches[0].options(), vec![0.0; 4 * n_rows * 192]);
-        let team = Team::new(2);
+        let team = ThreadPool::new(2);
         let mut scratch = Scratch::new(2, caches[3].limits());
         let inputs = Inputs { options: &options, kv, segments: &segments, q: &q };
         attend(table, &team, &mut scratch, &inputs, &mut out);
@@ -405,7 +412,7 @@ fn rows_of_no_segment_stay_untouched() {
     ];
     let (options, mut out, mut scratch) = (cache.options(), [7.0; 48], Scratch::new(1, cache.limits()));
     let inputs = Inputs { options: &options, kv: cache.layer(), segments: &segments, q: &[0.5; 48] };
-    attend(pick(Isa::best()), &Team::new(1), &mut scratch, &inputs, &mut out);
+    attend(pick(Isa::best()), &ThreadPool::new(1), &mut scratch, &inputs, &mut out);
     assert!(out[..16].iter().chain(&out[32..]).all(|&x| x == 7.0) && out[16..32].iter().all(|&x| x != 7.0));
 }
 
@@ -416,7 +423,7 @@ fn short_tables_are_refused() {
     let segments = [Segment { first_row: 0, n_rows: 20, pos: 0, n_kv: 20, blocks: &cache.blocks[..1] }];
     let (options, mut out, mut scratch) = (cache.options(), [0.0; 320], Scratch::new(1, cache.limits()));
     let inputs = Inputs { options: &options, kv: cache.layer(), segments: &segments, q: &cache.q };
-    attend(pick(Isa::Scalar), &Team::new(1), &mut scratch, &inputs, &mut out);
+    attend(pick(Isa::Scalar), &ThreadPool::new(1), &mut scratch, &inputs, &mut out);
 }
 
 #[test]
@@ -424,7 +431,7 @@ fn two_segments_may_write_one_block() {
     let shape = KvShape { n_kv_heads: 3, k_dim: 70, v_dim: 70 };
     let mut random = Random(5);
     let (k, v) = (random.vec(40 * 210), random.vec(40 * 210));
-    let write = |team: &Team, cuts: &[usize]| {
+    let write = |team: &ThreadPool, cuts: &[usize]| {
         let blocks = [2, 0, 1].map(|i| KvBlock::new(KvFormat::F32, i));
         let mut elements = vec![0.0f32; 3 * (shape.k_block_len() + shape.v_block_len())];
         let starts = std::iter::once(&0).chain(cuts);
@@ -440,8 +447,8 @@ fn two_segments_may_write_one_block() {
         store(team, shape, units_mut(KvFormat::F32, shape, bytes), &segments, &k, &v);
         elements
     };
-    let whole = write(&Team::new(1), &[40]);
+    let whole = write(&ThreadPool::new(1), &[40]);
     let stride = shape.k_block_len() + shape.v_block_len();
     assert_eq!(whole[2 * stride + 16 * 69 + 3], k[3 * 210 + 69]);
-    assert!(write(&Team::new(3), &[3, 9, 20, 33, 40]) == whole);
+    assert!(write(&ThreadPool::new(3), &[3, 9, 20, 33, 40]) == whole);
 }

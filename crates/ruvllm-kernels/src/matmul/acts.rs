@@ -3,8 +3,8 @@
 use super::Table;
 use super::format::BLOCK;
 use crate::arena::AlignedVec;
-use crate::prefetch::bring_near;
-use crate::team::{Shared, Team};
+use crate::prefetch::prefetch;
+use crate::thread_pool::{Shared, ThreadPool};
 use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use std::ops::Range;
@@ -181,7 +181,7 @@ impl Acts {
     /// # Panics
     /// If `x` has another size, the buffer is too small, or, but for [`ActFormat::F32`], `k` is not a multiple of 32; if
     /// the table has no kernels that take `format`.
-    pub fn set(&mut self, table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFormat) {
+    pub fn set(&mut self, table: &Table, team: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) {
         self.begin(x, n, k);
         self.add(table, team, x, format);
     }
@@ -195,7 +195,7 @@ impl Acts {
     /// As [`Acts::set`] does.
     pub fn make(
         &mut self,
-        (table, team): (&Table, &Team),
+        (table, team): (&Table, &ThreadPool),
         (x, n, k): (&mut [f32], usize, usize),
         (format, cut): (ActFormat, Cut),
         make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
@@ -225,7 +225,7 @@ impl Acts {
     ///
     /// # Panics
     /// As [`Acts::set`] does.
-    pub fn add(&mut self, table: &Table, team: &Team, x: &[f32], format: ActFormat) {
+    pub fn add(&mut self, table: &Table, team: &ThreadPool, x: &[f32], format: ActFormat) {
         let (n, k) = (self.n, self.k);
         assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
         match format {
@@ -242,7 +242,7 @@ impl Acts {
     /// Quantises in pieces what `values` returns of each: blocks are independent, so any split gives the same.
     fn quantize<'x>(
         &mut self,
-        (table, team): (&Table, &Team),
+        (table, team): (&Table, &ThreadPool),
         (len, piece_len): (usize, usize),
         values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
     ) {
@@ -305,10 +305,10 @@ impl Acts {
 
     /// Asks for quantised rows, if they are few, all at once: whoever begins to multiply with them has seldom made them, and
     /// one after the other their lines come slowly from the core that has.
-    pub(super) fn bring_near(&self) {
+    pub(super) fn prefetch(&self) {
         const MOST_BYTES: usize = 8 * 1024;
         if self.has_q16 && size_of_val(self.blocks()) <= MOST_BYTES {
-            bring_near(self.blocks());
+            prefetch(self.blocks());
         }
     }
 }
@@ -321,7 +321,7 @@ impl fmt::Debug for Acts {
 }
 
 /// Cuts `len` values into pieces and runs `f` on each, shared among the team; few values are a single piece.
-fn in_pieces(team: &Team, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+fn in_pieces(team: &ThreadPool, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     if len < PARALLEL_LEN || team.n_threads() == 1 {
         return f(0..len);
     }
@@ -331,7 +331,7 @@ fn in_pieces(team: &Team, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>
 }
 
 /// Copies rows of `k` values to rows padded with zeros to a multiple of 16.
-fn copy_rows(team: &Team, x: &[f32], k: usize, to: &mut [f32]) {
+fn copy_rows(team: &ThreadPool, x: &[f32], k: usize, to: &mut [f32]) {
     let (stride, k) = (k.next_multiple_of(16), k.max(1));
     let (n, shared) = (x.len() / k, Shared::new(to));
     in_pieces(team, x.len(), n.div_ceil(4 * team.n_threads()) * k, &|range| {

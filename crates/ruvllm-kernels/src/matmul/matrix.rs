@@ -7,7 +7,7 @@ use super::{Table, float, int};
 use crate::arena::{ALIGN, LargePages};
 use crate::block::GgmlType;
 use crate::dequant;
-use crate::team::Team;
+use crate::thread_pool::ThreadPool;
 use bytes::Bytes;
 use std::fmt;
 use std::ops::Range;
@@ -40,7 +40,14 @@ impl Matrix {
     ///
     /// # Panics
     /// As [`Matrix::pack`].
-    pub fn new(table: &'static Table, team: &Team, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Matrix {
+    pub fn new(
+        table: &'static Table,
+        team: &ThreadPool,
+        ty: GgmlType,
+        n_rows: usize,
+        n_cols: usize,
+        bytes: Bytes,
+    ) -> Matrix {
         let packing = &mut Packing { table, team, pages: &mut LargePages::default(), sink: None, done: &mut |_| {} };
         Matrix::pack(packing, ty, n_rows, n_cols, bytes)
     }
@@ -185,7 +192,7 @@ pub struct Packing<'a> {
     /// The kernels they will be multiplied by.
     pub table: &'static Table,
     /// The threads that repack.
-    pub team: &'a Team,
+    pub team: &'a ThreadPool,
     /// Where the repacked weights go, one matrix after another.
     pub pages: &'a mut LargePages,
     /// Where they go instead, as far as there is room.

@@ -9,7 +9,7 @@
 //! - **float** (every other type): blocks stay where they are, usually in the file's mapping; tiles of rows are
 //!   dequantised and multiplied with f32 activations.
 //!
-//! Where only the largest results of a row are wanted, a [`Screen`] finds them without reading all of a matrix.
+//! Where only the largest results of a row are wanted, a [`HeadShortlist`] finds them without reading all of a matrix.
 //!
 //! ```text
 //! panel of 16 rows, block of 32 values:
@@ -24,8 +24,8 @@
 //! within an instruction set, so its bits depend neither on the other rows of a batch nor on the threads.
 //!
 //! ```
-//! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}, team::Team};
-//! let (table, team) = (matmul::pick(Isa::best()), Team::new(1));
+//! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}, thread_pool::ThreadPool};
+//! let (table, team) = (matmul::pick(Isa::best()), ThreadPool::new(1));
 //! let identity: Vec<u8> = [1f32, 0.0, 0.0, 1.0].iter().flat_map(|w| w.to_le_bytes()).collect();
 //! let w = Matrix::new(table, &team, GgmlType::F32, 2, 2, identity.into());
 //! let mut x = Acts::new(2, 1);
@@ -39,19 +39,19 @@ mod acts;
 mod beside;
 mod float;
 mod format;
+mod head_shortlist;
 mod int;
 mod matrix;
 mod pack;
-mod screen;
 mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts, Cut};
 pub use beside::Beside;
+pub use head_shortlist::{HeadShortlist, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
-pub use screen::{Screen, Tops};
 
 use crate::isa::{self, Isa, Row};
-use crate::team::{Team, share};
+use crate::thread_pool::{ThreadPool, share};
 use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
@@ -229,7 +229,7 @@ impl Table {
 ///
 /// # Panics
 /// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
-pub fn matmul(team: &Team, w: &Matrix, x: &Acts, out: &mut [f32]) {
+pub fn matmul(team: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
     multiply(team, x, x.all_rows(), &mut [(w, out)], None);
 }
 
@@ -237,7 +237,7 @@ pub fn matmul(team: &Team, w: &Matrix, x: &Acts, out: &mut [f32]) {
 ///
 /// # Panics
 /// As [`matmul`] does, and with more than eight matrices.
-pub fn matmul_many(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
+pub fn matmul_many(team: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
     multiply(team, x, x.all_rows(), products, None);
 }
 
@@ -245,7 +245,7 @@ pub fn matmul_many(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])]
 ///
 /// # Panics
 /// As [`matmul_many`] does.
-pub fn matmul_many_beside(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
+pub fn matmul_many_beside(team: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
     multiply(team, x, x.all_rows(), products, Some(beside));
 }
 
@@ -253,7 +253,7 @@ pub fn matmul_many_beside(team: &Team, x: &Acts, products: &mut [(&Matrix, &mut 
 ///
 /// # Panics
 /// As [`matmul`] does, and if a row does not exist.
-pub fn matmul_rows(team: &Team, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
+pub fn matmul_rows(team: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
     multiply(team, x, rows, &mut [(w, out)], None);
 }
 
@@ -322,7 +322,13 @@ impl<'a> Plan<'a> {
     }
 }
 
-fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut [f32])], beside: Option<&Beside>) {
+fn multiply(
+    team: &ThreadPool,
+    x: &Acts,
+    rows: &[u32],
+    products: &mut [(&Matrix, &mut [f32])],
+    beside: Option<&Beside>,
+) {
     assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
     assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
     if rows.is_empty() {
@@ -338,7 +344,7 @@ fn multiply(team: &Team, x: &Acts, rows: &[u32], products: &mut [(&Matrix, &mut 
     let plan = Plan::new(n_threads, rows.len(), products.iter().map(|(w, _)| *w));
     let work = |claim: Range<usize>, worker: usize| {
         if worker > 0 && claim.start == plan.share(worker).start {
-            x.bring_near();
+            x.prefetch();
         }
         let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);
         let fetch = beside.and_then(|beside| beside.fetch(&claim, plan.n_units, n_steps));

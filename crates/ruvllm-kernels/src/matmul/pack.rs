@@ -5,7 +5,7 @@ use super::matrix::Packing;
 use super::{INT_TYPES, int_index};
 use crate::block::GgmlType;
 use crate::prefetch::{LINE_BYTES, Level};
-use crate::team::Shared;
+use crate::thread_pool::Shared;
 use bytes::Bytes;
 use std::ops::Range;
 

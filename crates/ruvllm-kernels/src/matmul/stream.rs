@@ -7,7 +7,7 @@ use super::{Matrix, Plan};
 use crate::prefetch::Streaming;
 #[cfg(target_arch = "x86_64")]
 use crate::prefetch::{LINE_BYTES, Level};
-use crate::team::Upcoming;
+use crate::thread_pool::Upcoming;
 
 /// How far ahead of use weights are asked for, in bytes: about a memory latency of work, and what is left of the level of
 /// cache by other streams.
@@ -100,7 +100,7 @@ pub(super) fn panels_at_once(n_rows: usize) -> usize {
 }
 
 /// Returns what [`matmul_many`](super::matmul_many) of these matrices and one activation row will read, by the workers
-/// of a team of `n_threads`: see [`Team::expect`](crate::team::Team::expect).
+/// of a team of `n_threads`: see [`ThreadPool::expect`](crate::thread_pool::ThreadPool::expect).
 pub fn upcoming(n_threads: usize, matrices: &[&Matrix]) -> Upcoming {
     let plan = Plan::new(n_threads, 1, matrices.iter().copied());
     (0..n_threads)

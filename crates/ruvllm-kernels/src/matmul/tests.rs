@@ -1,8 +1,8 @@
 //! Every row of the table against f64 arithmetic, exact integers, and itself in other shapes.
 
 mod acts;
+mod head_shortlist;
 mod numerics;
-mod screen;
 
 use super::acts::{GROUP, N_LARGE};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
@@ -103,7 +103,7 @@ fn blocks(rng: &mut Rng, ty: GgmlType, n_rows: usize, n_cols: usize, fill: Fill)
     bytes.into()
 }
 
-fn acts(table: &Table, team: &Team, x: &[f32], n: usize, k: usize, format: ActFormat) -> Acts {
+fn acts(table: &Table, team: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) -> Acts {
     let mut acts = Acts::new(k, n);
     acts.set(table, team, x, n, k, format);
     acts
@@ -145,7 +145,7 @@ fn whole<F: Format>(k: usize) -> usize {
     k.next_multiple_of(F::TY.block_len())
 }
 
-fn packed<F: Format>(team: &Team, n_rows: usize, k: usize, bytes: &[u8]) -> Bytes {
+fn packed<F: Format>(team: &ThreadPool, n_rows: usize, k: usize, bytes: &[u8]) -> Bytes {
     let (pages, mut n_done) = (&mut LargePages::default(), 0);
     let mut done = |part: Range<usize>| {
         assert_eq!(part.start, n_done, "bytes are done in order");
@@ -178,10 +178,10 @@ impl PanelSink for Room {
 fn check_sink<F: Format>() {
     let (n_rows, k) = (1000, whole::<F>(900));
     let bytes = blocks(&mut Rng(4), F::TY, n_rows, k, Fill::Random);
-    let expected = packed::<F>(&Team::new(1), n_rows, k, &bytes);
+    let expected = packed::<F>(&ThreadPool::new(1), n_rows, k, &bytes);
     for (n_threads, n_room) in [(1, expected.len()), (3, expected.len()), (2, expected.len() - 1)] {
         let sink = Room(AlignedVec::new(64 + expected.len()).into(), n_room);
-        let (team, pages) = (&Team::new(n_threads), &mut LargePages::default());
+        let (team, pages) = (&ThreadPool::new(n_threads), &mut LargePages::default());
         let packing = &mut Packing { table: pick(Isa::Scalar), team, pages, sink: Some(&sink), done: &mut |_| {} };
         assert_eq!(pack::pack::<F>(packing, n_rows, k, &bytes), expected);
         assert_eq!(sink.panels(64..64 + expected.len()) == expected, n_room == expected.len());
@@ -198,7 +198,7 @@ fn check_pack<F: Format>(n_rows: usize, k: usize) {
     let (k, n_blocks) = (whole::<F>(k), whole::<F>(k) / BLOCK);
     for fill in FILLS {
         let bytes = blocks(&mut Rng(1), F::TY, n_rows, k, fill);
-        let packed = packed::<F>(&Team::new(2), n_rows, k, &bytes);
+        let packed = packed::<F>(&ThreadPool::new(2), n_rows, k, &bytes);
         let mut expected = vec![0.0; k];
         let size = panel_bytes::<F>(n_blocks);
         for row in 0..n_rows.next_multiple_of(PANEL_ROWS) {
@@ -231,7 +231,7 @@ fn panels_hold_the_blocks() {
 
 #[test]
 fn panels_take_little_more_than_the_file() {
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     for ty in INT_TYPES {
         let bytes = blocks(&mut Rng(2), ty, 64, 1024, Fill::Random);
         let (n_bytes, w) = (bytes.len(), Matrix::new(pick(Isa::Scalar), &team, ty, 64, 1024, bytes));
@@ -241,7 +241,7 @@ fn panels_take_little_more_than_the_file() {
 
 #[test]
 fn panels_that_were_kept_multiply_as_those_that_are_made() {
-    let (team, table) = (Team::new(1), pick(Isa::best()));
+    let (team, table) = (ThreadPool::new(1), pick(Isa::best()));
     for ty in INT_TYPES {
         let made = Matrix::new(table, &team, ty, 40, 512, blocks(&mut Rng(4), ty, 40, 512, Fill::Random));
         assert_eq!(Matrix::packed_bytes(ty, 40, 512), Some(made.bytes().len()));
@@ -266,7 +266,7 @@ fn kept_panels_of_another_size_are_refused() {
 
 #[test]
 fn shares_of_what_is_upcoming_cover_the_panels_in_order() {
-    let (table, team, mut pages) = (pick(Isa::Scalar), Team::new(1), LargePages::default());
+    let (table, team, mut pages) = (pick(Isa::Scalar), ThreadPool::new(1), LargePages::default());
     let mut matrix = |n_rows| {
         let bytes = blocks(&mut Rng(3), GgmlType::Q8_0, n_rows, 64, Fill::Random);
         let packing = &mut Packing { table, team: &team, pages: &mut pages, sink: None, done: &mut |_| {} };
@@ -290,7 +290,7 @@ fn shares_of_what_is_upcoming_cover_the_panels_in_order() {
 /// addition rounds the sum once: with u = ε / 2, `|error| ≤ (terms + 4) * u * Σ|term|` to first order; ε in place of u
 /// covers the rest.
 fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: Fill) {
-    let (k, team, mut rng) = (whole::<F>(k), Team::new(1), Rng(seed));
+    let (k, team, mut rng) = (whole::<F>(k), ThreadPool::new(1), Rng(seed));
     let n_blocks = k / BLOCK;
     let bytes = blocks(&mut rng, F::TY, n_rows, k, fill);
     let x = rng.floats(n * k);
@@ -383,7 +383,7 @@ fn check_integers<F: Format>(seed: u64) {
         .map(|q| q + i32::from(q & 0xff == 0x80))
         .collect();
     let x: Vec<f32> = q.iter().map(|&q| q as f32 / 256.0).collect();
-    let (team, mut w) = (Team::new(1), vec![0.0; n_rows * k]);
+    let (team, mut w) = (ThreadPool::new(1), vec![0.0; n_rows * k]);
     dequant::dequantize(F::TY, &bytes, &mut w);
     let bytes = Bytes::from(bytes);
     for table in rows() {
@@ -418,7 +418,7 @@ fn step(block: &[f32]) -> f64 {
 /// Against f64 arithmetic on the activations as given: each is off by at most half a step of its block's scale,
 /// a step and a half where the low byte would be -128.
 fn check_quantised<F: Format>(seed: u64, n_rows: usize, k: usize) {
-    let (k, team, mut rng) = (whole::<F>(k), Team::new(1), Rng(seed));
+    let (k, team, mut rng) = (whole::<F>(k), ThreadPool::new(1), Rng(seed));
     let bytes = blocks(&mut rng, F::TY, n_rows, k, Fill::Random);
     let (x, mut w) = (rng.floats(k), vec![0.0; n_rows * k]);
     dequant::dequantize(F::TY, &bytes, &mut w);
@@ -454,7 +454,7 @@ fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usiz
     let (k, mut rng) = (k.next_multiple_of(ty.block_len()), Rng(seed));
     let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
     let x = rng.floats(n * k);
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
     let mut expected = vec![0.0; n * n_rows];
     for (x, out) in x.chunks_exact(k).zip(expected.chunks_exact_mut(n_rows)) {
@@ -462,7 +462,7 @@ fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usiz
     }
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     for n_threads in [1, 2, 3] {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
         let (all, mut out) = (acts(table, &team, &x, n, k, w.act_format()), vec![f32::NAN; n * n_rows]);
         let case = format!("{} {ty} {n_rows}x{k} n={n} threads={n_threads}", table.name);
@@ -492,7 +492,7 @@ fn bits_do_not_depend_on_the_batch() {
 #[test]
 fn related_rows_have_the_same_bits() {
     let bits = |table: &'static Table, ty, n_rows, k, n| {
-        let (team, mut rng) = (Team::new(1), Rng(18));
+        let (team, mut rng) = (ThreadPool::new(1), Rng(18));
         let w = Matrix::new(table, &team, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
         let x = rng.floats((n + 2) * k);
         let x = acts(table, &team, &x, n + 2, k, ActFormat::Q16);
@@ -542,7 +542,7 @@ fn odd_shapes_of_real_models() {
 /// The float path against f64. A pair adds `KC / lanes` products per lane, then a tree, then chunks: at most `depth`
 /// roundings for any term, so `|error| ≤ depth * ε * Σ|w * x|`.
 fn check_floats(ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
-    let (k, team, mut rng) = (k.next_multiple_of(ty.block_len()), Team::new(1), Rng(seed));
+    let (k, team, mut rng) = (k.next_multiple_of(ty.block_len()), ThreadPool::new(1), Rng(seed));
     let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
     let (x, mut w) = (rng.floats(n * k), vec![0.0; n_rows * k]);
     dequant::dequantize(ty, &bytes, &mut w);
@@ -582,7 +582,7 @@ fn integers_and_activation_formats_are_refused() {
 
 #[test]
 fn a_nan_in_the_input_reaches_its_row_alone() {
-    let (team, table) = (Team::new(1), pick(Isa::best()));
+    let (team, table) = (ThreadPool::new(1), pick(Isa::best()));
     let w =
         Matrix::new(table, &team, GgmlType::Q4_0, 16, 64, blocks(&mut Rng(15), GgmlType::Q4_0, 16, 64, Fill::Random));
     let mut x = Rng(16).floats(2 * 64);
@@ -597,7 +597,7 @@ fn many_products_share_one_region() {
     let (table, k, n, mut rng) = (pick(Isa::best()), 512, 5, Rng(17));
     let x = rng.floats(n * k);
     for n_threads in [1, 3] {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         let mut input = acts(table, &team, &x, n, k, ActFormat::Q16);
         input.add(table, &team, &x, ActFormat::F32);
         let mut matrix =
@@ -617,7 +617,7 @@ fn many_products_share_one_region() {
 #[test]
 #[should_panic(expected = "the activations do not hold Q16, which Q8_0 multiplies with")]
 fn activations_in_another_format_are_refused() {
-    let (team, table) = (Team::new(1), pick(Isa::Scalar));
+    let (team, table) = (ThreadPool::new(1), pick(Isa::Scalar));
     let w = Matrix::new(table, &team, GgmlType::Q8_0, 1, 32, vec![0; 34].into());
     matmul(&team, &w, &acts(table, &team, &[0.0; 32], 1, 32, ActFormat::F32), &mut [0.0]);
 }
@@ -625,7 +625,7 @@ fn activations_in_another_format_are_refused() {
 #[test]
 #[should_panic(expected = "matrix: 2 x 32 of Q8_0 in 34 bytes")]
 fn a_matrix_of_another_size_is_refused() {
-    Matrix::new(pick(Isa::Scalar), &Team::new(1), GgmlType::Q8_0, 2, 32, vec![0; 34].into());
+    Matrix::new(pick(Isa::Scalar), &ThreadPool::new(1), GgmlType::Q8_0, 2, 32, vec![0; 34].into());
 }
 
 proptest! {

@@ -15,7 +15,7 @@ mod tests;
 
 use crate::isa::{self, Isa, Row};
 use crate::lanes;
-use crate::team::{Shared, Team};
+use crate::thread_pool::{Shared, ThreadPool};
 
 /// Elements whose exponentials are summed in f32 before the total goes to f64.
 const BLOCK: usize = 1024;
@@ -159,7 +159,7 @@ impl Table {
     ///
     /// # Panics
     /// Inside a team's closure.
-    pub fn log_sum_exp_by(&self, team: &Team, x: &[f32]) -> f64 {
+    pub fn log_sum_exp_by(&self, team: &ThreadPool, x: &[f32]) -> f64 {
         let mut parts: Vec<f32> = vec![f32::NEG_INFINITY; x.len().div_ceil(BLOCK)];
         let blocks = || x.chunks(BLOCK);
         let each = |parts: &mut [f32], of: &(dyn Fn(&[f32]) -> f32 + Sync)| {

@@ -77,7 +77,7 @@ fn a_team_sums_to_the_same_bits() {
     masked[..8000].fill(f32::NEG_INFINITY);
     let not_a_number = [&long[..5000], &[f32::NAN], &long[..20]].concat();
     for n_threads in [1, 2, 3] {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         for x in [&long[..], &masked, &masked[..8000], &not_a_number, &[f32::NAN; 3], &long[..1], &[]] {
             for table in available() {
                 let (one, all) = (table.log_sum_exp(x), table.log_sum_exp_by(&team, x));

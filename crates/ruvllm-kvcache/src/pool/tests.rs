@@ -37,7 +37,7 @@ fn rows(tags: &[u16]) -> (Vec<f32>, Vec<f32>) {
     (k.collect(), v.collect())
 }
 
-fn append(team: &Team, pool: &mut BlockPool, sequence: &mut Sequence, tags: &[u16]) -> Result<(), KvError> {
+fn append(team: &ThreadPool, pool: &mut BlockPool, sequence: &mut Sequence, tags: &[u16]) -> Result<(), KvError> {
     pool.reserve(sequence, tags.len())?;
     let (k, v) = rows(tags);
     pool.write_rows(team, 0, &[sequence.segment(0, tags.len())], &k, &v);
@@ -92,7 +92,7 @@ proptest! {
     /// Any sequence of operations keeps the law, and every sequence reads back what was written to it.
     #[test]
     fn operations_keep_blocks_and_contents(ops in ops(), f32 in any::<bool>()) {
-        let team = Team::new(1);
+        let team = ThreadPool::new(1);
         let mut pool = pool(if f32 { KvFormat::F32 } else { KvFormat::F16 }, 24);
         let mut sequences: Vec<(Sequence, Vec<u16>)> = vec![(pool.sequence(150), vec![])];
         let mut tag = 0u16;
@@ -156,7 +156,7 @@ fn errors_say_the_numbers() {
 
 #[test]
 fn a_shared_partial_block_is_copied_when_room_is_there_and_refused_when_not() {
-    let team = Team::new(1);
+    let team = ThreadPool::new(1);
     let mut pool = pool(KvFormat::F32, 2);
     let mut a = pool.sequence(20);
     append(&team, &mut pool, &mut a, &[1, 2, 3]).expect("a block is free");
@@ -188,7 +188,7 @@ fn tables_never_grow_their_memory() {
 
 #[test]
 fn halves_round_to_nearest_even() {
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     let mut pool = pool(KvFormat::F16, 1);
     let mut sequence = pool.sequence(16);
     pool.reserve(&mut sequence, 1).expect("free");
@@ -232,8 +232,8 @@ fn memory_for_blocks_holds_them() {
 }
 
 /// A sequence of `len` tagged positions that aged, in a pool of some pages.
-fn aged(policy: KvPolicy, len: usize) -> (Team, BlockPool, Sequence, Vec<u16>, Ageing) {
-    let (team, layers) = (Team::new(2), vec![SHAPE, KvShape { n_kv_heads: 1, k_dim: 4, v_dim: 2 }]);
+fn aged(policy: KvPolicy, len: usize) -> (ThreadPool, BlockPool, Sequence, Vec<u16>, Ageing) {
+    let (team, layers) = (ThreadPool::new(2), vec![SHAPE, KvShape { n_kv_heads: 1, k_dim: 4, v_dim: 2 }]);
     let mut pool = BlockPool::within(&KvLayout { layers }, policy.formats(), 4 * PAGE_BYTES).expect("addresses");
     let (mut sequence, mut ageing) = (pool.sequence(10_000), Ageing::default());
     let tags: Vec<u16> = (0..len as u16).map(|i| i * 7).collect();

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::{self, KvShape};
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use std::collections::HashSet;
 
 fn namespace(salt: u32) -> Namespace {
@@ -35,7 +35,7 @@ impl Chain {
 
 /// A pool and cache that "compute" by writing hashes.
 struct World {
-    team: Team,
+    team: ThreadPool,
     policy: KvPolicy,
     layers: Vec<KvShape>,
     pool: BlockPool,
@@ -72,7 +72,7 @@ impl World {
     fn over(pool: BlockPool, layers: Vec<KvShape>, policy: KvPolicy, n_cached_max: usize, len_max: usize) -> World {
         let cache = PrefixCache::new(&pool, n_cached_max * pool.block_bytes(pool.exact_format()));
         let bytes_max = pool.n_bytes().next_multiple_of(PAGE_BYTES);
-        World { team: Team::new(1), policy, layers, pool, cache, running: Vec::new(), bytes_max, len_max }
+        World { team: ThreadPool::new(1), policy, layers, pool, cache, running: Vec::new(), bytes_max, len_max }
     }
 
     /// Returns what a position holds after `hash`: in few bits, numbers that halves hold exactly.

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use ruvllm_engine::{
-    Engine, ErrorKind, GenerateRequest, GenerationSummary, GrammarSource, KvPolicy, Learner, LoadOptions, LogitRows,
-    SamplingParams, SchedulerOptions, Segment, Speculation, Timings,
+    Engine, ErrorKind, GenerateRequest, GenerationSummary, GrammarSource, KvPolicy, LoadOptions, LogitRows,
+    LogitsProcessor, SamplingParams, SchedulerOptions, Segment, Speculation, Timings,
 };
 use ruvllm_learning::{
     Course, CourseOptions, Item, LearnOptions, Learned, Learning, LearningOptions, Task, Tenant, Verdict,
@@ -97,13 +97,13 @@ fn a_text_is_predicted_by_what_was_known_before_it_or_as_it_is_learned() {
     assert_eq!(courses[0].learned().snapshot(), courses[1].learned().snapshot());
 }
 
-fn request(i: usize, learner: Option<Arc<dyn Learner>>) -> GenerateRequest {
+fn request(i: usize, logits_processor: Option<Arc<dyn LogitsProcessor>>) -> GenerateRequest {
     let sampling = match i % 2 {
         0 => SamplingParams::greedy(),
         _ => SamplingParams { seed: Some(i as u64), ..SamplingParams::default() },
     };
     let prompt = text(i as u32 % 5, 30 + 9 * i as u32);
-    GenerateRequest { prompt, learner, sampling, max_tokens: Some(24), ignore_eos: true, ..Default::default() }
+    GenerateRequest { prompt, logits_processor, sampling, max_tokens: Some(24), ignore_eos: true, ..Default::default() }
 }
 
 fn answer(engine: &mut Engine, request: &GenerateRequest) -> GenerationSummary {
@@ -122,7 +122,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     let base: Vec<_> = (0..8).map(|i| answer(&mut engine, &request(i, None))).collect();
     for (i, base) in base.iter().enumerate() {
         set(&tenant, &empty);
-        assert_eq!(&answer(&mut engine, &request(i, Some(tenant.learner(Task::of("What?"), None)))), base);
+        assert_eq!(&answer(&mut engine, &request(i, Some(tenant.logits_processor(Task::of("What?"), None)))), base);
     }
     set(&tenant, &empty);
     let (first, last) = study(&mut engine, &learning, &tenant, &text(3, 400));
@@ -133,7 +133,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
     for (i, base) in base.iter().enumerate() {
         let mut answer = |speculation, tenant: &Arc<Tenant>| {
             tenant.settle();
-            let request = request(i, Some(tenant.learner(Task::default(), None)));
+            let request = request(i, Some(tenant.logits_processor(Task::default(), None)));
             answer(&mut engine, &GenerateRequest { speculation, ..request })
         };
         set(&tenant, &known);
@@ -153,7 +153,7 @@ fn nothing_learned_changes_nothing_and_what_is_learned_depends_on_no_company() {
         .scheduler(&SchedulerOptions { step_tokens: 40, prefill_tokens: 11, ..SchedulerOptions::default() })
         .expect("valid");
     (0..8).for_each(|i| {
-        scheduler.submit(request(i, Some(tenant.learner(Task::default(), None)))).expect("a valid request");
+        scheduler.submit(request(i, Some(tenant.logits_processor(Task::default(), None)))).expect("a valid request");
     });
     for ((_, answer), alone) in scheduler.run().into_iter().zip(alone) {
         let answer = GenerationSummary { timings: Timings::default(), ..answer.expect("it ran") };
@@ -202,7 +202,7 @@ fn a_prompt_teaches_the_same_however_it_is_computed() {
     let prompt = text(4, 230);
     let ask = |tenant: &Arc<Tenant>, speculation| GenerateRequest {
         prompt: prompt.clone(),
-        learner: Some(tenant.learner(Task::default(), None)),
+        logits_processor: Some(tenant.logits_processor(Task::default(), None)),
         sampling: SamplingParams::greedy(),
         speculation,
         max_tokens: Some(8),
@@ -251,7 +251,10 @@ fn answers_are_learned_when_they_are_judged() {
     let learning = learning(&mut engine, &folder, options);
     let tenant = learning.tenant(&mut engine, "a").expect("a tenant");
     for i in 0..4 {
-        answer(&mut engine, &request(0, Some(tenant.learner(Task::of("Who is Ann?"), Some(&format!("answer-{i}"))))));
+        answer(
+            &mut engine,
+            &request(0, Some(tenant.logits_processor(Task::of("Who is Ann?"), Some(&format!("answer-{i}"))))),
+        );
     }
     tenant.settle();
     assert_eq!((tenant.stats().n_entries, tenant.stats().n_waiting), (0, 3));
@@ -316,9 +319,9 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
     let (prompt, told) = (text(1, 40), text(9, 12));
     tell(&mut engine, &tenant, (&prompt, "Where is Ulm?"), &told, Verdict::Right).expect("it is taken in");
     let mut ask = |question: Option<&str>| {
-        let learner = Some(tenant.learner(question.map(Task::of).unwrap_or_default(), None));
+        let logits_processor = Some(tenant.logits_processor(question.map(Task::of).unwrap_or_default(), None));
         let sampling = SamplingParams::greedy();
-        let request = GenerateRequest { prompt: prompt.clone(), learner, sampling, ..request(0, None) };
+        let request = GenerateRequest { prompt: prompt.clone(), logits_processor, sampling, ..request(0, None) };
         answer(&mut engine, &GenerateRequest { max_tokens: Some(12), ..request }).tokens
     };
     assert_eq!(ask(Some("Where is Ulm?")), told);
@@ -326,9 +329,9 @@ fn a_told_answer_is_said_and_a_wrong_one_is_not() {
     assert!(base != told && ask(Some("Where is Bonn?")) == base);
     tell(&mut engine, &tenant, (&prompt, "Where is Bonn?"), &base, Verdict::Wrong).expect("it is taken in");
     let mut ask = |question: &str| {
-        let learner = Some(tenant.learner(Task::of(question), None));
+        let logits_processor = Some(tenant.logits_processor(Task::of(question), None));
         let sampling = SamplingParams::greedy();
-        let request = GenerateRequest { prompt: prompt.clone(), learner, sampling, ..request(0, None) };
+        let request = GenerateRequest { prompt: prompt.clone(), logits_processor, sampling, ..request(0, None) };
         answer(&mut engine, &GenerateRequest { max_tokens: Some(12), ..request }).tokens
     };
     assert_ne!(ask("Where is Bonn?")[0], base[0]);
@@ -377,8 +380,8 @@ fn what_is_kept_is_there_again_for_one_process_at_a_time() {
 /// Two tenants hear the same, but what `judged` says of an answer; returns its item.
 fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, judged: bool) -> Option<u64> {
     let ask = |engine: &mut Engine, i: usize, grammar| {
-        let learner = tenant.learner(Task::of("Who is Ann?"), Some(&format!("answer-{i}")));
-        answer(engine, &GenerateRequest { grammar, ..request(i, Some(learner)) });
+        let logits_processor = tenant.logits_processor(Task::of("Who is Ann?"), Some(&format!("answer-{i}")));
+        answer(engine, &GenerateRequest { grammar, ..request(i, Some(logits_processor)) });
         tenant.settle();
     };
     ask(engine, 0, None);
@@ -413,7 +416,7 @@ fn what_is_undone_was_never_learned() {
     }
     assert_eq!(one.digest(), two.digest());
     let mut next = |tenant: &Arc<Tenant>| {
-        let answer = answer(&mut engine, &request(3, Some(tenant.learner(Task::of("Where is Ulm?"), None))));
+        let answer = answer(&mut engine, &request(3, Some(tenant.logits_processor(Task::of("Where is Ulm?"), None))));
         tenant.settle();
         answer
     };
@@ -449,7 +452,7 @@ fn a_generation_says_what_it_said() {
     // Asked of what is known, without teaching it.
     let mut say = |tenant: &Tenant| {
         frozen.replace((*tenant.learned()).clone(), "a test").expect("of this model");
-        answer(&mut engine, &request(3, Some(frozen.learner(Task::default(), None))))
+        answer(&mut engine, &request(3, Some(frozen.logits_processor(Task::default(), None))))
     };
     let nothing = say(&tenant);
     let mut engine = open(2);

@@ -1,5 +1,5 @@
 //! Integration tests of learning over an engine: golden models and real models.
 
+mod approx_head;
+mod autotune;
 mod learning;
-mod optimise;
-mod rough;

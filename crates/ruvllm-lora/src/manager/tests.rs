@@ -195,11 +195,11 @@ fn shared_memory_is_taken_and_given_back_in_pages() {
     }
     assert_eq!((left(), manager.idle_pages()), (0, 2), "{}", states(&manager));
     // The other asks for more than is idle.
-    assert_eq!(manager.give_way(9), 2);
+    assert_eq!(manager.evict(9), 2);
     assert_eq!((left(), manager.idle_pages(), manager.stats().n_hot), (2, 0, 1));
     // Nobody uses it any more.
     drop(first);
-    assert_eq!((manager.idle_pages(), manager.give_way(1), left()), (1, 1, 3));
+    assert_eq!((manager.idle_pages(), manager.evict(1), left()), (1, 1, 3));
     // The other has it all.
     assert_eq!(left(), 3);
     manager.share(Box::new(Pages(Arc::default())), 1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruvllm_backend::{BackendError, BackendErrorKind, HiddenStates, SeqId};
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_lora::loader::HeadWeights;
 use ruvllm_lora::micro::{Block, MicroLora};
 
@@ -34,21 +34,21 @@ impl HiddenStates for NativeBackend {
     }
 
     fn approx_logits_of(&mut self, hidden: &[f32], logits: &mut Vec<f32>) -> Result<(), BackendError> {
-        if !self.make_screen() {
+        if !self.make_shortlist() {
             return Err(BackendError::unsupported("the model's head has no shortlist, so no approximate logits"));
         }
-        self.for_passes(hidden, logits, ForwardState::rough_logits_of);
+        self.for_passes(hidden, logits, ForwardState::approx_logits_of);
         self.check_files()
     }
 
     fn has_shortlist(&self, n_best: usize) -> bool {
-        self.state.screen.saves(n_best)
+        self.state.shortlist.saves(n_best)
     }
 
     fn prepare_shortlist(&mut self, direction: &[f32]) {
-        self.state.screen.tell(direction);
-        if self.state.screen.is_wanted() {
-            self.make_screen();
+        self.state.shortlist.tell(direction);
+        if self.state.shortlist.is_wanted() {
+            self.make_shortlist();
         }
     }
 
@@ -67,7 +67,7 @@ impl HiddenStates for NativeBackend {
         Ok(block.map(|block| Arc::new(block) as Arc<dyn Block>))
     }
 
-    fn compute(&self) -> (Isa, Arc<Team>) {
+    fn compute(&self) -> (Isa, Arc<ThreadPool>) {
         (self.compute.isa, Arc::clone(&self.compute.team))
     }
 }
@@ -88,11 +88,11 @@ impl NativeBackend {
         }
     }
 
-    /// Makes the head's screen, if it is not there yet and can be made; returns whether it is there.
-    pub(super) fn make_screen(&mut self) -> bool {
-        if self.state.screen.make(&self.model, &self.compute) {
-            self.model.link(self.info.device.n_threads, self.state.screen.get());
+    /// Makes the head's shortlist, if it is not there yet and can be made; returns whether it is there.
+    pub(super) fn make_shortlist(&mut self) -> bool {
+        if self.state.shortlist.make(&self.model, &self.compute) {
+            self.model.link(self.info.device.n_threads, self.state.shortlist.get());
         }
-        self.state.screen.made().is_some()
+        self.state.shortlist.made().is_some()
     }
 }

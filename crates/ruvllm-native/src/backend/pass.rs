@@ -102,7 +102,7 @@ impl NativeBackend {
         let counts = self.state.run(&self.model, &self.compute, pool, &batch, known);
         self.views = recycle(views);
         self.tails = recycle(tails);
-        // Adapters of requests that end with this pass can give way then, not with the next one.
+        // Adapters of requests that end with this pass can be evicted then, not with the next one.
         self.adapted.clear();
         for rows in &self.rows {
             self.kv.advance(SeqId(rows.state_idx), &self.tokens[rows.first..rows.first + rows.n]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::{self, Segment};
-use ruvllm_kernels::bring_near;
+use ruvllm_kernels::prefetch;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
@@ -14,7 +14,7 @@ use ruvllm_model::Wiring;
 use super::blocks::{
     Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
 };
-use super::screen::HeadScreen;
+use super::head_shortlist::ShortlistState;
 use super::wanted::{keep_logit_rows, n_best};
 use super::{Ffn, Layer, Mixer, Model, Norm, has_last_block};
 use crate::kernels::Compute;
@@ -30,9 +30,9 @@ pub(crate) struct ForwardState {
     /// Rows whose final states are wanted, then the logits of those that want them: `[n_logit_rows, n_vocab]`.
     state_rows: Vec<u32>,
     pub logits: Vec<f32>,
-    /// The rough ones of the same rows, `[n_logit_rows, n_vocab]`, if the passes at hand are to give them.
-    pub rough: Vec<f32>,
-    pub has_rough: bool,
+    /// The approximate ones of the same rows, `[n_logit_rows, n_vocab]`, if the passes at hand are to give them.
+    pub approx: Vec<f32>,
+    pub has_approx: bool,
     /// The states, as the final norm left them: `[n_state_rows, n_embd]`.
     pub hidden: Vec<f32>,
     /// The rows of the stream that the last block read for them: `[n_state_rows, n_embd]`; empty of a model nothing sits inside of.
@@ -40,7 +40,7 @@ pub(crate) struct ForwardState {
     keeps_stream: bool,
     /// Recurrent state, one vector a sequence slot.
     pub states: Vec<Vec<f32>>,
-    pub screen: HeadScreen,
+    pub shortlist: ShortlistState,
 }
 
 /// Rows of a pass that came before, or came out of one.
@@ -90,14 +90,14 @@ impl ForwardState {
             buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
             state_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.spec.n_vocab],
-            rough: Vec::new(),
-            has_rough: false,
+            approx: Vec::new(),
+            has_approx: false,
             hidden: vec![0.0; n_seq * model.spec.n_embd],
             stream: Vec::new(),
             keeps_stream: has_last_block(model),
             // Each becomes real when it is written first.
             states: (0..n_seq).map(|_| vec![0.0; model.state_len]).collect(),
-            screen: HeadScreen::default(),
+            shortlist: ShortlistState::default(),
         }
     }
 
@@ -333,20 +333,20 @@ impl ForwardState {
             (change((&mut states[..n_logits * n_embd], stream), n_embd, batch), n_logits)
         };
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.spec.n_vocab);
-        let has_rough = self.has_rough;
-        let mut rough = has_rough.then(|| rows_at(&mut self.rough, known.n_logits, n_logits, model.spec.n_vocab));
+        let has_approx = self.has_approx;
+        let mut approx = has_approx.then(|| rows_at(&mut self.approx, known.n_logits, n_logits, model.spec.n_vocab));
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let mut operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
         let n_best = n_best(batch.wanted).filter(|_| !operand.is_adapted());
-        let screen = n_best.and_then(|n_best| Some((n_best, self.screen.ask((hidden, n_logits), n_best)?)));
-        match (screen, &model.output.head) {
-            (Some((n_best, screen)), Some(head)) => {
-                let share = operand.apply_screened(compute, head, screen, n_best, (logits, rough));
-                self.screen.learn(n_best, share);
+        let shortlist = n_best.and_then(|n_best| Some((n_best, self.shortlist.ask((hidden, n_logits), n_best)?)));
+        match (shortlist, &model.output.head) {
+            (Some((n_best, shortlist)), Some(head)) => {
+                let share = operand.apply_screened(compute, head, shortlist, n_best, (logits, approx));
+                self.shortlist.learn(n_best, share);
             }
             _ => {
-                if let (Some(screen), Some(rough)) = (self.screen.get(), &mut rough) {
-                    operand.apply_rough(compute, screen, rough);
+                if let (Some(shortlist), Some(approx)) = (self.shortlist.get(), &mut approx) {
+                    operand.apply_rough(compute, shortlist, approx);
                 }
                 project(model, compute, operand, logits);
             }
@@ -365,11 +365,11 @@ impl ForwardState {
     /// Does the same with the head's high bits alone.
     ///
     /// # Panics
-    /// If its screen is not made.
-    pub(crate) fn rough_logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
+    /// If its shortlist is not made.
+    pub(crate) fn approx_logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
         let n = self.check_rows(model, hidden);
-        let screen = self.screen.made().expect("the head's screen was made");
-        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_rough(compute, screen, logits);
+        let shortlist = self.shortlist.made().expect("the head's shortlist was made");
+        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_rough(compute, shortlist, logits);
     }
 
     /// Returns how many final hidden states there are, for which there have to be buffers.
@@ -454,7 +454,7 @@ fn change<'a>((hidden, stream): (&'a mut [f32], &[f32]), n_embd: usize, batch: &
 /// out of the caches since the last pass.
 fn bring_norms_near(layer: &Layer, next: Option<&Layer>) {
     let norms = [&layer.mixer_post_norm, &layer.ffn_norm, &layer.ffn_post_norm].into_iter().flatten();
-    norms.chain(next.and_then(|next| next.mixer_norm.as_ref())).for_each(|norm| bring_near(&norm.weight));
+    norms.chain(next.and_then(|next| next.mixer_norm.as_ref())).for_each(|norm| prefetch(&norm.weight));
 }
 
 /// What stays the same over the layers of one pass.

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::thread_pool::Shared;
 use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::{Block, EachRow, Inner};
 use ruvllm_model::{NormKind, Wiring};

@@ -2,22 +2,22 @@
 
 mod blocks;
 mod forward;
+mod head_shortlist;
 mod last;
 mod loader;
 mod make;
-mod screen;
 mod wanted;
 
 pub(crate) use blocks::Rows;
 pub(crate) use forward::{Batch, ForwardState, RowCounts};
+pub(crate) use head_shortlist::ShortlistState;
 pub(crate) use last::{LastBlock, has_last_block};
 pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
-pub(crate) use screen::HeadScreen;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Matrix, Screen};
+use ruvllm_kernels::matmul::{self, ActFormat, HeadShortlist, Matrix};
 use ruvllm_kernels::rope::Rope;
-use ruvllm_kernels::team::Upcoming;
+use ruvllm_kernels::thread_pool::Upcoming;
 use ruvllm_kvcache::KvLayout;
 use ruvllm_model::{ModelSpec, Wiring};
 
@@ -224,9 +224,9 @@ impl Model {
         self.layers.iter().filter_map(|layer| layer.mixer.attention())
     }
 
-    /// Tells every product what a pass of a team of `n_threads` reads after its weights; of the head that is the screen,
+    /// Tells every product what a pass of a team of `n_threads` reads after its weights; of the head that is the shortlist,
     /// where there is one.
-    pub(crate) fn link(&mut self, n_threads: usize, screen: Option<&Screen>) {
+    pub(crate) fn link(&mut self, n_threads: usize, shortlist: Option<&HeadShortlist>) {
         let mut groups: Vec<Vec<&mut Linear>> = self.layers.iter_mut().flat_map(Layer::groups).collect();
         groups.extend(self.output.head.as_mut().map(|head| vec![head]));
         let upcoming = |group: &Vec<&mut Linear>| {
@@ -234,8 +234,8 @@ impl Model {
             matmul::upcoming(n_threads, &matrices)
         };
         let mut reads: Vec<Upcoming> = groups.iter().map(upcoming).collect();
-        if let (Some(screen), Some(head)) = (screen, reads.last_mut()) {
-            *head = matmul::upcoming(n_threads, &[screen.coarse()]);
+        if let (Some(shortlist), Some(head)) = (shortlist, reads.last_mut()) {
+            *head = matmul::upcoming(n_threads, &[shortlist.coarse()]);
         }
         // The last is followed by the first of the next pass.
         let n_first = reads.len().min(1);

@@ -31,7 +31,7 @@ pub struct AdapterOptions {
     /// Names and what they stand for: files that are read and checked when the model is loaded.
     pub named: Vec<(String, PathBuf)>,
     /// The most bytes that adapters ready for use take, in whole pages of 2 MiB, of the memory for the model's keys and
-    /// values: idle ones give way to those, and cached prompts to adapters.
+    /// values: idle ones are evicted for those, and cached prompts to adapters.
     pub bytes_max: usize,
 }
 

@@ -22,25 +22,37 @@ impl Given {
         let Value::Object(mut object) = value else {
             return Err(ApiError::bad("", format!("the body is {}; send a JSON object", name_of(&value))));
         };
-        rename(&mut object, fields)?;
-        let mut unheeded = Vec::new();
+        let (mut unheeded, mut renamed) = (Vec::new(), Vec::new());
+        rename(&mut object, fields, "", &mut renamed)?;
         check_object(&object, fields, refused, "", &mut unheeded)?;
-        Ok(Given { fields: object, unheeded })
+        Ok(Given { fields: object, unheeded, renamed })
     }
 }
 
-/// Gives fields the names that they have here.
-fn rename(object: &mut Map<String, Value>, fields: &[Field]) -> Result<(), ApiError> {
+/// Gives fields the names that they have here, those of objects in fields too; `renamed` gets the old names that were used.
+fn rename(
+    object: &mut Map<String, Value>,
+    fields: &[Field],
+    path: &str,
+    renamed: &mut Vec<String>,
+) -> Result<(), ApiError> {
     for field in fields {
-        for also in field.also {
-            let Some(value) = object.remove(*also).filter(|value| !value.is_null()) else { continue };
+        for other in field.other_names() {
+            let Some(value) = object.remove(other).filter(|value| !value.is_null()) else { continue };
+            if field.old.contains(&other) {
+                renamed.push(format!("{path}{other} is now {path}{}", field.name));
+            }
             match object.get(field.name).filter(|own| !own.is_null()) {
                 Some(own) if *own != value => {
-                    let line = format!("'{also}' and '{}' say different things; send one of them", field.name);
-                    return Err(ApiError::bad(*also, line).code("invalid_value"));
+                    let line =
+                        format!("'{path}{other}' and '{path}{}' say different things; send one of them", field.name);
+                    return Err(ApiError::bad(format!("{path}{other}"), line).code("invalid_value"));
                 }
                 _ => drop(object.insert(field.name.to_owned(), value)),
             }
+        }
+        if let (Kind::Object(inner), Some(Value::Object(value))) = (field.kind, object.get_mut(field.name)) {
+            rename(value, inner, &format!("{path}{}.", field.name), renamed)?;
         }
     }
     Ok(())
@@ -97,7 +109,7 @@ fn note(unheeded: &mut Vec<String>, path: String) {
 
 /// Returns the error of a field that is not in the table, with the one that was probably meant.
 fn unknown(name: &str, path: &str, fields: &[Field]) -> ApiError {
-    let names = fields.iter().flat_map(|field| field.also.iter().chain([&field.name])).copied();
+    let names = fields.iter().flat_map(|field| field.other_names().chain([field.name]));
     let near = |known: &&str| strsim::normalized_damerau_levenshtein(known, name);
     let meant = names.max_by(|a, b| near(a).total_cmp(&near(b))).filter(|known| near(known) >= LIKE_MIN);
     let advice = match meant {

@@ -54,6 +54,8 @@ pub(crate) struct Field {
     pub doc: &'static str,
     /// Names that other servers have for it.
     pub also: &'static [&'static str],
+    /// Names that it had here before and answers to for one more release; one that is used is named in the answer's header.
+    pub old: &'static [&'static str],
     /// Whether it changes anything. One that does not is named in the answer's header.
     pub has_effect: bool,
 }
@@ -63,11 +65,21 @@ impl Field {
     pub(crate) const fn also(self, names: &'static [&'static str]) -> Field {
         Field { also: names, ..self }
     }
+
+    /// The field had these names before and answers to them for one more release.
+    pub(crate) const fn renamed(self, old: &'static [&'static str]) -> Field {
+        Field { old, ..self }
+    }
+
+    /// Returns every other name that it answers to.
+    pub(crate) fn other_names(&self) -> impl Iterator<Item = &'static str> {
+        self.also.iter().chain(self.old).copied()
+    }
 }
 
 /// A field that may be left out; null is the same as leaving it out.
 pub(crate) const fn optional(name: &'static str, kind: Kind, doc: &'static str) -> Field {
-    Field { name, kind, is_required: false, doc, also: &[], has_effect: true }
+    Field { name, kind, is_required: false, doc, also: &[], old: &[], has_effect: true }
 }
 
 /// A field that clients send and that changes nothing: it asks for what happens anyway, or about what an answer of this
@@ -99,11 +111,13 @@ pub(crate) struct Given {
     fields: Map<String, Value>,
     /// What was given and changes nothing, by its path.
     pub unheeded: Vec<String>,
+    /// Old names that were used, by their paths, each with the new one.
+    pub renamed: Vec<String>,
 }
 
 impl From<Map<String, Value>> for Given {
     fn from(fields: Map<String, Value>) -> Given {
-        Given { fields, unheeded: Vec::new() }
+        Given { fields, ..Given::default() }
     }
 }
 

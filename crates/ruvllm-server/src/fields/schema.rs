@@ -7,17 +7,17 @@ use super::{Field, Kind};
 /// Returns the schema of an object of these fields and no others.
 pub(crate) fn of_object(fields: &[Field]) -> Value {
     let properties: Map<String, Value> = (fields.iter())
-        .flat_map(|field| field.also.iter().chain([&field.name]).map(|name| ((*name).to_owned(), of_field(field))))
+        .flat_map(|field| field.other_names().chain([field.name]).map(|name| (name.to_owned(), of_field(field, name))))
         .collect();
     let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
     let (named, plain): (Vec<&Field>, Vec<&Field>) =
-        fields.iter().filter(|field| field.is_required).partition(|field| !field.also.is_empty());
+        fields.iter().filter(|field| field.is_required).partition(|field| field.other_names().next().is_some());
     if !plain.is_empty() {
         schema["required"] = plain.iter().map(|field| field.name).collect();
     }
     // One of its names is enough.
     let one_of = |field: &&Field| -> Value {
-        let names = [&field.name].into_iter().chain(field.also);
+        let names = [field.name].into_iter().chain(field.other_names());
         json!({ "anyOf": names.map(|name| json!({ "required": [name] })).collect::<Vec<_>>() })
     };
     if !named.is_empty() {
@@ -26,10 +26,15 @@ pub(crate) fn of_object(fields: &[Field]) -> Value {
     schema
 }
 
-fn of_field(field: &Field) -> Value {
+/// Returns the schema of a field under one of its names.
+fn of_field(field: &Field, name: &str) -> Value {
     let schema = of_kind(&field.kind);
     let mut schema = if field.is_required { schema } else { json!({ "anyOf": [schema, { "type": "null" }] }) };
     schema["description"] = json!(field.doc);
+    if field.old.contains(&name) {
+        schema["deprecated"] = json!(true);
+        schema["description"] = json!(format!("is now {}: {}", field.name, field.doc));
+    }
     schema
 }
 

@@ -21,7 +21,7 @@ const TABLE: &[Field] = &[
     optional("free", Kind::Map(&Kind::Text), "labels"),
     optional("tagged", Kind::Tagged(&[("x", X), ("y", Y)]), "one of two"),
     optional("known", Kind::List(&Kind::Known(&[("x", X)]), 0, 3), "those of type x"),
-    optional("own_name", Kind::Int(0, 9), "a digit").also(&["their_name"]),
+    optional("own_name", Kind::Int(0, 9), "a digit").also(&["their_name"]).renamed(&["former_name"]),
     unheeded("label", Kind::Any, "nothing"),
 ];
 const X: &[Field] = &[optional("type", Kind::Word(&["x"]), "the first"), required("n", Kind::Bool, "a flag")];
@@ -76,6 +76,8 @@ fn other_names_are_taken_and_what_changes_nothing_is_told() {
     assert!(given(json!({ "text": "x", "their_name": 3, "own_name": 3 })).is_ok());
     let both = given(json!({ "text": "x", "their_name": 3, "own_name": 4 })).expect_err("they differ");
     assert_eq!(both.message, "'their_name' and 'own_name' say different things; send one of them");
+    let read = given(json!({ "text": "x", "former_name": 3 })).expect("an old name");
+    assert_eq!((read.count("own_name"), read.renamed), (Some(3), vec!["former_name is now own_name".to_owned()]));
     let known = json!([{ "type": "x", "n": true }, { "type": "web search!", "q": [1] }, { "type": "web search!" }]);
     let read = given(json!({ "text": "x", "label": { "a": 1 }, "known": known })).expect("left out");
     assert_eq!(read.unheeded, ["label", "known.websearch"]);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ruvllm_engine::{EngineError, Learner, Service};
+use ruvllm_engine::{EngineError, LogitsProcessor, Service};
 use ruvllm_learning::{self as learning, Consolidate, Learning, Upkept};
 
 use crate::app::{Call, Endpoint};
@@ -88,12 +88,12 @@ impl OfModel {
     }
 
     /// Returns what a request learns by, if it does: requests with adapters are of another model.
-    pub(crate) fn learner(&self, call: &Call, choice: usize) -> Option<Arc<dyn Learner>> {
+    pub(crate) fn logits_processor(&self, call: &Call, choice: usize) -> Option<Arc<dyn LogitsProcessor>> {
         if !call.adapters.is_empty() || !self.is_on(&call.tenant) {
             return None;
         }
         let tenant = self.opened(&call.tenant)?;
-        Some(tenant.learner(call.task.clone(), Some(&answer_id(&call.id, choice))))
+        Some(tenant.logits_processor(call.task.clone(), Some(&answer_id(&call.id, choice))))
     }
 
     /// Does what is due for those who have taught, if nobody is at it: the background loop, and the question whether what was learned is

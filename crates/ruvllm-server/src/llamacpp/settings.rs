@@ -28,8 +28,8 @@ pub(super) fn of_sampling(sampling: &SamplingParams) -> Value {
         "dry_multiplier": decimal(sampling.dry_multiplier),
         "dry_base": decimal(sampling.dry_base),
         "dry_allowed_length": sampling.dry_allowed_length,
-        "dry_penalty_last_n": sampling.dry_last_n,
-        "dry_sequence_breakers": sampling.dry_breakers,
+        "dry_penalty_last_n": sampling.dry_penalty_last_n,
+        "dry_sequence_breakers": sampling.dry_sequence_breakers,
         "mirostat": match sampling.mirostat {
             Mirostat::Off => 0,
             Mirostat::V1 => 1,

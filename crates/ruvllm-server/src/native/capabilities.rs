@@ -78,7 +78,7 @@ fn makes(info: &ModelInfo) -> &'static str {
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {
-    let field = |field: &Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc, "also": field.also, "effect": field.has_effect });
+    let field = |field: &Field| json!({ "name": field.name, "takes": field.kind.words(), "required": field.is_required, "does": field.doc, "also": field.also, "deprecated": field.old, "effect": field.has_effect });
     json!({
         "method": endpoint.method.as_str(),
         "path": endpoint.path,

@@ -216,7 +216,7 @@ impl Pending {
             tenant: tenant_name(&call.tenant).to_owned(),
             routing: call.routing.clone().unwrap_or_default(),
             generation: request
-                .learner
+                .logits_processor
                 .as_ref()
                 .and(call.model.learning.as_ref())
                 .map_or(0, |learning| learning.generation(&call.tenant)),

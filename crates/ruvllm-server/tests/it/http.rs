@@ -116,3 +116,43 @@ fn metrics_tell_of_the_build_and_the_process() {
         assert!(bench.metric(name) > 0.0, "{name}: {text}");
     }
 }
+
+#[test]
+fn old_names_of_fields_and_metrics_answer_and_tell_the_new_ones() {
+    let bench = Bench::tiny(options());
+    let body = |last: &str, breakers: &str| json!({ last: 8, breakers: ["x"] });
+    let ask = |path: &str, body: Value| {
+        let reply = bench.post(path, &body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.header("x-ruvllm-renamed").map(str::to_owned)
+    };
+    let completion = |mut body: Value| {
+        (body["prompt"], body["max_tokens"]) = (json!("a b a b a b a b"), json!(24));
+        ask("/v1/completions", body)
+    };
+    assert_eq!(completion(body("dry_penalty_last_n", "dry_sequence_breakers")), None);
+    let told = "dry_last_n is now dry_penalty_last_n, dry_breakers is now dry_sequence_breakers";
+    assert_eq!(completion(body("dry_last_n", "dry_breakers")).as_deref(), Some(told));
+    let of_ollama =
+        |options: Value| ask("/api/generate", json!({ "prompt": "a", "stream": false, "options": options }));
+    assert_eq!(of_ollama(body("dry_penalty_last_n", "dry_sequence_breakers")), None);
+    let told = "options.dry_last_n is now options.dry_penalty_last_n, options.dry_breakers is now options.dry_sequence_breakers";
+    assert_eq!(of_ollama(body("dry_last_n", "dry_breakers")).as_deref(), Some(told));
+
+    let schema = bench.get("/openapi.json").ok();
+    let schema = &schema["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"];
+    for (old, new) in [("dry_last_n", "dry_penalty_last_n"), ("dry_breakers", "dry_sequence_breakers")] {
+        let (was, is) = (&schema["properties"][old], &schema["properties"][new]);
+        assert!(was["deprecated"] == true && is["deprecated"].is_null(), "{was} {is}");
+        assert!(was["description"].as_str().is_some_and(|line| line.starts_with(&format!("is now {new}"))), "{was}");
+    }
+
+    let text = bench.get("/metrics").body;
+    let help = "ruvllm_guessed_tokens_total deprecated: now ruvllm_spec_draft_tokens_total and ruvllm_spec_accepted_tokens_total";
+    assert!(text.contains(help), "{text}");
+    let of = |guess: &str| bench.metric(&format!("ruvllm_guessed_tokens_total{{model=\"tiny\",guess=\"{guess}\"}}"));
+    let drafted = bench.metric("ruvllm_spec_draft_tokens_total{model=\"tiny\"}");
+    let accepted = bench.metric("ruvllm_spec_accepted_tokens_total{model=\"tiny\"}");
+    assert!(drafted > 0.0, "{text}");
+    assert_eq!((accepted, drafted - accepted), (of("right"), of("wrong")));
+}

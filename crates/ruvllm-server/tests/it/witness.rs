@@ -329,7 +329,7 @@ fn what_was_taught_is_on_record_beside_the_answers() {
 fn answers_are_scored_and_say_how_they_were_computed() {
     let folder = tempfile::tempdir().expect("a folder");
     let witness = WitnessOptions { folder: folder.path().join("log"), scores: true, ..WitnessOptions::default() };
-    let bench = Bench::tiny(ServerOptions { witness: Some(witness.clone()), optimise: true, ..options() });
+    let bench = Bench::tiny(ServerOptions { witness: Some(witness.clone()), autotune: true, ..options() });
     let ask = json!({ "prompt": "Name three rivers.", "max_tokens": 24, "temperature": 0, "ignore_eos": true });
     (0..2).for_each(|_| drop(bench.post("/v1/completions", &ask).ok()));
     let listed = records(&bench.get("/v1/witness"));
@@ -356,11 +356,11 @@ fn answers_are_scored_and_say_how_they_were_computed() {
     {
         let policies = StoredPolicies::open(open_store(&witness).expect("nobody has it now"), PolicyLimits::default());
         let policies = policies.expect("policies");
-        let none = json!({ "guessed_rows": 0, "guesses_max": 0 });
+        let none = json!({ "draft_rows": 0, "draft_tokens_max": 0 });
         let said = NewPolicy::new(PolicyKind::Speculation, "", &none).expect("JSON").by_operator();
         policies.put(said, 1).expect("room");
     }
-    let bench = Bench::tiny(ServerOptions { witness: Some(witness), optimise: true, ..options() });
+    let bench = Bench::tiny(ServerOptions { witness: Some(witness), autotune: true, ..options() });
     bench.post("/v1/completions", &ask).ok();
     let record = &records(&bench.get("/v1/witness"))[0];
     assert!(record["policy"].as_str().is_some_and(|text| text.starts_with("no guesses (operator")), "{record}");

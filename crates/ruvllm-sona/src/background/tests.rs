@@ -84,7 +84,7 @@ fn runs_are_due_bounded_and_in_the_log() {
             asked: None,
             n_step: 32,
             skipped: Vec::new(),
-            is_rough: false,
+            is_approx: false,
         };
         history.study(passage, 1.0, toy).expect("a passage");
     };

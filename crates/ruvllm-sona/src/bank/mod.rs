@@ -2,7 +2,7 @@
 //!
 //! A [`Pattern`] is a task, the steps taken, a verdict and a quality; a task like an earlier one finds it by the nearness
 //! of their embeddings. Many patterns that say the same are distilled into one ([`ReasoningBank::distill`]), the least
-//! useful give way when there are too many, and nodes exchange them in signed files ([`ReasoningBank::export`]).
+//! useful are evicted when there are too many, and nodes exchange them in signed files ([`ReasoningBank::export`]).
 //!
 //! A bank is one tenant's. It lies in a [`Store`] and keeps embeddings and their graph in memory.
 //!
@@ -56,7 +56,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// How much the newest outcome counts in a pattern's quality.
 const NEWEST_SHARE: f32 = 0.2;
 
-/// The share of a full bank that gives way at once.
+/// The share of a full bank that is evicted at once.
 const MAKE_ROOM_SHARE: usize = 64;
 
 /// What a bank holds.
@@ -247,7 +247,7 @@ impl ReasoningBank {
         self.len() == 0
     }
 
-    /// Adds a pattern and returns its id; it is on disk then. In a full bank the least useful give way.
+    /// Adds a pattern and returns its id; it is on disk then. In a full bank the least useful are evicted.
     ///
     /// # Errors
     /// With kind `Shape`, `Value` or `Limit` if the pattern does not fit; or if it cannot be written.

@@ -11,7 +11,7 @@ use crate::whiten::Key;
 
 /// First byte of an item's record.
 const FORMAT: u8 = 4;
-/// The earliest that is read: it has no rough passages.
+/// The earliest that is read: it has no approximate passages.
 const FORMAT_MIN: u8 = 3;
 
 /// A text that was learned from: everything that its [`Notes`](crate::Notes) heard, in order.
@@ -36,8 +36,8 @@ pub struct Passage {
     /// Places behind [`Passage::n_read`], ascending, whose tokens were only read: nobody computed what they follow, such as where a
     /// grammar left no choice.
     pub skipped: Vec<u32>,
-    /// Whether its rows of logits had rough ones, see [`LogitRow`](ruvllm_lora::micro::LogitRow).
-    pub is_rough: bool,
+    /// Whether its rows of logits had approximate ones, see [`LogitRow`](ruvllm_lora::micro::LogitRow).
+    pub is_approx: bool,
 }
 
 impl Passage {
@@ -299,7 +299,7 @@ fn write_passage(to: &mut Writer, passage: &Passage) {
     to.u32s(&passage.tokens).count(passage.n_read).count(passage.n_remembered);
     to.count(passage.n_step).u32s(&passage.skipped).u8(u8::from(passage.asked.is_some()));
     passage.asked.iter().for_each(|names| write_names(to, names));
-    to.u8(u8::from(passage.is_rough));
+    to.u8(u8::from(passage.is_approx));
 }
 
 fn read_passage(from: &mut Reader<'_>, format: u8) -> Result<Passage, SonaError> {
@@ -307,8 +307,8 @@ fn read_passage(from: &mut Reader<'_>, format: u8) -> Result<Passage, SonaError>
     let (n_read, n_remembered) = (from.u32()? as usize, from.u32()? as usize);
     let (n_step, skipped) = (from.u32()? as usize, from.u32s()?);
     let asked = if from.u8()? == 0 { None } else { Some(read_names(from)?) };
-    let is_rough = format > FORMAT_MIN && from.u8()? != 0;
-    let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped, is_rough };
+    let is_approx = format > FORMAT_MIN && from.u8()? != 0;
+    let passage = Passage { tokens, n_read, n_remembered, asked, n_step, skipped, is_approx };
     passage.check()?;
     Ok(passage)
 }

@@ -16,7 +16,7 @@ use crate::error::{SonaError, SonaErrorKind};
 use crate::instant::{Learned, Notes};
 
 /// Hears of a token: its place, the final hidden state before it, one row, before any MicroLoRA, and the logits made of that
-/// state behind the MicroLoRA, `[n_vocab]`, rough ones too if the passage has them; no logits where the token was only remembered.
+/// state behind the MicroLoRA, `[n_vocab]`, approximate ones too if the passage has them; no logits where the token was only remembered.
 pub type Each<'a> = dyn FnMut(usize, StateRows<'_>, LogitRow<'_>) + 'a;
 
 /// The model, which reads passages again. It must give the bits that it gave when they were served.
@@ -72,8 +72,8 @@ pub(super) fn read(
         let (piece, micro) = (rest.start..rest.end.min(rest.start + n), notes.micro().cloned());
         rows.clear();
         reading.read(passage, piece.clone(), micro.as_deref(), &mut |_, state, logits| {
-            let LogitRow { exact, rough } = logits;
-            rows.push(Row { state: state.into(), logits: exact.to_vec(), rough: rough.map(<[f32]>::to_vec) });
+            let LogitRow { exact, approx } = logits;
+            rows.push(Row { state: state.into(), logits: exact.to_vec(), approx: approx.map(<[f32]>::to_vec) });
         })?;
         if rows.len() != piece.len() {
             let line = format!("{} of {} tokens were read again; is it the same model", rows.len(), piece.len());
@@ -96,7 +96,7 @@ pub(super) fn read(
                 let line = format!("token {token} of a model with {}; is it the same model", row.logits.len());
                 return Err(SonaError::new(SonaErrorKind::Shape, line));
             }
-            notes.adjust(learned, row.state.rows(), LogitRow { exact: &mut row.logits, rough: row.rough.as_deref() });
+            notes.adjust(learned, row.state.rows(), LogitRow { exact: &mut row.logits, approx: row.approx.as_deref() });
             reading.predicted(token, &row.logits);
             notes.accept(learned, token, reading.head());
         }
@@ -111,7 +111,7 @@ const PIECE: usize = 32;
 struct Row {
     state: KeptRows,
     logits: Vec<f32>,
-    rough: Option<Vec<f32>>,
+    approx: Option<Vec<f32>>,
 }
 
 /// Reads a document and takes its steps; at its end it is taken in.

@@ -10,7 +10,7 @@ use crate::bank::{self, BankConfig, Pattern, ReasoningBank};
 use crate::deep::DeepState;
 use crate::error::limit;
 use crate::store::{self, OpenOptions, Transaction};
-use crate::toy::{N_VOCAB, Toy, changed, leave_out, logits, one, rough, state, text};
+use crate::toy::{N_VOCAB, Toy, approx, changed, leave_out, logits, one, state, text};
 use ruvllm_lora::micro::LogitRow;
 
 mod faults;
@@ -28,8 +28,8 @@ impl Reading for Toy {
         for at in range {
             let hidden = state(passage.tokens[at - 1]);
             let mut row = logits(&self.head, &changed(&hidden, micro));
-            let rough = passage.is_rough.then(|| rough(&row));
-            each(at, one(&hidden), LogitRow { exact: &mut row, rough: rough.as_deref() });
+            let approx = passage.is_approx.then(|| approx(&row));
+            each(at, one(&hidden), LogitRow { exact: &mut row, approx: approx.as_deref() });
         }
         Ok(())
     }
@@ -57,9 +57,9 @@ impl Request {
         let tokens = text(seed)[..30].to_vec();
         // Some have places whose tokens were only read, in the prompt and in the answer.
         let skipped = if seed.is_multiple_of(4) { vec![4, 7, 8, 21] } else { Vec::new() };
-        // And some had rough logits.
-        let (n_read, is_rough) = (1 + seed as usize % 3, seed.is_multiple_of(3));
-        let passage = Passage { tokens, n_read, n_remembered: 5, asked, n_step: 0, skipped, is_rough };
+        // And some had approximate logits.
+        let (n_read, is_approx) = (1 + seed as usize % 3, seed.is_multiple_of(3));
+        let passage = Passage { tokens, n_read, n_remembered: 5, asked, n_step: 0, skipped, is_approx };
         Request { notes: Notes::default(), passage, at: 0 }
     }
 
@@ -86,11 +86,11 @@ impl Request {
                 continue;
             }
             let mut row = logits(&toy.head, &changed(&hidden, self.notes.micro().map(|micro| &**micro)));
-            let rough = self.passage.is_rough.then(|| rough(&row));
-            if rough.is_some() && !self.notes.needs_all(learned) {
+            let approx = self.passage.is_approx.then(|| approx(&row));
+            if approx.is_some() && !self.notes.needs_all(learned) {
                 leave_out(&mut row, at);
             }
-            self.notes.adjust(learned, one(&hidden), LogitRow { exact: &mut row, rough: rough.as_deref() });
+            self.notes.adjust(learned, one(&hidden), LogitRow { exact: &mut row, approx: approx.as_deref() });
             self.notes.accept(learned, token, toy);
         }
     }
@@ -210,7 +210,7 @@ fn step(place: &mut Place, run: &mut Run, (at, op): (usize, Op), skip: &dyn Fn(u
                 asked: None,
                 n_step: 32,
                 skipped: Vec::new(),
-                is_rough: seed.is_multiple_of(2),
+                is_approx: seed.is_multiple_of(2),
             };
             Some((at, history.study(passage, 0.5, toy).expect("a passage")))
         }
@@ -670,7 +670,7 @@ fn notes_and_passages_must_fit() {
         asked: None,
         n_step: 8,
         skipped: Vec::new(),
-        is_rough: false,
+        is_approx: false,
     };
     let known = history.state();
     assert!(history.study(beyond, 1.0, &mut place.toy).expect_err("no such token").to_string().contains("same model"));

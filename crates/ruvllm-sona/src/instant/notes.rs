@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ruvllm_kernels::team::Team;
+use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kernels::{distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
 
@@ -37,7 +37,7 @@ const WORTH_UNKNOWN: f32 = 2.0;
 const N_TOGETHER: usize = 8;
 /// Tokens that stand for all that are less likely than the likeliest, when it is asked what MicroLoRA gains.
 const N_OTHERS: usize = 64;
-/// A remembered token whose exact logit is this far below the likeliest rough one has its rough one: those that a screen leaves out
+/// A remembered token whose exact logit is this far below the likeliest approximate one has its approximate one: those that a screen leaves out
 /// are farther.
 const NEAR: f32 = 1.0;
 /// Logits that a thread goes through at a time.
@@ -217,7 +217,7 @@ impl Notes {
     /// If the state has another width; inside a team's closure.
     pub fn adjust<'a>(&mut self, learned: &Learned, state: StateRows<'_>, logits: impl Into<LogitRow<'a>>) -> f32 {
         let (mut logits, is_told) = (logits.into(), self.needs_all(learned));
-        logits.rough = logits.rough.filter(|_| !is_told);
+        logits.approx = logits.approx.filter(|_| !is_told);
         self.begin(learned);
         let (whitener, compute @ Compute { isa, team }) = (learned.calibration.whitener(), &learned.compute);
         let mut prediction = Prediction {
@@ -280,7 +280,7 @@ impl Notes {
         let lambda = learned.gate.share(&prediction.features).min(SHARE_MAX);
         if lambda >= SHARE_MIN && log_sum.is_finite() {
             prediction.lambda = lambda;
-            if logits.rough.is_some() {
+            if logits.approx.is_some() {
                 let least = row.get(likeliest as usize).map_or(f32::INFINITY, |logit| logit - NEAR);
                 complete(logits.exact, row, recall.classes(), least);
             }
@@ -416,7 +416,7 @@ impl Notes {
 }
 
 /// Keeps a row of logits, and returns the `n` largest, largest first: each thread goes once through what it reads of the row.
-fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops, &Team), n: usize) -> &'a [Hit] {
+fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops, &ThreadPool), n: usize) -> &'a [Hit] {
     row.resize(logits.len(), 0.0);
     let parts: Vec<_> = row.chunks_mut(LOGITS_AT_ONCE).map(Mutex::new).zip(logits.chunks(LOGITS_AT_ONCE)).collect();
     let hits = tops.find(team, n, (parts.len(), 1), &|range: Range<usize>, top: &mut Top| {
@@ -429,12 +429,12 @@ fn keep_row<'a>(row: &mut Vec<f32>, logits: &[f32], (tops, team): (&'a mut Tops,
     hits
 }
 
-/// Gives remembered tokens their rough logits where the exact ones, known or not, are below `least`: the same ones whichever a screen
+/// Gives remembered tokens their approximate logits where the exact ones, known or not, are below `least`: the same ones whichever a screen
 /// has left out.
-fn complete(exact: &mut [f32], rough: &[f32], classes: &[(u32, f32)], least: f32) {
+fn complete(exact: &mut [f32], approx: &[f32], classes: &[(u32, f32)], least: f32) {
     for &(token, _) in classes {
-        match (exact.get_mut(token as usize), rough.get(token as usize)) {
-            (Some(exact), Some(&rough)) if *exact < least => *exact = rough,
+        match (exact.get_mut(token as usize), approx.get(token as usize)) {
+            (Some(exact), Some(&approx)) if *exact < least => *exact = approx,
             _ => {}
         }
     }
@@ -466,7 +466,7 @@ mod tests {
     fn others_stand_for_what_is_not_likeliest() {
         let logits: Vec<f32> = (0..5000).map(|i| ((i * 37 % 5000) as f32 / 700.0).sin() * 3.0).collect();
         let log_sum = softmax::pick(Isa::best()).log_sum_exp(&logits) as f32;
-        let (mut tops, mut row, team) = (Tops::default(), Vec::new(), Team::new(2));
+        let (mut tops, mut row, team) = (Tops::default(), Vec::new(), ThreadPool::new(2));
         for drawn in [0, 1, 77] {
             let hits = keep_row(&mut row, &logits, (&mut tops, &team), 128);
             assert_eq!(row, logits);

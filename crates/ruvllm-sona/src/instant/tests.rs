@@ -4,7 +4,7 @@ use ruvllm_kernels::Isa;
 use ruvllm_lora::micro::LogitRow;
 
 use super::*;
-use crate::toy::{N_VOCAB, Toy, changed, leave_out, log_p, logits, one, rough, state, text};
+use crate::toy::{N_VOCAB, Toy, approx, changed, leave_out, log_p, logits, one, state, text};
 
 fn without(memory: bool, micro: bool) -> LearnOptions {
     let all = LearnOptions::default();
@@ -78,12 +78,12 @@ fn what_is_learned_by_rough_logits_does_not_ask_which_exact_ones_are_known() {
             let hidden = state(pair[0]);
             notes.begin(&learned);
             let mut row = logits(&toy.head, &changed(&hidden, notes.micro().map(|micro| &**micro)));
-            let rough = rough(&row);
+            let approx = approx(&row);
             if leaves_out {
                 leave_out(&mut row, at);
                 n_left_out += row.iter().filter(|x| **x == f32::NEG_INFINITY).count();
             }
-            notes.adjust(&learned, one(&hidden), LogitRow { exact: &mut row, rough: Some(&rough) });
+            notes.adjust(&learned, one(&hidden), LogitRow { exact: &mut row, approx: Some(&approx) });
             let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).expect("a vocabulary");
             likeliest.push((best.0, best.1.to_bits()));
             notes.accept(&learned, pair[1], &toy);

@@ -9,7 +9,7 @@
 //!          p_memory(token) = Σ w[i] over entries with that token
 //! ```
 //! Khandelwal et al. 2020 (kNN-LM, arXiv:1911.00172) and Grave et al. 2017 (neural cache, arXiv:1612.04426), over keys of
-//! [`Whitener`](crate::Whitener). A memory has a limit of bytes. When it is full, entries give way by what they were worth,
+//! [`Whitener`](crate::Whitener). A memory has a limit of bytes. When it is full, entries are evicted by what they were worth,
 //! never by age: see [`Memory::push`].
 
 mod entries;
@@ -38,7 +38,7 @@ const ENTRY_BYTES: usize = 20;
 const CONTEXT_BONUS: f32 = 0.02;
 /// The most entries a snapshot is read of.
 const N_ENTRIES_MAX: usize = 1 << 26;
-/// Of the entries of a full memory, one in this many gives way at once.
+/// Of the entries of a full memory, one in this many is evicted at once.
 const EVICTED_SHARE: usize = 32;
 
 /// The last eight tokens, a byte of each, the last one lowest. Two contexts that are the same by accident cost a bonus or
@@ -96,7 +96,7 @@ pub struct Memory {
     entries: Entries,
     /// What an entry is worth keeping for, in nats. They lie apart: every request changes many of them.
     worths: Vec<f32>,
-    /// Entries that give way next, the least worth last.
+    /// Entries that are evicted next, the least worth last.
     victims: Vec<u32>,
     n_evicted: u64,
 }
@@ -146,7 +146,7 @@ impl Memory {
         self.len() * (self.n_key + ENTRY_BYTES)
     }
 
-    /// Returns how many entries gave way so far.
+    /// Returns how many entries were evicted so far.
     pub fn n_evicted(&self) -> u64 {
         self.n_evicted
     }
@@ -212,7 +212,7 @@ impl Memory {
         self.n_evicted += 1;
     }
 
-    /// Returns the entry that gives way. Many are chosen at once: looking at all of them takes a fraction of a
+    /// Returns the entry that is evicted. Many are chosen at once: looking at all of them takes a fraction of a
     /// millisecond.
     fn next_victim(&mut self) -> usize {
         if self.victims.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::{bring_near, distance};
+use ruvllm_kernels::{distance, prefetch};
 
 use super::entries::Block;
 use super::{CONTEXT_BONUS, Context, Memory};
@@ -104,8 +104,8 @@ impl Memory {
         for at in 0..candidates.len() {
             if let Some(ahead) = candidates.get(at + N_AHEAD) {
                 let (entry_head, entry_tail, _) = self.entries.key(ahead.index as usize);
-                bring_near(entry_head);
-                bring_near(entry_tail);
+                prefetch(entry_head);
+                prefetch(entry_tail);
             }
             let hit = &mut candidates[at];
             let (entry_head, entry_tail, scale) = self.entries.key(hit.index as usize);

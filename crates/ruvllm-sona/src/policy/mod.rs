@@ -54,7 +54,7 @@ pub enum PolicyKind {
     Ewc,
     /// Which patterns are used, and how.
     Pattern,
-    /// Whether tokens are guessed ahead, and how many.
+    /// Whether tokens are drafted, and how many.
     Speculation,
     /// How many tokens a step has.
     Batch,

@@ -43,7 +43,7 @@ impl Pool {
             let inbox = Arc::clone(&inbox);
             let thread = std::thread::Builder::new().name("ruvllm-grammar".to_owned()).stack_size(stack_bytes);
             let run = move || {
-                give_way();
+                evict();
                 work(&inbox);
             };
             thread.spawn(run).map_err(|error| {
@@ -91,7 +91,7 @@ impl Pool {
 }
 
 /// Lets the threads that answer have the cores first.
-fn give_way() {
+fn evict() {
     // Linux has a priority for each thread; elsewhere it is one for the whole process. Without it grammars are compiled at
     // the cost of answers. A system that refuses leaves it as it was.
     #[cfg(target_os = "linux")]

@@ -218,10 +218,11 @@ impl Session {
         self.n_answers += 1;
         let question = self.messages.last().and_then(|message| message["content"].as_str());
         let task = question.map(Task::of).unwrap_or_default();
-        let learner = self.learning.as_ref().map(|(_, tenant)| tenant.learner(task, Some(&self.answer_id())));
+        let logits_processor =
+            self.learning.as_ref().map(|(_, tenant)| tenant.logits_processor(task, Some(&self.answer_id())));
         let request = GenerateRequest {
             prompt,
-            learner,
+            logits_processor,
             max_tokens: self.max_tokens,
             sampling: self.sampling.clone(),
             speculation: self.speculation,
@@ -405,7 +406,7 @@ impl Setting<'_> {
 fn setting_names() -> impl Iterator<Item = &'static str> {
     let names = "temp dynatemp-range dynatemp-exponent top-k top-p min-p typical top-n-sigma xtc-probability xtc-threshold \
                  repeat-penalty frequency-penalty presence-penalty repeat-last-n dry-multiplier dry-base \
-                 dry-allowed-length dry-last-n mirostat mirostat-tau mirostat-eta";
+                 dry-allowed-length dry-penalty-last-n mirostat mirostat-tau mirostat-eta";
     names.split_whitespace()
 }
 
@@ -429,7 +430,7 @@ fn setting<'a>(sampling: &'a mut SamplingParams, name: &str) -> Option<Setting<'
         "dry-multiplier" => Setting::Real(&mut sampling.dry_multiplier),
         "dry-base" => Setting::Real(&mut sampling.dry_base),
         "dry-allowed-length" => Setting::Count(&mut sampling.dry_allowed_length),
-        "dry-last-n" => Setting::Count(&mut sampling.dry_last_n),
+        "dry-penalty-last-n" | "dry-last-n" => Setting::Count(&mut sampling.dry_penalty_last_n),
         "mirostat" => Setting::Mirostat(&mut sampling.mirostat),
         "mirostat-tau" => Setting::Real(&mut sampling.mirostat_tau),
         "mirostat-eta" => Setting::Real(&mut sampling.mirostat_eta),
@@ -439,6 +440,9 @@ fn setting<'a>(sampling: &'a mut SamplingParams, name: &str) -> Option<Setting<'
 
 fn set(sampling: &mut SamplingParams, key: &str, value: &str) -> Result<()> {
     let name = key.replace('_', "-");
+    if let Some(line) = crate::renamed::notice(&format!("--{name}")) {
+        eprintln!("{line}");
+    }
     match setting(sampling, &name) {
         Some(Setting::Real(place)) => *place = number(key, value)?,
         Some(Setting::Count(place)) => *place = number(key, value)?,

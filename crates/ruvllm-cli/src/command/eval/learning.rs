@@ -59,8 +59,8 @@ pub struct LearningArgs {
     #[arg(long, value_name = "NAME", value_parser = VARIANTS.map(|variant| variant.name))]
     variant: Vec<String>,
     /// Learn by the high bits of the head, as greedy answers do
-    #[arg(long)]
-    rough: bool,
+    #[arg(long, alias = "rough")]
+    approx_logits: bool,
     /// Write the figures to this JSON file, and the curves to an SVG file beside it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -306,8 +306,8 @@ impl LearningArgs {
         };
         let calibration = std::sync::Arc::clone(reader.learning.calibration());
         let learned = Learned::new(calibration, learn, reader.engine.compute()).map_err(of_sona)?;
-        let (is_by_text, is_rough) = (variant.is_by_text, self.rough);
-        let options = CourseOptions { n_request: self.request, is_by_text, is_rough, ..CourseOptions::default() };
+        let (is_by_text, is_approx) = (variant.is_by_text, self.approx_logits);
+        let options = CourseOptions { n_request: self.request, is_by_text, is_approx, ..CourseOptions::default() };
         Ok(Course::new(learned, options))
     }
 

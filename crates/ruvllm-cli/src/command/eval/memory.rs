@@ -239,7 +239,7 @@ impl Bench {
             prompt: self.engine.encode_prompt(question, false)?,
             max_tokens: Some(n),
             sampling: SamplingParams::greedy(),
-            learner: learns.map(|(tenant, id)| tenant.learner(Task::of(question), id)),
+            logits_processor: learns.map(|(tenant, id)| tenant.logits_processor(Task::of(question), id)),
             cancel: self.cancel.clone(),
             ..GenerateRequest::default()
         };

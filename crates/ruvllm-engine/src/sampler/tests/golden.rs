@@ -8,7 +8,7 @@ use super::*;
 
 /// Reads the parameters of a case over those that do nothing.
 fn params(changes: &Value) -> SamplingParams {
-    let mut p = SamplingParams { dry_breakers: Vec::new(), ..open(1.0) };
+    let mut p = SamplingParams { dry_sequence_breakers: Vec::new(), ..open(1.0) };
     for (name, value) in changes.as_object().expect("an object") {
         let float = || value.as_f64().expect("a number") as f32;
         let count = || value.as_u64().expect("a count") as usize;
@@ -31,8 +31,8 @@ fn params(changes: &Value) -> SamplingParams {
             "dry_multiplier" => p.dry_multiplier = float(),
             "dry_base" => p.dry_base = float(),
             "dry_allowed_length" => p.dry_allowed_length = count(),
-            "dry_last_n" => p.dry_last_n = count(),
-            "dry_breakers" => p.dry_breakers = texts().collect(),
+            "dry_last_n" => p.dry_penalty_last_n = count(),
+            "dry_breakers" => p.dry_sequence_breakers = texts().collect(),
             "mirostat" => p.mirostat = [Mirostat::Off, Mirostat::V1, Mirostat::V2][count()],
             "mirostat_tau" => p.mirostat_tau = float(),
             "order" => p.order = texts().map(|name| name.parse().expect("a sampler")).collect(),
@@ -88,7 +88,7 @@ fn repetitions_end_where_llama_cpp_ends_them() {
     let (mut n, cases) = (0, cases());
     for case in cases.iter().filter(|case| case["cost"].is_array()) {
         let params = params(&case["params"]);
-        let breakers = || breakers(&tokenizer, &params.dry_breakers);
+        let breakers = || breakers(&tokenizer, &params.dry_sequence_breakers);
         let mut sampler = Sampler::assemble(&params, tokenizer.vocab_len(), Told::default(), breakers).expect("valid");
         history(case).for_each(|id| sampler.accept(id));
         let mut logits = vec![0.0; tokenizer.vocab_len()];

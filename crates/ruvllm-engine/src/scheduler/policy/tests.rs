@@ -13,12 +13,12 @@ fn running(requests: &[(u64, usize, usize)]) -> Vec<Running> {
 }
 
 fn ready(id: u64, n_left: usize, need_bytes: usize) -> Waiting {
-    Waiting { id, n_left, need_bytes, standing: Standing::Ready, level: 0, n_served: 0 }
+    Waiting { id, n_left, need_bytes, admission: Admission::Ready, level: 0, n_served: 0 }
 }
 
 fn show(limits: Limits, free: (usize, usize), running: &[Running], waiting: &[Waiting]) -> String {
-    let room = Room { free_bytes: free.0, free_seqs: free.1 };
-    let plan = plan(limits, room, running, waiting.iter().copied());
+    let capacity = Capacity { free_bytes: free.0, free_seqs: free.1 };
+    let plan = plan(limits, capacity, running, waiting.iter().copied());
     let rows: Vec<String> = plan.rows.iter().map(|(id, n)| format!("{id}x{n}")).collect();
     format!("admit {:?}, rows {}", plan.admit, rows.join(" "))
 }
@@ -54,10 +54,10 @@ fn requests_are_taken_in_while_all_they_may_need_fits() {
 
 #[test]
 fn who_waits_for_a_prefix_is_passed_and_who_was_preempted_is_not() {
-    let passed = Waiting { standing: Standing::Passed, ..ready(5, 900, 10) };
+    let passed = Waiting { admission: Admission::Deferred, ..ready(5, 900, 10) };
     let all = running(&[(1, 600, 10)]);
     insta::assert_snapshot!(show(LIMITS, (99, 8), &all, &[passed, ready(6, 40, 10)]), @"admit [6], rows 1x512");
-    let blocking = Waiting { standing: Standing::Blocking, ..ready(5, 900, 10) };
+    let blocking = Waiting { admission: Admission::Blocked, ..ready(5, 900, 10) };
     insta::assert_snapshot!(show(LIMITS, (99, 8), &all, &[blocking, ready(6, 40, 10)]), @"admit [], rows 1x512");
     // An old request that comes back goes before younger ones.
     let all = running(&[(4, 1, 10), (7, 30, 10)]);
@@ -75,29 +75,29 @@ fn queued(queue: &[(u64, i32, u64)]) -> Vec<Queued> {
     queue.iter().enumerate().map(request).collect()
 }
 
-fn show_order(queue: &[Queued], ledger: &Ledger) -> String {
+fn show_order(queue: &[Queued], counters: &VirtualTokenCounters) -> String {
     let shares = Shares::new(usize::MAX, std::iter::empty(), queue.iter().map(|request| request.tenant));
-    format!("{:?}", order(queue, ledger, &shares))
+    format!("{:?}", order(queue, counters, &shares))
 }
 
 #[test]
 fn who_has_a_higher_level_comes_first_and_tenants_take_turns() {
-    let ledger = Ledger::default();
-    insta::assert_snapshot!(show_order(&queued(&[(1, 0, 9), (1, 2, 9), (1, 0, 9), (1, 1, 9)]), &ledger), @"[1, 3, 0, 2]");
+    let counters = VirtualTokenCounters::default();
+    insta::assert_snapshot!(show_order(&queued(&[(1, 0, 9), (1, 2, 9), (1, 0, 9), (1, 1, 9)]), &counters), @"[1, 3, 0, 2]");
     // Tenant 1 came first with five; 2 and 3 have one and two.
     let flood =
         queued(&[(1, 0, 10), (1, 0, 10), (1, 0, 10), (1, 0, 10), (1, 0, 10), (2, 0, 10), (3, 0, 10), (3, 0, 10)]);
-    insta::assert_snapshot!(show_order(&flood, &ledger), @"[0, 5, 6, 1, 7, 2, 3, 4]");
+    insta::assert_snapshot!(show_order(&flood, &counters), @"[0, 5, 6, 1, 7, 2, 3, 4]");
     // Long ones count for more.
     let long = queued(&[(1, 0, 1000), (1, 0, 1000), (2, 0, 300), (2, 0, 300), (2, 0, 300), (2, 0, 300)]);
-    insta::assert_snapshot!(show_order(&long, &ledger), @"[0, 2, 3, 4, 5, 1]");
-    // Who had much waits, and who gave way goes on first.
-    let mut ledger = Ledger::default();
-    ledger.charge(1, 25);
-    insta::assert_snapshot!(show_order(&flood, &ledger), @"[5, 6, 7, 0, 1, 2, 3, 4]");
+    insta::assert_snapshot!(show_order(&long, &counters), @"[0, 2, 3, 4, 5, 1]");
+    // Who had much waits, and who was preempted goes on first.
+    let mut counters = VirtualTokenCounters::default();
+    counters.charge(1, 25);
+    insta::assert_snapshot!(show_order(&flood, &counters), @"[5, 6, 7, 0, 1, 2, 3, 4]");
     let mut back = flood.clone();
     back[4].was_running = true;
-    insta::assert_snapshot!(show_order(&back, &ledger), @"[4, 5, 6, 7, 0, 1, 2, 3]");
+    insta::assert_snapshot!(show_order(&back, &counters), @"[4, 5, 6, 7, 0, 1, 2, 3]");
 }
 
 #[test]
@@ -109,20 +109,20 @@ fn a_level_rises_to_the_highest_priority_and_no_further() {
 
 #[test]
 fn who_comes_back_has_no_credit_and_no_debt_beyond_the_others() {
-    let mut ledger = Ledger::default();
-    ledger.join(1, [].into_iter());
-    ledger.charge(1, 500);
-    ledger.join(2, [1].into_iter());
-    assert_eq!(ledger.served(2), 500);
-    ledger.charge(2, 100);
+    let mut counters = VirtualTokenCounters::default();
+    counters.join(1, [].into_iter());
+    counters.charge(1, 500);
+    counters.join(2, [1].into_iter());
+    assert_eq!(counters.served(2), 500);
+    counters.charge(2, 100);
     // 1 stopped asking, and is ahead of 2 when it asks again; then it has what it had.
-    ledger.join(1, [2].into_iter());
-    assert_eq!((ledger.served(1), ledger.served(2)), (600, 600));
-    ledger.join(1, [1, 2].into_iter());
-    assert_eq!(ledger.served(1), 600);
+    counters.join(1, [2].into_iter());
+    assert_eq!((counters.served(1), counters.served(2)), (600, 600));
+    counters.join(1, [1, 2].into_iter());
+    assert_eq!(counters.served(1), 600);
     // Nobody was there: it starts anew.
-    ledger.join(3, [].into_iter());
-    assert_eq!(ledger, Ledger { n_tokens: [(3, 0)].into() });
+    counters.join(3, [].into_iter());
+    assert_eq!(counters, VirtualTokenCounters { n_tokens: [(3, 0)].into() });
 }
 
 #[test]
@@ -155,10 +155,10 @@ fn who_has_its_share_comes_behind_who_has_not() {
     // Tenant 1 holds 6 of 8 places and waits with three; 2 has come just now, and 3 has four already.
     let queue = queued(&[(1, 0, 9), (1, 0, 9), (1, 0, 9), (2, 0, 900), (2, 0, 900)]);
     let held = shares(8, &[1, 1, 1, 1, 1, 1], &[1, 2]);
-    assert_eq!(order(&queue, &Ledger::default(), &held), [3, 4, 0, 1, 2]);
+    assert_eq!(order(&queue, &VirtualTokenCounters::default(), &held), [3, 4, 0, 1, 2]);
     // A higher level still comes first.
     let queue = queued(&[(1, 1, 9), (2, 0, 9)]);
-    assert_eq!(order(&queue, &Ledger::default(), &held), [0, 1]);
+    assert_eq!(order(&queue, &VirtualTokenCounters::default(), &held), [0, 1]);
 }
 
 /// Ids are places in the list.
@@ -172,7 +172,7 @@ fn holders(tenants: &[u64]) -> Vec<Holder> {
 fn a_tenant_beyond_its_share_gives_places_to_those_who_wait() {
     let claim = |tenant| Claim { tenant, level: 0 };
     let give = |tenants: &[u64], tenant: u64| {
-        gives_place(&holders(tenants), &shares(tenants.len(), tenants, &[tenant]), claim(tenant))
+        holder_to_preempt(&holders(tenants), &shares(tenants.len(), tenants, &[tenant]), claim(tenant))
     };
     // The youngest of who has most; until each has its share.
     assert_eq!(give(&[1, 1, 1, 1], 2), Some(3));
@@ -185,19 +185,19 @@ fn a_tenant_beyond_its_share_gives_places_to_those_who_wait() {
     let mut important = holders(&[1, 1, 1, 1]);
     important.iter_mut().for_each(|holder| holder.priority = 1);
     let held = shares(4, &[1, 1, 1, 1], &[2]);
-    assert_eq!(gives_place(&important, &held, claim(2)), None);
-    assert_eq!(gives_place(&important, &held, Claim { tenant: 2, level: 1 }), Some(3));
+    assert_eq!(holder_to_preempt(&important, &held, claim(2)), None);
+    assert_eq!(holder_to_preempt(&important, &held, Claim { tenant: 2, level: 1 }), Some(3));
 }
 
 #[test]
 fn more_tenants_than_places_take_turns() {
     let (mut two, held) = (holders(&[1, 2]), shares(2, &[1, 2], &[3]));
     let claim = Claim { tenant: 3, level: 0 };
-    assert_eq!(gives_place(&two, &held, claim), None);
+    assert_eq!(holder_to_preempt(&two, &held, claim), None);
     (two[0].n_turn, two[1].n_turn) = (TURN_TOKENS + 1, TURN_TOKENS);
-    assert_eq!(gives_place(&two, &held, claim), Some(0));
+    assert_eq!(holder_to_preempt(&two, &held, claim), Some(0));
     // Who has one already has no second turn.
-    assert_eq!(gives_place(&two, &shares(2, &[1, 2], &[3]), Claim { tenant: 2, level: 0 }), None);
+    assert_eq!(holder_to_preempt(&two, &shares(2, &[1, 2], &[3]), Claim { tenant: 2, level: 0 }), None);
 }
 
 #[test]
@@ -205,6 +205,6 @@ fn an_answer_that_nobody_reads_gives_its_place_to_anybody() {
     let mut all = holders(&[1, 1, 2]);
     all[0].is_unread = true;
     let held = shares(3, &[1, 1, 2], &[1]);
-    assert_eq!(gives_place(&all, &held, Claim { tenant: 1, level: 0 }), Some(0));
-    assert_eq!(gives_place(&all, &held, Claim { tenant: 1, level: -1 }), None);
+    assert_eq!(holder_to_preempt(&all, &held, Claim { tenant: 1, level: 0 }), Some(0));
+    assert_eq!(holder_to_preempt(&all, &held, Claim { tenant: 1, level: -1 }), None);
 }

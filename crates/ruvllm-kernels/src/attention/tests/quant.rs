@@ -261,7 +261,7 @@ fn check_mixed(case: &Case, in_order: bool) {
     cache.quantize(pick(Isa::best()), in_order);
     let exact = cache.dequantized(pick(Isa::Scalar));
     let (n, first) = (case.n_kv, cache.first());
-    let (one, three) = (Team::new(1), Team::new(3));
+    let (one, three) = (ThreadPool::new(1), ThreadPool::new(3));
     let mut random = Random(case.seed ^ 99);
     let mut ends: Vec<usize> = (0..random.next() % 5).map(|_| first + random.next() as usize % (n - first)).collect();
     ends.push(n);

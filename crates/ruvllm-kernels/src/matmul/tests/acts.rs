@@ -62,7 +62,7 @@ fn rows_that_are_made_have_the_bits_of_rows_that_are_given() {
         let given = Rng(18).floats(n * k);
         let formats = [(ActFormat::Q16, 1), (ActFormat::Q16, 3), (ActFormat::F32, 3)];
         for (format, n_threads) in formats {
-            let (team, table) = (Team::new(n_threads), pick(Isa::best()));
+            let (team, table) = (ThreadPool::new(n_threads), pick(Isa::best()));
             let (mut x, mut made) = (vec![f32::NAN; n * k], Acts::new(k, n));
             made.make((table, &team), (&mut x, n, k), (format, cut), &|range, x| {
                 assert!(cut == Cut::Anywhere || range.start % k == 0 && range.end % k == 0, "{range:?} of rows of {k}");
@@ -84,6 +84,6 @@ fn rows_that_are_made_have_the_bits_of_rows_that_are_given() {
 #[should_panic(expected = "rows of 48 values are not whole blocks of 32")]
 fn rows_that_are_no_blocks_are_not_made_either() {
     let mut x = [0.0; 48];
-    let how = (pick(Isa::Scalar), &Team::new(1));
+    let how = (pick(Isa::Scalar), &ThreadPool::new(1));
     Acts::new(64, 1).make(how, (&mut x, 1, 48), (ActFormat::Q16, Cut::Rows), &|_, _| {});
 }

@@ -11,7 +11,7 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Hashes the panels of a matrix and its products with one and with nine rows.
-fn fingerprint(table: &'static Table, team: &Team, ty: GgmlType) -> String {
+fn fingerprint(table: &'static Table, team: &ThreadPool, ty: GgmlType) -> String {
     let (mut rng, n_rows, n_cols) = (Rng(7 + ty as u64), 80, 512);
     let bytes = blocks(&mut rng, ty, n_rows, n_cols, Fill::Random);
     let pages = &mut LargePages::default();
@@ -35,7 +35,7 @@ fn the_version_stands_for_these_bits() {
     let recorded = include_str!("numerics.txt");
     let version = format!("version {NUMERICS_VERSION}");
     assert_eq!(recorded.lines().next(), Some(version.as_str()), "numerics.txt is of another version");
-    let (team, mut found) = (Team::new(1), String::new());
+    let (team, mut found) = (ThreadPool::new(1), String::new());
     let unrecorded = recorded.lines().find_map(|line| line.strip_prefix("unrecorded ")).unwrap_or_default();
     let is_unrecorded = |name: &str| unrecorded.split(' ').any(|other| other == name);
     for table in rows().filter(|table| !is_unrecorded(table.name())) {

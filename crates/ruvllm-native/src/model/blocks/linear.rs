@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Cut, Matrix, Screen, Tops};
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Cut, HeadShortlist, Matrix, TopK};
 use ruvllm_kernels::team::Upcoming;
 use ruvllm_lora::AdaptedRows;
 
@@ -226,7 +226,7 @@ impl<'a> Operand<'a> {
         mut self,
         compute: &Compute,
         linear: &Linear,
-        (screen, tops): (&Screen, &mut Tops),
+        (screen, tops): (&HeadShortlist, &mut TopK),
         n_best: usize,
         (out, rough): (&mut [f32], Option<&mut [f32]>),
     ) -> f32 {
@@ -237,9 +237,9 @@ impl<'a> Operand<'a> {
 
     /// Writes what a matrix's screen knows of all products to `out`, `[n, n_out]`: the same bits as [`Operand::apply_screened`]
     /// gives.
-    pub(crate) fn apply_rough(&mut self, compute: &Compute, screen: &Screen, out: &mut [f32]) {
+    pub(crate) fn apply_rough(&mut self, compute: &Compute, screen: &HeadShortlist, out: &mut [f32]) {
         self.prepare(compute, ActFormat::Q16);
-        screen.rough(&compute.team, self.acts, out);
+        screen.approx_logits(&compute.team, self.acts, out);
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ruvllm_engine::{Learner, Lesson};
+use ruvllm_engine::{LogitsHook, LogitsProcessor};
 use ruvllm_lora::micro::{LogitRow, MicroLora, StateRows};
 use ruvllm_sona::history::Passage;
 use ruvllm_sona::{Learned, Names, Notes};
@@ -17,8 +17,8 @@ pub(crate) struct Asking {
     pub id: Option<String>,
 }
 
-impl Learner for Asking {
-    fn begin(&self, prompt: &[u32], is_rough: bool) -> Box<dyn Lesson> {
+impl LogitsProcessor for Asking {
+    fn begin(&self, prompt: &[u32], is_approx: bool) -> Box<dyn LogitsHook> {
         let mut notes = Notes::default();
         prompt.iter().for_each(|&token| notes.read(token));
         let asked = self.task.question.as_deref().map(Names::of);
@@ -29,7 +29,7 @@ impl Learner for Asking {
         notes.begin(&learned);
         let n = prompt.len();
         let heard =
-            Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, is_rough, ..Passage::default() };
+            Passage { tokens: prompt.to_vec(), n_read: n, n_remembered: n, asked, is_approx, ..Passage::default() };
         Box::new(Request {
             learned,
             tenant: Arc::clone(&self.tenant),
@@ -62,7 +62,7 @@ struct Request {
     heard: Passage,
 }
 
-impl Lesson for Request {
+impl LogitsHook for Request {
     fn reads_prompt(&self) -> bool {
         // A prompt with patterns is not the user's alone: what is undone would live on in it.
         let options = &self.tenant.shared.options;

@@ -8,9 +8,9 @@ fn assert_send_sync<T: Send + Sync>() {}
 
 #[test]
 fn every_worker_runs_once_per_run() {
-    assert_send_sync::<Team>();
+    assert_send_sync::<ThreadPool>();
     for n_threads in 1..=8 {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         assert_eq!(team.n_threads(), n_threads);
         let counts: Vec<AtomicUsize> = (0..n_threads).map(|_| AtomicUsize::new(0)).collect();
         for _ in 0..100 {
@@ -24,7 +24,7 @@ fn every_worker_runs_once_per_run() {
 
 #[test]
 fn ten_thousand_hot_runs() {
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     let mut values = vec![0u32; 64];
     for _ in 0..10_000 {
         let shared = Shared::new(&mut values);
@@ -37,7 +37,7 @@ fn ten_thousand_hot_runs() {
 #[test]
 fn for_each_hands_out_every_index_once() {
     for n_threads in [1, 2, 3, 8] {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         for (n, grain) in [(0, 1), (1, 1), (1, 100), (7, 3), (100, 7), (1000, 1), (64, 64), (65, 64)] {
             let mut counts = vec![0u8; n];
             let shared = Shared::new(&mut counts);
@@ -55,7 +55,7 @@ fn for_each_hands_out_every_index_once() {
 
 #[test]
 fn a_short_region_is_left_to_the_caller_while_nobody_else_is_there() {
-    let team = Team::new(3);
+    let team = ThreadPool::new(3);
     let count = || {
         let n = AtomicUsize::new(0);
         team.for_each_short(100, 7, &|range, _| _ = n.fetch_add(range.len(), Ordering::Relaxed));
@@ -71,7 +71,7 @@ fn a_short_region_is_left_to_the_caller_while_nobody_else_is_there() {
 
 #[test]
 fn runs_again_after_everybody_slept() {
-    let team = Team::new(4);
+    let team = ThreadPool::new(4);
     let count = AtomicUsize::new(0);
     for pause_ms in [0, 30, 0, 60] {
         std::thread::sleep(Duration::from_millis(pause_ms));
@@ -84,7 +84,7 @@ fn runs_again_after_everybody_slept() {
 
 #[test]
 fn the_caller_sleeps_through_a_slow_worker() {
-    let team = Team::new(3);
+    let team = ThreadPool::new(3);
     let done = AtomicUsize::new(0);
     team.run(&|worker| {
         std::thread::sleep(Duration::from_millis(20 * worker as u64));
@@ -104,7 +104,7 @@ fn message(f: impl FnOnce()) -> String {
 #[test]
 fn a_panic_reaches_the_caller_and_the_team_lives_on() {
     for n_threads in [1, 2, 4] {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         for bad in 0..n_threads {
             let text = message(|| team.run(&|worker| assert!(worker != bad, "worker {worker} fell")));
             assert_eq!(text, format!("worker {bad} fell"));
@@ -122,7 +122,7 @@ fn a_panic_reaches_the_caller_and_the_team_lives_on() {
 #[test]
 fn nested_runs_are_refused() {
     for n_threads in [1, 2] {
-        let team = Team::new(n_threads);
+        let team = ThreadPool::new(n_threads);
         let text = message(|| team.run(&|_| team.run(&|_| ())));
         assert_eq!(text, "a team's worker may not enter a team again");
         let text = message(|| team.for_each(1, 1, &|_, _| team.run(&|_| ())));
@@ -133,7 +133,7 @@ fn nested_runs_are_refused() {
 
 #[test]
 fn callers_on_several_threads_take_turns() {
-    let team = Team::new(2);
+    let team = ThreadPool::new(2);
     let (inside, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -161,7 +161,7 @@ fn shared_checks_its_ranges() {
 
 #[test]
 fn a_share_is_done_whoever_comes() {
-    let team = Team::new(4);
+    let team = ThreadPool::new(4);
     for pause_ms in [0, 20, 0, 20] {
         std::thread::sleep(Duration::from_millis(pause_ms));
         let (cursor, sum, n_runs) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -179,7 +179,7 @@ fn a_share_is_done_whoever_comes() {
 #[test]
 fn regions_follow_each_other_while_workers_come_late() {
     // Far more threads than cores: most workers see regions only after they are closed.
-    let team = Team::new(16);
+    let team = ThreadPool::new(16);
     let mut values = vec![0u32; 64];
     for _ in 0..2000 {
         let shared = Shared::new(&mut values);
@@ -191,7 +191,7 @@ fn regions_follow_each_other_while_workers_come_late() {
 
 #[test]
 fn what_is_expected_changes_no_work_and_may_lie_anywhere() {
-    let team = Team::new(3);
+    let team = ThreadPool::new(3);
     let sum = AtomicUsize::new(0);
     let nowhere: Upcoming = [usize::MAX - 4096..usize::MAX, 64..1 << 20].into_iter().collect();
     for upcoming in [nowhere, Upcoming::default()] {
@@ -211,7 +211,7 @@ fn what_is_expected_changes_no_work_and_may_lie_anywhere() {
 #[test]
 fn teams_end_whatever_their_workers_do() {
     for round in 0..10_000 {
-        let team = Team::new(2 + round % 7);
+        let team = ThreadPool::new(2 + round % 7);
         for _ in 0..round % 3 {
             team.share(&|_| {});
         }

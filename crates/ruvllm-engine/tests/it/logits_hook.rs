@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ruvllm_engine::{
-    AdapterSet, Engine, FactorFormat, GenerateRequest, GenerationSummary, HeadWeights, KvPolicy, Learner, Lesson,
-    LoadOptions, LogitRow, LogitRows, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation, StateRows,
-    Timings,
+    AdapterSet, Engine, FactorFormat, GenerateRequest, GenerationSummary, HeadWeights, KvPolicy, LoadOptions, LogitRow,
+    LogitRows, LogitsHook, LogitsProcessor, MicroLora, SamplingParams, SchedulerOptions, Segment, Speculation,
+    StateRows, Timings,
 };
 use ruvllm_lora::micro::{Rule, UpdateOptions};
 use ruvllm_testkit::{Golden, max_abs_diff};
@@ -224,7 +224,7 @@ impl std::fmt::Debug for OnlineLearner {
 }
 
 struct OnlineLesson {
-    learner: Arc<OnlineLearner>,
+    logits_processor: Arc<OnlineLearner>,
     micro: MicroLora,
     shown: Arc<MicroLora>,
     /// The last hidden state, and the likeliest tokens with their shares.
@@ -236,15 +236,15 @@ struct OnlineLesson {
 #[derive(Debug)]
 struct Shared(Arc<OnlineLearner>);
 
-impl Learner for Shared {
-    fn begin(&self, _: &[u32], _: bool) -> Box<dyn Lesson> {
-        let (learner, micro) = (Arc::clone(&self.0), self.0.micro.clone());
+impl LogitsProcessor for Shared {
+    fn begin(&self, _: &[u32], _: bool) -> Box<dyn LogitsHook> {
+        let (logits_processor, micro) = (Arc::clone(&self.0), self.0.micro.clone());
         let shown = Arc::new(micro.clone());
-        Box::new(OnlineLesson { learner, micro, shown, hidden: Vec::new(), likeliest: Vec::new(), n: 0 })
+        Box::new(OnlineLesson { logits_processor, micro, shown, hidden: Vec::new(), likeliest: Vec::new(), n: 0 })
     }
 }
 
-impl Lesson for OnlineLesson {
+impl LogitsHook for OnlineLesson {
     fn micro(&self) -> Option<&Arc<MicroLora>> {
         Some(&self.shown)
     }
@@ -268,7 +268,7 @@ impl Lesson for OnlineLesson {
     fn accept(&mut self, token: u32) {
         let mut gradient = self.micro.gradient_buffer();
         let state = StateRows { hidden: &self.hidden, stream: &[] };
-        self.micro.gradient(state, &self.likeliest, token, &self.learner.head, &mut gradient);
+        self.micro.gradient(state, &self.likeliest, token, &self.logits_processor.head, &mut gradient);
         let options = UpdateOptions { rule: Rule::RmsProp { decay: 0.95 }, ..UpdateOptions::sgd(0.05) };
         self.micro.update(&mut gradient, &options);
         self.n += 1;
@@ -286,33 +286,41 @@ fn facts(summary: &GenerationSummary) -> GenerationSummary {
 fn what_learns_writes_the_same_alone_in_company_and_with_guesses() {
     let mut engine = open(2);
     let micro = MicroLora::new(engine.info().n_embd, 2, 1.0, 3).expect("a valid shape");
-    let learner = Arc::new(OnlineLearner { micro, head: engine.head_weights().expect("it has a head") });
+    let logits_processor = Arc::new(OnlineLearner { micro, head: engine.head_weights().expect("it has a head") });
     let request = |i: usize| {
         let prompt = (0..20 + 3 * i as u32).map(|k| (k * k * 31) % 11 + 7).collect();
         let sampling = match i % 2 {
             0 => SamplingParams::greedy(),
             _ => SamplingParams { seed: Some(i as u64), ..SamplingParams::default() },
         };
-        let learner = (!i.is_multiple_of(3)).then(|| Arc::new(Shared(Arc::clone(&learner))) as Arc<dyn Learner>);
-        GenerateRequest { prompt, learner, sampling, max_tokens: Some(40), ignore_eos: true, ..Default::default() }
+        let logits_processor =
+            (!i.is_multiple_of(3)).then(|| Arc::new(Shared(Arc::clone(&logits_processor))) as Arc<dyn LogitsProcessor>);
+        GenerateRequest {
+            prompt,
+            logits_processor,
+            sampling,
+            max_tokens: Some(40),
+            ignore_eos: true,
+            ..Default::default()
+        }
     };
     let requests: Vec<GenerateRequest> = (0..18).map(request).collect();
-    let (mut alone, mut n_changed, mut n_right) = (Vec::new(), 0, 0);
+    let (mut alone, mut n_changed, mut n_accepted) = (Vec::new(), 0, 0);
     for request in &requests {
         let mut answer = |speculation, is_learning: bool| {
             engine.clear_cache();
-            let learner = request.learner.clone().filter(|_| is_learning);
-            let request = GenerateRequest { speculation, learner, ..request.clone() };
+            let logits_processor = request.logits_processor.clone().filter(|_| is_learning);
+            let request = GenerateRequest { speculation, logits_processor, ..request.clone() };
             let run = engine.generate(&request).expect("a valid request");
             run.for_each_token(|_| {}).expect("it runs")
         };
         let (off, on) = (answer(Speculation::Off, true), answer(Speculation::Ngram, true));
         n_changed += usize::from(answer(Speculation::Off, false).tokens != off.tokens);
-        n_right += on.timings.right_tokens;
+        n_accepted += on.timings.accepted_tokens;
         assert_eq!(facts(&on), facts(&off));
         alone.push(facts(&off));
     }
-    assert!(n_changed >= 4 && n_right > 0, "{n_changed} answers changed, {n_right} guesses right");
+    assert!(n_changed >= 4 && n_accepted > 0, "{n_changed} answers changed, {n_accepted} guesses right");
     let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
     for request in &requests {
         scheduler.submit(request.clone()).expect("a valid request");

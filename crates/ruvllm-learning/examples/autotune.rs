@@ -1,8 +1,8 @@
-//! Is the optimiser better than the fixed default, and never worse? Five workloads, the default and the optimiser (and
+//! Is the autotuner better than the fixed default, and never worse? Five workloads, the default and the autotuner (and
 //! other fixed settings) in turns on the same requests with the same seeds; answers are compared.
 //!
 //! ```text
-//! cargo run --release -p ruvllm-learning --example optimise -- MODEL.gguf DOCUMENT.txt [--rounds N] [--kv] [--memory MIB] \
+//! cargo run --release -p ruvllm-learning --example autotune -- MODEL.gguf DOCUMENT.txt [--rounds N] [--kv] [--memory MIB] \
 //!     [--also NAME,…] [--paced] [--out FILE.json] [chat|document|documents|edits|bursts]…
 //! ```
 //! - chat: questions one after the other, answers drawn.
@@ -14,7 +14,7 @@
 //! - bursts: twelve requests at once, eight of them computed together: half ask for a passage, half write on.
 //!
 //! `--also` measures other fixed settings too (`24 guesses`, `32 guesses`, `48 guesses`, `no guesses`, `32 prompt tokens`,
-//! `512 prompt tokens`, `tiered`, or `all`); `--kv` lets the optimiser keep old keys and values in fewer bits, which changes
+//! `512 prompt tokens`, `tiered`, or `all`); `--kv` lets the autotuner keep old keys and values in fewer bits, which changes
 //! answers a little; `--paced` waits for a line on standard input before each round, where a machine is quiet only now and
 //! then. One JSON object goes to standard output, and to FILE.json with a picture of the same name beside it.
 
@@ -27,7 +27,7 @@ use std::time::Instant;
 use ruvllm_engine::tokenizer::{DecodeOptions, EncodeOptions};
 use ruvllm_engine::tuner::Tuner;
 use ruvllm_engine::{Engine, GenerateRequest, KvPolicy, LoadOptions, SamplingParams, SchedulerOptions};
-use ruvllm_learning::optimise::Optimiser;
+use ruvllm_learning::autotune::Autotuner;
 use serde_json::{Value, json};
 
 const SEQUENCES: usize = 8;
@@ -58,8 +58,8 @@ const EDITS: [&str; 6] = [
 struct Variant {
     name: &'static str,
     options: SchedulerOptions,
-    optimiser: Option<Box<dyn Tuner>>,
-    /// How keys and values are kept, if not as the optimiser or the engine does.
+    autotuner: Option<Box<dyn Tuner>>,
+    /// How keys and values are kept, if not as the autotuner or the engine does.
     kv: Option<KvPolicy>,
     /// Seconds of each round.
     seconds: Vec<f64>,
@@ -84,7 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let is_kv = args.iter().position(|arg| arg == "--kv").map(|at| args.remove(at)).is_some();
     let [model, document, only @ ..] = &args[..] else {
         return Err(
-            "usage: optimise MODEL.gguf DOCUMENT.txt [--rounds N] [--also NAME,…] [--out FILE.json] [chat|…]…".into()
+            "usage: autotune MODEL.gguf DOCUMENT.txt [--rounds N] [--also NAME,…] [--out FILE.json] [chat|…]…".into()
         );
     };
     let kv_others = if is_kv { vec![KvPolicy::TIERED] } else { Vec::new() };
@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             engine = Engine::load(model.as_ref(), &LoadOptions { kv_bytes, ..load.clone() }, &mut |_| {})?;
             let mut variants = variants(&also, is_kv);
             let mut choices = String::new();
-            // The first round is not counted: memory is taken in it, and the optimiser learns nothing.
+            // The first round is not counted: memory is taken in it, and the autotuner learns nothing.
             for i in 0..=n_rounds {
                 let is_first = i == 0;
                 if is_paced {
@@ -134,18 +134,18 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn variants(also: &str, is_kv: bool) -> Vec<Variant> {
-    let fixed = |name, guessed_rows, guesses_max, prefill_tokens| {
-        let options = SchedulerOptions { guessed_rows, guesses_max, prefill_tokens, ..SchedulerOptions::default() };
-        Variant { name, options, optimiser: None, kv: None, seconds: Vec::new(), guesses: (0, 0) }
+    let fixed = |name, draft_rows, draft_tokens_max, prefill_tokens| {
+        let options = SchedulerOptions { draft_rows, draft_tokens_max, prefill_tokens, ..SchedulerOptions::default() };
+        Variant { name, options, autotuner: None, kv: None, seconds: Vec::new(), guesses: (0, 0) }
     };
     let options = SchedulerOptions::default();
     let learned =
         Box::new(|policy: ruvllm_sona::policy::NewPolicy| eprintln!("  {}: {}", policy.context, policy.reason));
-    let optimiser = Optimiser::new("model", &options, learned);
+    let autotuner = Autotuner::new("model", &options, learned);
     let kv = [KvPolicy::F16, KvPolicy::TIERED];
-    let optimiser = if is_kv { optimiser.with_kv("model", &kv) } else { optimiser };
+    let autotuner = if is_kv { autotuner.with_kv("model", &kv) } else { autotuner };
     let mut all = vec![fixed("default", 12, 8, 128)];
-    all.push(Variant { optimiser: Some(Box::new(optimiser)), ..fixed("optimiser", 12, 8, 128) });
+    all.push(Variant { autotuner: Some(Box::new(autotuner)), ..fixed("autotuner", 12, 8, 128) });
     let others = [
         fixed("24 guesses", 24, 24, 128),
         fixed("32 guesses", 32, 32, 128),
@@ -236,18 +236,18 @@ fn bursts(_: &Engine, document: &[u32], round: usize) -> Result<Round, Box<dyn E
     Ok(vec![(0..12).map(one).collect()])
 }
 
-/// Runs a round by each variant, whoever comes first another one each time. Returns what the optimiser says of the last
+/// Runs a round by each variant, whoever comes first another one each time. Returns what the autotuner says of the last
 /// answer.
 fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) -> Result<String, Box<dyn Error>> {
     let (n, mut choices, mut expected) = (variants.len(), String::new(), HashMap::new());
     for variant in (0..n).map(|j| (i + j) % n) {
-        let Variant { options, optimiser, kv, seconds, guesses, name } = &mut variants[variant];
+        let Variant { options, autotuner, kv, seconds, guesses, name } = &mut variants[variant];
         *guesses = (0, 0);
         let mut answers = Vec::new();
         let start = Instant::now();
         let mut scheduler = engine.scheduler(options)?;
         if i > 0 {
-            optimiser.take().into_iter().for_each(|optimiser| scheduler.set_tuner(optimiser));
+            autotuner.take().into_iter().for_each(|autotuner| scheduler.set_tuner(autotuner));
         }
         for group in round {
             for request in group {
@@ -258,7 +258,7 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
             for (id, answer) in scheduler.run() {
                 let answer = answer?;
                 let timings = &answer.timings;
-                *guesses = (guesses.0 + timings.guessed_tokens, guesses.1 + timings.right_tokens);
+                *guesses = (guesses.0 + timings.draft_tokens, guesses.1 + timings.accepted_tokens);
                 if !answer.choices.is_empty() {
                     choices = answer.choices.into();
                 }
@@ -269,7 +269,7 @@ fn play(engine: &mut Engine, round: &Round, i: usize, variants: &mut [Variant]) 
             }
         }
         seconds.push(start.elapsed().as_secs_f64());
-        *optimiser = scheduler.take_tuner().or(optimiser.take());
+        *autotuner = scheduler.take_tuner().or(autotuner.take());
         for (id, tokens) in answers {
             if *expected.entry(id).or_insert_with(|| tokens.clone()) != tokens {
                 return Err(format!("{name} gave another answer").into());
@@ -301,13 +301,13 @@ fn report(name: &str, variants: &[Variant], choices: &str) -> Value {
             "time_second_half": total(&own[last..]) / total(&default[last..]),
             "time_median_round": ratios[ratios.len() / 2],
             "guesses_of_last_round": { "made": variant.guesses.0, "right": variant.guesses.1 },
-            "lost_by_trying": variant.optimiser.as_ref().map(|optimiser| optimiser.loss()),
+            "lost_by_trying": variant.autotuner.as_ref().map(|autotuner| autotuner.loss()),
         })
     };
     json!({ "workload": name, "choices": choices, "variants": variants.iter().map(of).collect::<Vec<_>>() })
 }
 
-/// Draws the optimiser's time over the default's, round by round and in all so far.
+/// Draws the autotuner's time over the default's, round by round and in all so far.
 fn picture(workloads: &[(&str, Vec<Variant>, String)]) -> String {
     let (width, height, left) = (480.0, 160.0, 60.0);
     let mut svg = format!(
@@ -318,7 +318,7 @@ fn picture(workloads: &[(&str, Vec<Variant>, String)]) -> String {
     for (i, (name, variants, _)) in workloads.iter().enumerate() {
         let top = 34.0 + i as f64 * (height + 50.0);
         let y = |ratio: f64| top + height * (1.2 - ratio.clamp(0.4, 1.2)) / 0.8;
-        let [default, optimiser] = [0, 1].map(|i| &variants[i].seconds);
+        let [default, autotuner] = [0, 1].map(|i| &variants[i].seconds);
         let x = |round: usize| left + width * (round as f64 + 0.5) / default.len() as f64;
         let _ = writeln!(
             svg,
@@ -340,10 +340,10 @@ fn picture(workloads: &[(&str, Vec<Variant>, String)]) -> String {
                 svg,
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"#1b4f72\"/>",
                 x(round),
-                y(optimiser[round] / default[round])
+                y(autotuner[round] / default[round])
             );
             let _ =
-                write!(points, "{:.1},{:.1} ", x(round), y(total(&optimiser[..=round]) / total(&default[..=round])));
+                write!(points, "{:.1},{:.1} ", x(round), y(total(&autotuner[..=round]) / total(&default[..=round])));
         }
         let _ = writeln!(svg, "<polyline points=\"{points}\" fill=\"none\" stroke=\"#b03a2e\" stroke-width=\"1.6\"/>");
     }

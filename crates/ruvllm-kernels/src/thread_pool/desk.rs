@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::ahead::Ahead;
 use crate::prefetch;
 
-/// What a region runs: the closure of a [`Team`](super::Team)'s caller.
+/// What a region runs: the closure of a [`ThreadPool`](super::ThreadPool)'s caller.
 pub(super) type Job = *const (dyn Fn(usize) + Sync);
 
 /// All that the caller and one worker tell each other, on one cache line: it goes to the worker when a region opens and

@@ -1,6 +1,6 @@
 //! How keys and values of a request are kept, among the ways that an operator allowed.
 //!
-//! Unlike guesses this changes answers, a little, so it is chosen only among what was allowed. A request keeps its way; what
+//! Unlike draft tokens this changes answers, a little, so it is chosen only among what was allowed. A request keeps its way; what
 //! its steps cost, prompt and answer, is compared with that of requests before and after it. What fewer bytes save where
 //! prompts come again is counted apart ([`Reuse`]).
 
@@ -8,10 +8,10 @@ use ruvllm_engine::tuner::Rows;
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_sona::policy::{BanditOptions, SafeBandit};
 
+use super::baseline::Baseline;
 use super::because;
 use super::choice::{KvChoice, Who};
 use super::reuse::{Prompt, Reuse};
-use super::usual::Usual;
 
 /// Lengths of prompts, by the least tokens of each: in shorter ones there is nothing old enough to keep otherwise.
 const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
@@ -37,7 +37,7 @@ pub(super) struct KvChooser {
     /// What an operator says of workloads: arms.
     pub said: Vec<Option<usize>>,
     pub reasons: Vec<String>,
-    usual: Usual,
+    baseline: Baseline,
     reuse: Reuse,
 }
 
@@ -60,7 +60,7 @@ impl KvChooser {
             said: vec![None; contexts.len()],
             reasons: vec![String::new(); contexts.len()],
             contexts,
-            usual: Usual::default(),
+            baseline: Baseline::default(),
             reuse: Reuse::new(policies.len()),
         }
     }
@@ -73,7 +73,7 @@ impl KvChooser {
     /// Chooses for a request whose prompt is of the length at `place`; of its leading tokens as many are cached as `n_known` says of
     /// each way.
     pub(super) fn choose(&mut self, place: usize, prompt: &Prompt<'_>, n_known: &[usize]) -> KvChoice {
-        let n_seen = self.reuse.read(prompt, self.usual.prompt_row_seconds());
+        let n_seen = self.reuse.read(prompt, self.baseline.prompt_row_seconds());
         let known = n_known.iter().copied().enumerate();
         let (cached, n_cached) = known.max_by_key(|&(arm, n)| (n, std::cmp::Reverse(arm))).unwrap_or_default();
         let (arm, who) = match (self.said[place], self.reuse.taken()) {
@@ -98,12 +98,12 @@ impl KvChooser {
     pub(super) fn learn(&mut self, choice: KvChoice, seconds: f64, rows: Rows) {
         self.reuse.spend(seconds);
         if choice.arm == 0 {
-            self.usual.follow(seconds, rows);
+            self.baseline.follow(seconds, rows);
         }
-        let usual = self.usual.seconds(rows).filter(|&usual| usual > 0.0);
-        if let (true, Some(usual)) = (choice.who.is_measured(), usual) {
+        let baseline = self.baseline.seconds(rows).filter(|&baseline| baseline > 0.0);
+        if let (true, Some(baseline)) = (choice.who.is_measured(), baseline) {
             let context = &self.contexts[usize::from(choice.context)];
-            self.bandit.learn(context, usize::from(choice.arm), seconds, usual);
+            self.bandit.learn(context, usize::from(choice.arm), seconds, baseline);
         }
     }
 

@@ -2,7 +2,7 @@
 //! logits, and beside what, is not known here.
 
 mod choosing;
-mod guessing;
+mod drafting;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,26 +13,26 @@ use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
 use ruvllm_text::{Constraint, Grammar};
 
-use crate::learner::Lesson;
+use crate::logits_hook::LogitsHook;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptProgress, Timings, TokenEvent};
 use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, TokenLogprobs, Told};
 use crate::speculate::Speculator;
-use crate::speculate::tree::{self, Branch, Kept};
+use crate::speculate::tree::{self, Accepted, Branch};
 use crate::{EngineError, ErrorKind, Scope};
 use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 
 /// A request and what came of it so far.
-pub(crate) struct Answer {
+pub(crate) struct RequestState {
     /// The request, but for its prompt.
     request: GenerateRequest,
-    /// The prompt and the tokens of the answer, then guesses.
+    /// The prompt and the tokens of the answer, then draft tokens.
     context: Vec<u32>,
-    n_guessed: usize,
-    /// Other ways that are tried beside the guesses.
+    n_drafted: usize,
+    /// Other ways that are tried beside the draft tokens.
     branches: Vec<Branch>,
-    /// Kept for its allocation: the guesses of the step at hand.
-    guessed: Vec<u32>,
+    /// Kept for its allocation: the draft tokens of the step at hand.
+    draft: Vec<u32>,
     n_prompt: usize,
     max_tokens: usize,
     n_vocab: usize,
@@ -44,16 +44,16 @@ pub(crate) struct Answer {
     /// Bytes of the text that are never taken back: those of the thought.
     n_settled: usize,
     speculator: Option<Speculator>,
-    lesson: Option<Box<dyn Lesson>>,
-    /// Whether the lesson learns by rough logits: each token is the largest of a screened head, and of that alone the head's other bits
+    hook: Option<Box<dyn LogitsHook>>,
+    /// Whether the hook learns by approximate logits: each token is the largest of a head shortlist, and of that alone the head's other bits
     /// are read.
-    is_rough: bool,
-    /// Tokens of the prompt whose states the lesson has seen, or never will.
+    is_approx: bool,
+    /// Tokens of the prompt whose states the hook has seen, or never will.
     n_read: usize,
     /// What its sequence was told to change final hidden states by.
     micro: Option<Arc<MicroLora>>,
-    /// Of all guesses so far: how many, and how many were right.
-    guesses: (usize, usize),
+    /// Of all draft tokens so far: how many, and how many were accepted.
+    draft_counts: (usize, usize),
     tokenizer: Arc<Tokenizer>,
     decoder: DecodeStream<Arc<Tokenizer>>,
     stop: StopFilter,
@@ -91,16 +91,16 @@ struct Opened {
     n_from_disk: usize,
 }
 
-impl Answer {
+impl RequestState {
     /// Checks a request; its time begins now.
     ///
     /// # Errors
     /// The prompt is empty or leaves no room in the context, an option is out of range, the model has no tokenizer.
-    pub(crate) fn new(runner: &ModelRunner, mut request: GenerateRequest) -> Result<Answer, EngineError> {
+    pub(crate) fn new(runner: &ModelRunner, mut request: GenerateRequest) -> Result<RequestState, EngineError> {
         let start = Instant::now();
         let info = runner.info();
         check(info, &request)?;
-        runner.check_capabilities(request.learner.is_some(), !request.adapters.is_empty())?;
+        runner.check_capabilities(request.logits_processor.is_some(), !request.adapters.is_empty())?;
         let n_prompt = request.prompt.len();
         let tokenizer = Arc::clone(runner.tokenizer()?);
         let told = Told { n_top: request.logprobs, is_of_draw: request.logprobs_of_draw };
@@ -119,33 +119,33 @@ impl Answer {
         let mut context = std::mem::take(&mut request.prompt);
         context.reserve_exact(max_tokens.min(1 << 16));
         let is_free = request.grammar.is_none() && request.min_tokens == 0;
-        let is_plain = request.learner.is_some() && is_free && request.adapters.is_empty();
-        let is_rough = is_plain && sampler.n_best() == Some(1) && runner.has_shortlist(1);
-        let lesson = request.learner.as_ref().map(|learner| learner.begin(&context, is_rough));
+        let is_plain = request.logits_processor.is_some() && is_free && request.adapters.is_empty();
+        let is_approx = is_plain && sampler.n_best() == Some(1) && runner.has_shortlist(1);
+        let hook = request.logits_processor.as_ref().map(|processor| processor.begin(&context, is_approx));
         let constraint = request.grammar.as_ref().map(Grammar::start);
         let gate = request.thinking.map(|thinking| Gate::new(thinking, &tokenizer));
         let zero = Duration::ZERO;
-        Ok(Answer {
-            // What is looked at is not guessed.
+        Ok(RequestState {
+            // What is looked at is not drafted.
             speculator: match constraint.as_ref().is_some_and(Constraint::is_watched) {
                 true => None,
                 false => Speculator::new(request.speculation, runner, &sampler),
             },
-            guesses: (0, 0),
+            draft_counts: (0, 0),
             context,
-            n_guessed: 0,
+            n_drafted: 0,
             branches: Vec::new(),
-            guessed: Vec::new(),
+            draft: Vec::new(),
             n_prompt,
             max_tokens,
             n_vocab: info.n_vocab,
             n_embd: info.n_embd,
-            n_read: match lesson.as_ref().is_some_and(|lesson| lesson.reads_prompt()) {
+            n_read: match hook.as_ref().is_some_and(|hook| hook.reads_prompt()) {
                 true => 0,
                 false => n_prompt,
             },
-            lesson,
-            is_rough,
+            hook,
+            is_approx,
             micro: None,
             sampler,
             constraint,
@@ -168,11 +168,11 @@ impl Answer {
 
     /// Returns the tokens that the next one follows: the prompt, then the answer.
     pub(crate) fn context(&self) -> &[u32] {
-        &self.context[..self.context.len() - self.n_guessed]
+        &self.context[..self.context.len() - self.n_drafted]
     }
 
-    /// Returns the same, and the guesses behind it.
-    pub(crate) fn context_and_guesses(&self) -> &[u32] {
+    /// Returns the same, and the draft tokens behind it.
+    pub(crate) fn context_and_draft(&self) -> &[u32] {
         &self.context
     }
 
@@ -260,12 +260,12 @@ impl Answer {
         }
     }
 
-    /// Lets its sequence have what its lesson changes final hidden states by, where that is another than before.
+    /// Lets its sequence have what its hook changes final hidden states by, where that is another than before.
     ///
     /// # Errors
     /// As [`ModelRunner::set_micro`].
     pub(crate) fn pass_on(&mut self, runner: &mut ModelRunner, seq: SeqId) -> Result<(), EngineError> {
-        let micro = self.lesson.as_ref().and_then(|lesson| lesson.micro());
+        let micro = self.hook.as_ref().and_then(|hook| hook.micro());
         if micro.map(Arc::as_ptr) != self.micro.as_ref().map(Arc::as_ptr) {
             self.micro = micro.cloned();
             runner.set_micro(seq, self.micro.clone())?;
@@ -277,10 +277,10 @@ impl Answer {
     pub(crate) fn wanted(&self, first: usize, n_tail: usize) -> LogitRows {
         let n_best = self.n_best();
         let has_states = first.max(self.n_read) + 1 < self.n_prompt;
-        // Rows behind guesses may not need all, where the first does.
-        let has_rough = self.has_rough() || (self.is_rough && n_tail > 1);
+        // Rows behind draft tokens may not need all, where the first does.
+        let has_approx = self.has_approx() || (self.is_approx && n_tail > 1);
         match n_tail {
-            n_tail if n_tail > 0 && has_rough => LogitRows::Approx { n_tail, n_best, has_states },
+            n_tail if n_tail > 0 && has_approx => LogitRows::Approx { n_tail, n_best, has_states },
             n_tail if has_states => LogitRows::TailOfStates(n_tail),
             0 => LogitRows::None,
             n_tail => match n_best {
@@ -290,24 +290,24 @@ impl Answer {
         }
     }
 
-    /// Returns whether its lesson learns by rough logits of the next token.
-    fn has_rough(&self) -> bool {
-        self.is_rough && self.lesson.as_ref().is_some_and(|lesson| !lesson.needs_all())
+    /// Returns whether its hook learns by approximate logits of the next token.
+    fn has_approx(&self) -> bool {
+        self.is_approx && self.hook.as_ref().is_some_and(|hook| !hook.needs_all())
     }
 
     /// Returns how many of the largest logits its choices depend on; `None` if on all.
     fn n_best(&self) -> Option<usize> {
-        let sees_all = self.constraint.is_some() || !self.may_end() || (self.lesson.is_some() && !self.has_rough());
+        let sees_all = self.constraint.is_some() || !self.may_end() || (self.hook.is_some() && !self.has_approx());
         self.sampler.n_best().filter(|_| !sees_all)
     }
 
-    /// Lets its lesson see final hidden states of its prompt: `[n, n_embd]`, of the context's tokens from position `first`
+    /// Lets its hook see final hidden states of its prompt: `[n, n_embd]`, of the context's tokens from position `first`
     /// on. What it has seen before, and what is no prompt, is left out.
     pub(crate) fn read(&mut self, first: usize, hidden: &[f32]) {
         let last = (first + hidden.len() / self.n_embd.max(1)).min(self.n_prompt - 1);
         let from = first.max(self.n_read);
-        if let (Some(lesson), true) = (&mut self.lesson, from < last) {
-            lesson.read(from, &hidden[(from - first) * self.n_embd..(last - first) * self.n_embd]);
+        if let (Some(hook), true) = (&mut self.hook, from < last) {
+            hook.read(from, &hidden[(from - first) * self.n_embd..(last - first) * self.n_embd]);
             self.n_read = last;
         }
     }
@@ -319,47 +319,51 @@ impl Answer {
         self.kv_bytes_per_token = runner.sequence_bytes(seq) as f64 / n_tokens as f64;
     }
 
-    /// Chooses the next token by the logits that follow the context, and more by those that follow guesses, as far as they
-    /// are right; takes them over, with those behind them that the grammar forces. `states`: those of `1 + guesses` rows,
+    /// Chooses the next token by the logits that follow the context, and more by those that follow draft tokens, as far as they
+    /// are accepted; takes them over, with those behind them that the grammar forces. `states`: those of `1 + n_drafted` rows,
     /// then of `n` rows for the `n` tokens of each branch. Returns what of all that was computed is the context's; the
     /// rest is to be taken back.
     ///
     /// # Errors
     /// No logit is a number; the grammar costs more than it may. The tokens told until then are part of the answer.
-    pub(crate) fn choose(&mut self, states: States<'_>, tell: &mut dyn FnMut(TokenEvent)) -> Result<Kept, EngineError> {
+    pub(crate) fn choose(
+        &mut self,
+        states: States<'_>,
+        tell: &mut dyn FnMut(TokenEvent),
+    ) -> Result<Accepted, EngineError> {
         if self.context().len() == self.n_prompt {
             self.clock.prompt = self.clock.start.elapsed();
         }
         let n_known = self.context().len();
         let (n_vocab, n_embd) = (self.n_vocab, self.n_embd);
-        let mut guesses = std::mem::take(&mut self.guessed);
-        guesses.clear();
-        guesses.extend(self.context.drain(n_known..));
-        self.n_guessed = 0;
+        let mut draft = std::mem::take(&mut self.draft);
+        draft.clear();
+        draft.extend(self.context.drain(n_known..));
+        self.n_drafted = 0;
         let branches = std::mem::take(&mut self.branches);
         let (mut row, mut result) = (Some(0), Ok(()));
         while let (Some(at), true) = (row, result.is_ok()) {
             let logits = &mut states.logits[at * n_vocab..][..n_vocab];
-            let rough = states.approx.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_rough());
-            if let Some(lesson) = &mut self.lesson {
-                lesson.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, rough });
+            let approx = states.approx.get(at * n_vocab..(at + 1) * n_vocab).filter(|_| self.has_approx());
+            if let Some(hook) = &mut self.hook {
+                hook.adjust(states.rows.row(at, n_embd), LogitRow { exact: &mut *logits, approx });
             }
             result = self.choose_one(logits, tell);
             if self.context.len() <= n_known && result.is_ok() {
                 // It went back: the last token that is left is computed again.
-                self.guessed = guesses;
-                return Ok(Kept { path: 0, n_tokens: self.context.len() - 1 });
+                self.draft = draft;
+                return Ok(Accepted { path: 0, n_tokens: self.context.len() - 1 });
             }
-            row = tree::row_behind(&guesses, &branches, &self.context[n_known..]).filter(|_| !self.is_over());
+            row = tree::row_behind(&draft, &branches, &self.context[n_known..]).filter(|_| !self.is_over());
         }
-        let (path, n_right) = tree::right(&guesses, &branches, &self.context[n_known..]);
-        if let (Some(speculator), 1..) = (&mut self.speculator, guesses.len()) {
-            speculator.learn(guesses.len(), n_right, n_known + n_right);
-            let n_all = guesses.len() + branches.iter().map(|branch| branch.tokens.len()).sum::<usize>();
-            self.guesses = (self.guesses.0 + n_all, self.guesses.1 + n_right);
+        let (path, n_accepted) = tree::longest_accepted(&draft, &branches, &self.context[n_known..]);
+        if let (Some(speculator), 1..) = (&mut self.speculator, draft.len()) {
+            speculator.learn(draft.len(), n_accepted, n_known + n_accepted);
+            let n_all = draft.len() + branches.iter().map(|branch| branch.tokens.len()).sum::<usize>();
+            self.draft_counts = (self.draft_counts.0 + n_all, self.draft_counts.1 + n_accepted);
         }
-        self.guessed = guesses;
-        result.map(|()| Kept { path, n_tokens: n_known + n_right })
+        self.draft = draft;
+        result.map(|()| Accepted { path, n_tokens: n_known + n_accepted })
     }
 
     /// Returns the text that became certain with a token, and ends the answer if it was the last.
@@ -414,8 +418,8 @@ impl Answer {
             timings: Timings {
                 load_ms: self.load_ms,
                 kv_bytes_per_token: self.kv_bytes_per_token,
-                guessed_tokens: self.guesses.0,
-                right_tokens: self.guesses.1,
+                draft_tokens: self.draft_counts.0,
+                accepted_tokens: self.draft_counts.1,
                 ..self.clock.timings(self.n_prompt, tokens.len())
             },
             text: std::mem::take(&mut self.text),

@@ -5,8 +5,8 @@ use ruvllm_engine::{
 };
 use ruvllm_testkit::real_model;
 
-fn open(model: &str, screen_head: bool, n_threads: usize) -> Engine {
-    let options = LoadOptions { screen_head, n_threads, n_ctx: Some(512), n_seq_max: 3, ..LoadOptions::default() };
+fn open(model: &str, head_shortlist: bool, n_threads: usize) -> Engine {
+    let options = LoadOptions { head_shortlist, n_threads, n_ctx: Some(512), n_seq_max: 3, ..LoadOptions::default() };
     Engine::load(&real_model(model), &options, &mut |_| {}).expect("it loads")
 }
 

@@ -1,6 +1,6 @@
 //! The largest of a matrix's products with a row, without reading all of the matrix.
 //!
-//! Who decodes greedily asks a head of 100,000 rows for one of them, and a sampler that cuts at top-k for some. A [`Screen`]
+//! Who decodes greedily asks a head of 100,000 rows for one of them, and a sampler that cuts at top-k for some. A [`HeadShortlist`]
 //! is the high five bits of a Q8_0 matrix's weights in the panels of Q5_0, and for each row a bound of what the other
 //! three can add. Final states have much in common, so what the low bits add along one direction `m`, of length one, is kept
 //! apart, and only what is upright to it has to be bounded:
@@ -8,14 +8,14 @@
 //! ```text
 //! w[r]     = coarse[r] + along[r] * m + rest[r]                  along[r] = (w[r] - coarse[r]) · m
 //! c[r]     = coarse[r] · x + along[r] * (m · x)                  5.5 bits a weight instead of 8.5
-//! reach[r] = c[r] + ‖rest[r]‖ * ‖x - (m · x) * m‖                ≥ w[r] · x, by Cauchy-Schwarz
+//! upper_bound[r] = c[r] + ‖rest[r]‖ * ‖x - (m · x) * m‖                ≥ w[r] · x, by Cauchy-Schwarz
 //! least    = the k-th largest exact product of the k panels where c is largest
-//! out[r]   = w[r] · x, exact, in panels where some row's reach is `least` or more; -∞ in the others
+//! out[r]   = w[r] · x, exact, in panels where some row's upper bound is `least` or more; -∞ in the others
 //! ```
 //!
 //! Exact products are those of [`matmul`](super::matmul), bit for bit, and the `k` largest of a row are always among
 //! them, with all that equal them. Who wants to know something of all the others has `c`, which is computed anyway
-//! ([`Screen::rough`]): the same bits however many are exact.
+//! ([`HeadShortlist::approx_logits`]): the same bits however many are exact.
 
 use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
@@ -24,7 +24,7 @@ use super::stream::Stream;
 use super::{ActFormat, Matrix, Out, Table, matmul};
 use crate::arena::LargePages;
 use crate::block::GgmlType;
-use crate::team::{Shared, Team};
+use crate::thread_pool::{Shared, ThreadPool};
 use bytes::Bytes;
 use half::f16;
 use std::fmt;
@@ -37,13 +37,13 @@ const GRAIN: usize = 64;
 const LENGTH_MAX: f32 = 1e20;
 
 /// What finds the largest products of a matrix.
-pub struct Screen {
+pub struct HeadShortlist {
     coarse: Matrix,
     /// `[n_cols]`: of length one, or zeros.
     direction: Vec<f32>,
     /// Of each row: what its weights less the coarse ones are along the direction, and the length of what is left of them.
     along: Vec<f32>,
-    slack: Vec<f32>,
+    rest_norms: Vec<f32>,
     /// What rounding can make of a row's products, times the length of `x`.
     rounding: f32,
 }
@@ -58,12 +58,12 @@ struct Length {
     rest: f32,
 }
 
-/// What [`Screen::multiply`] knows of the pass at hand, kept for its allocation.
+/// What [`HeadShortlist::multiply`] knows of the pass at hand, kept for its allocation.
 #[derive(Debug, Default)]
-pub struct Tops {
+pub struct TopK {
     /// Of each row of activations.
     lengths: Vec<Length>,
-    /// Of each panel: the largest product as far as it is known, and the largest reach.
+    /// Of each panel: the largest product as far as it is known, and the largest upper bound.
     panels: Vec<(f32, f32)>,
     /// The panels of the largest coarse products.
     likeliest: Vec<u32>,
@@ -71,16 +71,16 @@ pub struct Tops {
     exact: Vec<f32>,
 }
 
-impl Screen {
-    /// Makes the screen of a matrix that `table`'s kernels multiply: two thirds of its bytes more. `direction`, `[n_cols]`, is where
+impl HeadShortlist {
+    /// Makes the shortlist of a matrix that `table`'s kernels multiply: two thirds of its bytes more. `direction`, `[n_cols]`, is where
     /// most rows of activations point, of any length: the mean of some of them; zeros if they point anywhere. It changes what is read
     /// and nothing else. `None` for types other than Q8_0, whose coarse copy would be no smaller, and where a scale is no usable
     /// number.
     ///
     /// # Panics
     /// If the direction is of another width.
-    pub fn new(table: &'static Table, team: &Team, w: &Matrix, direction: &[f32]) -> Option<Screen> {
-        assert_eq!(direction.len(), w.n_cols(), "screen: a direction of another width");
+    pub fn new(table: &'static Table, team: &ThreadPool, w: &Matrix, direction: &[f32]) -> Option<HeadShortlist> {
+        assert_eq!(direction.len(), w.n_cols(), "head shortlist: a direction of another width");
         let panels = w.panels().filter(|_| w.ty() == GgmlType::Q8_0)?;
         let (n_rows, n_blocks) = (panels.n_rows, panels.n_blocks);
         let (n_panels, coarse_bytes) = (n_rows.div_ceil(PANEL_ROWS), panel_bytes::<Q50>(n_blocks));
@@ -100,68 +100,75 @@ impl Screen {
             }
         });
         about.truncate(n_rows);
-        if !about.iter().all(|row| row.slack.is_finite() && row.along.is_finite() && row.rounding.is_finite()) {
+        if !about.iter().all(|row| row.rest_norms.is_finite() && row.along.is_finite() && row.rounding.is_finite()) {
             return None;
         }
         let panels = Panels::new(table, Q50::TY, n_rows, w.n_cols(), Bytes::from_owner(bytes));
         let coarse = Matrix::of_panels(Q50::TY, w.n_cols(), panels);
         let rounding = about.iter().map(|row| row.rounding).fold(0.0, f32::max);
-        let (along, slack) = about.iter().map(|row| (row.along, row.slack)).unzip();
-        Some(Screen { coarse, direction, along, slack, rounding })
+        let (along, rest_norms) = about.iter().map(|row| (row.along, row.rest_norms)).unzip();
+        Some(HeadShortlist { coarse, direction, along, rest_norms, rounding })
     }
 
     /// Returns the high bits of the matrix, which are read of every row: what to [expect](super::upcoming) before
-    /// [`Screen::multiply`].
+    /// [`HeadShortlist::multiply`].
     pub fn coarse(&self) -> &Matrix {
         &self.coarse
     }
 
-    /// Writes products of `w`, which the screen was made of, with all rows of `x` to `out`, `[n, rows of w]`: of each row the
-    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. What is known of all, as [`Screen::rough`] says it, goes to
-    /// `rough`, of the same shape, if somebody wants it. Returns which share of `w` was read for it, the mean over the rows of `x`.
+    /// Writes products of `w`, which the shortlist was made of, with all rows of `x` to `out`, `[n, rows of w]`: of each row the
+    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. What is known of all, as [`HeadShortlist::approx_logits`] says it, goes to
+    /// `approx`, of the same shape, if somebody wants it. Returns which share of `w` was read for it, the mean over the rows of `x`.
     ///
     /// # Panics
-    /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the screen, if `x` does not hold
-    /// [`ActFormat::Q16`], and if `rough` is of another length than `out`.
+    /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the shortlist, if `x` does not hold
+    /// [`ActFormat::Q16`], and if `approx` is of another length than `out`.
     pub fn multiply(
         &self,
-        team: &Team,
+        team: &ThreadPool,
         (w, x): (&Matrix, &Acts),
         k: usize,
-        tops: &mut Tops,
-        (out, mut rough): (&mut [f32], Option<&mut [f32]>),
+        top_k: &mut TopK,
+        (out, mut approx): (&mut [f32], Option<&mut [f32]>),
     ) -> f32 {
-        assert_eq!((w.n_rows(), w.n_cols()), (self.slack.len(), self.coarse.n_cols()), "screen: another matrix's");
-        assert!(w.ty() == GgmlType::Q8_0 && k > 0, "screen: the {k} largest of {w:?}");
-        assert!(x.has(ActFormat::Q16), "screen: the activations do not hold {:?}", ActFormat::Q16);
+        assert_eq!(
+            (w.n_rows(), w.n_cols()),
+            (self.rest_norms.len(), self.coarse.n_cols()),
+            "head shortlist: another matrix's"
+        );
+        assert!(w.ty() == GgmlType::Q8_0 && k > 0, "head shortlist: the {k} largest of {w:?}");
+        assert!(x.has(ActFormat::Q16), "head shortlist: the activations do not hold {:?}", ActFormat::Q16);
         w.check(x, x.n(), out);
-        assert!(rough.as_ref().is_none_or(|rough| rough.len() == out.len()), "screen: rough products of another shape");
-        tops.lengths.clear();
-        tops.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));
-        if k * PANEL_ROWS > w.n_rows() || !tops.lengths.iter().all(|length| length.whole <= LENGTH_MAX) {
-            rough.into_iter().for_each(|rough| self.rough(team, x, rough));
+        assert!(
+            approx.as_ref().is_none_or(|approx| approx.len() == out.len()),
+            "head shortlist: approximate products of another shape"
+        );
+        top_k.lengths.clear();
+        top_k.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));
+        if k * PANEL_ROWS > w.n_rows() || !top_k.lengths.iter().all(|length| length.whole <= LENGTH_MAX) {
+            approx.into_iter().for_each(|approx| self.approx_logits(team, x, approx));
             matmul(team, w, x, out);
             return 1.0;
         }
         matmul(team, &self.coarse, x, out);
         let mut n_read = 0;
         for (row, out) in out.chunks_exact_mut(w.n_rows()).enumerate() {
-            let rough = rough.as_mut().map(|rough| &mut rough[row * w.n_rows()..(row + 1) * w.n_rows()]);
-            self.look(team, tops.lengths[row], (out, rough), &mut tops.panels);
+            let approx = approx.as_mut().map(|approx| &mut approx[row * w.n_rows()..(row + 1) * w.n_rows()]);
+            self.look(team, top_k.lengths[row], (out, approx), &mut top_k.panels);
             let exact = Exact { w, x, row: row as u32, out: Out(out.as_mut_ptr()) };
-            let least = exact.least(team, k, tops);
-            n_read += exact.refine(team, least, &tops.panels);
+            let least = exact.least(team, k, top_k);
+            n_read += exact.refine(team, least, &top_k.panels);
         }
-        n_read as f32 / (x.n() * tops.panels.len()).max(1) as f32
+        n_read as f32 / (x.n() * top_k.panels.len()).max(1) as f32
     }
 
     /// Writes what is known of all products with the rows of `x`, `c`, to `out`: `[n, rows of w]`.
     ///
     /// # Panics
     /// As [`matmul`] does.
-    pub fn rough(&self, team: &Team, x: &Acts, out: &mut [f32]) {
+    pub fn approx_logits(&self, team: &ThreadPool, x: &Acts, out: &mut [f32]) {
         matmul(team, &self.coarse, x, out);
-        let rows = out.chunks_exact_mut(self.slack.len().max(1));
+        let rows = out.chunks_exact_mut(self.rest_norms.len().max(1));
         for (out, blocks) in rows.zip(x.blocks().chunks_exact(x.k() / BLOCK)) {
             let (along, n, out) = (length(blocks, &self.direction).along, out.len(), Shared::new(out));
             team.for_each(n, GRAIN * PANEL_ROWS, &|range, _| {
@@ -172,42 +179,42 @@ impl Screen {
         }
     }
 
-    /// Writes what can be said of each panel by the coarse products of a row of this length, and what is known of each to `rough`.
+    /// Writes what can be said of each panel by the coarse products of a row of this length, and what is known of each to `approx`.
     fn look(
         &self,
-        team: &Team,
+        team: &ThreadPool,
         length: Length,
-        (coarse, rough): (&[f32], Option<&mut [f32]>),
+        (coarse, approx): (&[f32], Option<&mut [f32]>),
         panels: &mut Vec<(f32, f32)>,
     ) {
         panels.resize(coarse.len().div_ceil(PANEL_ROWS), (0.0, 0.0));
-        let (n_panels, panels, rough) = (panels.len(), Shared::new(panels), rough.map(Shared::new));
+        let (n_panels, panels, approx) = (panels.len(), Shared::new(panels), approx.map(Shared::new));
         team.for_each(n_panels, GRAIN, &|range, _| {
             // SAFETY: `for_each` hands out every panel once.
-            let tops = unsafe { panels.slice(range.clone()) };
-            if let Some(rough) = &rough {
+            let top_k = unsafe { panels.slice(range.clone()) };
+            if let Some(approx) = &approx {
                 let rows = range.start * PANEL_ROWS..coarse.len().min(range.end * PANEL_ROWS);
                 // SAFETY: the panels' rows do not overlap.
-                let rough = unsafe { rough.slice(rows.clone()) };
+                let approx = unsafe { approx.slice(rows.clone()) };
                 let known = coarse[rows.clone()]
                     .iter()
                     .zip(&self.along[rows])
                     .map(|(coarse, by)| known(*coarse, *by, length.along));
-                rough.iter_mut().zip(known).for_each(|(rough, known)| *rough = known);
+                approx.iter_mut().zip(known).for_each(|(approx, known)| *approx = known);
             }
-            for (panel, top) in range.zip(tops) {
-                *top = self.reach(panel_rows(panel, coarse.len()), coarse, length);
+            for (panel, top) in range.zip(top_k) {
+                *top = self.upper_bound(panel_rows(panel, coarse.len()), coarse, length);
             }
         });
     }
 
     /// Returns the largest product of some rows as far as it is known, and the most that one of them can be.
-    fn reach(&self, rows: Range<usize>, coarse: &[f32], length: Length) -> (f32, f32) {
+    fn upper_bound(&self, rows: Range<usize>, coarse: &[f32], length: Length) -> (f32, f32) {
         let mut top = (f32::NEG_INFINITY, f32::NEG_INFINITY);
-        let rows = coarse[rows.clone()].iter().zip(&self.along[rows.clone()]).zip(&self.slack[rows]);
-        for ((coarse, along), slack) in rows {
+        let rows = coarse[rows.clone()].iter().zip(&self.along[rows.clone()]).zip(&self.rest_norms[rows]);
+        for ((coarse, along), rest_norms) in rows {
             let known = known(*coarse, *along, length.along);
-            top = (top.0.max(known), top.1.max(known + slack * length.rest));
+            top = (top.0.max(known), top.1.max(known + rest_norms * length.rest));
         }
         (top.0, top.1 + self.rounding * length.whole)
     }
@@ -244,8 +251,8 @@ impl Exact<'_> {
     }
 
     /// Returns the `k`-th largest product of the `k` likeliest panels: no more than the `k`-th largest of all.
-    fn least(&self, team: &Team, k: usize, tops: &mut Tops) -> f32 {
-        let Tops { panels, likeliest, exact, .. } = tops;
+    fn least(&self, team: &ThreadPool, k: usize, top_k: &mut TopK) -> f32 {
+        let TopK { panels, likeliest, exact, .. } = top_k;
         likeliest.clear();
         likeliest.extend(0..panels.len() as u32);
         let by_top = |a: &u32, b: &u32| panels[*b as usize].0.total_cmp(&panels[*a as usize].0);
@@ -262,8 +269,8 @@ impl Exact<'_> {
         *exact.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
     }
 
-    /// Computes all panels that reach `least`, rules out the others, and returns how many were computed.
-    fn refine(&self, team: &Team, least: f32, panels: &[(f32, f32)]) -> usize {
+    /// Computes all panels whose upper bound is `least` or more, rules out the others, and returns how many were computed.
+    fn refine(&self, team: &ThreadPool, least: f32, panels: &[(f32, f32)]) -> usize {
         team.for_each(panels.len(), GRAIN, &|range, _| {
             for panel in range {
                 let rows = panel_rows(panel, self.w.n_rows());
@@ -277,13 +284,13 @@ impl Exact<'_> {
                 }
             }
         });
-        panels.iter().filter(|(_, reach)| *reach >= least).count()
+        panels.iter().filter(|(_, upper_bound)| *upper_bound >= least).count()
     }
 }
 
-impl fmt::Debug for Screen {
+impl fmt::Debug for HeadShortlist {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Screen({} x {})", self.coarse.n_rows(), self.coarse.n_cols())
+        write!(f, "HeadShortlist({} x {})", self.coarse.n_rows(), self.coarse.n_cols())
     }
 }
 
@@ -325,7 +332,7 @@ fn up(x: f64) -> f32 {
 #[derive(Clone, Copy, Debug, Default)]
 struct About {
     along: f32,
-    slack: f32,
+    rest_norms: f32,
     rounding: f32,
 }
 
@@ -347,7 +354,7 @@ fn coarsen(from: &[u8], n_blocks: usize, direction: &[f32], to: &mut [u8], about
         let scales = scales.as_chunks::<2>().0.iter().zip(record.as_chunks_mut::<2>().0);
         for (row, (scale, to)) in scales.enumerate() {
             let scale = f16::from_le_bytes(*scale);
-            // A power of two: exact, or infinite, which the slack shows.
+            // A power of two: exact, or infinite, which the norm shows.
             let coarse = f16::from_f32(8.0 * scale.to_f32());
             *to = coarse.to_le_bytes();
             let square = f64::from(coarse.to_f32() / 8.0).powi(2);
@@ -357,12 +364,15 @@ fn coarsen(from: &[u8], n_blocks: usize, direction: &[f32], to: &mut [u8], about
         }
     }
     // Either product rounds some five times a block by 2^-24 of what it has by then, at most ‖w‖·‖x‖ each; the sums of
-    // reach once more.
+    // the bounds once more.
     let rounding = f64::from(n_blocks as u32 * 10 + 20) * 2f64.powi(-24) + ROUNDING;
     for (row, about) in about.iter_mut().enumerate() {
         let square = (rest[row] - along[row].powi(2)).max(0.0) + ROUNDING * rest[row];
-        *about =
-            About { along: along[row] as f32, slack: up(square.sqrt()), rounding: up(rounding * whole[row].sqrt()) };
+        *about = About {
+            along: along[row] as f32,
+            rest_norms: up(square.sqrt()),
+            rounding: up(rounding * whole[row].sqrt()),
+        };
     }
 }
 

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ruvllm_engine::{
-    Engine, GenerateRequest, Learner, LoadOptions, LogitRows, SamplingParams, SchedulerOptions, Segment, Speculation,
+    Engine, GenerateRequest, LoadOptions, LogitRows, LogitsProcessor, SamplingParams, SchedulerOptions, Segment,
+    Speculation,
 };
 use ruvllm_learning::{Item, Learning, LearningOptions, Task, Tenant, Verdict, tell};
 use ruvllm_testkit::real_model;
@@ -12,8 +13,9 @@ use ruvllm_testkit::real_model;
 const TEXT: &str = "Bread is made of flour, water, salt and yeast. The dough is kneaded until it is smooth, and then it rests. \
                     Bread is baked when the dough has risen. Once more: Bread is made of";
 
-fn open(model: &str, screen_head: bool) -> Engine {
-    let options = LoadOptions { screen_head, n_threads: 2, n_ctx: Some(512), n_seq_max: 4, ..LoadOptions::default() };
+fn open(model: &str, head_shortlist: bool) -> Engine {
+    let options =
+        LoadOptions { head_shortlist, n_threads: 2, n_ctx: Some(512), n_seq_max: 4, ..LoadOptions::default() };
     Engine::load(&real_model(model), &options, &mut |_| {}).expect("it loads")
 }
 
@@ -25,11 +27,11 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Kullback-Leibler divergence of what rough logits say from what exact ones do, in nats.
-fn divergence(exact: &[f32], rough: &[f32]) -> f64 {
+/// Kullback-Leibler divergence of what approximate logits say from what exact ones do, in nats.
+fn divergence(exact: &[f32], approx: &[f32]) -> f64 {
     let log_sum = |row: &[f32]| row.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
-    let (a, b) = (log_sum(exact), log_sum(rough));
-    let both = exact.iter().zip(rough).map(|(&x, &y)| (f64::from(x) - a, f64::from(y) - b));
+    let (a, b) = (log_sum(exact), log_sum(approx));
+    let both = exact.iter().zip(approx).map(|(&x, &y)| (f64::from(x) - a, f64::from(y) - b));
     both.map(|(x, y)| x.exp() * (x - y)).sum()
 }
 
@@ -38,17 +40,17 @@ fn rough_logits_are_the_same_however_they_are_asked_for_and_near_the_exact_ones(
     for (model, most) in [("smollm2:135m", 0.05), ("qwen2.5-coder:0.5b", 0.02)] {
         let mut engine = open(model, true);
         let (text, n_vocab) = (tokens(&engine, TEXT), engine.info().n_vocab);
-        let mut rough = Vec::new();
+        let mut approx = Vec::new();
         // The screen is made for this.
-        assert!(engine.approx_logits_of(&vec![0.0; engine.info().n_embd], &mut rough));
+        assert!(engine.approx_logits_of(&vec![0.0; engine.info().n_embd], &mut approx));
         let seq = engine.new_sequence().expect("a place");
         let wanted = LogitRows::Approx { n_tail: 8, n_best: None, has_states: true };
         let states = engine.forward_states(&[Segment { seq, tokens: &text, logits: wanted }]).expect("it fits");
         let (exact, all) = (states.logits.to_vec(), states.approx.to_vec());
         let n_embd = states.rows.hidden.len() / text.len();
         let hidden = states.rows.hidden[(text.len() - 8) * n_embd..].to_vec();
-        assert!(engine.approx_logits_of(&hidden, &mut rough));
-        assert_eq!(bits(&rough), bits(&all), "{model}");
+        assert!(engine.approx_logits_of(&hidden, &mut approx));
+        assert_eq!(bits(&approx), bits(&all), "{model}");
         let mean = exact.chunks(n_vocab).zip(all.chunks(n_vocab)).map(|(x, y)| divergence(x, y)).sum::<f64>() / 8.0;
         assert!((0.0..most).contains(&mean), "{model}: {mean} nats");
         for (n_best, n_tail) in [(Some(1), 1), (Some(40), 2), (None, 1)] {
@@ -62,23 +64,27 @@ fn rough_logits_are_the_same_however_they_are_asked_for_and_near_the_exact_ones(
         assert!(other.expect("it fits").approx.is_empty());
     }
     // Where passes are not screened nobody is given any, but what has been learned by them is read again by them.
-    let (mut engine, mut rough) = (open("smollm2:135m", false), Vec::new());
-    assert!(engine.approx_logits_of(&vec![0.5; engine.info().n_embd], &mut rough));
+    let (mut engine, mut approx) = (open("smollm2:135m", false), Vec::new());
+    assert!(engine.approx_logits_of(&vec![0.5; engine.info().n_embd], &mut approx));
     let (seq, text) = (engine.new_sequence().expect("a place"), tokens(&engine, TEXT));
     let wanted = LogitRows::Approx { n_tail: 1, n_best: Some(1), has_states: false };
     let states = engine.forward_states(&[Segment { seq, tokens: &text, logits: wanted }]).expect("it fits");
     assert!(states.approx.is_empty() && states.logits.iter().all(|logit| logit.is_finite()));
 }
 
-fn request(engine: &Engine, learner: Option<Arc<dyn Learner>>, speculation: Speculation) -> GenerateRequest {
+fn request(
+    engine: &Engine,
+    logits_processor: Option<Arc<dyn LogitsProcessor>>,
+    speculation: Speculation,
+) -> GenerateRequest {
     let mut prompt = tokens(engine, TEXT);
-    if learner.is_none() {
+    if logits_processor.is_none() {
         prompt.reverse();
     }
     let sampling = SamplingParams::greedy();
     GenerateRequest {
         prompt,
-        learner,
+        logits_processor,
         sampling,
         max_tokens: Some(40),
         ignore_eos: true,
@@ -90,7 +96,8 @@ fn request(engine: &Engine, learner: Option<Arc<dyn Learner>>, speculation: Spec
 /// Asks for an answer, and says that it was good.
 fn hear(engine: &mut Engine, tenant: &Arc<Tenant>, id: &str, speculation: Speculation) -> (u64, Vec<u32>) {
     engine.clear_cache();
-    let request = request(engine, Some(tenant.learner(Task::of("What is bread made of?"), Some(id))), speculation);
+    let request =
+        request(engine, Some(tenant.logits_processor(Task::of("What is bread made of?"), Some(id))), speculation);
     let answer = engine.generate(&request).expect("a valid request").for_each_token(|_| {}).expect("it runs");
     tenant.settle();
     (tenant.judge(id, 1.0).expect("it waits").item.expect("it is learned"), answer.tokens)
@@ -117,12 +124,14 @@ fn what_is_learned_by_rough_logits_is_the_same_with_guesses_and_in_company_and_c
     let with_guesses = teach(&guessing, Speculation::Ngram);
     assert_eq!((said, (known, last)), (with_guesses.0, with_guesses.1));
     let log = alone.log(10).expect("a store");
-    let is_rough = |item: &Item| matches!(item, Item::Read { passage, .. } if passage.is_rough);
-    assert!(log.items.iter().any(|(.., item)| is_rough(item)), "nothing was learned by rough logits");
+    let is_approx = |item: &Item| matches!(item, Item::Read { passage, .. } if passage.is_approx);
+    assert!(log.items.iter().any(|(.., item)| is_approx(item)), "nothing was learned by rough logits");
     // In passes of more rows than are screened.
     engine.clear_cache();
-    let learner: Arc<dyn Learner> = company.learner(Task::of("What is bread made of?"), Some("1"));
-    let requests = [None, Some(learner), None].map(|learner| request(&engine, learner, Speculation::Ngram));
+    let logits_processor: Arc<dyn LogitsProcessor> =
+        company.logits_processor(Task::of("What is bread made of?"), Some("1"));
+    let requests = [None, Some(logits_processor), None]
+        .map(|logits_processor| request(&engine, logits_processor, Speculation::Ngram));
     let mut scheduler = engine.scheduler(&SchedulerOptions::default()).expect("valid options");
     requests.into_iter().for_each(|request| _ = scheduler.submit(request).expect("a valid request"));
     scheduler.run().into_iter().for_each(|(_, answer)| _ = answer.expect("it runs"));

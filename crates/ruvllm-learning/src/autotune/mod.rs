@@ -1,10 +1,10 @@
-//! Choosing how steps are filled by what they were measured to cost: how many tokens are guessed ahead, request by request
+//! Choosing how steps are filled by what they were measured to cost: how many tokens are drafted, request by request
 //! and beside others, and whether at all.
 //!
 //! What is chosen changes how fast answers are, never what they are, with one exception that has to be allowed: how keys and
-//! values of long prompts are kept ([`Optimiser::with_kv`]). The choice is a [`SafeBandit`]'s: another way than the
+//! values of long prompts are kept ([`Autotuner::with_kv`]). The choice is a [`SafeBandit`]'s: another way than the
 //! default is tried so seldom that it loses less than a hundredth of the time, and taken only where it was measured to be
-//! better, workload by workload. The workload is how many requests run, how long their contexts are, how often guesses
+//! better, workload by workload. The workload is how many requests run, how long their contexts are, how often draft tokens
 //! were right lately and whether memory is short. What no try can show is counted: which prompts that come again would still be
 //! cached if keys and values took fewer bytes.
 //!
@@ -12,16 +12,16 @@
 //! policy of such a kind ends the choice for its workload; one of kind `batch` says how much of prompts is read in a step.
 //!
 //! ```
-//! use ruvllm_learning::optimise::Optimiser;
+//! use ruvllm_learning::autotune::Autotuner;
 //! use ruvllm_engine::{Engine, GenerateRequest, LoadOptions, SamplingParams};
 //!
 //! // Any GGUF file; here a tiny one of the test data.
 //! let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
 //! let mut engine = Engine::load(&path, &LoadOptions::default(), &mut |_| {})?;
 //! let options = Default::default();
-//! let optimiser = Optimiser::new("llama-a", &options, Box::new(|policy| println!("{}", policy.reason)));
+//! let autotuner = Autotuner::new("llama-a", &options, Box::new(|policy| println!("{}", policy.reason)));
 //! let mut scheduler = engine.scheduler(&options)?;
-//! scheduler.set_tuner(Box::new(optimiser));
+//! scheduler.set_tuner(Box::new(autotuner));
 //! let sampling = SamplingParams::greedy();
 //! scheduler.submit(GenerateRequest { prompt: vec![7, 8, 9], max_tokens: Some(20), sampling, ..Default::default() })?;
 //! let answer = scheduler.run().remove(0).1?;
@@ -29,12 +29,12 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+mod baseline;
 mod choice;
 mod kv;
 mod reuse;
 #[cfg(test)]
 mod tests;
-mod usual;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
@@ -47,27 +47,27 @@ use ruvllm_sona::policy::bandit::{Change, Measured, Why};
 use ruvllm_sona::policy::{BanditOptions, NewPolicy, PolicyKind, PolicyStore, SafeBandit, Source, Wanted};
 use serde::{Deserialize, Serialize};
 
+use baseline::Baseline;
 use choice::StepChoice;
 use kv::KvChooser;
 use reuse::Prompt;
-use usual::Usual;
 
-/// The ways to guess beside the default: so many rows of a step, so many of a request.
-const ARMS: [Guesses; 2] =
-    [Guesses { guessed_rows: 32, guesses_max: 32 }, Guesses { guessed_rows: 48, guesses_max: 32 }];
+/// The ways to draft beside the default: so many rows of a step, so many of a request.
+const ARMS: [DraftLimits; 2] =
+    [DraftLimits { draft_rows: 32, draft_tokens_max: 32 }, DraftLimits { draft_rows: 48, draft_tokens_max: 32 }];
 /// Names of numbers of requests that run, by the most of each but the last.
 const COMPANY: [(usize, &str); 4] = [(1, "alone"), (3, "2 to 3"), (6, "4 to 6"), (usize::MAX, "7 and more")];
 /// The context from which on it is long.
 const LONG_TOKENS: usize = 1024;
-/// How often guesses are right: names, and the least hit rate of each but the first.
+/// How often draft tokens are right: names, and the least hit rate of each but the first.
 const HITS: [&str; 4] = ["guesses unknown", "guesses wrong", "guesses mixed", "guesses right"];
 const HIT_MIXED: f32 = 0.15;
 const HIT_RIGHT: f32 = 0.6;
-/// The place of wrong guesses among them.
+/// The place of rejected drafts among them.
 const WRONG: usize = 1;
-/// The first guesses of a request tell how good guesses are: all ways make as many.
+/// The first draft tokens of a request tell how good draft tokens are: all ways make as many.
 const NEAR: usize = 4;
-/// The weight of a step in the running hit rate, and the steps without guesses after which it is forgotten.
+/// The weight of a step in the running hit rate, and the steps without draft tokens after which it is forgotten.
 const HIT_WEIGHT: f32 = 0.1;
 const HIT_STEPS: usize = 400;
 /// Memory is short when less than this share of what was ever free is.
@@ -79,13 +79,15 @@ const CONFIDENCE: f32 = 0.95;
 /// Choices that a description names.
 const DESCRIBED: usize = 4;
 
-/// How tokens are guessed ahead.
+/// How tokens are drafted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Guesses {
-    /// [`SchedulerOptions::guessed_rows`].
-    pub guessed_rows: usize,
-    /// [`SchedulerOptions::guesses_max`].
-    pub guesses_max: usize,
+pub struct DraftLimits {
+    /// [`SchedulerOptions::draft_rows`]. Policies are recorded under its old name for one more release.
+    #[serde(rename = "guessed_rows", alias = "draft_rows")]
+    pub draft_rows: usize,
+    /// [`SchedulerOptions::draft_tokens_max`], recorded in the same way.
+    #[serde(rename = "guesses_max", alias = "draft_tokens_max")]
+    pub draft_tokens_max: usize,
 }
 
 /// How many tokens of prompts are read beside answers: what an operator says, nothing is tried.
@@ -100,18 +102,18 @@ pub struct Batch {
 pub type Learned = Box<dyn FnMut(NewPolicy) + Send>;
 
 /// Chooses how steps are filled. See the [module](self).
-pub struct Optimiser {
+pub struct Autotuner {
     fixed: SchedulerOptions,
     bandit: SafeBandit,
     /// Workloads by place.
     contexts: Vec<String>,
     /// What an operator says of them.
-    said: Vec<Option<Guesses>>,
+    said: Vec<Option<DraftLimits>>,
     learned: Learned,
     /// What steps take by the default.
-    usual: Usual,
+    baseline: Baseline,
     hit: Option<f32>,
-    /// Steps since a guess was judged.
+    /// Steps since a draft token was judged.
     n_silent: usize,
     /// The most bytes that were free, and whether few are now.
     free_bytes_max: usize,
@@ -122,9 +124,9 @@ pub struct Optimiser {
     kv: Option<KvChooser>,
 }
 
-impl Optimiser {
-    /// An optimiser that has measured nothing. `model` names what it measures, the default is `fixed`.
-    pub fn new(model: &str, fixed: &SchedulerOptions, learned: Learned) -> Optimiser {
+impl Autotuner {
+    /// An autotuner that has measured nothing. `model` names what it measures, the default is `fixed`.
+    pub fn new(model: &str, fixed: &SchedulerOptions, learned: Learned) -> Autotuner {
         let mut contexts = Vec::new();
         for (_, company) in COMPANY {
             for length in ["short", "long"] {
@@ -135,12 +137,12 @@ impl Optimiser {
                 }
             }
         }
-        Optimiser {
+        Autotuner {
             fixed: fixed.clone(),
             bandit: SafeBandit::new(1 + ARMS.len(), BanditOptions::default()),
             said: vec![None; contexts.len()],
             reasons: vec![String::new(); contexts.len()],
-            usual: Usual::default(),
+            baseline: Baseline::default(),
             contexts,
             learned,
             hit: None,
@@ -154,8 +156,8 @@ impl Optimiser {
     /// Lets it choose how keys and values of requests with long prompts are kept, among `policies`, the default first. What
     /// is not `f16` changes answers a little; the engine must be loaded for all of them
     /// ([`LoadOptions::kv_others`](ruvllm_engine::LoadOptions::kv_others)).
-    pub fn with_kv(self, model: &str, policies: &[KvPolicy]) -> Optimiser {
-        Optimiser { kv: (policies.len() > 1).then(|| KvChooser::new(model, policies)), ..self }
+    pub fn with_kv(self, model: &str, policies: &[KvPolicy]) -> Autotuner {
+        Autotuner { kv: (policies.len() > 1).then(|| KvChooser::new(model, policies)), ..self }
     }
 
     /// Begins with what policies say: an operator's word is kept to, what was learned is begun with and measured on.
@@ -168,7 +170,7 @@ impl Optimiser {
             let confidence_min = CONFIDENCE;
             let wanted = Wanted { confidence_min, ..Wanted::new(PolicyKind::Speculation, context) };
             let Some(policy) = policies.best(&wanted, now_ms()) else { continue };
-            let Ok(guesses) = policy.read::<Guesses>() else { continue };
+            let Ok(guesses) = policy.read::<DraftLimits>() else { continue };
             match (policy.source, ARMS.iter().position(|arm| *arm == guesses)) {
                 (Source::Operator, _) => self.said[i] = Some(guesses),
                 (Source::Learned, Some(arm)) => {
@@ -202,9 +204,9 @@ impl Optimiser {
         }
     }
 
-    fn options(&self, guesses: Guesses) -> SchedulerOptions {
-        let Guesses { guessed_rows, guesses_max } = guesses;
-        SchedulerOptions { guessed_rows, guesses_max, ..self.fixed.clone() }
+    fn options(&self, guesses: DraftLimits) -> SchedulerOptions {
+        let DraftLimits { draft_rows, draft_tokens_max } = guesses;
+        SchedulerOptions { draft_rows, draft_tokens_max, ..self.fixed.clone() }
     }
 
     /// Returns the place of the hit rate among [`HITS`].
@@ -217,15 +219,15 @@ impl Optimiser {
         }
     }
 
-    /// Returns what the default usually takes for what came of a step: how well text can be guessed falls out then. Nothing
+    /// Returns what the default usually takes for what came of a step: how well text can be drafted falls out then. Nothing
     /// while that is not known.
-    fn usual_seconds(&mut self, choice: StepChoice, step: &StepCost) -> Option<f64> {
+    fn baseline_seconds(&mut self, choice: StepChoice, step: &StepCost) -> Option<f64> {
         let rows = Rows { n_prompt: 0, n_answer: step.n_default_rows };
         if choice.arm == 0 {
-            self.usual.follow(step.seconds, rows);
+            self.baseline.follow(step.seconds, rows);
         }
-        let usual = self.usual.seconds(rows)? * step.n_default_steps;
-        (usual > 0.0).then_some(usual)
+        let baseline = self.baseline.seconds(rows)? * step.n_default_steps;
+        (baseline > 0.0).then_some(baseline)
     }
 
     /// Says what was learned.
@@ -233,7 +235,7 @@ impl Optimiser {
         let Change { context, arm, measured } = change;
         let Some(place) = self.contexts.iter().position(|name| *name == context) else { return };
         let guesses = match arm {
-            0 => Guesses { guessed_rows: self.fixed.guessed_rows, guesses_max: self.fixed.guesses_max },
+            0 => DraftLimits { draft_rows: self.fixed.draft_rows, draft_tokens_max: self.fixed.draft_tokens_max },
             arm => ARMS[arm - 1],
         };
         let reason = reason_of(arm, &measured);
@@ -245,7 +247,7 @@ impl Optimiser {
     }
 }
 
-impl Tuner for Optimiser {
+impl Tuner for Autotuner {
     fn fixed(&self) -> SchedulerOptions {
         self.fixed.clone()
     }
@@ -263,14 +265,14 @@ impl Tuner for Optimiser {
         if let Some(guesses) = self.said[place] {
             return (self.options(guesses), StepChoice { context, arm: 0, why: None }.into());
         }
-        let default = self.fixed.n_guesses(n_running);
-        // More where guesses may be right; what comes to the same is not tried. Where they are wrong each request makes
+        let default = self.fixed.n_draft_max(n_running);
+        // More where draft tokens may be right; what comes to the same is not tried. Where they are wrong each request makes
         // none by itself, and finds out when they are right again.
         let may = |arm: usize| match arm {
             0 => true,
             arm => {
-                let before = if arm == 1 { default } else { self.options(ARMS[arm - 2]).n_guesses(n_running) };
-                hits != WRONG && self.options(ARMS[arm - 1]).n_guesses(n_running) > before
+                let before = if arm == 1 { default } else { self.options(ARMS[arm - 2]).n_draft_max(n_running) };
+                hits != WRONG && self.options(ARMS[arm - 1]).n_draft_max(n_running) > before
             }
         };
         let may: [bool; 1 + ARMS.len()] = std::array::from_fn(may);
@@ -280,10 +282,10 @@ impl Tuner for Optimiser {
     }
 
     fn learn(&mut self, choice: Choice, step: &StepCost) {
-        let (choice, StepCost { seconds, n_answers, n_guesses, n_right, .. }) = (StepChoice::from(choice), *step);
-        let near = n_guesses.min(NEAR);
+        let (choice, StepCost { seconds, n_answers, n_draft_max, n_accepted, .. }) = (StepChoice::from(choice), *step);
+        let near = n_draft_max.min(NEAR);
         if near > 0 && n_answers > 0 {
-            let hit = (n_right as f32 / n_answers as f32 / near as f32).min(1.0);
+            let hit = (n_accepted as f32 / n_answers as f32 / near as f32).min(1.0);
             let before = self.hit.unwrap_or(hit);
             (self.hit, self.n_silent) = (Some(before + HIT_WEIGHT * (hit - before)), 0);
         } else {
@@ -291,9 +293,9 @@ impl Tuner for Optimiser {
             self.hit = self.hit.filter(|_| self.n_silent < HIT_STEPS);
         }
         if choice.why.is_some() {
-            if let Some(usual) = self.usual_seconds(choice, step) {
+            if let Some(baseline) = self.baseline_seconds(choice, step) {
                 let context = &self.contexts[usize::from(choice.context)];
-                self.bandit.learn(context, usize::from(choice.arm), seconds, usual);
+                self.bandit.learn(context, usize::from(choice.arm), seconds, baseline);
             }
             self.bandit.take_changes().into_iter().for_each(|change| self.tell(change));
         }
@@ -340,18 +342,22 @@ impl Tuner for Optimiser {
             let place = usize::from(context);
             let guesses = match (self.said[place].filter(|_| why.is_none()), arm) {
                 (Some(said), _) => said,
-                (None, 0) => Guesses { guessed_rows: self.fixed.guessed_rows, guesses_max: self.fixed.guesses_max },
+                (None, 0) => {
+                    DraftLimits { draft_rows: self.fixed.draft_rows, draft_tokens_max: self.fixed.draft_tokens_max }
+                }
                 (None, arm) => ARMS[usize::from(arm) - 1],
             };
             let what = match guesses {
-                Guesses { guessed_rows: 0, .. } => "no guesses".to_owned(),
-                Guesses { guessed_rows, guesses_max } if guessed_rows == guesses_max => {
-                    format!("guesses up to {guesses_max}")
+                DraftLimits { draft_rows: 0, .. } => "no guesses".to_owned(),
+                DraftLimits { draft_rows, draft_tokens_max } if draft_rows == draft_tokens_max => {
+                    format!("guesses up to {draft_tokens_max}")
                 }
-                Guesses { guessed_rows, guesses_max } => format!("guesses up to {guesses_max} ({guessed_rows} in all)"),
+                DraftLimits { draft_rows, draft_tokens_max } => {
+                    format!("guesses up to {draft_tokens_max} ({draft_rows} in all)")
+                }
             };
             let what =
-                if arm == 0 && why.is_some() { format!("guesses up to {}", self.fixed.guesses_max) } else { what };
+                if arm == 0 && why.is_some() { format!("guesses up to {}", self.fixed.draft_tokens_max) } else { what };
             let who = why.map_or("operator", Why::as_str);
             let because = because(who, (why, &self.reasons[place]), &self.contexts[place]);
             format!("{what} ({because}) in {n} steps")
@@ -365,9 +371,9 @@ impl Tuner for Optimiser {
     }
 }
 
-impl std::fmt::Debug for Optimiser {
+impl std::fmt::Debug for Autotuner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Optimiser").field("fixed", &self.fixed).field("loss", &self.loss()).finish_non_exhaustive()
+        f.debug_struct("Autotuner").field("fixed", &self.fixed).field("loss", &self.loss()).finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! An optimiser changes how fast answers are, and only what was allowed of the rest.
+//! An autotuner changes how fast answers are, and only what was allowed of the rest.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use ruvllm_engine::tuner::Tuner;
 use ruvllm_engine::{
     Engine, ErrorKind, GenerateRequest, GenerationSummary, KvPolicy, LoadOptions, SamplingParams, Timings,
 };
-use ruvllm_learning::optimise::{Guesses, Optimiser};
+use ruvllm_learning::autotune::{Autotuner, DraftLimits};
 use ruvllm_sona::policy::{NewPolicy, PolicyKind, PolicyLimits, PolicyStore, StoredPolicies};
 use ruvllm_sona::store::{self, OpenOptions};
 use ruvllm_testkit::{Golden, real_model};
@@ -34,19 +34,19 @@ fn facts(summary: GenerationSummary) -> GenerationSummary {
 }
 
 /// Runs requests, as many at once as there is room for.
-fn answers(engine: &mut Engine, requests: &[GenerateRequest], optimiser: Option<Optimiser>) -> Vec<GenerationSummary> {
+fn answers(engine: &mut Engine, requests: &[GenerateRequest], autotuner: Option<Autotuner>) -> Vec<GenerationSummary> {
     let mut scheduler = engine.scheduler(&Default::default()).expect("valid");
-    optimiser.into_iter().for_each(|optimiser| scheduler.set_tuner(Box::new(optimiser)));
+    autotuner.into_iter().for_each(|autotuner| scheduler.set_tuner(Box::new(autotuner)));
     for request in requests {
         scheduler.submit(request.clone()).expect("valid");
     }
     scheduler.run().into_iter().map(|(_, answer)| answer.expect("it runs")).collect()
 }
 
-fn optimiser(learned: &Arc<Mutex<Vec<NewPolicy>>>) -> Optimiser {
+fn autotuner(learned: &Arc<Mutex<Vec<NewPolicy>>>) -> Autotuner {
     let learned = Arc::clone(learned);
     let push = move |policy| learned.lock().expect("nobody broke").push(policy);
-    Optimiser::new("tiny", &Default::default(), Box::new(push))
+    Autotuner::new("tiny", &Default::default(), Box::new(push))
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn answers_are_those_without_and_say_what_was_chosen() {
         let requests = requests(60);
         let expected = answers(&mut tiny(n_seq_max), &requests, None);
         let learned = Arc::default();
-        let found = answers(&mut tiny(n_seq_max), &requests, Some(optimiser(&learned)));
+        let found = answers(&mut tiny(n_seq_max), &requests, Some(autotuner(&learned)));
         assert!(expected.iter().all(|answer| answer.choices.is_empty()));
         assert!(found.iter().all(|answer| answer.choices.contains("steps")), "{}", found[0].choices);
         assert_eq!(
@@ -75,17 +75,17 @@ fn the_operator_has_the_last_word() {
     let folder = tempfile::tempdir().expect("a folder");
     let store = store::open(&folder.path().join("sona.redb"), &OpenOptions::default()).expect("a store");
     let policies = StoredPolicies::open(store, PolicyLimits::default()).expect("policies");
-    let none = Guesses { guessed_rows: 0, guesses_max: 0 };
+    let none = DraftLimits { draft_rows: 0, draft_tokens_max: 0 };
     let said = NewPolicy::new(PolicyKind::Speculation, "", &none).expect("JSON").by_operator();
     policies.put(said, 1).expect("room");
     let batch = NewPolicy::new(PolicyKind::Batch, "", &json!({ "prefill_tokens": 7 })).expect("JSON").by_operator();
     policies.put(batch, 1).expect("room");
-    let mut optimiser = optimiser(&Arc::default());
-    optimiser.begin_with(&policies);
-    assert_eq!((optimiser.fixed().prefill_tokens, optimiser.fixed().guesses_max), (7, 0));
-    for answer in answers(&mut tiny(2), &requests(6), Some(optimiser)) {
+    let mut autotuner = autotuner(&Arc::default());
+    autotuner.begin_with(&policies);
+    assert_eq!((autotuner.fixed().prefill_tokens, autotuner.fixed().draft_tokens_max), (7, 0));
+    for answer in answers(&mut tiny(2), &requests(6), Some(autotuner)) {
         assert!(answer.choices.starts_with("no guesses (operator; "), "{}", answer.choices);
-        assert_eq!(answer.timings.guessed_tokens, 0);
+        assert_eq!(answer.timings.draft_tokens, 0);
     }
 }
 
@@ -126,9 +126,9 @@ fn keys_and_values_of_requests_are_kept_as_each_asks() {
     assert_eq!(error.kind(), ErrorKind::Options);
     drop(scheduler);
 
-    // An optimiser goes on as what is cached of a prompt is kept, and says so.
-    let optimiser = optimiser(&Arc::default()).with_kv("tiny", &engine.kv_policies());
-    let chosen = answers(&mut engine, &[request(None)], Some(optimiser)).remove(0);
+    // An autotuner goes on as what is cached of a prompt is kept, and says so.
+    let autotuner = autotuner(&Arc::default()).with_kv("tiny", &engine.kv_policies());
+    let chosen = answers(&mut engine, &[request(None)], Some(autotuner)).remove(0);
     assert_eq!((chosen.kv, &chosen.tokens), (Some(KvPolicy::F16), &exact.tokens));
     assert!(
         chosen.choices.starts_with("keys and values f16 (as its cached beginning; long prompts)"),
@@ -156,9 +156,9 @@ fn prompts_that_come_again_stay_cached_where_fewer_bytes_keep_them() {
         ignore_eos: true,
         ..Default::default()
     };
-    let mut ask = |n, optimiser: Option<Optimiser>| {
+    let mut ask = |n, autotuner: Option<Autotuner>| {
         let mut scheduler = engine.scheduler(&Default::default()).expect("valid");
-        optimiser.into_iter().for_each(|optimiser| scheduler.set_tuner(Box::new(optimiser)));
+        autotuner.into_iter().for_each(|autotuner| scheduler.set_tuner(Box::new(autotuner)));
         let mut one = |i| {
             scheduler.submit(request(i)).expect("valid");
             scheduler.run().remove(0).1.expect("it runs")
@@ -167,7 +167,7 @@ fn prompts_that_come_again_stay_cached_where_fewer_bytes_keep_them() {
     };
     let fixed = ask(5, None);
     assert!(fixed.iter().all(|answer| answer.timings.cached_tokens < 1000), "each evicts the next");
-    let learned = optimiser(&Arc::default()).with_kv("smollm2", &[KvPolicy::F16, KvPolicy::TIERED]);
+    let learned = autotuner(&Arc::default()).with_kv("smollm2", &[KvPolicy::F16, KvPolicy::TIERED]);
     let chosen = ask(12, Some(learned));
     assert!(chosen[9..].iter().all(|answer| answer.timings.cached_tokens >= 1488), "all three stay");
     let reason = "keys and values tiered (learned: prompts that come again stay cached, which saves ";

@@ -1,4 +1,4 @@
-//! Constructed answers: some of their text can be guessed, some cannot, and a pass costs what its rows cost.
+//! Constructed answers: some of their text can be drafted, some cannot, and a pass costs what its rows cost.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,11 +6,11 @@ use ruvllm_engine::tuner::steps_by_default;
 
 use super::*;
 
-/// What a guessed row costs, as a share of a pass of one row.
+/// What a drafted row costs, as a share of a pass of one row.
 struct World {
     row_cost: f64,
     random: u64,
-    /// Tokens that will still be guessed right, and those behind them that will not.
+    /// Tokens that will still be drafted right, and those behind them that will not.
     right: usize,
     wrong: usize,
 }
@@ -21,23 +21,23 @@ impl World {
         (self.random >> 33) as f64 / (1u64 << 31) as f64
     }
 
-    /// Computes a step of an answer that may guess so many tokens: what it came to.
-    fn step(&mut self, n_guesses: usize) -> StepCost {
+    /// Computes a step of an answer that may draft so many tokens: what it came to.
+    fn step(&mut self, n_draft_max: usize) -> StepCost {
         if self.right + self.wrong == 0 {
             (self.right, self.wrong) = ((60.0 * self.draw()) as usize, (6.0 * self.draw()) as usize);
         }
-        let made = if self.right > 0 { n_guesses } else { 0 };
-        let n_right = self.right.min(made);
+        let made = if self.right > 0 { n_draft_max } else { 0 };
+        let n_accepted = self.right.min(made);
         (self.right, self.wrong) =
-            (self.right - n_right, if self.right == n_right { self.wrong.saturating_sub(1) } else { self.wrong });
+            (self.right - n_accepted, if self.right == n_accepted { self.wrong.saturating_sub(1) } else { self.wrong });
         let noise = 1.0 + 0.06 * (self.draw() - 0.5);
         StepCost {
             seconds: 0.01 * (1.0 + self.row_cost * made as f64) * noise,
             n_answers: 1,
             n_default_rows: 1 + made.min(8),
-            n_default_steps: steps_by_default(1 + n_right, n_guesses, 8),
-            n_guesses,
-            n_right,
+            n_default_steps: steps_by_default(1 + n_accepted, n_draft_max, 8),
+            n_draft_max,
+            n_accepted,
         }
     }
 }
@@ -46,19 +46,19 @@ impl World {
 fn play(row_cost: f64, n_steps: usize) -> (Vec<NewPolicy>, f64) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let learned = { Arc::clone(&told) };
-    let mut optimiser = Optimiser::new(
+    let mut autotuner = Autotuner::new(
         "m",
         &SchedulerOptions::default(),
         Box::new(move |policy| learned.lock().expect("nobody broke").push(policy)),
     );
     let mut world = World { row_cost, random: 1, right: 0, wrong: 0 };
     for _ in 0..n_steps {
-        let (options, choice) = optimiser.choose(&Situation { n_running: 1, n_context: 500, free_bytes: None });
-        optimiser.learn(choice, &world.step(options.n_guesses(1)));
+        let (options, choice) = autotuner.choose(&Situation { n_running: 1, n_context: 500, free_bytes: None });
+        autotuner.learn(choice, &world.step(options.n_draft_max(1)));
     }
-    let loss = optimiser.loss();
-    drop(optimiser);
-    (Arc::into_inner(told).expect("the optimiser is gone").into_inner().expect("nobody broke"), loss)
+    let loss = autotuner.loss();
+    drop(autotuner);
+    (Arc::into_inner(told).expect("the autotuner is gone").into_inner().expect("nobody broke"), loss)
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! Nobody waits for a worker that does not come: a region that is cut in pieces is closed once the caller finds none
 //! left, and whoever wakes up later goes back to sleep. But who came is waited for, and on a core that somebody else
 //! computes on a worker may be stopped for milliseconds in the middle of its piece. A short region is therefore left to
-//! the caller while every other core is taken for shared ([`Team::n_present`]).
+//! the caller while every other core is taken for shared ([`ThreadPool::n_present`]).
 //!
 //! Nothing here decides *what* a worker computes: kernels cut their work into pieces whose results do not depend
 //! on which worker computes them, so results are the same for every team size.
@@ -42,8 +42,8 @@ thread_local! {
 /// A fixed set of `n_threads` workers; worker 0 is the thread that calls.
 ///
 /// ```
-/// use ruvllm_kernels::team::{Shared, Team};
-/// let team = Team::new(2);
+/// use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
+/// let team = ThreadPool::new(2);
 /// let mut squares = vec![0; 100];
 /// let shared = Shared::new(&mut squares);
 /// team.for_each(100, 8, &|range, _worker| {
@@ -56,7 +56,7 @@ thread_local! {
 /// assert_eq!(squares[9], 81);
 /// ```
 #[derive(Debug)]
-pub struct Team {
+pub struct ThreadPool {
     state: Arc<State>,
     threads: Vec<JoinHandle<()>>,
     /// Held for the length of a run, so that callers on several threads take turns; how worker 0 waits.
@@ -77,12 +77,12 @@ struct State {
 /// Threads of a team at most.
 const MAX_THREADS: usize = 1 << 15;
 
-impl Team {
+impl ThreadPool {
     /// Starts a team of `n_threads` workers: the caller and `n_threads - 1` threads of its own.
     ///
     /// # Panics
     /// If `n_threads` is 0 or 2^15 or more, or the system refuses a thread.
-    pub fn new(n_threads: usize) -> Team {
+    pub fn new(n_threads: usize) -> ThreadPool {
         assert!(
             (1..MAX_THREADS).contains(&n_threads),
             "a team of {n_threads} threads; it takes 1 to {}",
@@ -104,7 +104,7 @@ impl Team {
             builder.spawn(work).expect("the system starts a worker thread")
         };
         let threads = (1..n_threads).map(spawn).collect();
-        Team { threads, state, turn: Mutex::new(Waiter::new(n_spins, Arc::default())) }
+        ThreadPool { threads, state, turn: Mutex::new(Waiter::new(n_spins, Arc::default())) }
     }
 
     /// Returns the number of workers, the caller among them.
@@ -153,7 +153,7 @@ impl Team {
     /// `f` shares out work and does all of it whoever comes. Returns when all who came are done.
     ///
     /// # Panics
-    /// As [`Team::run`] does.
+    /// As [`ThreadPool::run`] does.
     pub fn share(&self, f: &(dyn Fn(usize) + Sync)) {
         self.enter(|turn| {
             self.region(turn, false, &|worker| {
@@ -171,7 +171,7 @@ impl Team {
     /// A single piece runs on the caller without waking anybody.
     ///
     /// # Panics
-    /// If `grain` is 0 or there are 2^32 pieces, and as [`Team::run`] does.
+    /// If `grain` is 0 or there are 2^32 pieces, and as [`ThreadPool::run`] does.
     pub fn for_each(&self, n: usize, grain: usize, f: &(dyn Fn(Range<usize>, usize) + Sync)) {
         assert!(grain > 0, "pieces need at least one item");
         let n_pieces = n.div_ceil(grain);
@@ -201,11 +201,11 @@ impl Team {
         });
     }
 
-    /// As [`Team::for_each`], for a region of less than a millisecond: it is left to the caller while all others are on cores
+    /// As [`ThreadPool::for_each`], for a region of less than a millisecond: it is left to the caller while all others are on cores
     /// that others compute on.
     ///
     /// # Panics
-    /// As [`Team::for_each`] does.
+    /// As [`ThreadPool::for_each`] does.
     pub fn for_each_short(&self, n: usize, grain: usize, f: &(dyn Fn(Range<usize>, usize) + Sync)) {
         let grain = if self.n_present() == 1 { grain.max(n) } else { grain };
         self.for_each(n, grain, f);
@@ -254,7 +254,7 @@ impl Team {
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.state.desks.iter().for_each(Desk::stop);
         self.state.start.ring();
@@ -320,7 +320,7 @@ impl State {
                 News::Missed => continue,
                 News::Region(job) => job,
             };
-            // SAFETY: `Team::region` keeps the closure alive until all who joined have left.
+            // SAFETY: `ThreadPool::region` keeps the closure alive until all who joined have left.
             let outcome = run_marked(unsafe { &*job }, worker);
             if let Err(panic) = outcome {
                 lock(&self.panic).get_or_insert(panic);

@@ -1,4 +1,4 @@
-//! Choices of the optimiser, and the numbers in which the scheduler carries them.
+//! Choices of the autotuner, and the numbers in which the scheduler carries them.
 
 use ruvllm_engine::tuner::Choice;
 use ruvllm_sona::policy::bandit::Why;

@@ -7,7 +7,7 @@ use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::DecodeStream;
 
-use super::Answer;
+use super::RequestState;
 use crate::EngineError;
 use crate::request::TokenEvent;
 use crate::sampler::{Chosen, TokenLogprobs};
@@ -18,12 +18,12 @@ enum Accepted {
     /// Part of what the model thinks.
     Thought,
     /// Part of the answer.
-    Answer,
+    RequestState,
     /// Neither: a value that closes with it does not fit.
     No,
 }
 
-impl Answer {
+impl RequestState {
     /// Chooses the next token by its logits, and takes it over with those behind it that are forced.
     pub(super) fn choose_one(
         &mut self,
@@ -110,7 +110,7 @@ impl Answer {
         if part == Accepted::Thought {
             self.n_settled = self.text.len();
         }
-        match part == Accepted::Answer && self.is_watched() {
+        match part == Accepted::RequestState && self.is_watched() {
             true => self.held.push(event),
             false => tell(event),
         }
@@ -161,13 +161,13 @@ impl Answer {
             return Ok(Accepted::Thought);
         }
         let fits = self.constraint.as_mut().map_or(Ok(true), |constraint| constraint.try_accept(id))?;
-        Ok(if fits { Accepted::Answer } else { Accepted::No })
+        Ok(if fits { Accepted::RequestState } else { Accepted::No })
     }
 
     /// Makes a token part of the answer.
     fn take_over(&mut self, id: u32, logprobs: Option<TokenLogprobs>) -> TokenEvent {
         self.sampler.accept(id);
-        self.lesson.iter_mut().for_each(|lesson| lesson.accept(id));
+        self.hook.iter_mut().for_each(|hook| hook.accept(id));
         self.logprobs.extend(logprobs.clone());
         self.context.push(id);
         self.clock.last_token = self.clock.start.elapsed();

@@ -1,4 +1,4 @@
-//! What steps take by the default: with that, few large steps compare with many small ones, and text that is easy to guess
+//! What steps take by the default: with that, few large steps compare with many small ones, and text that is easy to draft
 //! with text that is not.
 
 use ruvllm_engine::tuner::Rows;
@@ -28,14 +28,14 @@ impl Mean {
 
 /// What steps take by the default, by their rows.
 #[derive(Debug, Default)]
-pub(super) struct Usual {
+pub(super) struct Baseline {
     /// A step of so many rows of answers and of no prompt.
     answers: [Mean; N_ROWS],
     /// A row of a prompt.
     prompt_row: Mean,
 }
 
-impl Usual {
+impl Baseline {
     /// Returns what a step usually takes; nothing while that is not known.
     pub(super) fn seconds(&self, rows: Rows) -> Option<f64> {
         let of_prompt = if rows.n_prompt > 0 { rows.n_prompt as f64 * self.prompt_row.known()? } else { 0.0 };
