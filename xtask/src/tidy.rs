@@ -6,6 +6,7 @@
 //! | packages | a crate that can be taken alone brings no more packages than its ceiling says |
 //! | map | docs/src/architecture.md names every crate, and no crate that does not exist |
 //! | sources | every `.rs` file opens with `//!`, no file is over 1,000 lines, no test is ignored |
+//! | unsafe | crates forbid unsafe code, but for those that have SIMD, memory maps or rows that threads share |
 //! | records | adr/ is numbered without gaps; each record has its status, its date and its confirmation |
 //! | links | every relative link of a Markdown file leads somewhere, and the book lists every page |
 //! | licences | both licence texts are there, and every crate says `MIT OR Apache-2.0` |
@@ -128,6 +129,7 @@ fn check(repo: &Repo) -> Vec<String> {
     licences(repo, &mut findings);
     top_level(&repo.files, &mut findings);
     sources::check(&repo.files, &mut findings);
+    sources::forbids_unsafe(&repo.files, &mut findings);
     records::decisions(&repo.files, &mut findings);
     records::links(&repo.files, &mut findings);
     findings

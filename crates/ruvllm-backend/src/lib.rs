@@ -8,6 +8,8 @@
 //!
 //! This crate knows no text, no requests and no scheduling, and no backend.
 
+#![forbid(unsafe_code)]
+
 mod batch;
 mod completions;
 #[cfg(feature = "conformance")]

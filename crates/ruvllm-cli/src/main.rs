@@ -3,6 +3,7 @@
 //! Answers go to standard output, everything else to standard error. Exit codes: 0 done, 1 failure, 2 wrong usage,
 //! 130 stopped by Ctrl-C. An error is one line that says what is wrong and what to do about it.
 
+#![forbid(unsafe_code)]
 #![expect(unreachable_pub, reason = "a program has no outside; `pub` marks what other modules use")]
 
 mod args;

@@ -21,6 +21,8 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod bandwidth;
 mod engine;
 mod error;

@@ -40,6 +40,8 @@
 //! # Ok::<(), ruvllm_engine::EngineError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod autotune;
 mod calibrate;
 mod course;

@@ -21,6 +21,8 @@
 //!
 //! Activations and ways to rotate positions have the types of `ruvllm-kernels`; nothing is computed here.
 
+#![forbid(unsafe_code)]
+
 mod arch;
 mod builder;
 mod error;

@@ -24,6 +24,8 @@
 //! # Ok::<(), ruvllm_backend::BackendError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod answer;
 mod body;
 mod events;

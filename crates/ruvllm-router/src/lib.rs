@@ -32,6 +32,8 @@
 //! # Ok::<(), ruvllm_router::RouterError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod costs;
 mod embed;
 mod error;

@@ -14,6 +14,8 @@
 //! A request is checked against a table of fields (`fields`); what is not in the table is answered with 400. The model
 //! runs on a thread of its own (`ruvllm_engine::Service`); here is what speaks HTTP, and nothing that computes.
 
+#![forbid(unsafe_code)]
+
 mod adapters;
 mod anthropic;
 mod app;

@@ -45,6 +45,8 @@
 //! # Ok::<(), ruvllm_sona::SonaError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod background;
 pub mod bank;
 mod calibration;

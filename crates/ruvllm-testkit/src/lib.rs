@@ -14,6 +14,8 @@
 //!
 //! `testdata/README.md` tells where the data come from and what tolerances they bear.
 
+#![forbid(unsafe_code)]
+
 mod cases;
 mod compare;
 mod faults;

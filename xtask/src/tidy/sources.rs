@@ -1,4 +1,4 @@
-//! Rules about single files: sizes, opening comments, ignored tests, paths outside the repository.
+//! Rules about single files: sizes, opening comments, ignored tests, unsafe code, paths outside the repository.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +17,21 @@ pub(super) fn long_files(files: &BTreeMap<String, String>) -> Vec<(&str, usize)>
         .collect();
     long.sort_by_key(|(_, n_lines)| std::cmp::Reverse(*n_lines));
     long
+}
+
+/// Crates that may have `unsafe` code: SIMD, memory maps, rows that threads write side by side. `ruvllm-ggml` derives it.
+const MAY_BE_UNSAFE: [&str; 6] =
+    ["ruvllm-ggml", "ruvllm-kernels", "ruvllm-gguf", "ruvllm-kvcache", "ruvllm-lora", "ruvllm-native"];
+
+/// Every other crate forbids it.
+pub(super) fn forbids_unsafe(files: &BTreeMap<String, String>, findings: &mut Vec<String>) {
+    for (path, text) in files {
+        let parts: Vec<&str> = path.split('/').collect();
+        let ["crates", name, "src", "lib.rs" | "main.rs"] = parts[..] else { continue };
+        if !MAY_BE_UNSAFE.contains(&name) && !text.contains("#![forbid(unsafe_code)]") {
+            findings.push(format!("{path} does not forbid unsafe code; add #![forbid(unsafe_code)]"));
+        }
+    }
 }
 
 /// Checks every file by itself.
@@ -57,4 +72,24 @@ fn rust(path: &str, text: &str, findings: &mut Vec<String>) {
 fn is_source(path: &str) -> bool {
     let written = [".rs", ".md", ".py", ".toml"].iter().any(|ending| path.ends_with(ending));
     written && !path.contains("/testdata/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_forbid_unsafe_code_but_for_some() {
+        let file = |path: &str, text: &str| (path.to_owned(), text.to_owned());
+        let files = BTreeMap::from([
+            file("crates/ruvllm-a/src/lib.rs", "//! x\n\n#![forbid(unsafe_code)]\n"),
+            file("crates/ruvllm-b/src/lib.rs", "//! x\n"),
+            file("crates/ruvllm-b/src/other.rs", "//! x\n"),
+            file("crates/ruvllm-kernels/src/lib.rs", "//! x\n"),
+        ]);
+        let mut findings = Vec::new();
+        forbids_unsafe(&files, &mut findings);
+        let line = "crates/ruvllm-b/src/lib.rs does not forbid unsafe code; add #![forbid(unsafe_code)]";
+        assert_eq!(findings, [line]);
+    }
 }
