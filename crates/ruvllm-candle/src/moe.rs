@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 use ruvllm_backend::BackendError;
-use ruvllm_model::{ExpertActivation, Gating, LinearSpec, MoeSpec};
+use ruvllm_model::{ExpertActivation, ExpertGroups, Gating, LinearSpec, MoeSpec};
 
 use crate::ffn::{Mlp, activated};
 use crate::weights::{Linear, Weights, softmax};
@@ -91,7 +91,7 @@ impl Moe {
         let mut visits: Vec<Visits> = vec![Visits::default(); self.experts.len()];
         for (row, scores) in scores.to_vec2::<f32>()?.into_iter().enumerate() {
             let rank = |expert: usize| scores[expert] + self.choice_bias.as_ref().map_or(0.0, |bias| bias[expert]);
-            let mut order: Vec<usize> = (0..scores.len()).collect();
+            let mut order = self.open(scores.len(), rank);
             order.sort_by(|&a, &b| rank(b).total_cmp(&rank(a)));
             order.truncate(self.spec.n_used);
             let weights = self.weights(order.iter().map(|&expert| scores[expert]).collect());
@@ -101,6 +101,22 @@ impl Moe {
             }
         }
         Ok(visits)
+    }
+
+    /// Returns the experts of the groups that a row chooses from.
+    fn open(&self, n_experts: usize, rank: impl Fn(usize) -> f32) -> Vec<usize> {
+        let Some(ExpertGroups { n_groups, n_used }) = self.spec.groups else { return (0..n_experts).collect() };
+        let experts: Vec<usize> = (0..n_experts).collect();
+        let mut groups: Vec<(f32, &[usize])> = experts
+            .chunks(n_experts / n_groups)
+            .map(|members| {
+                let mut ranks: Vec<f32> = members.iter().map(|&expert| rank(expert)).collect();
+                ranks.sort_by(|a, b| b.total_cmp(a));
+                (ranks[0] + ranks[1], members)
+            })
+            .collect();
+        groups.sort_by(|a, b| b.0.total_cmp(&a.0));
+        groups[..n_used].iter().flat_map(|(_, members)| members.iter().copied()).collect()
     }
 
     /// Returns the weights of the chosen experts of a row.

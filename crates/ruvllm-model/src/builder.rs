@@ -275,6 +275,7 @@ impl<'a> Builder<'a> {
             up: experts("ffn_up", n_embd, options.n_ff)?,
             down: experts("ffn_down", options.n_ff, n_embd)?,
             n_used: self.hp.n_experts_used,
+            groups: self.hp.expert_groups,
             gating,
             normalize: options.normalize,
             weight_scale: self.keys.float("expert_weights_scale")?.filter(|&scale| scale != 0.0).unwrap_or(1.0),

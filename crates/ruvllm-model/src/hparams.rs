@@ -3,10 +3,13 @@
 use ruvllm_gguf::Metadata;
 use ruvllm_kernels::rope::RopeScaling;
 
-use crate::ModelError;
+use crate::{ExpertGroups, ModelError};
 
 /// Upper bound of any count in a header; larger values are taken for damage.
 const COUNT_MAX: usize = 1 << 24;
+
+/// The most groups of experts. Models have up to 8.
+const GROUPS_MAX: usize = 64;
 
 /// Typed access to the metadata keys under the architecture's own prefix.
 #[derive(Clone, Copy)]
@@ -124,6 +127,7 @@ pub(crate) struct Hparams {
     pub attention_scale: Option<f32>,
     pub n_experts: usize,
     pub n_experts_used: usize,
+    pub expert_groups: Option<ExpertGroups>,
 }
 
 impl Hparams {
@@ -189,12 +193,31 @@ impl Hparams {
             attention_scale: keys.float("attention.scale")?.filter(|&scale| scale != 0.0),
             n_experts,
             n_experts_used,
+            expert_groups: read_expert_groups(keys, n_experts, n_experts_used)?,
         })
     }
 
     /// Returns the score scale: the file's, or `1/√k_dim`.
     pub(crate) fn score_scale(&self) -> f32 {
         self.attention_scale.unwrap_or(1.0 / (self.k_dim as f32).sqrt())
+    }
+}
+
+/// Reads which groups experts are chosen by; one group is none.
+fn read_expert_groups(
+    keys: Keys<'_>,
+    n_experts: usize,
+    n_experts_used: usize,
+) -> Result<Option<ExpertGroups>, ModelError> {
+    let Some(n_groups) = keys.count("expert_group_count")?.filter(|&n| n > 1) else { return Ok(None) };
+    let n_used = keys.need_count("expert_group_used_count")?;
+    // Two of each group are looked at, and those chosen have to have as many experts as a row visits.
+    let fits = n_experts.is_multiple_of(n_groups) && n_experts / n_groups >= 2 && n_groups <= GROUPS_MAX;
+    match fits && n_used <= n_groups && n_used * (n_experts / n_groups) >= n_experts_used {
+        true => Ok(Some(ExpertGroups { n_groups, n_used })),
+        false => Err(ModelError::damaged(format!(
+            "{n_experts_used} of {n_experts} experts cannot be chosen by {n_used} of {n_groups} groups"
+        ))),
     }
 }
 

@@ -38,9 +38,9 @@ mod testing;
 pub use arch::architectures;
 pub use error::ModelError;
 pub use spec::{
-    AttentionSpec, ConvSpec, ExpansionSpec, ExpertActivation, FfnSpec, Gating, InputSpec, LatentAttentionSpec,
-    LayerSpec, LinearSpec, LowRankSpec, Mamba2Spec, MambaSpec, MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind,
-    NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
+    AttentionSpec, ConvSpec, ExpansionSpec, ExpertActivation, ExpertGroups, FfnSpec, Gating, InputSpec,
+    LatentAttentionSpec, LayerSpec, LinearSpec, LowRankSpec, Mamba2Spec, MambaSpec, MixerSpec, MlpSpec, ModelSpec,
+    MoeSpec, NormKind, NormSpec, OutputSpec, Pooling, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec, Wiring,
 };
 pub use ssm::STATE_MAX;
 pub use tensors::TensorRows;

@@ -398,6 +398,15 @@ pub enum Gating {
     Sigmoid,
 }
 
+/// Groups of experts next to each other, of which some are chosen before experts are: those whose two best scores have the largest sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// How many there are.
+    pub n_groups: usize,
+    /// How many a row chooses among.
+    pub n_used: usize,
+}
+
 /// What experts do between their matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpertActivation {
@@ -436,6 +445,8 @@ pub struct MoeSpec {
     pub down: Vec<LinearSpec>,
     /// How many experts a row visits.
     pub n_used: usize,
+    /// Groups that are chosen first (DeepSeek V3).
+    pub groups: Option<ExpertGroups>,
     /// How scores are made.
     pub gating: Gating,
     /// Whether the chosen weights are rescaled to sum to one.

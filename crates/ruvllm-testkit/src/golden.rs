@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn every_golden_model_opens_and_is_what_its_case_says() {
         let all = Golden::all();
-        assert_eq!(all.len(), 35);
+        assert_eq!(all.len(), 36);
         for golden in &all {
             for dtype in golden.dtypes() {
                 let file = GgufFile::open(&golden.model(dtype)).expect("sound");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the golden models that transformers and llama.cpp's converter do not make: `models/{mamba,mamba2,deepseek2}-b`.
+"""Makes the golden models that transformers and llama.cpp's converter do not make: `models/{mamba,mamba2,deepseek2}-b` and `deepseek2-c`.
 
     python make.py            (needs numpy and gguf)
 
@@ -7,10 +7,11 @@
     mamba2-b      two groups of heads, each with a norm of its own (as `mamba_ssm` has it; transformers norms over all channels)
     deepseek2-b   queries by one matrix (V2 Lite), the older layout of files with `attn_kv_b`, YaRN with a log multiplier, two shared
                   experts, weights of experts that are scaled
+    deepseek2-c   V3's experts (sigmoid, a bias of the choice, groups), the newer layout, queries by one matrix
 
 The expected logits come from the forward passes below, which are written in numpy (float64) after the modelling sources of
-transformers 4.57.6 (`modeling_mamba`, `modeling_falcon_mamba`, `modeling_mamba2`, `modeling_deepseek_v2`, the magnitude of YaRN in
-scores after `modeling_deepseek_v3` and DeepSeek's own code): torch was not to be had on the machine where they were made. Before
+transformers 4.57.6 (`modeling_mamba`, `modeling_falcon_mamba`, `modeling_mamba2`, `modeling_deepseek_v2`; the magnitude of YaRN in
+scores and the experts of V3 after `modeling_deepseek_v3`): torch was not to be had on the machine where they were made. Before
 anything is written they have to give the logits that transformers itself gave of `mamba-a`, `mamba2-a` and `deepseek2-a`.
 
 Vocabulary, and so the tokenizer's cases, are those of the neighbour `-a`. Everything is seeded.
@@ -150,17 +151,27 @@ def mlp(x, gate, up, down):
 
 def experts(x, w, c):
     """Returns the block's output and how near the router was to another choice."""
-    n_used = c["expert_used_count"]
-    scores = softmax(x @ w["ffn_gate_inp.weight"].T)
-    order = np.argsort(-scores, axis=1)
-    ranked = np.take_along_axis(scores, order, 1)
+    n_used, logits = c["expert_used_count"], x @ w["ffn_gate_inp.weight"].T
+    is_sigmoid = c.get("expert_gating_func") == 2
+    scores = 1 / (1 + np.exp(-logits)) if is_sigmoid else softmax(logits)
+    ranks, nearest = scores + w.get("exp_probs_b.bias", 0.0), np.inf
+    if "expert_group_count" in c:
+        n_groups, n_open = c["expert_group_count"], c["expert_group_used_count"]
+        sums = np.sort(ranks.reshape(len(x), n_groups, -1), axis=2)[:, :, -2:].sum(-1)
+        groups = np.sort(sums, axis=1)[:, ::-1]
+        nearest = (groups[:, n_open - 1] - groups[:, n_open]).min()
+        is_open = np.repeat(sums >= groups[:, n_open - 1 : n_open], ranks.shape[1] // n_groups, axis=1)
+        ranks = np.where(is_open, ranks, -np.inf)
+    order = np.argsort(-ranks, axis=1)
+    ranked = np.take_along_axis(ranks, order, 1)
     y = mlp(x, *(w[f"ffn_{kind}_shexp.weight"] for kind in ("gate", "up", "down")))
     for row in range(len(x)):
+        total = scores[row, order[row, :n_used]].sum() if c.get("expert_weights_norm") else 1.0
         for expert in order[row, :n_used]:
-            weight = scores[row, expert] * c["expert_weights_scale"]
+            weight = scores[row, expert] / total * c["expert_weights_scale"]
             parts = (w[f"ffn_{kind}_exps.weight"][expert] for kind in ("gate", "up", "down"))
             y[row] += weight * mlp(x[row], *parts)
-    return y, (ranked[:, n_used - 1] - ranked[:, n_used]).min()
+    return y, min(nearest, (ranked[:, n_used - 1] - ranked[:, n_used]).min())
 
 
 def forward(arch, tokens, weights, c):
@@ -292,40 +303,73 @@ def make_mamba2():
     return w.all, c, {}, "two groups of heads, each with a norm of its own"
 
 
+def attention(w, layer, has_old_layout):
+    name = f"blk.{layer}."
+    w.add(name + "attn_q.weight", 3 * 24, 48)
+    w.add(name + "attn_kv_a_mqa.weight", 32 + 8, 48)
+    w.norm(name + "attn_kv_a_norm.weight", 32)
+    if has_old_layout:
+        w.add(name + "attn_kv_b.weight", 3 * (16 + 16), 32)
+    else:
+        w.add(name + "attn_k_b.weight", 3, 32, 16, std=0.25)
+        w.add(name + "attn_v_b.weight", 3, 16, 32)
+    w.add(name + "attn_output.weight", 48, 3 * 16)
+    w.norm(name + "ffn_norm.weight", 48)
+
+
+def feed_forward(w, layer, n_experts, n_shared):
+    name = f"blk.{layer}.ffn_"
+    if layer == 0:
+        for kind, shape in (("gate", (80, 48)), ("up", (80, 48)), ("down", (48, 80))):
+            w.add(f"{name}{kind}.weight", *shape)
+        return
+    w.add(name + "gate_inp.weight", n_experts, 48)
+    for kind, shape in (("gate", (32, 48)), ("up", (32, 48)), ("down", (48, 32))):
+        w.add(f"{name}{kind}_exps.weight", n_experts, *shape)
+    n_ff = 32 * n_shared
+    for kind, shape in (("gate", (n_ff, 48)), ("up", (n_ff, 48)), ("down", (48, n_ff))):
+        w.add(f"{name}{kind}_shexp.weight", *shape)
+
+
+def deepseek2(n_layers):
+    c = {"block_count": n_layers, "context_length": 256, "embedding_length": 48, "feed_forward_length": 80}
+    c |= {"attention.head_count": 3, "attention.kv_lora_rank": 32, "rope.dimension_count": 8}
+    c |= {"rope.freq_base": 10000.0, "leading_dense_block_count": 1, "expert_used_count": 2}
+    return c | {"expert_feed_forward_length": 32, "eps": 1e-6}
+
+
 def make_deepseek2():
-    c = {"block_count": 3, "context_length": 256, "embedding_length": 48, "feed_forward_length": 80}
-    c |= {"attention.head_count": 3, "attention.head_count_kv": 3, "attention.key_length": 24}
-    c |= {"attention.value_length": 16, "attention.kv_lora_rank": 32, "rope.dimension_count": 8}
-    c |= {"rope.freq_base": 10000.0, "leading_dense_block_count": 1, "expert_count": 4, "expert_used_count": 2}
-    c |= {"expert_feed_forward_length": 32, "expert_shared_count": 2, "expert_weights_scale": 1.5, "eps": 1e-6}
+    c = deepseek2(3) | {"attention.head_count_kv": 3, "attention.key_length": 24, "attention.value_length": 16}
+    c |= {"expert_count": 4, "expert_shared_count": 2, "expert_weights_scale": 1.5}
     yarn = {"factor": 4.0, "n_ctx": 64, "mscale": 0.707}
     w = Weights(73)
     common(w, 48, 3, True)
     for layer in range(3):
-        name = f"blk.{layer}."
-        w.add(name + "attn_q.weight", 3 * 24, 48)
-        w.add(name + "attn_kv_a_mqa.weight", 32 + 8, 48)
-        w.norm(name + "attn_kv_a_norm.weight", 32)
-        w.add(name + "attn_kv_b.weight", 3 * (16 + 16), 32)
-        w.add(name + "attn_output.weight", 48, 3 * 16)
-        w.norm(name + "ffn_norm.weight", 48)
-        if layer == 0:
-            for kind, shape in (("gate", (80, 48)), ("up", (80, 48)), ("down", (48, 80))):
-                w.add(f"{name}ffn_{kind}.weight", *shape)
-            continue
-        w.add(name + "ffn_gate_inp.weight", 4, 48)
-        for kind, shape in (("gate", (32, 48)), ("up", (32, 48)), ("down", (48, 32))):
-            w.add(f"{name}ffn_{kind}_exps.weight", 4, *shape)
-        for kind, shape in (("gate", (64, 48)), ("up", (64, 48)), ("down", (48, 64))):
-            w.add(f"{name}ffn_{kind}_shexp.weight", *shape)
+        attention(w, layer, True)
+        feed_forward(w, layer, 4, 2)
     note = "V2 Lite's queries, the layout with attn_kv_b, YaRN (factor 4, mscale and mscale_all_dim 0.707), two shared experts"
     return w.all, c, {"yarn": yarn}, note
 
 
-def write(path, arch, weights, c, yarn, fields):
+def make_deepseek3():
+    c = deepseek2(2) | {"attention.head_count_kv": 1, "attention.key_length": 40, "attention.value_length": 32}
+    c |= {"attention.key_length_mla": 24, "attention.value_length_mla": 16, "expert_count": 6, "expert_shared_count": 1}
+    c |= {"expert_weights_scale": 2.5, "expert_weights_norm": True, "expert_gating_func": 2}
+    c |= {"expert_group_count": 3, "expert_group_used_count": 2}
+    w = Weights(74)
+    common(w, 48, 2, False)
+    for layer in range(2):
+        attention(w, layer, False)
+        feed_forward(w, layer, 6, 1)
+    w.add("blk.1.exp_probs_b.bias", 6, std=0.3)
+    return w.all, c, {}, "V3's experts: sigmoid, a bias of the choice, two of three groups, weights that sum to one; no YaRN"
+
+
+def write(path, name, weights, c, yarn, fields):
     """Writes a GGUF file with the vocabulary of a neighbour."""
+    arch = name.split("-")[0]
     writer = gguf.GGUFWriter(path, arch)
-    writer.add_name(f"tiny {arch}-b")
+    writer.add_name(f"tiny {name}")
     for key, value in c.items():
         key = f"{arch}." + ("attention.layer_norm_rms_epsilon" if key == "eps" else key)
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}[type(value)]
@@ -364,30 +408,34 @@ def choose(arch, weights, c):
     return best
 
 
+MAKERS = {"mamba-b": make_mamba, "mamba2-b": make_mamba2, "deepseek2-b": make_deepseek2, "deepseek2-c": make_deepseek3}
+
+
 def main():
-    for arch, make in (("mamba", make_mamba), ("mamba2", make_mamba2), ("deepseek2", make_deepseek2)):
+    for name, make in MAKERS.items():
+        arch = name.split("-")[0]
         neighbour, fields = check(arch)
         weights, c, extra, note = make()
         margin, tokens, logits = choose(arch, weights, c | extra)
-        folder = MODELS / f"{arch}-b"
+        folder = MODELS / name
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
             path = Path(scratch) / "model.gguf"
-            write(path, arch, weights, c, extra.get("yarn"), fields)
+            write(path, name, weights, c, extra.get("yarn"), fields)
             raw = path.read_bytes()
         packed = io.BytesIO()
         with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=9, mtime=0) as file:
             file.write(raw)
         (folder / "model.gguf.gz").write_bytes(packed.getvalue())
         logits.astype("<f4").tofile(folder / "logits.f32")
-        case = {"name": f"{arch}-b", "arch": arch, "gguf_bytes": {"model.gguf": len(raw)}, "n_vocab": 512}
+        case = {"name": name, "arch": arch, "gguf_bytes": {"model.gguf": len(raw)}, "n_vocab": 512}
         case |= {"n_tokens": N_TOKENS, "n_ctx": 256, "file": "model.gguf", "tokens": [int(token) for token in tokens]}
         case |= {"config": c | extra, "note": note, "made_by": "make.py (numpy in float64, checked against transformers)"}
         case |= {"kind": "logits", "expected": {"logits.f32": [N_TOKENS, 512]}, "files": {"f32": "model.gguf"}}
         case |= {"tokenizer_check": neighbour["tokenizer_check"]}
         (folder / "case.json").write_text(json.dumps(case) + "\n")
-        spread = logits.std()
-        print(f"{arch}-b: {len(raw)} bytes, {len(packed.getvalue())} packed, margin {margin:.3f}, spread {spread:.2f}")
+        size = f"{len(raw)} bytes, {len(packed.getvalue())} packed"
+        print(f"{name}: {size}, margin {margin:.3f}, spread {logits.std():.2f}")
 
 
 if __name__ == "__main__":

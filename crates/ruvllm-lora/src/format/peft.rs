@@ -65,13 +65,7 @@ const MULTIPLIED: [&str; 1] = ["falcon-h1"];
 /// A file is missing, damaged or larger than it may be; the adapter is of a kind that is not applied; a module is not
 /// known of this architecture.
 pub fn read(folder: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
-    if MULTIPLIED.contains(&&*model.arch) {
-        let arch = &model.arch;
-        let line = format!(
-            "files of {arch} have its multipliers in their weights; make a GGUF file of the adapter, which has them too"
-        );
-        return Err(unsupported(line).within(folder.display()));
-    }
+    check_arch(model).map_err(|error| error.within(folder.display()))?;
     let path = folder.join(CONFIG);
     let config = Config::read(&path).map_err(|error| error.within(path.display()))?;
     let path = folder.join(WEIGHTS);
@@ -83,6 +77,17 @@ pub fn read(folder: &Path, model: &ModelFacts) -> Result<Adapter, LoraError> {
     // What was read of a file that was cut meanwhile may look like anything.
     cut(&watch).map_err(within)?;
     Ok(adapter.map_err(within)?.watching(vec![watch]))
+}
+
+/// Checks that what is added to weights of `transformers` is what is to be added to those of a file.
+fn check_arch(model: &ModelFacts) -> Result<(), LoraError> {
+    match MULTIPLIED.contains(&&*model.arch) {
+        false => Ok(()),
+        true => Err(unsupported(format!(
+            "files of {} have its multipliers in their weights, and adapters of transformers do not; use a GGUF adapter",
+            model.arch
+        ))),
+    }
 }
 
 /// What of the settings decides the result.
@@ -299,6 +304,7 @@ fn values(bytes: &Bytes, view: &TensorView<'_>) -> Result<Values, LoraError> {
 /// # Errors
 /// A target has no module in the model's class, a value is not a number, or the folder cannot be written.
 pub fn write(adapter: &Adapter, model: &ModelFacts, folder: &Path) -> Result<(), LoraError> {
+    check_arch(model)?;
     let mut tensors: Vec<(String, Vec<usize>, Vec<u8>)> = Vec::new();
     let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
     let (mut ranks, mut alphas, mut modules) = (Map::new(), Map::new(), BTreeSet::new());

@@ -65,6 +65,17 @@ fn both_forms_come_back_as_they_were() {
 }
 
 /// Writes the settings with some of them changed.
+/// What a converter multiplied is not what an adapter of `transformers` was made for.
+#[test]
+fn folders_are_refused_where_converters_multiply_weights() {
+    let (folder, facts) = (peft_folder(), ModelFacts { arch: "falcon-h1".into(), ..facts() });
+    let expected = "files of falcon-h1 have its multipliers in their weights, and adapters of transformers do not; use a GGUF adapter";
+    let text = read(folder.path(), &facts).expect_err("it is refused").to_string();
+    assert!(text.ends_with(expected), "{text}");
+    let error = peft::write(&adapter(), &facts, &folder.path().join("other")).expect_err("it is refused");
+    assert_eq!(error.to_string(), expected);
+}
+
 fn with_settings(changes: Value) -> tempfile::TempDir {
     let folder = peft_folder();
     let path = folder.path().join(peft::CONFIG);

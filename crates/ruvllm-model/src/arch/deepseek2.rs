@@ -13,9 +13,6 @@ pub(super) fn build(mut b: Builder<'_>) -> Result<ModelSpec, ModelError> {
     let n_dense = b.keys.count("leading_dense_block_count")?.unwrap_or(0);
     let normalize = b.keys.flag("expert_weights_norm")?.unwrap_or(false);
     let n_ff = b.keys.count("expert_feed_forward_length")?.unwrap_or(0);
-    if let Some(n_groups) = b.keys.count("expert_group_count")?.filter(|&n| n > 1) {
-        return Err(ModelError::Unsupported(format!("experts that are chosen by {n_groups} groups are not supported")));
-    }
     let layers = b.layers(|b, layer| {
         let mixer = MixerSpec::LatentAttention(b.latent_attention(layer, LatentOptions { rope, scale })?);
         let ffn = if layer < n_dense || b.hp.n_experts == 0 {

@@ -46,6 +46,26 @@ fn scores_have_the_magnitude_of_yarn() {
 }
 
 #[test]
+fn groups_of_experts_have_bounds() {
+    let groups = |n_groups: u32, n_used: u32| {
+        let spec = read_with("deepseek2-a", |metadata| {
+            metadata.set("deepseek2.expert_group_count", n_groups);
+            metadata.set("deepseek2.expert_group_used_count", n_used);
+        });
+        spec.map(|spec| match &spec.layers[1].ffn {
+            Some(FfnSpec::Moe(moe)) => moe.groups.map(|groups| (groups.n_groups, groups.n_used)),
+            _ => panic!("it has experts"),
+        })
+    };
+    assert_eq!(groups(2, 1).expect("two of four"), Some((2, 1)));
+    assert_eq!(groups(1, 1).expect("no groups"), None);
+    for (n_groups, n_used) in [(3, 1), (2, 3), (4, 2), (65, 1)] {
+        let line = format!("2 of 4 experts cannot be chosen by {n_used} of {n_groups} groups");
+        assert_eq!(groups(n_groups, n_used).expect_err("it cannot be").to_string(), line);
+    }
+}
+
+#[test]
 fn sizes_have_bounds() {
     let refused = |key: &str, value: u32, expected: &str| {
         let error = read_with("deepseek2-a", |metadata| metadata.set(format!("deepseek2.{key}"), value));
@@ -57,6 +77,10 @@ fn sizes_have_bounds() {
     refused("attention.kv_lora_rank", 31, line);
     let line = "tensor 'blk.0.attn_v_b.weight' has shape [32, 16, 4], the model needs [32, 17, 4]";
     refused("attention.value_length_mla", 17, line);
-    refused("expert_group_count", 8, "experts that are chosen by 8 groups are not supported");
+    refused(
+        "expert_group_count",
+        2,
+        "metadata deepseek2.expert_group_used_count is missing; the file is not a complete model",
+    );
     refused("expert_feed_forward_length", 0, "metadata expert_feed_forward_length is missing or 0");
 }

@@ -204,6 +204,7 @@ impl Maker<'_, '_> {
             up: self.linears(&spec.up)?,
             down: self.linears(&spec.down)?,
             n_used: spec.n_used,
+            groups: spec.groups,
             gating: spec.gating,
             normalize: spec.normalize,
             weight_scale: spec.weight_scale,

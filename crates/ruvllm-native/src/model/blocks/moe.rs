@@ -1,7 +1,7 @@
 //! Mixture of experts: a router, experts that see only their rows, and an optional shared expert.
 
 use ruvllm_kernels::matmul::Cut;
-use ruvllm_model::{ExpertActivation, Gating};
+use ruvllm_model::{ExpertActivation, ExpertGroups, Gating};
 
 use super::buffers::{MlpBuffers, MoeBuffers};
 use super::{Linear, Mlp, Operand};
@@ -22,6 +22,7 @@ pub(crate) struct Moe {
     pub up: Vec<Linear>,
     pub down: Vec<Linear>,
     pub n_used: usize,
+    pub groups: Option<ExpertGroups>,
     pub gating: Gating,
     /// Rescale the chosen weights to sum to one.
     pub normalize: bool,
@@ -87,13 +88,12 @@ impl Moe {
             Gating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + (-*s).exp())),
             Gating::SoftmaxOfChosen => {}
         }
+        let rank = |e: usize| scores[e] + self.choice_bias.as_ref().map_or(0.0, |bias| bias[e]);
+        let (open, n_members) = self.open_groups(scores.len(), rank);
         for slot in 0..chosen.len() {
             let taken = &chosen[..slot];
-            let rank = |e: usize| scores[e] + self.choice_bias.as_ref().map_or(0.0, |bias| bias[e]);
-            let free = (0..scores.len()).filter(|&e| !taken.contains(&(e as u32)));
-            // Ties go to the lower number, as a stable sort would have it; NaN never wins against a number.
-            let best = free.reduce(|a, b| if rank(b) > rank(a) || rank(a).is_nan() { b } else { a });
-            chosen[slot] = best.expect("n_used is at most n_experts") as u32;
+            let free = (0..scores.len()).filter(|&e| open >> (e / n_members) & 1 == 1 && !taken.contains(&(e as u32)));
+            chosen[slot] = best(free, rank).expect("groups that are open have n_used experts") as u32;
             weights[slot] = scores[chosen[slot] as usize];
         }
         if self.gating == Gating::SoftmaxOfChosen {
@@ -105,6 +105,24 @@ impl Moe {
             weights.iter_mut().for_each(|w| *w /= sum);
         }
         weights.iter_mut().for_each(|w| *w *= self.weight_scale);
+    }
+
+    /// Returns the groups that a row chooses experts from, as bits, and the experts of each.
+    fn open_groups(&self, n_experts: usize, rank: impl Fn(usize) -> f32 + Copy) -> (u64, usize) {
+        let Some(ExpertGroups { n_groups, n_used }) = self.groups else { return (1, n_experts) };
+        let n_members = n_experts / n_groups;
+        let of_two_best = |group: usize| {
+            let members = group * n_members..(group + 1) * n_members;
+            let first = best(members.clone(), rank).expect("groups have members");
+            let second = best(members.filter(|&e| e != first), rank).expect("groups have two members");
+            rank(first) + rank(second)
+        };
+        let mut open = 0;
+        for _ in 0..n_used {
+            let free = (0..n_groups).filter(|group| open >> group & 1 == 0);
+            open |= 1 << best(free, of_two_best).expect("n_used is at most n_groups");
+        }
+        (open, n_members)
     }
 
     /// Runs one expert on the rows that chose it and leaves the results in their slots.
@@ -146,6 +164,11 @@ impl Moe {
             buffers.outputs[slot as usize * n_embd..(slot as usize + 1) * n_embd].copy_from_slice(result);
         }
     }
+}
+
+/// Returns the one with the largest rank. Ties go to the lower number, as a stable sort would have it; NaN never wins against a number.
+fn best(all: impl Iterator<Item = usize>, rank: impl Fn(usize) -> f32) -> Option<usize> {
+    all.reduce(|a, b| if rank(b) > rank(a) || rank(a).is_nan() { b } else { a })
 }
 
 impl SharedExpert {
