@@ -1,4 +1,4 @@
-//! Many requests at once: continuous batching over one model.
+//! Continuous batching: many requests at once over one model.
 //!
 //! A [`Scheduler`] takes requests at any time and computes them in steps. A step is one forward pass with a row for
 //! everybody who writes an answer and some of the prompts of those who do not yet. `policy` says who and how much;
