@@ -364,12 +364,12 @@ impl SamplingArgs {
 /// Options of speculative decoding.
 #[derive(Args, Clone, Debug)]
 pub struct SpeculationArgs {
-    /// Who guesses tokens ahead: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off
+    /// Where draft tokens come from: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off
     ///
-    /// The answer is the same, to the token; guesses that do not pay end by themselves.
+    /// The answer is the same, to the token; drafts that do not pay end by themselves.
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Model")]
     pub speculate: Speculation,
-    /// A smaller model of the same vocabulary that guesses tokens ahead [default: none]
+    /// A smaller model of the same vocabulary that drafts tokens [default: none]
     #[arg(long, value_name = "NAME|PATH", help_heading = "Model")]
     pub draft_model: Option<String>,
 }
@@ -389,7 +389,7 @@ impl SpeculationArgs {
         }
     }
 
-    /// Returns the model that guesses, brought to this machine if it is not there.
+    /// Returns the model that drafts, brought to this machine if it is not there.
     ///
     /// # Errors
     /// It cannot be had, or is asked for and not named.

@@ -377,6 +377,7 @@ impl Server {
                     REQUEST_ID,
                     ANTHROPIC_REQUEST_ID,
                     UNHEEDED,
+                    RENAMED,
                     header::RETRY_AFTER,
                     routing::CHOSEN,
                     routing::REASON,
