@@ -12,6 +12,7 @@
 //! | licences | both licence texts are there, and every crate says `MIT OR Apache-2.0` |
 //! | top level | nothing lies in the root that does not belong there |
 //! | paths | no file names a folder outside the repository |
+//! | words | public items are named by the field's words ([`words`]), and their docs open with their subject |
 //!
 //! The rules are plain functions over names and texts, so that the tests can hand them small repositories.
 
@@ -20,6 +21,7 @@ mod records;
 mod sources;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -130,6 +132,7 @@ fn check(repo: &Repo) -> Vec<String> {
     top_level(&repo.files, &mut findings);
     sources::check(&repo.files, &mut findings);
     sources::forbids_unsafe(&repo.files, &mut findings);
+    words::check(&repo.files, &mut findings);
     records::decisions(&repo.files, &mut findings);
     records::links(&repo.files, &mut findings);
     findings

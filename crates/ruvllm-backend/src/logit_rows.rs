@@ -1,6 +1,6 @@
 //! Rows of a pass that want logits, and how many logits of each.
 
-/// Which rows of a segment want logits.
+/// Rows of a segment that want logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitRows {
     /// None: the segment only fills the cache.

@@ -43,7 +43,7 @@ or by the path of its file.";
 #[command(name = "ruvllm", version, styles = STYLES, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", crate::env::help_table()))]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -97,7 +97,7 @@ pub enum Command {
     Detect(detect::DetectArgs),
 }
 
-/// Which model.
+/// The model's name.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
     /// Name from 'ruvllm list', hf:..., pypi:..., or path
@@ -105,7 +105,7 @@ pub struct ModelArgs {
     pub model: String,
 }
 
-/// Which model, where it may also stand without `--model`.
+/// The model's name, which may also stand without `--model`.
 #[derive(Args, Clone, Debug)]
 pub struct NamedModelArgs {
     /// Name from 'ruvllm list', hf:owner/repo/file.gguf or pypi:package==version/member
@@ -128,7 +128,7 @@ impl NamedModelArgs {
     }
 }
 
-/// How an answer is written.
+/// Form of the output.
 #[derive(Args, Clone, Debug)]
 pub struct OutputArgs {
     /// Answer with one JSON object on one line
@@ -136,13 +136,13 @@ pub struct OutputArgs {
     pub json: bool,
 }
 
-/// How the model is loaded.
+/// Options of loading a model.
 #[derive(Args, Clone, Debug)]
 pub struct LoadArgs {
     /// Worker threads [default: one a core this process may use]
     #[arg(long, value_name = "N", value_parser = count::<1, MAX_THREADS>, help_heading = "Model")]
     pub threads: Option<usize>,
-    /// How the key/value cache is kept: f16, f32, q8, tiered, tiered:HOT,WARM, q4, q2 or auto
+    /// Policy of the KV cache: f16, f32, q8, tiered, tiered:HOT,WARM, q4, q2 or auto
     ///
     /// Old tokens in fewer bits make room for a longer context. tiered keeps the last 256 tokens as they are, those up to
     /// 512 in 8 bits and older ones in 4 (tiered:HOT,WARM sets both ages); auto does so when memory runs short; q8, q4 and
@@ -223,7 +223,7 @@ pub fn session_name(text: &str) -> std::result::Result<String, String> {
     disk::check_name(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
-/// How long the context is.
+/// Length of the context.
 #[derive(Args, Clone, Debug)]
 pub struct ContextArgs {
     /// Context length in tokens [default: the model's, within half of the free memory]
@@ -234,7 +234,7 @@ pub struct ContextArgs {
 /// The longest context that can be asked for.
 pub const MAX_CTX: usize = 1 << 24;
 
-/// How the next token is chosen. The defaults are llama.cpp's.
+/// Sampling parameters. The defaults are llama.cpp's.
 #[derive(Args, Clone, Debug)]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
@@ -255,7 +255,7 @@ pub struct SamplingArgs {
     /// Drop tokens more than N standard deviations below the most likely one; 0 keeps all
     #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = non_negative, help_heading = "Sampling")]
     pub top_n_sigma: f32,
-    /// How often all but the least of the likely tokens are dropped; 0 is never
+    /// Probability that all but the least of the likely tokens are dropped; 0 is never
     #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability, help_heading = "Sampling")]
     pub xtc_probability: f32,
     /// From which probability on a token is likely for that
@@ -264,7 +264,7 @@ pub struct SamplingArgs {
     /// Let the temperature go this far below and above with how uncertain the model is; 0 keeps it
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = non_negative, help_heading = "Sampling")]
     pub dynatemp_range: f32,
-    /// How the uncertainty maps to that range: its power
+    /// Power by which the uncertainty maps to that range
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = non_negative, help_heading = "Sampling")]
     pub dynatemp_exponent: f32,
     /// Divide the score of recent tokens by this; 1 does nothing
@@ -276,7 +276,7 @@ pub struct SamplingArgs {
     /// Take this from a recent token's score once
     #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Sampling")]
     pub presence_penalty: f32,
-    /// How many recent tokens these penalties look at
+    /// Number of recent tokens that these penalties look at
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Sampling")]
     pub repeat_last_n: usize,
     /// Take X times a power of the length from the score of a token that would go on with a repetition; 0 takes nothing
@@ -288,7 +288,7 @@ pub struct SamplingArgs {
     /// Repetitions up to this many tokens cost nothing
     #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Sampling")]
     pub dry_allowed_length: usize,
-    /// How many recent tokens are searched for repetitions
+    /// Number of recent tokens that are searched for repetitions
     #[arg(long, alias = "dry-last-n", value_name = "N", default_value_t = 64, help_heading = "Sampling")]
     pub dry_penalty_last_n: usize,
     /// Nothing counts as a repetition across this text; may be given several times [default: line feed, ':', '"' and '*']
@@ -300,7 +300,7 @@ pub struct SamplingArgs {
     /// The surprise to aim at, in bits
     #[arg(long, value_name = "X", default_value_t = 5.0, value_parser = non_negative, help_heading = "Sampling")]
     pub mirostat_tau: f32,
-    /// How fast to follow it
+    /// Rate at which to follow it
     #[arg(long, value_name = "X", default_value_t = 0.1, value_parser = non_negative, help_heading = "Sampling")]
     pub mirostat_eta: f32,
     /// Add to a token's score, as in 42+1.5 or 42-inf; may be given several times
@@ -314,7 +314,7 @@ pub struct SamplingArgs {
     pub seed: Option<Seed>,
 }
 
-/// What `--mirostat` names by number.
+/// Versions of mirostat, by the number that `--mirostat` has.
 pub const MIROSTATS: [Mirostat; 3] = [Mirostat::Off, Mirostat::V1, Mirostat::V2];
 
 impl SamplingArgs {
@@ -361,15 +361,15 @@ impl SamplingArgs {
     }
 }
 
-/// How the answer is computed.
+/// Options of speculative decoding.
 #[derive(Args, Clone, Debug)]
 pub struct SpeculationArgs {
-    /// Who guesses tokens ahead: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off
+    /// Where draft tokens come from: ngram (what followed the same ones before), draft (--draft-model), auto (both) or off
     ///
-    /// The answer is the same, to the token; guesses that do not pay end by themselves.
+    /// The answer is the same, to the token; drafts that do not pay end by themselves.
     #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Model")]
     pub speculate: Speculation,
-    /// A smaller model of the same vocabulary that guesses tokens ahead [default: none]
+    /// A smaller model of the same vocabulary that drafts tokens [default: none]
     #[arg(long, value_name = "NAME|PATH", help_heading = "Model")]
     pub draft_model: Option<String>,
 }
@@ -389,7 +389,7 @@ impl SpeculationArgs {
         }
     }
 
-    /// Returns the model that guesses, brought to this machine if it is not there.
+    /// Returns the model that drafts, brought to this machine if it is not there.
     ///
     /// # Errors
     /// It cannot be had, or is asked for and not named.
@@ -400,7 +400,7 @@ impl SpeculationArgs {
     }
 }
 
-/// What the answer must be.
+/// Form that the answer must have.
 #[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 pub struct GrammarArgs {

@@ -7,11 +7,11 @@ use ruvllm_gguf::{GgmlType, GgufFile};
 /// Number and size of a file's tensors of one type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TypeTotal {
-    /// How many tensors.
+    /// Number of tensors.
     pub n_tensors: usize,
-    /// How many values they hold.
+    /// Number of values they hold.
     pub n_values: u64,
-    /// How many bytes they take.
+    /// Bytes they take.
     pub n_bytes: u64,
 }
 

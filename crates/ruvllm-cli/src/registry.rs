@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::source::{Expected, Source, pypi::Part};
 
-/// What the default of `run` and `chat` is.
+/// Default model of `run` and `chat`.
 pub const DEFAULT_MODEL: &str = "smollm2:135m";
 
 /// A model with a short name.
@@ -18,7 +18,7 @@ pub struct Entry {
     pub name: &'static str,
     /// A shorter name for the same.
     pub alias: &'static str,
-    /// What it is, for people: instruction-tuned or base, and its licence.
+    /// Description for people: instruction-tuned or base, and its licence.
     pub about: &'static str,
     /// Quantisation of the file.
     pub quantization: &'static str,
@@ -128,11 +128,11 @@ pub struct Pullable {
     pub name: String,
     /// Where it can be had, in order.
     pub sources: Vec<Source>,
-    /// What is known of the file beforehand.
+    /// Size and digest that the file is expected to have.
     pub expected: Expected,
 }
 
-/// What a name given on the command line stands for.
+/// Meaning of a name given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolved {
     /// A file of the person's own.

@@ -17,7 +17,7 @@ use crate::registry::{ENTRIES, Pullable, Resolved, file_stem, resolve};
 use crate::source::ollama::{self, OllamaModel};
 use crate::source::{Fetched, SourceKind, digest_file, path};
 
-/// What is recorded beside a pulled model.
+/// Record beside a pulled model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The name it was pulled under.
@@ -35,7 +35,7 @@ pub struct Record {
 /// A model of the folder.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What is recorded of it.
+    /// Its record.
     pub record: Record,
     /// The file.
     pub path: PathBuf,

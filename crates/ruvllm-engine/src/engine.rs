@@ -463,7 +463,7 @@ impl Engine {
         self.runner.read_out(tokens, readout, &AdapterSet::default())
     }
 
-    /// The same with adapters.
+    /// Reads a text as [`Engine::read_out`] does, with adapters.
     ///
     /// # Errors
     /// As [`Engine::read_out`]; [`ErrorKind::Adapter`] if they were loaded for another model.

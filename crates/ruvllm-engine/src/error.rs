@@ -6,7 +6,7 @@ use ruvllm_backend::{BackendError, BackendErrorKind};
 use ruvllm_kvcache::{KvError, KvErrorKind};
 use ruvllm_text::{TextError, TextErrorKind};
 
-/// What went wrong, for callers who branch.
+/// Kind of an error, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -54,7 +54,7 @@ impl EngineError {
         EngineError { kind, message: message.into(), source: None }
     }
 
-    /// The same, with the error that caused it.
+    /// Makes an error of a kind with the error that caused it.
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> EngineError {
         self.source = Some(Box::new(source));
         self

@@ -16,7 +16,7 @@ pub trait LogitsProcessor: Debug + Send + Sync {
     fn begin(&self, prompt: &[u32], is_approx: bool) -> Box<dyn LogitsHook>;
 }
 
-/// What a [`LogitsProcessor`] does with one request. Whatever it keeps for others it gives to its processor when it is dropped, or as
+/// The part of a [`LogitsProcessor`] in one request. Whatever it keeps for others it gives to its processor when it is dropped, or as
 /// soon as it likes.
 pub trait LogitsHook: Send {
     /// Returns whether it wants to [`LogitsHook::read`]. That costs a prompt the rows of its last layer, which are left out

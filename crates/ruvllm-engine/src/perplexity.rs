@@ -7,7 +7,7 @@ use ruvllm_kvcache::KvPolicy;
 use crate::{Engine, EngineError, ErrorKind};
 use ruvllm_backend::{LogitRows, Segment, SeqId};
 
-/// What is measured.
+/// Options of a measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerplexityOptions {
     /// Length of a window in tokens.
@@ -30,11 +30,11 @@ pub struct Perplexity {
     pub n_tokens: usize,
     /// Bytes of keys and values per token at the end of the last window.
     pub kv_bytes_per_token: f64,
-    /// What the cache's policy costs, if that was asked for.
+    /// Price of the cache's policy, if that was asked for.
     pub against_f16: Option<KvPrice>,
 }
 
-/// What keys and values in fewer bits cost, measured on the same windows.
+/// Price of a KV cache in fewer bits, measured on the same windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KvPrice {
     /// Perplexity with keys and values in half precision.

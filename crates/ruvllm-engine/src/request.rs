@@ -20,14 +20,14 @@ pub struct GenerateRequest {
     pub prompt: Vec<u32>,
     /// Most tokens to generate; `None` goes on to the end of the context.
     pub max_tokens: Option<usize>,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampling: SamplingParams,
     /// Tells with each token its log-probability and those of this many of the likeliest ones; `None` tells none.
     pub logprobs: Option<usize>,
     /// Tell the log-probabilities of the distribution that each token was drawn from, behind bias, penalties, cuts and
     /// temperature, instead of the model's own.
     pub logprobs_of_draw: bool,
-    /// What the answer must be; it is then over when it is that and cannot go on, and valid unless it is over for
+    /// Form that the answer must have; it is then over when it has it and cannot go on, and valid unless it is over for
     /// another reason than [`FinishReason::Stop`].
     pub grammar: Option<Grammar>,
     /// The thought that may come before the answer, which the grammar says nothing of; `None` makes everything answer.
@@ -50,9 +50,9 @@ pub struct GenerateRequest {
     pub tenant: u64,
     /// The adapters that are applied, each with its scale.
     pub adapters: AdapterSet,
-    /// What changes the answer by what it has learned, and learns from it; `None` leaves the model as it is.
+    /// Logits processor that changes the answer by what it has learned, and learns from it; `None` leaves the model as it is.
     pub logits_processor: Option<Arc<dyn LogitsProcessor>>,
-    /// How its keys and values are kept, one of those that the engine was loaded for; `None` as the engine keeps them.
+    /// Policy of its KV cache, one of those that the engine was loaded for; `None` as the engine keeps it.
     pub kv: Option<KvPolicy>,
     /// Whether tokens are drafted; the answer is the same.
     pub speculation: Speculation,
@@ -178,7 +178,7 @@ pub struct TokenEvent {
     pub id: u32,
     /// New text; empty while a character or a possible stop string is incomplete.
     pub text: String,
-    /// What the model thought of it, if [`GenerateRequest::logprobs`] asks for it.
+    /// Logprobs of it, if [`GenerateRequest::logprobs`] asks for it.
     pub logprobs: Option<TokenLogprobs>,
 }
 
@@ -220,7 +220,7 @@ pub struct GenerationSummary {
     pub prompt_tokens: Vec<u32>,
     /// The generated tokens, end-of-generation token included where one ended the answer.
     pub tokens: Vec<u32>,
-    /// What the model thought of each; empty unless [`GenerateRequest::logprobs`] asks for it.
+    /// Logprobs of each; empty unless [`GenerateRequest::logprobs`] asks for it.
     pub logprobs: Vec<TokenLogprobs>,
     /// Why it ended.
     pub finish_reason: FinishReason,
@@ -228,10 +228,10 @@ pub struct GenerationSummary {
     pub n_thought: u32,
     /// The stop string that ended it, if one did.
     pub stopped_by: Option<String>,
-    /// How its keys and values were kept, if not as those of others.
+    /// Policy of its KV cache, if not that of others.
     pub kv: Option<KvPolicy>,
-    /// How it was computed and why, if an autotuner chose that; empty without one.
+    /// Choices of the autotuner with their reasons; empty without one.
     pub choices: Box<str>,
-    /// How long it took.
+    /// Time that it took.
     pub timings: Timings,
 }

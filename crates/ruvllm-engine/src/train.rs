@@ -26,7 +26,12 @@ impl Engine {
             let backend = model.info().device.backend;
             BackendError::unsupported(format!("backend {backend} trains no adapters; use native"))
         })?;
-        Ok(TrainModel::read(spec.clone(), targets, loader.base_weights(), scale, progress)?)
+        let read = TrainModel::read(spec.clone(), targets, loader.base_weights(), scale, progress);
+        read.map_err(|error| match error.kind() {
+            // The model is of a kind that is not trained; no adapter is at fault.
+            LoraErrorKind::Unsupported => BackendError::unsupported(error.to_string()).into(),
+            _ => error.into(),
+        })
     }
 }
 

@@ -93,7 +93,7 @@ impl Choice {
     }
 }
 
-/// What runs when a step is chosen for.
+/// Load at the time of a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
     /// Requests that run.
@@ -104,10 +104,10 @@ pub struct Situation {
     pub free_bytes: Option<usize>,
 }
 
-/// What a step came to.
+/// Cost of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepCost {
-    /// How long it took.
+    /// Time that it took.
     pub seconds: f64,
     /// Requests in it.
     pub n_answers: usize,

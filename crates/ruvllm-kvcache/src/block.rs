@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Pages that formats of more bits leave to each of fewer, if there are enough.
 pub(crate) const LEFT_TO_EACH: usize = 2;
 
-/// How a pool's blocks are used: `free + in_use == total`.
+/// Use of a pool's blocks: `free + in_use == total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolStats {
     /// All blocks. With quantised formats, fewer bits a block make more of them; pages that are lent make fewer.

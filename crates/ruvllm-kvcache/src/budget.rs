@@ -3,7 +3,7 @@
 use crate::error::{KvError, KvErrorKind};
 use std::collections::HashMap;
 
-/// What a budget is counted in: a huge page of x86-64 and AArch64.
+/// Unit of a budget: a huge page of x86-64 and AArch64.
 pub const PAGE_BYTES: usize = 2 << 20;
 
 /// From this share on a budget is [`Level::Elevated`], and relief goes down to it.
@@ -22,7 +22,7 @@ pub enum Owner {
     Adapters,
 }
 
-/// How full a budget is.
+/// Level of a budget's use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Below 70 %.
@@ -34,7 +34,7 @@ pub enum Level {
     High,
 }
 
-/// What can be done when memory runs short, the mildest first. A budget only says which; its owner does it.
+/// Measures when memory runs short, the mildest first. A budget only says which; its owner does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Relief {
     /// Keep old blocks in fewer bits.
@@ -47,14 +47,14 @@ pub enum Relief {
     Reject,
 }
 
-/// What a budget advises.
+/// Advice of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pressure {
-    /// How full it is.
+    /// Level of its use.
     pub level: Level,
     /// Bytes above 70 %: what relief should bring.
     pub excess_bytes: usize,
-    /// What to do about it; nothing at [`Level::Low`].
+    /// Measure to take; none at [`Level::Low`].
     pub relief: Option<Relief>,
 }
 

@@ -13,7 +13,7 @@ const HOT: usize = 256;
 /// From this age on positions are in 4 bits under [`KvPolicy::Tiered`], unless asked otherwise.
 const WARM: usize = 512;
 
-/// How keys and values are kept: everything exact, or older blocks in fewer bits.
+/// Policy of a KV cache: everything exact, or older blocks in fewer bits.
 ///
 /// The first 16 positions of a sequence and its last [`HOT`](KvPolicy::HOT) stay exact under every policy. A block's age
 /// counts from the sequence's end to the block's last position.
@@ -144,13 +144,13 @@ impl FromStr for KvPolicy {
 /// Blocks of a sequence that are to be brought into fewer bits, by their places in its table: one, or a whole unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which.
+    /// Range of the blocks.
     pub blocks: Range<usize>,
     /// To what.
     pub to: KvFormat,
 }
 
-/// How far a sequence's blocks have aged. Units of four blocks begin at every fourth block, the first of them aside,
+/// Age of a sequence's blocks. Units of four blocks begin at every fourth block, the first of them aside,
 /// which holds the sinks: what cannot be part of a unit stays in 8 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Ageing {

@@ -16,7 +16,7 @@ use ruvllm_kernels::attention::{
 use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
 use std::sync::Arc;
 
-/// What a model keeps per position: one entry per *attention* layer; layers without attention have none.
+/// Layout of a position: one entry per *attention* layer; layers without attention have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// The attention layers in order.

@@ -62,7 +62,7 @@ pub struct PrefixCache {
 /// A cached prefix that is not the beginning of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedPrefix {
-    /// What it is valid for.
+    /// Namespace that it is valid in.
     pub namespace: Namespace,
     /// Its tokens.
     pub tokens: Vec<u32>,

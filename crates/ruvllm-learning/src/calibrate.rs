@@ -26,12 +26,12 @@ const TEXTS: [&str; N_TEXTS] = [
     include_str!("calibration/shell.txt"),
     include_str!("calibration/adr.txt"),
 ];
-/// How many they are.
+/// Number of texts.
 pub const N_TEXTS: usize = 8;
 /// The most tokens of a text.
 const N_TOKENS_MAX: usize = 2048;
 
-/// How far a calibration is.
+/// Progress of a calibration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CalibrationProgress {
     /// Tokens that were read.

@@ -14,7 +14,7 @@ use ruvllm_sona::{Learned, Notes};
 /// Rows whose logits are held at once.
 const ROWS: usize = 128;
 
-/// How a long text is cut.
+/// Windows of a long text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowOptions {
     /// Tokens of a window, no more than the engine's context.
@@ -71,14 +71,14 @@ pub struct Rows<'a> {
     pub logits: &'a [f32],
     /// The tokens that followed: `[n]`.
     pub next: &'a [u32],
-    /// What the model read before those: the first token of its own and what it has in view of the text.
+    /// Tokens that the model read before those: the first token of its own and what it has in view of the text.
     pub before: &'a [u32],
 }
 
-/// What a pass shows of a text.
+/// Part of a text that a pass shows.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
-    /// Which token of the text follows the first row.
+    /// Index of the text's token that follows the first row.
     pub first: usize,
     /// The rows.
     pub rows: Rows<'a>,
@@ -169,7 +169,7 @@ fn read_window(
     result
 }
 
-/// How a course goes.
+/// Options of a course.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CourseOptions {
     /// Tokens that are taken in together, as a request would be: until then memory has none of them.

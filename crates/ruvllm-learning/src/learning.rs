@@ -18,7 +18,7 @@ use crate::reading::Passes;
 use crate::tenant::Tenant;
 use crate::upkeep::{self, UpkeepOptions};
 
-/// What is learned and kept.
+/// Options of learning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningOptions {
     /// The mechanisms. A model whose logits are bent has no MicroLoRA whatever this says.
@@ -33,9 +33,9 @@ pub struct LearningOptions {
     pub folder: Option<PathBuf>,
     /// A file with the key that what tenants taught is encrypted with, 32 bytes or 64 hexadecimal digits.
     pub key: Option<PathBuf>,
-    /// What is done for a tenant while nobody asks, see [`Tenant::keep_up`]; `None` does nothing, and holds nothing back.
+    /// Maintenance of a tenant while nobody asks, see [`Tenant::keep_up`]; `None` does nothing, and holds nothing back.
     pub upkeep: Option<UpkeepOptions>,
-    /// What this process is called to others that find the folder taken: `ruvllm serve`.
+    /// Name of this process for others that find the folder taken: `ruvllm serve`.
     pub process: String,
 }
 
@@ -55,7 +55,7 @@ impl Default for LearningOptions {
     }
 }
 
-/// What a model was taught, tenant by tenant. Any thread may use it while the engine computes.
+/// Learned state of a model, tenant by tenant. Any thread may use it while the engine computes.
 pub struct Learning {
     shared: Arc<Shared>,
     tenants: Mutex<HashMap<String, Arc<Place>>>,
@@ -70,11 +70,11 @@ pub(crate) struct Shared {
     pub options: LearningOptions,
     /// `None`: a MicroLoRA cannot learn with this model.
     head: Option<HeadWeights>,
-    /// What is computed with between passes.
+    /// Threads and kernels for work between passes.
     pub compute: Compute,
-    /// What the model is known by.
+    /// Identity of the model.
     pub identity: [u8; 32],
-    /// What learning must not harm, where somebody asks.
+    /// Controls: texts that learning must not harm.
     pub controls: Vec<(&'static str, Passage)>,
     /// The store, once somebody has asked for what lies there.
     kept: Mutex<Option<Kept>>,

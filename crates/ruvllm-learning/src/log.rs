@@ -105,7 +105,7 @@ impl Mind {
     }
 }
 
-/// How a tenant's log stands.
+/// State of a tenant's log.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantLog {
     /// The generation that what is known came from; 0 is the model alone.
@@ -225,7 +225,7 @@ impl Tenant {
         Ok(number)
     }
 
-    /// The same, if something was taught since the last one.
+    /// Publishes as [`TenantLog::publish`] does, if something was taught since the last time.
     ///
     /// # Errors
     /// It cannot be written.

@@ -51,7 +51,7 @@ impl Passes for Service {
 /// Hears how many tokens were read, and says whether to go on.
 pub type Watch<'a> = dyn FnMut(usize) -> ControlFlow<()> + 'a;
 
-/// How texts were read, in sums over the tokens.
+/// Sums over the tokens of texts that were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReadSums {
     /// Tokens that were predicted.

@@ -16,7 +16,7 @@ use crate::tenant::Tenant;
 pub struct AnswerScore {
     /// Log-probability of each of its tokens by the model alone, in nats.
     pub alone: Vec<f32>,
-    /// The same with what was learned.
+    /// Logprobs with what was learned.
     pub learned: Vec<f32>,
     /// Kullback-Leibler divergence of the distribution with what was learned from that of the model alone, in nats, where
     /// each of the tokens is chosen.

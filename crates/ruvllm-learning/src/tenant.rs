@@ -42,12 +42,12 @@ pub struct Tenant {
     pub(crate) is_kept: bool,
 }
 
-/// What a request asks, for those who learn from it.
+/// Task of a request, for those who learn from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Task {
-    /// What is asked, for the names in it; without one no correction is said again.
+    /// The question, for the names in it; without one no correction is said again.
     pub question: Option<String>,
-    /// What was done about it before this answer: calls of tools, and what came of them.
+    /// Steps before this answer: calls of tools, and what came of them.
     pub steps: Vec<Step>,
     /// Patterns that stand in the prompt.
     pub patterns: Vec<u64>,
@@ -66,7 +66,7 @@ pub struct Outcome {
     /// The item of the log, by which it can be undone. None where nothing can be learned of it any more, because it was given with what
     /// was undone since.
     pub item: Option<u64>,
-    /// What was asked.
+    /// Task of the request.
     pub task: Task,
     /// The answer's tokens.
     pub answer: Vec<u32>,
@@ -98,21 +98,21 @@ struct Waiting {
 pub(crate) struct Answered {
     pub id: String,
     pub task: Task,
-    /// What the notes heard: prompt and answer.
+    /// Passage that the notes observed: prompt and answer.
     pub passage: Passage,
     pub notes: Notes,
 }
 
-/// What the gate said of what was learned.
+/// Verdict of the gate on what was learned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     /// When, in Unix milliseconds.
     pub unix_ms: u64,
-    /// What came of it.
+    /// The outcome.
     pub upkept: Upkept,
 }
 
-/// What a tenant has learned, in numbers.
+/// Numbers of what a tenant has learned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantStats {
     /// The generation that what is known came from; 0 is the model alone.

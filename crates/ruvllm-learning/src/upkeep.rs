@@ -45,7 +45,7 @@ pub struct UpkeepOptions {
     pub judge_every: Option<Duration>,
     /// Tokens that have to be learned between them.
     pub judge_tokens: u64,
-    /// What is asked.
+    /// Gate that a change has to pass.
     pub gate: PublicationGate,
     /// Blocks of the target with which an answer has to be found: up to there doubt waits for more.
     pub n_blocks_max: usize,
@@ -65,7 +65,7 @@ impl Default for UpkeepOptions {
     }
 }
 
-/// What came of it.
+/// Outcome of maintenance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Upkept {
     /// MicroLoRA was merged into the base behind it, and the gate rehearsed.

@@ -90,7 +90,7 @@ impl Values {
     }
 }
 
-/// How the rows of a `B` as a file has it come into the order of the GGUF tensor.
+/// Order in which the rows of a `B` as a file has it come into the order of the GGUF tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowOrder {
     /// They are in it.
@@ -144,7 +144,7 @@ impl RowOrder {
     }
 }
 
-/// What an adapter adds to one tensor: `scale · B·A`, with a magnitude a row where it is a DoRA.
+/// Change of one tensor by an adapter: `scale · B·A`, with a magnitude a row where it is a DoRA.
 #[derive(Clone, Debug)]
 pub struct Delta {
     /// The GGUF tensor without `.weight`, e.g. `blk.0.attn_q`; an expert has its number behind it
@@ -334,7 +334,7 @@ impl Adapter {
         self.watches.iter().try_for_each(cut)
     }
 
-    /// The same, for models of one architecture only.
+    /// Restricts the adapter to models of one architecture.
     #[must_use]
     pub fn for_arch(mut self, arch: Option<&str>) -> Adapter {
         self.arch = arch.map(str::to_owned);

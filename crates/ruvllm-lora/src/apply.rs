@@ -134,7 +134,7 @@ impl PartialEq for AdapterSet {
     }
 }
 
-/// Which rows of a batch have which adapters. It is filled again for every pass and keeps its memory.
+/// Adapters of a batch's rows. It is filled again for every pass and keeps its memory.
 #[derive(Debug, Default)]
 pub struct AdaptedRows {
     /// Different sets, in order of their first row.

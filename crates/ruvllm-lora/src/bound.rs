@@ -12,7 +12,7 @@ use crate::error::{LoraError, shape, shown};
 use crate::format::ModelFacts;
 use crate::packed::{self, Packed, Part, Shape};
 
-/// How factors are kept to be multiplied with.
+/// Format of factors in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FactorFormat {
     /// 32-bit floats: exact.
@@ -31,7 +31,7 @@ pub struct Target {
     pub tensor: String,
     /// The layer's rows of it.
     pub rows: Range<usize>,
-    /// What the layer is called where a file has it as a tensor of its own; none if that is `tensor`.
+    /// Name of the layer where a file has it as a tensor of its own; none if that is `tensor`.
     pub alias: Option<String>,
     /// The length of its input.
     pub n_in: usize,

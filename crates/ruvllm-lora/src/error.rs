@@ -5,7 +5,7 @@ use std::fmt;
 use ruvllm_gguf::GgufError;
 use ruvllm_kvcache::KvError;
 
-/// What went wrong, for callers who branch.
+/// Kind of an error, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoraErrorKind {
@@ -43,7 +43,7 @@ impl LoraError {
         LoraError { kind, message: message.into(), source: None }
     }
 
-    /// The same, with the error that caused it.
+    /// Makes an error of a kind with the error that caused it.
     pub(crate) fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> LoraError {
         self.source = Some(Box::new(source));
         self

@@ -58,7 +58,7 @@ impl Residency {
     }
 }
 
-/// What is known about an adapter.
+/// Description of an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterInfo {
     /// Its name.
@@ -67,7 +67,7 @@ pub struct AdapterInfo {
     pub path: PathBuf,
     /// Whose it is; 0 is everybody's.
     pub tenant: u64,
-    /// How many adapters had the name before it, plus one.
+    /// Number of adapters that had the name before it, plus one.
     pub generation: u64,
     /// Its largest rank, once its files were read.
     pub rank: Option<usize>,
@@ -77,11 +77,11 @@ pub struct AdapterInfo {
     pub is_pinned: bool,
     /// Bytes of the budget that it has.
     pub n_bytes: usize,
-    /// How often it was asked for.
+    /// Number of times that it was asked for.
     pub n_uses: u64,
 }
 
-/// What a manager did since it was made.
+/// State of a manager, and its counters since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManagerStats {
     /// Bytes of the budget in use, those of adapters that were replaced but are still used among them.
@@ -98,9 +98,9 @@ pub struct ManagerStats {
     pub shared_bytes: usize,
     /// Adapters that are hot now.
     pub n_hot: usize,
-    /// Those that are warm.
+    /// Number of warm adapters.
     pub n_warm: usize,
-    /// Those that are cold.
+    /// Number of cold adapters.
     pub n_cold: usize,
 }
 
@@ -264,7 +264,7 @@ impl AdapterManager {
         self.lock().enter((tenant, name.to_owned()), path, None)
     }
 
-    /// The same, after all of it was read and checked: a damaged one, or one for another model, changes nothing.
+    /// Adds an adapter after all of it was read and checked: a damaged one, or one for another model, changes nothing.
     ///
     /// # Errors
     /// As [`AdapterManager::register`]; the adapter cannot be read, does not fit the model or all memory for adapters, or

@@ -20,10 +20,10 @@ pub const CONFIG: &str = "xlora.json";
 /// The longest such file that is read, in bytes.
 const CONFIG_BYTES_MAX: u64 = 64 << 10;
 
-/// What a folder names.
+/// Adapters of a folder with the gate that weighs them.
 #[derive(Debug)]
 pub struct Mixture {
-    /// What weighs the adapters.
+    /// Gate that weighs the adapters.
     pub gate: Gate,
     /// Where they are, and how strong each is beside that.
     pub adapters: Vec<(PathBuf, f32)>,

@@ -29,9 +29,9 @@ pub(super) struct Open {
     namespace: Option<Namespace>,
     /// Whose it is, and what changes the model for it.
     pub scope: Scope,
-    /// What changes its final hidden states.
+    /// MicroLoRA that changes its final hidden states.
     pub micro: Option<Arc<MicroLora>>,
-    /// How its blocks are kept.
+    /// Policy of its blocks.
     pub policy: KvPolicy,
     pub ageing: Ageing,
 }
@@ -42,7 +42,7 @@ pub(super) struct KvStore {
     /// One place a sequence; `None` is free.
     pub(super) sequences: Vec<Option<Open>>,
     pub(super) prefixes: Option<PrefixCache>,
-    /// What survives the process.
+    /// State that survives the process.
     pub persist: Option<Persist>,
     /// What prefixes are valid for, but for the tenant.
     namespace: Option<NamespaceBuilder>,

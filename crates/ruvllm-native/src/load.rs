@@ -31,12 +31,12 @@ use crate::persist::Persist;
 pub struct DraftOptions {
     /// Its GGUF file. It must have the same tokens.
     pub path: PathBuf,
-    /// How many of its likeliest tokens are tried in the place of the first draft token. 1, the draft token alone, is what pays; the
+    /// Number of its most likely tokens that are tried in the place of the first draft token. 1, the draft token alone, is what pays; the
     /// others take sequences of [`LoadOptions::n_seq_max`] that are free.
     pub n_branches: usize,
 }
 
-/// How a model is loaded.
+/// Options of loading a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Instruction set; the best of this machine by default.
@@ -46,7 +46,7 @@ pub struct LoadOptions {
     /// Context in tokens; by default the model's own, or as much of it as half of the available memory holds, and an encoder's
     /// up to 4,096.
     pub n_ctx: Option<usize>,
-    /// How keys and values are kept: exact, or in fewer bits as they age.
+    /// Policy of the KV cache: exact, or in fewer bits as blocks age.
     pub kv: KvPolicy,
     /// Policies that requests may ask for beside it ([`Scope::kv`](ruvllm_backend::Scope::kv)): `q8` and
     /// `tiered`, beside `f16`. The memory has the formats of all.

@@ -4,7 +4,7 @@ use crate::error::{RouterError, data};
 use crate::math::{add_outer, add_scaled, cross_entropy, dot, sigmoid, softmax};
 use crate::rows::Rows;
 
-/// How outputs become probabilities.
+/// Link by which outputs become probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Each by itself: a row's targets are any numbers from 0 to 1.

@@ -87,7 +87,7 @@ const ROLES: [(Role, &str); N_ROLES] = [
     (Role::Planner, "planner"),
 ];
 
-/// How many roles there are.
+/// Number of roles.
 pub const N_ROLES: usize = 13;
 
 impl Role {
@@ -115,7 +115,7 @@ impl Role {
 /// A prompt and the role that should take it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoleExample {
-    /// What belongs together, such as a topic: never divided between learning and testing.
+    /// Group, such as a topic: never divided between learning and testing.
     pub group: String,
     /// The role.
     pub role: Role,
@@ -156,7 +156,7 @@ fn read_example(line: &str) -> Option<RoleExample> {
     Some(RoleExample { group: text("group")?, role: role(&object["role"])?, also, prompt: text("prompt")? })
 }
 
-/// How a classifier is trained.
+/// Options of training a classifier.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoleOptions {
     /// The weight of half the sum of the squared weights.
@@ -165,7 +165,7 @@ pub struct RoleOptions {
     pub accuracy: f64,
     /// In how many parts the groups are divided to calibrate.
     pub n_folds: usize,
-    /// How the parts are drawn.
+    /// Seed by which the parts are drawn.
     pub seed: u64,
 }
 
@@ -176,7 +176,7 @@ impl Default for RoleOptions {
     }
 }
 
-/// What the classifier says of a task.
+/// Verdict of the classifier on a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// The role, or `None` where it is too uncertain.

@@ -10,11 +10,11 @@ use crate::fastgrnn::Prediction;
 pub struct Model {
     /// Its name, as the selector and the caller know it.
     pub name: String,
-    /// What an answer costs, in any unit that is the same for all models (seconds, weight bytes read, money).
+    /// Cost of an answer, in any unit that is the same for all models (seconds, weight bytes read, money).
     pub cost: f32,
 }
 
-/// How quality and cost are weighed. As JSON: `{"within": 0.02}` or `{"price": 0.01}`.
+/// Weighing of quality and cost. As JSON: `{"within": 0.02}` or `{"price": 0.01}`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Weighing {
@@ -43,7 +43,7 @@ pub struct Choice {
     pub model: usize,
     /// The quality that is expected of it.
     pub quality: f32,
-    /// What it costs.
+    /// Its cost.
     pub cost: f32,
     /// The share of the dearest model's cost that is saved.
     pub saved: f32,
@@ -114,7 +114,7 @@ pub(crate) fn pick(qualities: &[f32], costs: &[f32], weighing: Weighing) -> Resu
     Ok((0..qualities.len().min(costs.len())).max_by(better).expect("there is at least one model"))
 }
 
-/// The same for what a selector predicts, and for what answers to this query are expected to cost
+/// Chooses by the prediction of a selector, and for what answers to this query are expected to cost
 /// ([`expected_costs`](crate::expected_costs)), a number each model.
 ///
 /// # Errors

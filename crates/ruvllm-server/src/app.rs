@@ -56,7 +56,7 @@ pub(crate) struct Endpoint {
     pub path: &'static str,
     /// Other paths where clients of other servers look for it.
     pub also: &'static [&'static str],
-    /// What it does, in a line.
+    /// Summary in a line.
     pub summary: &'static str,
     pub shape: Shape,
     /// Whether it takes a key, where the server has keys.
@@ -153,7 +153,7 @@ pub(crate) struct Call {
     pub model: Arc<Model>,
     /// The clients that ask at its path.
     pub shape: Shape,
-    /// What the request calls the model, with the adapter that it names there.
+    /// Name of the model in the request, with the adapter that it names there.
     pub model_name: Arc<str>,
     /// Its own word for that, if it may have another.
     pub asked_name: Option<Arc<str>>,
@@ -161,9 +161,9 @@ pub(crate) struct Call {
     pub adapters: AdapterSet,
     pub tenant: Tenant,
     pub given: Given,
-    /// What it asks, for those who learn from it.
+    /// Its task, for those who learn from it.
     pub task: Task,
-    /// Which model was chosen and why, if the server chose.
+    /// Routing: the chosen model with the reason, if the server chose.
     pub routing: Option<String>,
     /// Names the request in the log and in the header `x-request-id`.
     pub id: String,
@@ -377,6 +377,7 @@ impl Server {
                     REQUEST_ID,
                     ANTHROPIC_REQUEST_ID,
                     UNHEEDED,
+                    RENAMED,
                     header::RETRY_AFTER,
                     routing::CHOSEN,
                     routing::REASON,

@@ -41,7 +41,7 @@ pub(crate) struct ApiError {
     pub param: Option<String>,
     /// For programs.
     pub code: Option<&'static str>,
-    /// How many tokens there are, and how many the context has, where these are too many.
+    /// Number of tokens, and of those that the context has, where these are too many.
     pub beyond: Option<(usize, usize)>,
     /// Seconds after which the same request may be taken.
     pub retry_after_s: Option<u64>,

@@ -11,18 +11,18 @@ use crate::auth::KeyOptions;
 use crate::tls::TlsOptions;
 use crate::witness::WitnessOptions;
 
-/// How a server runs.
+/// Options of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerOptions {
     /// Where it listens; port 0 takes a free one.
     pub address: SocketAddr,
-    /// How tokens are chosen where a request does not say.
+    /// Sampling parameters where a request does not say.
     pub sampling: SamplingParams,
     /// Whether tokens are drafted; answers are the same.
     pub speculation: Speculation,
-    /// What is learned from requests, each tenant's for itself; `None` learns nothing.
+    /// Options of learning from requests, each tenant for itself; `None` learns nothing.
     pub learning: Option<LearningOptions>,
-    /// How steps of the engine are filled.
+    /// Limits of the engine's steps.
     pub scheduler: SchedulerOptions,
     /// Whether that is changed by what it was measured to cost; answers are the same.
     pub autotune: bool,
@@ -42,11 +42,11 @@ pub struct ServerOptions {
     pub loads_models: bool,
     /// The most models in memory at once; more that are asked for make the least recently used go.
     pub models_max: usize,
-    /// How long a request waits for a model that others leave no room for; then it is answered with 503.
+    /// Longest time that a request waits for a model that others leave no room for; then it is answered with 503.
     pub room_wait: Duration,
-    /// How long a request waits for such a model before others take no new requests: it is its turn when theirs are over.
+    /// Longest time that a request waits for such a model before others take no new requests: it is its turn when theirs are over.
     pub room_patience: Duration,
-    /// How long a model may be used by nobody before it is dropped; `None` keeps it.
+    /// Longest time that a model may be used by nobody before it is dropped; `None` keeps it.
     pub idle_timeout: Option<Duration>,
     /// Who may ask.
     pub keys: KeyOptions,
@@ -64,15 +64,15 @@ pub struct ServerOptions {
     pub body_bytes_max: usize,
     /// The most connections at once; more wait to be accepted.
     pub connections_max: usize,
-    /// How long a client may take for the head of a request, or be silent between two.
+    /// Longest time that a client may take for the head of a request, or be silent between two.
     pub header_timeout: Duration,
-    /// How long a client may take for the body of a request.
+    /// Longest time that a client may take for the body of a request.
     pub body_timeout: Duration,
-    /// How long a client may take no byte of its answer.
+    /// Longest time that a client may take no byte of its answer.
     pub write_timeout: Duration,
-    /// How long a request may take in all; `None` for as long as it needs.
+    /// Longest time that a request may take in all; `None` for as long as it needs.
     pub request_timeout: Option<Duration>,
-    /// How long requests may go on after the server was asked to stop.
+    /// Longest time that requests may go on after the server was asked to stop.
     pub drain_timeout: Duration,
 }
 

@@ -13,7 +13,7 @@ pub(crate) const TOP_K: Kind = Kind::Int(-1, 1 << 20);
 /// The most recent tokens that penalties look at.
 const N_RECENT_MAX: i64 = 1 << 20;
 
-/// How tokens are chosen.
+/// Sampling parameters.
 pub(crate) const SAMPLING: &[Field] = &[
     optional(
         "temperature",

@@ -19,7 +19,7 @@ use crate::bank::{Distill, ReasoningBank};
 use crate::error::{SonaError, SonaErrorKind};
 use crate::history::History;
 
-/// How MicroLoRA is merged into the base. As JSON an object of these fields; what is left out is as by default.
+/// Options of merging MicroLoRA into the base. As JSON an object of these fields; what is left out is as by default.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Consolidate {
@@ -27,11 +27,11 @@ pub struct Consolidate {
     pub rank: usize,
     /// The share of MicroLoRA that moves, above 0, up to 1.
     pub share: f32,
-    /// How much of the base stays, 0 to 1.
+    /// Share of the base that stays, 0 to 1.
     pub keep: f32,
-    /// How much the newest importance counts, above 0, up to 1.
+    /// Weight of the newest importance, above 0, up to 1.
     pub newest: f32,
-    /// How firmly MicroLoRA's values are held that mattered; 0 holds nothing.
+    /// Strength with which MicroLoRA's values are held that mattered; 0 holds nothing.
     pub strength: f32,
 }
 
@@ -71,9 +71,9 @@ pub struct BackgroundOptions {
     pub interval: Duration,
     /// Time of a run, about: no new piece of work begins after it.
     pub budget: Duration,
-    /// How MicroLoRA is merged; `None` leaves it as it is.
+    /// Options of merging MicroLoRA; `None` leaves it as it is.
     pub consolidate: Option<Consolidate>,
-    /// How patterns are distilled.
+    /// Options of distilling patterns.
     pub distill: Distill,
     /// New patterns after which they are.
     pub n_patterns: usize,
@@ -97,7 +97,7 @@ impl Default for BackgroundOptions {
 /// Positions that are rehearsed at once.
 const N_REHEARSED: usize = 16;
 
-/// What a run did.
+/// Report of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackgroundReport {
     /// Whether MicroLoRA was merged.
@@ -106,7 +106,7 @@ pub struct BackgroundReport {
     pub n_due: usize,
     /// Patterns that were evicted for distilled ones.
     pub n_distilled: usize,
-    /// How long it took.
+    /// Time that it took.
     pub elapsed: Duration,
 }
 

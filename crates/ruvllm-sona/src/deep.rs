@@ -76,20 +76,20 @@ pub trait DeepModel {
     fn losses(&mut self, values: &Values, lessons: &[Lesson]) -> Result<Vec<f64>, SonaError>;
 }
 
-/// How the deep loop goes about it.
+/// Options of the deep loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeepOptions {
     /// Passes over the new lessons.
     pub n_epochs: f64,
-    /// How importance joins; `None` holds nothing.
+    /// Consolidation of importance; `None` holds nothing.
     pub consolidation: Option<Consolidation>,
-    /// How firmly values are held that mattered.
+    /// Strength with which values are held that mattered.
     pub strength: f32,
     /// Lessons of before that are learned again, as a share of the new ones.
     pub replay_share: f64,
     /// Lessons of each domain that are kept for that, and as many to be judged by.
     pub n_kept: usize,
-    /// What a new adapter has to pass; `None` publishes all.
+    /// Gate that a new adapter has to pass; `None` publishes all.
     pub gate: Option<PublicationGate>,
     /// Decides what is replayed and kept.
     pub seed: u64,
@@ -122,7 +122,7 @@ struct Domain {
     n_seen: [u64; 2],
 }
 
-/// What the deep loop knows: the adapter that is served, what mattered, and what is kept of each domain.
+/// State of the deep loop: the adapter that is served, what mattered, and what is kept of each domain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeepState {
     values: Values,
@@ -132,14 +132,14 @@ pub struct DeepState {
     n_runs: u64,
 }
 
-/// What a run is made of.
+/// Task of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeepTask {
     /// The domain: the tenant's, or what its lessons have in common.
     pub domain: String,
-    /// What is learned.
+    /// Sequences that are learned.
     pub lessons: Vec<Lesson>,
-    /// What of it is held back to judge by.
+    /// Holdout to evaluate by.
     pub held_back: Vec<Lesson>,
     /// Text that must not suffer, beside what was learned before.
     pub controls: Vec<(String, Vec<Lesson>)>,

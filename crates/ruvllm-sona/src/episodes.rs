@@ -59,7 +59,7 @@ struct Episode {
     tokens: Vec<u32>,
 }
 
-/// What was told.
+/// Corrections that were told.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Episodes {
     n_key: usize,

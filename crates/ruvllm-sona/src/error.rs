@@ -4,7 +4,7 @@ use std::fmt;
 
 use ruvllm_store::{StoreError, StoreErrorKind};
 
-/// What went wrong, for callers who branch.
+/// Kind of an error, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SonaErrorKind {
@@ -38,7 +38,7 @@ impl SonaError {
         SonaError { kind, message: message.into(), source: None }
     }
 
-    /// The same, with the error that caused it.
+    /// Makes an error of a kind with the error that caused it.
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> SonaError {
         self.source = Some(Box::new(source));
         self

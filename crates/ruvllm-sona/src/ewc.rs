@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"ruvlewc1";
 /// The most values a snapshot is read of.
 const N_VALUES_MAX: usize = 1 << 30;
 
-/// How importance of one task joins that of those before.
+/// Rule by which importance of one task joins that of those before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Consolidation {
     /// All tasks count for ever.

@@ -47,7 +47,7 @@ const MOVES_MAX: f32 = 0.3;
 /// Tokens learned for one that is rehearsed.
 const LEARNED_PER_REHEARSED: u64 = 4;
 
-/// What learns and how.
+/// Options of learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearnOptions {
     /// Retrieval memory; `None` switches it off.
@@ -64,7 +64,7 @@ impl Default for LearnOptions {
     }
 }
 
-/// How the MicroLoRA learns.
+/// Options of the MicroLoRA's learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MicroOptions {
     /// Its rank.
@@ -85,7 +85,7 @@ impl Default for MicroOptions {
     }
 }
 
-/// What was learned so far: of one model and one tenant.
+/// Learned state: of one model and one tenant.
 #[derive(Clone, Debug)]
 pub struct Learned {
     options: LearnOptions,

@@ -14,12 +14,12 @@
 
 use crate::error::{SonaError, SonaErrorKind};
 
-/// What is asked of a change.
+/// Gate that a change has to pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PublicationGate {
     /// By how much the loss of a control may rise, as a share of it.
     pub rise_max: f64,
-    /// How sure it has to be, above 0.5, below 1.
+    /// Confidence that it has to have, above 0.5, below 1.
     pub confidence: f64,
     /// Blocks of a text, at least; with fewer nothing is published.
     pub n_blocks_min: usize,
@@ -35,7 +35,7 @@ impl Default for PublicationGate {
 /// Mean losses of the same blocks of a text, in nats a token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Paired {
-    /// What text it is.
+    /// Name of the text.
     pub name: String,
     /// With what is served now.
     pub before: Vec<f64>,
@@ -43,29 +43,29 @@ pub struct Paired {
     pub after: Vec<f64>,
 }
 
-/// How a text fared.
+/// Change of a text's loss.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// What text it is.
+    /// Name of the text.
     pub name: String,
     /// The change of its mean loss, as a share of it: below 0 is better.
     pub relative: f64,
-    /// What the true change is below, as sure as the gate has to be.
+    /// Upper bound of the true change, with the gate's confidence.
     pub bound: f64,
     /// Blocks.
     pub n_blocks: usize,
 }
 
-/// What the gate says.
+/// Judgement of the gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// Whether the change is published.
     pub is_published: bool,
     /// Why, in one line.
     pub why: String,
-    /// How the target fared.
+    /// Change of the target.
     pub target: Change,
-    /// How the controls fared.
+    /// Changes of the controls.
     pub controls: Vec<Change>,
 }
 

@@ -34,12 +34,12 @@ const SESSIONS: Table = Table::new("sessions");
 /// The only key of a session's scope.
 const STATE: &[u8] = b"state";
 
-/// What is needed to go on with a conversation.
+/// State from which a conversation goes on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Session {
     /// Who speaks with it.
     pub user: String,
-    /// What it is about: an embedding, `[dim]`; empty if it has none and cannot be found by likeness.
+    /// Embedding of its topic, `[dim]`; empty if it has none and cannot be found by likeness.
     pub context: Vec<f32>,
     /// Where its keys and values lie, as the cache names them; empty if nowhere.
     pub kv: String,

@@ -9,7 +9,7 @@ use ruvllm_kernels::thread_pool::ThreadPool;
 /// A value and where it stood.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hit {
-    /// Which entry, or which token.
+    /// Index of the entry or token.
     pub index: u32,
     /// Its similarity, or its logit.
     pub value: f32,

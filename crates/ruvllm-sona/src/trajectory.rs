@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind};
 
-/// How long the parts of a request took, in microseconds.
+/// Times of the parts of a request, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// Until its first token was computed on.
@@ -17,7 +17,7 @@ pub struct Latency {
     pub decode_us: u64,
 }
 
-/// What a request had of the cache of keys and values.
+/// Use of the KV cache by a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvUse {
     /// Tokens of the prompt that were found computed.
@@ -47,11 +47,11 @@ pub struct Trajectory {
     pub answer: Vec<u32>,
     /// The mean of the answer's final hidden states, see [`HiddenSummary`]: `[n_embd]`.
     pub hidden: Vec<f32>,
-    /// How good it was, 0 to 1, once somebody has said so.
+    /// Its quality, 0 to 1, once somebody has said so.
     pub quality: Option<f32>,
-    /// How long it took.
+    /// Time that it took.
     pub latency: Latency,
-    /// What it had of the cache.
+    /// Its use of the KV cache.
     pub kv: KvUse,
 }
 
@@ -138,7 +138,7 @@ impl HiddenSummary {
     }
 }
 
-/// What a ring has done so far.
+/// Counters of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingStats {
     /// Trajectories in it.
@@ -147,7 +147,7 @@ pub struct RingStats {
     pub held_bytes: usize,
     /// All that ever came.
     pub n_pushed: u64,
-    /// Those that were evicted before anybody took them.
+    /// Number of entries evicted before anybody took them.
     pub n_dropped: u64,
 }
 

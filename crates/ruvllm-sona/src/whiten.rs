@@ -128,7 +128,7 @@ impl Whitener {
         quantize(&x)
     }
 
-    /// The same key, of which each thread of the team makes a part.
+    /// Returns the key of a state, of which each thread of the pool makes a part.
     ///
     /// # Panics
     /// As [`Whitener::key`] does; inside a team's closure.

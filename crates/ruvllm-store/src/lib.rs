@@ -117,7 +117,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// What a scan calls for each record, with its key and value; it says whether to go on.
+/// Callback of a scan for each record, with its key and value; it says whether to go on.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<bool, StoreError> + 'a;
 
 /// Records as they were at one moment; later changes are not seen.
@@ -201,7 +201,7 @@ pub trait Store: Send + Sync {
     fn scrub(&self) -> Result<(), StoreError>;
 }
 
-/// How to open a store.
+/// Options of opening a store.
 #[derive(Clone, Copy, Default)]
 pub struct OpenOptions<'a> {
     /// The key, if what lies there is encrypted (a new store will be).

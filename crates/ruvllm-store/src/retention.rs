@@ -1,17 +1,17 @@
 //! What a table may keep: how long, how many, how much.
 
-/// What a table may keep. Nothing is removed before somebody asks with `Store::retain`.
+/// Limits of a table. Nothing is removed before somebody asks with `Store::retain`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     /// Milliseconds after which a record goes.
     pub age_ms_max: Option<u64>,
-    /// How many records stay: the newest.
+    /// Number of records that stay: the newest.
     pub n_records_max: Option<usize>,
-    /// How many bytes of keys and values stay: the newest.
+    /// Number of bytes of keys and values that stay: the newest.
     pub bytes_max: Option<u64>,
 }
 
-/// What retention removed.
+/// Result of retention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Records.

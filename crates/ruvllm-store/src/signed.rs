@@ -13,7 +13,7 @@ const SIGNATURE_BYTES: usize = 64;
 /// A node's secret to sign with.
 pub struct SigningKey(ed25519_compact::KeyPair);
 
-/// What others know a node by.
+/// Public key of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublicKey([u8; KEY_BYTES]);
 
@@ -36,7 +36,7 @@ impl SigningKey {
         *self.0.sk.seed()
     }
 
-    /// What others need to trust it.
+    /// Returns the public key, which others need to trust it.
     pub fn public(&self) -> PublicKey {
         PublicKey(*self.0.pk)
     }

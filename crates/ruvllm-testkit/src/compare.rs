@@ -51,7 +51,7 @@ pub fn kl_divergence(p_logits: &[f32], q_logits: &[f32]) -> f64 {
     if sum.is_nan() { f64::INFINITY } else { sum.max(0.0) }
 }
 
-/// What [`compare_logits`] found over all rows.
+/// Result of [`compare_logits`] over all rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitComparison {
     /// Rows compared.

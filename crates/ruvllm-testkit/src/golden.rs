@@ -13,7 +13,7 @@ pub fn testdata_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
 }
 
-/// What a golden model is expected to give.
+/// Output that a golden model is expected to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoldenKind {
     /// Logits of every position.
@@ -29,7 +29,7 @@ pub struct Golden {
     pub name: String,
     /// Value of `general.architecture`.
     pub arch: String,
-    /// What it gives.
+    /// Kind of its output.
     pub kind: GoldenKind,
     /// Token ids to feed as they are, from position 0.
     pub tokens: Vec<u32>,

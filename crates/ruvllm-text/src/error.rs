@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What went wrong, for callers who branch.
+/// Kind of an error, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TextErrorKind {
@@ -36,7 +36,7 @@ impl TextError {
         TextError { kind, message: message.into(), source: None }
     }
 
-    /// The same, with the error that caused it.
+    /// Makes an error of a kind with the error that caused it.
     pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> TextError {
         self.source = Some(Box::new(source));
         self

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// What an answer must be.
+/// Form that an answer must have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GrammarSource {
     /// Any JSON object.

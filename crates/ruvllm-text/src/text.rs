@@ -12,7 +12,7 @@ use crate::tokenizer::{EncodeOptions, Tokenizer};
 use crate::tools::ToolFormat;
 use crate::{TextError, TextErrorKind};
 
-/// How a prompt becomes tokens.
+/// Options of making tokens of a prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptOptions {
     /// Continue the text as it is, without the chat template.
@@ -21,7 +21,7 @@ pub struct PromptOptions {
     pub parse_special: bool,
 }
 
-/// How a conversation becomes tokens.
+/// Options of making tokens of a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChatOptions<'a> {
     /// Read control tokens in messages as such, not as text: a message can then open and end turns.

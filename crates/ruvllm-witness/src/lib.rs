@@ -86,18 +86,18 @@ pub struct Recorder {
     scorer: Option<Arc<Mutex<Scorer>>>,
 }
 
-/// What the caller knows of a request.
+/// Facts of a request that the caller knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
     /// Its number, by which feedback names it.
     pub request: u64,
     /// Whose it is.
     pub tenant: String,
-    /// Which model was chosen and why; empty if nobody chose.
+    /// Routing: the chosen model with the reason; empty if nobody chose.
     pub routing: String,
     /// The generation of what was learned that it sees; 0 where nothing was.
     pub generation: u64,
-    /// What was asked, where it is known apart from the prompt: answers to the same are compared by it when they are scored.
+    /// Question, where it is known apart from the prompt: answers to the same are compared by it when they are scored.
     pub question: Option<String>,
 }
 

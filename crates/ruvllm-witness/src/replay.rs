@@ -7,7 +7,7 @@ use ruvllm_sona::witness::{Content, Served};
 use crate::settings::{Settings, format_of, hex, read};
 use crate::{Running, program};
 
-/// What came of running a request again.
+/// Result of running a request again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replayed {
     /// Tokens of the recorded answer.

@@ -42,7 +42,7 @@ use crate::error::{Error, Result, one_line};
 use crate::output::Ui;
 use crate::store::Store;
 
-/// What every command works with.
+/// Context of every command.
 #[derive(Debug)]
 pub struct App {
     /// The environment's settings.

@@ -30,7 +30,7 @@ pub enum BackendName {
 /// The backend that runs the model.
 #[derive(Args, Clone, Debug)]
 pub struct BackendArgs {
-    /// What runs the model
+    /// Backend that runs the model
     #[arg(long, value_name = "NAME", value_enum, default_value = "native", help_heading = "Model")]
     pub backend: BackendName,
     /// Address of the other server's API, as http://HOST:PORT/v1; its key is read from RUVLLM_REMOTE_KEY

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Resume {
     name: String,
-    /// What was said so far.
+    /// Conversation so far.
     pub session: Session,
     /// Tokens that need no computing because their keys and values were read from disk.
     n_restored: usize,

@@ -93,7 +93,7 @@ impl Source {
     }
 }
 
-/// What is known of a file before it is fetched.
+/// Size and digest of a file, as far as they are known before it is fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// SHA-256, lower-case hexadecimal.
@@ -128,7 +128,7 @@ pub struct Fetched {
     pub path: PathBuf,
     /// Whether it belongs to another program's cache and must stay where it is.
     pub is_shared: bool,
-    /// What it is.
+    /// Its digest.
     pub digest: Digested,
 }
 

@@ -319,7 +319,8 @@ fn old_names_of_options_are_taken_and_the_new_ones_told() {
             output.status.success() && stderr.lines().filter(|told| *told == line).count() == 1,
             "{args:?}: {stderr}"
         );
-        let timings = &json_of(&output)["timings"];
+        let answer: Value = serde_json::from_slice(&output.stdout).expect("one object");
+        let timings = &answer["timings"];
         for (old, new) in [("guessed_tokens", "draft_tokens"), ("right_tokens", "accepted_tokens")] {
             assert!(
                 timings[old].is_u64() && timings[old] == timings[new] && timings["renamed"][old] == new,

@@ -25,7 +25,7 @@ pub use vocabulary::Vocabulary;
 use crate::speculate::DraftInfo;
 use crate::{EngineError, ErrorKind};
 
-/// What is read from the vectors of a text's tokens.
+/// Result that is read from the vectors of a text's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readout {
     /// One vector of unit length, `[n_embd]`: pooled as the model's file says (the mean where it says nothing), or in another

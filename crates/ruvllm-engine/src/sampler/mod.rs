@@ -53,7 +53,7 @@ pub(crate) struct Chosen {
 /// Log-probabilities that are told with each token.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
-    /// Those of so many of the likeliest tokens; none where nothing is told.
+    /// Number of most likely tokens whose logprobs are told; none where nothing is told.
     pub n_top: Option<usize>,
     /// Whether they are of the draw, not of the model.
     pub is_of_draw: bool,

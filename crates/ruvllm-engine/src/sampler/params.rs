@@ -8,14 +8,14 @@ use crate::{EngineError, ErrorKind};
 /// The most bytes of a text that ends a repetition.
 const BREAKER_BYTES_MAX: usize = 40;
 
-/// How tokens are chosen. Names, defaults and effects are llama.cpp's.
+/// Sampling parameters. Names, defaults and effects are llama.cpp's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingParams {
     /// Divides the logits; 0 is greedy.
     pub temperature: f32,
     /// Lets the temperature go this far below and above with the entropy of the distribution; 0 keeps it.
     pub dynatemp_range: f32,
-    /// How the entropy's share of its maximum maps to that range: its power.
+    /// Power by which the entropy's share of its maximum maps to that range.
     pub dynatemp_exponent: f32,
     /// Keeps the k likeliest tokens; 0 keeps all.
     pub top_k: usize,
@@ -28,7 +28,7 @@ pub struct SamplingParams {
     pub typical_p: f32,
     /// Drops tokens whose logit is more than this many standard deviations below the largest; 0 or less drops none.
     pub top_n_sigma: f32,
-    /// How often all but the least likely of the tokens above [`SamplingParams::xtc_threshold`] are dropped; 0 is never.
+    /// Number of times that all but the least likely of the tokens above [`SamplingParams::xtc_threshold`] are dropped; 0 is never.
     pub xtc_probability: f32,
     /// From which probability on a token counts for that; above 0.5 there are never two of them.
     pub xtc_threshold: f32,
@@ -38,15 +38,15 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// Taken from a recent token's logit once.
     pub presence_penalty: f32,
-    /// How many recent tokens (prompt included) these penalties look at.
+    /// Number of recent tokens (prompt included) that these penalties look at.
     pub repeat_last_n: usize,
     /// Scale of what is taken from a token that would go on with a repetition; 0 takes nothing.
     pub dry_multiplier: f32,
-    /// What is taken grows by this factor with each token of the repetition; below 1 nothing is taken.
+    /// Factor by which the penalty grows with each token of the repetition; below 1 nothing is taken.
     pub dry_base: f32,
     /// Repetitions up to this many tokens cost nothing.
     pub dry_allowed_length: usize,
-    /// How many recent tokens (prompt included) are searched for repetitions.
+    /// Number of recent tokens (prompt included) that are searched for repetitions.
     pub dry_penalty_last_n: usize,
     /// Texts across which nothing counts as a repetition.
     pub dry_sequence_breakers: Vec<String>,
@@ -54,7 +54,7 @@ pub struct SamplingParams {
     pub mirostat: Mirostat,
     /// The surprise that [`SamplingParams::mirostat`] aims at, in bits.
     pub mirostat_tau: f32,
-    /// How fast it follows.
+    /// Learning rate of mirostat.
     pub mirostat_eta: f32,
     /// Added to the logits of tokens before anything else; -∞ rules a token out.
     pub logit_bias: Vec<(u32, f32)>,

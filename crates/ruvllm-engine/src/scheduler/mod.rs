@@ -1,4 +1,4 @@
-//! Many requests at once: continuous batching over one model.
+//! Continuous batching: many requests at once over one model.
 //!
 //! A [`Scheduler`] takes requests at any time and computes them in steps. A step is one forward pass with a row for
 //! everybody who writes an answer and some of the prompts of those who do not yet. `policy` says who and how much;
@@ -44,7 +44,7 @@ const SHORTER_PREFILL: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(u64);
 
-/// What a step did to a request.
+/// Event of a request in a step.
 #[derive(Debug)]
 pub enum Event {
     /// It got a token.
@@ -63,7 +63,7 @@ impl Event {
     }
 }
 
-/// What a scheduler did since it was made.
+/// Counters of a scheduler since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SchedulerStats {
     /// Steps that computed something.
@@ -72,7 +72,7 @@ pub struct SchedulerStats {
     pub n_tokens: u64,
     /// Most requests that ran at once.
     pub n_running_max: usize,
-    /// How often a request was preempted for another one.
+    /// Number of times that a request was preempted for another one.
     pub n_preemptions: u64,
     /// Tokens among `n_tokens` that had been computed before their request was preempted.
     pub n_tokens_recomputed: u64,

@@ -5,7 +5,7 @@ use crate::{EngineError, ErrorKind};
 /// A request that may have fewer draft tokens in a step has none.
 const GUESSES_MIN: usize = 2;
 
-/// How steps are filled.
+/// Limits of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerOptions {
     /// Most tokens of a step; answers get their rows in any case.

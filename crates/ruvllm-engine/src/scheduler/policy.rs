@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Waiting this long raises a request's level by one.
 const AGE_STEP: Duration = Duration::from_secs(5);
 
-/// What a step may hold.
+/// Limits of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     /// Tokens in all.
@@ -35,7 +35,7 @@ pub(super) struct Running {
     pub id: u64,
     /// Tokens to compute before its next one can be chosen.
     pub n_left: usize,
-    /// Those of them that every step computes, because they belong to its answer; 0 while it reads its prompt.
+    /// Number of them that every step computes, because they belong to its answer; 0 while it reads its prompt.
     pub n_answer: usize,
     /// Bytes of keys and values that it may still come to need.
     pub growth_bytes: usize,

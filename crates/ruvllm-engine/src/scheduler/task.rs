@@ -38,7 +38,7 @@ pub(super) struct Task {
     pub n_turn: usize,
     /// What was chosen for its steps, and for how many each.
     choices: Vec<(Choice, u32)>,
-    /// What was chosen of how its keys and values are kept.
+    /// Choice of the policy of its KV cache.
     pub kv: Option<Choice>,
 }
 

@@ -60,9 +60,9 @@ use owner::{Command, EmbedJob, Owner};
 pub use prompts::SavedPrompt;
 use ruvllm_backend::ModelInfo;
 
-/// How a service runs.
+/// Options of a service.
 pub struct ServiceOptions {
-    /// How steps are filled.
+    /// Limits of a step.
     pub scheduler: SchedulerOptions,
     /// Requests that may wait beside those that can run at once ([`LoadOptions::n_seq_max`](crate::LoadOptions)); those
     /// beyond are refused.
@@ -88,7 +88,7 @@ impl std::fmt::Debug for ServiceOptions {
     }
 }
 
-/// What happens to a request.
+/// Event of a request.
 #[derive(Debug)]
 pub enum ServiceEvent {
     /// It got a token.
@@ -107,7 +107,7 @@ pub type EmbedSink = Box<dyn FnOnce(Result<Vec<f32>, EngineError>) + Send>;
 /// Something to compute with a model.
 pub type Work = Box<dyn FnOnce(&mut ModelRunner) + Send>;
 
-/// What a service does and did.
+/// State and counters of a service.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceStats {
     /// Requests that run.
@@ -116,9 +116,9 @@ pub struct ServiceStats {
     pub n_waiting: usize,
     /// Embeddings that wait.
     pub n_embeds_waiting: usize,
-    /// What the scheduler did.
+    /// Counters of the scheduler.
     pub scheduler: SchedulerStats,
-    /// What the prefix cache did and holds, if there is one. This and what follows are up to a quarter of a second old.
+    /// State and counters of the prefix cache, if there is one. This and what follows are up to a quarter of a second old.
     pub cache: Option<CacheStats>,
     /// Who holds the blocks of keys and values.
     pub kv: Usage,

@@ -8,7 +8,7 @@ use crate::request::GenerationSummary;
 /// A step, when it is over.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// How long it took.
+    /// Time that it took.
     pub took: Duration,
     /// Requests whose tokens it computed together.
     pub n_batch: usize,

@@ -17,10 +17,10 @@ use ruvllm_backend::{LogitRows, Segment, SeqId};
 /// Tokens of the context that the draft model reads in one step before it drafts: more wait for the next steps.
 const CATCH_UP_TOKENS: usize = 256;
 
-/// What a request must know of the draft model.
+/// Facts of the draft model that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftInfo {
-    /// What one of its passes costs, as a share of one of the model's: the weight bytes they read.
+    /// Cost of one of its passes, as a share of one of the model's: the weight bytes they read.
     pub pass_cost: f32,
     /// Its context in tokens.
     pub n_ctx: usize,

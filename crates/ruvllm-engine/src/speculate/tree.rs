@@ -14,9 +14,9 @@ use ruvllm_backend::{LogitRows, Segment, SeqId};
 /// A way that leaves the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Branch {
-    /// How many tokens of the chain it shares.
+    /// Number of tokens of the chain that it shares.
     pub at: usize,
-    /// What it goes on with; not empty.
+    /// Its own tokens; not empty.
     pub tokens: Vec<u32>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn longest_accepted(chain: &[u32], branches: &[Branch], tokens: &[u32
 pub(crate) struct Accepted {
     /// Path of the rows: 0 the chain's, then those of the branches.
     pub path: usize,
-    /// How many tokens of its sequence are the context's.
+    /// Number of tokens of its sequence that are the context's.
     pub n_tokens: usize,
 }
 

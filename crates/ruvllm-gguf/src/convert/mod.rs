@@ -24,7 +24,7 @@ pub const FILES: [&str; 6] = [
     "1_Pooling/config.json",
 ];
 
-/// How many of [`FILES`] must be there.
+/// Number of [`FILES`] that must be there.
 pub const N_REQUIRED: usize = 2;
 
 /// The most bytes of a file that describes a model.

@@ -40,7 +40,7 @@ unsafe impl Send for PageRange {}
 unsafe impl Sync for PageRange {}
 
 impl PageRange {
-    /// What memory comes in, in bytes.
+    /// Bytes of a page.
     pub const PAGE_BYTES: usize = PAGE_BYTES;
 
     /// Reserves `n_bytes` zeros, rounded up to whole pages; `None` if the system has not so many addresses.

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// Rows whose spans may be tasks of their own, in the longest context.
 const SPLIT_ROWS: usize = 16;
 
-/// What a step attends with.
+/// Inputs of attention in a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// How.
+    /// Options of the layer.
     pub options: &'a Options<'a>,
     /// The layer's cache; this step's keys and values are written already.
     pub kv: KvLayer<'a>,

@@ -13,7 +13,7 @@ pub(super) const V_GROUP: usize = 64;
 /// K and V of a layer take a multiple of this many bytes of a unit: a cache line.
 const LINE: usize = 64;
 
-/// What one layer keeps per position.
+/// Shape of a layer's keys and values of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvShape {
     /// Key/value heads.
@@ -51,7 +51,7 @@ impl KvShape {
     }
 }
 
-/// What the keys and values of a block are kept in, the most exact first.
+/// Format of the keys and values of a block, the most exact first.
 ///
 /// Blocks lie in *units*: one block of F32, F16 and Q8, [`UNIT_BLOCKS`] blocks of Q4 and Q2, which share scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

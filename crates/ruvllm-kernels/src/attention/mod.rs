@@ -113,7 +113,7 @@ pub struct Segment<'a> {
     pub blocks: &'a [KvBlock],
 }
 
-/// How a layer attends.
+/// Options of a layer's attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// Query heads, a multiple of `n_kv_heads`; head `h` reads KV head `h / (n_heads / n_kv_heads)`.

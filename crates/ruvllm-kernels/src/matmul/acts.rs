@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use std::fmt;
 use std::ops::Range;
 
-/// What a matrix multiplies with.
+/// Format of the activations that a matrix multiplies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ActFormat {
     /// 32-bit floats.

@@ -36,7 +36,7 @@ const GRAIN: usize = 64;
 /// Inputs longer than this are multiplied in full: their products may overflow, and nothing bounds infinities.
 const LENGTH_MAX: f32 = 1e20;
 
-/// What finds the largest products of a matrix.
+/// Coarse copy of a matrix by which its largest products are found.
 pub struct HeadShortlist {
     coarse: Matrix,
     /// `[n_cols]`: of length one, or zeros.
@@ -58,7 +58,7 @@ struct Length {
     rest: f32,
 }
 
-/// What [`HeadShortlist::multiply`] knows of the pass at hand, kept for its allocation.
+/// Scratch of [`HeadShortlist::multiply`], kept for its allocation.
 #[derive(Debug, Default)]
 pub struct TopK {
     /// Of each row of activations.

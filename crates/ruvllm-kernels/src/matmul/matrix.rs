@@ -187,7 +187,7 @@ impl fmt::Debug for Matrix {
     }
 }
 
-/// What matrices are made with.
+/// Inputs of packing a matrix.
 pub struct Packing<'a> {
     /// The kernels they will be multiplied by.
     pub table: &'static Table,

@@ -3,7 +3,7 @@
 use super::RopeStyle;
 use std::f64::consts::TAU;
 
-/// How frequencies are changed for contexts longer than the model was trained on.
+/// Scaling of frequencies for contexts longer than the model was trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Not at all.
@@ -30,16 +30,16 @@ pub enum RopeScaling {
     },
 }
 
-/// What a model says about its rotary embedding.
+/// Rotary embedding of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
-    /// Which dimensions form a pair.
+    /// Dimensions that form a pair.
     pub style: RopeStyle,
-    /// How many dimensions of a head are rotated; even.
+    /// Number of dimensions of a head that are rotated; even.
     pub n_rot: usize,
     /// The base of the geometric row of frequencies: 10,000 in the paper.
     pub base: f32,
-    /// How angles are changed for long contexts.
+    /// Scaling of angles for long contexts.
     pub scaling: RopeScaling,
     /// Multiplies the rotated vector: 1 normally, longrope's magnitude for phi3.
     pub attn_factor: f32,

@@ -23,7 +23,7 @@ pub use angles::{Rope, RopeConfig, RopeScaling};
 use crate::isa::{self, Isa, Row};
 use crate::lanes;
 
-/// Which dimensions of a head form a pair.
+/// Dimensions of a head that form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeStyle {
     /// Neighbours: `2i` and `2i + 1` (llama, mistral as GGUF stores them).

@@ -155,7 +155,7 @@ impl Table {
         f64::from(max) + total.ln()
     }
 
-    /// The same, to the bit, of which each thread of a team sums a part.
+    /// Returns [`Table::log_sum_exp`], to the bit, of which each thread sums a part.
     ///
     /// # Panics
     /// Inside a team's closure.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::prefetch::{LINE_BYTES, Level};
 
-/// What each worker of a team reads soon: the weights of the next product.
+/// Prefetch plan: the weights of the next product that each worker reads soon.
 ///
 /// It holds addresses and borrows nothing: asking for memory that is gone does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

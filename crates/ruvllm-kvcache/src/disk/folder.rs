@@ -28,7 +28,7 @@ const LABEL_MAX: usize = 100;
 pub struct StoreInfo {
     /// Its identity.
     pub identity: [u8; 32],
-    /// What it is called: [`StoreOptions::label`] when it was made.
+    /// Its label: [`StoreOptions::label`] when it was made.
     pub label: String,
     /// Bytes of its files.
     pub bytes: u64,

@@ -3,7 +3,7 @@
 use ruvllm_kernels::attention::KvFormat;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// What is stored of a block.
+/// Format of a stored block.
 ///
 /// The blocks of a unit of several share scales and have no bytes of their own. The first of them that is stored has
 /// the whole unit's bytes, and those stored right behind it the [`fingerprint`] of them: a block is never taken from

@@ -15,7 +15,7 @@ use super::{StoreOptions, folder, io_error, recover};
 use crate::error::KvError;
 use crate::key::Namespace;
 
-/// What [`contents`] finds in a store.
+/// Contents of a store, as [`contents`] finds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Its sessions by name.
@@ -33,7 +33,7 @@ pub struct StoredPrefix {
     pub key: BlockKey,
     /// Whom it belongs to.
     pub namespace: Namespace,
-    /// How many tokens it has.
+    /// Number of its tokens.
     pub n_tokens: usize,
     /// Bytes of its blocks on disk, those included that it shares with others.
     pub bytes: u64,

@@ -75,12 +75,12 @@ pub const FORMAT_VERSION: u32 = 2;
 /// The longest name of a session, in bytes.
 pub const NAME_MAX: usize = 200;
 
-/// How a store is opened.
+/// Options of opening a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// A hash of everything that contents depend on: model file, cache format, settings.
     pub identity: [u8; 32],
-    /// What lists call the store, e.g. the model's name. Control characters and what follows 100 bytes are left out.
+    /// Name of the store in lists, e.g. the model's name. Control characters and what follows 100 bytes are left out.
     pub label: String,
     /// The most bytes that the segments of this store may have. At least 64 KiB.
     pub max_bytes: u64,
@@ -122,7 +122,7 @@ pub enum FsyncPolicy {
     EachBatch,
 }
 
-/// Which block it is.
+/// Identity of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRef<'a> {
     /// Whom it belongs to.
@@ -131,7 +131,7 @@ pub struct BlockRef<'a> {
     pub parent: BlockKey,
     /// Blocks before it in its prefix.
     pub block_idx: u32,
-    /// What its contents are, for whoever reads them: [`StoredFormat`] for blocks of a pool. The store does not look
+    /// Format of its contents, for their reader: [`StoredFormat`] for blocks of a pool. The store does not look
     /// inside.
     pub format: u32,
     /// Its tokens, 1 to 16. Only a prefix's last block has fewer than 16.
@@ -148,7 +148,7 @@ impl BlockRef<'_> {
     }
 }
 
-/// What became of a block handed to [`DiskStore::put_block`].
+/// Result of [`DiskStore::put_block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// It will be written.
@@ -165,16 +165,16 @@ pub enum Put {
     Closed,
 }
 
-/// What of a sequence of tokens is stored.
+/// Stored prefix of a sequence of tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     /// The keys of its blocks, in order. All but the last hold 16 tokens.
     pub keys: Vec<BlockKey>,
-    /// How many tokens they hold together.
+    /// Number of tokens they hold together.
     pub n_tokens: usize,
 }
 
-/// What a store holds and what happened since it was opened.
+/// Size of a store, and its counters since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
     /// Blocks that can be found.

@@ -58,7 +58,7 @@ pub(super) struct BlockMeta {
     pub(super) parent: BlockKey,
     /// Blocks before this one in its prefix.
     pub(super) block_idx: u32,
-    /// What the caller says the contents are.
+    /// Facts that the caller says the contents are.
     pub(super) format: u32,
     /// 1 to 16.
     pub(super) tokens: Vec<u32>,

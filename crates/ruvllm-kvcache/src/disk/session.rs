@@ -9,7 +9,7 @@ use crate::error::{DiskFault, KvError};
 /// A saved conversation. Its keys and values are blocks of their own, found by its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// What a list shows of it.
+    /// Its entry in lists.
     pub info: SessionInfo,
     /// Everything that was said, as tokens.
     pub tokens: Vec<u32>,
@@ -17,12 +17,12 @@ pub struct Session {
     pub settings: String,
 }
 
-/// What a list of sessions shows.
+/// Entry of a list of sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
     /// Its name.
     pub name: String,
-    /// How many tokens it has.
+    /// Number of its tokens.
     pub n_tokens: usize,
     /// When it was first saved.
     pub created: SystemTime,

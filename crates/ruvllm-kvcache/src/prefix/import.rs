@@ -8,7 +8,7 @@ use crate::table::Sequence;
 use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat};
 use std::sync::Arc;
 
-/// What a store has of a block, beside bytes.
+/// Description of a stored block, in addition to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Its format.

@@ -34,7 +34,7 @@ pub(super) struct KvChooser {
     pub policies: Vec<KvPolicy>,
     pub bandit: SafeBandit,
     pub contexts: Vec<String>,
-    /// What an operator says of workloads: arms.
+    /// Arms that an operator set for workloads.
     pub said: Vec<Option<usize>>,
     pub reasons: Vec<String>,
     baseline: Baseline,

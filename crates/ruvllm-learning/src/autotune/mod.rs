@@ -79,7 +79,7 @@ const CONFIDENCE: f32 = 0.95;
 /// Choices that a description names.
 const DESCRIBED: usize = 4;
 
-/// How tokens are drafted.
+/// Limits of the draft tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DraftLimits {
     /// [`SchedulerOptions::draft_rows`]. Policies are recorded under its old name for one more release.
@@ -90,7 +90,7 @@ pub struct DraftLimits {
     pub draft_tokens_max: usize,
 }
 
-/// How many tokens of prompts are read beside answers: what an operator says, nothing is tried.
+/// Number of tokens of prompts that are read in addition to answers, set by an operator; nothing is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {

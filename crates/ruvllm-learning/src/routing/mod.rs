@@ -49,7 +49,7 @@ impl Embedder for ModelEmbedder<'_> {
     }
 }
 
-/// The same for a model that runs in a [`Service`]: the caller's thread waits until the vector is computed, between
+/// Embedder by a model that runs in a [`Service`]: the caller's thread waits until the vector is computed, between
 /// steps of others.
 #[derive(Clone, Debug)]
 pub struct ServiceEmbedder(Service);

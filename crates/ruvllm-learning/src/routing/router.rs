@@ -23,7 +23,7 @@ const ROUTES: &str = "routes.safetensors";
 /// The widest hashed words.
 const DIM_MAX: usize = 1 << 14;
 
-/// What makes a query's embedding.
+/// Name of the embedder of queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EmbedderName {
     /// Hashed words of this many values: no model.
@@ -51,11 +51,11 @@ impl EmbedderName {
 
 /// Chooses a model for a query, and says which role and which named route it belongs to.
 pub struct ModelRouter {
-    /// What makes embeddings.
+    /// Model that makes embeddings.
     pub embedder: EmbedderName,
     /// The models, with what an answer of theirs costs on average, in the order of the selector.
     pub models: Vec<Model>,
-    /// How quality and cost are weighed.
+    /// Weighing of quality and cost.
     pub weighing: Weighing,
     /// Expects the quality of each model.
     pub selector: Selector,
@@ -67,14 +67,14 @@ pub struct ModelRouter {
     pub routes: Option<SemanticRoutes<NearestIndex>>,
 }
 
-/// What a router decided.
+/// Decision of a router.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     /// The name of the model.
     pub model: String,
-    /// Which it is, what is expected of it, and why it was chosen.
+    /// The model, its expected quality and cost, and the reason of the choice.
     pub choice: Choice,
-    /// What is expected of all models, and the settings that suit.
+    /// Expected quality and cost of all models, and the settings that suit.
     pub prediction: Prediction,
     /// The role, if roles were trained.
     pub role: Option<Verdict>,
@@ -91,7 +91,7 @@ impl ModelRouter {
         self.decide_by(text, embedding, self.weighing)
     }
 
-    /// The same with a weighing in place of the router's own.
+    /// Decides with a weighing in place of the router's own.
     ///
     /// # Errors
     /// Also a weighing that is not sound.

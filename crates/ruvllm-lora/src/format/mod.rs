@@ -16,7 +16,7 @@ use crate::error::{LoraError, LoraErrorKind};
 /// Settings of a PEFT folder.
 const PEFT_CONFIG: &str = "adapter_config.json";
 
-/// What of a model decides how an adapter's files are read for it.
+/// Facts of a model that decide how an adapter's files are read for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelFacts {
     /// `general.architecture`.

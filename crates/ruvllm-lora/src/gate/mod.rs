@@ -45,7 +45,7 @@ pub struct Gate {
     b2: Vec<f32>,
 }
 
-/// How large a gate is, and what it looks at.
+/// Shape of a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateShape {
     /// Width of the model's embeddings.
@@ -56,7 +56,7 @@ pub struct GateShape {
     pub n_adapters: usize,
     /// The last tokens that it looks at.
     pub window: usize,
-    /// What its scores are divided by: below 1 they differ more.
+    /// Divisor of its scores: below 1 they differ more.
     pub temperature: f32,
 }
 

@@ -24,7 +24,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::adapter::{Adapter, Delta, RANK_MAX, RowOrder, Values};
 use crate::error::{LoraError, LoraErrorKind, invalid, unsupported};
 
-/// How adapters become one.
+/// Method of merging adapters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
     /// The weighted mean.

@@ -12,7 +12,7 @@ use crate::adapter::{Adapter, Delta};
 use crate::bound::Targets;
 use crate::error::{LoraError, invalid, shape};
 
-/// How the changed tensors are written.
+/// Format of the changed tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Merged {
     /// 32-bit floats.

@@ -54,7 +54,7 @@ impl<'a> StateRows<'a> {
     }
 }
 
-/// The same, kept.
+/// Rows that are kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptRows {
     hidden: Vec<f32>,
@@ -86,7 +86,7 @@ impl From<StateRows<'_>> for KeptRows {
     }
 }
 
-/// What is added to what the block's first products give.
+/// Addend to the block's first products.
 pub trait Inner: Sync {
     /// Adds to values from `first` on of row `row`, whose input is `x`: `[n_embd]`.
     fn add(&self, row: usize, x: &[f32], first: usize, values: &mut [f32]);

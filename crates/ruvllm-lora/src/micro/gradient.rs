@@ -29,7 +29,7 @@ pub(super) struct Pair {
     pub a: Vec<f32>,
     /// `[rank, n_out]`: `B` on its side.
     pub b: Vec<f32>,
-    /// The same in the basis that steps are taken in; empty before it was turned.
+    /// Values in the basis that steps are taken in; empty before it was turned.
     pub turned: Vec<f32>,
 }
 
@@ -73,7 +73,7 @@ impl Pair {
     }
 }
 
-/// What some tokens say of a MicroLoRA's factors: a sum to which each adds.
+/// Gradient of a MicroLoRA's factors by some tokens: a sum to which each adds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradient {
     pub(super) state: Pair,

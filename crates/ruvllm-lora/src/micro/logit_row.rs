@@ -3,7 +3,7 @@
 /// The logits of a token to come: `[n_vocab]`, made of one final hidden state.
 #[derive(Debug)]
 pub struct LogitRow<'a> {
-    /// Those that the token is chosen by, which may be changed. Where there are approximate ones, those that do not count may be -∞.
+    /// Logits that the token is chosen by, which may be changed. Where there are approximate ones, those that do not count may be -∞.
     pub exact: &'a mut [f32],
     /// All of them, of a head whose weights have fewer bits: what is learned is learned by these then, since all exact ones may cost
     /// more than learning does. They must be the same whenever the token is read again.

@@ -279,7 +279,7 @@ impl MicroLora {
         [&self.state].into_iter().chain(&self.inside).flat_map(|factors| [&factors.a[..], &factors.b[..]])
     }
 
-    /// The same, to be changed.
+    /// Iterates over the values, to be changed.
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
         let all = [&mut self.state].into_iter().chain(&mut self.inside).map(Arc::make_mut);
         all.flat_map(|factors| [&mut factors.a[..], &mut factors.b[..]])
@@ -307,7 +307,7 @@ impl MicroLora {
         MicroLora::forward_each(&[(self, rows.hidden.len() / self.n_embd)], rows, out);
     }
 
-    /// The same for rows of several, each so many, one behind the other: the block is gone through once for all.
+    /// Computes the rows of several, each so many, one behind the other: the block is gone through once for all.
     ///
     /// # Panics
     /// If a length does not fit, or they sit inside different blocks.
@@ -319,7 +319,7 @@ impl MicroLora {
         MicroLora::complete_each(parts, rows.hidden, out);
     }
 
-    /// The same for rows that have not been through the block they all sit inside of: `hidden` become their states, to the bit what the model
+    /// Computes rows that have not been through the block they all sit inside of: `hidden` become their states, to the bit what the model
     /// makes of `stream`, and `out` the changed ones, `[n, n_embd]` each.
     ///
     /// # Panics

@@ -1,6 +1,6 @@
 //! Rules of updating: plain, or with each value's rate by the squares of its gradients so far.
 
-/// How a gradient becomes a step.
+/// Rule by which a gradient becomes a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// `x -= rate·d`
@@ -14,7 +14,7 @@ pub enum Rule {
     },
 }
 
-/// What an update does.
+/// Options of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateOptions {
     /// The rule.

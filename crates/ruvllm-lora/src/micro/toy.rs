@@ -10,9 +10,9 @@ pub struct Squares {
     pub n_embd: usize,
     /// Values inside.
     pub n_inner: usize,
-    /// How much a square moves.
+    /// Change of a square.
     pub square: f32,
-    /// What it says of the size of its values.
+    /// Size of its values.
     pub x_size: f32,
 }
 

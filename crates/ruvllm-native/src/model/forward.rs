@@ -46,9 +46,9 @@ pub(crate) struct ForwardState {
 /// Rows of a pass that came before, or came out of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RowCounts {
-    /// Those with logits.
+    /// Number of rows with logits.
     pub n_logits: usize,
-    /// Those with final hidden states.
+    /// Number of rows with final hidden states.
     pub n_states: usize,
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct Batch<'a> {
     pub wanted: &'a [LogitRows],
     /// Blocks of each segment's sequence, for the attention kernel.
     pub segments: &'a [Segment<'a>],
-    /// What adapters the rows have.
+    /// Adapters of the rows.
     pub adapted: &'a AdaptedRows,
-    /// What changes the final states of each segment's rows.
+    /// MicroLoRA that changes the final states of each segment's rows.
     pub micros: &'a [Option<Arc<MicroLora>>],
     /// The rows whose states are wanted as segments of their own, if the last layer may leave the others out.
     pub tails: Option<&'a [Segment<'a>]>,

@@ -26,7 +26,7 @@ use loader::Embedding;
 
 /// A loaded model: weights in the form the kernels read, wired by its architecture.
 pub(crate) struct Model {
-    /// What the file says of it.
+    /// Spec of the model, read from its file.
     pub spec: ModelSpec,
     pub input: Input,
     pub layers: Vec<Layer>,

@@ -5,7 +5,7 @@ use crate::math::{cross_entropy, softmax};
 /// Predictions of similar probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bin {
-    /// How many there are.
+    /// Number of predictions.
     pub n: usize,
     /// Their mean probability.
     pub predicted: f64,

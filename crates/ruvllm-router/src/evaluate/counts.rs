@@ -13,7 +13,7 @@ pub fn wilson(n_right: usize, n: usize) -> (f64, f64) {
     (((middle - half) / whole).max(0.0), ((middle + half) / whole).min(1.0))
 }
 
-/// How often a class was taken for another.
+/// Counts of how often a class was taken for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confusion {
     n_classes: usize,

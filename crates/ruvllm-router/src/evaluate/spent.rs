@@ -4,7 +4,7 @@ use crate::error::{RouterError, shape, value};
 use crate::rows::Rows;
 use crate::select::{Model, Weighing, pick};
 
-/// How good models' answers are and what they cost, one row a query: as they were, or as they are expected to be.
+/// Quality and cost of models' answers, one row a query: as they were, or as they are expected to be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answers {
     /// `[n, n_models]`, 0 to 1.
@@ -79,10 +79,10 @@ pub struct Single {
     pub cost: f64,
 }
 
-/// What a way of weighing reached over a set of queries.
+/// Quality and cost that a weighing reached over a set of queries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spent {
-    /// How quality and cost were weighed.
+    /// Weighing of quality and cost.
     pub weighing: Weighing,
     /// Mean quality of the chosen models' answers.
     pub quality: f64,

@@ -14,7 +14,7 @@ use crate::math::{argmax, sigmoid, softmax};
 use crate::rows::{Rows, Scaler};
 use crate::state::{Reader, Writer};
 
-/// What the selector expects of a query.
+/// Expected quality and cost of each model for a query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// The quality to expect of each model, 0 to 1, in the order of [`Selector::models`].

@@ -9,14 +9,14 @@ use super::network::{Network, Pass, TEMPERATURE_MAX, context_bucket};
 use crate::error::{RouterError, data, shape, stopped, value};
 use crate::math::{dot, unit};
 
-/// What is known of one answered query.
+/// Outcome of one answered query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The query as a vector: its features, then its embedding.
     pub query: Vec<f32>,
-    /// What belongs together (a subject, a session): groups are never divided between learning and calibrating.
+    /// Group (a subject, a session): groups are never divided between learning and calibrating.
     pub group: u64,
-    /// How good each model's answer was, 0 to 1; `None` where it did not answer.
+    /// Quality of each model's answer, 0 to 1; `None` where it did not answer.
     pub qualities: Vec<Option<f32>>,
     /// With what settings the best answer was given, if that is known.
     pub settings: Option<Settings>,
@@ -31,11 +31,11 @@ pub struct Settings {
     pub temperature: f32,
     /// 0 to 1.
     pub top_p: f32,
-    /// How good the answer was, 0 to 1: how much these settings are worth imitating.
+    /// Quality of the answer, 0 to 1: how much these settings are worth imitating.
     pub quality: f32,
 }
 
-/// How a selector is trained.
+/// Options of training a selector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainOptions {
     /// Values of the recurrent state.
@@ -56,7 +56,7 @@ pub struct TrainOptions {
     pub rate: f32,
     /// The weight of half the sum of squares of the heads' weights on the query.
     pub l2: f32,
-    /// The same for all other weights.
+    /// L2 penalty of all other weights.
     pub l2_recurrent: f32,
     /// Everything random comes from it.
     pub seed: u64,
@@ -81,12 +81,12 @@ impl Default for TrainOptions {
     }
 }
 
-/// How far training is.
+/// Progress of training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// The member that learns, from 0.
     pub member: usize,
-    /// How many there are.
+    /// Number of members.
     pub n_members: usize,
     /// Passes over the outcomes that are done.
     pub epoch: usize,

@@ -23,7 +23,7 @@ use std::sync::LazyLock;
 
 use lexicon::{LEXICONS, N_LEXICONS};
 
-/// How many features there are.
+/// Number of features.
 pub const N_FEATURES: usize = 128;
 
 /// The name and the meaning of a feature.
@@ -31,7 +31,7 @@ pub const N_FEATURES: usize = 128;
 pub struct Feature {
     /// A short name, unique and stable.
     pub name: &'static str,
-    /// What the number is.
+    /// Meaning of the number.
     pub meaning: &'static str,
 }
 

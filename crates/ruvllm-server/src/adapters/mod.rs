@@ -25,7 +25,7 @@ const N_SHOWN: usize = 20;
 /// The adapters of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterOptions {
-    /// What is in this folder (GGUF files, PEFT folders) is known by its name, and read when it is first used; requests may
+    /// Folder whose entries (GGUF files, PEFT folders) are known by name, and read when it is first used; requests may
     /// load from it, and from nowhere else.
     pub folder: Option<PathBuf>,
     /// Names and what they stand for: files that are read and checked when the model is loaded.

@@ -73,7 +73,7 @@ const MESSAGE: &[Field] = &[
     required("content", Kind::Either(&[Kind::Text, Kind::List(&BLOCK, 0, 4096)]), "what is said"),
 ];
 
-/// What is answered or counted.
+/// Input of the request or counted.
 pub(super) const CONVERSATION: &[Field] = &[
     MODEL,
     required(

@@ -50,7 +50,7 @@ pub(crate) struct Field {
     pub name: &'static str,
     pub kind: Kind,
     pub is_required: bool,
-    /// What it does, in a line.
+    /// Summary in a line.
     pub doc: &'static str,
     /// Names that other servers have for it.
     pub also: &'static [&'static str],
@@ -109,7 +109,7 @@ pub(crate) const fn required(name: &'static str, kind: Kind, doc: &'static str) 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
     fields: Map<String, Value>,
-    /// What was given and changes nothing, by its path.
+    /// Fields that were given and change nothing, by their paths.
     pub unheeded: Vec<String>,
     /// Old names that were used, by their paths, each with the new one.
     pub renamed: Vec<String>,

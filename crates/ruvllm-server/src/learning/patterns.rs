@@ -339,7 +339,7 @@ pub(super) struct Said<'a> {
     /// The answer, as it should be.
     pub answer: &'a str,
     pub quality: f32,
-    /// What the answer was worth that the model gave, with the patterns in its prompt.
+    /// Worth of the answer that the model gave, with the patterns in its prompt.
     pub of_model: f32,
 }
 

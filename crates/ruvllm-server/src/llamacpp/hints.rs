@@ -7,7 +7,7 @@ use crate::fields::{Field, Kind, optional, unheeded};
 use crate::progress::RETURN_PROGRESS;
 
 const COUNT: Kind = Kind::Int(-1, 1 << 40);
-const GUESSES: &str = "tokens are guessed ahead as the server's options say; the answer is the same";
+const DRAFTS: &str = "tokens are drafted as the server's options say; the answer is the same";
 
 /// What all endpoints that write text take alike.
 pub(crate) const ALIKE: &[Field] = &[
@@ -24,10 +24,10 @@ pub(crate) const ALIKE: &[Field] = &[
     RETURN_PROGRESS,
     unheeded("backend_sampling", Kind::Bool, "tokens are chosen as is fastest"),
     unheeded("sse_ping_interval", COUNT, "a comment is sent every 10 s"),
-    unheeded("speculative.n_max", COUNT, GUESSES),
-    unheeded("speculative.n_min", COUNT, GUESSES),
-    unheeded("speculative.p_min", Kind::Number(0.0, 1.0), GUESSES),
-    unheeded("speculative.type", Kind::Text, GUESSES),
+    unheeded("speculative.n_max", COUNT, DRAFTS),
+    unheeded("speculative.n_min", COUNT, DRAFTS),
+    unheeded("speculative.p_min", Kind::Number(0.0, 1.0), DRAFTS),
+    unheeded("speculative.type", Kind::Text, DRAFTS),
     unheeded(
         "preserved_tokens",
         Kind::List(&Kind::Any, 0, 4096),

@@ -22,7 +22,7 @@ pub(crate) struct Whole<'a> {
     pub call: &'a Call,
     pub asked: &'a Asked,
     pub summary: &'a GenerationSummary,
-    /// Which of several it is.
+    /// Its index among several.
     pub index: usize,
     /// Text of it that was not told yet.
     pub content: &'a str,

@@ -95,13 +95,13 @@ impl std::fmt::Debug for ModelSource {
 
 /// A loaded model.
 pub(crate) struct Model {
-    /// What requests call it.
+    /// Its name in requests.
     pub name: Arc<str>,
     pub service: Service,
     pub grammars: Grammars,
-    /// What changes it, by name.
+    /// Adapters by name.
     pub adapters: Arc<Adapters>,
-    /// What it was taught, if it is to learn.
+    /// Learned state, if it is to learn.
     pub learning: Option<OfModel>,
     /// The last requests of its places.
     pub places: Places,

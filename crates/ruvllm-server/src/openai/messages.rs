@@ -196,7 +196,7 @@ pub(crate) fn joined(content: &Value) -> String {
     }
 }
 
-/// How a conversation becomes tokens.
+/// Options of making tokens of a conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Encoding<'b> {
     /// The most tokens; the oldest messages are left out for it.

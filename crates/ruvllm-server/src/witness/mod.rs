@@ -32,7 +32,7 @@ pub const ANCHOR_FILE: &str = "anchor";
 /// Whose the records of a server without keys are: no key has such a name.
 pub const NOBODY: &str = "no key";
 
-/// What is put on record, and where.
+/// Options of the witness log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WitnessOptions {
     /// The folder with the store and the newest anchor; it is made if it is not there.
@@ -78,14 +78,14 @@ pub(crate) struct Witness {
     pub log: Arc<WitnessLog>,
     /// Scores answers, if they are to be.
     pub scorer: Option<Arc<Mutex<Scorer>>>,
-    /// How things are to be done, in the same store.
+    /// Policies, in the same store.
     pub policies: Arc<StoredPolicies>,
     /// The conversations, in the same store.
     pub sessions: Arc<SessionIndex>,
     /// Held while a turn is added to one of them.
     pub adding_turns: Arc<Mutex<()>>,
     pub options: WitnessOptions,
-    /// What became of turns of sessions that were to be saved.
+    /// Counters of turns of sessions that were to be saved.
     pub saves: Arc<Saves>,
     /// One verification at a time: it reads everything.
     pub verifying: tokio::sync::Mutex<()>,

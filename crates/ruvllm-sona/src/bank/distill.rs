@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Pattern, ReasoningBank, Verdict, kmeans, sorted_ids};
 use crate::error::SonaError;
 
-/// How to distill.
+/// Options of distilling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distill {
     /// Clusters of each verdict, at most.
@@ -26,7 +26,7 @@ impl Default for Distill {
     }
 }
 
-/// What became of it.
+/// Outcome of the distilling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Distilled {
     /// Patterns that went.

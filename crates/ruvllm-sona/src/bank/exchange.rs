@@ -31,7 +31,7 @@ impl<'a> Trust<'a> {
     }
 }
 
-/// What an import brought.
+/// Result of an import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// Patterns that are new here.

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 
-/// What belongs together.
+/// Clusters of vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clusters {
     /// The middles: `[k, dim]`; fewer than asked for if there are fewer different rows.

@@ -59,14 +59,14 @@ const NEWEST_SHARE: f32 = 0.2;
 /// The share of a full bank that is evicted at once.
 const MAKE_ROOM_SHARE: usize = 64;
 
-/// What a bank holds.
+/// Options of a bank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BankConfig {
     /// The name of what makes the embeddings; patterns of others are not comparable.
     pub space: String,
     /// Values of an embedding.
     pub dim: usize,
-    /// How patterns are found.
+    /// Options of the index of patterns.
     pub index: IndexConfig,
     /// Patterns, at most.
     pub n_patterns_max: usize,
@@ -82,7 +82,7 @@ impl BankConfig {
     }
 }
 
-/// Which patterns are meant.
+/// Selection of patterns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Select {
     verdicts: Option<u8>,
@@ -91,17 +91,17 @@ pub struct Select {
 }
 
 impl Select {
-    /// Those with this verdict; called again, with this one too.
+    /// Selects patterns with this verdict; called again, with this one too.
     pub fn verdict(self, verdict: Verdict) -> Select {
         Select { verdicts: Some(self.verdicts.unwrap_or(0) | 1 << verdict as u8), ..self }
     }
 
-    /// Those of at least this quality.
+    /// Selects patterns of at least this quality.
     pub fn quality_min(self, quality_min: f32) -> Select {
         Select { quality_min, ..self }
     }
 
-    /// Those made at or after this time, in Unix milliseconds.
+    /// Selects patterns made at or after this time, in Unix milliseconds.
     pub fn since(self, from_ms: u64) -> Select {
         Select { from_ms, ..self }
     }

@@ -3,7 +3,7 @@
 use crate::codec::{Reader, Writer};
 use crate::error::{SonaError, SonaErrorKind, limit};
 
-/// How a task ended.
+/// Verdict on a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verdict {
@@ -35,30 +35,30 @@ impl Verdict {
 /// One step: what was done and what came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// What was done.
+    /// The action.
     pub action: String,
-    /// What came of it.
+    /// The outcome.
     pub outcome: String,
 }
 
-/// How a task was gone about.
+/// Steps of a task with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
     /// The task, in words.
     pub task: String,
     /// Its embedding: `[dim]`, of any length greater than 0.
     pub embedding: Vec<f32>,
-    /// What was done, in order.
+    /// Actions in order.
     pub steps: Vec<Step>,
-    /// How it ended.
+    /// Its verdict.
     pub verdict: Verdict,
-    /// How good it was, 0 to 1; moves with each use.
+    /// Its quality, 0 to 1; moves with each use.
     pub quality: f32,
     /// When it was made, in Unix milliseconds.
     pub created_ms: u64,
-    /// How often it was used.
+    /// Number of times that it was used.
     pub n_uses: u32,
-    /// How many patterns it stands for: 1, or more once they were distilled into it.
+    /// Number of patterns that it stands for: 1, or more once they were distilled into it.
     pub n_members: u32,
     /// The model whose answers it came from.
     pub model: [u8; 32],

@@ -115,10 +115,10 @@ fn bytes_of(parts: &[Vec<u8>]) -> u64 {
     parts.iter().map(|part| part.len() as u64 + PART_BYTES).sum()
 }
 
-/// What is called for each part that is visited, with its number and contents; it says whether to go on.
+/// Callback for each part that is visited, with its number and contents; it says whether to go on.
 pub type VisitPart<'a> = dyn FnMut(u64, &[u8]) -> Result<bool, SonaError> + 'a;
 
-/// How parts are visited.
+/// Order in which parts are visited.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Order {
     /// The last part first.

@@ -28,7 +28,7 @@ pub struct Generation {
     pub unix_ms: u64,
     /// Why it was published.
     pub why: String,
-    /// What was measured: names and values.
+    /// Measured figures: names and values.
     pub figures: Vec<(String, f64)>,
     /// The items between its parent and it have ids from here.
     pub first: u64,

@@ -26,9 +26,9 @@ pub struct Passage {
     pub tokens: Vec<u32>,
     /// The first of them were only read; at least one, which no state is before.
     pub n_read: usize,
-    /// Those from there to here were remembered: a prompt whose logits nobody computed.
+    /// End of the tokens that were remembered: a prompt whose logits nobody computed.
     pub n_remembered: usize,
-    /// What was asked, if the request was for an answer.
+    /// Question, if the request was for an answer.
     pub asked: Option<Names>,
     /// Tokens after which steps were taken while it was read, again and again; 0: only at its end. For documents, which nobody
     /// else learns beside.
@@ -62,7 +62,7 @@ impl Passage {
     }
 }
 
-/// What an item was.
+/// Item of a history.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Item {
@@ -132,7 +132,7 @@ impl Item {
     }
 }
 
-/// What somebody taught, on its way to become an [`Item`]: with what it was made of, which the log does not keep.
+/// Training item on its way to become an [`Item`]: with its sources, which the log does not keep.
 #[derive(Debug)]
 pub enum Taught {
     /// A request was heard.
@@ -194,7 +194,7 @@ impl Taught {
 pub(super) struct Record {
     pub unix_ms: u64,
     pub item: Item,
-    /// What a passage read of the versions before, and from which token on.
+    /// Versions that a passage read, and from which token on.
     pub stamps: Vec<Stamp>,
     /// The keys of a correction.
     pub keys: Vec<Key>,

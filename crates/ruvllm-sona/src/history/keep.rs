@@ -230,7 +230,7 @@ pub fn tenants(store: &dyn Store) -> Result<Vec<String>, SonaError> {
     scopes.into_iter().map(|name| String::from_utf8(name).map_err(|_| invalid("a tenant is not utf-8"))).collect()
 }
 
-/// What can be said of a tenant without its model.
+/// Overview of a tenant, read without its model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Overview {
     /// The generation that what is known came from.

@@ -67,7 +67,7 @@ const HEAD: &[u8] = b"head";
 /// What a state begins with.
 const MAGIC: [u8; 8] = *b"ruvstat1";
 
-/// What a history keeps.
+/// Limits of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryLimits {
     /// Generations, at most; at least 2 stay.
@@ -83,16 +83,16 @@ impl Default for HistoryLimits {
     }
 }
 
-/// What a history is of: a model, and how it learns.
+/// Setup of a history: a model, and how it learns.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The model's calibration; another one refuses what was learned with this.
     pub calibration: Arc<Calibration>,
-    /// What learns from here on.
+    /// Options of what learns from here on.
     pub options: LearnOptions,
-    /// What it computes with.
+    /// Threads and kernels that it computes with.
     pub compute: Compute,
-    /// What is kept.
+    /// Limits of what is kept.
     pub limits: HistoryLimits,
 }
 
@@ -179,7 +179,7 @@ impl Head {
     }
 }
 
-/// What one tenant taught one model, with the way there. Changes come one after another; while requests read
+/// History of one tenant's teaching of one model. Changes come one after another; while requests read
 /// [`History::learned`], it must not change under one token.
 pub struct History {
     store: Arc<dyn Store>,

@@ -9,7 +9,7 @@ use crate::clock::now_ms;
 use crate::error::{SonaError, SonaErrorKind};
 use crate::store::Transaction;
 
-/// What is done in the transaction that takes items back.
+/// Callback in the transaction that takes items back.
 pub type Also<'a> = &'a mut dyn FnMut(&mut dyn Transaction) -> Result<(), SonaError>;
 
 impl History {

@@ -37,18 +37,18 @@ use graph::{Graph, similarity};
 /// The widest vectors.
 pub const DIM_MAX: usize = 65_536;
 
-/// How an index searches and grows.
+/// Options of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexConfig {
     /// Up to how many vectors there is no graph.
     pub n_exact_max: usize,
     /// Links of a vector in the graph (twice as many on its lowest layer).
     pub n_links: usize,
-    /// How many candidates an insertion looks at.
+    /// Number of candidates that an insertion looks at.
     pub n_insert: usize,
-    /// How many candidates a search looks at; more find more and take longer.
+    /// Number of candidates that a search looks at; more find more and take longer.
     pub n_search: usize,
-    /// What the layers of the graph are drawn from.
+    /// Seed of the layers of the graph.
     pub seed: u64,
 }
 
@@ -114,7 +114,7 @@ impl VectorIndex {
         self.dim
     }
 
-    /// How many vectors it has.
+    /// Returns the number of vectors.
     pub fn len(&self) -> usize {
         self.slots.len()
     }

@@ -78,7 +78,7 @@ pub(crate) struct Stamp {
     pub version: u64,
 }
 
-/// What one request found out. Nothing of it is known to others before [`Learned::take_in`].
+/// Observations of one request. Nothing of it is known to others before [`Learned::take_in`].
 #[derive(Debug, Default)]
 pub struct Notes {
     /// What changes the final hidden states of this request, once it has begun, and how much of it: as far as it helps.

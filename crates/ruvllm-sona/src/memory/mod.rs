@@ -69,7 +69,7 @@ impl Context {
     }
 }
 
-/// How a memory is searched and how large it grows.
+/// Options of a memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryOptions {
     /// Bytes of all entries.

@@ -17,7 +17,7 @@ const CANDIDATES_AT_ONCE: usize = 64;
 /// Those whose keys are asked for before the one that is compared: they lie anywhere in memory.
 const N_AHEAD: usize = 4;
 
-/// What a search works in; made once and used again.
+/// Scratch of a search; made once and used again.
 #[derive(Debug, Default)]
 pub struct Scratch {
     tops: Tops,

@@ -29,7 +29,7 @@ const CREDIT: f64 = 0.5;
 /// Contexts that are kept apart; more of them share the default.
 const N_CONTEXTS_MAX: usize = 4096;
 
-/// How a [`SafeBandit`] decides.
+/// Options of a [`SafeBandit`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BanditOptions {
     /// The most time that trying may lose, as a share of all time.
@@ -94,7 +94,7 @@ impl Why {
     }
 }
 
-/// What an arm was measured to cost, beside the default.
+/// Measured cost of an arm, compared with the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Pairs of windows.
@@ -112,7 +112,7 @@ pub struct Change {
     pub context: String,
     /// The arm from now on; 0 is the default.
     pub arm: usize,
-    /// What it was measured to cost; of the default, what the arm that was given up cost.
+    /// Measured cost; of the default, what the arm that was given up cost.
     pub measured: Measured,
 }
 

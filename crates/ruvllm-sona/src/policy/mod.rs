@@ -42,7 +42,7 @@ use crate::error::{SonaError, SonaErrorKind, invalid, limit};
 pub use bandit::{BanditOptions, SafeBandit};
 pub use stored::{PolicyLimits, StoredPolicies};
 
-/// What a policy is about.
+/// Kind of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum PolicyKind {
@@ -122,15 +122,15 @@ impl Source {
 /// A policy that is to be kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewPolicy {
-    /// What it is about.
+    /// Its kind.
     pub kind: PolicyKind,
     /// The workload it is for; empty for any.
     pub context: String,
     /// Whose requests it is for; `None` for everybody's.
     pub tenant: Option<String>,
-    /// What is to be done.
+    /// Value of the policy.
     pub value: Value,
-    /// How sure that is, 0 to 1.
+    /// Confidence in it, 0 to 1.
     pub confidence: f32,
     /// Who says so.
     pub source: Source,
@@ -199,7 +199,7 @@ pub struct Policy {
     pub version: u64,
     /// When it was made, in Unix milliseconds.
     pub created_ms: u64,
-    /// What was put.
+    /// The policy as it was put.
     pub put: NewPolicy,
 }
 
@@ -264,7 +264,7 @@ impl Policy {
     }
 }
 
-/// What policy is looked for.
+/// Query of a policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wanted<'a> {
     /// About what.
@@ -273,7 +273,7 @@ pub struct Wanted<'a> {
     pub context: &'a str,
     /// For whose requests; `None` finds only what is for everybody.
     pub tenant: Option<&'a str>,
-    /// What was learned and is less sure is left out.
+    /// Least confidence of learned policies; those below are left out.
     pub confidence_min: f32,
 }
 

@@ -10,7 +10,7 @@ use crate::store::{Durability, SCOPE_BYTES_MAX, Scan, Store, Table};
 /// By tenant (the empty scope is everybody) and number.
 const POLICIES: Table = Table::new("policies");
 
-/// How much is kept.
+/// Limits of what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyLimits {
     /// Policies in all.

@@ -37,7 +37,7 @@ pub const SAME_QUESTION: f32 = 0.8;
 /// An earlier answer binds half as much after this time.
 pub const HALF_LIFE_MS: f64 = 7.0 * 24.0 * 3600.0 * 1000.0;
 
-/// How good an answer is, part by part; `None` where there is nothing to judge by.
+/// Quality of an answer, part by part; `None` where there is nothing to judge by.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
     /// [`schema_compliance`].
@@ -79,7 +79,7 @@ impl Scores {
     }
 }
 
-/// How far an answer goes by a grammar or a schema.
+/// Extent to which an answer goes by a grammar or a schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
     /// Leading tokens that it allows.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{Checked, Grams, Scores, Told, coherence, consistency, diversity, schema_compliance, uniqueness};
 
-/// What a scorer remembers.
+/// Options of a scorer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScorerOptions {
     /// Answers of a tenant, the latest.
@@ -25,15 +25,15 @@ impl Default for ScorerOptions {
 /// An answer that is to be scored. What is empty is not judged by.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Answered<'a> {
-    /// What the question is about: `[dim]`.
+    /// Embedding of the question: `[dim]`.
     pub question: &'a [f32],
-    /// What the answer is about: `[dim]`.
+    /// Embedding of the answer: `[dim]`.
     pub answer: &'a [f32],
-    /// What its parts (sentences) are about, in order: `[n][dim]`.
+    /// Embeddings of its parts (sentences), in order: `[n][dim]`.
     pub parts: &'a [Vec<f32>],
     /// Its tokens.
     pub tokens: &'a [u32],
-    /// How far it keeps to the form that was asked for, if one was.
+    /// Extent to which it keeps to the form that was asked for, if one was.
     pub checked: Option<Checked>,
     /// When it was given, in Unix milliseconds.
     pub unix_ms: u64,

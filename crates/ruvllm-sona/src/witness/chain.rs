@@ -27,7 +27,7 @@ const SEQS_MAX: usize = 100_000;
 /// The end of a chain at some time. Kept elsewhere, it shows what was cut off or computed anew since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anchor {
-    /// How many links there were.
+    /// Number of links.
     pub n_links: u64,
     /// The hash of the last; zeros without links.
     pub hash: [u8; 32],
@@ -344,7 +344,7 @@ fn append(change: &mut dyn Transaction, head: Anchor, entries: &[Entry]) -> Resu
     Ok(Anchor { n_links: seq, hash })
 }
 
-/// What does not fit.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
     /// The link's hash does not follow from it and the link before.
@@ -366,20 +366,20 @@ pub enum FaultKind {
 pub struct Fault {
     /// The number of the record, counted from 0.
     pub seq: u64,
-    /// What.
+    /// Kind of the fault.
     pub kind: FaultKind,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// Links that were checked.
     pub n_records: u64,
-    /// Those whose contents were erased, on record.
+    /// Number of records whose contents were erased, on record.
     pub n_erased: u64,
     /// Records that never came to be written, which the chain says itself.
     pub n_lost: u64,
-    /// What does not fit, by number. Empty: the log is what was written, up to its end or the anchor's.
+    /// Faults by number. Empty: the log is what was written, up to its end or the anchor's.
     pub faults: Vec<Fault>,
     /// The end of the chain.
     pub head: Anchor,

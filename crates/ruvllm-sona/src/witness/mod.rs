@@ -46,7 +46,7 @@ use chain::{Chain, Entry, Finish, Stands};
 pub use query::{Query, Recorded, search, tenants};
 pub use record::{Content, Event, Served};
 
-/// How a log writes.
+/// Options of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// Records that may wait.
@@ -55,7 +55,7 @@ pub struct LogOptions {
     pub queued_bytes_max: usize,
     /// Records that are written as soon as they are together.
     pub n_batch: usize,
-    /// How long fewer wait for more.
+    /// Longest time that fewer wait for more.
     pub wait_ms_max: u64,
     /// Whether a batch is on disk when it is written. Otherwise each tenth is, and a process that dies takes those since
     /// along; the chain is whole all the same.
@@ -82,7 +82,7 @@ impl Default for LogOptions {
 /// Batches that are not synced between two that are.
 const N_UNSYNCED: u32 = 9;
 
-/// What a log has done.
+/// Counters of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
     /// Records that wait.
@@ -174,7 +174,7 @@ impl WitnessLog {
         WitnessLog::start_telling(store, options, |_| ())
     }
 
-    /// The same; `tell` hears on the log's thread when a batch or its anchor cannot be written. What fails again for the
+    /// Starts a log; `tell` hears on the log's thread when a batch or its anchor cannot be written. What fails again for the
     /// same reason is told once.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl WitnessLog {
         self.enqueue(tenant, event, None)
     }
 
-    /// The same; before the record is written, `finish` adds on the log's thread what takes time to know. [`WitnessLog::flush`]
+    /// Records an event; before the record is written, `finish` adds on the log's thread what takes time to know. [`WitnessLog::flush`]
     /// waits for it.
     pub fn record_then(&self, tenant: &str, event: Event, finish: impl FnOnce(&mut Event) + Send + 'static) -> bool {
         self.enqueue(tenant, event, Some(Box::new(finish)))

@@ -7,7 +7,7 @@ use super::record::Event;
 use crate::error::{SonaError, invalid};
 use crate::store::{Scan, Store, time_key, time_of};
 
-/// Which records are meant; by default all, the newest thousand.
+/// Query of records; by default all, the newest thousand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Query {
     /// From this time on, in Unix milliseconds.
@@ -45,7 +45,7 @@ pub struct Recorded {
     pub seq: u64,
     /// When it was recorded.
     pub unix_ms: u64,
-    /// What it says.
+    /// Its event.
     pub event: Event,
     /// The quality of a served request as said last, in its record or in feedback since.
     pub quality: Option<f32>,

@@ -10,7 +10,7 @@ use crate::trajectory::Latency;
 pub struct Content {
     /// BLAKE3 of the tokens, see [`Content::digest_of`].
     pub digest: [u8; 32],
-    /// How many tokens.
+    /// Number of tokens.
     pub n_tokens: u32,
     /// The tokens; needed to replay.
     pub tokens: Option<Vec<u32>>,
@@ -62,10 +62,10 @@ pub struct Served {
     pub adapter_generation: u64,
     /// The chat template's hash.
     pub template: [u8; 32],
-    /// How the answer was asked for: samplers and their settings, limits, the form of the answer. A text of whoever
+    /// Settings of the request: samplers and their settings, limits, the form of the answer. A text of whoever
     /// records, who reads it again to replay.
     pub settings: String,
-    /// What it drew its random numbers from.
+    /// Seed of its random numbers.
     pub seed: u64,
     /// The prompt.
     pub prompt: Content,
@@ -75,23 +75,23 @@ pub struct Served {
     pub finish: String,
     /// Tokens of the prompt that came from the cache.
     pub n_cached_tokens: u32,
-    /// Those of them that came from disk.
+    /// Number of cached tokens that came from disk.
     pub n_disk_tokens: u32,
-    /// Which model was chosen and why; empty without a router.
+    /// Routing: the chosen model with the reason; empty without a router.
     pub routing: String,
-    /// How it was computed and why, where that was chosen; empty if nobody chose.
+    /// Choices of the autotuner with their reasons; empty if nobody chose.
     pub policy: String,
-    /// How long it took.
+    /// Time that it took.
     pub latency: Latency,
-    /// How good it was, 0 to 1, where that is known at its end.
+    /// Its quality, 0 to 1, where that is known at its end.
     pub quality: Option<f32>,
-    /// What that was made of.
+    /// Scores that the quality was made of.
     pub scores: Scores,
     /// Why it failed.
     pub error: Option<String>,
 }
 
-/// What is on record.
+/// Event on record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A request was served, or failed.

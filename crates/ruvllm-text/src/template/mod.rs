@@ -53,7 +53,7 @@ const FORMAT_BYTES_MAX: usize = 1 << 10;
 /// Characters of what a template says when it refuses.
 const EXCEPTION_CHARS_MAX: usize = 500;
 
-/// What a template is rendered with.
+/// Input of a template.
 #[derive(Clone, Debug, Default)]
 pub struct ChatInput {
     /// The conversation: objects with `role` and `content`, and whatever else the template reads.
@@ -64,7 +64,7 @@ pub struct ChatInput {
     pub add_generation_prompt: bool,
     /// More variables, such as `enable_thinking`. They win over `documents`, `bos_token` and `eos_token`.
     pub extra: serde_json::Map<String, serde_json::Value>,
-    /// What `strftime_now` takes for now, in UTC; `None` asks the clock.
+    /// Time that `strftime_now` takes for now, in UTC; `None` asks the clock.
     pub now: Option<SystemTime>,
 }
 

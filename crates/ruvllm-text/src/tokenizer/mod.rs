@@ -39,7 +39,7 @@ use spm::Spm;
 use vocab::{Attr, SpecialIds, Vocab, gguf_error, model_error};
 use wordpiece::WordPiece;
 
-/// How to encode.
+/// Options of encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EncodeOptions {
     /// Add BOS, EOS and the like where the model wants them.
@@ -53,7 +53,7 @@ impl EncodeOptions {
     pub const EMBEDDED: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
 }
 
-/// How to decode.
+/// Options of decoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeOptions {
     /// Write control tokens as their text; otherwise they give nothing.

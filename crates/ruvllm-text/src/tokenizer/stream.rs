@@ -43,7 +43,7 @@ impl<T: Borrow<Tokenizer>> DecodeStream<T> {
         self.push_as(id, self.render_special)
     }
 
-    /// The same, for a token whose text is written or not, whatever was said about others.
+    /// Pushes a token whose text is written or not, whatever was said about others.
     pub fn push_as(&mut self, id: u32, render_special: bool) -> Option<String> {
         let piece = self.tokenizer.borrow().piece(id, render_special);
         let strip = std::mem::take(&mut self.strip_space) && piece.first() == Some(&b' ');

@@ -40,7 +40,7 @@ const ALONE_MAX: Duration = Duration::from_secs(6);
 pub struct Tool {
     /// Its name: letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// What it does, for the model.
+    /// Description for the model.
     pub description: Option<String>,
     /// A JSON Schema of the object of its arguments; `None` allows any object.
     pub parameters: Option<Value>,
@@ -93,7 +93,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// What a model writes to call a function.
+/// Format in which a model calls a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Qwen, Hermes, Granite and others.

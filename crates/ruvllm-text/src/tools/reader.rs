@@ -36,7 +36,7 @@ pub(super) struct Place<'r> {
     pub names: &'r [String],
     /// Nothing but white space and calls came before.
     pub is_start: bool,
-    /// How many calls came before.
+    /// Number of calls that came before.
     pub n_calls: usize,
 }
 

@@ -8,7 +8,7 @@ use rustyline::error::ReadlineError;
 
 use crate::error::{Error, Result, io_reason};
 
-/// What a line asks for.
+/// Request of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// Nothing.

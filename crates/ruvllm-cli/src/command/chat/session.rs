@@ -113,7 +113,7 @@ impl Session {
         format!("answer-{}", self.n_answers)
     }
 
-    /// Sets whether tokens are guessed ahead.
+    /// Sets whether tokens are drafted.
     pub fn set_speculation(&mut self, speculation: Speculation) {
         self.speculation = speculation;
     }

@@ -12,7 +12,7 @@ const MARGIN: f64 = 56.0;
 
 /// A named line through points.
 pub struct Line {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// `(x, y)`.
     pub points: Vec<(f64, f64)>,

@@ -17,7 +17,7 @@ pub struct Panel {
     pub title: String,
     /// Name and values, a fraction each.
     pub lines: Vec<(String, Vec<f64>)>,
-    /// What the horizontal axis ends at, and is called.
+    /// End of the horizontal axis, and its name.
     pub x_end: f64,
     pub x_name: &'static str,
 }

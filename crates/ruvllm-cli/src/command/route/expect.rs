@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 pub struct Lesson<'a> {
     /// Where they come from.
     pub outcomes: &'a Outcomes,
-    /// The same with vectors of the queries.
+    /// Outcomes with vectors of the queries.
     pub all: Vec<Outcome>,
 }
 

@@ -61,7 +61,7 @@ struct AskArgs {
     output: OutputArgs,
 }
 
-/// Which router.
+/// The router's folder.
 #[derive(Args, Clone, Debug)]
 pub struct RouterArgs {
     /// The folder of the router [default: router in RUVLLM_HOME]

@@ -21,15 +21,15 @@ pub struct Outcomes {
     pub models: Vec<Model>,
     /// The queries.
     pub prompts: Vec<String>,
-    /// How good each model's answer was: `[n, n_models]`.
+    /// Quality of each model's answer: `[n, n_models]`.
     pub qualities: Vec<Vec<f32>>,
-    /// What it cost: `[n, n_models]`.
+    /// Cost of each model's answer: `[n, n_models]`.
     pub costs: Vec<Vec<f32>>,
-    /// What belongs together.
+    /// Group of each query.
     pub groups: Vec<u64>,
 }
 
-/// What belongs together: it is never both learned from and asked.
+/// Grouping of queries: a group is never both learned from and asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Grouping {
     /// What has the same "template", or else "subject": measures queries of new wordings

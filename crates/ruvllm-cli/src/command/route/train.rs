@@ -24,7 +24,7 @@ use crate::output::{print, print_json, print_line, table};
 /// Values of hashed words where no model makes embeddings.
 const HASHED: usize = 256;
 
-/// What makes embeddings.
+/// Model that makes embeddings.
 #[derive(Args, Clone, Debug)]
 pub struct EmbedderArgs {
     /// What makes embeddings: a model, by name or path, such as minilm:l6, or 'hashed': words alone, no model

@@ -184,7 +184,7 @@ pub(crate) static ENDPOINTS: &[Endpoint] = &[
 /// What a server keeps for its clients.
 pub(crate) struct Kept {
     documents: Documents,
-    /// What became of answers that were to be kept.
+    /// Counters of answers that were to be kept.
     pub saves: Saves,
 }
 
