@@ -311,9 +311,8 @@ fn old_names_of_options_are_taken_and_the_new_ones_told() {
         (&["--dry-breaker", "x", "--dry-breaker", "y"], "--dry-breaker is now --dry-sequence-breaker"),
     ];
     for (args, line) in cases {
-        let output = bench.run(
-            &[&["run", "--model", &*path, "--raw", "--prompt", "a", "--max-tokens", "2", "--json"], args].concat(),
-        );
+        let output = bench
+            .run([&["run", "--model", &*path, "--raw", "--prompt", "a", "--max-tokens", "2", "--json"], args].concat());
         let stderr = told(&output.stderr);
         assert!(
             output.status.success() && stderr.lines().filter(|told| *told == line).count() == 1,
