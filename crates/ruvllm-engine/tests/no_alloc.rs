@@ -64,11 +64,12 @@ fn check(name: &str, n_seq: usize, kv: KvPolicy) {
     assert_eq!(counted, 0, "{name}, {n_seq} sequences: {counted} allocations in 64 decode steps");
 }
 
-/// Blocks that no real model here has. Steps of tiny models, Llama's too, now and then have one allocation of another thread among
-/// them; one of the steps' own comes 64 times.
+/// Blocks that no real model here has. Steps of tiny models are so short that an allocation of the test's own threads may fall among
+/// them; one of the steps' own comes in each of three runs.
 fn check_golden(name: &str, n_seq: usize, kv: KvPolicy) {
-    let counted = decoding(&Golden::load(name).model("f32"), n_seq, kv);
-    assert!(counted <= 4, "{name}, {n_seq} sequences: {counted} allocations in 64 decode steps");
+    let path = Golden::load(name).model("f32");
+    let counted = (0..3).map(|_| decoding(&path, n_seq, kv)).find(|&counted| counted == 0);
+    assert!(counted.is_some(), "{name}, {n_seq} sequences: allocations in decode steps of each of three runs");
 }
 
 /// Tokens before the count: behind the 16th the head's screen is made.

@@ -4,6 +4,7 @@
 
 mod answers;
 mod arguments;
+mod backend;
 mod cache;
 mod common;
 mod help;
