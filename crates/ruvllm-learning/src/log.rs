@@ -225,7 +225,7 @@ impl Tenant {
         Ok(number)
     }
 
-    /// Publishes as [`TenantLog::publish`] does, if something was taught since the last time.
+    /// Publishes as [`Self::publish`] does, if something was taught since the last time.
     ///
     /// # Errors
     /// It cannot be written.
