@@ -19,6 +19,7 @@ mod embeddings;
 mod error;
 mod hidden;
 pub mod identity;
+pub mod loading;
 mod logit_rows;
 mod model;
 mod paged;

@@ -17,9 +17,9 @@ pub(crate) struct LatentAttention {
     latent: Linear,
     latent_norm: Option<Norm>,
     k_rot: Linear,
-    /// What makes keys of the short row: `[n_heads, n_latent, n_nope]`.
+    /// Maps the short row to keys: `[n_heads, n_latent, n_nope]`.
     k: Tensor,
-    /// What makes values of it: `[n_heads, n_latent, v_dim]`.
+    /// Maps it to values: `[n_heads, n_latent, v_dim]`.
     v: Tensor,
     o: Linear,
 }

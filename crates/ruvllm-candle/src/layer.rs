@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor};
 use ruvllm_backend::BackendError;
 use ruvllm_kernels::rope::Rope;
-use ruvllm_model::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, Wiring};
+use ruvllm_model::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, RopeSpec, Wiring};
 
 use crate::attention::{Angles, Attention, Kv};
 use crate::ffn::Mlp;
@@ -50,7 +50,7 @@ enum Ffn {
     Moe(Box<Moe>),
 }
 
-/// What a sequence leaves in a layer.
+/// State of a sequence in a layer.
 #[derive(Clone)]
 pub(crate) enum State {
     Kv(Option<Kv>),
@@ -74,10 +74,7 @@ impl State {
 
 impl Model {
     pub(crate) fn make(spec: &ModelSpec, weights: &Weights<'_>) -> std::result::Result<Model, BackendError> {
-        let rope = |own: &ruvllm_model::RopeSpec| {
-            let factors = own.factors.as_ref().map(|factors| weights.values(factors)).transpose()?;
-            Ok::<_, BackendError>(Rope::new(&own.config(factors)?))
-        };
+        let rope = |own: &RopeSpec| own.rope(|factors| weights.values(factors));
         Ok(Model {
             device: weights.device.clone(),
             input_norm: weights.norm(spec.input.norm.as_ref())?,

@@ -39,4 +39,4 @@ mod weights;
 mod tests;
 
 pub use backend::CandleBackend;
-pub use load::{CandleDevice, CandleOptions, CandleWeights, LoadProgress};
+pub use load::{CandleDevice, CandleOptions, CandleWeights};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::Device;
+use ruvllm_backend::loading::{self, LoadProgress};
 use ruvllm_backend::{BackendError, BackendErrorKind, DeviceInfo, ModelInfo};
 use ruvllm_gguf::GgufFile;
 use ruvllm_model::ModelSpec;
@@ -18,9 +19,6 @@ const CONTEXT_MAX: usize = 8192;
 
 /// Weights that are kept as f32 unless somebody says otherwise.
 const F32_BYTES_MAX: usize = 4 << 30;
-
-/// Sequences beyond this are taken for a slip.
-const SEQUENCES_MAX: usize = 4096;
 
 /// The device that tensors are on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,11 +41,11 @@ pub struct CandleOptions {
     pub n_seq_max: usize,
     /// Where tensors are.
     pub device: CandleDevice,
-    /// How weights are kept.
+    /// Format of the weights in memory.
     pub weights: CandleWeights,
 }
 
-/// How weights are kept.
+/// Format of weights in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CandleWeights {
     /// In f32 where they take up to 4 GiB so, else quantised.
@@ -65,15 +63,6 @@ impl Default for CandleOptions {
     }
 }
 
-/// How far loading has come, in bytes of tensor data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadProgress {
-    /// Bytes taken over so far.
-    pub done_bytes: u64,
-    /// Bytes of all tensors.
-    pub total_bytes: u64,
-}
-
 impl CandleBackend {
     /// Loads a GGUF file (the first part, if it is split).
     ///
@@ -85,7 +74,7 @@ impl CandleBackend {
         options: &CandleOptions,
         progress: &mut dyn FnMut(LoadProgress),
     ) -> Result<CandleBackend, BackendError> {
-        options.check()?;
+        loading::check_sizes(options.n_ctx, options.n_seq_max)?;
         let start = Instant::now();
         let file = Arc::new(GgufFile::open(path)?);
         let spec = ModelSpec::read(&file, options.n_ctx)?;
@@ -101,18 +90,6 @@ impl CandleBackend {
         let mut info = describe(path, &file, &spec, options)?;
         info.load_ms = start.elapsed().as_secs_f64() * 1e3;
         Ok(CandleBackend::new(file, spec, model, info))
-    }
-}
-
-impl CandleOptions {
-    fn check(&self) -> Result<(), BackendError> {
-        let refuse = |line: String| Err(BackendError::new(BackendErrorKind::Options, line));
-        match (self.n_ctx, self.n_seq_max) {
-            (Some(0), _) => refuse("a context of 0 tokens holds no prompt; choose at least 1".to_owned()),
-            (Some(n), _) if n > 1 << 24 => refuse(format!("a context of {n} tokens; choose up to {}", 1 << 24)),
-            (_, n) if n == 0 || n > SEQUENCES_MAX => refuse(format!("{n} sequences; choose 1 to {SEQUENCES_MAX}")),
-            _ => Ok(()),
-        }
     }
 }
 

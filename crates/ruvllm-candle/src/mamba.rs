@@ -7,7 +7,7 @@ use ruvllm_model::{Mamba2Spec, MambaSpec};
 use crate::conv::Conv;
 use crate::weights::{Linear, Norm, Weights};
 
-/// What a sequence leaves in a layer: the filter's last inputs, and the state of every channel.
+/// State of a sequence in a layer: the filter's last inputs, and the state of every channel.
 #[derive(Clone, Default)]
 pub(crate) struct SsmState {
     inputs: Option<Tensor>,

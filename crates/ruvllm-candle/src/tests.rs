@@ -7,7 +7,7 @@ use ruvllm_backend::{BackendErrorKind, LogitRows, Scope, Segment, TokenModel};
 use ruvllm_gguf::{GgufFile, GgufWriter};
 use ruvllm_lora::merge::Merged;
 use ruvllm_native::{LoadOptions, NativeBackend};
-use ruvllm_testkit::{Golden, GoldenKind};
+use ruvllm_testkit::{Golden, GoldenKind, compare_logits};
 
 use crate::{CandleBackend, CandleDevice, CandleOptions, CandleWeights};
 
@@ -21,21 +21,6 @@ fn logits(model: &mut dyn TokenModel, tokens: &[u32]) -> Vec<f32> {
         model.forward(&[Segment { seq, tokens, logits: LogitRows::All }]).expect("the tokens fit").logits.to_vec();
     model.close(seq);
     rows
-}
-
-/// Returns `KL(a ‖ b)` of two rows of logits, in nats.
-fn divergence(a: &[f32], b: &[f32]) -> f64 {
-    let log_probs = |row: &[f32]| {
-        let largest = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-        let sum: f64 = row.iter().map(|&x| (f64::from(x) - largest).exp()).sum();
-        row.iter().map(|&x| f64::from(x) - largest - sum.ln()).collect::<Vec<f64>>()
-    };
-    let (a, b) = (log_probs(a), log_probs(b));
-    a.iter().zip(&b).map(|(a, b)| a.exp() * (a - b)).sum()
-}
-
-fn argmax(row: &[f32]) -> usize {
-    (0..row.len()).reduce(|best, i| if row[i] > row[best] { i } else { best }).unwrap_or(0)
 }
 
 fn texts() -> impl Iterator<Item = Golden> {
@@ -63,13 +48,9 @@ fn logits_agree_with_the_native_backend() {
         let options = LoadOptions { n_ctx, kv: ruvllm_kvcache::KvPolicy::F32, ..LoadOptions::default() };
         let mut native = NativeBackend::load(&path, &options, &mut |_| {}).expect("it loads");
         let (own, native) = (logits(&mut own, &golden.tokens), logits(&mut native, &golden.tokens));
-        assert_eq!(own.len(), golden.tokens.len() * golden.n_vocab);
-        let rows = own.chunks_exact(golden.n_vocab).zip(native.chunks_exact(golden.n_vocab));
-        for (i, (own, native)) in rows.enumerate() {
-            let divergence = divergence(native, own);
-            assert!(divergence <= 1e-6, "{} row {i}: KL {divergence:e}", golden.name);
-            assert_eq!(argmax(own), argmax(native), "{} row {i}", golden.name);
-        }
+        let found = compare_logits(&native, &own, golden.n_vocab);
+        assert_eq!(found.n_rows, golden.tokens.len());
+        assert!(found.max_kl <= 1e-6 && found.argmax_agreement == 1.0, "{}: {found:?}", golden.name);
     }
 }
 
@@ -102,10 +83,8 @@ fn quantised_weights_stay_near_those_in_f32() {
     };
     let (exact, near) = (of(CandleWeights::F32), of(CandleWeights::Quantised));
     assert_ne!(exact, near, "activations are quantised");
-    for (exact, near) in exact.chunks_exact(golden.n_vocab).zip(near.chunks_exact(golden.n_vocab)) {
-        let divergence = divergence(exact, near);
-        assert!(divergence < 5e-3, "KL {divergence:e}");
-    }
+    let found = compare_logits(&exact, &near, golden.n_vocab);
+    assert!(found.max_kl < 5e-3, "{found:?}");
 }
 
 #[test]

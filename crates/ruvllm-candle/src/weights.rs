@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{D, Device, Module, Result, Tensor};
+use ruvllm_backend::loading::{LoadProgress, weight_tensor, weight_values};
 use ruvllm_backend::{BackendError, BackendErrorKind};
-use ruvllm_gguf::{GgmlType, GgufFile, TensorInfo};
-use ruvllm_kernels::{dequant, matmul};
+use ruvllm_gguf::{GgmlType, GgufFile};
+use ruvllm_kernels::dequant;
 use ruvllm_model::{LinearSpec, NormKind, NormSpec, TensorRows};
-
-use crate::load::LoadProgress;
 
 /// The weights of a file on their way to a device.
 pub(crate) struct Weights<'a> {
@@ -42,17 +41,6 @@ impl<'a> Weights<'a> {
         Weights { file, device, is_f32, done_bytes: Cell::new(0), total_bytes, progress: RefCell::new(progress) }
     }
 
-    fn tensor(&self, rows: &TensorRows) -> std::result::Result<&'a TensorInfo, BackendError> {
-        let tensor = self.file.tensor(&rows.tensor).expect("the description names tensors of its file");
-        match matmul::Matrix::supports(tensor.ty) {
-            true => Ok(tensor),
-            false => {
-                let line = format!("tensor '{}' has type {}, which is not a weight format", tensor.name, tensor.ty);
-                Err(BackendError::unsupported(line))
-            }
-        }
-    }
-
     fn tell(&self, n_bytes: usize) {
         let done_bytes = (self.done_bytes.get() + n_bytes as u64).min(self.total_bytes);
         self.done_bytes.set(done_bytes);
@@ -61,10 +49,7 @@ impl<'a> Weights<'a> {
 
     /// Reads values in f32.
     pub(crate) fn values(&self, rows: &TensorRows) -> std::result::Result<Vec<f32>, BackendError> {
-        let tensor = self.tensor(rows)?;
-        let mut values = vec![0.0; tensor.n_elements()];
-        dequant::dequantize(tensor.ty, &self.file.data(tensor), &mut values);
-        Ok(if rows.n_values() == values.len() { values } else { values[rows.values()].to_vec() })
+        weight_values(self.file, rows)
     }
 
     /// Reads values as a tensor `[n_rows, n_cols]`; of one row `[n_cols]`.
@@ -92,7 +77,7 @@ impl<'a> Weights<'a> {
     }
 
     pub(crate) fn linear(&self, spec: &LinearSpec) -> std::result::Result<Linear, BackendError> {
-        let tensor = self.tensor(&spec.weight)?;
+        let tensor = weight_tensor(self.file, &spec.weight)?;
         let (n_out, n_in) = (spec.n_out(), spec.n_in());
         let start = tensor.ty.row_bytes(spec.weight.values().start).unwrap_or(0);
         let n_bytes = tensor.ty.row_bytes(spec.weight.n_values()).unwrap_or(0);

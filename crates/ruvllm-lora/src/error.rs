@@ -4,6 +4,7 @@ use std::fmt;
 
 use ruvllm_gguf::GgufError;
 use ruvllm_kvcache::KvError;
+use ruvllm_model::ModelError;
 
 /// Kind of an error, for callers who branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +107,12 @@ impl From<GgufError> for LoraError {
 impl From<candle_core::Error> for LoraError {
     fn from(error: candle_core::Error) -> LoraError {
         LoraError::new(LoraErrorKind::Shape, format!("training: {error}")).with_source(error)
+    }
+}
+
+impl From<ModelError> for LoraError {
+    fn from(error: ModelError) -> LoraError {
+        LoraError::new(LoraErrorKind::Invalid, error.to_string()).with_source(error)
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) enum QkNorm {
 /// What an architecture says about one attention layer; the tensors say the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionOptions {
-    /// Which rotary table, if positions are rotated at all.
+    /// Index of the rotary table, if positions are rotated at all.
     pub rope: Option<usize>,
     pub scale: f32,
     pub softcap: Option<f32>,
@@ -60,7 +60,7 @@ pub(super) struct Part<'a> {
     pub tensor: &'a str,
     /// Rows of the whole tensor.
     pub n_rows: usize,
-    /// How files name it that have it as a tensor of its own.
+    /// Name in files that have it as a tensor of its own.
     pub alias: Option<&'a str>,
 }
 

@@ -7,7 +7,7 @@ use crate::spec::{ExpansionSpec, LatentAttentionSpec, LinearSpec, LowRankSpec};
 /// What an architecture says about one such layer; metadata and tensors say the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LatentOptions {
-    /// Which rotary table.
+    /// Index of the rotary table.
     pub rope: usize,
     pub scale: f32,
 }

@@ -1,7 +1,7 @@
 //! From a file to a description of its model.
 
 use ruvllm_gguf::GgufFile;
-use ruvllm_kernels::rope::RopeConfig;
+use ruvllm_kernels::rope::{Rope, RopeConfig};
 
 use crate::arch;
 use crate::builder::Builder;
@@ -9,7 +9,7 @@ use crate::hparams::{Hparams, Keys};
 use crate::tensors::Tensors;
 use crate::{
     AttentionSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, Mamba2Spec, MixerSpec, MlpSpec,
-    ModelError, ModelSpec, RopeSpec,
+    ModelError, ModelSpec, RopeSpec, TensorRows,
 };
 
 impl ModelSpec {
@@ -98,25 +98,22 @@ impl Mamba2Spec {
 }
 
 impl RopeSpec {
-    /// Returns what the kernels make a table of angles from, with the values of [`RopeSpec::factors`].
+    /// Makes the frequencies; `values` reads [`RopeSpec::factors`].
     ///
     /// # Errors
-    /// A factor is not positive.
-    pub fn config(&self, factors: Option<Vec<f32>>) -> Result<RopeConfig, ModelError> {
-        if factors.iter().flatten().any(|&factor| factor <= 0.0 || !factor.is_finite()) {
+    /// Those of `values`; a factor is not positive.
+    pub fn rope<E: From<ModelError>>(
+        &self,
+        values: impl FnOnce(&TensorRows) -> Result<Vec<f32>, E>,
+    ) -> Result<Rope, E> {
+        let freq_factors = self.factors.as_ref().map(values).transpose()?;
+        if freq_factors.iter().flatten().any(|&factor| factor <= 0.0 || !factor.is_finite()) {
             let tensor = self.factors.as_ref().map_or("", |factors| &factors.tensor);
-            return Err(ModelError::damaged(format!(
-                "tensor '{tensor}' holds a frequency factor that is not positive"
-            )));
+            let line = format!("tensor '{tensor}' holds a frequency factor that is not positive");
+            return Err(ModelError::damaged(line).into());
         }
-        Ok(RopeConfig {
-            style: self.style,
-            n_rot: self.n_rot,
-            base: self.base,
-            scaling: self.scaling,
-            attn_factor: self.attn_factor,
-            freq_factors: factors,
-        })
+        let RopeSpec { style, n_rot, base, scaling, attn_factor, .. } = *self;
+        Ok(Rope::new(&RopeConfig { style, n_rot, base, scaling, attn_factor, freq_factors }))
     }
 }
 

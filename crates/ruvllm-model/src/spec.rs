@@ -30,13 +30,13 @@ pub struct ModelSpec {
     pub ropes: Vec<RopeSpec>,
     /// Whether every token sees every other, and the file has no head for tokens.
     pub is_encoder: bool,
-    /// How token vectors become one, unless somebody asks for another way.
+    /// Pooling of token vectors, unless somebody asks for another one.
     pub pooling: Pooling,
     /// The head of a cross-encoder, which makes a score of the first token's vector.
     pub ranker: Option<RankerSpec>,
 }
 
-/// How the vectors of a text's tokens become one.
+/// Way in which the vectors of a text's tokens become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
     /// Their mean.
@@ -88,7 +88,7 @@ pub struct RankerSpec {
     pub bias: Option<TensorRows>,
 }
 
-/// How a layer's two branches join the residual stream.
+/// Way in which a layer's two branches join the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
     /// `x += mixer(norm(x)); x += ffn(norm(x))`
@@ -104,21 +104,21 @@ pub enum Wiring {
 pub struct LayerSpec {
     /// Before the mixer.
     pub mixer_norm: Option<NormSpec>,
-    /// What mixes tokens.
+    /// The block that mixes tokens.
     pub mixer: MixerSpec,
     /// Behind the mixer.
     pub mixer_post_norm: Option<NormSpec>,
     /// Before the feed-forward block; without one in [`Wiring::Parallel`], both branches read the same.
     pub ffn_norm: Option<NormSpec>,
-    /// What works on each token alone; a layer of Mamba has none.
+    /// Feed-forward block, which works on each token alone; a layer of Mamba has none.
     pub ffn: Option<FfnSpec>,
     /// Behind the feed-forward block.
     pub ffn_post_norm: Option<NormSpec>,
-    /// How the branches join the stream.
+    /// Way in which the branches join the stream.
     pub wiring: Wiring,
 }
 
-/// What mixes tokens.
+/// Block that mixes tokens.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one a layer; a box would only add a hop")]
 pub enum MixerSpec {
@@ -136,7 +136,7 @@ pub enum MixerSpec {
     AttentionAndMamba2(AttentionSpec, Mamba2Spec),
 }
 
-/// What works on each token alone.
+/// Feed-forward block, which works on each token alone.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "one a layer; a box would only add a hop")]
 pub enum FfnSpec {
@@ -155,12 +155,12 @@ pub struct LinearSpec {
     pub weight: TensorRows,
     /// `b`: `[n_out]`.
     pub bias: Option<TensorRows>,
-    /// How adapters name it: the tensor without `.weight`, `output` for a head that is tied to the embeddings, and with its
+    /// Name in adapters: the tensor without `.weight`, `output` for a head that is tied to the embeddings, and with its
     /// number behind for an expert.
     pub name: String,
     /// Its rows of what has that name.
     pub name_rows: std::ops::Range<usize>,
-    /// How files name it that have it as a tensor of its own, where `weight` is a part of one.
+    /// Name in files that have it as a tensor of its own, where `weight` is a part of one.
     pub alias: Option<String>,
 }
 
@@ -176,7 +176,7 @@ impl LinearSpec {
     }
 }
 
-/// Which norm it is.
+/// Kind of a norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// RMSNorm: rows are divided by their root mean square.
@@ -188,7 +188,7 @@ pub enum NormKind {
 /// A norm over rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NormSpec {
-    /// Which norm it is.
+    /// Kind of the norm.
     pub kind: NormKind,
     /// `[n_sets, width]`: part `i` of a row is scaled by set `i % n_sets`. One set, unless heads have their own.
     pub weight: TensorRows,
@@ -223,13 +223,13 @@ pub struct AttentionSpec {
     pub k_dim: usize,
     /// Length of a value head.
     pub v_dim: usize,
-    /// Which of [`ModelSpec::ropes`] rotates positions, if any.
+    /// Index in [`ModelSpec::ropes`] of the rotation of positions, if any.
     pub rope: Option<usize>,
     /// Scores are multiplied with it.
     pub scale: f32,
     /// `s = cap·tanh(s / cap)`
     pub softcap: Option<f32>,
-    /// How many positions back a query sees, itself counted.
+    /// Number of positions back that a query sees, itself counted.
     pub window: Option<usize>,
     /// Whether a query sees only what is before it.
     pub is_causal: bool,
@@ -241,7 +241,7 @@ pub struct AttentionSpec {
 /// `n_nope` values meet `k(c)`, and the rest are rotated and meet `r`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatentAttentionSpec {
-    /// What queries go through before `q`, if they do.
+    /// Low-rank projection before `q`, if there is one.
     pub q_low: Option<LowRankSpec>,
     /// To the queries: `[n_heads·(n_nope + n_rot), …]`.
     pub q: LinearSpec,
@@ -251,7 +251,7 @@ pub struct LatentAttentionSpec {
     pub k_rot: LinearSpec,
     /// Over the short row.
     pub latent_norm: NormSpec,
-    /// How keys and values are made of it.
+    /// Expansion of the short row to keys and values.
     pub expansion: ExpansionSpec,
     /// From the mixed values back to the stream: `[n_embd, n_heads·v_dim]`.
     pub o: LinearSpec,
@@ -263,7 +263,7 @@ pub struct LatentAttentionSpec {
     pub n_rot: usize,
     /// Length of a value head.
     pub v_dim: usize,
-    /// Which of [`ModelSpec::ropes`] rotates positions.
+    /// Index in [`ModelSpec::ropes`] of the rotation of positions.
     pub rope: usize,
     /// Scores are multiplied with it.
     pub scale: f32,
@@ -278,7 +278,7 @@ pub struct LowRankSpec {
     pub norm: NormSpec,
 }
 
-/// How files hold what makes keys and values of the short row.
+/// Expansion of the short row to keys and values, in the layout of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExpansionSpec {
     /// One matrix of all heads' keys and values, head by head: `[n_heads·(n_nope + v_dim), n_latent]`.
@@ -336,7 +336,7 @@ pub struct MambaSpec {
     pub dt: LinearSpec,
     /// The decay's rate: `[n_inner, n_state]`, negative.
     pub a: TensorRows,
-    /// What of the channels passes by the state: `[n_inner]`.
+    /// Share of the channels that passes by the state: `[n_inner]`.
     pub d: TensorRows,
     /// Back to the stream: `[n_embd, n_inner]`.
     pub out: LinearSpec,
@@ -360,7 +360,7 @@ pub struct Mamba2Spec {
     pub dt_bias: TensorRows,
     /// The decay's rate: `[n_heads]`, negative.
     pub a: TensorRows,
-    /// What of the channels passes by the state: `[n_heads]`.
+    /// Share of the channels that passes by the state: `[n_heads]`.
     pub d: TensorRows,
     /// Over the channels of each group.
     pub norm: Option<NormSpec>,
@@ -377,7 +377,7 @@ pub struct Mamba2Spec {
 /// A dense feed-forward block: `down(act(gate(x)) · up(x))`, or `down(act(up(x)))` without a gate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MlpSpec {
-    /// What is activated and multiplied with.
+    /// Gate, which is activated and multiplied with.
     pub gate: Option<LinearSpec>,
     /// From the stream to the inner row.
     pub up: LinearSpec,
@@ -387,7 +387,7 @@ pub struct MlpSpec {
     pub activation: Activation,
 }
 
-/// How router logits become expert weights.
+/// Way in which router logits become expert weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gating {
     /// Softmax over all experts, then the best ones.
@@ -401,13 +401,13 @@ pub enum Gating {
 /// Groups of experts next to each other, of which some are chosen before experts are: those whose two best scores have the largest sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
-    /// How many there are.
+    /// Number of groups.
     pub n_groups: usize,
-    /// How many a row chooses among.
+    /// Number of groups that a row chooses among.
     pub n_used: usize,
 }
 
-/// What experts do between their matrices.
+/// Activation of experts between their matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ExpertActivation {
     /// `act(gate)·up`
@@ -437,38 +437,38 @@ pub struct MoeSpec {
     pub router: LinearSpec,
     /// Added to the scores for choosing only (DeepSeek V3): `[n_experts]`.
     pub choice_bias: Option<TensorRows>,
-    /// What is activated, by expert.
+    /// Gates, which are activated, by expert.
     pub gate: Vec<LinearSpec>,
     /// From the stream to the inner row, by expert.
     pub up: Vec<LinearSpec>,
     /// Back to the stream, by expert.
     pub down: Vec<LinearSpec>,
-    /// How many experts a row visits.
+    /// Number of experts that a row visits.
     pub n_used: usize,
     /// Groups that are chosen first (DeepSeek V3).
     pub groups: Option<ExpertGroups>,
-    /// How scores are made.
+    /// Way in which scores are made.
     pub gating: Gating,
     /// Whether the chosen weights are rescaled to sum to one.
     pub normalize: bool,
     /// Weights are multiplied with it at last.
     pub weight_scale: f32,
-    /// What experts do between their matrices.
+    /// Activation of experts between their matrices.
     pub activation: ExpertActivation,
-    /// What every row visits beside.
+    /// Expert that every row visits in addition.
     pub shared: Option<SharedExpertSpec>,
 }
 
 /// A way in which positions are rotated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeSpec {
-    /// Which values of a head form pairs.
+    /// Pairing of the values of a head.
     pub style: RopeStyle,
     /// Values of a head that are rotated; the rest stay.
     pub n_rot: usize,
     /// Base of the frequencies.
     pub base: f32,
-    /// How positions beyond the trained context are brought into it.
+    /// Scaling that brings positions beyond the trained context into it.
     pub scaling: RopeScaling,
     /// Cosines and sines are multiplied with it.
     pub attn_factor: f32,

@@ -32,7 +32,7 @@ mod tiers;
 
 pub use backend::NativeBackend;
 pub use load::{DraftOptions, FsyncPolicy, LoadOptions};
-pub use model::LoadProgress;
 pub use packed::PackedWeights;
+pub use ruvllm_backend::loading::LoadProgress;
 pub use ruvllm_kernels::NUMERICS_VERSION;
 pub use ruvllm_model::architectures;

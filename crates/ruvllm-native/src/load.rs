@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use ruvllm_backend::loading::{self, LoadProgress};
 use ruvllm_backend::{BackendError, BackendErrorKind, DeviceInfo, ModelInfo, TokenModel};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::Isa;
@@ -22,7 +23,7 @@ use crate::backend::NativeBackend;
 use crate::identity;
 use crate::kernels::Compute;
 use crate::kv::KvStore;
-use crate::model::{ForwardState, LoadProgress, Loader, Model, ShortlistState};
+use crate::model::{ForwardState, Loader, Model, ShortlistState};
 use crate::packed::{Making, Packed, PackedFile, Saver, Unsaved};
 use crate::persist::Persist;
 
@@ -147,9 +148,7 @@ impl LoadOptions {
         if self.n_threads == 0 || self.n_threads > THREADS_MAX {
             return options(format!("{} threads; choose 1 to {THREADS_MAX}", self.n_threads));
         }
-        if self.n_seq_max == 0 || self.n_seq_max > 4096 {
-            return options(format!("{} sequences; choose 1 to 4096", self.n_seq_max));
-        }
+        loading::check_sizes(self.n_ctx, self.n_seq_max)?;
         let is_one_of_them = |kv: &KvPolicy| matches!(*kv, KvPolicy::F16 | KvPolicy::Q8 | KvPolicy::TIERED);
         if !self.kv_others.is_empty() && (self.kv != KvPolicy::F16 || !self.kv_others.iter().all(is_one_of_them)) {
             let others: Vec<String> = self.kv_others.iter().map(KvPolicy::to_string).collect();
@@ -159,11 +158,7 @@ impl LoadOptions {
                 self.kv
             ));
         }
-        match self.n_ctx {
-            Some(0) => options("a context of 0 tokens holds no prompt; choose at least 1".to_owned()),
-            Some(n) if n > 1 << 24 => options(format!("a context of {n} tokens; choose up to {}", 1 << 24)),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 

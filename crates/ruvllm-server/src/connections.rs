@@ -109,7 +109,7 @@ pub(crate) struct Counted {
     pub is_spare: bool,
 }
 
-/// Input of the request even when all places are taken.
+/// Paths that are answered even when all places are taken.
 pub(crate) const PROBES: [&str; 2] = ["/health", "/ready"];
 
 /// Returns the answer to a request that found no place.

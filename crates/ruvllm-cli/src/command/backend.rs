@@ -78,9 +78,7 @@ impl LocalBackend {
             return Err(BackendError::unsupported(format!("backend candle has no use for {what}; use native")).into());
         }
         let own = CandleOptions { n_ctx: options.n_ctx, n_seq_max: options.n_seq_max, ..CandleOptions::default() };
-        let model = CandleBackend::load(path, &own, &mut |at| {
-            progress(LoadProgress { done_bytes: at.done_bytes, total_bytes: at.total_bytes });
-        })?;
+        let model = CandleBackend::load(path, &own, progress)?;
         let vocabulary = Vocabulary::of_gguf(model.file())?;
         Ok(Engine::new(ModelRunner::new(Box::new(model), vocabulary)))
     }

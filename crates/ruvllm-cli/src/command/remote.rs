@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use ruvllm_backend::{CompletionEvent, CompletionRequest, Completions};
 use ruvllm_remote::{RemoteBackend, RemoteOptions};
@@ -17,14 +18,26 @@ use crate::output::{print, print_json};
 use crate::registry::DEFAULT_MODEL;
 
 /// Names of backends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendName {
-    /// This machine's CPU, by kernels for its instruction set
-    Native,
-    /// The tensors of the candle library, on the CPU: a reference, slower; no encoders, adapters, learning or prefix cache
-    Candle,
-    /// Another server with OpenAI's chat API: vLLM, SGLang, llama.cpp, another RuvLLM
+    /// One that runs the model in this process.
+    Local(LocalBackend),
+    /// Another server.
     Remote,
+}
+
+impl ValueEnum for BackendName {
+    fn value_variants<'a>() -> &'a [BackendName] {
+        &[BackendName::Local(LocalBackend::Native), BackendName::Local(LocalBackend::Candle), BackendName::Remote]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = "Another server with OpenAI's chat API: vLLM, SGLang, llama.cpp, another RuvLLM";
+        match self {
+            BackendName::Local(local) => local.to_possible_value(),
+            BackendName::Remote => Some(PossibleValue::new("remote").help(help)),
+        }
+    }
 }
 
 /// The backend that runs the model.
@@ -38,29 +51,28 @@ pub struct BackendArgs {
     url: Option<String>,
 }
 
-impl BackendArgs {
-    /// Returns the address of the server that answers; `None` if this machine does.
-    ///
-    /// # Errors
-    /// An address without `--backend remote`.
-    pub fn remote_url(&self) -> Result<Option<&str>> {
-        match (self.backend, &self.url) {
-            (BackendName::Remote, url) => Ok(url.as_deref()),
-            (_, Some(_)) => Err(Error::usage("--url is for --backend remote; add that, or leave it out")),
-            (_, None) => Ok(None),
-        }
-    }
+/// The backend that was chosen.
+pub enum Chosen<'a> {
+    /// One of this process.
+    Local(LocalBackend),
+    /// The server at this address.
+    Remote(&'a str),
+}
 
-    /// Returns the backend of this process that answers, if no server does.
+impl BackendArgs {
+    /// Returns the backend that answers.
     ///
     /// # Errors
-    /// As [`LocalBackend::check`].
-    pub fn local(&self, load: &LoadArgs) -> Result<LocalBackend> {
-        let local = match self.backend {
-            BackendName::Candle => LocalBackend::Candle,
-            BackendName::Native | BackendName::Remote => LocalBackend::Native,
-        };
-        local.check(load).map(|()| local)
+    /// An address without `--backend remote`, or the other way round; as [`LocalBackend::check`].
+    pub fn chosen(&self, load: &LoadArgs) -> Result<Chosen<'_>> {
+        match (self.backend, &self.url) {
+            (BackendName::Local(local), None) => local.check(load).map(|()| Chosen::Local(local)),
+            (BackendName::Local(_), Some(_)) => {
+                Err(Error::usage("--url is for --backend remote; add that, or leave it out"))
+            }
+            (BackendName::Remote, Some(url)) => Ok(Chosen::Remote(url)),
+            (BackendName::Remote, None) => Err(Error::usage("--backend remote needs the address of a server: --url")),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::App;
 use super::learn::LearningArgs;
 use super::lora::LoraArgs;
-use super::remote::{self, BackendArgs};
+use super::remote::{self, BackendArgs, Chosen};
 use super::resume::Resume;
 use super::template::{self, TemplateArgs};
 use crate::args::{
@@ -106,11 +106,11 @@ impl RunArgs {
     /// # Errors
     /// A usage error without a prompt, a failure if the model cannot be had or the prompt does not fit.
     pub fn run(&self, app: &App) -> Result<()> {
-        if let Some(url) = self.backend.remote_url()? {
-            return self.run_remote(app, url);
-        }
+        let backend = match self.backend.chosen(&self.load)? {
+            Chosen::Remote(url) => return self.run_remote(app, url),
+            Chosen::Local(backend) => backend,
+        };
         self.check(app)?;
-        let backend = self.backend.local(&self.load)?;
         let grammar = self.grammar.source()?;
         let template = self.template.read()?;
         let question = self.read_prompt()?;

@@ -28,7 +28,7 @@ pub struct SamplingParams {
     pub typical_p: f32,
     /// Drops tokens whose logit is more than this many standard deviations below the largest; 0 or less drops none.
     pub top_n_sigma: f32,
-    /// Number of times that all but the least likely of the tokens above [`SamplingParams::xtc_threshold`] are dropped; 0 is never.
+    /// Probability that all but the least likely of the tokens above [`SamplingParams::xtc_threshold`] are dropped; 0 is never.
     pub xtc_probability: f32,
     /// From which probability on a token counts for that; above 0.5 there are never two of them.
     pub xtc_threshold: f32,

@@ -19,7 +19,7 @@ const BYTES_MAX: u64 = 16 << 30;
 /// Everything that a training needs to go on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Checkpoint {
-    /// What decides the course of the training; it must be the same to go on.
+    /// Options that decide the course of the training; they must be the same to go on.
     pub options: Value,
     /// Of each pair of factors.
     pub names: Vec<String>,

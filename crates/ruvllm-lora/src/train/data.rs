@@ -17,7 +17,7 @@ const N_LINES_MAX: usize = 1 << 22;
 /// Most completions of one prompt.
 const N_COMPLETIONS_MAX: usize = 64;
 
-/// What a text begins with, before what is learned.
+/// Prompt of a text, before what is learned.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     /// A text as it is.
@@ -83,7 +83,7 @@ impl Sequence {
 pub struct Example {
     /// One for texts; the completions of a prompt; anchor, positive and negative.
     pub sequences: Vec<Sequence>,
-    /// How good each completion is.
+    /// Quality of each completion.
     pub scores: Vec<f32>,
 }
 
@@ -94,7 +94,7 @@ impl Example {
     }
 }
 
-/// What is dropped on purpose.
+/// Filter of records that are dropped on purpose.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Filter {
     /// Shorter records, counted in characters of what is learned.
@@ -111,10 +111,10 @@ impl Default for Filter {
     }
 }
 
-/// How many records were dropped, and why.
+/// Counts of dropped records, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// What is learned is too short.
+    /// Records whose learned part is too short.
     pub n_short: usize,
     /// Too many tokens.
     pub n_long: usize,
@@ -129,7 +129,7 @@ pub struct Dropped {
 pub struct Dataset {
     /// Number of the line and what it holds.
     pub records: Vec<(usize, Record)>,
-    /// What was dropped of the file.
+    /// Records of the file that were dropped.
     pub dropped: Dropped,
     /// A hash of all records.
     pub content: [u8; 32],
@@ -138,7 +138,7 @@ pub struct Dataset {
 /// Records for training, for looking at while training, and for the last word.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Split<T> {
-    /// What is learned from.
+    /// Records that are learned from.
     pub train: Vec<T>,
     /// Told apart while training.
     pub val: Vec<T>,

@@ -15,7 +15,7 @@ use ruvllm_model::ModelSpec;
 pub(super) struct Pair {
     /// The layer's number.
     pub target: usize,
-    /// What the layer is called in an adapter.
+    /// Name of the layer in an adapter.
     pub name: String,
     /// `[rank, n_in]`
     pub a: Var,

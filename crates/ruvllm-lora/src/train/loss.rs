@@ -8,7 +8,7 @@ use super::model::{Packed, TrainModel};
 use super::ops::{tensor, to_vec};
 use crate::error::{LoraError, invalid};
 
-/// What is made small.
+/// Loss of a training.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Loss {
     /// `-log p` of each token that is learned, from those before it.

@@ -74,7 +74,7 @@ struct Layer {
     wiring: Wiring,
 }
 
-/// How far reading the weights is.
+/// Progress of reading the weights.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadProgress {
     /// Values read.
@@ -250,10 +250,7 @@ impl TrainModel {
         let head = reader.head(&spec)?;
         let input_norm = reader.norm(spec.input.norm.as_ref())?;
         let output_norm = reader.norm(spec.output.norm.as_ref())?;
-        let rope = |own: &RopeSpec| {
-            let factors = own.factors.as_ref().map(|factors| weights.values(factors)).transpose()?;
-            Ok(Rope::new(&own.config(factors).map_err(|error| invalid(error.to_string()))?))
-        };
+        let rope = |own: &RopeSpec| own.rope(|factors| weights.values(factors));
         let ropes = spec.ropes.iter().map(rope).collect::<Result<_, LoraError>>()?;
         let segment = spec.input.types.as_ref().map(|types| weights.values(&types.row(0))).transpose()?;
         let held = Held::default();

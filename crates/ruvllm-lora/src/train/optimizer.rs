@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-/// How the rate changes over a training.
+/// Schedule of the rate over a training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Schedule {
     /// Not at all.
@@ -47,12 +47,12 @@ impl Schedule {
     }
 }
 
-/// What AdamW is told (Loshchilov & Hutter 2017, arXiv:1711.05101).
+/// Options of AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamOptions {
-    /// How much of the mean gradient stays.
+    /// Share of the mean gradient that stays.
     pub beta1: f64,
-    /// How much of the mean square stays.
+    /// Share of the mean square that stays.
     pub beta2: f64,
     /// Added to the root of the mean square.
     pub epsilon: f64,

@@ -17,7 +17,7 @@ pub(super) fn linears(layer: &LayerSpec) -> impl Iterator<Item = (Role, &LinearS
     attention.into_iter().chain(mlp)
 }
 
-/// What a linear layer does.
+/// Role of a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Makes queries.
@@ -32,7 +32,7 @@ pub enum Role {
     Mlp,
 }
 
-/// Which linear layers are adapted.
+/// Set of the linear layers that are adapted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TargetSet {
     /// Queries and values, as the first LoRAs.

@@ -16,10 +16,10 @@ use super::spec::TargetSet;
 use crate::adapter::Adapter;
 use crate::error::{LoraError, invalid};
 
-/// What decides the course of a training. With the same data, model and machine, the same options give the same bytes.
+/// Options that decide the course of a training. With the same data, model and machine, the same options give the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainOptions {
-    /// Which layers are adapted.
+    /// Layers that are adapted.
     pub targets: TargetSet,
     /// Blocks before this one are left as they are, see [`TrainModel::hold_frozen`].
     pub first_block: usize,
@@ -27,7 +27,7 @@ pub struct TrainOptions {
     pub rank: usize,
     /// `alpha / rank` multiplies what they add.
     pub alpha: f32,
-    /// What is made small.
+    /// Loss of the training.
     pub loss: Loss,
     /// Steps in all; schedules end with them.
     pub n_steps: u64,
@@ -134,7 +134,7 @@ impl TrainOptions {
     }
 }
 
-/// What a step did.
+/// Report of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
     /// Steps taken so far.
@@ -147,7 +147,7 @@ pub struct StepReport {
     pub norm: f64,
     /// Tokens that were run.
     pub n_tokens: usize,
-    /// How long it took.
+    /// Time of the step.
     pub seconds: f64,
 }
 

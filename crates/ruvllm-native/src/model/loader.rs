@@ -5,24 +5,16 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use ruvllm_gguf::{GgufFile, TensorInfo};
+use ruvllm_kernels::GgmlType;
 use ruvllm_kernels::arena::LargePages;
 use ruvllm_kernels::matmul::{Matrix, Packing, PanelSink};
-use ruvllm_kernels::{GgmlType, dequant};
 use ruvllm_lora::Target;
 use ruvllm_model::{LinearSpec, NormSpec, TensorRows};
 
 use super::blocks::{Linear, Norm};
 use crate::kernels::Compute;
+use ruvllm_backend::loading::{LoadProgress, weight_tensor, weight_values};
 use ruvllm_backend::{BackendError, BackendErrorKind};
-
-/// How far loading has come, in bytes of tensor data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadProgress {
-    /// Bytes taken over so far.
-    pub done_bytes: u64,
-    /// Bytes of all tensors.
-    pub total_bytes: u64,
-}
 
 /// The tensors of one file on their way into a model.
 pub(crate) struct Loader<'a> {
@@ -87,30 +79,23 @@ impl<'a> Loader<'a> {
         self.made.take()
     }
 
-    /// Returns a tensor that the model's description names.
-    fn tensor(&self, rows: &TensorRows) -> &'a TensorInfo {
-        self.file.tensor(&rows.tensor).expect("the description names tensors of its file")
-    }
-
     /// Returns the linear layers that were taken, by number.
     pub(crate) fn take_targets(&self) -> Vec<Target> {
         self.targets.take()
     }
 
-    fn take(&self, tensor: &TensorInfo) -> Bytes {
-        let done_bytes = self.done_bytes.get() + tensor.n_bytes() as u64;
+    /// Tells that so many bytes were taken over.
+    fn tell(&self, n_bytes: usize) {
+        let done_bytes = (self.done_bytes.get() + n_bytes as u64).min(self.total_bytes);
         self.done_bytes.set(done_bytes);
         (self.progress.borrow_mut())(LoadProgress { done_bytes, total_bytes: self.total_bytes });
-        self.file.data(tensor)
     }
 
     /// Takes values in f32: `[n_rows, n_cols]`.
     pub(crate) fn values(&self, rows: &TensorRows) -> Result<Vec<f32>, BackendError> {
-        let tensor = self.tensor(rows);
-        check_float(tensor)?;
-        let mut values = vec![0.0; tensor.n_elements()];
-        dequant::dequantize(tensor.ty, &self.take(tensor), &mut values);
-        Ok(if rows.n_values() == values.len() { values } else { values[rows.values()].to_vec() })
+        let tensor = weight_tensor(self.file, rows)?;
+        self.tell(tensor.ty.row_bytes(rows.n_values()).unwrap_or(0));
+        weight_values(self.file, rows)
     }
 
     /// Takes values that a file may have.
@@ -127,7 +112,7 @@ impl<'a> Loader<'a> {
     /// Takes a linear layer. They are taken in the order of their numbers.
     pub(crate) fn linear(&self, spec: &LinearSpec) -> Result<Linear, BackendError> {
         let bias = self.values_if_any(spec.bias.as_ref())?;
-        let matrix = self.matrix(self.tensor(&spec.weight), spec.weight.rows.clone())?;
+        let matrix = self.matrix(weight_tensor(self.file, &spec.weight)?, spec.weight.rows.clone())?;
         let mut targets = self.targets.borrow_mut();
         assert_eq!(targets.len(), spec.id, "linear layers are taken in the order of their numbers");
         let (tensor, rows, alias) = (spec.name.clone(), spec.name_rows.clone(), spec.alias.clone());
@@ -136,13 +121,12 @@ impl<'a> Loader<'a> {
     }
 
     fn matrix(&self, tensor: &TensorInfo, rows: Range<usize>) -> Result<Matrix, BackendError> {
-        if !Matrix::supports(tensor.ty) {
-            return Err(type_error(tensor));
-        }
         let n_cols = tensor.shape[0];
         let row_bytes = tensor.ty.row_bytes(n_cols).ok_or_else(|| shape_error(tensor, &[n_cols]))?;
         let start = rows.start * row_bytes;
-        let bytes = self.take_rows(tensor, start..rows.end * row_bytes);
+        let range = start..rows.end * row_bytes;
+        self.tell(range.len());
+        let bytes = self.file.data(tensor).slice(range);
         let (table, team, pages) = (self.compute.kernels.matmul, &self.compute.team, &mut *self.pages.borrow_mut());
         let packed_bytes = Matrix::packed_bytes(tensor.ty, rows.len(), n_cols);
         if let Some(panels) = packed_bytes.and_then(|n_bytes| self.take_packed(n_bytes)) {
@@ -164,19 +148,12 @@ impl<'a> Loader<'a> {
         Some(left.split_to(n_bytes))
     }
 
-    fn take_rows(&self, tensor: &TensorInfo, range: Range<usize>) -> Bytes {
-        let done_bytes = (self.done_bytes.get() + range.len() as u64).min(self.total_bytes);
-        self.done_bytes.set(done_bytes);
-        (self.progress.borrow_mut())(LoadProgress { done_bytes, total_bytes: self.total_bytes });
-        self.file.data(tensor).slice(range)
-    }
-
     /// Takes a table for row look-ups (token and position embeddings).
     pub(crate) fn embedding(&self, rows: &TensorRows) -> Result<Embedding, BackendError> {
-        let (tensor, n_embd) = (self.tensor(rows), rows.n_cols);
-        check_float(tensor)?;
+        let (tensor, n_embd) = (weight_tensor(self.file, rows)?, rows.n_cols);
         let row_bytes = tensor.ty.row_bytes(n_embd).ok_or_else(|| shape_error(tensor, &[n_embd]))?;
-        Ok(Embedding { ty: tensor.ty, n_rows: rows.n_rows(), n_embd, row_bytes, bytes: self.take(tensor) })
+        self.tell(tensor.n_bytes());
+        Ok(Embedding { ty: tensor.ty, n_rows: rows.n_rows(), n_embd, row_bytes, bytes: self.file.data(tensor) })
     }
 }
 
@@ -195,15 +172,6 @@ impl Embedding {
         assert!(idx < self.n_rows && out.len() == self.n_embd, "embedding row {idx} of {}", self.n_rows);
         kernels.dequant.dequantize(self.ty, &self.bytes[idx * self.row_bytes..(idx + 1) * self.row_bytes], out);
     }
-}
-
-fn check_float(tensor: &TensorInfo) -> Result<(), BackendError> {
-    if Matrix::supports(tensor.ty) { Ok(()) } else { Err(type_error(tensor)) }
-}
-
-fn type_error(tensor: &TensorInfo) -> BackendError {
-    let line = format!("tensor '{}' has type {}, which is not a weight format", tensor.name, tensor.ty);
-    BackendError::new(BackendErrorKind::Unsupported, line)
 }
 
 fn shape_error(tensor: &TensorInfo, expected: &[usize]) -> BackendError {

@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use ruvllm_backend::BackendError;
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::rope::Rope;
 use ruvllm_kvcache::{KvLayout, LayerKv};
 use ruvllm_model::{
     AttentionSpec, ConvSpec, ExpansionSpec, FfnSpec, LatentAttentionSpec, LayerSpec, LinearSpec, Mamba2Spec, MambaSpec,
-    MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, RankerSpec, RopeSpec, SharedExpertSpec, ShortConvSpec,
+    MixerSpec, MlpSpec, ModelSpec, MoeSpec, NormKind, NormSpec, RankerSpec, SharedExpertSpec, ShortConvSpec,
 };
 
 use super::blocks::{
@@ -32,7 +31,8 @@ impl Model {
     /// # Errors
     /// A tensor has a type that is no weight format, or a factor of frequencies is not positive.
     pub(crate) fn make(spec: ModelSpec, loader: &Loader<'_>) -> Result<Model, BackendError> {
-        let ropes = spec.ropes.iter().map(|own| rope(own, loader)).collect::<Result<_, _>>()?;
+        let ropes =
+            spec.ropes.iter().map(|own| own.rope(|factors| loader.values(factors))).collect::<Result<_, _>>()?;
         let mut maker = Maker { loader, spec: &spec, kv_layers: Vec::new(), state_len: 0 };
         let layers: Vec<Layer> = spec.layers.iter().map(|layer| maker.layer(layer)).collect::<Result<_, _>>()?;
         let (input, output, ranker) = (maker.input()?, maker.output()?, maker.ranker()?);
@@ -42,10 +42,6 @@ impl Model {
         model.link(loader.n_threads(), None);
         Ok(model)
     }
-}
-
-fn rope(spec: &RopeSpec, loader: &Loader<'_>) -> Result<Rope, BackendError> {
-    Ok(Rope::new(&spec.config(loader.values_if_any(spec.factors.as_ref())?)?))
 }
 
 impl Maker<'_, '_> {

@@ -12,7 +12,6 @@ pub(crate) use blocks::Rows;
 pub(crate) use forward::{Batch, ForwardState, RowCounts};
 pub(crate) use head_shortlist::ShortlistState;
 pub(crate) use last::{LastBlock, has_last_block};
-pub use loader::LoadProgress;
 pub(crate) use loader::Loader;
 
 use ruvllm_kernels::matmul::{self, ActFormat, HeadShortlist, Matrix};

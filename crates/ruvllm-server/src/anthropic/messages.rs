@@ -73,7 +73,7 @@ const MESSAGE: &[Field] = &[
     required("content", Kind::Either(&[Kind::Text, Kind::List(&BLOCK, 0, 4096)]), "what is said"),
 ];
 
-/// Input of the request or counted.
+/// Fields of a conversation, which is answered or counted.
 pub(super) const CONVERSATION: &[Field] = &[
     MODEL,
     required(

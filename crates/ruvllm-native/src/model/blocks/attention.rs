@@ -26,7 +26,7 @@ pub(crate) struct Rows {
     pub n: usize,
     /// Position of the first row in its sequence.
     pub pos: usize,
-    /// Which sequence slot the rows belong to.
+    /// Index of the sequence slot that the rows belong to.
     pub state_idx: usize,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct Rows {
 pub(crate) struct Tail<'a> {
     /// Their places in the batch, ascending.
     pub rows: &'a [u32],
-    /// The same as segments: row `i` is that of `rows[i]`.
+    /// Segments of the rows: row `i` is that of `rows[i]`.
     pub segments: &'a [Segment<'a>],
 }
 

@@ -28,13 +28,13 @@ pub(crate) struct Sizes {
 /// Widths that attention over a short row needs beside those of its attention.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LatentSizes {
-    /// What queries are made of, if not of the stream.
+    /// Width of the low-rank row that queries are made of, if not of the stream.
     pub low: usize,
     /// All heads' queries.
     pub q: usize,
     /// The short row.
     pub latent: usize,
-    /// What of a key is rotated.
+    /// Width of the rotated part of a key.
     pub k_rot: usize,
     /// All heads' keys and values that are made of the short row.
     pub kv: usize,
@@ -62,15 +62,15 @@ impl LatentSizes {
 /// Widths that state spaces need.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SsmSizes {
-    /// What is filtered.
+    /// Channels that are filtered.
     pub n_channels: usize,
-    /// What is gated.
+    /// Channels that are gated.
     pub n_inner: usize,
     /// Lengths of steps.
     pub n_steps: usize,
-    /// What Mamba makes them of.
+    /// Width of the row that Mamba makes them of.
     pub n_low: usize,
-    /// What Mamba writes, and what it reads.
+    /// Values that Mamba writes to a state, and reads of it.
     pub n_state: usize,
 }
 

@@ -21,7 +21,7 @@ const PIECE_ROWS: usize = 8;
 
 /// An attention layer over a short row.
 pub(crate) struct LatentAttention {
-    /// What queries go through before `q`, if they do.
+    /// Low-rank projection before `q`, if there is one.
     pub q_low: Option<(Linear, Norm)>,
     pub q: Linear,
     pub latent: Linear,

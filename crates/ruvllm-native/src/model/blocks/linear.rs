@@ -15,7 +15,7 @@ pub(crate) struct Linear {
     bias: Option<Vec<f32>>,
     /// Its number among those that adapters can change.
     id: usize,
-    /// What a pass reads after this one's weights and those multiplied together with it.
+    /// Prefetch plan: the weights that a pass reads after this one's and those multiplied together with it.
     pub next: Upcoming,
 }
 

@@ -12,7 +12,7 @@ use crate::kernels::Compute;
 pub(crate) struct Residual {
     n_embd: usize,
     pub x: Vec<f32>,
-    /// What the next block reads.
+    /// Input of the next block.
     pub normed: Vec<f32>,
     /// The last block's output, and that of a second one beside it.
     pub branch: Vec<f32>,

@@ -45,9 +45,9 @@ impl Decay for &[f32] {
 #[derive(Clone, Copy)]
 pub(super) struct Step<'a, D> {
     pub decay: D,
-    /// What is added to each value for an input of one.
+    /// Addend to each value for an input of one.
     pub b: &'a [f32],
-    /// What is read of each.
+    /// Weight with which each value is read.
     pub c: &'a [f32],
 }
 
