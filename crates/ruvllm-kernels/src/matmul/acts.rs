@@ -73,6 +73,12 @@ impl ActBlock {
         ActBlock::new([0; BLOCK], [0; BLOCK], [0; 2], grid)
     }
 
+    /// Returns `scale * Σq` of a half: what its minimum is multiplied with.
+    #[inline(always)]
+    pub(super) fn scaled_half_sum(&self, half: usize) -> f32 {
+        self.scale * (-self.neg_half_sums[half]) as f32
+    }
+
     /// Returns quant `i`.
     pub(super) fn q(&self, i: usize) -> i32 {
         256 * i32::from(self.hi[i]) + i32::from(self.lo[i])

@@ -1,6 +1,6 @@
-//! The eight formats of the integer path: what the kernels must know of each, and its panel layout.
+//! The formats of the integer path: what the kernels must know of each, and its panel layout.
 
-use crate::block::GgmlType;
+use crate::block::{BlockIQ4_XS, BlockQ3_K, GgmlType, IQ4_VALUES, MXFP4_VALUES};
 use std::ops::Range;
 
 /// Rows of a panel.
@@ -14,29 +14,37 @@ pub(super) const BLOCK: usize = 32;
 /// A panel is a straight stream of groups: the quants of `GROUP` blocks, `[GROUP][VECTORS][64]` bytes, then their
 /// scales, one record of `SCALE_BYTES` per block of the file (a group has whole cache lines, the last one is padded):
 ///
-/// | | f16 | f16 | per sub-block | per sub-block |
+/// | | f16, or E8M0 in a byte | f16 | per sub-block | per sub-block |
 /// |---|---|---|---|---|
 /// | 32-wide | `d[16]` | `m[16]` if `MIN` | – | – |
-/// | K (`SUPER`) | `d[16]` | `-dmin[16]` if `MIN` | `sc[n_sub][16]` u8, i8 for Q6_K | `mn[n_sub][16]` u8 if `MIN` |
+/// | 256-wide (`SUPER`) | `d[16]` | `-dmin[16]` if `MIN` | `sc[n_sub][16]` as [`SubScales`] says | `mn[n_sub][16]` u8 if `MIN`, but for nibbles |
 ///
 /// A weight is `(u - OFFSET) * scale (+ m)` with `u` the unsigned quant, `scale` = `d` or `d * sc`, and `m` = `m` or
-/// `-dmin * mn`.
+/// `-dmin * mn`. Where there are `CODES`, `u` is what the quant's code is, with 128 added.
 pub(super) trait Format: 'static {
     /// The type in files.
     const TY: GgmlType;
-    /// Bits of a quant: 4, 5, 6 or 8.
+    /// Bits of a quant: 2 to 6, or 8.
     const BITS: u32;
+    /// Values by quant; `None` where a quant is its own.
+    const CODES: Option<&'static [i8; 16]> = None;
     /// `log2` of what is subtracted from the unsigned quant; `None` subtracts nothing.
     const OFFSET_LOG2: Option<u32>;
     /// Whether a minimum is added.
     const MIN: bool;
-    /// Whether blocks of 256 with integer sub-scales (the K types).
-    const SUPER: bool;
+    /// Scales of the parts of a file block.
+    const SUB_SCALES: SubScales = SubScales::None;
+    /// Whether a block's scale is the exponent of a power of two (E8M0) instead of an f16.
+    const E8M0: bool = false;
     /// Whether scales cover 16 values instead of 32.
     const HALVES: bool = false;
 
+    /// Whether blocks of 256 with integer sub-scales.
+    const SUPER: bool = !matches!(Self::SUB_SCALES, SubScales::None);
     /// Vectors of 64 bytes that hold a block of a panel.
     const VECTORS: usize = match Self::BITS {
+        2 => 2,
+        3 => 3,
         4 => 4,
         5 => 5,
         6 => 6,
@@ -46,20 +54,43 @@ pub(super) trait Format: 'static {
     const QUANT_BYTES: usize = Self::VECTORS * 64;
     /// Sub-blocks of a file block with a scale of their own.
     const N_SUB: usize = if Self::HALVES { 16 } else { 8 };
-    /// Bytes of the f16 part of a scale record.
-    const SCALE_HEAD: usize = 32 * (1 + Self::MIN as usize);
+    /// Bytes of the part of a scale record that is of the whole file block.
+    const SCALE_HEAD: usize = if Self::E8M0 { 16 } else { 32 * (1 + Self::MIN as usize) };
     /// Bytes of a scale record.
-    const SCALE_BYTES: usize =
-        Self::SCALE_HEAD + if Self::SUPER { 16 * Self::N_SUB * (1 + Self::MIN as usize) } else { 0 };
-    /// Blocks of a group: a file block of the K types, else as many as give whole cache lines of scales.
-    const GROUP: usize = if Self::SUPER { 8 } else { 2 };
+    const SCALE_BYTES: usize = Self::SCALE_HEAD
+        + match Self::SUB_SCALES {
+            SubScales::None => 0,
+            SubScales::Unsigned => 16 * Self::N_SUB * (1 + Self::MIN as usize),
+            SubScales::Signed | SubScales::Nibbles => 16 * Self::N_SUB,
+        };
+    /// Blocks of a group: a file block of 256 values, else as many as give whole cache lines of scales.
+    const GROUP: usize = match (Self::SUPER, Self::E8M0) {
+        (true, _) => 8,
+        (_, true) => 4,
+        _ => 2,
+    };
     /// Bytes of a group.
     const GROUP_BYTES: usize = Self::GROUP * Self::QUANT_BYTES
         + (if Self::SUPER { Self::SCALE_BYTES } else { Self::GROUP * Self::SCALE_BYTES }).next_multiple_of(64);
+    /// Whether products of quants by bytes can be added in i16: so many bits, and a scale per 32.
+    const IS_NARROW: bool = Self::BITS <= 5 && Self::CODES.is_none() && !Self::HALVES;
     /// What is subtracted from the unsigned quant.
     const OFFSET: i32 = match Self::OFFSET_LOG2 {
         Some(bits) => 1 << bits,
         None => 0,
+    };
+
+    /// Unsigned weights by quant, where there are codes: the codes with 128 added.
+    const UNSIGNED_CODES: [u8; 16] = {
+        let mut codes = [0; 16];
+        if let Some(signed) = Self::CODES {
+            let mut quant = 0;
+            while quant < codes.len() {
+                codes[quant] = signed[quant] as u8 ^ 0x80;
+                quant += 1;
+            }
+        }
+        codes
     };
 
     /// Returns where in a panel the quants of block `b` begin: a multiple of 64.
@@ -81,6 +112,19 @@ pub(super) trait Format: 'static {
 
     /// Writes the scales of a file block to lane `row` of a scale record.
     fn scales(block: &[u8], record: &mut [u8], row: usize);
+}
+
+/// How a format keeps the scales of the parts of a file block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SubScales {
+    /// There are no parts.
+    None,
+    /// Bytes; those of the minima, if there are any, after all scales.
+    Unsigned,
+    /// Signed bytes.
+    Signed,
+    /// Bytes of a scale in the low nibble and a minimum in the high one.
+    Nibbles,
 }
 
 /// Returns the bytes of a panel with `n_blocks` blocks of 32: a multiple of 64.
@@ -109,13 +153,22 @@ pub(super) enum Q4K {}
 pub(super) enum Q5K {}
 /// Q6_K: `d * sc * (u - 32)`, a scale per 16.
 pub(super) enum Q6K {}
+/// Q2_K: `d * sc * u - dmin * mn`, both per 16.
+pub(super) enum Q2K {}
+/// Q3_K: `d * sc * (u - 4)`, a scale per 16.
+pub(super) enum Q3K {}
+/// IQ4_NL: `d * code`.
+pub(super) enum Iq4Nl {}
+/// IQ4_XS: `d * sc * code`.
+pub(super) enum Iq4Xs {}
+/// MXFP4: `2^(e - 128) * code`.
+pub(super) enum Mxfp4 {}
 
 impl Format for Q40 {
     const TY: GgmlType = GgmlType::Q4_0;
     const BITS: u32 = 4;
     const OFFSET_LOG2: Option<u32> = Some(3);
     const MIN: bool = false;
-    const SUPER: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
@@ -132,7 +185,6 @@ impl Format for Q41 {
     const BITS: u32 = 4;
     const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
-    const SUPER: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
@@ -150,7 +202,6 @@ impl Format for Q50 {
     const BITS: u32 = 5;
     const OFFSET_LOG2: Option<u32> = Some(4);
     const MIN: bool = false;
-    const SUPER: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
@@ -169,7 +220,6 @@ impl Format for Q51 {
     const BITS: u32 = 5;
     const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
-    const SUPER: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
@@ -189,7 +239,6 @@ impl Format for Q80 {
     const BITS: u32 = 8;
     const OFFSET_LOG2: Option<u32> = Some(7);
     const MIN: bool = false;
-    const SUPER: bool = false;
 
     #[inline(always)]
     fn words(block: &[u8], _sub: usize) -> [u32; 8] {
@@ -207,7 +256,7 @@ impl Format for Q4K {
     const BITS: u32 = 4;
     const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
-    const SUPER: bool = true;
+    const SUB_SCALES: SubScales = SubScales::Unsigned;
 
     #[inline(always)]
     fn words(block: &[u8], sub: usize) -> [u32; 8] {
@@ -224,7 +273,7 @@ impl Format for Q5K {
     const BITS: u32 = 5;
     const OFFSET_LOG2: Option<u32> = None;
     const MIN: bool = true;
-    const SUPER: bool = true;
+    const SUB_SCALES: SubScales = SubScales::Unsigned;
 
     #[inline(always)]
     fn words(block: &[u8], sub: usize) -> [u32; 8] {
@@ -246,7 +295,7 @@ impl Format for Q6K {
     const BITS: u32 = 6;
     const OFFSET_LOG2: Option<u32> = Some(5);
     const MIN: bool = false;
-    const SUPER: bool = true;
+    const SUB_SCALES: SubScales = SubScales::Signed;
     const HALVES: bool = true;
 
     #[inline(always)]
@@ -266,6 +315,112 @@ impl Format for Q6K {
         for (sub, scale) in block[192..208].iter().enumerate() {
             record[Self::SCALE_HEAD + 16 * sub + row] = *scale;
         }
+    }
+}
+
+impl Format for Q2K {
+    const TY: GgmlType = GgmlType::Q2_K;
+    const BITS: u32 = 2;
+    const OFFSET_LOG2: Option<u32> = None;
+    const MIN: bool = true;
+    const SUB_SCALES: SubScales = SubScales::Nibbles;
+    const HALVES: bool = true;
+
+    #[inline(always)]
+    fn words(block: &[u8], sub: usize) -> [u32; 8] {
+        pairs_of_bits(part(block, 16 + 32 * (sub / 4)), sub % 4)
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[80..82]);
+        put_f16(record, 1, row, &[block[82], block[83] ^ 0x80]);
+        for (sub, scale) in block[..16].iter().enumerate() {
+            record[Self::SCALE_HEAD + 16 * sub + row] = *scale;
+        }
+    }
+}
+
+impl Format for Q3K {
+    const TY: GgmlType = GgmlType::Q3_K;
+    const BITS: u32 = 3;
+    const OFFSET_LOG2: Option<u32> = Some(2);
+    const MIN: bool = false;
+    const SUB_SCALES: SubScales = SubScales::Signed;
+    const HALVES: bool = true;
+
+    #[inline(always)]
+    fn words(block: &[u8], sub: usize) -> [u32; 8] {
+        let mut words = pairs_of_bits(part(block, 32 + 32 * (sub / 4)), sub % 4);
+        let high = part::<32>(block, 0);
+        for j in 0..8 {
+            words[2] |= ((word(high, 4 * j) >> sub) & 0x0101_0101) << j;
+        }
+        words
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        let block: &BlockQ3_K = bytemuck::from_bytes(block);
+        put_f16(record, 0, row, &block.d.0);
+        for (sub, scale) in block.scales().into_iter().enumerate() {
+            record[Self::SCALE_HEAD + 16 * sub + row] = scale as u8;
+        }
+    }
+}
+
+impl Format for Iq4Nl {
+    const TY: GgmlType = GgmlType::IQ4_NL;
+    const BITS: u32 = 4;
+    const CODES: Option<&'static [i8; 16]> = Some(&IQ4_VALUES);
+    const OFFSET_LOG2: Option<u32> = Some(7);
+    const MIN: bool = false;
+
+    #[inline(always)]
+    fn words(block: &[u8], _sub: usize) -> [u32; 8] {
+        nibbles(part(block, 2))
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        put_f16(record, 0, row, &block[0..2]);
+    }
+}
+
+impl Format for Iq4Xs {
+    const TY: GgmlType = GgmlType::IQ4_XS;
+    const BITS: u32 = 4;
+    const CODES: Option<&'static [i8; 16]> = Some(&IQ4_VALUES);
+    const OFFSET_LOG2: Option<u32> = Some(7);
+    const MIN: bool = false;
+    const SUB_SCALES: SubScales = SubScales::Signed;
+
+    #[inline(always)]
+    fn words(block: &[u8], sub: usize) -> [u32; 8] {
+        nibbles(part(block, 8 + 16 * sub))
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        let block: &BlockIQ4_XS = bytemuck::from_bytes(block);
+        put_f16(record, 0, row, &block.d.0);
+        for (sub, scale) in block.scales().into_iter().enumerate() {
+            record[Self::SCALE_HEAD + 16 * sub + row] = scale as u8;
+        }
+    }
+}
+
+impl Format for Mxfp4 {
+    const TY: GgmlType = GgmlType::MXFP4;
+    const BITS: u32 = 4;
+    const CODES: Option<&'static [i8; 16]> = Some(&MXFP4_VALUES);
+    const OFFSET_LOG2: Option<u32> = Some(7);
+    const MIN: bool = false;
+    const E8M0: bool = true;
+
+    #[inline(always)]
+    fn words(block: &[u8], _sub: usize) -> [u32; 8] {
+        nibbles(part(block, 1))
+    }
+
+    fn scales(block: &[u8], record: &mut [u8], row: usize) {
+        record[row] = block[0];
     }
 }
 
@@ -293,6 +448,16 @@ fn k_nibbles(qs: &[u8; 32], high: usize) -> [u32; 8] {
     for (j, to) in words.iter_mut().enumerate().take(4) {
         let (low, up) = (word(qs, 4 * j) >> (4 * high), word(qs, 16 + 4 * j) >> (4 * high));
         *to = (low & 0x0f0f_0f0f) | (up & 0x0f0f_0f0f) << 4;
+    }
+    words
+}
+
+/// Values `0..32` are bits `2 * at` and the next of 32 bytes.
+#[inline(always)]
+fn pairs_of_bits(qs: &[u8; 32], at: usize) -> [u32; 8] {
+    let mut words = [0; 8];
+    for j in 0..8 {
+        words[j / 4] |= ((word(qs, 4 * j) >> (2 * at)) & 0x0303_0303) << (2 * (j % 4));
     }
     words
 }

@@ -2,7 +2,7 @@
 //!
 //! Two paths, chosen by the weights' type ([`Matrix::act_format`] says which):
 //!
-//! - **integer** (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K): the matrix is repacked into panels of 16 rows, and rows lie
+//! - **integer** (Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4): the matrix is repacked into panels of 16 rows, and rows lie
 //!   in lanes: a 64-byte vector is 16 rows by 4 consecutive values, multiplied with 4 activations broadcast to every
 //!   lane. A lane is a result, so nothing is summed across. Activations have a scale per 32, and of eight groups of four
 //!   the two largest have 16 bits and the others 8: high bytes go through the same byte products as low ones.
@@ -13,6 +13,8 @@
 //!
 //! ```text
 //! panel of 16 rows, block of 32 values:
+//!   2 bits   2 vectors; bits 2jj of byte (row, i) of vector h are value 4(4h+jj)+i
+//!   3 bits   + 1 vector;  bit j of byte (row, i) is the high bit of value 4j+i
 //!   nibbles  4 vectors; byte (row, i) of vector j holds value 4j+i (low) and 16+4j+i (high)
 //!   5 bits   + 1 vector;  bit j of byte (row, i) is the high bit of value 4j+i
 //!   6 bits   + 2 vectors; bits 2jj of byte (row, i) of vector h are the high bits of value 4(4h+jj)+i
@@ -52,7 +54,7 @@ pub use matrix::{Matrix, Packing, PanelSink};
 
 use crate::isa::{self, Isa, Row};
 use crate::thread_pool::{ThreadPool, share};
-use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+use format::{BLOCK, Iq4Nl, Iq4Xs, Mxfp4, PANEL_ROWS, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
 use std::ops::Range;
@@ -68,16 +70,16 @@ pub struct Table {
     supported: fn() -> bool,
     quantize: unsafe fn(&[f32], &mut [ActBlock]),
     /// In the order of [`INT_TYPES`].
-    int: [int::Kernel; 8],
+    int: [int::Kernel; INT_TYPES.len()],
     /// What `int` takes at once.
     chunk: int::Chunk,
     float: float::Kernel,
 }
 
 /// The types of the integer path.
-const INT_TYPES: [crate::GgmlType; 8] = {
-    use crate::GgmlType::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
-    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K]
+const INT_TYPES: [crate::GgmlType; 13] = {
+    use crate::GgmlType::{IQ4_NL, IQ4_XS, MXFP4, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4]
 };
 
 /// Returns where a type is among [`INT_TYPES`].
@@ -92,6 +94,9 @@ macro_rules! int_kernels {
         int::$isa::run::<Q50 $(, $flag)?>, int::$isa::run::<Q51 $(, $flag)?>,
         int::$isa::run::<Q80 $(, $flag)?>, int::$isa::run::<Q4K $(, $flag)?>,
         int::$isa::run::<Q5K $(, $flag)?>, int::$isa::run::<Q6K $(, $flag)?>,
+        int::$isa::run::<Q2K $(, $flag)?>, int::$isa::run::<Q3K $(, $flag)?>,
+        int::$isa::run::<Iq4Nl $(, $flag)?>, int::$isa::run::<Iq4Xs $(, $flag)?>,
+        int::$isa::run::<Mxfp4 $(, $flag)?>,
     ]};
 }
 

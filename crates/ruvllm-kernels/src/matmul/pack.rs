@@ -1,6 +1,9 @@
 //! Repacking: rows of file blocks into panels of 16 rows.
 
-use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes, panel_rows};
+use super::format::{
+    BLOCK, Format, Iq4Nl, Iq4Xs, Mxfp4, PANEL_ROWS, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes,
+    panel_rows,
+};
 use super::matrix::Packing;
 use super::{INT_TYPES, int_index};
 use crate::block::GgmlType;
@@ -30,6 +33,11 @@ pub(super) static REPACKERS: [Repacker; INT_TYPES.len()] = [
     Repacker::new::<Q4K>(),
     Repacker::new::<Q5K>(),
     Repacker::new::<Q6K>(),
+    Repacker::new::<Q2K>(),
+    Repacker::new::<Q3K>(),
+    Repacker::new::<Iq4Nl>(),
+    Repacker::new::<Iq4Xs>(),
+    Repacker::new::<Mxfp4>(),
 ];
 
 impl Repacker {

@@ -7,7 +7,7 @@ mod bytes;
 mod pairs;
 
 use super::super::acts::{ActBlock, Grid, key};
-use super::super::format::{BLOCK, Format};
+use super::super::format::{BLOCK, Format, SubScales};
 use super::Job;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use std::ops::Range;
 pub(in super::super) unsafe fn run<F: Format, const VNNI: bool>(job: &Job<'_>) {
     // SAFETY: the caller's promises.
     unsafe {
-        if F::BITS <= bytes::BITS_MAX && !VNNI {
+        if F::IS_NARROW && !VNNI {
             bytes::run::<F>(job);
         } else {
             pairs::run::<F, VNNI>(job);
@@ -144,7 +144,7 @@ unsafe fn write_results<const MR: usize>(job: &Job<'_>, acc: &[[__m256; MR]; 2],
     }
 }
 
-/// `acc += min * a_sum`, of what activations sum up to; `min` is `[half]`.
+/// `acc += min * a_sum`, of what activations sum up to; `min` is `[half of the panel]`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 fn min_add<const MR: usize>(acc: &mut [[__m256; MR]; 2], min: [__m256; 2], a_sum: [f32; MR]) {
@@ -196,6 +196,9 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m256i {
     if F::BITS == 8 {
         return load(j);
     }
+    if F::BITS <= 3 {
+        return unpack_low::<F>(load(j / 4), || load(2), j);
+    }
     let nibbles = if j < 4 { load(j) } else { _mm256_srli_epi16::<4>(load(j - 4)) };
     let nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
     // Shifts cross byte borders; the mask drops what came from the neighbour.
@@ -223,33 +226,97 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m256i {
         };
         return _mm256_or_si256(nibbles, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
     }
+    if F::CODES.is_some() {
+        // SAFETY: 16 bytes.
+        let codes = unsafe { _mm_loadu_si128(F::UNSIGNED_CODES.as_ptr().cast()) };
+        return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codes), nibbles);
+    }
     nibbles
 }
 
-/// Returns `([scale, scale of the second half], minimum)` of half a panel's block.
+/// Returns the weights of group `j` of two or three bits, of the vector that has its two low bits and of the one that has
+/// the high bits.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn unpack_low<F: Format>(pairs: __m256i, high: impl Fn() -> __m256i, j: usize) -> __m256i {
+    // Shifts cross byte borders; the mask drops what came from the neighbour.
+    let pairs = match j % 4 {
+        0 => pairs,
+        1 => _mm256_srli_epi16::<2>(pairs),
+        2 => _mm256_srli_epi16::<4>(pairs),
+        _ => _mm256_srli_epi16::<6>(pairs),
+    };
+    let pairs = _mm256_and_si256(pairs, _mm256_set1_epi8(3));
+    if F::BITS == 2 {
+        return pairs;
+    }
+    let high = match j {
+        0 => _mm256_slli_epi16::<2>(high()),
+        1 => _mm256_slli_epi16::<1>(high()),
+        2 => high(),
+        3 => _mm256_srli_epi16::<1>(high()),
+        4 => _mm256_srli_epi16::<2>(high()),
+        5 => _mm256_srli_epi16::<3>(high()),
+        6 => _mm256_srli_epi16::<4>(high()),
+        _ => _mm256_srli_epi16::<5>(high()),
+    };
+    _mm256_or_si256(pairs, _mm256_and_si256(high, _mm256_set1_epi8(4)))
+}
+
+/// Returns the scales and the minima of the halves of a block, of half a panel.
 ///
 /// # Safety
 /// `panel` points to a panel, `b` is one of its blocks, and `half` is 0 or 1.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, half: usize) -> ([__m256; 2], __m256) {
+unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, half: usize) -> ([__m256; 2], [__m256; 2]) {
     // SAFETY: the caller's promise; all loads lie in the block's record.
     unsafe {
         let record = panel.add(F::record_at(b));
         let halfs = |plane: usize| _mm256_cvtph_ps(_mm_loadu_si128(record.add(32 * plane + 16 * half).cast()));
         let bytes = |index: usize| _mm_loadl_epi64(record.add(F::SCALE_HEAD + 16 * index + 8 * half).cast());
-        let d = halfs(0);
+        let d = if F::E8M0 { powers(_mm_loadl_epi64(record.add(8 * half).cast())) } else { halfs(0) };
         let m = if F::MIN { halfs(1) } else { _mm256_setzero_ps() };
-        if !F::SUPER {
-            return ([d, d], m);
-        }
+        let float = |ints: __m256i| _mm256_cvtepi32_ps(ints);
+        let unsigned = |index: usize| float(_mm256_cvtepu8_epi32(bytes(index)));
         let sub = b % 8;
-        if F::HALVES {
-            let signed = |index: usize| _mm256_mul_ps(d, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes(index))));
-            return ([signed(2 * sub), signed(2 * sub + 1)], m);
+        let subs = if F::HALVES { [2 * sub, 2 * sub + 1] } else { [sub; 2] };
+        match F::SUB_SCALES {
+            SubScales::None => ([d; 2], [m; 2]),
+            SubScales::Signed => {
+                let signed = |sub: usize| _mm256_mul_ps(d, float(_mm256_cvtepi8_epi32(bytes(sub))));
+                (both::<F>(subs, signed), [m; 2])
+            }
+            SubScales::Nibbles => {
+                let ints = |sub: usize| _mm256_cvtepu8_epi32(bytes(sub));
+                let low = |sub: usize| float(_mm256_and_si256(ints(sub), _mm256_set1_epi32(15)));
+                let high = |sub: usize| float(_mm256_srli_epi32::<4>(ints(sub)));
+                (both::<F>(subs, |sub| _mm256_mul_ps(d, low(sub))), both::<F>(subs, |sub| _mm256_mul_ps(m, high(sub))))
+            }
+            SubScales::Unsigned => {
+                let scales = both::<F>(subs, |sub| _mm256_mul_ps(d, unsigned(sub)));
+                let min = |sub: usize| if F::MIN { _mm256_mul_ps(m, unsigned(F::N_SUB + sub)) } else { m };
+                (scales, both::<F>(subs, min))
+            }
         }
-        let float = |index: usize| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes(index)));
-        let scale = _mm256_mul_ps(d, float(sub));
-        ([scale, scale], if F::MIN { _mm256_mul_ps(m, float(8 + sub)) } else { m })
     }
+}
+
+/// Returns `f` of both halves, which are the same where a format has no halves.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn both<F: Format>(subs: [usize; 2], f: impl Fn(usize) -> __m256) -> [__m256; 2] {
+    let first = f(subs[0]);
+    [first, if F::HALVES { f(subs[1]) } else { first }]
+}
+
+/// Returns `2^(e - 128)` of bytes `e`, as [`BlockMXFP4::half_scale`](crate::block::BlockMXFP4::half_scale) does.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,bmi2")]
+fn powers(exponents: __m128i) -> __m256 {
+    let e = _mm256_cvtepu8_epi32(exponents);
+    let normal = _mm256_sub_epi32(_mm256_slli_epi32::<23>(e), _mm256_set1_epi32(1 << 23));
+    let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
+    let is_normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
+    _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, is_normal))
 }

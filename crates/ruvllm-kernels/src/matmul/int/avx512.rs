@@ -7,7 +7,7 @@
 //! for more than eight rows.
 
 use super::super::acts::{ActBlock, Grid, N_LARGE, key};
-use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::super::format::{BLOCK, Format, PANEL_ROWS, SubScales, panel_bytes};
 use super::super::stream::Ahead;
 use super::{Chunk, Job, wide};
 use std::arch::x86_64::*;
@@ -191,7 +191,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
                 *q = q.add(p * panel_bytes + F::quants_at(b));
             }
             let mut w_scale = [[_mm512_setzero_ps(); 2]; P];
-            let mut min = [_mm512_setzero_ps(); P];
+            let mut min = [[_mm512_setzero_ps(); 2]; P];
             for p in 0..P {
                 (w_scale[p], min[p]) = block_scales::<F>(panels.add(p * panel_bytes), b);
             }
@@ -208,12 +208,9 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
                 groups::<F, P, MR, 4>(&q, &act, &mut dot);
                 scale_add(&mut acc, &dot, &w_scale, 0, &act);
             }
-            if F::MIN {
-                for r in 0..MR {
-                    let sum = _mm512_set1_ps((*act[r]).scaled_sum);
-                    for p in 0..P {
-                        acc[p][r] = _mm512_fmadd_ps(min[p], sum, acc[p][r]);
-                    }
+            for r in 0..MR {
+                for p in 0..P {
+                    acc[p][r] = min_add::<F>(acc[p][r], min[p], &*act[r]);
                 }
             }
         }
@@ -262,6 +259,7 @@ unsafe fn start<F: Format, const P: usize, const MR: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 pub(super) fn times_offset(x: __m512i, log2: u32) -> __m512i {
     match log2 {
+        2 => _mm512_slli_epi32::<2>(x),
         3 => _mm512_slli_epi32::<3>(x),
         4 => _mm512_slli_epi32::<4>(x),
         5 => _mm512_slli_epi32::<5>(x),
@@ -310,6 +308,9 @@ pub(super) unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m512i {
     if F::BITS == 8 {
         return load(j);
     }
+    if F::BITS <= 3 {
+        return unpack_low::<F>(load(j / 4), || load(2), j);
+    }
     let low = _mm512_set1_epi8(15);
     let nibbles = if j < 4 { load(j) } else { _mm512_srli_epi16::<4>(load(j - 4)) };
     let nibbles = _mm512_and_si512(nibbles, low);
@@ -338,35 +339,112 @@ pub(super) unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> __m512i {
         };
         return _mm512_ternarylogic_epi32::<0xea>(high, _mm512_set1_epi8(0x30), nibbles);
     }
+    if F::CODES.is_some() {
+        // SAFETY: 16 bytes.
+        let codes = unsafe { _mm_loadu_si128(F::UNSIGNED_CODES.as_ptr().cast()) };
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codes), nibbles);
+    }
     nibbles
 }
 
-/// Returns `([scale, scale of the second half], minimum)` of a panel's block.
+/// Returns the weights of group `j` of two or three bits, of the vector that has its two low bits and of the one that has
+/// the high bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+fn unpack_low<F: Format>(pairs: __m512i, high: impl Fn() -> __m512i, j: usize) -> __m512i {
+    // Shifts cross byte borders; the mask drops what came from the neighbour.
+    let pairs = match j % 4 {
+        0 => pairs,
+        1 => _mm512_srli_epi16::<2>(pairs),
+        2 => _mm512_srli_epi16::<4>(pairs),
+        _ => _mm512_srli_epi16::<6>(pairs),
+    };
+    let pairs = _mm512_and_si512(pairs, _mm512_set1_epi8(3));
+    if F::BITS == 2 {
+        return pairs;
+    }
+    let high = match j {
+        0 => _mm512_slli_epi16::<2>(high()),
+        1 => _mm512_slli_epi16::<1>(high()),
+        2 => high(),
+        3 => _mm512_srli_epi16::<1>(high()),
+        4 => _mm512_srli_epi16::<2>(high()),
+        5 => _mm512_srli_epi16::<3>(high()),
+        6 => _mm512_srli_epi16::<4>(high()),
+        _ => _mm512_srli_epi16::<5>(high()),
+    };
+    // 0xea: (a & b) | c.
+    _mm512_ternarylogic_epi32::<0xea>(high, _mm512_set1_epi8(4), pairs)
+}
+
+/// Returns the scales and the minima of the halves of a panel's block.
 ///
 /// # Safety
 /// `panel` points to a panel, and `b` is one of its blocks.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
-pub(super) unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__m512; 2], __m512) {
+pub(super) unsafe fn block_scales<F: Format>(panel: *const u8, b: usize) -> ([__m512; 2], [__m512; 2]) {
     // SAFETY: the caller's promise; all loads lie in the block's record.
     unsafe {
         let record = panel.add(F::record_at(b));
         let halfs = |plane: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(32 * plane).cast()));
         let bytes = |index: usize| _mm_loadu_si128(record.add(F::SCALE_HEAD + 16 * index).cast());
-        let d = halfs(0);
+        let d = if F::E8M0 { powers(_mm_loadu_si128(record.cast())) } else { halfs(0) };
         let m = if F::MIN { halfs(1) } else { _mm512_setzero_ps() };
-        if !F::SUPER {
-            return ([d, d], m);
-        }
+        let float = |ints: __m512i| _mm512_cvtepi32_ps(ints);
+        let unsigned = |index: usize| float(_mm512_cvtepu8_epi32(bytes(index)));
         let sub = b % 8;
-        if F::HALVES {
-            let signed = |index: usize| _mm512_mul_ps(d, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(index))));
-            return ([signed(2 * sub), signed(2 * sub + 1)], m);
+        let subs = if F::HALVES { [2 * sub, 2 * sub + 1] } else { [sub; 2] };
+        match F::SUB_SCALES {
+            SubScales::None => ([d; 2], [m; 2]),
+            SubScales::Signed => {
+                (both::<F>(subs, |sub| _mm512_mul_ps(d, float(_mm512_cvtepi8_epi32(bytes(sub))))), [m; 2])
+            }
+            SubScales::Nibbles => {
+                let ints = |sub: usize| _mm512_cvtepu8_epi32(bytes(sub));
+                let low = |sub: usize| float(_mm512_and_si512(ints(sub), _mm512_set1_epi32(15)));
+                let high = |sub: usize| float(_mm512_srli_epi32::<4>(ints(sub)));
+                (both::<F>(subs, |sub| _mm512_mul_ps(d, low(sub))), both::<F>(subs, |sub| _mm512_mul_ps(m, high(sub))))
+            }
+            SubScales::Unsigned => {
+                let scales = both::<F>(subs, |sub| _mm512_mul_ps(d, unsigned(sub)));
+                let min = |sub: usize| if F::MIN { _mm512_mul_ps(m, unsigned(F::N_SUB + sub)) } else { m };
+                (scales, both::<F>(subs, min))
+            }
         }
-        let float = |index: usize| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(index)));
-        let scale = _mm512_mul_ps(d, float(sub));
-        ([scale, scale], if F::MIN { _mm512_mul_ps(m, float(8 + sub)) } else { m })
     }
+}
+
+/// Returns `f` of both halves, which are the same where a format has no halves.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+fn both<F: Format>(subs: [usize; 2], f: impl Fn(usize) -> __m512) -> [__m512; 2] {
+    let first = f(subs[0]);
+    [first, if F::HALVES { f(subs[1]) } else { first }]
+}
+
+/// Returns `2^(e - 128)` of bytes `e`, as [`BlockMXFP4::half_scale`](crate::block::BlockMXFP4::half_scale) does.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+fn powers(exponents: __m128i) -> __m512 {
+    let e = _mm512_cvtepu8_epi32(exponents);
+    let normal = _mm512_sub_epi32(_mm512_slli_epi32::<23>(e), _mm512_set1_epi32(1 << 23));
+    let is_subnormal = _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2));
+    _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, is_subnormal, _mm512_set1_epi32(0x0020_0000), e))
+}
+
+/// `acc += min * Σa` of a block, or of each of its halves.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+pub(super) fn min_add<F: Format>(acc: __m512, min: [__m512; 2], act: &ActBlock) -> __m512 {
+    if !F::MIN {
+        return acc;
+    }
+    if !F::HALVES {
+        return _mm512_fmadd_ps(min[0], _mm512_set1_ps(act.scaled_sum), acc);
+    }
+    let acc = _mm512_fmadd_ps(min[0], _mm512_set1_ps(act.scaled_half_sum(0)), acc);
+    _mm512_fmadd_ps(min[1], _mm512_set1_ps(act.scaled_half_sum(1)), acc)
 }
 
 /// `acc += (256 * dot.hi + dot.lo) * (w_scale * a_scale)`.

@@ -10,7 +10,7 @@
 //!   A tile of one row profits like one of many, by half the instructions of `sdot`.
 
 use super::super::acts::{ActBlock, Grid, key};
-use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::super::format::{BLOCK, Format, PANEL_ROWS, SubScales, panel_bytes};
 use super::Job;
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -152,8 +152,8 @@ unsafe fn tile<F: Format, const HOW: u8, const MR: usize>(job: &Job<'_>, p: usiz
                     }
                 }
             } else {
-                // 8-bit weights are signed here and need no offset.
-                let offset = if F::BITS == 8 { 0 } else { F::OFFSET };
+                // 8-bit weights and codes are signed here and need no offset.
+                let offset = if F::BITS == 8 || F::CODES.is_some() { 0 } else { F::OFFSET };
                 let dot = groups::<F, HOW, MR>(q, &act, 0, 8);
                 for r in 0..MR {
                     let start = vdupq_n_s32((*act[r]).neg_sum * offset);
@@ -161,9 +161,14 @@ unsafe fn tile<F: Format, const HOW: u8, const MR: usize>(job: &Job<'_>, p: usiz
                     acc[r] = vfmaq_f32(acc[r], vcvtq_f32_s32(vaddq_s32(dot[r], start)), scale);
                 }
             }
-            if F::MIN {
+            if F::MIN && F::HALVES {
                 for r in 0..MR {
-                    acc[r] = vfmaq_n_f32(acc[r], min, (*act[r]).scaled_sum);
+                    acc[r] = vfmaq_n_f32(acc[r], min[0], (*act[r]).scaled_half_sum(0));
+                    acc[r] = vfmaq_n_f32(acc[r], min[1], (*act[r]).scaled_half_sum(1));
+                }
+            } else if F::MIN {
+                for r in 0..MR {
+                    acc[r] = vfmaq_n_f32(acc[r], min[0], (*act[r]).scaled_sum);
                 }
             }
         }
@@ -306,7 +311,8 @@ unsafe fn sdot(acc: &mut int32x4_t, w: int8x16_t, a: int8x16_t) {
     }
 }
 
-/// Returns the weights of group `j` as signed bytes, 4 rows by 4 values; only 8-bit ones have their offset subtracted.
+/// Returns the weights of group `j` as signed bytes, 4 rows by 4 values; only 8-bit ones and codes have their offset
+/// subtracted.
 ///
 /// # Safety
 /// `q` points to a quarter of a block of the format.
@@ -318,8 +324,17 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> int8x16_t {
     if F::BITS == 8 {
         return vreinterpretq_s8_u8(veorq_u8(load(j), vdupq_n_u8(0x80)));
     }
-    let nibbles = if j < 4 { vandq_u8(load(j), vdupq_n_u8(15)) } else { vshrq_n_u8::<4>(load(j - 4)) };
     let shifted = |v: uint8x16_t, by: i8| vshlq_u8(v, vdupq_n_s8(by));
+    if F::BITS <= 3 {
+        let pairs = vandq_u8(shifted(load(j / 4), -2 * (j % 4) as i8), vdupq_n_u8(3));
+        let high = || vandq_u8(shifted(load(2), 2 - j as i8), vdupq_n_u8(4));
+        return vreinterpretq_s8_u8(if F::BITS == 3 { vorrq_u8(pairs, high()) } else { pairs });
+    }
+    let nibbles = if j < 4 { vandq_u8(load(j), vdupq_n_u8(15)) } else { vshrq_n_u8::<4>(load(j - 4)) };
+    if let Some(codes) = F::CODES {
+        // SAFETY: 16 bytes.
+        return vqtbl1q_s8(unsafe { vld1q_s8(codes.as_ptr()) }, nibbles);
+    }
     vreinterpretq_s8_u8(match F::BITS {
         5 => vorrq_u8(nibbles, vandq_u8(shifted(load(4), 4 - j as i8), vdupq_n_u8(0x10))),
         6 => vorrq_u8(nibbles, vandq_u8(shifted(load(4 + j / 4), 4 - 2 * (j % 4) as i8), vdupq_n_u8(0x30))),
@@ -327,38 +342,62 @@ unsafe fn unpack<F: Format>(q: *const u8, j: usize) -> int8x16_t {
     })
 }
 
-/// Returns `([scale, scale of the second half], minimum)` of a quarter of a panel's block.
+/// Returns the scales and the minima of the halves of a block, of a quarter of a panel.
 ///
 /// # Safety
 /// `panel` points to a panel, `b` is one of its blocks, and `quarter < 4`.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, quarter: usize) -> ([float32x4_t; 2], float32x4_t) {
+unsafe fn block_scales<F: Format>(panel: *const u8, b: usize, quarter: usize) -> ([float32x4_t; 2], [float32x4_t; 2]) {
     // SAFETY: the caller's promise; all loads lie in the block's record.
     unsafe {
         let record = panel.add(F::record_at(b));
         let halfs = |plane: usize| from_f16(vld1_u8(record.add(32 * plane + 8 * quarter)));
-        let d = halfs(0);
+        let bytes = |at: usize| vcreate_u8(u64::from(record.add(at + 4 * quarter).cast::<u32>().read_unaligned()));
+        let wide = |at: usize| vmovl_u16(vget_low_u16(vmovl_u8(bytes(at))));
+        let d = if F::E8M0 { powers(wide(0)) } else { halfs(0) };
         let m = if F::MIN { halfs(1) } else { vdupq_n_f32(0.0) };
-        if !F::SUPER {
-            return ([d, d], m);
-        }
-        let word = |index: usize| {
-            let at = record.add(F::SCALE_HEAD + 16 * index + 4 * quarter);
-            vcreate_u8(u64::from(at.cast::<u32>().read_unaligned()))
-        };
+        let ints = |sub: usize| wide(F::SCALE_HEAD + 16 * sub);
         let sub = b % 8;
-        if F::HALVES {
-            let signed = |index: usize| {
-                let wide = vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u8(word(index)))));
-                vmulq_f32(d, vcvtq_f32_s32(wide))
-            };
-            return ([signed(2 * sub), signed(2 * sub + 1)], m);
+        let subs = if F::HALVES { [2 * sub, 2 * sub + 1] } else { [sub; 2] };
+        match F::SUB_SCALES {
+            SubScales::None => ([d; 2], [m; 2]),
+            SubScales::Signed => {
+                let signed = |sub: usize| {
+                    let bytes = vreinterpret_s8_u8(bytes(F::SCALE_HEAD + 16 * sub));
+                    vmulq_f32(d, vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes)))))
+                };
+                (both::<F>(subs, signed), [m; 2])
+            }
+            SubScales::Nibbles => {
+                let low = |sub: usize| vmulq_f32(d, vcvtq_f32_u32(vandq_u32(ints(sub), vdupq_n_u32(15))));
+                let high = |sub: usize| vmulq_f32(m, vcvtq_f32_u32(vshrq_n_u32::<4>(ints(sub))));
+                (both::<F>(subs, low), both::<F>(subs, high))
+            }
+            SubScales::Unsigned => {
+                let scale = |sub: usize| vmulq_f32(d, vcvtq_f32_u32(ints(sub)));
+                let min = |sub: usize| if F::MIN { vmulq_f32(m, vcvtq_f32_u32(ints(F::N_SUB + sub))) } else { m };
+                (both::<F>(subs, scale), both::<F>(subs, min))
+            }
         }
-        let float = |index: usize| vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(word(index)))));
-        let scale = vmulq_f32(d, float(sub));
-        ([scale, scale], if F::MIN { vmulq_f32(m, float(8 + sub)) } else { m })
     }
+}
+
+/// Returns `f` of both halves, which are the same where a format has no halves.
+#[inline]
+#[target_feature(enable = "neon")]
+fn both<F: Format>(subs: [usize; 2], f: impl Fn(usize) -> float32x4_t) -> [float32x4_t; 2] {
+    let first = f(subs[0]);
+    [first, if F::HALVES { f(subs[1]) } else { first }]
+}
+
+/// Returns `2^(e - 128)` of exponents `e`, as [`BlockMXFP4::half_scale`](crate::block::BlockMXFP4::half_scale) does.
+#[inline]
+#[target_feature(enable = "neon")]
+fn powers(e: uint32x4_t) -> float32x4_t {
+    let normal = vsubq_u32(vshlq_n_u32::<23>(e), vdupq_n_u32(1 << 23));
+    let subnormal = vshlq_u32(vdupq_n_u32(0x0020_0000), vreinterpretq_s32_u32(e));
+    vreinterpretq_f32_u32(vbslq_u32(vcltq_u32(e, vdupq_n_u32(2)), subnormal, normal))
 }
 
 /// Converts four f16: `fcvtl` is baseline NEON, its intrinsic needs a type that is not stable.

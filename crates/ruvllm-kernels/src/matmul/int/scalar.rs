@@ -1,8 +1,9 @@
 //! Plain loops: the truth of the integer path.
 
 use super::super::acts::{ActBlock, GROUP, Grid, N_GROUPS, key};
-use super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
+use super::super::format::{BLOCK, Format, PANEL_ROWS, SubScales, panel_bytes};
 use super::Job;
+use crate::block::BlockMXFP4;
 use half::f16;
 
 /// Quantises whole blocks.
@@ -37,37 +38,43 @@ pub(in super::super) fn lane<F: Format>(quants: &[u8], row: usize) -> [i32; BLOC
     let mut weights = [0; BLOCK];
     for (at, w) in weights.iter_mut().enumerate() {
         let (j, i) = (at / 4, at % 4);
-        *w = if F::BITS == 8 {
-            byte(j, i)
-        } else {
-            let nibble = (byte(j % 4, i) >> (4 * (j / 4))) & 15;
-            match F::BITS {
-                5 => nibble | ((byte(4, i) >> j) & 1) << 4,
-                6 => nibble | ((byte(4 + j / 4, i) >> (2 * (j % 4))) & 3) << 4,
-                _ => nibble,
-            }
-        } - F::OFFSET;
+        let nibble = || (byte(j % 4, i) >> (4 * (j / 4))) & 15;
+        let pair = || (byte(j / 4, i) >> (2 * (j % 4))) & 3;
+        let quant = match F::BITS {
+            2 => pair(),
+            3 => pair() | ((byte(2, i) >> j) & 1) << 2,
+            4 => nibble(),
+            5 => nibble() | ((byte(4, i) >> j) & 1) << 4,
+            6 => nibble() | ((byte(4 + j / 4, i) >> (2 * (j % 4))) & 3) << 4,
+            _ => byte(j, i),
+        };
+        *w = F::CODES.map_or(quant - F::OFFSET, |codes| i32::from(codes[quant as usize]));
     }
     weights
 }
 
-/// Returns `([scale, scale of the second half], minimum)` of lane `row` in block `b`.
-pub(in super::super) fn scales<F: Format>(panel: &[u8], b: usize, row: usize) -> ([f32; 2], f32) {
+/// Returns the scales and the minima of the halves of block `b` in lane `row`.
+pub(in super::super) fn scales<F: Format>(panel: &[u8], b: usize, row: usize) -> ([f32; 2], [f32; 2]) {
     let record = &panel[F::record_at(b)..][..F::SCALE_BYTES];
     let f16_at = |plane: usize| {
         let at = 32 * plane + 2 * row;
         f16::from_le_bytes([record[at], record[at + 1]]).to_f32()
     };
-    let (d, m) = (f16_at(0), if F::MIN { f16_at(1) } else { 0.0 });
-    if !F::SUPER {
-        return ([d, d], m);
-    }
-    let sub = b % 8;
+    let d = if F::E8M0 { BlockMXFP4 { e: record[row], qs: [0; 16] }.half_scale() } else { f16_at(0) };
+    let m = if F::MIN { f16_at(1) } else { 0.0 };
     let byte = |index: usize| record[F::SCALE_HEAD + 16 * index + row];
-    if F::HALVES {
-        return ([0, 1].map(|half| d * f32::from(byte(2 * sub + half) as i8)), m);
+    let subs = if F::HALVES { [b % 8 * 2, b % 8 * 2 + 1] } else { [b % 8; 2] };
+    match F::SUB_SCALES {
+        SubScales::None => ([d; 2], [m; 2]),
+        SubScales::Signed => (subs.map(|sub| d * f32::from(byte(sub) as i8)), [m; 2]),
+        SubScales::Nibbles => {
+            (subs.map(|sub| d * f32::from(byte(sub) & 15)), subs.map(|sub| m * f32::from(byte(sub) >> 4)))
+        }
+        SubScales::Unsigned => {
+            let min = |sub: usize| if F::MIN { m * f32::from(byte(F::N_SUB + sub)) } else { 0.0 };
+            (subs.map(|sub| d * f32::from(byte(sub))), subs.map(min))
+        }
     }
-    ([d * f32::from(byte(sub)); 2], if F::MIN { m * f32::from(byte(8 + sub)) } else { 0.0 })
 }
 
 /// # Safety
@@ -97,7 +104,7 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
     }
 }
 
-fn add_block<F: Format>(mut acc: f32, weights: &[i32; BLOCK], scale: [f32; 2], min: f32, act: &ActBlock) -> f32 {
+fn add_block<F: Format>(mut acc: f32, weights: &[i32; BLOCK], scale: [f32; 2], min: [f32; 2], act: &ActBlock) -> f32 {
     let dot = |from: usize, to: usize| (from..to).map(|i| weights[i] * act.q(i)).sum::<i32>() as f32;
     if F::HALVES {
         acc += dot(0, 16) * (scale[0] * act.scale);
@@ -105,8 +112,11 @@ fn add_block<F: Format>(mut acc: f32, weights: &[i32; BLOCK], scale: [f32; 2], m
     } else {
         acc += dot(0, 32) * (scale[0] * act.scale);
     }
-    if F::MIN {
-        acc += min * act.scaled_sum;
+    if F::MIN && F::HALVES {
+        acc += min[0] * act.scaled_half_sum(0);
+        acc += min[1] * act.scaled_half_sum(1);
+    } else if F::MIN {
+        acc += min[0] * act.scaled_sum;
     }
     acc
 }

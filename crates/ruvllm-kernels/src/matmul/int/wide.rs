@@ -22,7 +22,7 @@ use super::super::acts::{ActBlock, N_GROUPS, N_LARGE};
 use super::super::format::{Format, PANEL_ROWS, panel_bytes};
 use super::super::stream::Ahead;
 use super::Job;
-use super::avx512::{block_scales, times_offset, unpack};
+use super::avx512::{block_scales, min_add, times_offset, unpack};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -46,7 +46,7 @@ struct Bytes([__m512i; N_GROUPS]);
 #[derive(Clone, Copy)]
 struct Weights {
     bytes: *const u8,
-    scales: ([__m512; 2], __m512),
+    scales: ([__m512; 2], [__m512; 2]),
 }
 
 impl Weights {
@@ -227,12 +227,9 @@ unsafe fn add_block<F: Format, const P: usize, const MR: usize>(
             scale_add::<P, MR, 0>(acc, &dot, w, act);
         }
     }
-    if F::MIN {
-        for r in 0..MR {
-            let sum = _mm512_set1_ps(act[r].scaled_sum);
-            for p in 0..P {
-                acc[p][r] = _mm512_fmadd_ps(w[p].scales.1, sum, acc[p][r]);
-            }
+    for r in 0..MR {
+        for p in 0..P {
+            acc[p][r] = min_add::<F>(acc[p][r], w[p].scales.1, act[r]);
         }
     }
 }

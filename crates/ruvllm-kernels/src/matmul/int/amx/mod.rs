@@ -66,7 +66,7 @@ struct Weights {
 }
 
 /// What [`avx512::block_scales`] returns.
-type Scales = ([__m512; 2], __m512);
+type Scales = ([__m512; 2], [__m512; 2]);
 
 /// The 8-bit quants of a block: 8 rows of 16 x 4.
 #[repr(C, align(64))]
@@ -294,9 +294,7 @@ unsafe fn scale<F: Format>(job: &Job<'_>, weights: &Weights, blocks: &Range<usiz
                 let scale = _mm512_mul_ps(w_scale[unit], a_scale);
                 acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc);
             }
-            if F::MIN {
-                acc = _mm512_fmadd_ps(min, _mm512_set1_ps(act.scaled_sum), acc);
-            }
+            acc = avx512::min_add::<F>(acc, min, act);
         }
         _mm512_storeu_ps(out, acc);
     }

@@ -21,9 +21,6 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Most bits of weights whose products are added in i16.
-pub(super) const BITS_MAX: u32 = 5;
-
 /// Blocks of a panel unpacked at once: two panels' stay in a first-level cache.
 const BLOCKS: usize = 16;
 
@@ -284,6 +281,6 @@ unsafe fn unpack_at<F: Format>(q: *const u8, j: usize) -> __m256i {
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 unsafe fn scales<F: Format>(panel: *const u8, b: usize, half: usize) -> (__m256, __m256) {
     // SAFETY: the caller's promise.
-    let ([scale, _], min) = unsafe { block_scales::<F>(panel, b, half) };
+    let ([scale, _], [min, _]) = unsafe { block_scales::<F>(panel, b, half) };
     (scale, min)
 }

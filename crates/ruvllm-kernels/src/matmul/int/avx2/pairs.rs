@@ -26,7 +26,8 @@ struct WideActs {
     /// What the integer sums start with, `-offset * Σa`: of all, or of each half.
     start: [i32; 2],
     scale: f32,
-    scaled_sum: f32,
+    /// Of all, or of each half.
+    scaled_sums: [f32; 2],
 }
 
 /// A block of a panel, unpacked.
@@ -36,7 +37,7 @@ struct WideWeights {
     /// `[half][group][even bytes, odd bytes]`, unsigned.
     pairs: [[[__m256i; 2]; BLOCK / 4]; 2],
     /// `[half]`, as [`block_scales`] returns them.
-    scales: [([__m256; 2], __m256); 2],
+    scales: [([__m256; 2], [__m256; 2]); 2],
 }
 
 /// Blocks of a panel widened at once: two panels' stay in a first-level cache.
@@ -44,7 +45,7 @@ const DENSE_BLOCKS: usize = 8;
 
 /// Returns the rows from which on widening a panel first pays: the sooner, the more there is to unpack.
 const fn dense_rows<F: Format>() -> usize {
-    if matches!(F::BITS, 5 | 6) { 8 } else { 16 }
+    if matches!(F::BITS, 4 | 8) && F::CODES.is_none() { 16 } else { 8 }
 }
 
 /// Blocks of activations widened at once, of a tile's rows together: long enough for straight streams of weights.
@@ -158,7 +159,8 @@ fn widen_acts<F: Format>(act: &ActBlock) -> WideActs {
         _mm256_storeu_si256(pairs[1].as_mut_ptr().cast(), odd);
     }
     let sums = if F::HALVES { act.neg_half_sums } else { [act.neg_sum; 2] };
-    WideActs { pairs, start: sums.map(|sum| sum * F::OFFSET), scale: act.scale, scaled_sum: act.scaled_sum }
+    let scaled_sums = if F::HALVES { [act.scaled_half_sum(0), act.scaled_half_sum(1)] } else { [act.scaled_sum, 0.0] };
+    WideActs { pairs, start: sums.map(|sum| sum * F::OFFSET), scale: act.scale, scaled_sums }
 }
 
 /// A panel of a job by the rows of a tile.
@@ -215,7 +217,10 @@ unsafe fn tile<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize>(
                 scale_add(&mut acc, &dot, [scales[0].0[0], scales[1].0[0]], act.map(|act| (*act).scale));
             }
             if F::MIN {
-                min_add(&mut acc, [scales[0].1, scales[1].1], act.map(|act| (*act).scaled_sum));
+                min_add(&mut acc, scales.map(|(_, min)| min[0]), act.map(|act| (*act).scaled_sums[0]));
+            }
+            if F::MIN && F::HALVES {
+                min_add(&mut acc, scales.map(|(_, min)| min[1]), act.map(|act| (*act).scaled_sums[1]));
             }
         }
     }
