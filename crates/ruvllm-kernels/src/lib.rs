@@ -55,4 +55,4 @@ pub use ruvllm_ggml::{self as block, GgmlType};
 /// Version of the numbers: two builds of one version compute the same bits on the same instruction set, of the same weights in
 /// the same panels. Caches on disk are kept over updates that leave it as it is. To be raised with every change of results or
 /// of the form of packed weights, however small; tests here and in `ruvllm-native` compare with recorded bits.
-pub const NUMERICS_VERSION: u32 = 1;
+pub const NUMERICS_VERSION: u32 = 2;

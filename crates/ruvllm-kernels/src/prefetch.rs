@@ -76,7 +76,7 @@ pub fn prefetch<T>(memory: &[T]) {
 pub(crate) struct Streaming {
     /// The level of cache that memory is asked into.
     pub(crate) level: Level,
-    /// Whether one stream comes faster than two beside each other.
+    /// Whether one stream comes faster than two side by side.
     pub(crate) is_single: bool,
 }
 
@@ -87,12 +87,12 @@ impl Streaming {
     /// AMD's Zen 4 has 24 of the former: lines asked into the first level come at 24 x 64 bytes in a latency of some
     /// 110 ns, which is 14 GB/s a core however far ahead, where the second level's queue lets it read 20. Cores that
     /// have more of them gain from having the lines nearer (`adr/0039-weights-are-asked-into-the-level-that-has-room.md`).
-    /// A Zen 5 gains from a single stream besides (`adr/0049-a-zen-5-reads-one-panel-at-a-time.md`).
+    /// Both read a single stream faster than two (`docs/lab/prefetch.md`).
     pub(crate) fn of_machine() -> Streaming {
         #[cfg(target_arch = "x86_64")]
         {
             match cpu::amd_family() {
-                Some(..cpu::ZEN_5) => Streaming { level: Level::Second, is_single: false },
+                Some(..cpu::ZEN_5) => Streaming { level: Level::Second, is_single: true },
                 Some(_) => Streaming { level: Level::First, is_single: true },
                 None => Streaming { level: Level::First, is_single: false },
             }

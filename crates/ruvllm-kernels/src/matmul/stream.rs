@@ -4,9 +4,8 @@ use super::beside::Fetch;
 #[cfg(target_arch = "x86_64")]
 use super::format::Format;
 use super::{Matrix, Plan};
-use crate::prefetch::Streaming;
 #[cfg(target_arch = "x86_64")]
-use crate::prefetch::{LINE_BYTES, Level};
+use crate::prefetch::{LINE_BYTES, Level, Streaming};
 use crate::thread_pool::Upcoming;
 
 /// How far ahead of use weights are asked for, in bytes: about a memory latency of work, and what is left of the level of
@@ -21,7 +20,7 @@ const fn ahead_bytes(level: Level) -> usize {
 
 /// How far ahead weights that are in the second level are asked into the first.
 #[cfg(target_arch = "x86_64")]
-const NEAR_BYTES: usize = 1024;
+const NEAR_BYTES: usize = 2048;
 
 /// Where a worker that reads panels goes on after the last one of its share: the weights it needs next are seldom those
 /// that lie next.
@@ -91,8 +90,9 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Returns how many panels a job with so many activation rows has: two share the loads of activations, one is a straight
+/// Returns how many panels so many activation rows take at once: two share the loads of activations, one is a straight
 /// stream.
+#[cfg(target_arch = "x86_64")]
 pub(super) fn panels_at_once(n_rows: usize) -> usize {
     // Eight rows go through one panel after the other anyway, and more of them are bound by arithmetic.
     const STREAMED_ROWS: usize = 7;

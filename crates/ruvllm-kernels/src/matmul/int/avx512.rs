@@ -8,7 +8,7 @@
 
 use super::super::acts::{ActBlock, Grid, N_LARGE, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, SubScales, panel_bytes};
-use super::super::stream::Ahead;
+use super::super::stream::{Ahead, panels_at_once};
 use super::{Chunk, Job, wide};
 use std::arch::x86_64::*;
 
@@ -116,6 +116,30 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
         // SAFETY: the caller's promises.
         return unsafe { wide::run::<F>(job) };
     }
+    if job.n_panels == 2 && panels_at_once(job.rows.len()) == 1 {
+        for panel in panels(job) {
+            // SAFETY: the caller's promises, for one of its panels.
+            unsafe { rows::<F>(&panel) };
+        }
+        return;
+    }
+    // SAFETY: the caller's promises.
+    unsafe { rows::<F>(job) };
+}
+
+/// Returns a job for each of two panels; the second one's results begin 16 lanes on.
+fn panels<'a>(job: &Job<'a>) -> [Job<'a>; 2] {
+    let (first, second) = job.panels.split_at(job.panels.len() / 2);
+    let single = |panels, out| Job { panels, n_panels: 1, blocks: job.blocks.clone(), out, ..*job };
+    [single(first, job.out), single(second, job.out.wrapping_add(PANEL_ROWS))]
+}
+
+/// Computes all of a job's rows.
+///
+/// # Safety
+/// As [`super::Kernel`] says.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
+unsafe fn rows<F: Format>(job: &Job<'_>) {
     let mut i = 0;
     while i < job.rows.len() {
         // SAFETY: the caller's promises; `i + MR` stays within the job's rows.
@@ -142,13 +166,11 @@ pub(in super::super) unsafe fn run<F: Format>(job: &Job<'_>) {
 /// As [`super::Kernel`] says, with two panels and `i + 8` within the job's rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 unsafe fn pair<F: Format>(job: &Job<'_>, i: usize) -> usize {
-    let (first, second) = job.panels.split_at(job.panels.len() / 2);
-    let single = |panels, out| Job { panels, n_panels: 1, blocks: job.blocks.clone(), out, ..*job };
-    // SAFETY: the caller's promises; the second panel's results begin 16 lanes on.
-    unsafe {
-        tile::<F, 1, 8>(&single(first, job.out), i);
-        tile::<F, 1, 8>(&single(second, job.out.add(PANEL_ROWS)), i)
+    for panel in panels(job) {
+        // SAFETY: the caller's promises, for one of its panels.
+        unsafe { tile::<F, 1, 8>(&panel, i) };
     }
+    8
 }
 
 /// Computes `P` panels by the `MR` rows from `i` on; returns `MR`.

@@ -37,7 +37,7 @@ mod wide;
 use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, PANEL_ROWS};
 use super::pack::REPACKERS;
-use super::stream::{Stream, panels_at_once};
+use super::stream::Stream;
 use super::{Table, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
@@ -164,14 +164,13 @@ pub(super) unsafe fn multiply(
         // (or our scratch).
         unsafe { (w.kernel)(&job) };
     };
-    let at_once = panels_at_once(rows.len());
     for (chunk, rows) in rows.chunks(w.chunk.rows).enumerate() {
         // SAFETY: within the results.
         let out = unsafe { out.add(chunk * w.chunk.rows * w.n_rows) };
         for first in (0..w.n_blocks).step_by(n_chunk.max(1)) {
             let blocks = first..w.n_blocks.min(first.saturating_add(n_chunk));
-            for panel in full.clone().step_by(at_once) {
-                let n_panels = at_once.min(full.end - panel);
+            for panel in full.clone().step_by(2) {
+                let n_panels = 2.min(full.end - panel);
                 // SAFETY: as above.
                 job(panel, n_panels, blocks.clone(), rows, unsafe { out.add(panel * PANEL_ROWS) }, w.n_rows);
             }
