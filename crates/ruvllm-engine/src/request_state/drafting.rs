@@ -3,7 +3,7 @@
 use super::RequestState;
 use crate::runner::ModelRunner;
 use crate::speculate::tree::Forks;
-use crate::speculate::{Drafter, Speculator};
+use crate::speculate::{Drafter, History, Speculator};
 use ruvllm_backend::{Segment, SeqId};
 
 impl RequestState {
@@ -50,12 +50,12 @@ impl RequestState {
         n_max.min(n_left.min(n_steady).saturating_sub(1))
     }
 
-    /// Drafts up to `n_max` tokens ahead by the text so far, instead of those that were drafted before.
-    pub(crate) fn propose(&mut self, n_max: usize) {
+    /// Drafts up to `n_max` tokens ahead by the text so far and by earlier ones, instead of those that were drafted before.
+    pub(crate) fn propose(&mut self, history: &History, n_max: usize) {
         self.drop_draft();
         let (n_known, n_max) = (self.context.len(), self.n_draftable(n_max));
         if let Some(speculator) = &mut self.speculator {
-            speculator.propose(&mut self.context, n_max);
+            speculator.propose(history, self.request.tenant, &mut self.context, n_max);
         }
         self.n_drafted = self.context.len() - n_known;
     }
@@ -112,8 +112,11 @@ impl RequestState {
         }
     }
 
-    /// Gives its sequence in the draft model back.
+    /// Gives its sequence in the draft model back; what it wrote becomes its tenant's history, of an answer that drafts by texts.
     pub(crate) fn leave_draft(&mut self, runner: &mut ModelRunner) {
+        if self.n_tokens() > 0 && self.speculator.as_ref().is_some_and(Speculator::reads_texts) {
+            runner.history_mut().add(self.request.tenant, self.context());
+        }
         if let (Some(drafter), Some(draft)) = (self.drafter(), runner.draft()) {
             drafter.close(draft);
         }

@@ -22,7 +22,7 @@ use ruvllm_text::template::ChatTemplate;
 use ruvllm_text::tokenizer::Tokenizer;
 pub use vocabulary::Vocabulary;
 
-use crate::speculate::DraftInfo;
+use crate::speculate::{DraftInfo, History};
 use crate::{EngineError, ErrorKind};
 
 /// Result that is read from the vectors of a text's tokens.
@@ -62,12 +62,16 @@ pub struct ModelRunner {
     model: Box<dyn TokenModel>,
     vocabulary: Vocabulary,
     draft: Option<Draft>,
+    history: History,
 }
+
+/// Bytes of the texts that drafts are made of, unless another number is set.
+const HISTORY_BYTES: usize = 32 << 20;
 
 impl ModelRunner {
     /// Puts a backend's model and its vocabulary together.
     pub fn new(model: Box<dyn TokenModel>, vocabulary: Vocabulary) -> ModelRunner {
-        ModelRunner { model, vocabulary, draft: None }
+        ModelRunner { model, vocabulary, draft: None, history: History::new(HISTORY_BYTES) }
     }
 
     /// Takes a smaller model that drafts for this one; the first `n_branches` of its most likely tokens are tried.
@@ -90,6 +94,30 @@ impl ModelRunner {
         }
         self.draft = Some(Draft { runner: Box::new(draft), n_branches });
         Ok(self)
+    }
+
+    /// Limits the bytes of earlier prompts and answers that drafts are made of, 32 MiB at first; those that are there are
+    /// forgotten. With 0 drafts are made of the request's own text alone.
+    pub fn set_history_bytes(&mut self, budget_bytes: usize) {
+        self.history = History::new(budget_bytes);
+    }
+
+    /// Returns the bytes that earlier prompts and answers take, of which drafts are made.
+    pub fn history_bytes(&self) -> usize {
+        self.history.n_bytes()
+    }
+
+    /// Forgets the prompts and answers of a tenant that drafts are made of.
+    pub fn forget_history(&mut self, tenant: u64) {
+        self.history.forget(tenant);
+    }
+
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub(crate) fn history_mut(&mut self) -> &mut History {
+        &mut self.history
     }
 
     /// Returns the backend's model.

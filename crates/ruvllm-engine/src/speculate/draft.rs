@@ -153,10 +153,10 @@ impl Drafter {
     }
 }
 
-/// Drafts for each of `answers`, up to so many tokens: by the text so far, and where that knows nothing by the draft
-/// model, if it may.
+/// Drafts for each of `answers`, up to so many tokens: by the text so far and earlier ones, and where those know nothing by the
+/// draft model, if it may.
 pub(crate) fn propose(runner: &mut ModelRunner, answers: &mut [(&mut RequestState, usize)]) {
-    answers.iter_mut().for_each(|(answer, n_max)| answer.propose(*n_max));
+    answers.iter_mut().for_each(|(answer, n_max)| answer.propose(runner.history(), *n_max));
     if let Some(draft) = runner.draft() {
         write_on(draft, answers);
     }

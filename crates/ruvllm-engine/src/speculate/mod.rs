@@ -8,12 +8,14 @@
 //! request's own sampler from the logits of its own row, which do not depend on the other rows; so the answer is the one
 //! it would be without drafting, greedy or drawn. Rows behind the first rejected token are taken back.
 //!
-//! Draft tokens come from the text so far ([`ngram`]): what followed the last tokens when they stood there before; and where
-//! that knows nothing from a smaller model, if there is one ([`draft`]). [`draft_length`] says how many, for each of them by what
-//! they brought, and stops where they are not worth it. [`tree`] holds what was drafted: a chain, and ways that leave it.
+//! Draft tokens come from the text so far ([`ngram`]): what followed the last tokens when they stood there before; from what
+//! the tenant was served earlier ([`history`]), where that matches longer; and where both know nothing from a smaller model, if
+//! there is one ([`draft`]). [`draft_length`] says how many, for each of them by what they brought, and stops where they are
+//! not worth it. [`tree`] holds what was drafted: a chain, and ways that leave it.
 
 pub(crate) mod draft;
 mod draft_length;
+mod history;
 mod ngram;
 pub(crate) mod tree;
 
@@ -24,6 +26,8 @@ use crate::sampler::Sampler;
 pub use draft::DraftInfo;
 pub(crate) use draft::Drafter;
 use draft_length::DraftLength;
+pub(crate) use history::History;
+use history::n_common_last;
 use ngram::Index;
 use ruvllm_backend::Segment;
 
@@ -32,7 +36,8 @@ use ruvllm_backend::Segment;
 pub enum Speculation {
     /// One token a pass.
     Off,
-    /// What followed the same tokens earlier in the prompt and the answer; by itself as long as it pays.
+    /// What followed the same tokens earlier in the prompt and the answer, or in earlier ones of the tenant; by itself as long as
+    /// it pays.
     Ngram,
     /// The draft model, if there is one; by itself as long as it pays.
     Draft,
@@ -55,12 +60,30 @@ impl FromStr for Speculation {
     }
 }
 
+/// Where the draft tokens at hand are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// The text so far.
+    Context,
+    /// Earlier texts of the tenant.
+    History,
+    /// The draft model.
+    Model,
+}
+
+/// What is drafted by texts: the request's own and earlier ones.
+struct TextDrafts {
+    index: Index,
+    /// Lengths of drafts from the context and from the history.
+    of_context: DraftLength,
+    of_history: DraftLength,
+}
+
 /// The draft tokens of one request.
 pub(crate) struct Speculator {
-    ngram: Option<(Index, DraftLength)>,
+    texts: Option<TextDrafts>,
     draft: Option<Drafter>,
-    /// The draft tokens at hand are the draft model's.
-    is_drafted: bool,
+    source: Source,
     /// The most tokens that the backend takes back at once.
     n_rewind_max: usize,
 }
@@ -74,20 +97,42 @@ impl Speculator {
         }
         let ngram = matches!(how, Speculation::Ngram | Speculation::Auto);
         let draft = runner.draft_info().filter(|_| matches!(how, Speculation::Draft | Speculation::Auto));
-        let ngram = ngram.then(|| (Index::default(), DraftLength::new(0.0)));
+        let texts = ngram.then(|| TextDrafts {
+            index: Index::default(),
+            of_context: DraftLength::new(0.0),
+            of_history: DraftLength::new(0.0),
+        });
         let draft = draft.map(|info| Drafter::new(info, sampler));
-        (ngram.is_some() || draft.is_some()).then_some(Speculator { ngram, draft, is_drafted: false, n_rewind_max })
+        let source = Source::Context;
+        (texts.is_some() || draft.is_some()).then_some(Speculator { texts, draft, source, n_rewind_max })
     }
 
-    /// Appends up to `n_max` draft tokens by the text so far to `context`, which begins with what it began with the last time.
-    pub(crate) fn propose(&mut self, context: &mut Vec<u32>, n_max: usize) {
-        self.is_drafted = false;
-        let Some((index, draft_length)) = &mut self.ngram else { return };
-        let n = draft_length.n_ahead().min(n_max).min(self.n_rewind_max);
-        if n > 0 {
-            index.extend(context);
-            index.continue_with(context, n);
+    /// Appends up to `n_max` draft tokens to `context`, which begins with what it began with the last time: by the text so far,
+    /// or by the tenant's history where that matches longer.
+    pub(crate) fn propose(&mut self, history: &History, tenant: u64, context: &mut Vec<u32>, n_max: usize) {
+        self.source = Source::Context;
+        let n_max = n_max.min(self.n_rewind_max);
+        let Some(TextDrafts { index, of_context, of_history }) = self.texts.as_mut().filter(|_| n_max > 0) else {
+            return;
+        };
+        index.extend(context);
+        let place = index.find(context);
+        let n_matched = place.map_or(0, |place| n_common_last(&context[..place], context));
+        if let Some(found) = history.find(tenant, context).filter(|found| found.len > n_matched) {
+            let n = of_history.n_ahead().min(n_max);
+            if n > 0 {
+                self.source = Source::History;
+                return found.continue_with(context, n);
+            }
         }
+        if let Some(place) = place {
+            ngram::continue_with(context, place, of_context.n_ahead().min(n_max));
+        }
+    }
+
+    /// Returns whether texts are drafted by.
+    pub(crate) fn reads_texts(&self) -> bool {
+        self.texts.is_some()
     }
 
     /// Returns the draft model's part, if there is one.
@@ -104,11 +149,12 @@ impl Speculator {
         sampler: &Sampler,
         n_max: usize,
     ) -> bool {
-        self.is_drafted = self
-            .draft
-            .as_mut()
-            .is_some_and(|drafter| drafter.begin(draft, context, sampler, n_max.min(self.n_rewind_max)));
-        self.is_drafted
+        let n_max = n_max.min(self.n_rewind_max);
+        let begins = self.draft.as_mut().is_some_and(|drafter| drafter.begin(draft, context, sampler, n_max));
+        if begins {
+            self.source = Source::Model;
+        }
+        begins
     }
 
     /// Returns the tokens that the draft model computes next, if it began.
@@ -118,9 +164,10 @@ impl Speculator {
 
     /// Takes note of what became of draft tokens: `n_kept` tokens of the context are right.
     pub(crate) fn learn(&mut self, n_drafted: usize, n_accepted: usize, n_kept: usize) {
-        match (&mut self.ngram, &mut self.draft) {
-            (_, Some(draft)) if self.is_drafted => draft.learn(n_drafted, n_accepted, n_kept),
-            (Some((_, draft_length)), _) => draft_length.learn(n_drafted, n_accepted),
+        match (self.source, &mut self.texts, &mut self.draft) {
+            (Source::Model, _, Some(draft)) => draft.learn(n_drafted, n_accepted, n_kept),
+            (Source::History, Some(texts), _) => texts.of_history.learn(n_drafted, n_accepted),
+            (Source::Context, Some(texts), _) => texts.of_context.learn(n_drafted, n_accepted),
             _ => {}
         }
     }

@@ -14,7 +14,8 @@ pub(super) struct Index {
     n_seen: usize,
 }
 
-fn hash(run: &[u32]) -> u64 {
+/// Hashes a run of tokens.
+pub(super) fn hash(run: &[u32]) -> u64 {
     run.iter()
         .fold(run.len() as u64, |hash, &id| (hash ^ u64::from(id)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
 }
@@ -30,19 +31,21 @@ impl Index {
         self.n_seen = context.len();
     }
 
-    /// Appends up to `n` draft tokens.
-    pub(super) fn continue_with(&self, context: &mut Vec<u32>, n: usize) {
-        let len = context.len();
-        let found = self.places.iter().zip(LENGTHS).filter(|(_, n)| *n <= len).find_map(|(places, n)| {
-            let run = &context[len - n..];
+    /// Returns where the context goes on from tokens that are its last ones.
+    pub(super) fn find(&self, context: &[u32]) -> Option<usize> {
+        self.places.iter().zip(LENGTHS).filter(|(_, n)| *n <= context.len()).find_map(|(places, n)| {
+            let run = &context[context.len() - n..];
             let &place = places.get(&hash(run))?;
             let place = place as usize;
             (context[place - n..place] == *run).then_some(place)
-        });
-        let Some(place) = found else { return };
-        // What stands there may lead up to the draft tokens themselves: then it is a loop, which goes on.
-        (place..place + n).for_each(|at| context.push(context[at]));
+        })
     }
+}
+
+/// Appends `n` draft tokens, from `place` on.
+pub(super) fn continue_with(context: &mut Vec<u32>, place: usize, n: usize) {
+    // What stands there may lead up to the draft tokens themselves: then it is a loop, which goes on.
+    (place..place + n).for_each(|at| context.push(context[at]));
 }
 
 #[cfg(test)]
@@ -56,7 +59,9 @@ mod tests {
             all.extend_from_slice(piece);
             index.extend(&all);
         }
-        index.continue_with(&mut all, n);
+        if let Some(place) = index.find(&all) {
+            continue_with(&mut all, place, n);
+        }
         assert_eq!(&all[context.len()..], expected, "after {context:?}");
     }
 
