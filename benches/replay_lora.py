@@ -1,5 +1,5 @@
 """What LoRA beside the last layers would learn of a text online, each 32 tokens predicted before they are learned: a replay in JAX with
-exact gradients, to judge a design before it is built (adr/0054). Not a part of the product.
+exact gradients, to judge a design before it is built (docs/lab/microlora.md). Not a part of the product.
 
     pip install jax gguf
     python replay_lora.py --model QWEN2.gguf --text FILE [--text FILE] [--tokens 12000] --try 1:ffn_gate+ffn_up:4:3e-4

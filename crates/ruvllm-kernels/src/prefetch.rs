@@ -86,8 +86,8 @@ impl Streaming {
     /// A core has so many misses of its first-level cache under way at once, and those of the second level beside them.
     /// AMD's Zen 4 has 24 of the former: lines asked into the first level come at 24 x 64 bytes in a latency of some
     /// 110 ns, which is 14 GB/s a core however far ahead, where the second level's queue lets it read 20. Cores that
-    /// have more of them gain from having the lines nearer (`adr/0039-weights-are-asked-into-the-level-that-has-room.md`).
-    /// Both read a single stream faster than two (`docs/lab/prefetch.md`).
+    /// have more of them gain from having the lines nearer. Both read a single stream faster than two
+    /// (`docs/lab/prefetch.md`).
     pub(crate) fn of_machine() -> Streaming {
         #[cfg(target_arch = "x86_64")]
         {

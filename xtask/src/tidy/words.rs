@@ -1,6 +1,6 @@
 //! Public items are named by the words of the field, and the first sentence of their docs names its subject.
 //!
-//! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0068-the-fields-words.md`). These are not, and have no
+//! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0026-names-of-the-field.md`). These are not, and have no
 //! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`); `Scope` (cache salt);
 //! `Desk`, `Bell`, `Patience`, `Absence`, `News` and fields called `team` (the thread pool's inside); `Upcoming`, `Beside`,
 //! `Ahead`, `near` (prefetch plans); `Cut`, parts and pieces (row chunks); `heir`, `Life`; `level` (effective priority);

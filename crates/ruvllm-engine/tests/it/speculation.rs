@@ -127,3 +127,25 @@ fn grammars_and_guesses_go_together() {
     }
     assert!(n_accepted > 0);
 }
+
+#[test]
+fn earlier_texts_of_a_tenant_are_drafted_from_and_none_of_anothers() {
+    let mut engine = open(&real_model("qwen2.5-coder:0.5b"), KvPolicy::F16);
+    let prompt = engine.encode_prompt("Write a short story about a lighthouse.", false).expect("the template takes it");
+    let sampling = SamplingParams { temperature: 0.8, seed: Some(3), ..SamplingParams::default() };
+    let request = GenerateRequest { prompt, max_tokens: Some(80), sampling, ..Default::default() };
+    let mut answer = |tenant, forgets| {
+        if forgets {
+            engine.runner_mut().forget_history(tenant);
+        }
+        let request = GenerateRequest { tenant, ..request.clone() };
+        engine.generate(&request).expect("a valid request").finish().expect("it runs")
+    };
+    let (first, again, other, forgotten) = (answer(1, false), answer(1, false), answer(2, false), answer(1, true));
+    let n_accepted = |summary: &GenerationSummary| summary.timings.accepted_tokens;
+    assert_eq!([&again.text, &other.text, &forgotten.text], [&first.text; 3]);
+    assert!(n_accepted(&again) >= 60, "{} of 80 tokens were accepted", n_accepted(&again));
+    assert_eq!([n_accepted(&other), n_accepted(&forgotten)], [n_accepted(&first); 2]);
+    engine.runner_mut().set_history_bytes(0);
+    assert_eq!(engine.runner().history_bytes(), 0);
+}

@@ -17,7 +17,7 @@ use super::reuse::{Prompt, Reuse};
 const LENGTHS: [(usize, &str); 2] = [(768, "long prompts"), (2048, "very long prompts")];
 /// Steps of a window: about a request.
 const WINDOW: usize = 80;
-/// Fewer bits are less to read and more to compute: at worst so much slower (ADR 37 has nothing that is).
+/// Fewer bits are less to read and more to compute: at worst so much slower (docs/lab/autotuning.md has nothing that is).
 const DEAR_MAX: f64 = 0.2;
 /// The most time that trying may lose, by the first window of a document that is tried: it lasts for a few more.
 const LOSS_MAX: f64 = 0.005;

@@ -8,7 +8,7 @@
 //! inside:     h' = h + s·B·(A·h) + (what a second pair changes inside the last block, see Block)
 //! ```
 //! Behind the model all it needs are quantities that decoding has anyway: the hidden state, the probabilities, and rows of the head.
-//! Inside the last block (adr/0054) it needs that block again, forwards and backwards, and reaches what nothing behind it does. The
+//! Inside the last block (docs/lab/microlora.md) it needs that block again, forwards and backwards, and reaches what nothing behind it does. The
 //! exact gradient reads the whole head; the sparse one some tens of rows. `B` begins at zero and `A` at seeded noise, as in
 //! Hu et al. 2021 (arXiv:2106.09685), so that nothing changes before something was learned.
 

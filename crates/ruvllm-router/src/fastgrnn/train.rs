@@ -63,7 +63,7 @@ pub struct TrainOptions {
 }
 
 impl Default for TrainOptions {
-    /// What did best in the measurements of decision records 29 and 38.
+    /// What did best in the measurements of docs/lab/routing.md.
     fn default() -> TrainOptions {
         TrainOptions {
             n_hidden: 16,

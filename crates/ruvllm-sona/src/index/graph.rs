@@ -34,7 +34,7 @@ impl VectorStoreMut for Rows<'_> {
 }
 
 /// One less the cosine, for vectors of length one. The crate's own has one sum, each step of which waits for the last, and
-/// takes twice as long (ADR 28).
+/// takes twice as long (docs/lab/vector-index.md).
 #[derive(Clone)]
 struct Angle;
 

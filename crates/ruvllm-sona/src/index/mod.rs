@@ -53,7 +53,7 @@ pub struct IndexConfig {
 }
 
 impl Default for IndexConfig {
-    /// What ADR 28 measured for 100,000 vectors of 384 and 576 values: recall@10 ≥ 0.95 below 2 ms.
+    /// The values of docs/lab/vector-index.md for 100,000 vectors of 384 and 576 values: recall@10 ≥ 0.95 below 2 ms.
     fn default() -> IndexConfig {
         IndexConfig { n_exact_max: 2048, n_links: 16, n_insert: 100, n_search: 96, seed: 1 }
     }

@@ -6,7 +6,7 @@
 //! are there.
 //!
 //! Templates come from strangers: the number of steps, the depth of recursion, the memory and the work of a rendering are
-//! bounded (ADR 59).
+//! bounded (ADR 15).
 
 mod arguments;
 mod checks;

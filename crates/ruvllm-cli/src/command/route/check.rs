@@ -150,7 +150,7 @@ mod tests {
         check(r#"{"kind":"regex","of":"def f\\(.*\\):"}"#, &["def f(x):"], &["def g(x):"]);
     }
 
-    /// The tasks of decision record 34: each has a rule, and no answer is right by saying nothing.
+    /// The tasks of docs/lab/routing.md: each has a rule, and no answer is right by saying nothing.
     #[test]
     fn the_tasks_that_come_with_the_program_are_sound() {
         let tasks = include_str!("../../../testdata/route-tasks.jsonl");
