@@ -139,7 +139,7 @@ fn earlier_texts_of_a_tenant_are_drafted_from_and_none_of_anothers() {
             engine.runner_mut().forget_history(tenant);
         }
         let request = GenerateRequest { tenant, ..request.clone() };
-        engine.generate(&request).expect("a valid request").finish().expect("it runs")
+        engine.generate(&request).expect("a valid request").for_each_token(|_| {}).expect("it runs")
     };
     let (first, again, other, forgotten) = (answer(1, false), answer(1, false), answer(2, false), answer(1, true));
     let n_accepted = |summary: &GenerationSummary| summary.timings.accepted_tokens;
