@@ -8,12 +8,12 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, values};
-use ruvllm_kernels::arena::{AlignedVec, LargePages};
 use ruvllm_kernels::attention::{
     self, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
     Segment, Table,
 };
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::{AlignedVec, LargePages};
 
 /// Name, query heads, KV heads, length of a head, layers.
 const MODELS: [(&str, usize, usize, usize, usize); 3] =
@@ -37,14 +37,14 @@ impl Model {
         let mut model = Model { n_heads, shape, n_layers, n_kv, bytes: KvFormat::ALL.map(|_| AlignedVec::new(0)) };
         model.make_room(KvFormat::F16);
         let stride = model.stride(KvFormat::F16);
-        let (blocks, team) = (model.blocks(|_| KvFormat::F16), ThreadPool::new(1));
+        let (blocks, threads) = (model.blocks(|_| KvFormat::F16), ThreadPool::new(1));
         let (k, v) = (values(n_kv * n_kv_heads * dim, 1), values(n_kv * n_kv_heads * dim, 2));
         for layer in 0..n_layers {
             let (k_at, v_at) = model.places(KvFormat::F16, layer);
             let bytes = &mut model.bytes[KvFormat::F16 as usize];
             let units = KvUnitsMut { format: KvFormat::F16, bytes, stride, k_at, v_at };
             let segment = Segment { first_row: 0, n_rows: n_kv, pos: 0, n_kv, blocks: &blocks };
-            attention::store(&team, shape, units, &[segment], &k, &v);
+            attention::store(&threads, shape, units, &[segment], &k, &v);
         }
         model
     }
@@ -99,17 +99,17 @@ impl Model {
     }
 
     /// Returns one new token through all layers as a closure.
-    fn step<'a>(&'a self, table: &'a Table, team: &'a ThreadPool, blocks: &'a [KvBlock]) -> impl FnMut() + 'a {
+    fn step<'a>(&'a self, table: &'a Table, threads: &'a ThreadPool, blocks: &'a [KvBlock]) -> impl FnMut() + 'a {
         let KvShape { k_dim, v_dim, .. } = self.shape;
         let limits = Limits { n_heads: self.n_heads, k_dim, v_dim, n_ctx: self.n_kv };
-        let mut scratch = Scratch::new(team.n_threads(), limits);
+        let mut scratch = Scratch::new(threads.n_threads(), limits);
         let (q, mut out) = (values(self.n_heads * k_dim, 3), vec![0.0; self.n_heads * v_dim]);
         let options = Options::causal(self.n_heads, self.shape);
         move || {
             let segments = [Segment { first_row: 0, n_rows: 1, pos: self.n_kv - 1, n_kv: self.n_kv, blocks }];
             for layer in 0..self.n_layers {
                 let inputs = Inputs { options: &options, kv: self.layer(layer), segments: &segments, q: &q };
-                attention::attend(table, team, &mut scratch, &inputs, &mut out);
+                attention::attend(table, threads, &mut scratch, &inputs, &mut out);
             }
         }
     }
@@ -127,7 +127,7 @@ fn tier(block: usize) -> KvFormat {
 }
 
 fn decode(c: &mut Criterion) {
-    let team = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
+    let threads = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
     for (shape, name) in MODELS.into_iter().map(|model| (model, model.0)) {
         let mut model = Model::new(shape, N_KV);
         let best = attention::available().next().expect("every table ends with a scalar row");
@@ -139,7 +139,7 @@ fn decode(c: &mut Criterion) {
             let n = model.n_layers * N_KV * model.shape.n_kv_heads * (model.shape.k_dim + model.shape.v_dim);
             group.throughput(Throughput::Elements(n as u64));
             for table in attention::available().filter(|table| table.isa() != ruvllm_kernels::Isa::Scalar) {
-                group.bench_function(table.isa().name(), |b| b.iter(model.step(table, &team, blocks)));
+                group.bench_function(table.isa().name(), |b| b.iter(model.step(table, &threads, blocks)));
             }
         }
     }

@@ -9,11 +9,11 @@ use crate::table::Sequence;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::arena::PageRange;
 use ruvllm_kernels::attention::{
     self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment, Table, UNIT_BLOCKS,
 };
-use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
+use ruvllm_threads::arena::PageRange;
+use ruvllm_threads::{Shared, ThreadPool};
 use std::sync::Arc;
 
 /// Layout of a position: one entry per *attention* layer; layers without attention have none.

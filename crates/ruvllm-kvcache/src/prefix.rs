@@ -8,7 +8,7 @@ use crate::radix::{Path, Place, Tree};
 use crate::stats::{CacheStats, Usage};
 use crate::table::Sequence;
 use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, Table};
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
 use std::sync::Arc;
 
 /// Prefixes that are looked at to bring them into fewer bits.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use ruvllm_kernels::lowrank::Table;
 use ruvllm_kernels::matmul::Beside;
-use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
 use ruvllm_kvcache::NamespaceBuilder;
+use ruvllm_threads::{Shared, ThreadPool};
 
 use crate::adapter::SCALE_MAX;
 use crate::bound::{BoundAdapter, Targets};

@@ -318,7 +318,7 @@ impl Embeddings for NativeBackend {
 
 /// Returns what quantises, and on which threads.
 fn kernels(compute: &Compute) -> Kernels<'_> {
-    (compute.kernels.attention, &compute.team)
+    (compute.kernels.attention, &compute.threads)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! One row of every kernel table and the thread team: what a forward pass computes with.
+//! One row of every kernel table and the thread pool: what a forward pass computes with.
 
 use std::sync::Arc;
 
-use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kernels::{Isa, activation, attention, dequant, lowrank, matmul, norm, rope, softmax};
+use ruvllm_threads::ThreadPool;
 
 /// The kernels chosen for one instruction set.
 #[derive(Clone, Copy)]
@@ -39,11 +39,11 @@ impl Kernels {
 pub(crate) struct Compute {
     pub isa: Isa,
     pub kernels: Kernels,
-    pub team: Arc<ThreadPool>,
+    pub threads: Arc<ThreadPool>,
 }
 
 impl Compute {
     pub(crate) fn new(isa: Isa, n_threads: usize) -> Compute {
-        Compute { isa, kernels: Kernels::pick(isa), team: Arc::new(ThreadPool::new(n_threads)) }
+        Compute { isa, kernels: Kernels::pick(isa), threads: Arc::new(ThreadPool::new(n_threads)) }
     }
 }

@@ -229,7 +229,7 @@ impl NativeBackend {
         let kv = kv.with_others(&options.kv_others).with_states(state_bytes);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         state.shortlist = ShortlistState::new(&model, options.head_shortlist);
-        let n_threads = compute.team.n_threads();
+        let n_threads = compute.threads.n_threads();
         let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
         let info = ModelInfo::of_file(path, file, &model.spec, device)?;
         let info = ModelInfo { n_ctx, n_seq_max: options.n_seq_max, weight_bytes: model.read_bytes(), ..info };

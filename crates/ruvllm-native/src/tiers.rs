@@ -1,8 +1,8 @@
 //! Keys and values that age: what is brought into fewer bits, and when.
 
 use ruvllm_kernels::attention::Table;
-use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kvcache::{KvPolicy, Level, Relief};
+use ruvllm_threads::ThreadPool;
 
 use ruvllm_backend::SeqId;
 

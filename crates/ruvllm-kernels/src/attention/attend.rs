@@ -1,10 +1,10 @@
-//! The driver: runs a step's tiles on the team and merges spans. Knows no instruction set.
+//! The driver: runs a step's tiles on the thread pool and merges spans. Knows no instruction set.
 
 use super::plan::{Plan, Task, Tile, segment_spans};
 use super::worker::Worker;
 use super::{BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS, Table};
-use crate::arena::AlignedVec;
-use crate::thread_pool::{Shared, ThreadPool};
+use ruvllm_threads::arena::AlignedVec;
+use ruvllm_threads::{Shared, ThreadPool};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Rows whose spans may be tasks of their own, in the longest context.
@@ -29,12 +29,12 @@ const ALONE: usize = 128 * 1024;
 const SHORT: usize = 8 * 1024 * 1024;
 
 impl Inputs<'_> {
-    /// Returns how many of `team` it is worth cutting for.
-    fn n_threads(&self, team: &ThreadPool) -> usize {
+    /// Returns the number of threads that the work is cut for.
+    fn n_threads(&self, threads: &ThreadPool) -> usize {
         match self.n_multiply_adds() {
             n if n <= ALONE => 1,
-            n if n <= SHORT => team.n_present(),
-            _ => team.n_threads(),
+            n if n <= SHORT => threads.n_present(),
+            _ => threads.n_threads(),
         }
     }
 
@@ -78,7 +78,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates for teams of up to `n_threads` and layers of up to `limits`.
+    /// Allocates for up to `n_threads` threads and layers of up to `limits`.
     pub fn new(n_threads: usize, limits: Limits) -> Scratch {
         let n_spans = limits.n_ctx.div_ceil(SPAN_TOKENS);
         let n_slots = if n_threads > 1 && n_spans > 1 { SPLIT_ROWS * limits.n_heads * n_spans } else { 0 };
@@ -105,22 +105,22 @@ pub(super) fn slot_len(v_dim: usize) -> usize {
 /// Attends: `out[row, head] = softmax(q[row, head]·Kᵀ)·V` for every row of every segment; other rows stay untouched.
 ///
 /// Shapes: `out`: `[n_rows, n_heads * v_dim]`; the rest is in [`Inputs`]. Allocates nothing. Bit-identical whatever the
-/// team, the other segments and the cut of a sequence into steps, within one instruction set.
+/// number of threads, the other segments and the cut of a sequence into steps, within one instruction set.
 ///
 /// # Panics
 /// If the shapes disagree, segments overlap or are out of order, a segment lacks blocks or rows, `window` is 0, or the
 /// scratch is too small.
-pub fn attend(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
-    check(team, scratch, inputs, out);
-    run(table, team, scratch, inputs, out);
+pub fn attend(table: &Table, threads: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
+    check(threads, scratch, inputs, out);
+    run(table, threads, scratch, inputs, out);
 }
 
-fn check(team: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
+fn check(threads: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
     let (options, limits) = (inputs.options, scratch.limits);
     let Options { n_heads, n_kv_heads, k_dim, v_dim, .. } = *options;
     assert!(n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "attend: {n_heads} heads on {n_kv_heads}");
     assert!(k_dim > 0 && v_dim > 0, "attend: heads have a length");
-    assert!(team.n_threads() <= scratch.n_threads, "attend: the scratch is for {} threads", scratch.n_threads);
+    assert!(threads.n_threads() <= scratch.n_threads, "attend: the scratch is for {} threads", scratch.n_threads);
     assert!(k_dim <= limits.k_dim && v_dim <= limits.v_dim, "attend: the scratch is for {limits:?}");
     assert!(options.window != Some(0), "attend: a window of no positions");
     assert!(options.sinks.is_none_or(|sinks| sinks.len() == n_heads), "attend: a sink per head");
@@ -140,9 +140,9 @@ fn check(team: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32])
     assert!(out.len() >= n_rows * n_heads * v_dim, "attend: {n_rows} rows, fewer in the output");
 }
 
-/// Cuts the step into tasks and runs them on the team.
-fn run(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
-    let n_threads = inputs.n_threads(team);
+/// Cuts the step into tasks and runs them on the thread pool.
+fn run(table: &Table, threads: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
+    let n_threads = inputs.n_threads(threads);
     let plan = Plan::new(inputs, n_threads, scratch.partials.len(), scratch.n_done.len());
     let tile_len = tile_len(scratch.limits.k_dim, scratch.limits.v_dim);
     let tiles = Shared::new(&mut scratch.tiles);
@@ -183,7 +183,7 @@ fn run(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<
         0 => {}
         1 => work(0),
         _ if n_threads == 1 => work(0),
-        _ => team.share(&work),
+        _ => threads.share(&work),
     }
 }
 

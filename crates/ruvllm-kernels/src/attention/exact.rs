@@ -4,8 +4,8 @@ use super::quant::{load_values, store_scores, store_values};
 use super::vector::Kernels;
 use super::{BLOCK_TOKENS, SPAN_TOKENS, ScoreArgs, ValueArgs};
 use crate::lanes::Lanes;
-use crate::prefetch::LINE_BYTES;
 use half::f16;
+use ruvllm_threads::prefetch::LINE_BYTES;
 
 /// An element as its 16 floats.
 pub(super) trait Loaded: Copy {

@@ -82,8 +82,8 @@ pub use near::near;
 pub use store::store;
 
 use crate::isa::{self, Isa, Row};
-use crate::prefetch::Level;
 use quantize::{DequantizeArgs, QuantizeArgs};
+use ruvllm_threads::prefetch::Level;
 use std::ops::Range;
 
 /// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).

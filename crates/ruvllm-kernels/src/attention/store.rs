@@ -1,14 +1,14 @@
 //! Writing a step's keys and values into their blocks.
 
 use super::{BLOCK_TOKENS, KvFormat, KvShape, KvUnitsMut, Segment};
-use crate::thread_pool::{Shared, ThreadPool};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use ruvllm_threads::{Shared, ThreadPool};
 use std::ops::Range;
 
 /// Columns of a head one task takes.
 const PIECE: usize = 64;
-/// Elements below which waking the team costs more than it saves.
+/// Elements below which waking the workers costs more than it saves.
 const ALONE: usize = 1 << 12;
 
 /// What a block holds: how floats become it.
@@ -36,15 +36,22 @@ impl Stored for f32 {
 /// Writes the keys and values of a step's rows, rounded to nearest even, at their positions.
 ///
 /// Shapes: `k`: `[n_rows, n_kv_heads * k_dim]`, `v`: `[n_rows, n_kv_heads * v_dim]`, rows of the whole step, of which
-/// each segment names its own. Tasks are columns of a head, so the team writes in disjoint places whatever the segments.
+/// each segment names its own. Tasks are columns of a head, so the workers write in disjoint places whatever the segments.
 ///
 /// # Panics
 /// If the format is not exact, a segment reaches past `k`, `v`, its blocks or its `n_kv`, or a block that is written has
 /// another format or lies past the units.
-pub fn store(team: &ThreadPool, shape: KvShape, units: KvUnitsMut<'_>, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
+pub fn store(
+    threads: &ThreadPool,
+    shape: KvShape,
+    units: KvUnitsMut<'_>,
+    segments: &[Segment<'_>],
+    k: &[f32],
+    v: &[f32],
+) {
     match units.format {
-        KvFormat::F16 => store_as::<f16>(team, shape, units, segments, (k, v)),
-        _ => store_as::<f32>(team, shape, units, segments, (k, v)),
+        KvFormat::F16 => store_as::<f16>(threads, shape, units, segments, (k, v)),
+        _ => store_as::<f32>(threads, shape, units, segments, (k, v)),
     }
 }
 
@@ -59,7 +66,7 @@ struct Target<'a, T> {
 }
 
 fn store_as<T: Stored>(
-    team: &ThreadPool,
+    threads: &ThreadPool,
     shape: KvShape,
     units: KvUnitsMut<'_>,
     segments: &[Segment<'_>],
@@ -86,7 +93,7 @@ fn store_as<T: Stored>(
     let n_rows = segments.iter().map(|segment| segment.n_rows).sum::<usize>();
     let alone = n_rows * shape.n_kv_heads * (shape.k_dim + shape.v_dim) < ALONE;
     let grain = if alone { n_tasks.max(1) } else { 1 };
-    team.for_each(n_tasks, grain, &|tasks, _worker| {
+    threads.for_each(n_tasks, grain, &|tasks, _worker| {
         for task in tasks {
             let (head, piece) = (task / (k_pieces + v_pieces), task % (k_pieces + v_pieces));
             for segment in segments {

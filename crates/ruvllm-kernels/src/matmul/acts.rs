@@ -2,10 +2,10 @@
 
 use super::Table;
 use super::format::BLOCK;
-use crate::arena::AlignedVec;
-use crate::prefetch::prefetch;
-use crate::thread_pool::{Shared, ThreadPool};
 use bytemuck::{Pod, Zeroable};
+use ruvllm_threads::arena::AlignedVec;
+use ruvllm_threads::prefetch::prefetch;
+use ruvllm_threads::{Shared, ThreadPool};
 use std::fmt;
 use std::ops::Range;
 
@@ -145,7 +145,7 @@ pub struct Acts {
     all_rows: Vec<u32>,
 }
 
-/// Values from which on it is worth waking the team.
+/// Values from which on it is worth waking the workers.
 const PARALLEL_LEN: usize = 8 * 1024;
 
 /// Values of a piece, a multiple of [`BLOCK`]; more where a row is longer.
@@ -176,26 +176,26 @@ impl Acts {
 
     /// Takes `x` (`[n, k]`, row-major) in `format`; what was held before is gone.
     ///
-    /// Results do not depend on the team's size.
+    /// Results do not depend on the number of threads.
     ///
     /// # Panics
     /// If `x` has another size, the buffer is too small, or, but for [`ActFormat::F32`], `k` is not a multiple of 32; if
     /// the table has no kernels that take `format`.
-    pub fn set(&mut self, table: &Table, team: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) {
+    pub fn set(&mut self, table: &Table, threads: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) {
         self.begin(x, n, k);
-        self.add(table, team, x, format);
+        self.add(table, threads, x, format);
     }
 
     /// Takes `x` (`[n, k]`) in `format` as `make` writes it: called once for each piece of the values, with its range, by
     /// any worker, who quantises the piece while it is near. What was held before is gone.
     ///
-    /// Results do not depend on the team's size if those of `make` do not depend on how the values are cut.
+    /// Results do not depend on the number of threads if those of `make` do not depend on how the values are cut.
     ///
     /// # Panics
     /// As [`Acts::set`] does.
     pub fn make(
         &mut self,
-        (table, team): (&Table, &ThreadPool),
+        (table, threads): (&Table, &ThreadPool),
         (x, n, k): (&mut [f32], usize, usize),
         (format, cut): (ActFormat, Cut),
         make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
@@ -214,10 +214,10 @@ impl Acts {
         };
         match format {
             ActFormat::F32 => {
-                in_pieces(team, len, piece_len, &|range| _ = made(range));
-                self.add(table, team, x, format);
+                in_pieces(threads, len, piece_len, &|range| _ = made(range));
+                self.add(table, threads, x, format);
             }
-            ActFormat::Q16 => self.quantize((table, team), (len, piece_len), made),
+            ActFormat::Q16 => self.quantize((table, threads), (len, piece_len), made),
         }
     }
 
@@ -225,30 +225,30 @@ impl Acts {
     ///
     /// # Panics
     /// As [`Acts::set`] does.
-    pub fn add(&mut self, table: &Table, team: &ThreadPool, x: &[f32], format: ActFormat) {
+    pub fn add(&mut self, table: &Table, threads: &ThreadPool, x: &[f32], format: ActFormat) {
         let (n, k) = (self.n, self.k);
         assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
         match format {
             ActFormat::F32 => {
                 let stride = k.next_multiple_of(16);
                 assert!(n * stride <= self.floats.len(), "activations: {n} rows of {k} values do not fit");
-                copy_rows(team, x, k, &mut self.floats[..n * stride]);
+                copy_rows(threads, x, k, &mut self.floats[..n * stride]);
                 self.has_f32 = true;
             }
-            ActFormat::Q16 => self.quantize((table, team), (x.len(), PIECE_LEN), |range| &x[range]),
+            ActFormat::Q16 => self.quantize((table, threads), (x.len(), PIECE_LEN), |range| &x[range]),
         }
     }
 
     /// Quantises in pieces what `values` returns of each: blocks are independent, so any split gives the same.
     fn quantize<'x>(
         &mut self,
-        (table, team): (&Table, &ThreadPool),
+        (table, threads): (&Table, &ThreadPool),
         (len, piece_len): (usize, usize),
         values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
     ) {
         let n_blocks = self.n_blocks();
         let shared = Shared::new(&mut self.blocks[..n_blocks]);
-        in_pieces(team, len, piece_len, &|range| {
+        in_pieces(threads, len, piece_len, &|range| {
             // SAFETY: pieces are disjoint, and whole blocks.
             let blocks = unsafe { shared.slice(range.start / BLOCK..range.end / BLOCK) };
             table.quantize(values(range), blocks);
@@ -320,21 +320,21 @@ impl fmt::Debug for Acts {
     }
 }
 
-/// Cuts `len` values into pieces and runs `f` on each, shared among the team; few values are a single piece.
-fn in_pieces(team: &ThreadPool, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
-    if len < PARALLEL_LEN || team.n_threads() == 1 {
+/// Cuts `len` values into pieces and runs `f` on each, shared among the threads; few values are a single piece.
+fn in_pieces(threads: &ThreadPool, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+    if len < PARALLEL_LEN || threads.n_threads() == 1 {
         return f(0..len);
     }
-    team.for_each(len.div_ceil(piece_len), 1, &|pieces, _| {
+    threads.for_each(len.div_ceil(piece_len), 1, &|pieces, _| {
         pieces.for_each(|piece| f(piece * piece_len..len.min((piece + 1) * piece_len)));
     });
 }
 
 /// Copies rows of `k` values to rows padded with zeros to a multiple of 16.
-fn copy_rows(team: &ThreadPool, x: &[f32], k: usize, to: &mut [f32]) {
+fn copy_rows(threads: &ThreadPool, x: &[f32], k: usize, to: &mut [f32]) {
     let (stride, k) = (k.next_multiple_of(16), k.max(1));
     let (n, shared) = (x.len() / k, Shared::new(to));
-    in_pieces(team, x.len(), n.div_ceil(4 * team.n_threads()) * k, &|range| {
+    in_pieces(threads, x.len(), n.div_ceil(4 * threads.n_threads()) * k, &|range| {
         // SAFETY: pieces are disjoint ranges of rows.
         let to = unsafe { shared.slice(range.start / k * stride..range.end / k * stride) };
         for (row, to) in x[range].chunks_exact(k).zip(to.chunks_exact_mut(stride.max(1))) {

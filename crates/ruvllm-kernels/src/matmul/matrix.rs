@@ -4,11 +4,11 @@ use super::acts::{ActFormat, Acts};
 use super::pack::Repacker;
 use super::stream::Stream;
 use super::{Table, float, int};
-use crate::arena::{ALIGN, LargePages};
 use crate::block::GgmlType;
 use crate::dequant;
-use crate::thread_pool::ThreadPool;
 use bytes::Bytes;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::{ALIGN, LargePages};
 use std::fmt;
 use std::ops::Range;
 
@@ -42,19 +42,19 @@ impl Matrix {
     /// As [`Matrix::pack`].
     pub fn new(
         table: &'static Table,
-        team: &ThreadPool,
+        threads: &ThreadPool,
         ty: GgmlType,
         n_rows: usize,
         n_cols: usize,
         bytes: Bytes,
     ) -> Matrix {
-        let packing = &mut Packing { table, team, pages: &mut LargePages::default(), sink: None, done: &mut |_| {} };
+        let packing = &mut Packing { table, threads, pages: &mut LargePages::default(), sink: None, done: &mut |_| {} };
         Matrix::pack(packing, ty, n_rows, n_cols, bytes)
     }
 
     /// Makes a matrix of `bytes`, rows of whole blocks as the file has them.
     ///
-    /// Types of the integer path are repacked by the team, and `bytes` is let go; other types keep it.
+    /// Types of the integer path are repacked by all threads, and `bytes` is let go; other types keep it.
     ///
     /// # Panics
     /// If the type is not supported, a row is not whole blocks, or `bytes` has another size.
@@ -192,7 +192,7 @@ pub struct Packing<'a> {
     /// The kernels they will be multiplied by.
     pub table: &'static Table,
     /// The threads that repack.
-    pub team: &'a ThreadPool,
+    pub threads: &'a ThreadPool,
     /// Where the repacked weights go, one matrix after another.
     pub pages: &'a mut LargePages,
     /// Where they go instead, as far as there is room.
@@ -203,9 +203,9 @@ pub struct Packing<'a> {
 
 impl fmt::Debug for Packing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Packing { table, team, pages, sink, .. } = self;
+        let Packing { table, threads, pages, sink, .. } = self;
         let mut f = f.debug_struct("Packing");
-        f.field("table", table).field("team", team).field("pages", pages).field("sink", &sink.is_some()).finish()
+        f.field("table", table).field("threads", threads).field("pages", pages).field("sink", &sink.is_some()).finish()
     }
 }
 

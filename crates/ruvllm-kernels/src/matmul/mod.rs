@@ -24,14 +24,15 @@
 //! within an instruction set, so its bits depend neither on the other rows of a batch nor on the threads.
 //!
 //! ```
-//! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}, thread_pool::ThreadPool};
-//! let (table, team) = (matmul::pick(Isa::best()), ThreadPool::new(1));
+//! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}};
+//! use ruvllm_threads::ThreadPool;
+//! let (table, threads) = (matmul::pick(Isa::best()), ThreadPool::new(1));
 //! let identity: Vec<u8> = [1f32, 0.0, 0.0, 1.0].iter().flat_map(|w| w.to_le_bytes()).collect();
-//! let w = Matrix::new(table, &team, GgmlType::F32, 2, 2, identity.into());
+//! let w = Matrix::new(table, &threads, GgmlType::F32, 2, 2, identity.into());
 //! let mut x = Acts::new(2, 1);
-//! x.set(table, &team, &[3.0, 4.0], 1, 2, w.act_format());
+//! x.set(table, &threads, &[3.0, 4.0], 1, 2, w.act_format());
 //! let mut y = [0.0; 2];
-//! matmul::matmul(&team, &w, &x, &mut y);
+//! matmul::matmul(&threads, &w, &x, &mut y);
 //! assert_eq!(y, [3.0, 4.0]);
 //! ```
 
@@ -51,13 +52,13 @@ pub use head_shortlist::{HeadShortlist, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
 
 use crate::isa::{self, Isa, Row};
-use crate::thread_pool::{ThreadPool, share};
 use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
+use ruvllm_threads::{ThreadPool, share};
 use std::ops::Range;
 use stream::Stream;
-pub use stream::upcoming;
+pub use stream::next_shares;
 
 /// One instruction set's kernels.
 #[derive(Debug)]
@@ -229,32 +230,32 @@ impl Table {
 ///
 /// # Panics
 /// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
-pub fn matmul(team: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
-    multiply(team, x, x.all_rows(), &mut [(w, out)], None);
+pub fn matmul(threads: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
+    multiply(threads, x, x.all_rows(), &mut [(w, out)], None);
 }
 
 /// Several products of the same activations (Q, K and V; gate and up) as one parallel region.
 ///
 /// # Panics
 /// As [`matmul`] does, and with more than eight matrices.
-pub fn matmul_many(team: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
-    multiply(team, x, x.all_rows(), products, None);
+pub fn matmul_many(threads: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
+    multiply(threads, x, x.all_rows(), products, None);
 }
 
 /// [`matmul_many`] whose workers ask for other memory on the way: what is read right after.
 ///
 /// # Panics
 /// As [`matmul_many`] does.
-pub fn matmul_many_beside(team: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
-    multiply(team, x, x.all_rows(), products, Some(beside));
+pub fn matmul_many_beside(threads: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
+    multiply(threads, x, x.all_rows(), products, Some(beside));
 }
 
 /// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
 ///
 /// # Panics
 /// As [`matmul`] does, and if a row does not exist.
-pub fn matmul_rows(team: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
-    multiply(team, x, rows, &mut [(w, out)], None);
+pub fn matmul_rows(threads: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
+    multiply(threads, x, rows, &mut [(w, out)], None);
 }
 
 /// Where workers write the columns of the rows they claimed.
@@ -323,7 +324,7 @@ impl<'a> Plan<'a> {
 }
 
 fn multiply(
-    team: &ThreadPool,
+    threads: &ThreadPool,
     x: &Acts,
     rows: &[u32],
     products: &mut [(&Matrix, &mut [f32])],
@@ -340,7 +341,7 @@ fn multiply(
         *to = Out(out.as_mut_ptr());
     }
     let n_bytes = products.iter().map(|(w, _)| w.weight_bytes()).sum::<usize>();
-    let n_threads = if n_bytes * rows.len() < SHORT_BYTES { team.n_present() } else { team.n_threads() };
+    let n_threads = if n_bytes * rows.len() < SHORT_BYTES { threads.n_present() } else { threads.n_threads() };
     let plan = Plan::new(n_threads, rows.len(), products.iter().map(|(w, _)| *w));
     let work = |claim: Range<usize>, worker: usize| {
         if worker > 0 && claim.start == plan.share(worker).start {
@@ -348,7 +349,7 @@ fn multiply(
         }
         let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);
         let fetch = beside.and_then(|beside| beside.fetch(&claim, plan.n_units, n_steps));
-        let stream = plan.stream(&claim, worker, team.expected(worker)).with(fetch.as_ref());
+        let stream = plan.stream(&claim, worker, threads.next_start(worker)).with(fetch.as_ref());
         for ((w, units), out) in plan.parts.iter().flatten().zip(outs) {
             let (start, end) = (claim.start.max(units.start), claim.end.min(units.end));
             if start < end {
@@ -361,7 +362,7 @@ fn multiply(
     };
     match n_threads {
         1 => work(0..plan.n_units, 0),
-        _ => team.for_each(plan.n_units, plan.grain, &work),
+        _ => threads.for_each(plan.n_units, plan.grain, &work),
     }
 }
 

@@ -5,17 +5,17 @@ use super::beside::Fetch;
 use super::format::Format;
 use super::{Matrix, Plan};
 use crate::prefetch::Streaming;
+use ruvllm_threads::NextShares;
 #[cfg(target_arch = "x86_64")]
-use crate::prefetch::{LINE_BYTES, Level};
-use crate::thread_pool::Upcoming;
+use ruvllm_threads::prefetch::{LINE_BYTES, Level};
 
 /// How far ahead of use weights are asked for, in bytes: about a memory latency of work, and what is left of the level of
 /// cache by other streams.
 #[cfg(target_arch = "x86_64")]
 const fn ahead_bytes(level: Level) -> usize {
     match level {
-        Level::First => 16 * 1024,
-        Level::Second => 24 * 1024,
+        Level::L1 => 16 * 1024,
+        Level::L2 => 24 * 1024,
     }
 }
 
@@ -82,8 +82,8 @@ impl<'a> Ahead<'a> {
             }
         };
         ask(self.level, far);
-        if self.level == Level::Second {
-            ask(Level::First, at.wrapping_add(NEAR_BYTES));
+        if self.level == Level::L2 {
+            ask(Level::L1, at.wrapping_add(NEAR_BYTES));
         }
         if let Some(beside) = beside {
             beside.step();
@@ -99,9 +99,9 @@ pub(super) fn panels_at_once(n_rows: usize) -> usize {
     if n_rows <= STREAMED_ROWS && Streaming::of_machine().is_single { 1 } else { 2 }
 }
 
-/// Returns what [`matmul_many`](super::matmul_many) of these matrices and one activation row will read, by the workers
-/// of a team of `n_threads`: see [`ThreadPool::expect`](crate::thread_pool::ThreadPool::expect).
-pub fn upcoming(n_threads: usize, matrices: &[&Matrix]) -> Upcoming {
+/// Returns what each worker of a pool of `n_threads` reads in [`matmul_many`](super::matmul_many) of these matrices and one
+/// activation row: see [`ThreadPool::set_next`](ruvllm_threads::ThreadPool::set_next).
+pub fn next_shares(n_threads: usize, matrices: &[&Matrix]) -> NextShares {
     let plan = Plan::new(n_threads, 1, matrices.iter().copied());
     (0..n_threads)
         .map(|worker| {

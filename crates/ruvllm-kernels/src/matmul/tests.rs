@@ -8,12 +8,12 @@ use super::acts::{GROUP, N_LARGE};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80, panel_bytes};
 use super::int::scalar;
 use super::*;
-use crate::arena::{AlignedVec, LargePages};
 use crate::block::GgmlType;
 use crate::dequant;
 use bytes::Bytes;
 use half::f16;
 use proptest::prelude::*;
+use ruvllm_threads::arena::{AlignedVec, LargePages};
 
 /// A small generator: tests need bytes, not statistics (SplitMix64).
 struct Rng(u64);
@@ -103,9 +103,9 @@ fn blocks(rng: &mut Rng, ty: GgmlType, n_rows: usize, n_cols: usize, fill: Fill)
     bytes.into()
 }
 
-fn acts(table: &Table, team: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) -> Acts {
+fn acts(table: &Table, threads: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) -> Acts {
     let mut acts = Acts::new(k, n);
-    acts.set(table, team, x, n, k, format);
+    acts.set(table, threads, x, n, k, format);
     acts
 }
 
@@ -145,13 +145,13 @@ fn whole<F: Format>(k: usize) -> usize {
     k.next_multiple_of(F::TY.block_len())
 }
 
-fn packed<F: Format>(team: &ThreadPool, n_rows: usize, k: usize, bytes: &[u8]) -> Bytes {
+fn packed<F: Format>(threads: &ThreadPool, n_rows: usize, k: usize, bytes: &[u8]) -> Bytes {
     let (pages, mut n_done) = (&mut LargePages::default(), 0);
     let mut done = |part: Range<usize>| {
         assert_eq!(part.start, n_done, "bytes are done in order");
         n_done = part.end;
     };
-    let packing = &mut Packing { table: pick(Isa::Scalar), team, pages, sink: None, done: &mut done };
+    let packing = &mut Packing { table: pick(Isa::Scalar), threads, pages, sink: None, done: &mut done };
     let packed = pack::pack::<F>(packing, n_rows, k, bytes);
     assert_eq!(n_done, bytes.len(), "all bytes are done");
     packed
@@ -181,8 +181,8 @@ fn check_sink<F: Format>() {
     let expected = packed::<F>(&ThreadPool::new(1), n_rows, k, &bytes);
     for (n_threads, n_room) in [(1, expected.len()), (3, expected.len()), (2, expected.len() - 1)] {
         let sink = Room(AlignedVec::new(64 + expected.len()).into(), n_room);
-        let (team, pages) = (&ThreadPool::new(n_threads), &mut LargePages::default());
-        let packing = &mut Packing { table: pick(Isa::Scalar), team, pages, sink: Some(&sink), done: &mut |_| {} };
+        let (threads, pages) = (&ThreadPool::new(n_threads), &mut LargePages::default());
+        let packing = &mut Packing { table: pick(Isa::Scalar), threads, pages, sink: Some(&sink), done: &mut |_| {} };
         assert_eq!(pack::pack::<F>(packing, n_rows, k, &bytes), expected);
         assert_eq!(sink.panels(64..64 + expected.len()) == expected, n_room == expected.len());
     }
@@ -231,26 +231,26 @@ fn panels_hold_the_blocks() {
 
 #[test]
 fn panels_take_little_more_than_the_file() {
-    let team = ThreadPool::new(1);
+    let threads = ThreadPool::new(1);
     for ty in INT_TYPES {
         let bytes = blocks(&mut Rng(2), ty, 64, 1024, Fill::Random);
-        let (n_bytes, w) = (bytes.len(), Matrix::new(pick(Isa::Scalar), &team, ty, 64, 1024, bytes));
+        let (n_bytes, w) = (bytes.len(), Matrix::new(pick(Isa::Scalar), &threads, ty, 64, 1024, bytes));
         assert!(w.weight_bytes() as f64 <= 1.03 * n_bytes as f64, "{ty}: {} from {n_bytes}", w.weight_bytes());
     }
 }
 
 #[test]
 fn panels_that_were_kept_multiply_as_those_that_are_made() {
-    let (team, table) = (ThreadPool::new(1), pick(Isa::best()));
+    let (threads, table) = (ThreadPool::new(1), pick(Isa::best()));
     for ty in INT_TYPES {
-        let made = Matrix::new(table, &team, ty, 40, 512, blocks(&mut Rng(4), ty, 40, 512, Fill::Random));
+        let made = Matrix::new(table, &threads, ty, 40, 512, blocks(&mut Rng(4), ty, 40, 512, Fill::Random));
         assert_eq!(Matrix::packed_bytes(ty, 40, 512), Some(made.bytes().len()));
         let kept = Bytes::from_owner(AlignedVec::from_slice(made.bytes()));
         let kept = Matrix::from_packed(table, ty, 40, 512, kept);
-        let x = acts(table, &team, &Rng(5).floats(3 * 512), 3, 512, ActFormat::Q16);
+        let x = acts(table, &threads, &Rng(5).floats(3 * 512), 3, 512, ActFormat::Q16);
         let [mut a, mut b] = [(); 2].map(|()| vec![f32::NAN; 3 * 40]);
-        matmul(&team, &made, &x, &mut a);
-        matmul(&team, &kept, &x, &mut b);
+        matmul(&threads, &made, &x, &mut a);
+        matmul(&threads, &kept, &x, &mut b);
         assert_eq!(a, b, "{ty}");
     }
     assert_eq!(Matrix::packed_bytes(GgmlType::F16, 40, 512), None, "it stays as it is");
@@ -265,17 +265,18 @@ fn kept_panels_of_another_size_are_refused() {
 }
 
 #[test]
-fn shares_of_what_is_upcoming_cover_the_panels_in_order() {
-    let (table, team, mut pages) = (pick(Isa::Scalar), ThreadPool::new(1), LargePages::default());
+fn next_shares_cover_the_panels_in_order() {
+    let (table, threads, mut pages) = (pick(Isa::Scalar), ThreadPool::new(1), LargePages::default());
     let mut matrix = |n_rows| {
         let bytes = blocks(&mut Rng(3), GgmlType::Q8_0, n_rows, 64, Fill::Random);
-        let packing = &mut Packing { table, team: &team, pages: &mut pages, sink: None, done: &mut |_| {} };
+        let packing = &mut Packing { table, threads: &threads, pages: &mut pages, sink: None, done: &mut |_| {} };
         Matrix::pack(packing, GgmlType::Q8_0, n_rows, 64, bytes)
     };
     let matrices = [matrix(640), matrix(64), matrix(80)];
     let address = |w: &Matrix| w.bytes().as_ptr_range().start as usize..w.bytes().as_ptr_range().end as usize;
     for n_threads in [1, 2, 3, 7] {
-        let shares = upcoming(n_threads, &matrices.each_ref()).shares;
+        let next = next_shares(n_threads, &matrices.each_ref());
+        let shares = next.shares();
         assert_eq!(shares.len(), n_threads);
         assert_eq!(shares[0].start, address(&matrices[0]).start);
         assert_eq!(shares[n_threads - 1].end, address(&matrices[2]).end);
@@ -290,19 +291,19 @@ fn shares_of_what_is_upcoming_cover_the_panels_in_order() {
 /// addition rounds the sum once: with u = ε / 2, `|error| ≤ (terms + 4) * u * Σ|term|` to first order; ε in place of u
 /// covers the rest.
 fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: Fill) {
-    let (k, team, mut rng) = (whole::<F>(k), ThreadPool::new(1), Rng(seed));
+    let (k, threads, mut rng) = (whole::<F>(k), ThreadPool::new(1), Rng(seed));
     let n_blocks = k / BLOCK;
     let bytes = blocks(&mut rng, F::TY, n_rows, k, fill);
     let x = rng.floats(n * k);
-    let packed = packed::<F>(&team, n_rows, k, &bytes);
+    let packed = packed::<F>(&threads, n_rows, k, &bytes);
     let size = panel_bytes::<F>(n_blocks);
     let mut q = vec![bytemuck::Zeroable::zeroed(); n * n_blocks];
     pick(Isa::Scalar).quantize(&x, &mut q);
     let mut results: Vec<(&Table, Vec<f32>)> = Vec::new();
     for table in rows() {
-        let w = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
+        let w = Matrix::new(table, &threads, F::TY, n_rows, k, bytes.clone());
         let mut out = vec![f32::NAN; n * n_rows];
-        matmul(&team, &w, &acts(table, &team, &x, n, k, ActFormat::Q16), &mut out);
+        matmul(&threads, &w, &acts(table, &threads, &x, n, k, ActFormat::Q16), &mut out);
         results.push((table, out));
     }
     for row in 0..n_rows {
@@ -383,13 +384,13 @@ fn check_integers<F: Format>(seed: u64) {
         .map(|q| q + i32::from(q & 0xff == 0x80))
         .collect();
     let x: Vec<f32> = q.iter().map(|&q| q as f32 / 256.0).collect();
-    let (team, mut w) = (ThreadPool::new(1), vec![0.0; n_rows * k]);
+    let (threads, mut w) = (ThreadPool::new(1), vec![0.0; n_rows * k]);
     dequant::dequantize(F::TY, &bytes, &mut w);
     let bytes = Bytes::from(bytes);
     for table in rows() {
-        let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes.clone());
+        let matrix = Matrix::new(table, &threads, F::TY, n_rows, k, bytes.clone());
         let mut out = vec![0.0; n * n_rows];
-        matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::Q16), &mut out);
+        matmul(&threads, &matrix, &acts(table, &threads, &x, n, k, ActFormat::Q16), &mut out);
         for (i, q) in q.chunks_exact(k).enumerate() {
             for (r, w) in w.chunks_exact(k).enumerate() {
                 let exact: i64 = q.iter().zip(w).map(|(&q, &w)| i64::from(q) * w as i64).sum();
@@ -418,14 +419,14 @@ fn step(block: &[f32]) -> f64 {
 /// Against f64 arithmetic on the activations as given: each is off by at most half a step of its block's scale,
 /// a step and a half where the low byte would be -128.
 fn check_quantised<F: Format>(seed: u64, n_rows: usize, k: usize) {
-    let (k, team, mut rng) = (whole::<F>(k), ThreadPool::new(1), Rng(seed));
+    let (k, threads, mut rng) = (whole::<F>(k), ThreadPool::new(1), Rng(seed));
     let bytes = blocks(&mut rng, F::TY, n_rows, k, Fill::Random);
     let (x, mut w) = (rng.floats(k), vec![0.0; n_rows * k]);
     dequant::dequantize(F::TY, &bytes, &mut w);
     let table = pick(Isa::best());
-    let matrix = Matrix::new(table, &team, F::TY, n_rows, k, bytes);
+    let matrix = Matrix::new(table, &threads, F::TY, n_rows, k, bytes);
     let mut out = vec![0.0; n_rows];
-    matmul(&team, &matrix, &acts(table, &team, &x, 1, k, ActFormat::Q16), &mut out);
+    matmul(&threads, &matrix, &acts(table, &threads, &x, 1, k, ActFormat::Q16), &mut out);
     for (row, w) in w.chunks_exact(k).enumerate() {
         let (mut sum, mut bound) = (0.0, 0.0);
         for (w, x) in w.chunks_exact(BLOCK).zip(x.chunks_exact(BLOCK)) {
@@ -454,23 +455,23 @@ fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usiz
     let (k, mut rng) = (k.next_multiple_of(ty.block_len()), Rng(seed));
     let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
     let x = rng.floats(n * k);
-    let team = ThreadPool::new(1);
-    let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
+    let threads = ThreadPool::new(1);
+    let w = Matrix::new(table, &threads, ty, n_rows, k, bytes.clone());
     let mut expected = vec![0.0; n * n_rows];
     for (x, out) in x.chunks_exact(k).zip(expected.chunks_exact_mut(n_rows)) {
-        matmul(&team, &w, &acts(table, &team, x, 1, k, w.act_format()), out);
+        matmul(&threads, &w, &acts(table, &threads, x, 1, k, w.act_format()), out);
     }
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     for n_threads in [1, 2, 3] {
-        let team = ThreadPool::new(n_threads);
-        let w = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
-        let (all, mut out) = (acts(table, &team, &x, n, k, w.act_format()), vec![f32::NAN; n * n_rows]);
+        let threads = ThreadPool::new(n_threads);
+        let w = Matrix::new(table, &threads, ty, n_rows, k, bytes.clone());
+        let (all, mut out) = (acts(table, &threads, &x, n, k, w.act_format()), vec![f32::NAN; n * n_rows]);
         let case = format!("{} {ty} {n_rows}x{k} n={n} threads={n_threads}", table.name);
-        matmul(&team, &w, &all, &mut out);
+        matmul(&threads, &w, &all, &mut out);
         assert_eq!(bits(&out), bits(&expected), "{case}");
         let rows: Vec<u32> = (0..n + 3).map(|_| (rng.next() % n as u64) as u32).collect();
         let mut out = vec![f32::NAN; rows.len() * n_rows];
-        matmul_rows(&team, &w, &all, &rows, &mut out);
+        matmul_rows(&threads, &w, &all, &rows, &mut out);
         for (&row, out) in rows.iter().zip(out.chunks_exact(n_rows)) {
             assert_eq!(bits(out), bits(&expected[row as usize * n_rows..][..n_rows]), "{case}, gathered");
         }
@@ -492,15 +493,15 @@ fn bits_do_not_depend_on_the_batch() {
 #[test]
 fn related_rows_have_the_same_bits() {
     let bits = |table: &'static Table, ty, n_rows, k, n| {
-        let (team, mut rng) = (ThreadPool::new(1), Rng(18));
-        let w = Matrix::new(table, &team, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
+        let (threads, mut rng) = (ThreadPool::new(1), Rng(18));
+        let w = Matrix::new(table, &threads, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
         let x = rng.floats((n + 2) * k);
-        let x = acts(table, &team, &x, n + 2, k, ActFormat::Q16);
+        let x = acts(table, &threads, &x, n + 2, k, ActFormat::Q16);
         // Rows one after the other, and not.
         let mut out = vec![0.0; 2 * n * n_rows];
         let rows: Vec<u32> = (1..=n as u32).chain((0..n as u32).map(|i| (7 * i) % (n as u32 + 2))).collect();
         for (rows, out) in rows.chunks_exact(n).zip(out.chunks_exact_mut(n * n_rows)) {
-            matmul_rows(&team, &w, &x, rows, out);
+            matmul_rows(&threads, &w, &x, rows, out);
         }
         out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
     };
@@ -542,16 +543,16 @@ fn odd_shapes_of_real_models() {
 /// The float path against f64. A pair adds `KC / lanes` products per lane, then a tree, then chunks: at most `depth`
 /// roundings for any term, so `|error| ≤ depth * ε * Σ|w * x|`.
 fn check_floats(ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
-    let (k, team, mut rng) = (k.next_multiple_of(ty.block_len()), ThreadPool::new(1), Rng(seed));
+    let (k, threads, mut rng) = (k.next_multiple_of(ty.block_len()), ThreadPool::new(1), Rng(seed));
     let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
     let (x, mut w) = (rng.floats(n * k), vec![0.0; n_rows * k]);
     dequant::dequantize(ty, &bytes, &mut w);
     let depth = (float::KC / 4 + 8 + k.div_ceil(float::KC)) as f64;
     for table in rows() {
-        let matrix = Matrix::new(table, &team, ty, n_rows, k, bytes.clone());
+        let matrix = Matrix::new(table, &threads, ty, n_rows, k, bytes.clone());
         assert_eq!((matrix.act_format(), matrix.weight_bytes()), (ActFormat::F32, bytes.len()));
         let mut out = vec![f32::NAN; n * n_rows];
-        matmul(&team, &matrix, &acts(table, &team, &x, n, k, ActFormat::F32), &mut out);
+        matmul(&threads, &matrix, &acts(table, &threads, &x, n, k, ActFormat::F32), &mut out);
         for (i, x) in x.chunks_exact(k).enumerate() {
             for (r, w) in w.chunks_exact(k).enumerate() {
                 let terms = || w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x));
@@ -582,13 +583,19 @@ fn integers_and_activation_formats_are_refused() {
 
 #[test]
 fn a_nan_in_the_input_reaches_its_row_alone() {
-    let (team, table) = (ThreadPool::new(1), pick(Isa::best()));
-    let w =
-        Matrix::new(table, &team, GgmlType::Q4_0, 16, 64, blocks(&mut Rng(15), GgmlType::Q4_0, 16, 64, Fill::Random));
+    let (threads, table) = (ThreadPool::new(1), pick(Isa::best()));
+    let w = Matrix::new(
+        table,
+        &threads,
+        GgmlType::Q4_0,
+        16,
+        64,
+        blocks(&mut Rng(15), GgmlType::Q4_0, 16, 64, Fill::Random),
+    );
     let mut x = Rng(16).floats(2 * 64);
     x[3] = f32::NAN;
     let mut out = [0.0; 32];
-    matmul(&team, &w, &acts(table, &team, &x, 2, 64, ActFormat::Q16), &mut out);
+    matmul(&threads, &w, &acts(table, &threads, &x, 2, 64, ActFormat::Q16), &mut out);
     assert!(out[..16].iter().all(|y| y.is_nan()) && out[16..].iter().all(|y| y.is_finite()));
 }
 
@@ -597,18 +604,18 @@ fn many_products_share_one_region() {
     let (table, k, n, mut rng) = (pick(Isa::best()), 512, 5, Rng(17));
     let x = rng.floats(n * k);
     for n_threads in [1, 3] {
-        let team = ThreadPool::new(n_threads);
-        let mut input = acts(table, &team, &x, n, k, ActFormat::Q16);
-        input.add(table, &team, &x, ActFormat::F32);
+        let threads = ThreadPool::new(n_threads);
+        let mut input = acts(table, &threads, &x, n, k, ActFormat::Q16);
+        input.add(table, &threads, &x, ActFormat::F32);
         let mut matrix =
-            |ty, n_rows| Matrix::new(table, &team, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
+            |ty, n_rows| Matrix::new(table, &threads, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
         let ws = [matrix(GgmlType::Q4_K, 70), matrix(GgmlType::F16, 33), matrix(GgmlType::Q6_K, 16)];
         let mut together = ws.each_ref().map(|w| vec![f32::NAN; n * w.n_rows()]);
         let [a, b, c] = &mut together;
-        matmul_many(&team, &input, &mut [(&ws[0], a), (&ws[1], b), (&ws[2], c)]);
+        matmul_many(&threads, &input, &mut [(&ws[0], a), (&ws[1], b), (&ws[2], c)]);
         for (w, out) in ws.iter().zip(&together) {
             let mut alone = vec![f32::NAN; out.len()];
-            matmul(&team, w, &input, &mut alone);
+            matmul(&threads, w, &input, &mut alone);
             assert_eq!(&alone, out);
         }
     }
@@ -617,9 +624,9 @@ fn many_products_share_one_region() {
 #[test]
 #[should_panic(expected = "the activations do not hold Q16, which Q8_0 multiplies with")]
 fn activations_in_another_format_are_refused() {
-    let (team, table) = (ThreadPool::new(1), pick(Isa::Scalar));
-    let w = Matrix::new(table, &team, GgmlType::Q8_0, 1, 32, vec![0; 34].into());
-    matmul(&team, &w, &acts(table, &team, &[0.0; 32], 1, 32, ActFormat::F32), &mut [0.0]);
+    let (threads, table) = (ThreadPool::new(1), pick(Isa::Scalar));
+    let w = Matrix::new(table, &threads, GgmlType::Q8_0, 1, 32, vec![0; 34].into());
+    matmul(&threads, &w, &acts(table, &threads, &[0.0; 32], 1, 32, ActFormat::F32), &mut [0.0]);
 }
 
 #[test]

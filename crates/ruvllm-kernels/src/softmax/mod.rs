@@ -15,11 +15,11 @@ mod tests;
 
 use crate::isa::{self, Isa, Row};
 use crate::lanes;
-use crate::thread_pool::{Shared, ThreadPool};
+use ruvllm_threads::{Shared, ThreadPool};
 
 /// Elements whose exponentials are summed in f32 before the total goes to f64.
 const BLOCK: usize = 1024;
-/// Blocks that a thread of a team takes at a time: a microsecond or so.
+/// Blocks that a thread takes at a time: a microsecond or so.
 const BLOCKS_AT_ONCE: usize = 8;
 
 /// One implementation of softmax and its parts.
@@ -158,13 +158,13 @@ impl Table {
     /// Returns [`Table::log_sum_exp`], to the bit, of which each thread sums a part.
     ///
     /// # Panics
-    /// Inside a team's closure.
-    pub fn log_sum_exp_by(&self, team: &ThreadPool, x: &[f32]) -> f64 {
+    /// Inside a pool's closure.
+    pub fn log_sum_exp_by(&self, threads: &ThreadPool, x: &[f32]) -> f64 {
         let mut parts: Vec<f32> = vec![f32::NEG_INFINITY; x.len().div_ceil(BLOCK)];
         let blocks = || x.chunks(BLOCK);
         let each = |parts: &mut [f32], of: &(dyn Fn(&[f32]) -> f32 + Sync)| {
             let parts = Shared::new(parts);
-            team.for_each_short(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
+            threads.for_each_short(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
                 // SAFETY: `for_each` hands out each block once.
                 let parts = unsafe { parts.slice(range.clone()) };
                 parts.iter_mut().zip(blocks().skip(range.start)).for_each(|(part, block)| *part = of(block));

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::{self, Segment};
-use ruvllm_kernels::prefetch;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
+use ruvllm_threads::prefetch::prefetch;
 
 use ruvllm_backend::LogitRows;
 use ruvllm_model::Wiring;
@@ -87,7 +87,7 @@ impl ForwardState {
             second_from: usize::MAX,
             residual: Residual::new(n_rows, model.spec.n_embd),
             angles: angles.collect(),
-            buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
+            buffers: Buffers::new(&sizes, attention::Scratch::new(compute.threads.n_threads(), limits)),
             state_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.spec.n_vocab],
             approx: Vec::new(),

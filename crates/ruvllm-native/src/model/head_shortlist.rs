@@ -72,7 +72,7 @@ impl ShortlistState {
         let head = model.output.head.as_ref().filter(|_| self.is_possible);
         let (Some(head), None) = (head, &self.shortlist) else { return false };
         self.direction.resize(model.spec.n_embd, 0.0);
-        self.shortlist = HeadShortlist::new(compute.kernels.matmul, &compute.team, head.matrix(), &self.direction);
+        self.shortlist = HeadShortlist::new(compute.kernels.matmul, &compute.threads, head.matrix(), &self.direction);
         self.is_possible = self.shortlist.is_some();
         self.is_wanted &= self.is_possible;
         self.is_possible

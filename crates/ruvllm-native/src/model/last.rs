@@ -12,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 
 use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
-use ruvllm_kernels::thread_pool::Shared;
 use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::{Block, EachRow, Inner};
 use ruvllm_model::{NormKind, Wiring};
+use ruvllm_threads::Shared;
 
 use super::blocks::{Adapted, Linear, Mlp, Norm, Operand};
 use super::{Ffn, Model};
@@ -101,7 +101,7 @@ impl LastBlock {
         let transposed: Vec<f32> =
             (0..n_ff).flat_map(|j| (0..n_embd).map(move |i| (i, j))).map(|(i, j)| rows[i * n_ff + j]).collect();
         let (ty, bytes) = Merged::Q8.encode(&transposed, n_embd);
-        let back = Matrix::new(compute.kernels.matmul, &compute.team, ty, n_ff, n_embd, bytes);
+        let back = Matrix::new(compute.kernels.matmul, &compute.threads, ty, n_ff, n_embd, bytes);
         let scratch = Scratch {
             acts: Acts::new(n_ff.max(n_embd), 2 * ROWS),
             x: vec![0.0; ROWS * n_embd],
@@ -147,7 +147,7 @@ impl LastBlock {
         self.add(inner, (first, x), plain.1, changed.1);
         opened[..n * n_ff].copy_from_slice(plain.1);
         let (gates, ups) = (Shared::new(gate), &*up);
-        compute.team.for_each_short(2 * n, 1, &|rows, _| {
+        compute.threads.for_each_short(2 * n, 1, &|rows, _| {
             let at = rows.start * n_ff..rows.end * n_ff;
             // SAFETY: `for_each` hands out each row once.
             let gate = unsafe { gates.slice(at.clone()) };
@@ -170,7 +170,7 @@ impl LastBlock {
     fn add(&self, inner: &dyn Inner, (first, x): (usize, &[f32]), gate: &mut [f32], up: &mut [f32]) {
         let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
         let (gates, ups) = (Shared::new(gate), Shared::new(up));
-        self.compute.team.for_each_short(2 * x.len() / n_embd, 1, &|halves, _| {
+        self.compute.threads.for_each_short(2 * x.len() / n_embd, 1, &|halves, _| {
             for half in halves {
                 let (row, values) = (half / 2, if half % 2 == 0 { &gates } else { &ups });
                 // SAFETY: `for_each` hands out each row of either once.
@@ -231,8 +231,8 @@ impl Block for LastBlock {
             norm.back(&scratch.branch[changed], &mut gradients);
         }
         let (compute, mut of_hidden) = (&self.compute, vec![0.0; n * n_ff]);
-        scratch.acts.set(compute.kernels.matmul, &compute.team, &gradients, n, n_embd, self.back.act_format());
-        matmul::matmul(&compute.team, &self.back, &scratch.acts, &mut of_hidden);
+        scratch.acts.set(compute.kernels.matmul, &compute.threads, &gradients, n, n_embd, self.back.act_format());
+        matmul::matmul(&compute.threads, &self.back, &scratch.acts, &mut of_hidden);
         let mut d = vec![0.0; 2 * n_ff];
         for row in 0..n {
             let at = row * n_ff..(row + 1) * n_ff;

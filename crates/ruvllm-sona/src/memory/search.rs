@@ -58,7 +58,7 @@ impl Memory {
         let scan = |blocks: Range<usize>, top: &mut Top| {
             blocks.for_each(|i| self.scan(exact, self.entries.block(i), key, kernels, top));
         };
-        let found = scratch.tops.find(&compute.team, n_found, places, &scan);
+        let found = scratch.tops.find(&compute.threads, n_found, places, &scan);
         if !exact {
             self.compare(key, compute, found);
             top::keep(found, 2 * n_nearest);

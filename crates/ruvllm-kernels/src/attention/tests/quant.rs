@@ -151,7 +151,7 @@ proptest! {
     }
 
     /// Blocks of all formats in one table: near to attention over what they stand for, and the same bits in any steps and
-    /// on any team.
+    /// with any number of threads.
     #[test]
     fn mixed_tables(case in case(), in_order in any::<bool>()) {
         check_mixed(&case, in_order);

@@ -21,9 +21,9 @@ pub(super) mod avx512;
 pub(super) mod neon;
 pub(super) mod scalar;
 
-use crate::arena::ALIGN;
 use crate::block::GgmlType;
 use crate::dequant;
+use ruvllm_threads::arena::ALIGN;
 use std::ops::Range;
 
 /// Rows of a tile.

@@ -62,15 +62,15 @@ fn rows_that_are_made_have_the_bits_of_rows_that_are_given() {
         let given = Rng(18).floats(n * k);
         let formats = [(ActFormat::Q16, 1), (ActFormat::Q16, 3), (ActFormat::F32, 3)];
         for (format, n_threads) in formats {
-            let (team, table) = (ThreadPool::new(n_threads), pick(Isa::best()));
+            let (threads, table) = (ThreadPool::new(n_threads), pick(Isa::best()));
             let (mut x, mut made) = (vec![f32::NAN; n * k], Acts::new(k, n));
-            made.make((table, &team), (&mut x, n, k), (format, cut), &|range, x| {
+            made.make((table, &threads), (&mut x, n, k), (format, cut), &|range, x| {
                 assert!(cut == Cut::Anywhere || range.start % k == 0 && range.end % k == 0, "{range:?} of rows of {k}");
                 assert!(x.iter().all(|x| x.is_nan()), "{range:?} is made twice");
                 x.copy_from_slice(&given[range]);
             });
             assert_eq!(x, given);
-            let set = acts(table, &team, &given, n, k, format);
+            let set = acts(table, &threads, &given, n, k, format);
             assert!(made.has(format) && made.n() == n && made.k() == k);
             match format {
                 ActFormat::F32 => assert_eq!(made.floats(), set.floats()),

@@ -34,20 +34,20 @@ fn check_towards(
     n_best: usize,
 ) -> Option<f32> {
     let (n, n_threads) = (x.len() / k, 1 + n_rows % 3);
-    let team = ThreadPool::new(n_threads);
-    let w = Matrix::new(table, &team, GgmlType::Q8_0, n_rows, k, Bytes::copy_from_slice(bytes));
-    let x = acts(table, &team, x, n, k, w.act_format());
+    let threads = ThreadPool::new(n_threads);
+    let w = Matrix::new(table, &threads, GgmlType::Q8_0, n_rows, k, Bytes::copy_from_slice(bytes));
+    let x = acts(table, &threads, x, n, k, w.act_format());
     let mut whole = vec![0.0; n * n_rows];
-    matmul(&team, &w, &x, &mut whole);
-    let shortlist = HeadShortlist::new(table, &team, &w, towards)?;
+    matmul(&threads, &w, &x, &mut whole);
+    let shortlist = HeadShortlist::new(table, &threads, &w, towards)?;
     let (mut out, mut top_k) = (vec![f32::NAN; n * n_rows], TopK::default());
     let (mut approx, mut known) = (vec![f32::NAN; n * n_rows], vec![0.0; n * n_rows]);
-    let share = shortlist.multiply(&team, (&w, &x), n_best, &mut top_k, (&mut out, Some(&mut approx)));
-    shortlist.approx_logits(&team, &x, &mut known);
+    let share = shortlist.multiply(&threads, (&w, &x), n_best, &mut top_k, (&mut out, Some(&mut approx)));
+    shortlist.approx_logits(&threads, &x, &mut known);
     let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&approx), bits(&known), "{} {n_rows}x{k}", table.name);
     let mut again = vec![f32::NAN; n * n_rows];
-    assert_eq!(shortlist.multiply(&team, (&w, &x), n_best, &mut top_k, (&mut again, None)), share);
+    assert_eq!(shortlist.multiply(&threads, (&w, &x), n_best, &mut top_k, (&mut again, None)), share);
     assert_eq!(bits(&again), bits(&out));
     for (out, whole) in out.chunks_exact(n_rows).zip(whole.chunks_exact(n_rows)) {
         let mut sorted = whole.to_vec();
@@ -152,11 +152,12 @@ fn what_is_not_finite_is_multiplied_in_full() {
 
 #[test]
 fn other_types_have_no_shortlist() {
-    let (table, team, mut rng) = (pick(Isa::best()), ThreadPool::new(1), Rng(9));
+    let (table, threads, mut rng) = (pick(Isa::best()), ThreadPool::new(1), Rng(9));
     for ty in [GgmlType::Q5_0, GgmlType::Q6_K, GgmlType::F16] {
         let bytes = blocks(&mut rng, ty, 32, 256, Fill::Random);
         assert!(
-            HeadShortlist::new(table, &team, &Matrix::new(table, &team, ty, 32, 256, bytes), &[0.0; 256]).is_none(),
+            HeadShortlist::new(table, &threads, &Matrix::new(table, &threads, ty, 32, 256, bytes), &[0.0; 256])
+                .is_none(),
             "{ty}"
         );
     }

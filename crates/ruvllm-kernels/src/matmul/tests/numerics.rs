@@ -11,18 +11,18 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Hashes the panels of a matrix and its products with one and with nine rows.
-fn fingerprint(table: &'static Table, team: &ThreadPool, ty: GgmlType) -> String {
+fn fingerprint(table: &'static Table, threads: &ThreadPool, ty: GgmlType) -> String {
     let (mut rng, n_rows, n_cols) = (Rng(7 + ty as u64), 80, 512);
     let bytes = blocks(&mut rng, ty, n_rows, n_cols, Fill::Random);
     let pages = &mut LargePages::default();
-    let packing = &mut Packing { table, team, pages, sink: None, done: &mut |_| {} };
+    let packing = &mut Packing { table, threads, pages, sink: None, done: &mut |_| {} };
     let w = Matrix::pack(packing, ty, n_rows, n_cols, bytes);
     let mut products = 0;
     for n in [1, 9] {
         let x = rng.floats(n * n_cols);
-        let x = acts(table, team, &x, n, n_cols, w.act_format());
+        let x = acts(table, threads, &x, n, n_cols, w.act_format());
         let mut out = vec![0.0; n * n_rows];
-        matmul(team, &w, &x, &mut out);
+        matmul(threads, &w, &x, &mut out);
         products ^= hash(bytemuck::cast_slice(&out)).rotate_left(n as u32);
     }
     format!("{products:016x} {:016x}", hash(w.bytes()))
@@ -35,12 +35,12 @@ fn the_version_stands_for_these_bits() {
     let recorded = include_str!("numerics.txt");
     let version = format!("version {NUMERICS_VERSION}");
     assert_eq!(recorded.lines().next(), Some(version.as_str()), "numerics.txt is of another version");
-    let (team, mut found) = (ThreadPool::new(1), String::new());
+    let (threads, mut found) = (ThreadPool::new(1), String::new());
     let unrecorded = recorded.lines().find_map(|line| line.strip_prefix("unrecorded ")).unwrap_or_default();
     let is_unrecorded = |name: &str| unrecorded.split(' ').any(|other| other == name);
     for table in rows().filter(|table| !is_unrecorded(table.name())) {
         for ty in GgmlType::ALL.iter().copied().filter(|&ty| Matrix::supports(ty)) {
-            let line = format!("{} {ty} {}", table.name(), fingerprint(table, &team, ty));
+            let line = format!("{} {ty} {}", table.name(), fingerprint(table, &threads, ty));
             if !recorded.lines().any(|known| known == line) {
                 writeln!(found, "{line}").expect("a string takes all");
             }

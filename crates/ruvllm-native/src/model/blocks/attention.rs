@@ -1,7 +1,7 @@
 //! Self-attention over the paged KV cache: project, normalise, rotate, write, attend, project.
 
 use ruvllm_kernels::attention::{self, Options, Segment};
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::threads::Shared;
 use ruvllm_kvcache::BlockPool;
 
 use super::buffers::{Angles, AttentionBuffers};
@@ -181,14 +181,14 @@ impl Attention {
             alibi: None,
         };
         let beside = (n <= NEAR_ROWS && !operand.is_adapted()).then(|| {
-            let n_bytes = NEAR_BYTES * compute.team.n_threads();
+            let n_bytes = NEAR_BYTES * compute.threads.n_threads();
             attention::near(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes)
         });
         let products = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
         operand.apply_many_beside(compute, products, beside);
         let angles = self.rope.map(|idx| &angles[idx]);
         self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
-        kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
+        kv.pool.write_rows(&compute.threads, self.kv_layer, kv.segments, k, v);
         let (n_kept, segments) = tail.map_or((n, kv.segments), |tail| (tail.rows.len(), tail.segments));
         if n_kept == 0 {
             return;
@@ -197,7 +197,7 @@ impl Attention {
         let mixed = &mut buffers.mixed[..n_kept * o_width];
         let layer = kv.pool.layer(self.kv_layer);
         let inputs = attention::Inputs { options: &options, kv: layer, segments, q: &q[..n_kept * q_width] };
-        attention::attend(compute.kernels.attention, &compute.team, &mut buffers.scratch, &inputs, mixed);
+        attention::attend(compute.kernels.attention, &compute.threads, &mut buffers.scratch, &inputs, mixed);
         match tail {
             None => operand.replaced_by(mixed).apply(compute, &self.o, out),
             Some(tail) => operand.replaced_by(mixed).of_rows(tail.rows).apply(compute, &self.o, out),
@@ -211,7 +211,7 @@ impl Attention {
         }
         let rows_a_piece = (PIECE_LEN * n).div_ceil(parts.iter().map(|(x, _)| x.len()).sum::<usize>().max(1));
         let parts = parts.map(|(x, norm)| (x.len() / n, Shared::new(x), norm));
-        compute.team.for_each(n, rows_a_piece, &|rows, _| {
+        compute.threads.for_each(n, rows_a_piece, &|rows, _| {
             for row in rows {
                 for (width, x, norm) in &parts {
                     // SAFETY: every row is claimed by one worker, and rows do not overlap.

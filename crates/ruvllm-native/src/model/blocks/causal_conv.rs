@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::threads::Shared;
 
 use crate::kernels::Compute;
 
@@ -59,7 +59,7 @@ impl CausalConv {
     pub(crate) fn forward(&self, compute: &Compute, steps: Steps<'_>, state: &mut [f32], out: &mut [f32]) {
         let (n, grain) = (steps.n, (PIECE_LEN / steps.n.max(1)).max(1).next_multiple_of(64));
         let (state, out) = (Shared::new(state), Shared::new(out));
-        compute.team.for_each(self.n_channels, grain, &|channels, _| {
+        compute.threads.for_each(self.n_channels, grain, &|channels, _| {
             for step in 0..n {
                 let at = step * self.n_channels;
                 // SAFETY: every channel is claimed by one worker.

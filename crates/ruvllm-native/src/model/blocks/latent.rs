@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::attention::{self, Options};
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::threads::Shared;
 
 use super::attention::{AttentionShape, KvAccess};
 use super::buffers::{Angles, AttentionBuffers, LatentBuffers, LatentSizes};
@@ -196,10 +196,10 @@ impl LatentAttention {
             sinks: None,
             alibi: None,
         };
-        kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
+        kv.pool.write_rows(&compute.threads, self.kv_layer, kv.segments, k, v);
         let (layer, segments) = (kv.pool.layer(self.kv_layer), kv.segments);
         let inputs = attention::Inputs { options: &options, kv: layer, segments, q: rows.q };
-        attention::attend(compute.kernels.attention, &compute.team, scratch, &inputs, mixed);
+        attention::attend(compute.kernels.attention, &compute.threads, scratch, &inputs, mixed);
     }
 
     /// Normalises short rows, and rotates what of queries and keys is rotated, in place.
@@ -207,7 +207,7 @@ impl LatentAttention {
         let (n, n_rot, n_latent) = (k_rot.len() / self.n_rot, self.n_rot, self.n_latent());
         let (q, latent, k_rot) = (Shared::new(q), Shared::new(latent), Shared::new(k_rot));
         let q_width = self.q.n_out();
-        compute.team.for_each(n, PIECE_ROWS, &|rows, _| {
+        compute.threads.for_each(n, PIECE_ROWS, &|rows, _| {
             for row in rows {
                 let part = row * angles.n_half..(row + 1) * angles.n_half;
                 let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
@@ -231,7 +231,7 @@ impl LatentAttention {
         let (k_width, v_width) = (self.n_heads * self.q_dim(), self.n_heads * v_dim);
         let both_width = self.n_heads * (n_nope + v_dim);
         let (k, v) = (Shared::new(k), Shared::new(v));
-        compute.team.for_each(rows.n, PIECE_ROWS, &|range, _| {
+        compute.threads.for_each(rows.n, PIECE_ROWS, &|range, _| {
             for row in range {
                 // SAFETY: every row is claimed by one worker, and rows do not overlap.
                 let (k, v) = unsafe {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Cut, HeadShortlist, Matrix, TopK};
-use ruvllm_kernels::team::Upcoming;
+use ruvllm_kernels::threads::NextShares;
 use ruvllm_lora::AdaptedRows;
 
 use crate::kernels::Compute;
@@ -16,7 +16,7 @@ pub(crate) struct Linear {
     /// Its number among those that adapters can change.
     id: usize,
     /// Prefetch plan: the weights that a pass reads after this one's and those multiplied together with it.
-    pub next: Upcoming,
+    pub next: NextShares,
 }
 
 impl Linear {
@@ -24,7 +24,7 @@ impl Linear {
         if let Some(bias) = &bias {
             assert_eq!(bias.len(), matrix.n_rows(), "bias and matrix differ in rows");
         }
-        Linear { matrix, bias, id, next: Upcoming::default() }
+        Linear { matrix, bias, id, next: NextShares::default() }
     }
 
     pub(crate) fn n_out(&self) -> usize {
@@ -114,7 +114,7 @@ impl<'a> Operand<'a> {
         make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
     ) -> Operand<'a> {
         let k = x.len() / n;
-        acts.make((compute.kernels.matmul, &compute.team), (&mut *x, n, k), how, make);
+        acts.make((compute.kernels.matmul, &compute.threads), (&mut *x, n, k), how, make);
         Operand { x, n, acts, adapted, started: true }
     }
 
@@ -167,10 +167,10 @@ impl<'a> Operand<'a> {
     fn prepare(&mut self, compute: &Compute, format: ActFormat) {
         let table = compute.kernels.matmul;
         if !self.started {
-            self.acts.set(table, &compute.team, self.x, self.n, self.x.len() / self.n, format);
+            self.acts.set(table, &compute.threads, self.x, self.n, self.x.len() / self.n, format);
             self.started = true;
         } else if !self.acts.has(format) {
-            self.acts.add(table, &compute.team, self.x, format);
+            self.acts.add(table, &compute.threads, self.x, format);
         }
     }
 
@@ -195,17 +195,17 @@ impl<'a> Operand<'a> {
             self.prepare(compute, linear.format());
         }
         if let Some((linear, _)) = pairs.first() {
-            compute.team.expect(&linear.next);
+            compute.threads.set_next(&linear.next);
         }
         let ids = pairs.each_ref().map(|(linear, _)| linear.id);
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
         match self.adapted.rows.map(|rows| rows.beside(&ids)).or(beside) {
-            None => matmul::matmul_many(&compute.team, self.acts, &mut work),
-            Some(beside) => matmul::matmul_many_beside(&compute.team, self.acts, &mut work, &beside),
+            None => matmul::matmul_many(&compute.threads, self.acts, &mut work),
+            Some(beside) => matmul::matmul_many_beside(&compute.threads, self.acts, &mut work, &beside),
         }
         if let Some(rows) = self.adapted.rows {
-            let how = (compute.kernels.lowrank, &*compute.team);
+            let how = (compute.kernels.lowrank, &*compute.threads);
             let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));
             rows.apply(how, (self.x, self.n), self.adapted.picked, products);
         }
@@ -231,23 +231,23 @@ impl<'a> Operand<'a> {
         (out, rough): (&mut [f32], Option<&mut [f32]>),
     ) -> f32 {
         self.prepare(compute, ActFormat::Q16);
-        compute.team.expect(&linear.next);
-        screen.multiply(&compute.team, (&linear.matrix, self.acts), n_best, tops, (out, rough))
+        compute.threads.set_next(&linear.next);
+        screen.multiply(&compute.threads, (&linear.matrix, self.acts), n_best, tops, (out, rough))
     }
 
     /// Writes what a matrix's screen knows of all products to `out`, `[n, n_out]`: the same bits as [`Operand::apply_screened`]
     /// gives.
     pub(crate) fn apply_rough(&mut self, compute: &Compute, screen: &HeadShortlist, out: &mut [f32]) {
         self.prepare(compute, ActFormat::Q16);
-        screen.approx_logits(&compute.team, self.acts, out);
+        screen.approx_logits(&compute.threads, self.acts, out);
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.
     pub(crate) fn apply_rows(&mut self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
         self.prepare(compute, linear.format());
-        matmul::matmul_rows(&compute.team, &linear.matrix, self.acts, rows, out);
+        matmul::matmul_rows(&compute.threads, &linear.matrix, self.acts, rows, out);
         if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
-            let (how, k) = ((compute.kernels.lowrank, &*compute.team), self.x.len() / self.n);
+            let (how, k) = ((compute.kernels.lowrank, &*compute.threads), self.x.len() / self.n);
             for (&row, out) in rows.iter().zip(out.chunks_exact_mut(linear.n_out())) {
                 let x = &self.x[row as usize * k..][..k];
                 adapted.apply(how, (x, 1), Some(&[row]), [(linear.id, out)]);

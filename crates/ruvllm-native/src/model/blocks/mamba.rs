@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::threads::Shared;
 use ruvllm_model::STATE_MAX;
 
 use super::buffers::{SsmBuffers, SsmSizes};
@@ -128,7 +128,7 @@ impl Mamba {
         let grain = (PIECE_LEN / (inputs.n * n_state).max(1)).max(1).next_multiple_of(16);
         let group = (N_DECAYS / n_state).max(1);
         let (state, z, y) = (Shared::new(state), Shared::new(z), Shared::new(y));
-        compute.team.for_each(n_inner, grain, &|channels, _| {
+        compute.threads.for_each(n_inner, grain, &|channels, _| {
             let places = channels.start * n_state..channels.end * n_state;
             // SAFETY: every channel is claimed by one worker.
             let state = unsafe { state.slice(places) };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::threads::Shared;
 
 use super::attention::HeadNorm;
 use super::buffers::{SsmBuffers, SsmSizes};
@@ -105,7 +105,7 @@ impl Mamba2 {
         let head_dim = n_inner / n_heads;
         let grain = (PIECE_LEN / (inputs.n * head_dim * n_state).max(1)).max(1);
         let (state, z, y) = (Shared::new(state), Shared::new(z), Shared::new(y));
-        compute.team.for_each(n_heads, grain, &|heads, _| {
+        compute.threads.for_each(n_heads, grain, &|heads, _| {
             for head in heads {
                 let channels = head * head_dim..(head + 1) * head_dim;
                 // SAFETY: every head is claimed by one worker.

@@ -1,7 +1,7 @@
 //! RMSNorm and LayerNorm over rows.
 
 use ruvllm_kernels::norm;
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::threads::Shared;
 use ruvllm_model::NormKind;
 
 use crate::kernels::Compute;
@@ -21,7 +21,7 @@ impl Norm {
         let n = self.weight.len();
         assert!(x.len() == out.len() && x.len().is_multiple_of(n), "norm: rows of {n} values");
         let out = Shared::new(out);
-        compute.team.for_each(x.len() / n, 8, &|rows, _| {
+        compute.threads.for_each(x.len() / n, 8, &|rows, _| {
             for row in rows {
                 // SAFETY: every row is claimed by one worker, and rows do not overlap.
                 let out = unsafe { out.slice(row * n..(row + 1) * n) };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::matmul::{ActFormat, Acts, Cut};
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::threads::Shared;
 
 use super::{Adapted, Norm, Operand};
 use crate::kernels::Compute;
@@ -80,7 +80,7 @@ impl Residual {
     pub(crate) fn settle(&mut self, compute: &Compute, join: Join<'_>, n: usize) {
         let (len, n_embd) = (n * self.n_embd, self.n_embd);
         let rows = Joining::new(&mut self.x[..len], &mut self.branch[..len], &mut self.second[..len]);
-        compute.team.for_each(n, 8, &|range, _| {
+        compute.threads.for_each(n, 8, &|range, _| {
             for row in range {
                 // SAFETY: `for_each` hands out each row once.
                 unsafe { rows.join(compute, join, row * n_embd..(row + 1) * n_embd) };
@@ -89,7 +89,7 @@ impl Residual {
     }
 }
 
-/// A stream and its branches while the team joins them.
+/// A stream and its branches while the threads join them.
 struct Joining<'a> {
     x: Shared<'a, f32>,
     branch: Shared<'a, f32>,

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A mutable slice that workers may write in disjoint pieces.
+/// A mutable slice that workers may write in disjoint ranges.
 #[derive(Debug)]
 pub struct Shared<'a, T> {
     ptr: *mut T,
@@ -11,7 +11,7 @@ pub struct Shared<'a, T> {
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a `Shared` is a `&mut [T]` whose pieces go to other threads by the contract of `slice`; that needs `T: Send`.
+// SAFETY: a `Shared` is a `&mut [T]` whose ranges go to other threads by the contract of `slice`; that needs `T: Send`.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above; no `&T` is ever shared between threads through it.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
@@ -39,10 +39,10 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Panics
     /// If `range` reaches past the end.
-    #[allow(clippy::mut_from_ref, reason = "handing out disjoint mutable pieces is what this type is for")]
+    #[allow(clippy::mut_from_ref, reason = "handing out disjoint mutable ranges is what this type is for")]
     pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "range {range:?} of a shared slice of {}", self.len);
-        // SAFETY: the range lies inside the borrowed slice, and the caller keeps pieces disjoint.
+        // SAFETY: the range lies inside the borrowed slice, and the caller keeps ranges disjoint.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
     }
 }
