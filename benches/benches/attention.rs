@@ -10,7 +10,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, values};
 use ruvllm_kernels::attention::{
-    self, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch, Segment, Table,
+    self, AttentionKernels, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
+    Segment,
 };
 use ruvllm_threads::ThreadPool;
 use ruvllm_threads::arena::PageRange;
@@ -62,7 +63,7 @@ impl Layers {
     }
 
     /// Attends with the last positions of a layer, as many as `rows` are.
-    fn step(&self, layer: usize, table: &Table, threads: &ThreadPool, rows: &mut Rows) {
+    fn step(&self, layer: usize, table: &AttentionKernels, threads: &ThreadPool, rows: &mut Rows) {
         let Layers { n_heads, shape, n_kv, ref blocks, .. } = *self;
         let (stride, k_at, v_at) = self.places(layer);
         let kv = KvLayer::default().with(KvFormat::F16, KvUnits { bytes: &self.pages, stride, k_at, v_at });

@@ -9,8 +9,8 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, values};
 use ruvllm_kernels::attention::{
-    self, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
-    Segment, Table,
+    self, AttentionKernels, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits,
+    Options, Scratch, Segment,
 };
 use ruvllm_threads::ThreadPool;
 use ruvllm_threads::arena::{AlignedVec, LargePages};
@@ -78,7 +78,7 @@ impl Model {
     }
 
     /// Makes unit `unit` of format `to` of the f16 blocks of its positions.
-    fn migrate(&mut self, table: &Table, unit: usize, to: KvFormat) {
+    fn migrate(&mut self, table: &AttentionKernels, unit: usize, to: KvFormat) {
         let (n, stride) = (to.blocks_per_unit(), self.stride(to));
         let mut made = std::mem::take(&mut self.bytes[to as usize]);
         for layer in 0..self.n_layers {
@@ -93,13 +93,18 @@ impl Model {
     }
 
     /// Makes all positions in format `to` as well.
-    fn migrate_all(&mut self, table: &Table, to: KvFormat) {
+    fn migrate_all(&mut self, table: &AttentionKernels, to: KvFormat) {
         self.make_room(to);
         (0..self.n_kv / BLOCK_TOKENS / to.blocks_per_unit()).for_each(|unit| self.migrate(table, unit, to));
     }
 
     /// Returns one new token through all layers as a closure.
-    fn step<'a>(&'a self, table: &'a Table, threads: &'a ThreadPool, blocks: &'a [KvBlock]) -> impl FnMut() + 'a {
+    fn step<'a>(
+        &'a self,
+        table: &'a AttentionKernels,
+        threads: &'a ThreadPool,
+        blocks: &'a [KvBlock],
+    ) -> impl FnMut() + 'a {
         let KvShape { k_dim, v_dim, .. } = self.shape;
         let limits = Limits { n_heads: self.n_heads, k_dim, v_dim, n_ctx: self.n_kv };
         let mut scratch = Scratch::new(threads.n_threads(), limits);

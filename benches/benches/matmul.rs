@@ -16,7 +16,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::shapes::{MODELS, Model, Product};
 use ruvllm_benches::{blocks, criterion, read, runs_as_test, values};
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Matrix, Table};
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, MatmulKernels, Matrix};
 use ruvllm_kernels::{GgmlType, Isa};
 use ruvllm_threads::ThreadPool;
 
@@ -38,7 +38,7 @@ struct Weights {
 impl Weights {
     /// Copies `parts` (type and rows of each matrix) until `n_bytes` are there.
     fn new(
-        table: &'static Table,
+        table: &'static MatmulKernels,
         threads: &ThreadPool,
         parts: &[(GgmlType, usize)],
         n_cols: usize,
@@ -73,7 +73,7 @@ impl Weights {
 struct Cases<'a> {
     /// `matmul/<model>/<role>/<types>`.
     name: &'a str,
-    table: &'static Table,
+    table: &'static MatmulKernels,
     n_cols: usize,
     parts: &'a [(GgmlType, usize)],
     /// Copied until they are this large.

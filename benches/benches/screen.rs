@@ -12,7 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use half::f16;
 use ruvllm_benches::shapes::{MODELS, Model};
 use ruvllm_benches::{blocks, criterion, runs_as_test, values};
-use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, Matrix, Table, TopK};
+use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, MatmulKernels, Matrix, TopK};
 use ruvllm_kernels::{GgmlType::Q8_0, Isa};
 use ruvllm_threads::ThreadPool;
 
@@ -20,7 +20,7 @@ use ruvllm_threads::ThreadPool;
 const TEST_ROWS: usize = 1024;
 
 /// Returns the head of a model, with rows of all lengths.
-fn head(model: &Model, table: &'static Table, threads: &ThreadPool) -> Matrix {
+fn head(model: &Model, table: &'static MatmulKernels, threads: &ThreadPool) -> Matrix {
     let product = model.products.iter().find(|product| product.role == "head").expect("every model has a head");
     let (n_rows, n_cols) = (product.parts[0].1, product.n_cols);
     let n_rows = if runs_as_test() { TEST_ROWS } else { n_rows };

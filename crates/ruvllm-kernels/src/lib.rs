@@ -44,7 +44,7 @@ pub mod rope;
 pub mod softmax;
 
 pub use compute::Compute;
-pub use isa::Isa;
+pub use isa::{Dispatch, Isa};
 pub use ruvllm_ggml::{self as block, GgmlType};
 
 /// Version of the numbers: two builds of one version compute the same bits on the same instruction set, of the same weights in

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ruvllm_kernels::lowrank::Table;
+use ruvllm_kernels::lowrank::LowRankKernels;
 use ruvllm_kernels::matmul::Beside;
 use ruvllm_kvcache::NamespaceBuilder;
 use ruvllm_threads::{Shared, ThreadPool};
@@ -226,7 +226,7 @@ impl AdaptedRows {
     /// If there are more than four layers, a row does not exist, or a shape is not that of the layer.
     pub fn apply<const N: usize>(
         &self,
-        (table, team): (&Table, &ThreadPool),
+        (table, team): (&LowRankKernels, &ThreadPool),
         (x, n): (&[f32], usize),
         picked: Option<&[u32]>,
         products: [Product<'_>; N],
@@ -289,7 +289,13 @@ impl AdaptedRows {
 }
 
 /// Changes the results `y`: `[n, n_out]` of a layer for rows `x`: `[n, k]`, whose gate said `weights`.
-fn change(table: &Table, (set, weights): (&AdapterSet, &[f32]), target: usize, (x, k): (&[f32], usize), y: &mut [f32]) {
+fn change(
+    table: &LowRankKernels,
+    (set, weights): (&AdapterSet, &[f32]),
+    target: usize,
+    (x, k): (&[f32], usize),
+    y: &mut [f32],
+) {
     let n = x.len() / k;
     let n_out = y.len() / n;
     let n_weights = weights.len() / n;

@@ -2,20 +2,28 @@
 
 use std::sync::Arc;
 
-use ruvllm_kernels::{Isa, activation, attention, dequant, lowrank, matmul, norm, rope, softmax};
+use ruvllm_kernels::Isa;
+use ruvllm_kernels::activation::{self, ActivationKernels};
+use ruvllm_kernels::attention::{self, AttentionKernels};
+use ruvllm_kernels::dequant::{self, DequantKernels};
+use ruvllm_kernels::lowrank::{self, LowRankKernels};
+use ruvllm_kernels::matmul::{self, MatmulKernels};
+use ruvllm_kernels::norm::{self, NormKernels};
+use ruvllm_kernels::rope::{self, RopeKernels};
+use ruvllm_kernels::softmax::{self, SoftmaxKernels};
 use ruvllm_threads::ThreadPool;
 
 /// The kernels chosen for one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
-    pub activation: &'static activation::Table,
-    pub attention: &'static attention::Table,
-    pub dequant: &'static dequant::Table,
-    pub lowrank: &'static lowrank::Table,
-    pub matmul: &'static matmul::Table,
-    pub norm: &'static norm::Table,
-    pub rope: &'static rope::Table,
-    pub softmax: &'static softmax::Table,
+    pub activation: &'static ActivationKernels,
+    pub attention: &'static AttentionKernels,
+    pub dequant: &'static DequantKernels,
+    pub lowrank: &'static LowRankKernels,
+    pub matmul: &'static MatmulKernels,
+    pub norm: &'static NormKernels,
+    pub rope: &'static RopeKernels,
+    pub softmax: &'static SoftmaxKernels,
 }
 
 impl Kernels {

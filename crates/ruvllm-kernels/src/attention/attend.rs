@@ -2,7 +2,7 @@
 
 use super::plan::{Plan, Task, Tile, segment_spans};
 use super::worker::Worker;
-use super::{BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS, Table};
+use super::{AttentionKernels, BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS};
 use ruvllm_threads::arena::AlignedVec;
 use ruvllm_threads::{Shared, ThreadPool};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -110,7 +110,13 @@ pub(super) fn slot_len(v_dim: usize) -> usize {
 /// # Panics
 /// If the shapes disagree, segments overlap or are out of order, a segment lacks blocks or rows, `window` is 0, or the
 /// scratch is too small.
-pub fn attend(table: &Table, threads: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
+pub fn attend(
+    table: &AttentionKernels,
+    threads: &ThreadPool,
+    scratch: &mut Scratch,
+    inputs: &Inputs<'_>,
+    out: &mut [f32],
+) {
     check(threads, scratch, inputs, out);
     run(table, threads, scratch, inputs, out);
 }
@@ -141,7 +147,7 @@ fn check(threads: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f3
 }
 
 /// Cuts the step into tasks and runs them on the thread pool.
-fn run(table: &Table, threads: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
+fn run(table: &AttentionKernels, threads: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
     let n_threads = inputs.n_threads(threads);
     let plan = Plan::new(inputs, n_threads, scratch.partials.len(), scratch.n_done.len());
     let tile_len = tile_len(scratch.limits.k_dim, scratch.limits.v_dim);
@@ -194,7 +200,7 @@ struct Cursor(AtomicUsize);
 
 /// What all tasks of a step share.
 pub(super) struct Context<'a> {
-    pub(super) table: &'a Table,
+    pub(super) table: &'a AttentionKernels,
     pub(super) inputs: &'a Inputs<'a>,
     plan: &'a Plan,
     n_threads: usize,
@@ -266,7 +272,7 @@ pub(super) struct Total(Option<(f32, f32)>);
 
 impl Total {
     /// Adds a span of maximum and sum `span` to the row's `values`.
-    pub(super) fn add(&mut self, table: &Table, values: &mut [f32], span: (f32, f32), span_values: &[f32]) {
+    pub(super) fn add(&mut self, table: &AttentionKernels, values: &mut [f32], span: (f32, f32), span_values: &[f32]) {
         self.0 = Some(match self.0 {
             Some(total) => table.fold(&mut FoldArgs { out: values, values: span_values, total, span }),
             None => {

@@ -6,7 +6,7 @@
 //! K [n_kv_heads][k_dim][16]        tokens run fastest: the scores of 16 tokens are one vector, no horizontal sums
 //! V [n_kv_heads][16][v_stride]     v_stride = v_dim rounded up to 16: a token's value row is whole vectors
 //! ```
-//! Older blocks may be smaller ([`KvFormat`], made by [`Table::quantize`]). Keys share scales along the positions of a
+//! Older blocks may be smaller ([`KvFormat`], made by [`AttentionKernels::quantize`]). Keys share scales along the positions of a
 //! channel, values along the columns of a token; 4 codes of packed formats lie in one lane, of 16 or 8 bits:
 //! ```text
 //! Q8 unit = 1 block    K [n_kv_heads]{ scale [k_dim'], code [k_dim][16] }            k_dim' = k_dim rounded up to 16
@@ -81,7 +81,7 @@ pub use layout::{
 pub use near::near;
 pub use store::store;
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch, Isa};
 use quantize::{DequantizeArgs, QuantizeArgs};
 use ruvllm_threads::prefetch::Level;
 use std::ops::Range;
@@ -319,11 +319,12 @@ struct FoldArgs<'a> {
     span: (f32, f32),
 }
 
-/// The register kernels of one instruction set.
-pub struct Table {
-    isa: Isa,
-    /// Whether the row is for this machine, beyond `isa`.
-    suits: fn() -> bool,
+/// Attention kernels of one instruction set.
+pub type AttentionKernels = Dispatch<AttentionOps>;
+
+/// Function pointers of [`AttentionKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionOps {
     /// Rows its kernels take at most.
     chunk_rows: usize,
     /// By format.
@@ -338,22 +339,10 @@ pub struct Table {
     dequantize: unsafe fn(&mut DequantizeArgs<'_>),
 }
 
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    fn suits(&self) -> bool {
-        (self.suits)()
-    }
-}
-
-/// Writes the row of instruction set `$isa`, whose kernels are in module `$module`.
-macro_rules! row {
-    ($isa:expr, $module:ident) => {
-        Table {
-            isa: $isa,
-            suits: || true,
+/// Writes the kernels of module `$module`.
+macro_rules! ops {
+    ($module:ident) => {
+        AttentionOps {
             chunk_rows: $module::CHUNK_ROWS,
             scores: $module::SCORES,
             softmax: $module::softmax,
@@ -366,56 +355,43 @@ macro_rules! row {
     };
 }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    Table {
-        suits: crate::cpu::is_zen_5,
-        chunk_rows: avx512::wide::CHUNK_ROWS,
-        scores: avx512::wide::SCORES,
-        values: avx512::wide::VALUES,
-        ..row!(Isa::Avx512, avx512)
-    },
-    #[cfg(target_arch = "x86_64")]
-    Table { suits: || !crate::cpu::is_zen_5(), ..row!(Isa::Avx512, avx512) },
-    #[cfg(target_arch = "x86_64")]
-    row!(Isa::Avx2, avx2),
-    #[cfg(target_arch = "aarch64")]
-    row!(Isa::Neon, neon),
-    row!(Isa::Scalar, scalar),
-];
+/// The kernels of CPUs that compute with 512 bits at once.
+#[cfg(target_arch = "x86_64")]
+const WIDE: AttentionOps = AttentionOps {
+    chunk_rows: avx512::wide::CHUNK_ROWS,
+    scores: avx512::wide::SCORES,
+    values: avx512::wide::VALUES,
+    ..ops!(avx512)
+};
 
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
+isa::table! {
+    AttentionOps {
+        #[cfg(target_arch = "x86_64")]
+        Dispatch::new(Isa::Avx512, WIDE).only_if(crate::cpu::is_zen_5),
+        #[cfg(target_arch = "x86_64")]
+        Dispatch::new(Isa::Avx512, ops!(avx512)).only_if(|| !crate::cpu::is_zen_5()),
+        #[cfg(target_arch = "x86_64")]
+        Dispatch::new(Isa::Avx2, ops!(avx2)),
+        #[cfg(target_arch = "aarch64")]
+        Dispatch::new(Isa::Neon, ops!(neon)),
+        Dispatch::new(Isa::Scalar, ops!(scalar)),
     }
+}
 
+impl AttentionKernels {
     fn softmax(&self, args: &mut SoftmaxArgs<'_>) {
         let n_rows = args.visible.len();
         assert!(args.scores.len() == n_rows * SPAN_TOKENS && args.totals.len() == n_rows);
         assert!(args.visible.iter().all(|visible| visible.start <= visible.end && visible.end <= SPAN_TOKENS));
         assert!(args.alibi.is_none_or(|rows| rows.len() == n_rows));
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.softmax)(args) }
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.ops.softmax)(args) }
     }
 
     fn fold(&self, args: &mut FoldArgs<'_>) -> (f32, f32) {
         assert!(args.out.len().is_multiple_of(16) && args.out.len() == args.values.len());
         // SAFETY: as above.
-        unsafe { (self.fold)(args) }
+        unsafe { (self.ops.fold)(args) }
     }
 
     fn mins(&self, args: &mut MinArgs<'_>) {
@@ -429,19 +405,19 @@ impl Table {
         };
         assert!(args.blocks[blocks.clone()].iter().zip(&args.formats[blocks]).all(fits));
         // SAFETY: as above.
-        unsafe { (self.mins)(args) }
+        unsafe { (self.ops.mins)(args) }
     }
 
     fn scores(&self, args: &mut ScoreArgs<'_>) {
         args.check();
         // SAFETY: as above.
-        unsafe { (self.scores[args.format as usize])(args) }
+        unsafe { (self.ops.scores[args.format as usize])(args) }
     }
 
     fn values(&self, args: &mut ValueArgs<'_>) {
         args.check();
         // SAFETY: as above.
-        unsafe { (self.values[args.format as usize])(args) }
+        unsafe { (self.ops.values[args.format as usize])(args) }
     }
 }
 

@@ -9,8 +9,8 @@ use ruvllm_threads::arena::AlignedVec;
 mod quant;
 
 /// All rows that this machine can run, those for other CPUs among them.
-fn available() -> impl Iterator<Item = &'static Table> {
-    ALL.iter().filter(|table| table.isa.is_available())
+fn available() -> impl Iterator<Item = &'static AttentionKernels> {
+    ALL.iter().filter(|table| table.isa().is_available())
 }
 
 /// What a test attends with; `q`, `k`, `v` hold all positions of one sequence.
@@ -151,7 +151,7 @@ impl Cache {
     }
 
     /// All rows from `first` in steps that end at `ends`, each step's rows in one segment.
-    fn attend(&self, table: &Table, threads: &ThreadPool, ends: &[usize]) -> Vec<f32> {
+    fn attend(&self, table: &AttentionKernels, threads: &ThreadPool, ends: &[usize]) -> Vec<f32> {
         let (q_len, out_len) = (self.case.n_heads * self.case.shape.k_dim, self.case.n_heads * self.case.shape.v_dim);
         let mut scratch = Scratch::new(threads.n_threads(), self.limits());
         let mut out = vec![f32::NAN; (self.case.n_kv - self.first()) * out_len];

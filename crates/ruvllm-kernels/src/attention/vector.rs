@@ -150,7 +150,7 @@ macro_rules! entries {
         #[target_feature(enable = $features)]
         fn $scores(args: &mut ScoreArgs<'_>) {
             match args.n_rows {
-                // SAFETY: the features are enabled here, and `Table` checked the arguments.
+                // SAFETY: the features are enabled here, and `AttentionKernels` checked the arguments.
                 $($n_rows => unsafe { vector::scores::<$lanes, $format, $n_rows, $n_blocks>(args) },)+
                 n_rows => unreachable!("{n_rows} rows in a chunk"),
             }
@@ -159,7 +159,7 @@ macro_rules! entries {
         #[target_feature(enable = $features)]
         fn $values(args: &mut ValueArgs<'_>) {
             match args.n_rows {
-                // SAFETY: the features are enabled here, and `Table` checked the arguments.
+                // SAFETY: the features are enabled here, and `AttentionKernels` checked the arguments.
                 $($n_rows => unsafe { vector::values::<$lanes, $format, $n_rows, $n_vectors>(args) },)+
                 n_rows => unreachable!("{n_rows} rows in a chunk"),
             }
@@ -168,7 +168,7 @@ macro_rules! entries {
     (@plain $name:ident $module:ident $args:ident $result:ty, $lanes:ident, $features:literal) => {
         #[target_feature(enable = $features)]
         pub(super) fn $name(args: &mut $args<'_>) -> $result {
-            // SAFETY: the features are enabled here, and `Table` checked the arguments.
+            // SAFETY: the features are enabled here, and `AttentionKernels` checked the arguments.
             unsafe { $module::$name::<$lanes>(args) }
         }
     };

@@ -140,7 +140,7 @@ impl<'a> Worker<'a> {
     /// ahead: values after the last keys and, if this tile goes `on` to the next span, its keys after the last values.
     fn run_span(&mut self, span: usize, on: bool) {
         self.look(span);
-        let n_chunks = self.tile.rows_of(0).len().div_ceil(self.context.table.chunk_rows);
+        let n_chunks = self.tile.rows_of(0).len().div_ceil(self.context.table.ops.chunk_rows);
         // What several chunks read should stay in the first-level cache.
         let group = if n_chunks == 1 { GROUP_BLOCKS } else { GROUP_BLOCKS / 2 };
         let blocks = self.seen.start / BLOCK_TOKENS..self.seen.end.div_ceil(BLOCK_TOKENS);

@@ -69,7 +69,7 @@ fn check(n: usize, rank: usize, k: usize) {
 
 /// A row's bits are those it has alone.
 fn alone(
-    table: &Table,
+    table: &LowRankKernels,
     factor: Factor<'_>,
     (n, rank, k): (usize, usize, usize),
     x: &[f32],

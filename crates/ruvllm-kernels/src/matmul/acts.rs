@@ -1,6 +1,6 @@
 //! Activations: the input rows of a matmul, as f32 or quantised, in buffers that are reused.
 
-use super::Table;
+use super::MatmulKernels;
 use super::format::BLOCK;
 use bytemuck::{Pod, Zeroable};
 use ruvllm_threads::arena::AlignedVec;
@@ -181,7 +181,15 @@ impl Acts {
     /// # Panics
     /// If `x` has another size, the buffer is too small, or, but for [`ActFormat::F32`], `k` is not a multiple of 32; if
     /// the table has no kernels that take `format`.
-    pub fn set(&mut self, table: &Table, threads: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) {
+    pub fn set(
+        &mut self,
+        table: &MatmulKernels,
+        threads: &ThreadPool,
+        x: &[f32],
+        n: usize,
+        k: usize,
+        format: ActFormat,
+    ) {
         self.begin(x, n, k);
         self.add(table, threads, x, format);
     }
@@ -195,7 +203,7 @@ impl Acts {
     /// As [`Acts::set`] does.
     pub fn make(
         &mut self,
-        (table, threads): (&Table, &ThreadPool),
+        (table, threads): (&MatmulKernels, &ThreadPool),
         (x, n, k): (&mut [f32], usize, usize),
         (format, cut): (ActFormat, Cut),
         make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
@@ -225,7 +233,7 @@ impl Acts {
     ///
     /// # Panics
     /// As [`Acts::set`] does.
-    pub fn add(&mut self, table: &Table, threads: &ThreadPool, x: &[f32], format: ActFormat) {
+    pub fn add(&mut self, table: &MatmulKernels, threads: &ThreadPool, x: &[f32], format: ActFormat) {
         let (n, k) = (self.n, self.k);
         assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
         match format {
@@ -242,7 +250,7 @@ impl Acts {
     /// Quantises in pieces what `values` returns of each: blocks are independent, so any split gives the same.
     fn quantize<'x>(
         &mut self,
-        (table, threads): (&Table, &ThreadPool),
+        (table, threads): (&MatmulKernels, &ThreadPool),
         (len, piece_len): (usize, usize),
         values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
     ) {

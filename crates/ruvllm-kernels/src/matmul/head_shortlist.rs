@@ -21,7 +21,7 @@ use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
 use super::int::Panels;
 use super::stream::Stream;
-use super::{ActFormat, Matrix, Out, Table, matmul};
+use super::{ActFormat, MatmulKernels, Matrix, Out, matmul};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use half::f16;
@@ -79,7 +79,12 @@ impl HeadShortlist {
     ///
     /// # Panics
     /// If the direction is of another width.
-    pub fn new(table: &'static Table, threads: &ThreadPool, w: &Matrix, direction: &[f32]) -> Option<HeadShortlist> {
+    pub fn new(
+        table: &'static MatmulKernels,
+        threads: &ThreadPool,
+        w: &Matrix,
+        direction: &[f32],
+    ) -> Option<HeadShortlist> {
         assert_eq!(direction.len(), w.n_cols(), "head shortlist: a direction of another width");
         let panels = w.panels().filter(|_| w.ty() == GgmlType::Q8_0)?;
         let (n_rows, n_blocks) = (panels.n_rows, panels.n_blocks);

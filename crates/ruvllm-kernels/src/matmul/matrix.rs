@@ -3,9 +3,9 @@
 use super::acts::{ActFormat, Acts};
 use super::pack::Repacker;
 use super::stream::Stream;
-use super::{Table, float, int};
+use super::{MatmulKernels, float, int};
 use crate::block::GgmlType;
-use crate::dequant;
+use crate::dequant::{self, DequantKernels};
 use bytes::Bytes;
 use ruvllm_threads::ThreadPool;
 use ruvllm_threads::arena::{ALIGN, LargePages};
@@ -26,7 +26,7 @@ enum Weights {
     /// The integer path.
     Panels(int::Panels),
     /// The float path.
-    Blocks { bytes: Bytes, dequant: &'static dequant::Table, kernel: float::Kernel },
+    Blocks { bytes: Bytes, dequant: &'static DequantKernels, kernel: float::Kernel },
 }
 
 impl Matrix {
@@ -41,7 +41,7 @@ impl Matrix {
     /// # Panics
     /// As [`Matrix::pack`].
     pub fn new(
-        table: &'static Table,
+        table: &'static MatmulKernels,
         threads: &ThreadPool,
         ty: GgmlType,
         n_rows: usize,
@@ -70,7 +70,7 @@ impl Matrix {
             }
             None => {
                 let table = packing.table;
-                Weights::Blocks { bytes, dequant: dequant::pick(table.isa), kernel: table.float }
+                Weights::Blocks { bytes, dequant: dequant::pick(table.isa()), kernel: table.ops.float }
             }
         };
         Matrix { ty, n_rows, n_cols, weights }
@@ -87,7 +87,13 @@ impl Matrix {
     ///
     /// # Panics
     /// If the bytes are not [`Matrix::packed_bytes`] many, or do not begin at a multiple of [`ALIGN`].
-    pub fn from_packed(table: &'static Table, ty: GgmlType, n_rows: usize, n_cols: usize, panels: Bytes) -> Matrix {
+    pub fn from_packed(
+        table: &'static MatmulKernels,
+        ty: GgmlType,
+        n_rows: usize,
+        n_cols: usize,
+        panels: Bytes,
+    ) -> Matrix {
         let size = Matrix::packed_bytes(ty, n_rows, n_cols);
         assert_eq!(size, Some(panels.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes of panels", panels.len());
         assert!(
@@ -190,7 +196,7 @@ impl fmt::Debug for Matrix {
 /// Inputs of packing a matrix.
 pub struct Packing<'a> {
     /// The kernels they will be multiplied by.
-    pub table: &'static Table,
+    pub table: &'static MatmulKernels,
     /// The threads that repack.
     pub threads: &'a ThreadPool,
     /// Where the repacked weights go, one matrix after another.

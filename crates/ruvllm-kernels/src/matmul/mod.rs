@@ -51,7 +51,7 @@ pub use beside::Beside;
 pub use head_shortlist::{HeadShortlist, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch, Isa};
 use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
@@ -60,13 +60,12 @@ use std::ops::Range;
 use stream::Stream;
 pub use stream::next_shares;
 
-/// One instruction set's kernels.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
-    name: &'static str,
-    /// What the row needs beyond `isa`.
-    supported: fn() -> bool,
+/// Matrix product kernels of one instruction set.
+pub type MatmulKernels = Dispatch<MatmulOps>;
+
+/// Function pointers of [`MatmulKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct MatmulOps {
     quantize: unsafe fn(&[f32], &mut [ActBlock]),
     /// In the order of [`INT_TYPES`].
     int: [int::Kernel; 8],
@@ -99,122 +98,65 @@ macro_rules! int_kernels {
 #[cfg(test)]
 mod tests;
 
-static ALL: &[Table] = &[
+isa::table! { MatmulOps {
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Amx,
-        name: "amx",
-        supported: int::amx::works,
+    Dispatch::new(Isa::Amx, MatmulOps {
         quantize: int::avx512::quantize,
         int: int_kernels!(amx, Hardware),
         chunk: int::CHUNK,
         float: float::avx512::run,
-    },
+    }).only_if(int::amx::works),
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Avx512,
-        name: "avx512",
-        supported: || true,
+    Dispatch::new(Isa::Avx512, MatmulOps {
         quantize: int::avx512::quantize,
         int: int_kernels!(avx512),
         chunk: int::avx512::CHUNK,
         float: float::avx512::run,
-    },
+    }),
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::AvxVnni,
-        name: "avxvnni",
-        supported: || true,
+    Dispatch::new(Isa::AvxVnni, MatmulOps {
         quantize: int::avx2::quantize,
         int: int_kernels!(avx2, true),
         chunk: int::CHUNK,
         float: float::avx2::run,
-    },
+    }),
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Avx2,
-        name: "avx2",
-        supported: || true,
+    Dispatch::new(Isa::Avx2, MatmulOps {
         quantize: int::avx2::quantize,
         int: int_kernels!(avx2, false),
         chunk: int::CHUNK,
         float: float::avx2::run,
-    },
+    }),
     #[cfg(target_arch = "aarch64")]
-    Table {
-        isa: Isa::Neon,
-        name: "neon+i8mm",
-        supported: || std::arch::is_aarch64_feature_detected!("i8mm"),
+    Dispatch::new(Isa::Neon, MatmulOps {
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::MMLA }),
         chunk: int::CHUNK,
         float: float::neon::run,
-    },
+    }).only_if(|| std::arch::is_aarch64_feature_detected!("i8mm")).named("neon+i8mm"),
     #[cfg(target_arch = "aarch64")]
-    Table {
-        isa: Isa::Neon,
-        name: "neon+dotprod",
-        supported: || std::arch::is_aarch64_feature_detected!("dotprod"),
+    Dispatch::new(Isa::Neon, MatmulOps {
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::DOT }),
         chunk: int::CHUNK,
         float: float::neon::run,
-    },
+    }).only_if(|| std::arch::is_aarch64_feature_detected!("dotprod")).named("neon+dotprod"),
     #[cfg(target_arch = "aarch64")]
-    Table {
-        isa: Isa::Neon,
-        name: "neon",
-        supported: || true,
+    Dispatch::new(Isa::Neon, MatmulOps {
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::PAIRS }),
         chunk: int::CHUNK,
         float: float::neon::run,
-    },
-    Table {
-        isa: Isa::Scalar,
-        name: "scalar",
-        supported: || true,
+    }),
+    Dispatch::new(Isa::Scalar, MatmulOps {
         quantize: int::scalar::quantize,
         int: int_kernels!(scalar),
         chunk: int::CHUNK,
         float: float::scalar::run,
-    },
-];
+    }),
+} }
 
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    fn suits(&self) -> bool {
-        (self.supported)()
-    }
-}
-
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set the row is written for.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    /// Returns the row's name: the instruction set's, with what it needs beyond.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
+impl MatmulKernels {
     /// Quantises activations: block `b` of `out` from `x[32b..32b + 32]`. Every row of the table gives the same bits.
     ///
     /// # Panics
@@ -222,7 +164,7 @@ impl Table {
     pub fn quantize(&self, x: &[f32], out: &mut [ActBlock]) {
         assert_eq!(x.len(), out.len() * BLOCK, "quantize: {} values for {} blocks of 32", x.len(), out.len());
         // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.quantize)(x, out) };
+        unsafe { (self.ops.quantize)(x, out) };
     }
 }
 

@@ -103,7 +103,7 @@ fn blocks(rng: &mut Rng, ty: GgmlType, n_rows: usize, n_cols: usize, fill: Fill)
     bytes.into()
 }
 
-fn acts(table: &Table, threads: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) -> Acts {
+fn acts(table: &MatmulKernels, threads: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) -> Acts {
     let mut acts = Acts::new(k, n);
     acts.set(table, threads, x, n, k, format);
     acts
@@ -111,23 +111,21 @@ fn acts(table: &Table, threads: &ThreadPool, x: &[f32], n: usize, k: usize, form
 
 /// The AMX row, its tile instructions done in software.
 #[cfg(target_arch = "x86_64")]
-static SOFTWARE_AMX: Table = {
+static SOFTWARE_AMX: MatmulKernels = {
     use super::int::amx::software::Software;
-    Table {
-        isa: Isa::Avx512,
-        name: "amx (software tiles)",
-        supported: || true,
+    let ops = MatmulOps {
         quantize: int::avx512::quantize,
         int: int_kernels!(amx, Software),
         chunk: int::CHUNK,
         float: float::avx512::run,
-    }
+    };
+    Dispatch::new(Isa::Avx512, ops).named("amx (software tiles)")
 };
 
 /// Iterates over all that this machine can run: the rows of the table, and the AMX row even where there is no AMX.
-fn rows() -> impl Iterator<Item = &'static Table> {
+fn rows() -> impl Iterator<Item = &'static MatmulKernels> {
     #[cfg(target_arch = "x86_64")]
-    return available().chain(Some(&SOFTWARE_AMX).filter(|table| table.isa.is_available()));
+    return available().chain(Some(&SOFTWARE_AMX).filter(|table| table.isa().is_available()));
     #[cfg(not(target_arch = "x86_64"))]
     available()
 }
@@ -299,7 +297,7 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
     let size = panel_bytes::<F>(n_blocks);
     let mut q = vec![bytemuck::Zeroable::zeroed(); n * n_blocks];
     pick(Isa::Scalar).quantize(&x, &mut q);
-    let mut results: Vec<(&Table, Vec<f32>)> = Vec::new();
+    let mut results: Vec<(&MatmulKernels, Vec<f32>)> = Vec::new();
     for table in rows() {
         let w = Matrix::new(table, &threads, F::TY, n_rows, k, bytes.clone());
         let mut out = vec![f32::NAN; n * n_rows];
@@ -330,7 +328,12 @@ fn check_tables<F: Format>(seed: u64, n_rows: usize, k: usize, n: usize, fill: F
             let bound = (n_terms + 4) as f64 * (f64::from(f32::EPSILON) * magnitude + f64::from(f32::MIN_POSITIVE));
             for (table, out) in &results {
                 let error = (f64::from(out[i * n_rows + row]) - sum).abs();
-                assert!(error <= bound, "{} {} {n_rows}x{k} n={n} {fill:?}: {error:e} > {bound:e}", table.name, F::TY);
+                assert!(
+                    error <= bound,
+                    "{} {} {n_rows}x{k} n={n} {fill:?}: {error:e} > {bound:e}",
+                    table.name(),
+                    F::TY
+                );
             }
         }
     }
@@ -394,7 +397,7 @@ fn check_integers<F: Format>(seed: u64) {
         for (i, q) in q.chunks_exact(k).enumerate() {
             for (r, w) in w.chunks_exact(k).enumerate() {
                 let exact: i64 = q.iter().zip(w).map(|(&q, &w)| i64::from(q) * w as i64).sum();
-                assert_eq!(256.0 * out[i * n_rows + r], exact as f32, "{} {} ({i}, {r})", table.name, F::TY);
+                assert_eq!(256.0 * out[i * n_rows + r], exact as f32, "{} {} ({i}, {r})", table.name(), F::TY);
             }
         }
     }
@@ -451,7 +454,7 @@ fn products_are_within_the_activations_rounding() {
 }
 
 /// Bits of a result do not depend on the rows beside it, on how they are picked or laid out, on the threads or on the chunk.
-fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
+fn check_invariance(table: &'static MatmulKernels, ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
     let (k, mut rng) = (k.next_multiple_of(ty.block_len()), Rng(seed));
     let bytes = blocks(&mut rng, ty, n_rows, k, Fill::Random);
     let x = rng.floats(n * k);
@@ -466,7 +469,7 @@ fn check_invariance(table: &'static Table, ty: GgmlType, seed: u64, n_rows: usiz
         let threads = ThreadPool::new(n_threads);
         let w = Matrix::new(table, &threads, ty, n_rows, k, bytes.clone());
         let (all, mut out) = (acts(table, &threads, &x, n, k, w.act_format()), vec![f32::NAN; n * n_rows]);
-        let case = format!("{} {ty} {n_rows}x{k} n={n} threads={n_threads}", table.name);
+        let case = format!("{} {ty} {n_rows}x{k} n={n} threads={n_threads}", table.name());
         matmul(&threads, &w, &all, &mut out);
         assert_eq!(bits(&out), bits(&expected), "{case}");
         let rows: Vec<u32> = (0..n + 3).map(|_| (rng.next() % n as u64) as u32).collect();
@@ -492,7 +495,7 @@ fn bits_do_not_depend_on_the_batch() {
 /// Rows that promise each other's bits: AMX those of AVX-512, AVX-VNNI those of AVX2.
 #[test]
 fn related_rows_have_the_same_bits() {
-    let bits = |table: &'static Table, ty, n_rows, k, n| {
+    let bits = |table: &'static MatmulKernels, ty, n_rows, k, n| {
         let (threads, mut rng) = (ThreadPool::new(1), Rng(18));
         let w = Matrix::new(table, &threads, ty, n_rows, k, blocks(&mut rng, ty, n_rows, k, Fill::Random));
         let x = rng.floats((n + 2) * k);
@@ -505,7 +508,7 @@ fn related_rows_have_the_same_bits() {
         }
         out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
     };
-    let find = |name: &str| rows().find(|table| table.name == name);
+    let find = |name: &str| rows().find(|table| table.name() == name);
     for pair in [["amx (software tiles)", "avx512"], ["amx", "avx512"], ["avxvnni", "avx2"]] {
         let [Some(one), Some(other)] = pair.map(find) else { continue };
         for ty in INT_TYPES {
@@ -559,7 +562,7 @@ fn check_floats(ty: GgmlType, seed: u64, n_rows: usize, k: usize, n: usize) {
                 let magnitude: f64 = terms().map(f64::abs).sum();
                 let error = (f64::from(out[i * n_rows + r]) - terms().sum::<f64>()).abs();
                 let bound = depth * (f64::from(f32::EPSILON) * magnitude + f64::from(f32::MIN_POSITIVE));
-                assert!(error <= bound, "{} {ty} {n_rows}x{k} n={n}: {error:e} > {bound:e}", table.name);
+                assert!(error <= bound, "{} {ty} {n_rows}x{k} n={n}: {error:e} > {bound:e}", table.name());
             }
         }
     }

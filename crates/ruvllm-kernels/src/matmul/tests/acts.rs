@@ -25,7 +25,7 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
             bytemuck::cast_slice::<ActBlock, u8>(&out),
             bytemuck::cast_slice::<_, u8>(&expected),
             "{}",
-            table.name
+            table.name()
         );
     }
     for (b, (block, x)) in expected.iter().zip(x.chunks_exact(32)).enumerate() {

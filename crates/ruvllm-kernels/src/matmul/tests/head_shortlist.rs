@@ -16,7 +16,13 @@ fn head(rng: &mut Rng, n_rows: usize, k: usize) -> Vec<u8> {
 
 /// Compares every result with the whole product's, for screens of several directions, and returns which share of the matrix was
 /// read without one.
-fn check(table: &'static Table, bytes: &[u8], (n_rows, k): (usize, usize), x: &[f32], n_best: usize) -> Option<f32> {
+fn check(
+    table: &'static MatmulKernels,
+    bytes: &[u8],
+    (n_rows, k): (usize, usize),
+    x: &[f32],
+    n_best: usize,
+) -> Option<f32> {
     let mean: Vec<f32> = (0..k).map(|i| x.iter().skip(i).step_by(k).sum()).collect();
     let elsewhere = Rng(n_rows as u64).floats(k);
     for towards in [mean, elsewhere, vec![1e-30; k], vec![f32::INFINITY; k], vec![1e30; k]] {
@@ -27,7 +33,7 @@ fn check(table: &'static Table, bytes: &[u8], (n_rows, k): (usize, usize), x: &[
 
 /// The same for a shortlist of one direction.
 fn check_towards(
-    table: &'static Table,
+    table: &'static MatmulKernels,
     bytes: &[u8],
     (n_rows, k): (usize, usize),
     (x, towards): (&[f32], &[f32]),
@@ -45,7 +51,7 @@ fn check_towards(
     let share = shortlist.multiply(&threads, (&w, &x), n_best, &mut top_k, (&mut out, Some(&mut approx)));
     shortlist.approx_logits(&threads, &x, &mut known);
     let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    assert_eq!(bits(&approx), bits(&known), "{} {n_rows}x{k}", table.name);
+    assert_eq!(bits(&approx), bits(&known), "{} {n_rows}x{k}", table.name());
     let mut again = vec![f32::NAN; n * n_rows];
     assert_eq!(shortlist.multiply(&threads, (&w, &x), n_best, &mut top_k, (&mut again, None)), share);
     assert_eq!(bits(&again), bits(&out));
@@ -56,7 +62,7 @@ fn check_towards(
         for (r, (out, whole)) in out.iter().zip(whole).enumerate() {
             let is_same = out.to_bits() == whole.to_bits();
             let is_out = *out == f32::NEG_INFINITY && *whole < least;
-            assert!(is_same || is_out, "{} {n_rows}x{k}, row {r}: {out}, in full {whole}", table.name);
+            assert!(is_same || is_out, "{} {n_rows}x{k}, row {r}: {out}, in full {whole}", table.name());
         }
     }
     Some(share)
@@ -84,7 +90,7 @@ fn most_of_a_head_is_not_read() {
         let bytes = head(&mut rng, n_rows, k);
         let (one, eight) = (check(table, &bytes, (n_rows, k), &x, 1), check(table, &bytes, (n_rows, k), &x, 8));
         let (one, eight) = (one.expect("its scales are numbers"), eight.expect("its scales are numbers"));
-        assert!(one > 0.0 && one < 0.2 && one < eight && eight < 0.6, "{}: {one}, {eight}", table.name);
+        assert!(one > 0.0 && one < 0.2 && one < eight && eight < 0.6, "{}: {one}, {eight}", table.name());
     }
 }
 
@@ -101,7 +107,7 @@ fn what_rows_have_in_common_is_kept_apart() {
         // The likeliest panels are read in any case.
         let least = 8.0 / (n_rows / 16) as f32;
         let (without, with) = (share(&vec![0.0; k]) - least, share(&common) - least);
-        assert!(with < 0.5 * without, "{}: {without}, {with}", table.name);
+        assert!(with < 0.5 * without, "{}: {without}, {with}", table.name());
     }
 }
 
@@ -113,7 +119,7 @@ fn weights_of_any_kind_are_screened_or_refused() {
             let bytes = blocks(&mut rng, GgmlType::Q8_0, n_rows, k, fill);
             let share = check(table, &bytes, (n_rows, k), &rng.floats(k), 2);
             // Eight times the scale is infinite.
-            assert_eq!(share.is_none(), fill == Fill::HugeScales, "{} {fill:?}", table.name);
+            assert_eq!(share.is_none(), fill == Fill::HugeScales, "{} {fill:?}", table.name());
         }
     }
 }
@@ -145,7 +151,7 @@ fn what_is_not_finite_is_multiplied_in_full() {
         for value in [f32::NAN, f32::INFINITY, 1e30] {
             let mut x = rng.floats(k);
             x[5] = value;
-            assert_eq!(check(table, &bytes, (n_rows, k), &x, 1), Some(1.0), "{} {value}", table.name);
+            assert_eq!(check(table, &bytes, (n_rows, k), &x, 1), Some(1.0), "{} {value}", table.name());
         }
     }
 }

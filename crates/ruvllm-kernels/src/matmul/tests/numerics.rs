@@ -11,7 +11,7 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// Hashes the panels of a matrix and its products with one and with nine rows.
-fn fingerprint(table: &'static Table, threads: &ThreadPool, ty: GgmlType) -> String {
+fn fingerprint(table: &'static MatmulKernels, threads: &ThreadPool, ty: GgmlType) -> String {
     let (mut rng, n_rows, n_cols) = (Rng(7 + ty as u64), 80, 512);
     let bytes = blocks(&mut rng, ty, n_rows, n_cols, Fill::Random);
     let pages = &mut LargePages::default();
