@@ -14,7 +14,7 @@ use ruvllm_kernels::attention::{
     UNIT_BLOCKS,
 };
 use ruvllm_threads::arena::PageRange;
-use ruvllm_threads::{Shared, ThreadPool};
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::sync::Arc;
 
 /// Layout of a position: one entry per *attention* layer; layers without attention have none.
@@ -405,7 +405,7 @@ impl BlockPool {
         self.take(to, 1, made)?;
         let mut store = self.stores[to as usize].take().expect("a unit of the format was taken");
         let parts = std::mem::take(&mut store.parts);
-        let unit = Shared::new(store.unit_mut(made[first].unit()));
+        let unit = SharedSlice::new(store.unit_mut(made[first].unit()));
         team.for_each(parts.len(), 1, &|layers, _| {
             for layer in layers {
                 let (shape, (k_at, v_at)) = (self.layout.layers[layer], parts[layer]);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use ruvllm_kernels::lowrank::LowRankKernels;
 use ruvllm_kernels::matmul::Beside;
 use ruvllm_kvcache::NamespaceBuilder;
-use ruvllm_threads::{Shared, ThreadPool};
+use ruvllm_threads::{SharedSlice, ThreadPool};
 
 use crate::adapter::SCALE_MAX;
 use crate::bound::{BoundAdapter, Targets};
@@ -238,7 +238,7 @@ impl AdaptedRows {
         }
         let k = x.len() / n;
         let n_units = picked.map_or(self.runs.len(), <[u32]>::len);
-        let outs = products.map(|(target, out)| (target, out.len() / n, Shared::new(out)));
+        let outs = products.map(|(target, out)| (target, out.len() / n, SharedSlice::new(out)));
         let layers = || outs.iter().zip(touched).filter(|(_, touched)| *touched).map(|(out, _)| out);
         let n_layers = layers().count();
         let run = |units: Range<usize>, _: usize| {

@@ -20,4 +20,4 @@ pub mod prefetch;
 
 mod pool;
 
-pub use pool::{NextShares, Shared, ThreadPool, share};
+pub use pool::{ByColumn, ColumnsMut, NextShares, SharedSlice, ThreadPool, share};

@@ -15,12 +15,14 @@
 
 mod next;
 mod preemption;
-mod shared;
+mod rows;
+mod shared_slice;
 mod slot;
 mod wait;
 
 pub use next::NextShares;
-pub use shared::Shared;
+pub use rows::{ByColumn, ColumnsMut};
+pub use shared_slice::SharedSlice;
 
 use std::any::Any;
 use std::cell::Cell;
@@ -42,10 +44,10 @@ thread_local! {
 /// A fixed set of `n_threads` workers; worker 0 is the thread that calls.
 ///
 /// ```
-/// use ruvllm_threads::{Shared, ThreadPool};
+/// use ruvllm_threads::{SharedSlice, ThreadPool};
 /// let threads = ThreadPool::new(2);
 /// let mut squares = vec![0; 100];
-/// let shared = Shared::new(&mut squares);
+/// let shared = SharedSlice::new(&mut squares);
 /// threads.for_each(100, 8, &|range, _worker| {
 ///     // SAFETY: the pool hands out every index once.
 ///     let part = unsafe { shared.slice(range.clone()) };
@@ -207,8 +209,13 @@ impl ThreadPool {
     /// # Panics
     /// As [`ThreadPool::for_each`] does.
     pub fn for_each_short(&self, n: usize, grain: usize, f: &(dyn Fn(Range<usize>, usize) + Sync)) {
-        let grain = if self.n_present() == 1 { grain.max(n) } else { grain };
-        self.for_each(n, grain, f);
+        self.for_each(n, self.short_grain(n, grain), f);
+    }
+
+    /// Returns the grain that [`ThreadPool::for_each_short`] cuts `n` items by: `grain`, or `n` where the region is left to the
+    /// caller.
+    pub fn short_grain(&self, n: usize, grain: usize) -> usize {
+        if self.n_present() == 1 { grain.max(n) } else { grain }
     }
 
     /// Takes the turn, runs `f` in it, and passes on the panic it caught.

@@ -20,7 +20,7 @@ pub(super) fn long_files(files: &BTreeMap<String, String>) -> Vec<(&str, usize)>
 }
 
 /// Crates that may have `unsafe` code: SIMD, memory maps, rows that threads write side by side. `ruvllm-ggml` derives it.
-const MAY_BE_UNSAFE: [&str; 7] = [
+const MAY_BE_UNSAFE: [&str; 6] = [
     "ruvllm-ggml",
     "ruvllm-threads",
     "ruvllm-kernels",

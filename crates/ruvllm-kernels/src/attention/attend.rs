@@ -4,7 +4,7 @@ use super::plan::{Plan, Task, Tile, segment_spans};
 use super::worker::Worker;
 use super::{AttentionKernels, BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS};
 use ruvllm_threads::arena::AlignedVec;
-use ruvllm_threads::{Shared, ThreadPool};
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Rows whose spans may be tasks of their own, in the longest context.
@@ -151,7 +151,7 @@ fn run(table: &AttentionKernels, threads: &ThreadPool, scratch: &mut Scratch, in
     let n_threads = inputs.n_threads(threads);
     let plan = Plan::new(inputs, n_threads, scratch.partials.len(), scratch.n_done.len());
     let tile_len = tile_len(scratch.limits.k_dim, scratch.limits.v_dim);
-    let tiles = Shared::new(&mut scratch.tiles);
+    let tiles = SharedSlice::new(&mut scratch.tiles);
     let n_tiles = plan.n_tiles_of_all(inputs);
     if plan.split {
         scratch.n_done[..n_tiles].iter_mut().for_each(|n_done| *n_done.get_mut() = 0);
@@ -163,8 +163,8 @@ fn run(table: &AttentionKernels, threads: &ThreadPool, scratch: &mut Scratch, in
         n_threads,
         n_tasks: n_tiles * plan.n_spans,
         cursor: Cursor::default(),
-        out: Shared::new(out),
-        partials: Shared::new(&mut scratch.partials),
+        out: SharedSlice::new(out),
+        partials: SharedSlice::new(&mut scratch.partials),
     };
     let n_done = &scratch.n_done;
     let work = |thread: usize| {
@@ -206,8 +206,8 @@ pub(super) struct Context<'a> {
     n_threads: usize,
     n_tasks: usize,
     cursor: Cursor,
-    out: Shared<'a, f32>,
-    partials: Shared<'a, f32>,
+    out: SharedSlice<'a, f32>,
+    partials: SharedSlice<'a, f32>,
 }
 
 impl<'a> Context<'a> {

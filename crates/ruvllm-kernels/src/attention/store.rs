@@ -3,7 +3,7 @@
 use super::{BLOCK_TOKENS, KvFormat, KvShape, KvUnitsMut, Segment};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use ruvllm_threads::{Shared, ThreadPool};
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::ops::Range;
 
 /// Columns of a head one task takes.
@@ -58,7 +58,7 @@ pub fn store(
 /// The layer that is written, its elements of type `T`.
 struct Target<'a, T> {
     shape: KvShape,
-    elements: Shared<'a, T>,
+    elements: SharedSlice<'a, T>,
     /// In elements.
     stride: usize,
     k_at: usize,
@@ -83,7 +83,7 @@ fn store_as<T: Stored>(
     let size = size_of::<T>();
     let target = Target {
         shape,
-        elements: Shared::new(bytemuck::cast_slice_mut::<u8, T>(units.bytes)),
+        elements: SharedSlice::new(bytemuck::cast_slice_mut::<u8, T>(units.bytes)),
         stride: units.stride / size,
         k_at: units.k_at / size,
         v_at: units.v_at / size,

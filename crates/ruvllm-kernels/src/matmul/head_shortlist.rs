@@ -26,7 +26,7 @@ use crate::block::GgmlType;
 use bytes::Bytes;
 use half::f16;
 use ruvllm_threads::arena::LargePages;
-use ruvllm_threads::{Shared, ThreadPool};
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::fmt;
 use std::ops::Range;
 
@@ -92,7 +92,7 @@ impl HeadShortlist {
         let mut bytes = LargePages::default().take_with(threads, n_panels * coarse_bytes);
         let direction = of_length_one(direction);
         let mut about = vec![About::default(); n_panels * PANEL_ROWS];
-        let (to, to_about) = (Shared::new(&mut bytes), Shared::new(&mut about));
+        let (to, to_about) = (SharedSlice::new(&mut bytes), SharedSlice::new(&mut about));
         threads.for_each(n_panels, GRAIN, &|range, _| {
             for panel in range {
                 let from = &panels.bytes[panel * panels.panel_bytes..(panel + 1) * panels.panel_bytes];
@@ -175,7 +175,7 @@ impl HeadShortlist {
         matmul(threads, &self.coarse, x, out);
         let rows = out.chunks_exact_mut(self.rest_norms.len().max(1));
         for (out, blocks) in rows.zip(x.blocks().chunks_exact(x.k() / BLOCK)) {
-            let (along, n, out) = (length(blocks, &self.direction).along, out.len(), Shared::new(out));
+            let (along, n, out) = (length(blocks, &self.direction).along, out.len(), SharedSlice::new(out));
             threads.for_each(n, GRAIN * PANEL_ROWS, &|range, _| {
                 // SAFETY: `for_each` hands out every row once.
                 let out = unsafe { out.slice(range.clone()) };
@@ -193,7 +193,7 @@ impl HeadShortlist {
         panels: &mut Vec<(f32, f32)>,
     ) {
         panels.resize(coarse.len().div_ceil(PANEL_ROWS), (0.0, 0.0));
-        let (n_panels, panels, approx) = (panels.len(), Shared::new(panels), approx.map(Shared::new));
+        let (n_panels, panels, approx) = (panels.len(), SharedSlice::new(panels), approx.map(SharedSlice::new));
         threads.for_each(n_panels, GRAIN, &|range, _| {
             // SAFETY: `for_each` hands out every panel once.
             let top_k = unsafe { panels.slice(range.clone()) };

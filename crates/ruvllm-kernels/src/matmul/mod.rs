@@ -46,7 +46,7 @@ mod matrix;
 mod pack;
 mod stream;
 
-pub use acts::{ActBlock, ActFormat, Acts, Cut};
+pub use acts::{ActBlock, ActFormat, Acts, Chunking, MadeRows};
 pub use beside::Beside;
 pub use head_shortlist::{HeadShortlist, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};

@@ -5,7 +5,7 @@ use super::matrix::Packing;
 use super::{INT_TYPES, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
-use ruvllm_threads::Shared;
+use ruvllm_threads::SharedSlice;
 use ruvllm_threads::prefetch::{LINE_BYTES, Level};
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ pub(super) fn pack<F: Format>(packing: &mut Packing<'_>, n_rows: usize, n_cols: 
         return sink.panels(start..start + n_bytes);
     }
     let mut made = packing.pages.take_with(packing.threads, n_bytes);
-    let shared = Shared::new(&mut made);
+    let shared = SharedSlice::new(&mut made);
     source.in_parts(packing, grain, &|panels| {
         for panel in panels {
             // SAFETY: every panel comes once, and panels do not overlap.

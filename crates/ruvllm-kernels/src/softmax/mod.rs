@@ -15,7 +15,7 @@ mod tests;
 
 use crate::isa::{self, Dispatch};
 use crate::lanes;
-use ruvllm_threads::{Shared, ThreadPool};
+use ruvllm_threads::{SharedSlice, ThreadPool};
 
 /// Elements whose exponentials are summed in f32 before the total goes to f64.
 const BLOCK: usize = 1024;
@@ -119,7 +119,7 @@ impl SoftmaxKernels {
         let mut parts: Vec<f32> = vec![f32::NEG_INFINITY; x.len().div_ceil(BLOCK)];
         let blocks = || x.chunks(BLOCK);
         let each = |parts: &mut [f32], of: &(dyn Fn(&[f32]) -> f32 + Sync)| {
-            let parts = Shared::new(parts);
+            let parts = SharedSlice::new(parts);
             threads.for_each_short(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
                 // SAFETY: `for_each` hands out each block once.
                 let parts = unsafe { parts.slice(range.clone()) };

@@ -15,7 +15,6 @@ use ruvllm_kernels::matmul::{self, Acts, Matrix};
 use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::{Block, EachRow, Inner};
 use ruvllm_model::{NormKind, Wiring};
-use ruvllm_threads::Shared;
 
 use super::blocks::{Adapted, Linear, Mlp, Norm, Operand};
 use super::{Ffn, Model};
@@ -146,12 +145,9 @@ impl LastBlock {
         changed.1.copy_from_slice(changed.0);
         self.add(inner, (first, x), plain.1, changed.1);
         opened[..n * n_ff].copy_from_slice(plain.1);
-        let (gates, ups) = (Shared::new(gate), &*up);
-        compute.threads.for_each_short(2 * n, 1, &|rows, _| {
-            let at = rows.start * n_ff..rows.end * n_ff;
-            // SAFETY: `for_each` hands out each row once.
-            let gate = unsafe { gates.slice(at.clone()) };
-            compute.kernels.activation.gated(self.activation, gate, &ups[at]);
+        let (threads, ups) = (&compute.threads, &*up);
+        threads.for_each_row_mut(2 * n, threads.short_grain(2 * n, 1), [&mut *gate], |row, [gate]| {
+            compute.kernels.activation.gated(self.activation, gate, &ups[row * n_ff..][..n_ff]);
         });
         let len = 2 * n * n_embd;
         let (branch, y, states) = (&mut branch[..len], &mut y[..len], &mut states[..len]);
@@ -169,14 +165,13 @@ impl LastBlock {
     /// Adds what is added to the changed rows of gate and up.
     fn add(&self, inner: &dyn Inner, (first, x): (usize, &[f32]), gate: &mut [f32], up: &mut [f32]) {
         let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
-        let (gates, ups) = (Shared::new(gate), Shared::new(up));
-        self.compute.threads.for_each_short(2 * x.len() / n_embd, 1, &|halves, _| {
-            for half in halves {
-                let (row, values) = (half / 2, if half % 2 == 0 { &gates } else { &ups });
-                // SAFETY: `for_each` hands out each row of either once.
-                let values = unsafe { values.slice(row * n_ff..(row + 1) * n_ff) };
-                inner.add(first + row, &x[row * n_embd..][..n_embd], half % 2 * n_ff, values);
-            }
+        let (threads, n) = (&self.compute.threads, 2 * x.len() / n_embd);
+        let mut halves: [&mut [f32]; 2 * ROWS] = std::array::from_fn(|_| &mut [][..]);
+        let rows = gate.chunks_exact_mut(n_ff).zip(up.chunks_exact_mut(n_ff)).flat_map(|(gate, up)| [gate, up]);
+        halves.iter_mut().zip(rows).for_each(|(half, row)| *half = row);
+        threads.for_each_row_mut(n, threads.short_grain(n, 1), [&mut halves[..n]], |i, [half]| {
+            let row = i / 2;
+            inner.add(first + row, &x[row * n_embd..][..n_embd], i % 2 * n_ff, &mut half[0]);
         });
     }
 }

@@ -27,7 +27,7 @@ fn ten_thousand_hot_runs() {
     let pool = ThreadPool::new(2);
     let mut values = vec![0u32; 64];
     for _ in 0..10_000 {
-        let shared = Shared::new(&mut values);
+        let shared = SharedSlice::new(&mut values);
         // SAFETY: worker 0 takes the first half, worker 1 the second.
         pool.run(&|worker| unsafe { shared.slice(32 * worker..32 * worker + 32) }.iter_mut().for_each(|v| *v += 1));
     }
@@ -40,7 +40,7 @@ fn for_each_hands_out_every_index_once() {
         let pool = ThreadPool::new(n_threads);
         for (n, grain) in [(0, 1), (1, 1), (1, 100), (7, 3), (100, 7), (1000, 1), (64, 64), (65, 64)] {
             let mut counts = vec![0u8; n];
-            let shared = Shared::new(&mut counts);
+            let shared = SharedSlice::new(&mut counts);
             assert_eq!((shared.len(), shared.is_empty()), (n, n == 0));
             pool.for_each(n, grain, &|range, worker| {
                 assert!(worker < n_threads && range.start % grain == 0 && !range.is_empty());
@@ -156,7 +156,7 @@ fn callers_on_several_threads_take_turns() {
 fn shared_checks_its_ranges() {
     let mut values = [0u8; 8];
     // SAFETY: only one range is taken.
-    unsafe { Shared::new(&mut values).slice(3..9) };
+    unsafe { SharedSlice::new(&mut values).slice(3..9) };
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn regions_follow_each_other_while_workers_come_late() {
     let pool = ThreadPool::new(16);
     let mut values = vec![0u32; 64];
     for _ in 0..2000 {
-        let shared = Shared::new(&mut values);
+        let shared = SharedSlice::new(&mut values);
         // SAFETY: each range comes once.
         pool.for_each(64, 4, &|range, _| unsafe { shared.slice(range) }.iter_mut().for_each(|value| *value += 1));
     }

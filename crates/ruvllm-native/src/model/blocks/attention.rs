@@ -1,15 +1,14 @@
 //! Self-attention over the paged KV cache: project, normalise, rotate, write, attend, project.
 
 use ruvllm_kernels::attention::{self, Options, Segment};
-use ruvllm_kernels::threads::Shared;
 use ruvllm_kvcache::BlockPool;
 
 use super::buffers::{Angles, AttentionBuffers};
 use super::{Linear, Norm, Operand};
 use crate::kernels::Compute;
 
-/// Values of queries and keys that are worth handing to another thread.
-const PIECE_LEN: usize = 2048;
+/// Values of queries and keys in a chunk: worth handing to another thread.
+const CHUNK_LEN: usize = 2048;
 
 /// Up to this many rows memory is asked for that is read soon; more rows keep the cores busy anyway. Keys and values are,
 /// while queries are computed, where no adapters are to come in between.
@@ -209,21 +208,16 @@ impl Attention {
         if angles.is_none() && parts.iter().all(|(_, norm)| norm.is_none()) {
             return;
         }
-        let rows_a_piece = (PIECE_LEN * n).div_ceil(parts.iter().map(|(x, _)| x.len()).sum::<usize>().max(1));
-        let parts = parts.map(|(x, norm)| (x.len() / n, Shared::new(x), norm));
-        compute.threads.for_each(n, rows_a_piece, &|rows, _| {
-            for row in rows {
-                for (width, x, norm) in &parts {
-                    // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                    let heads = unsafe { x.slice(row * width..(row + 1) * width) };
-                    if let Some(norm) = norm {
-                        norm.apply_in_place(compute, heads);
-                    }
-                    if let Some(angles) = angles {
-                        let part = row * angles.n_half..(row + 1) * angles.n_half;
-                        let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
-                        compute.kernels.rope.rotate(angles.style, heads, self.k_dim, cos, sin);
-                    }
+        let chunk_rows = (CHUNK_LEN * n).div_ceil(parts.iter().map(|(x, _)| x.len()).sum::<usize>().max(1));
+        let norms = parts.each_ref().map(|(_, norm)| *norm);
+        compute.threads.for_each_row_mut(n, chunk_rows, parts.map(|(x, _)| x), |row, parts| {
+            for (heads, norm) in parts.into_iter().zip(norms) {
+                if let Some(norm) = norm {
+                    norm.apply_in_place(compute, heads);
+                }
+                if let Some(angles) = angles {
+                    let (cos, sin) = angles.of_row(row);
+                    compute.kernels.rope.rotate(angles.style, heads, self.k_dim, cos, sin);
                 }
             }
         });

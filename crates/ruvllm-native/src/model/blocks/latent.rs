@@ -9,15 +9,14 @@
 use std::ops::Range;
 
 use ruvllm_kernels::attention::{self, Options};
-use ruvllm_kernels::threads::Shared;
 
 use super::attention::{AttentionShape, KvAccess};
 use super::buffers::{Angles, AttentionBuffers, LatentBuffers, LatentSizes};
 use super::{Linear, Norm, Operand};
 use crate::kernels::Compute;
 
-/// Rows that are worth handing to another thread.
-const PIECE_ROWS: usize = 8;
+/// Rows of a chunk: worth handing to another thread.
+const CHUNK_ROWS: usize = 8;
 
 /// An attention layer over a short row.
 pub(crate) struct LatentAttention {
@@ -204,23 +203,14 @@ impl LatentAttention {
 
     /// Normalises short rows, and rotates what of queries and keys is rotated, in place.
     fn place(&self, compute: &Compute, angles: &Angles, [q, latent, k_rot]: [&mut [f32]; 3]) {
-        let (n, n_rot, n_latent) = (k_rot.len() / self.n_rot, self.n_rot, self.n_latent());
-        let (q, latent, k_rot) = (Shared::new(q), Shared::new(latent), Shared::new(k_rot));
-        let q_width = self.q.n_out();
-        compute.threads.for_each(n, PIECE_ROWS, &|rows, _| {
-            for row in rows {
-                let part = row * angles.n_half..(row + 1) * angles.n_half;
-                let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
-                let of = |width: usize| row * width..(row + 1) * width;
-                // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                let (q, latent, k_rot) =
-                    unsafe { (q.slice(of(q_width)), latent.slice(of(n_latent)), k_rot.slice(of(n_rot))) };
-                self.latent_norm.apply_in_place(compute, latent);
-                let table = compute.kernels.rope;
-                table.rotate(angles.style, k_rot, n_rot, cos, sin);
-                for head in q.chunks_exact_mut(self.q_dim()) {
-                    table.rotate(angles.style, &mut head[self.n_nope..], n_rot, cos, sin);
-                }
+        let (n, n_rot) = (k_rot.len() / self.n_rot, self.n_rot);
+        compute.threads.for_each_row_mut(n, CHUNK_ROWS, [q, latent, k_rot], |row, [q, latent, k_rot]| {
+            let (cos, sin) = angles.of_row(row);
+            self.latent_norm.apply_in_place(compute, latent);
+            let table = compute.kernels.rope;
+            table.rotate(angles.style, k_rot, n_rot, cos, sin);
+            for head in q.chunks_exact_mut(self.q_dim()) {
+                table.rotate(angles.style, &mut head[self.n_nope..], n_rot, cos, sin);
             }
         });
     }
@@ -228,22 +218,14 @@ impl LatentAttention {
     /// Makes the keys and values of every head: `both` has those parts of them that were made of the short row.
     fn join(&self, compute: &Compute, rows: &Rows<'_>, both: &[f32], (k, v): (&mut [f32], &mut [f32])) {
         let (n_nope, n_rot, v_dim) = (self.n_nope, self.n_rot, self.v_dim);
-        let (k_width, v_width) = (self.n_heads * self.q_dim(), self.n_heads * v_dim);
         let both_width = self.n_heads * (n_nope + v_dim);
-        let (k, v) = (Shared::new(k), Shared::new(v));
-        compute.threads.for_each(rows.n, PIECE_ROWS, &|range, _| {
-            for row in range {
-                // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                let (k, v) = unsafe {
-                    (k.slice(row * k_width..(row + 1) * k_width), v.slice(row * v_width..(row + 1) * v_width))
-                };
-                let heads = k.chunks_exact_mut(n_nope + n_rot).zip(v.chunks_exact_mut(v_dim));
-                let made = both[row * both_width..(row + 1) * both_width].chunks_exact(n_nope + v_dim);
-                for ((k, v), made) in heads.zip(made) {
-                    k[..n_nope].copy_from_slice(&made[..n_nope]);
-                    k[n_nope..].copy_from_slice(&rows.k_rot[row * n_rot..(row + 1) * n_rot]);
-                    v.copy_from_slice(&made[n_nope..]);
-                }
+        compute.threads.for_each_row_mut(rows.n, CHUNK_ROWS, [k, v], |row, [k, v]| {
+            let heads = k.chunks_exact_mut(n_nope + n_rot).zip(v.chunks_exact_mut(v_dim));
+            let made = both[row * both_width..(row + 1) * both_width].chunks_exact(n_nope + v_dim);
+            for ((k, v), made) in heads.zip(made) {
+                k[..n_nope].copy_from_slice(&made[..n_nope]);
+                k[n_nope..].copy_from_slice(&rows.k_rot[row * n_rot..(row + 1) * n_rot]);
+                v.copy_from_slice(&made[n_nope..]);
             }
         });
     }

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Cut, HeadShortlist, Matrix, TopK};
-use ruvllm_kernels::threads::NextShares;
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Chunking, HeadShortlist, MadeRows, Matrix, TopK};
 use ruvllm_lora::AdaptedRows;
+use ruvllm_threads::NextShares;
 
 use crate::kernels::Compute;
 
@@ -104,18 +104,18 @@ impl<'a> Operand<'a> {
         Operand { x, n, acts, adapted, started: false }
     }
 
-    /// Makes an operand of rows that `make` writes, a piece at a time, each brought into `format` while it is near.
-    pub(crate) fn made(
+    /// Makes an operand of rows that `make` writes chunk by chunk, each quantised at once: see [`Acts::make`].
+    pub(crate) fn made<const N: usize>(
         compute: &Compute,
-        (x, n): (&'a mut [f32], usize),
         acts: &'a mut Acts,
         adapted: Adapted<'a>,
-        how: (ActFormat, Cut),
-        make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+        MadeRows { rows, n, format, chunking }: MadeRows<'a>,
+        also: [&mut [f32]; N],
+        make: &(dyn Fn(Range<usize>, &mut [f32], [&mut [f32]; N]) + Sync),
     ) -> Operand<'a> {
-        let k = x.len() / n;
-        acts.make((compute.kernels.matmul, &compute.threads), (&mut *x, n, k), how, make);
-        Operand { x, n, acts, adapted, started: true }
+        let made = MadeRows { rows: &mut *rows, n, format, chunking };
+        acts.make(compute.kernels.matmul, &compute.threads, made, also, make);
+        Operand { x: rows, n, acts, adapted, started: true }
     }
 
     /// Makes an operand of the same rows for what reads them first; they are brought into a format anew for what reads them next.
@@ -144,7 +144,8 @@ impl<'a> Operand<'a> {
     where
         'a: 'b,
     {
-        Operand::made(compute, (x, self.n), self.acts, self.adapted, (linear.format(), Cut::Anywhere), make)
+        let made = MadeRows { rows: x, n: self.n, format: linear.format(), chunking: Chunking::Anywhere };
+        Operand::made(compute, self.acts, self.adapted, made, [], &|range, x, []| make(range, x))
     }
 
     /// Makes an operand of as many rows as are `picked` out of the batch.

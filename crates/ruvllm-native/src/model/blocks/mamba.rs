@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::threads::Shared;
 use ruvllm_model::STATE_MAX;
+use ruvllm_threads::ByColumn;
 
 use super::buffers::{SsmBuffers, SsmSizes};
 use super::causal_conv::{CausalConv, Steps};
@@ -12,8 +12,8 @@ use super::scan::{Step, softplus};
 use super::{Linear, Norm, Operand, Rows};
 use crate::kernels::Compute;
 
-/// Steps of single values that are worth handing to another thread.
-const PIECE_LEN: usize = 4096;
+/// Steps of single values in a chunk: worth handing to another thread.
+const CHUNK_LEN: usize = 4096;
 
 /// Decays that are computed together, if a channel has no more.
 const N_DECAYS: usize = 256;
@@ -125,18 +125,15 @@ impl Mamba {
     /// Runs the state space over the steps of one sequence and leaves its gated results in `z`: `[n, n_inner]`.
     fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], (z, y): (&mut [f32], &mut [f32])) {
         let (n_inner, n_state) = (self.n_inner(), self.n_state());
-        let grain = (PIECE_LEN / (inputs.n * n_state).max(1)).max(1).next_multiple_of(16);
+        let grain = (CHUNK_LEN / (inputs.n * n_state).max(1)).max(1).next_multiple_of(16);
         let group = (N_DECAYS / n_state).max(1);
-        let (state, z, y) = (Shared::new(state), Shared::new(z), Shared::new(y));
-        compute.threads.for_each(n_inner, grain, &|channels, _| {
-            let places = channels.start * n_state..channels.end * n_state;
-            // SAFETY: every channel is claimed by one worker.
-            let state = unsafe { state.slice(places) };
+        let by_channel = |values, column_len| ByColumn { values, column_len };
+        let buffers = [by_channel(state, n_state), by_channel(z, 1), by_channel(y, 1)];
+        compute.threads.for_each_columns_mut(n_inner, grain, buffers, |channels, [mut state, mut z, mut y]| {
+            let state = state.row_mut(0);
             let mut decays = [0.0; STATE_MAX];
             for step in 0..inputs.n {
-                let part = step * n_inner + channels.start..step * n_inner + channels.end;
-                // SAFETY: as above.
-                let (z, y) = unsafe { (z.slice(part.clone()), y.slice(part)) };
+                let (z, y) = (z.row_mut(step), y.row_mut(step));
                 let groups = state.chunks_mut(group * n_state).zip(y.chunks_mut(group));
                 for ((state, y), first) in groups.zip(channels.clone().step_by(group)) {
                     self.step(compute, (inputs, step, first), state, &mut decays[..state.len()], y);

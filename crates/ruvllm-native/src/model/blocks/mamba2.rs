@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::threads::Shared;
+use ruvllm_threads::ByColumn;
 
 use super::attention::HeadNorm;
 use super::buffers::{SsmBuffers, SsmSizes};
@@ -12,8 +12,8 @@ use super::scan::{Step, softplus};
 use super::{Linear, Operand, Rows};
 use crate::kernels::Compute;
 
-/// Steps of single values that are worth handing to another thread.
-const PIECE_LEN: usize = 4096;
+/// Steps of single values in a chunk: worth handing to another thread.
+const CHUNK_LEN: usize = 4096;
 
 /// `out(norm(silu(z) · (ssm(x') + d·x')))` with `x', b, c = silu(conv(xbc(row)))`.
 pub(crate) struct Mamba2 {
@@ -103,17 +103,15 @@ impl Mamba2 {
     fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], (z, y): (&mut [f32], &mut [f32])) {
         let (n_inner, n_heads, n_state) = (self.n_inner(), self.n_heads(), self.n_state);
         let head_dim = n_inner / n_heads;
-        let grain = (PIECE_LEN / (inputs.n * head_dim * n_state).max(1)).max(1);
-        let (state, z, y) = (Shared::new(state), Shared::new(z), Shared::new(y));
-        compute.threads.for_each(n_heads, grain, &|heads, _| {
-            for head in heads {
-                let channels = head * head_dim..(head + 1) * head_dim;
-                // SAFETY: every head is claimed by one worker.
-                let state = unsafe { state.slice(channels.start * n_state..channels.end * n_state) };
+        let grain = (CHUNK_LEN / (inputs.n * head_dim * n_state).max(1)).max(1);
+        let by_head = |values, column_len| ByColumn { values, column_len };
+        let buffers = [by_head(state, head_dim * n_state), by_head(z, head_dim), by_head(y, head_dim)];
+        compute.threads.for_each_columns_mut(n_heads, grain, buffers, |heads, [mut state, mut z, mut y]| {
+            let states = state.row_mut(0).chunks_exact_mut(head_dim * n_state);
+            for (i, (head, state)) in heads.zip(states).enumerate() {
+                let channels = i * head_dim..(i + 1) * head_dim;
                 for step in 0..inputs.n {
-                    let part = step * n_inner + channels.start..step * n_inner + channels.end;
-                    // SAFETY: as above.
-                    let (z, y) = unsafe { (z.slice(part.clone()), y.slice(part)) };
+                    let (z, y) = (&mut z.row_mut(step)[channels.clone()], &mut y.row_mut(step)[channels.clone()]);
                     self.step(inputs, step, head, state, y);
                     compute.kernels.activation.gated(Activation::Silu, z, y);
                 }

@@ -1,6 +1,6 @@
 //! Mixture of experts: a router, experts that see only their rows, and an optional shared expert.
 
-use ruvllm_kernels::matmul::Cut;
+use ruvllm_kernels::matmul::{Chunking, MadeRows};
 use ruvllm_model::{ExpertActivation, ExpertGroups, Gating};
 
 use super::buffers::{MlpBuffers, MoeBuffers};
@@ -145,9 +145,10 @@ impl Moe {
         operand.apply_rows(compute, &self.up[expert], &buffers.rows, up);
         let results = &mut buffers.expert[..n_mine * n_embd];
         let (table, activation) = (compute.kernels.activation, self.activation);
-        let how = (self.down[expert].format(), Cut::Anywhere);
+        let format = self.down[expert].format();
         let adapted = adapted.of_rows(&buffers.rows);
-        let mut hidden = Operand::made(compute, (gate, n_mine), &mut buffers.acts, adapted, how, &|range, gate| {
+        let made = MadeRows { rows: gate, n: n_mine, format, chunking: Chunking::Anywhere };
+        let mut hidden = Operand::made(compute, &mut buffers.acts, adapted, made, [], &|range, gate, []| {
             let up = &up[range];
             match activation {
                 ExpertActivation::Gated(activation) => table.gated(activation, gate, up),
