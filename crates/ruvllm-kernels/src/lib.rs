@@ -39,7 +39,7 @@ mod lanes;
 pub mod lowrank;
 pub mod matmul;
 pub mod norm;
-mod prefetch;
+pub mod prefetch;
 pub mod rope;
 pub mod softmax;
 

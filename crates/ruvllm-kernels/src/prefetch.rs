@@ -1,4 +1,9 @@
-//! Prefetch policy of the machine.
+//! Prefetching: the policy of the machine, and plans of what is read next.
+
+mod plan;
+
+pub(crate) use plan::PlanCursor;
+pub use plan::PrefetchPlan;
 
 use ruvllm_threads::prefetch::Level;
 
@@ -17,11 +22,11 @@ pub(crate) struct Streaming {
 impl Streaming {
     /// Returns what is best for the machine's cores, as far as they were measured.
     ///
-    /// A core has so many misses of its first-level cache under way at once, and those of the second level beside them.
-    /// AMD's Zen 4 has 24 of the former: lines asked into the first level come at 24 x 64 bytes in a latency of some
+    /// A core has so many misses of its first-level cache under way at once, and those of the second level in addition.
+    /// AMD's Zen 4 has 24 of the former: lines prefetched into the first level come at 24 x 64 bytes in a latency of some
     /// 110 ns, which is 14 GB/s a core however far ahead, where the second level's queue lets it read 20. Cores that
     /// have more of them gain from having the lines nearer (`adr/0039-weights-are-asked-into-the-level-that-has-room.md`).
-    /// A Zen 5 gains from a single stream besides (`adr/0049-a-zen-5-reads-one-panel-at-a-time.md`).
+    /// A Zen 5 gains from a single stream as well (`adr/0049-a-zen-5-reads-one-panel-at-a-time.md`).
     pub(crate) fn of_machine() -> Streaming {
         #[cfg(target_arch = "x86_64")]
         {

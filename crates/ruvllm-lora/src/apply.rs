@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ruvllm_kernels::lowrank::LowRankKernels;
-use ruvllm_kernels::matmul::Beside;
+use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_kvcache::NamespaceBuilder;
 use ruvllm_threads::{SharedSlice, ThreadPool};
 
@@ -269,17 +269,17 @@ impl AdaptedRows {
         }
     }
 
-    /// Returns what [`AdaptedRows::apply`] will read of adapters for some layers, in its order, for workers to bring near while
+    /// Returns the memory that [`AdaptedRows::apply`] will read of adapters for some layers, in its order, for workers to prefetch while
     /// they multiply.
-    pub fn beside(&self, targets: &[usize]) -> Beside {
-        let mut beside = Beside::default();
+    pub fn prefetch_plan(&self, targets: &[usize]) -> PrefetchPlan {
+        let mut plan = PrefetchPlan::default();
         for set in &self.sets {
             for (adapter, _) in set.iter() {
                 let parts = targets.iter().filter_map(|&target| adapter.part(target));
-                parts.for_each(|part| beside.push(part.addresses()));
+                parts.for_each(|part| plan.push(part.addresses()));
             }
         }
-        beside
+        plan
     }
 
     /// Returns whether any row has an adapter that changes a layer.

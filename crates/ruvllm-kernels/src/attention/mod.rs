@@ -55,8 +55,8 @@
 mod attend;
 mod exact;
 mod layout;
-mod near;
 mod plan;
+mod prefetch;
 mod quant;
 mod quantize;
 mod scalar;
@@ -78,7 +78,7 @@ pub use attend::{Inputs, Limits, Scratch, attend};
 pub use layout::{
     BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvPart, KvShape, KvUnits, KvUnitsMut, UNIT_BLOCKS, UNIT_TOKENS,
 };
-pub use near::near;
+pub use prefetch::prefetch_plan;
 pub use store::store;
 
 use crate::isa::{self, Dispatch, Isa};
@@ -215,9 +215,9 @@ impl<'a> Head<'a> {
     }
 }
 
-/// What comes next, to be asked for at the pace of reading.
+/// Keys or values that are read next, prefetched at the pace of reading.
 #[derive(Clone, Copy)]
-struct Ahead<'a> {
+struct NextParts<'a> {
     /// Of all heads.
     parts: &'a [Part<'a>],
     /// Where the head's begin in each.
@@ -225,8 +225,8 @@ struct Ahead<'a> {
     level: Level,
 }
 
-impl Ahead<'_> {
-    /// Returns what is read ahead while part `block` of a group is read at `current`, which serves if there is no more.
+impl NextParts<'_> {
+    /// Returns what is prefetched while part `block` of a group is read at `current`, which serves if there is no more.
     #[inline(always)]
     fn of<T>(&self, block: usize, current: *const T) -> *const T {
         let part = self.parts.get(block);
@@ -244,7 +244,7 @@ struct ScoreArgs<'a> {
     q: &'a [f32],
     /// The keys.
     blocks: Head<'a>,
-    ahead: Ahead<'a>,
+    next: NextParts<'a>,
     /// Rows [`SPAN_TOKENS`] apart.
     out: &'a mut [f32],
 }
@@ -259,7 +259,7 @@ struct ValueArgs<'a> {
     p: &'a [f32],
     /// The values.
     blocks: Head<'a>,
-    ahead: Ahead<'a>,
+    next: NextParts<'a>,
     /// Which positions count, from the first of the first block.
     tokens: Range<usize>,
     /// `[n_rows, v_stride]`

@@ -7,7 +7,7 @@ use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::ops::Range;
 
 /// Columns of a head one task takes.
-const PIECE: usize = 64;
+const TILE_COLUMNS: usize = 64;
 /// Elements below which waking the workers costs more than it saves.
 const ALONE: usize = 1 << 12;
 
@@ -88,27 +88,27 @@ fn store_as<T: Stored>(
         k_at: units.k_at / size,
         v_at: units.v_at / size,
     };
-    let (k_pieces, v_pieces) = (shape.k_dim.div_ceil(PIECE), shape.v_dim.div_ceil(PIECE));
-    let n_tasks = shape.n_kv_heads * (k_pieces + v_pieces);
+    let (k_tiles, v_tiles) = (shape.k_dim.div_ceil(TILE_COLUMNS), shape.v_dim.div_ceil(TILE_COLUMNS));
+    let n_tasks = shape.n_kv_heads * (k_tiles + v_tiles);
     let n_rows = segments.iter().map(|segment| segment.n_rows).sum::<usize>();
     let alone = n_rows * shape.n_kv_heads * (shape.k_dim + shape.v_dim) < ALONE;
     let grain = if alone { n_tasks.max(1) } else { 1 };
     threads.for_each(n_tasks, grain, &|tasks, _worker| {
         for task in tasks {
-            let (head, piece) = (task / (k_pieces + v_pieces), task % (k_pieces + v_pieces));
+            let (head, tile) = (task / (k_tiles + v_tiles), task % (k_tiles + v_tiles));
             for segment in segments {
-                if piece < k_pieces {
-                    target.store_keys(segment, k, head, columns(piece, shape.k_dim));
+                if tile < k_tiles {
+                    target.store_keys(segment, k, head, columns(tile, shape.k_dim));
                 } else {
-                    target.store_values(segment, v, head, columns(piece - k_pieces, shape.v_dim));
+                    target.store_values(segment, v, head, columns(tile - k_tiles, shape.v_dim));
                 }
             }
         }
     });
 }
 
-fn columns(piece: usize, dim: usize) -> Range<usize> {
-    piece * PIECE..dim.min((piece + 1) * PIECE)
+fn columns(tile: usize, dim: usize) -> Range<usize> {
+    tile * TILE_COLUMNS..dim.min((tile + 1) * TILE_COLUMNS)
 }
 
 impl<T: Stored> Target<'_, T> {
@@ -121,7 +121,7 @@ impl<T: Stored> Target<'_, T> {
             let pos = segment.pos + row;
             let (block, slot) = (segment.blocks[pos / BLOCK_TOKENS].index(), pos % BLOCK_TOKENS);
             let n_tokens = (BLOCK_TOKENS - slot).min(segment.n_rows - row);
-            let mut rows = [[T::ZERO; PIECE]; BLOCK_TOKENS];
+            let mut rows = [[T::ZERO; TILE_COLUMNS]; BLOCK_TOKENS];
             for (t, to) in rows[..n_tokens].iter_mut().enumerate() {
                 let start = ((segment.first_row + row + t) * n_kv_heads + head) * k_dim + columns.start;
                 T::convert(&k[start..start + n], &mut to[..n]);

@@ -370,7 +370,7 @@ fn copy_rows(threads: &ThreadPool, x: &[f32], k: usize, to: &mut [f32]) {
     let (stride, k) = (k.next_multiple_of(16), k.max(1));
     let (n, shared) = (x.len() / k, SharedSlice::new(to));
     in_chunks(threads, x.len(), n.div_ceil(4 * threads.n_threads()) * k, &|range| {
-        // SAFETY: pieces are disjoint ranges of rows.
+        // SAFETY: chunks are disjoint ranges of rows.
         let to = unsafe { shared.slice(range.start / k * stride..range.end / k * stride) };
         for (row, to) in x[range].chunks_exact(k).zip(to.chunks_exact_mut(stride.max(1))) {
             to[..k].copy_from_slice(row);

@@ -37,7 +37,6 @@
 //! ```
 
 mod acts;
-mod beside;
 mod float;
 mod format;
 mod head_shortlist;
@@ -47,11 +46,11 @@ mod pack;
 mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts, Chunking, MadeRows};
-pub use beside::Beside;
 pub use head_shortlist::{HeadShortlist, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
 
 use crate::isa::{self, Dispatch, Isa};
+use crate::prefetch::PrefetchPlan;
 use format::{BLOCK, PANEL_ROWS, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
@@ -184,12 +183,17 @@ pub fn matmul_many(threads: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mu
     multiply(threads, x, x.all_rows(), products, None);
 }
 
-/// [`matmul_many`] whose workers ask for other memory on the way: what is read right after.
+/// [`matmul_many`] whose workers prefetch other memory meanwhile: that of `plan`, which is read right after.
 ///
 /// # Panics
 /// As [`matmul_many`] does.
-pub fn matmul_many_beside(threads: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
-    multiply(threads, x, x.all_rows(), products, Some(beside));
+pub fn matmul_many_prefetching(
+    threads: &ThreadPool,
+    x: &Acts,
+    products: &mut [(&Matrix, &mut [f32])],
+    plan: &PrefetchPlan,
+) {
+    multiply(threads, x, x.all_rows(), products, Some(plan));
 }
 
 /// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
@@ -243,8 +247,8 @@ impl<'a> Plan<'a> {
 
     /// Returns the units of `worker`'s share.
     fn share(&self, worker: usize) -> Range<usize> {
-        let pieces = share(worker, self.n_threads, self.n_units.div_ceil(self.grain));
-        self.n_units.min(pieces.start * self.grain)..self.n_units.min(pieces.end * self.grain)
+        let chunks = share(worker, self.n_threads, self.n_units.div_ceil(self.grain));
+        self.n_units.min(chunks.start * self.grain)..self.n_units.min(chunks.end * self.grain)
     }
 
     /// Returns the address of a unit's weights; that of the last one's end for their number.
@@ -261,7 +265,7 @@ impl<'a> Plan<'a> {
     fn stream(&self, claim: &Range<usize>, worker: usize, next: Option<usize>) -> Stream<'static> {
         let own = self.share(worker);
         let end = if own.contains(&claim.start) { own.end } else { claim.end };
-        next.map_or(Stream::straight(), |next| Stream::turning(self.address(end), next))
+        next.map_or(Stream::straight(), |next| Stream::straight().until(self.address(end), next))
     }
 }
 
@@ -270,7 +274,7 @@ fn multiply(
     x: &Acts,
     rows: &[u32],
     products: &mut [(&Matrix, &mut [f32])],
-    beside: Option<&Beside>,
+    prefetch: Option<&PrefetchPlan>,
 ) {
     assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
     assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
@@ -290,8 +294,8 @@ fn multiply(
             x.prefetch();
         }
         let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);
-        let fetch = beside.and_then(|beside| beside.fetch(&claim, plan.n_units, n_steps));
-        let stream = plan.stream(&claim, worker, threads.next_start(worker)).with(fetch.as_ref());
+        let cursor = prefetch.and_then(|prefetch| prefetch.cursor(&claim, plan.n_units, n_steps));
+        let stream = plan.stream(&claim, worker, threads.next_start(worker)).with(cursor.as_ref());
         for ((w, units), out) in plan.parts.iter().flatten().zip(outs) {
             let (start, end) = (claim.start.max(units.start), claim.end.min(units.end));
             if start < end {

@@ -12,7 +12,7 @@ use ruvllm_backend::LogitRows;
 use ruvllm_model::Wiring;
 
 use super::blocks::{
-    Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
+    Adapted, Angles, Branches, Buffers, Join, KvAccess, Operand, PREFETCH_ROWS, Reader, Residual, Rows, Tail,
 };
 use super::head_shortlist::ShortlistState;
 use super::wanted::{keep_logit_rows, n_best};
@@ -135,7 +135,7 @@ impl ForwardState {
         let (mut stream, last) = ((Join::Nothing, n), model.layers.len().saturating_sub(1));
         for (i, layer) in model.layers.iter().enumerate() {
             let tail = tail.filter(|_| i == last);
-            if n <= NEAR_ROWS {
+            if n <= PREFETCH_ROWS {
                 bring_norms_near(layer, model.layers.get(i + 1));
             }
             let mut pass = Pass { model, compute, batch, kv: &mut kv, tail, is_left: leaves_last && i == last };

@@ -10,11 +10,11 @@ use crate::kernels::Compute;
 /// Values of queries and keys in a chunk: worth handing to another thread.
 const CHUNK_LEN: usize = 2048;
 
-/// Up to this many rows memory is asked for that is read soon; more rows keep the cores busy anyway. Keys and values are,
+/// Rows up to which memory that is read soon is prefetched; more rows keep the cores busy anyway. Keys and values are,
 /// while queries are computed, where no adapters are to come in between.
-pub(crate) const NEAR_ROWS: usize = 16;
-/// Bytes that are asked for, for each thread: what leaves room in a second-level cache for the weights that come beside.
-const NEAR_BYTES: usize = 128 * 1024;
+pub(crate) const PREFETCH_ROWS: usize = 16;
+/// Bytes that are prefetched for each thread: they leave room in L2 for the weights that are read at the same time.
+const PREFETCH_BYTES: usize = 128 * 1024;
 
 /// Consecutive rows of a batch that belong to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,12 +179,12 @@ impl Attention {
             sinks: self.sinks.as_deref(),
             alibi: None,
         };
-        let beside = (n <= NEAR_ROWS && !operand.is_adapted()).then(|| {
-            let n_bytes = NEAR_BYTES * compute.threads.n_threads();
-            attention::near(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes)
+        let plan = (n <= PREFETCH_ROWS && !operand.is_adapted()).then(|| {
+            let n_bytes = PREFETCH_BYTES * compute.threads.n_threads();
+            attention::prefetch_plan(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes)
         });
         let products = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
-        operand.apply_many_beside(compute, products, beside);
+        operand.apply_many_prefetching(compute, products, plan);
         let angles = self.rope.map(|idx| &angles[idx]);
         self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
         kv.pool.write_rows(&compute.threads, self.kv_layer, kv.segments, k, v);

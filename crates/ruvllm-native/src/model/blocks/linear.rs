@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Chunking, HeadShortlist, MadeRows, Matrix, TopK};
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, Matrix, TopK};
+use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_threads::NextShares;
 
@@ -182,15 +183,16 @@ impl<'a> Operand<'a> {
 
     /// Writes `linear(x)` for several matrices, shared among the threads as one piece of work.
     pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
-        self.apply_many_beside(compute, pairs, None);
+        self.apply_many_prefetching(compute, pairs, None);
     }
 
-    /// The same while memory is asked for that is read soon after: what adapters read where there are some, else `beside`.
-    pub(crate) fn apply_many_beside<const N: usize>(
+    /// [`Operand::apply_many`] while memory is prefetched that is read right after: what adapters read where there are some, else
+    /// that of `plan`.
+    pub(crate) fn apply_many_prefetching<const N: usize>(
         &mut self,
         compute: &Compute,
         pairs: [(&Linear, &mut [f32]); N],
-        beside: Option<Beside>,
+        plan: Option<PrefetchPlan>,
     ) {
         for (linear, _) in &pairs {
             self.prepare(compute, linear.format());
@@ -201,9 +203,9 @@ impl<'a> Operand<'a> {
         let ids = pairs.each_ref().map(|(linear, _)| linear.id);
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
-        match self.adapted.rows.map(|rows| rows.beside(&ids)).or(beside) {
+        match self.adapted.rows.map(|rows| rows.prefetch_plan(&ids)).or(plan) {
             None => matmul::matmul_many(&compute.threads, self.acts, &mut work),
-            Some(beside) => matmul::matmul_many_beside(&compute.threads, self.acts, &mut work, &beside),
+            Some(plan) => matmul::matmul_many_prefetching(&compute.threads, self.acts, &mut work, &plan),
         }
         if let Some(rows) = self.adapted.rows {
             let how = (compute.kernels.lowrank, &*compute.threads);

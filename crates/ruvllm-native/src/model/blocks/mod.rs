@@ -15,7 +15,7 @@ mod residual;
 mod scan;
 mod short_conv;
 
-pub(crate) use attention::{Attention, AttentionShape, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail};
+pub(crate) use attention::{Attention, AttentionShape, HeadNorm, KvAccess, PREFETCH_ROWS, Rows, Tail};
 pub(crate) use buffers::{Angles, Buffers, Sizes};
 pub(crate) use causal_conv::CausalConv;
 pub(crate) use latent::{Expansion, LatentAttention};
