@@ -15,9 +15,20 @@ use ruvllm_kernels::attention::{
 use ruvllm_threads::ThreadPool;
 use ruvllm_threads::arena::{AlignedVec, LargePages};
 
-/// Name, query heads, KV heads, length of a head, layers.
-const MODELS: [(&str, usize, usize, usize, usize); 3] =
-    [("smollm2-135m", 9, 3, 64, 30), ("qwen2.5-0.5b", 14, 2, 64, 24), ("gemma3-270m", 4, 1, 256, 18)];
+/// Shape of a model's attention.
+struct Shape {
+    name: &'static str,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    n_layers: usize,
+}
+
+const MODELS: [Shape; 3] = [
+    Shape { name: "smollm2-135m", n_heads: 9, n_kv_heads: 3, head_dim: 64, n_layers: 30 },
+    Shape { name: "qwen2.5-0.5b", n_heads: 14, n_kv_heads: 2, head_dim: 64, n_layers: 24 },
+    Shape { name: "gemma3-270m", n_heads: 4, n_kv_heads: 1, head_dim: 256, n_layers: 18 },
+];
 /// Positions of the context.
 const N_KV: usize = 4096;
 
@@ -32,13 +43,14 @@ struct Model {
 
 impl Model {
     /// A model with `n_kv` f16 positions.
-    fn new((_, n_heads, n_kv_heads, dim, n_layers): (&str, usize, usize, usize, usize), n_kv: usize) -> Model {
-        let shape = KvShape { n_kv_heads, k_dim: dim, v_dim: dim };
+    fn new(shape: &Shape, n_kv: usize) -> Model {
+        let Shape { n_heads, n_kv_heads, head_dim, n_layers, .. } = *shape;
+        let shape = KvShape { n_kv_heads, k_dim: head_dim, v_dim: head_dim };
         let mut model = Model { n_heads, shape, n_layers, n_kv, bytes: KvFormat::ALL.map(|_| AlignedVec::new(0)) };
         model.make_room(KvFormat::F16);
         let stride = model.stride(KvFormat::F16);
         let (blocks, threads) = (model.blocks(|_| KvFormat::F16), ThreadPool::new(1));
-        let (k, v) = (values(n_kv * n_kv_heads * dim, 1), values(n_kv * n_kv_heads * dim, 2));
+        let (k, v) = (values(n_kv * n_kv_heads * head_dim, 1), values(n_kv * n_kv_heads * head_dim, 2));
         for layer in 0..n_layers {
             let (k_at, v_at) = model.places(KvFormat::F16, layer);
             let bytes = &mut model.bytes[KvFormat::F16 as usize];
@@ -133,7 +145,8 @@ fn tier(block: usize) -> KvFormat {
 
 fn decode(c: &mut Criterion) {
     let threads = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
-    for (shape, name) in MODELS.into_iter().map(|model| (model, model.0)) {
+    for shape in &MODELS {
+        let name = shape.name;
         let mut model = Model::new(shape, N_KV);
         let best = attention::available().next().expect("every table ends with a scalar row");
         [KvFormat::Q8, KvFormat::Q4, KvFormat::Q2].into_iter().for_each(|to| model.migrate_all(best, to));
@@ -151,7 +164,8 @@ fn decode(c: &mut Criterion) {
 }
 
 fn migrate(c: &mut Criterion) {
-    for (shape, name) in MODELS.into_iter().map(|model| (model, model.0)) {
+    for shape in &MODELS {
+        let name = shape.name;
         for to in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q2] {
             let n_kv = to.blocks_per_unit() * BLOCK_TOKENS;
             let mut model = Model::new(shape, n_kv);

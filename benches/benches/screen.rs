@@ -12,7 +12,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use half::f16;
 use ruvllm_benches::shapes::{MODELS, Model};
 use ruvllm_benches::{blocks, criterion, runs_as_test, values};
-use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, MatmulKernels, Matrix, TopK};
+use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, MatmulKernels, Matrix, ShortlistOut, TopK};
 use ruvllm_kernels::{GgmlType::Q8_0, Isa};
 use ruvllm_threads::ThreadPool;
 
@@ -41,16 +41,19 @@ fn bench_screen(c: &mut Criterion) {
             let w = head(model, table, &threads);
             let mut acts = Acts::new(w.n_cols(), 1);
             acts.set(table, &threads, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format());
-            let (mut out, mut tops) = (vec![0.0; w.n_rows()], TopK::default());
+            let (mut out, mut top_k) = (vec![0.0; w.n_rows()], TopK::default());
             let nowhere = vec![0.0; w.n_cols()];
-            let make = || HeadShortlist::new(table, &threads, &w, &nowhere).expect("a head in Q8_0 has a screen");
-            let screen = make();
+            let make = || HeadShortlist::new(table, &threads, &w, &nowhere).expect("a head in Q8_0 has a shortlist");
+            let shortlist = make();
             group.throughput(Throughput::Bytes(w.weight_bytes() as u64));
             let id = |what: &str| BenchmarkId::new(format!("{}/{what}", model.name), table.name());
             group.bench_function(id("whole"), |b| b.iter(|| matmul::matmul(&threads, &w, black_box(&acts), &mut out)));
             for k in [1, 40] {
                 group.bench_function(id(&format!("top{k}")), |b| {
-                    b.iter(|| screen.multiply(&threads, (&w, black_box(&acts)), k, &mut tops, (&mut out, None)));
+                    b.iter(|| {
+                        let out = ShortlistOut { k, logits: &mut out, approx: None };
+                        shortlist.multiply(&threads, &w, black_box(&acts), &mut top_k, out)
+                    });
                 });
             }
             group.bench_function(id("make"), |b| b.iter(make));

@@ -135,7 +135,7 @@ impl ActivationKernels {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn gated_back(&self, act: Activation, (gate, up): (&[f32], &[f32]), d_gate: &mut [f32], d_up: &mut [f32]) {
+    pub fn gated_back(&self, act: Activation, gate: &[f32], up: &[f32], d_gate: &mut [f32], d_up: &mut [f32]) {
         let n = gate.len();
         assert!([up.len(), d_gate.len(), d_up.len()] == [n; 3], "gated activation: rows differ in length");
         d_up.copy_from_slice(gate);

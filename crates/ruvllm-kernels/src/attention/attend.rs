@@ -2,7 +2,9 @@
 
 use super::plan::{Plan, Task, Tile, segment_spans};
 use super::worker::Worker;
-use super::{AttentionKernels, BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS};
+use super::{
+    AttentionKernels, BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, MaxSum, Options, SPAN_TOKENS, Segment, TILE_ROWS,
+};
 use ruvllm_threads::arena::AlignedVec;
 use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -256,7 +258,7 @@ impl<'a> Context<'a> {
     /// # Safety
     /// As for `out_row`.
     #[allow(clippy::mut_from_ref, reason = "tasks own their slots")]
-    pub(super) unsafe fn slot(&self, tile: &Tile<'_>, (query, head): (usize, usize), span: usize) -> &mut [f32] {
+    pub(super) unsafe fn slot(&self, tile: &Tile<'_>, query: usize, head: usize, span: usize) -> &mut [f32] {
         let options = self.inputs.options;
         let len = slot_len(options.v_dim);
         let row = (tile.segment.first_row + query) * options.n_heads + head;
@@ -268,11 +270,11 @@ impl<'a> Context<'a> {
 
 /// The running maximum and sum of a row; `None` before the first span.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Total(Option<(f32, f32)>);
+pub(super) struct Total(Option<MaxSum>);
 
 impl Total {
     /// Adds a span of maximum and sum `span` to the row's `values`.
-    pub(super) fn add(&mut self, table: &AttentionKernels, values: &mut [f32], span: (f32, f32), span_values: &[f32]) {
+    pub(super) fn add(&mut self, table: &AttentionKernels, values: &mut [f32], span: MaxSum, span_values: &[f32]) {
         self.0 = Some(match self.0 {
             Some(total) => table.fold(&mut FoldArgs { out: values, values: span_values, total, span }),
             None => {
@@ -284,7 +286,7 @@ impl Total {
 
     /// Divides by the sum, which the sink joins.
     pub(super) fn finish(self, values: &[f32], sink: Option<f32>, out: &mut [f32]) {
-        let (max, mut sum) = self.0.expect("a query sees itself");
+        let MaxSum { max, mut sum } = self.0.expect("a query sees itself");
         let mut scale = 1.0;
         if let Some(sink) = sink {
             let new_max = max.max(sink);

@@ -266,6 +266,13 @@ struct ValueArgs<'a> {
     out: &'a mut [f32],
 }
 
+/// Maximum of some scores, and the sum of their exponentials above it.
+#[derive(Clone, Copy, Debug, Default)]
+struct MaxSum {
+    max: f32,
+    sum: f32,
+}
+
 /// Rows' scores of a span, turned into `exp(score - max)` in place, over the blocks that each row sees.
 struct SoftmaxArgs<'a> {
     /// `[n_rows, SPAN_TOKENS]`
@@ -275,8 +282,8 @@ struct SoftmaxArgs<'a> {
     softcap: Option<f32>,
     /// For each row the ALiBi slope, and the query's position less the span's start.
     alibi: Option<&'a [(f32, f32)]>,
-    /// Becomes the maximum and the sum of each row.
-    totals: &'a mut [(f32, f32)],
+    /// Becomes that of each row.
+    totals: &'a mut [MaxSum],
 }
 
 /// Returns the positions from the first to the last that any row sees.
@@ -313,10 +320,10 @@ struct FoldArgs<'a> {
     out: &'a mut [f32],
     /// The span's values, of the same length.
     values: &'a [f32],
-    /// Maximum and sum of what `out` holds.
-    total: (f32, f32),
-    /// Maximum and sum of the span.
-    span: (f32, f32),
+    /// Of what `out` holds.
+    total: MaxSum,
+    /// Of the span.
+    span: MaxSum,
 }
 
 /// Attention kernels of one instruction set.
@@ -334,7 +341,7 @@ pub struct AttentionOps {
     values: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT],
     mins: unsafe fn(&mut MinArgs<'_>),
     /// Returns the maximum and the sum of both.
-    fold: unsafe fn(&mut FoldArgs<'_>) -> (f32, f32),
+    fold: unsafe fn(&mut FoldArgs<'_>) -> MaxSum,
     quantize: unsafe fn(&mut QuantizeArgs<'_>),
     dequantize: unsafe fn(&mut DequantizeArgs<'_>),
 }
@@ -388,7 +395,7 @@ impl AttentionKernels {
         unsafe { (self.ops.softmax)(args) }
     }
 
-    fn fold(&self, args: &mut FoldArgs<'_>) -> (f32, f32) {
+    fn fold(&self, args: &mut FoldArgs<'_>) -> MaxSum {
         assert!(args.out.len().is_multiple_of(16) && args.out.len() == args.values.len());
         // SAFETY: as above.
         unsafe { (self.ops.fold)(args) }

@@ -19,11 +19,18 @@ pub(super) struct Packed<const BITS: u32>;
 /// 16 factors, as the kernels read them one by one.
 type Factors = [f32; 16];
 
+/// A column of keys and its place among the scales at hand.
+#[derive(Clone, Copy)]
+struct Column {
+    d: usize,
+    i: usize,
+}
+
 impl Q8 {
-    /// Adds column `d`, whose scales are the `i`th, of `B` blocks to the scores of `R` rows; `q`: that column's queries.
+    /// Adds a column of `B` blocks to the scores of `R` rows; `q`: that column's queries.
     ///
     /// # Safety
-    /// As for [`Kernels::scores`]; `d` is less than `k_dim`.
+    /// As for [`Kernels::scores`]; the column is one of `k_dim`.
     #[inline(always)]
     unsafe fn column<L: Lanes, const R: usize, const B: usize>(
         sums: &mut [[L::V; B]; R],
@@ -31,7 +38,7 @@ impl Q8 {
         k_stride: usize,
         keys: &[*const u8; B],
         scales: &[Factors; B],
-        (d, i): (usize, usize),
+        Column { d, i }: Column,
     ) {
         let mut column = [sums[0][0]; B];
         for (b, column) in column.iter_mut().enumerate() {
@@ -81,12 +88,23 @@ impl Kernels for Q8 {
                     }
                     for i in 4 * i..4 * i + 4 {
                         // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
-                        unsafe { Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, (d + i, i)) };
+                        unsafe {
+                            Q8::column::<L, R, B>(
+                                &mut sums,
+                                q.add(d + i),
+                                k_stride,
+                                &keys,
+                                &scales,
+                                Column { d: d + i, i },
+                            )
+                        };
                     }
                 }
                 for i in n / 4 * 4..n {
                     // SAFETY: as above.
-                    unsafe { Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, (d + i, i)) };
+                    unsafe {
+                        Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, Column { d: d + i, i })
+                    };
                 }
             }
             // SAFETY: `sums` are those of the blocks from `first` on.

@@ -50,8 +50,8 @@ pub fn store(
     v: &[f32],
 ) {
     match units.format {
-        KvFormat::F16 => store_as::<f16>(threads, shape, units, segments, (k, v)),
-        _ => store_as::<f32>(threads, shape, units, segments, (k, v)),
+        KvFormat::F16 => store_as::<f16>(threads, shape, units, segments, k, v),
+        _ => store_as::<f32>(threads, shape, units, segments, k, v),
     }
 }
 
@@ -70,7 +70,8 @@ fn store_as<T: Stored>(
     shape: KvShape,
     units: KvUnitsMut<'_>,
     segments: &[Segment<'_>],
-    (k, v): (&[f32], &[f32]),
+    k: &[f32],
+    v: &[f32],
 ) {
     let (format, n_blocks) = (units.format, units.check(shape));
     for segment in segments.iter().filter(|segment| segment.n_rows > 0) {

@@ -4,8 +4,8 @@
 use super::attend::{Context, Total};
 use super::plan::{Tile, segment_spans, spans};
 use super::{
-    BLOCK_TOKENS, GROUP_BLOCKS, Head, KvFormat, KvPart, KvShape, MinArgs, NextParts, Options, Part, SPAN_BLOCKS,
-    SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs, hull,
+    BLOCK_TOKENS, GROUP_BLOCKS, Head, KvFormat, KvPart, KvShape, MaxSum, MinArgs, NextParts, Options, Part,
+    SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs, hull,
 };
 use crate::prefetch::Streaming;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(super) struct Worker<'a> {
     seen: Range<usize>,
     is_same: bool,
     /// Maximum and sum of each row in the current span.
-    softmax: [(f32, f32); TILE_ROWS],
+    softmax: [MaxSum; TILE_ROWS],
     /// The formats of the current span's blocks.
     formats: [KvFormat; SPAN_BLOCKS],
     /// The keys and values of the current span's blocks, of all heads.
@@ -61,7 +61,7 @@ impl<'a> Worker<'a> {
             visible: [const { 0..0 }; TILE_ROWS],
             seen: 0..0,
             is_same: false,
-            softmax: [(0.0, 0.0); TILE_ROWS],
+            softmax: [MaxSum::default(); TILE_ROWS],
             formats: [KvFormat::F16; SPAN_BLOCKS],
             k_parts: [Part::NONE; SPAN_BLOCKS],
             v_parts: [Part::NONE; SPAN_BLOCKS],
@@ -97,10 +97,10 @@ impl<'a> Worker<'a> {
         let span = spans.start + index;
         self.run_span(span, false);
         let v_stride = context.inputs.options.shape().v_stride();
-        for (r, at) in tile.query_heads().enumerate().filter(|&(r, _)| !self.visible[r].is_empty()) {
+        for (r, (query, head)) in tile.query_heads().enumerate().filter(|&(r, _)| !self.visible[r].is_empty()) {
             // SAFETY: a row, head and span belong to one task.
-            let slot = unsafe { context.slot(tile, at, span) };
-            (slot[0], slot[1]) = self.softmax[r];
+            let slot = unsafe { context.slot(tile, query, head, span) };
+            (slot[0], slot[1]) = (self.softmax[r].max, self.softmax[r].sum);
             slot[16..].copy_from_slice(&self.values[r * v_stride..(r + 1) * v_stride]);
         }
     }
@@ -109,12 +109,12 @@ impl<'a> Worker<'a> {
     pub(super) fn merge(&mut self, head: usize) {
         let v_stride = self.context.inputs.options.shape().v_stride();
         for r in self.tile.rows_of(head) {
-            let (mut total, at) = (Total::default(), self.tile.query_head(r));
+            let (mut total, (query, head)) = (Total::default(), self.tile.query_head(r));
             for span in spans(&self.positions(r)) {
                 // SAFETY: the tasks of this tile are done, and one of them merges.
-                let slot = unsafe { self.context.slot(self.tile, at, span) };
+                let slot = unsafe { self.context.slot(self.tile, query, head, span) };
                 let values = &mut self.totals[r * v_stride..(r + 1) * v_stride];
-                total.add(self.context.table, values, (slot[0], slot[1]), &slot[16..]);
+                total.add(self.context.table, values, MaxSum { max: slot[0], sum: slot[1] }, &slot[16..]);
             }
             self.finish(r, total);
         }

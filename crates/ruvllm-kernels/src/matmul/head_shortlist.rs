@@ -71,6 +71,17 @@ pub struct TopK {
     exact: Vec<f32>,
 }
 
+/// Results of [`HeadShortlist::multiply`].
+#[derive(Debug)]
+pub struct ShortlistOut<'a> {
+    /// Logits of each row that may count.
+    pub k: usize,
+    /// Becomes the products, `[n, rows of w]`.
+    pub logits: &'a mut [f32],
+    /// Becomes the approximate products as [`HeadShortlist::approx_logits`] gives them, of the same shape, where they are wanted.
+    pub approx: Option<&'a mut [f32]>,
+}
+
 impl HeadShortlist {
     /// Makes the shortlist of a matrix that `table`'s kernels multiply: two thirds of its bytes more. `direction`, `[n_cols]`, is where
     /// most rows of activations point, of any length: the mean of some of them; zeros if they point anywhere. It changes what is read
@@ -121,21 +132,14 @@ impl HeadShortlist {
         &self.coarse
     }
 
-    /// Writes products of `w`, which the shortlist was made of, with all rows of `x` to `out`, `[n, rows of w]`: of each row the
-    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. What is known of all, as [`HeadShortlist::approx_logits`] says it, goes to
-    /// `approx`, of the same shape, if somebody wants it. Returns which share of `w` was read for it, the mean over the rows of `x`.
+    /// Writes products of `w`, which the shortlist was made of, with all rows of `x`: of each row the `k` largest, with some others, as
+    /// [`matmul`] does; -∞ for the rest. Returns the share of `w` that was read for it, the mean over the rows of `x`.
     ///
     /// # Panics
     /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the shortlist, if `x` does not hold
     /// [`ActFormat::Q16`], and if `approx` is of another length than `out`.
-    pub fn multiply(
-        &self,
-        threads: &ThreadPool,
-        (w, x): (&Matrix, &Acts),
-        k: usize,
-        top_k: &mut TopK,
-        (out, mut approx): (&mut [f32], Option<&mut [f32]>),
-    ) -> f32 {
+    pub fn multiply(&self, threads: &ThreadPool, w: &Matrix, x: &Acts, top_k: &mut TopK, out: ShortlistOut<'_>) -> f32 {
+        let ShortlistOut { k, logits: out, mut approx } = out;
         assert_eq!(
             (w.n_rows(), w.n_cols()),
             (self.rest_norms.len(), self.coarse.n_cols()),
@@ -159,7 +163,7 @@ impl HeadShortlist {
         let mut n_read = 0;
         for (row, out) in out.chunks_exact_mut(w.n_rows()).enumerate() {
             let approx = approx.as_mut().map(|approx| &mut approx[row * w.n_rows()..(row + 1) * w.n_rows()]);
-            self.look(threads, top_k.lengths[row], (out, approx), &mut top_k.panels);
+            self.look(threads, top_k.lengths[row], out, approx, &mut top_k.panels);
             let exact = Exact { w, x, row: row as u32, out: Out(out.as_mut_ptr()) };
             let least = exact.least(threads, k, top_k);
             n_read += exact.refine(threads, least, &top_k.panels);
@@ -189,7 +193,8 @@ impl HeadShortlist {
         &self,
         threads: &ThreadPool,
         length: Length,
-        (coarse, approx): (&[f32], Option<&mut [f32]>),
+        coarse: &[f32],
+        approx: Option<&mut [f32]>,
         panels: &mut Vec<(f32, f32)>,
     ) {
         panels.resize(coarse.len().div_ceil(PANEL_ROWS), (0.0, 0.0));

@@ -46,7 +46,7 @@ mod pack;
 mod stream;
 
 pub use acts::{ActBlock, ActFormat, Acts, Chunking, MadeRows};
-pub use head_shortlist::{HeadShortlist, TopK};
+pub use head_shortlist::{HeadShortlist, ShortlistOut, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
 
 use crate::isa::{self, Dispatch, Isa};

@@ -143,7 +143,7 @@ impl LastBlock {
         operand.apply_many(compute, [(&self.gate, &mut *plain.0), (&self.up, &mut *changed.0)]);
         plain.1.copy_from_slice(plain.0);
         changed.1.copy_from_slice(changed.0);
-        self.add(inner, (first, x), plain.1, changed.1);
+        self.add(inner, first, x, plain.1, changed.1);
         opened[..n * n_ff].copy_from_slice(plain.1);
         let (threads, ups) = (&compute.threads, &*up);
         threads.for_each_row_mut(2 * n, threads.short_grain(2 * n, 1), [&mut *gate], |row, [gate]| {
@@ -162,8 +162,8 @@ impl LastBlock {
         self.output_norm.apply(compute, y, states);
     }
 
-    /// Adds what is added to the changed rows of gate and up.
-    fn add(&self, inner: &dyn Inner, (first, x): (usize, &[f32]), gate: &mut [f32], up: &mut [f32]) {
+    /// Adds what `inner` makes of rows `x`, the first of which is row `first` to it, to the changed rows of gate and up.
+    fn add(&self, inner: &dyn Inner, first: usize, x: &[f32], gate: &mut [f32], up: &mut [f32]) {
         let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
         let (threads, n) = (&self.compute.threads, 2 * x.len() / n_embd);
         let mut halves: [&mut [f32]; 2 * ROWS] = std::array::from_fn(|_| &mut [][..]);
@@ -233,8 +233,8 @@ impl Block for LastBlock {
             let at = row * n_ff..(row + 1) * n_ff;
             let (of_gate, of_up) = d.split_at_mut(n_ff);
             of_gate.copy_from_slice(&of_hidden[at.clone()]);
-            let opened = (&scratch.opened[at], &scratch.up[(n + row) * n_ff..][..n_ff]);
-            compute.kernels.activation.gated_back(self.activation, opened, of_gate, of_up);
+            let (gate, up) = (&scratch.opened[at], &scratch.up[(n + row) * n_ff..][..n_ff]);
+            compute.kernels.activation.gated_back(self.activation, gate, up, of_gate, of_up);
             each(row, &scratch.x[row * n_embd..][..n_embd], &d);
         }
     }

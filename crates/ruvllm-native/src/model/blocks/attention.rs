@@ -111,6 +111,15 @@ pub(crate) struct KvAccess<'a> {
     pub segments: &'a [Segment<'a>],
 }
 
+/// Inputs of an attention layer beyond its operand.
+pub(crate) struct AttentionInputs<'a, 'b> {
+    /// One entry a rotary table.
+    pub angles: &'a [Angles],
+    pub kv: &'a mut KvAccess<'b>,
+    /// Rows whose results are wanted, if not all.
+    pub tail: Option<Tail<'a>>,
+}
+
 /// An attention layer.
 pub(crate) struct Attention {
     pub q: Linear,
@@ -155,12 +164,12 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         compute: &Compute,
-        (mut operand, tail): (Operand<'_>, Option<Tail<'_>>),
-        angles: &[Angles],
-        kv: &mut KvAccess<'_>,
+        mut operand: Operand<'_>,
+        inputs: AttentionInputs<'_, '_>,
         buffers: &mut AttentionBuffers,
         out: &mut [f32],
     ) {
+        let AttentionInputs { angles, kv, tail } = inputs;
         let n = operand.n_rows();
         let shape = self.shape();
         let (q_width, o_width) = (shape.q_width(), shape.o_width());

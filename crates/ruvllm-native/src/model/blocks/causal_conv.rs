@@ -5,6 +5,7 @@ use std::ops::Range;
 use ruvllm_kernels::activation::Activation;
 use ruvllm_threads::{ByColumn, ColumnsMut};
 
+use super::Rows;
 use crate::kernels::Compute;
 
 /// Values of a chunk: worth handing to another thread.
@@ -17,6 +18,12 @@ pub(crate) struct CausalConv {
     bias: Option<Vec<f32>>,
     activation: Option<Activation>,
     n_channels: usize,
+}
+
+/// Rows of a batch, and the recurrent states of its sequences: `states[rows[i].state_idx]` is that of `rows[i]`.
+pub(crate) struct Recurrent<'a> {
+    pub rows: &'a [Rows],
+    pub states: &'a mut [Vec<f32>],
 }
 
 /// Inputs of consecutive steps, each `stride` values behind the one before.

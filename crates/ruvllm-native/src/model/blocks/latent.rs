@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use ruvllm_kernels::attention::{self, Options};
 
-use super::attention::{AttentionShape, KvAccess};
+use super::attention::{AttentionInputs, AttentionShape, KvAccess};
 use super::buffers::{Angles, AttentionBuffers, LatentBuffers, LatentSizes};
 use super::{Linear, Norm, Operand};
 use crate::kernels::Compute;
@@ -118,17 +118,19 @@ impl LatentAttention {
         &self,
         compute: &Compute,
         operand: Operand<'_>,
-        (angles, kv): (&[Angles], &mut KvAccess<'_>),
-        (buffers, attention): (&mut LatentBuffers, &mut AttentionBuffers),
+        inputs: AttentionInputs<'_, '_>,
+        buffers: &mut LatentBuffers,
+        attention: &mut AttentionBuffers,
         out: &mut [f32],
     ) {
+        let AttentionInputs { angles, kv, .. } = inputs;
         let (n, shape) = (operand.n_rows(), self.shape());
         let LatentBuffers { low, q, latent, k_rot, kv: both, parts, values } = buffers;
         let (q, latent) = (&mut q[..n * self.q.n_out()], &mut latent[..n * self.n_latent()]);
         let k_rot = &mut k_rot[..n * self.n_rot];
         let mut operand = self.project(compute, operand, [&mut *q, &mut *latent, &mut *k_rot], low);
         self.place(compute, &angles[self.rope], [q, latent, k_rot]);
-        let mut rows = Rows { n, q, latent, k_rot };
+        let rows = Rows { n, q, latent, k_rot };
         let (k, v) = (&mut attention.k[..n * shape.k_width()], &mut attention.v[..n * shape.v_width()]);
         let mixed = &mut attention.mixed[..n * shape.o_width()];
         let scratch = &mut attention.scratch;
@@ -136,16 +138,15 @@ impl LatentAttention {
             Expansion::Joint(matrix) => {
                 let both = &mut both[..n * matrix.n_out()];
                 operand.lend().replaced_by(rows.latent).apply(compute, matrix, both);
-                self.join(compute, &rows, both, (&mut *k, &mut *v));
-                self.attend(compute, kv, (&rows, k, v), scratch, mixed);
+                self.join(compute, &rows, both, k, v);
+                self.attend(compute, kv, Attended { q: rows.q, k, v }, scratch, mixed);
                 operand.replaced_by(mixed).apply(compute, &self.o, out);
             }
             Expansion::Absorbed { k: to_latent, v: to_values } => {
                 let (q, values) = (&mut attention.q[..n * shape.q_width()], &mut values[..n * self.o.n_in()]);
                 self.absorb(compute, &mut operand, to_latent, &rows, parts, q);
-                self.keep(&rows, (&mut *k, &mut *v));
-                rows.q = q;
-                self.attend(compute, kv, (&rows, k, v), scratch, mixed);
+                self.keep(&rows, k, v);
+                self.attend(compute, kv, Attended { q, k, v }, scratch, mixed);
                 self.expand(compute, &mut operand, to_values, mixed, parts, values);
                 operand.replaced_by(values).apply(compute, &self.o, out);
             }
@@ -178,7 +179,7 @@ impl LatentAttention {
         &self,
         compute: &Compute,
         kv: &mut KvAccess<'_>,
-        (rows, k, v): (&Rows<'_>, &[f32], &[f32]),
+        Attended { q, k, v }: Attended<'_>,
         scratch: &mut attention::Scratch,
         mixed: &mut [f32],
     ) {
@@ -197,7 +198,7 @@ impl LatentAttention {
         };
         kv.pool.write_rows(&compute.threads, self.kv_layer, kv.segments, k, v);
         let (layer, segments) = (kv.pool.layer(self.kv_layer), kv.segments);
-        let inputs = attention::Inputs { options: &options, kv: layer, segments, q: rows.q };
+        let inputs = attention::Inputs { options: &options, kv: layer, segments, q };
         attention::attend(compute.kernels.attention, &compute.threads, scratch, &inputs, mixed);
     }
 
@@ -216,7 +217,7 @@ impl LatentAttention {
     }
 
     /// Makes the keys and values of every head: `both` has those parts of them that were made of the short row.
-    fn join(&self, compute: &Compute, rows: &Rows<'_>, both: &[f32], (k, v): (&mut [f32], &mut [f32])) {
+    fn join(&self, compute: &Compute, rows: &Rows<'_>, both: &[f32], k: &mut [f32], v: &mut [f32]) {
         let (n_nope, n_rot, v_dim) = (self.n_nope, self.n_rot, self.v_dim);
         let both_width = self.n_heads * (n_nope + v_dim);
         compute.threads.for_each_row_mut(rows.n, CHUNK_ROWS, [k, v], |row, [k, v]| {
@@ -245,7 +246,7 @@ impl LatentAttention {
             let (at, to) = (head * self.q_dim(), head * k_dim);
             let from = Part { rows: rows.q, width: q_width, at: at..at + self.n_nope };
             let latent = PartMut { rows: out, width: self.n_heads * k_dim, at: to..to + self.n_latent() };
-            multiply_part(compute, operand.lend(), matrix, (from, latent), parts);
+            multiply_part(compute, operand.lend(), PartProduct { matrix, from, to: latent }, parts);
             for row in 0..rows.n {
                 let rotated = &rows.q[row * q_width + at + self.n_nope..][..self.n_rot];
                 out[row * self.n_heads * k_dim + to + self.n_latent()..][..self.n_rot].copy_from_slice(rotated);
@@ -254,7 +255,7 @@ impl LatentAttention {
     }
 
     /// Makes the one key and value of each row.
-    fn keep(&self, rows: &Rows<'_>, (k, v): (&mut [f32], &mut [f32])) {
+    fn keep(&self, rows: &Rows<'_>, k: &mut [f32], v: &mut [f32]) {
         v.copy_from_slice(rows.latent);
         let parts = rows.latent.chunks_exact(self.n_latent()).zip(rows.k_rot.chunks_exact(self.n_rot));
         for (k, (latent, k_rot)) in k.chunks_exact_mut(self.n_latent() + self.n_rot).zip(parts) {
@@ -278,7 +279,7 @@ impl LatentAttention {
             let (from, to) = (head * n_latent..(head + 1) * n_latent, head * v_dim..(head + 1) * v_dim);
             let from = Part { rows: mixed, width: self.n_heads * n_latent, at: from };
             let to = PartMut { rows: values, width: self.n_heads * v_dim, at: to };
-            multiply_part(compute, operand.lend(), matrix, (from, to), parts);
+            multiply_part(compute, operand.lend(), PartProduct { matrix, from, to }, parts);
         }
     }
 }
@@ -289,6 +290,13 @@ struct Rows<'a> {
     q: &'a [f32],
     latent: &'a [f32],
     k_rot: &'a [f32],
+}
+
+/// Queries, keys and values of the shape that is attended over.
+struct Attended<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
 }
 
 /// A part of each of some rows.
@@ -305,12 +313,18 @@ struct PartMut<'a> {
     at: Range<usize>,
 }
 
+/// Matrix that a part of each row is multiplied with, and the place of the results.
+struct PartProduct<'a> {
+    matrix: &'a Linear,
+    from: Part<'a>,
+    to: PartMut<'a>,
+}
+
 /// Multiplies a part of each row with a matrix and puts the result into a part of each row of others.
 fn multiply_part(
     compute: &Compute,
     operand: Operand<'_>,
-    matrix: &Linear,
-    (from, to): (Part<'_>, PartMut<'_>),
+    PartProduct { matrix, from, to }: PartProduct<'_>,
     [x, y]: &mut [Vec<f32>; 2],
 ) {
     let n = operand.n_rows();

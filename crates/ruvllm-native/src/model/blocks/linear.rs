@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, Matrix, TopK};
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, Matrix, ShortlistOut, TopK};
 use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_threads::NextShares;
@@ -222,27 +222,26 @@ impl<'a> Operand<'a> {
         self.adapted.rows.is_some()
     }
 
-    /// Writes the `n_best` largest of each row of `linear(x)` to `out`, `[n, n_out]`, and -∞ where the matrix's screen
-    /// rules them out; what the screen knows of all to `rough`, if somebody wants it. Returns which share of the matrix was read.
-    /// Neither bias nor adapters are added.
-    pub(crate) fn apply_screened(
+    /// Writes the largest of each row of `linear(x)`, and -∞ where the matrix's shortlist rules them out: see
+    /// [`HeadShortlist::multiply`]. Returns the share of the matrix that was read. Neither bias nor adapters are added.
+    pub(crate) fn apply_shortlisted(
         mut self,
         compute: &Compute,
         linear: &Linear,
-        (screen, tops): (&HeadShortlist, &mut TopK),
-        n_best: usize,
-        (out, rough): (&mut [f32], Option<&mut [f32]>),
+        shortlist: &HeadShortlist,
+        top_k: &mut TopK,
+        out: ShortlistOut<'_>,
     ) -> f32 {
         self.prepare(compute, ActFormat::Q16);
         compute.threads.set_next(&linear.next);
-        screen.multiply(&compute.threads, (&linear.matrix, self.acts), n_best, tops, (out, rough))
+        shortlist.multiply(&compute.threads, &linear.matrix, self.acts, top_k, out)
     }
 
-    /// Writes what a matrix's screen knows of all products to `out`, `[n, n_out]`: the same bits as [`Operand::apply_screened`]
-    /// gives.
-    pub(crate) fn apply_rough(&mut self, compute: &Compute, screen: &HeadShortlist, out: &mut [f32]) {
+    /// Writes the approximate products of a matrix's shortlist to `out`, `[n, n_out]`: the same bits as
+    /// [`Operand::apply_shortlisted`] gives.
+    pub(crate) fn apply_approx(&mut self, compute: &Compute, shortlist: &HeadShortlist, out: &mut [f32]) {
         self.prepare(compute, ActFormat::Q16);
-        screen.approx_logits(&compute.threads, self.acts, out);
+        shortlist.approx_logits(&compute.threads, self.acts, out);
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.

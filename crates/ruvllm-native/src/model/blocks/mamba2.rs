@@ -9,7 +9,7 @@ use super::attention::HeadNorm;
 use super::buffers::{SsmBuffers, SsmSizes};
 use super::causal_conv::{CausalConv, Steps};
 use super::scan::{Step, softplus};
-use super::{Linear, Operand, Rows};
+use super::{Linear, Operand, Recurrent};
 use crate::kernels::Compute;
 
 /// Steps of single values in a chunk: worth handing to another thread.
@@ -70,12 +70,12 @@ impl Mamba2 {
         SsmSizes { n_channels, n_inner: self.n_inner(), n_steps: self.n_heads(), n_low: 0, n_state: 0 }
     }
 
-    /// Runs the block on a batch; `states[rows[i].state_idx]` is the state of the sequence of `rows[i]`.
+    /// Runs the block on a batch.
     pub(crate) fn forward(
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (rows, states): (&[Rows], &mut [Vec<f32>]),
+        Recurrent { rows, states }: Recurrent<'_>,
         buffers: &mut SsmBuffers,
         out: &mut [f32],
     ) {
@@ -91,7 +91,7 @@ impl Mamba2 {
             self.conv.forward(compute, steps, inputs, &mut mixed[part(n_channels)]);
             let inputs = Inputs { n: segment.n, xbc: &mixed[part(n_channels)], dt: &dt[part(self.n_heads())] };
             // What was filtered is read no more, and its place takes the results.
-            self.scan(compute, &inputs, state, (&mut z[part(n_inner)], &mut xbc[part(n_inner)]));
+            self.scan(compute, &inputs, state, &mut z[part(n_inner)], &mut xbc[part(n_inner)]);
         }
         if let Some(norm) = &self.norm {
             z.chunks_exact_mut(n_inner).for_each(|row| norm.apply_in_place(compute, row));
@@ -100,7 +100,7 @@ impl Mamba2 {
     }
 
     /// Runs the state space over the steps of one sequence and leaves its gated results in `z`: `[n, n_inner]`.
-    fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], (z, y): (&mut [f32], &mut [f32])) {
+    fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], z: &mut [f32], y: &mut [f32]) {
         let (n_inner, n_heads, n_state) = (self.n_inner(), self.n_heads(), self.n_state);
         let head_dim = n_inner / n_heads;
         let grain = (CHUNK_LEN / (inputs.n * head_dim * n_state).max(1)).max(1);

@@ -55,7 +55,8 @@ impl Moe {
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (buffers, mlp): (&mut MoeBuffers, &mut MlpBuffers),
+        buffers: &mut MoeBuffers,
+        mlp: &mut MlpBuffers,
         out: &mut [f32],
     ) {
         let (n, n_experts) = (operand.n_rows(), self.up.len());
@@ -77,7 +78,7 @@ impl Moe {
             out[row * n_embd..(row + 1) * n_embd].iter_mut().zip(result).for_each(|(y, r)| *y += weight * r);
         }
         if let Some(shared) = &self.shared {
-            shared.add(compute, operand, (buffers, mlp), out);
+            shared.add(compute, operand, buffers, mlp, out);
         }
     }
 
@@ -178,7 +179,8 @@ impl SharedExpert {
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (buffers, mlp): (&mut MoeBuffers, &mut MlpBuffers),
+        buffers: &mut MoeBuffers,
+        mlp: &mut MlpBuffers,
         out: &mut [f32],
     ) {
         let n = operand.n_rows();

@@ -32,6 +32,13 @@ pub(crate) enum Join<'a> {
     Replace(Option<&'a Norm>),
 }
 
+/// The first `n` rows of the stream, with a join that is still to come.
+#[derive(Clone, Copy)]
+pub(crate) struct Pending<'a> {
+    pub join: Join<'a>,
+    pub n: usize,
+}
+
 /// What reads the stream: after which norm, and what it multiplies with first.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
@@ -52,11 +59,11 @@ impl Residual {
         Residual { n_embd, x: rows(), normed: rows(), branch: rows(), second: rows() }
     }
 
-    /// Joins what is left to join to the first `n` rows, and returns them as `reader` wants them.
+    /// Makes the join that is still to come, and returns the rows as `reader` wants them.
     pub(crate) fn read<'a>(
         &'a mut self,
         compute: &Compute,
-        (join, n): (Join<'_>, usize),
+        Pending { join, n }: Pending<'_>,
         reader: Reader<'_>,
         acts: &'a mut Acts,
         adapted: Adapted<'a>,
@@ -75,8 +82,8 @@ impl Residual {
         Branches { operand, branch: &mut self.branch[..len], second: &mut self.second[..len] }
     }
 
-    /// Joins what is left to join to the first `n` rows.
-    pub(crate) fn settle(&mut self, compute: &Compute, join: Join<'_>, n: usize) {
+    /// Makes the join that is still to come.
+    pub(crate) fn settle(&mut self, compute: &Compute, Pending { join, n }: Pending<'_>) {
         let len = n * self.n_embd;
         let joined = [&mut self.x[..len], &mut self.branch[..len], &mut self.second[..len]];
         compute.threads.for_each_row_mut(n, 8, joined, |_, rows| join.run(compute, rows));
