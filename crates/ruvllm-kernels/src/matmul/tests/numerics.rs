@@ -1,6 +1,6 @@
-//! The bits of products and panels: what [`NUMERICS_VERSION`](crate::NUMERICS_VERSION) stands for.
+//! Bits of products and panels, for which [`NUMERICS_VERSION`](crate::NUMERICS_VERSION) stands.
 
-use std::fmt::Write;
+use ruvllm_testkit::RecordedBits;
 
 use super::*;
 use crate::NUMERICS_VERSION;
@@ -29,22 +29,18 @@ fn fingerprint(table: &'static MatmulKernels, threads: &ThreadPool, ty: GgmlType
 }
 
 /// A change of these lines is a change of numbers or of the form of packed weights: raise [`NUMERICS_VERSION`] with it, so that
-/// caches of other builds are not read. The file also names the rows that no machine of ours can run, which are not looked at.
+/// caches of other builds are not read.
 #[test]
 fn the_version_stands_for_these_bits() {
-    let recorded = include_str!("numerics.txt");
-    let version = format!("version {NUMERICS_VERSION}");
-    assert_eq!(recorded.lines().next(), Some(version.as_str()), "numerics.txt is of another version");
-    let (threads, mut found) = (ThreadPool::new(1), String::new());
-    let unrecorded = recorded.lines().find_map(|line| line.strip_prefix("unrecorded ")).unwrap_or_default();
-    let is_unrecorded = |name: &str| unrecorded.split(' ').any(|other| other == name);
-    for table in rows().filter(|table| !is_unrecorded(table.name())) {
+    let (threads, mut recorded) =
+        (ThreadPool::new(1), RecordedBits::of_version(include_str!("numerics.txt"), NUMERICS_VERSION));
+    for table in rows() {
+        if !recorded.covers(table.name()) {
+            continue;
+        }
         for ty in GgmlType::ALL.iter().copied().filter(|&ty| Matrix::supports(ty)) {
-            let line = format!("{} {ty} {}", table.name(), fingerprint(table, &threads, ty));
-            if !recorded.lines().any(|known| known == line) {
-                writeln!(found, "{line}").expect("a string takes all");
-            }
+            recorded.check(format!("{} {ty} {}", table.name(), fingerprint(table, &threads, ty)));
         }
     }
-    assert!(found.is_empty(), "these bits are not recorded in numerics.txt for version {NUMERICS_VERSION}:\n{found}");
+    recorded.finish();
 }
