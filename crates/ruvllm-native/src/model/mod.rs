@@ -260,7 +260,7 @@ impl Model {
                 Some(Ffn::Mlp(mlp)) => sizes.n_ff = sizes.n_ff.max(mlp.n_ff()),
                 Some(Ffn::Moe(moe)) => {
                     sizes.n_experts = moe.up.len();
-                    sizes.n_experts_used = moe.n_used;
+                    sizes.n_experts_used = moe.spec.n_used;
                     sizes.n_ff_expert = sizes.n_ff_expert.max(moe.n_ff());
                     let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.n_ff());
                     sizes.n_ff = sizes.n_ff.max(shared);

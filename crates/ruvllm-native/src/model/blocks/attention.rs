@@ -2,6 +2,7 @@
 
 use ruvllm_kernels::attention::{self, Options, Segment};
 use ruvllm_kvcache::BlockPool;
+use ruvllm_model::AttentionSpec;
 
 use super::buffers::{Angles, AttentionBuffers};
 use super::{Linear, Norm, Operand};
@@ -130,16 +131,7 @@ pub(crate) struct Attention {
     pub k_norm: Option<HeadNorm>,
     /// One logit a head that joins the softmax denominator (gpt-oss).
     pub sinks: Option<Vec<f32>>,
-    pub n_heads: usize,
-    pub n_kv_heads: usize,
-    pub k_dim: usize,
-    pub v_dim: usize,
-    /// Index of the rotary table, if positions are rotated here.
-    pub rope: Option<usize>,
-    pub scale: f32,
-    pub softcap: Option<f32>,
-    pub window: Option<usize>,
-    pub causal: bool,
+    pub spec: AttentionSpec,
     /// Number of this layer among those with keys and values.
     pub kv_layer: usize,
 }
@@ -147,7 +139,7 @@ pub(crate) struct Attention {
 impl Attention {
     /// Returns its heads and their lengths.
     pub(crate) fn shape(&self) -> AttentionShape {
-        let Attention { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self;
+        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = self.spec;
         AttentionShape { n_heads, n_kv_heads, k_dim, v_dim }
     }
 
@@ -176,15 +168,16 @@ impl Attention {
         let q = &mut buffers.q[..n * q_width];
         let k = &mut buffers.k[..n * shape.k_width()];
         let v = &mut buffers.v[..n * shape.v_width()];
+        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, scale, softcap, window, is_causal, .. } = self.spec;
         let options = Options {
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads,
-            k_dim: self.k_dim,
-            v_dim: self.v_dim,
-            scale: self.scale,
-            softcap: self.softcap,
-            window: self.window,
-            causal: self.causal,
+            n_heads,
+            n_kv_heads,
+            k_dim,
+            v_dim,
+            scale,
+            softcap,
+            window,
+            causal: is_causal,
             sinks: self.sinks.as_deref(),
             alibi: None,
         };
@@ -194,7 +187,7 @@ impl Attention {
         });
         let products = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
         operand.apply_many_prefetching(compute, products, plan);
-        let angles = self.rope.map(|idx| &angles[idx]);
+        let angles = self.spec.rope.map(|idx| &angles[idx]);
         self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
         kv.pool.write_rows(&compute.threads, self.kv_layer, kv.segments, k, v);
         let (n_kept, segments) = tail.map_or((n, kv.segments), |tail| (tail.rows.len(), tail.segments));
@@ -226,7 +219,7 @@ impl Attention {
                 }
                 if let Some(angles) = angles {
                     let (cos, sin) = angles.of_row(row);
-                    compute.kernels.rope.rotate(angles.style, heads, self.k_dim, cos, sin);
+                    compute.kernels.rope.rotate(angles.style, heads, self.spec.k_dim, cos, sin);
                 }
             }
         });

@@ -10,6 +10,8 @@ use std::ops::Range;
 
 use ruvllm_kernels::attention::{self, Options};
 
+use ruvllm_model::LatentAttentionSpec;
+
 use super::attention::{AttentionInputs, AttentionShape, KvAccess};
 use super::buffers::{Angles, AttentionBuffers, LatentBuffers, LatentSizes};
 use super::{Linear, Norm, Operand};
@@ -28,12 +30,7 @@ pub(crate) struct LatentAttention {
     pub latent_norm: Norm,
     pub expansion: Expansion,
     pub o: Linear,
-    pub n_heads: usize,
-    pub n_nope: usize,
-    pub n_rot: usize,
-    pub v_dim: usize,
-    pub rope: usize,
-    pub scale: f32,
+    pub spec: LatentAttentionSpec,
     /// Number of this layer among those with keys and values.
     pub kv_layer: usize,
 }
@@ -52,15 +49,15 @@ impl LatentAttention {
     }
 
     fn q_dim(&self) -> usize {
-        self.n_nope + self.n_rot
+        self.spec.n_nope + self.spec.n_rot
     }
 
     /// Returns the shape of what is cached and attended over.
     pub(crate) fn shape(&self) -> AttentionShape {
-        let (n_heads, n_rot) = (self.n_heads, self.n_rot);
+        let (n_heads, n_rot) = (self.spec.n_heads, self.spec.n_rot);
         match &self.expansion {
             Expansion::Joint(_) => {
-                AttentionShape { n_heads, n_kv_heads: n_heads, k_dim: self.q_dim(), v_dim: self.v_dim }
+                AttentionShape { n_heads, n_kv_heads: n_heads, k_dim: self.q_dim(), v_dim: self.spec.v_dim }
             }
             Expansion::Absorbed { .. } => {
                 AttentionShape { n_heads, n_kv_heads: 1, k_dim: self.n_latent() + n_rot, v_dim: self.n_latent() }
@@ -77,10 +74,10 @@ impl LatentAttention {
             low: self.q_low.as_ref().map_or(0, |(down, _)| down.n_out()),
             q: self.q.n_out(),
             latent: self.n_latent(),
-            k_rot: self.n_rot,
+            k_rot: self.spec.n_rot,
             kv,
-            head: self.n_latent().max(self.n_nope).max(self.v_dim),
-            values: self.n_heads * self.v_dim,
+            head: self.n_latent().max(self.spec.n_nope).max(self.spec.v_dim),
+            values: self.spec.n_heads * self.spec.v_dim,
         }
     }
 
@@ -127,9 +124,9 @@ impl LatentAttention {
         let (n, shape) = (operand.n_rows(), self.shape());
         let LatentBuffers { low, q, latent, k_rot, kv: both, parts, values } = buffers;
         let (q, latent) = (&mut q[..n * self.q.n_out()], &mut latent[..n * self.n_latent()]);
-        let k_rot = &mut k_rot[..n * self.n_rot];
+        let k_rot = &mut k_rot[..n * self.spec.n_rot];
         let mut operand = self.project(compute, operand, [&mut *q, &mut *latent, &mut *k_rot], low);
-        self.place(compute, &angles[self.rope], [q, latent, k_rot]);
+        self.place(compute, &angles[self.spec.rope], [q, latent, k_rot]);
         let rows = Rows { n, q, latent, k_rot };
         let (k, v) = (&mut attention.k[..n * shape.k_width()], &mut attention.v[..n * shape.v_width()]);
         let mixed = &mut attention.mixed[..n * shape.o_width()];
@@ -189,7 +186,7 @@ impl LatentAttention {
             n_kv_heads,
             k_dim,
             v_dim,
-            scale: self.scale,
+            scale: self.spec.scale,
             softcap: None,
             window: None,
             causal: true,
@@ -204,22 +201,22 @@ impl LatentAttention {
 
     /// Normalises short rows, and rotates what of queries and keys is rotated, in place.
     fn place(&self, compute: &Compute, angles: &Angles, [q, latent, k_rot]: [&mut [f32]; 3]) {
-        let (n, n_rot) = (k_rot.len() / self.n_rot, self.n_rot);
+        let (n, n_rot) = (k_rot.len() / self.spec.n_rot, self.spec.n_rot);
         compute.threads.for_each_row_mut(n, CHUNK_ROWS, [q, latent, k_rot], |row, [q, latent, k_rot]| {
             let (cos, sin) = angles.of_row(row);
             self.latent_norm.apply_in_place(compute, latent);
             let table = compute.kernels.rope;
             table.rotate(angles.style, k_rot, n_rot, cos, sin);
             for head in q.chunks_exact_mut(self.q_dim()) {
-                table.rotate(angles.style, &mut head[self.n_nope..], n_rot, cos, sin);
+                table.rotate(angles.style, &mut head[self.spec.n_nope..], n_rot, cos, sin);
             }
         });
     }
 
     /// Makes the keys and values of every head: `both` has those parts of them that were made of the short row.
     fn join(&self, compute: &Compute, rows: &Rows<'_>, both: &[f32], k: &mut [f32], v: &mut [f32]) {
-        let (n_nope, n_rot, v_dim) = (self.n_nope, self.n_rot, self.v_dim);
-        let both_width = self.n_heads * (n_nope + v_dim);
+        let (n_nope, n_rot, v_dim) = (self.spec.n_nope, self.spec.n_rot, self.spec.v_dim);
+        let both_width = self.spec.n_heads * (n_nope + v_dim);
         compute.threads.for_each_row_mut(rows.n, CHUNK_ROWS, [k, v], |row, [k, v]| {
             let heads = k.chunks_exact_mut(n_nope + n_rot).zip(v.chunks_exact_mut(v_dim));
             let made = both[row * both_width..(row + 1) * both_width].chunks_exact(n_nope + v_dim);
@@ -241,15 +238,16 @@ impl LatentAttention {
         parts: &mut [Vec<f32>; 2],
         out: &mut [f32],
     ) {
-        let (q_width, k_dim) = (self.q.n_out(), self.n_latent() + self.n_rot);
+        let (q_width, k_dim) = (self.q.n_out(), self.n_latent() + self.spec.n_rot);
         for (head, matrix) in matrices.iter().enumerate() {
             let (at, to) = (head * self.q_dim(), head * k_dim);
-            let from = Part { rows: rows.q, width: q_width, at: at..at + self.n_nope };
-            let latent = PartMut { rows: out, width: self.n_heads * k_dim, at: to..to + self.n_latent() };
+            let from = Part { rows: rows.q, width: q_width, at: at..at + self.spec.n_nope };
+            let latent = PartMut { rows: out, width: self.spec.n_heads * k_dim, at: to..to + self.n_latent() };
             multiply_part(compute, operand.lend(), PartProduct { matrix, from, to: latent }, parts);
             for row in 0..rows.n {
-                let rotated = &rows.q[row * q_width + at + self.n_nope..][..self.n_rot];
-                out[row * self.n_heads * k_dim + to + self.n_latent()..][..self.n_rot].copy_from_slice(rotated);
+                let rotated = &rows.q[row * q_width + at + self.spec.n_nope..][..self.spec.n_rot];
+                out[row * self.spec.n_heads * k_dim + to + self.n_latent()..][..self.spec.n_rot]
+                    .copy_from_slice(rotated);
             }
         }
     }
@@ -257,8 +255,8 @@ impl LatentAttention {
     /// Makes the one key and value of each row.
     fn keep(&self, rows: &Rows<'_>, k: &mut [f32], v: &mut [f32]) {
         v.copy_from_slice(rows.latent);
-        let parts = rows.latent.chunks_exact(self.n_latent()).zip(rows.k_rot.chunks_exact(self.n_rot));
-        for (k, (latent, k_rot)) in k.chunks_exact_mut(self.n_latent() + self.n_rot).zip(parts) {
+        let parts = rows.latent.chunks_exact(self.n_latent()).zip(rows.k_rot.chunks_exact(self.spec.n_rot));
+        for (k, (latent, k_rot)) in k.chunks_exact_mut(self.n_latent() + self.spec.n_rot).zip(parts) {
             k[..latent.len()].copy_from_slice(latent);
             k[latent.len()..].copy_from_slice(k_rot);
         }
@@ -274,11 +272,11 @@ impl LatentAttention {
         parts: &mut [Vec<f32>; 2],
         values: &mut [f32],
     ) {
-        let (n_latent, v_dim) = (self.n_latent(), self.v_dim);
+        let (n_latent, v_dim) = (self.n_latent(), self.spec.v_dim);
         for (head, matrix) in matrices.iter().enumerate() {
             let (from, to) = (head * n_latent..(head + 1) * n_latent, head * v_dim..(head + 1) * v_dim);
-            let from = Part { rows: mixed, width: self.n_heads * n_latent, at: from };
-            let to = PartMut { rows: values, width: self.n_heads * v_dim, at: to };
+            let from = Part { rows: mixed, width: self.spec.n_heads * n_latent, at: from };
+            let to = PartMut { rows: values, width: self.spec.n_heads * v_dim, at: to };
             multiply_part(compute, operand.lend(), PartProduct { matrix, from, to }, parts);
         }
     }
