@@ -25,7 +25,7 @@ pub struct Inputs<'a> {
     pub q: &'a [f32],
 }
 
-/// Multiply-adds that one thread is done with before another has brought near what it would help with: some 2 µs.
+/// Multiply-adds that one thread is done with before another has read what it would help with: some 2 µs.
 const ALONE: usize = 128 * 1024;
 /// Multiply-adds that one thread is done with in a quarter of a millisecond or so.
 const SHORT: usize = 8 * 1024 * 1024;

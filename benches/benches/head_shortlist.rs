@@ -34,8 +34,8 @@ fn head(model: &Model, table: &'static MatmulKernels, threads: &ThreadPool) -> M
     Matrix::new(table, threads, Q8_0, n_rows, n_cols, Bytes::from(bytes))
 }
 
-fn bench_screen(c: &mut Criterion) {
-    let (mut group, threads) = (c.benchmark_group("screen"), ThreadPool::new(2));
+fn bench_head_shortlist(c: &mut Criterion) {
+    let (mut group, threads) = (c.benchmark_group("head_shortlist"), ThreadPool::new(2));
     for model in &MODELS {
         for table in matmul::available().filter(|table| table.isa() != Isa::Scalar) {
             let w = head(model, table, &threads);
@@ -62,5 +62,5 @@ fn bench_screen(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group! { name = benches; config = criterion(); targets = bench_screen }
+criterion_group! { name = benches; config = criterion(); targets = bench_head_shortlist }
 criterion_main!(benches);
