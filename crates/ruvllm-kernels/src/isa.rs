@@ -218,12 +218,12 @@ impl<Ops> fmt::Debug for Dispatch<Ops> {
 }
 
 /// Iterates over the rows this machine can run, best first.
-pub(crate) fn available<Ops>(all: &'static [Dispatch<Ops>]) -> impl Iterator<Item = &'static Dispatch<Ops>> {
+pub(crate) fn available<Ops: 'static>(all: &'static [Dispatch<Ops>]) -> impl Iterator<Item = &'static Dispatch<Ops>> {
     all.iter().filter(|row| row.is_available())
 }
 
 /// Returns the best row that needs no more than `isa`. Panics if `isa` is not available here.
-pub(crate) fn pick<Ops>(all: &'static [Dispatch<Ops>], isa: Isa) -> &'static Dispatch<Ops> {
+pub(crate) fn pick<Ops: 'static>(all: &'static [Dispatch<Ops>], isa: Isa) -> &'static Dispatch<Ops> {
     assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
     available(all).find(|row| row.isa <= isa).expect("every table ends with a scalar row")
 }

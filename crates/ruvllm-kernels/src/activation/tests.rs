@@ -1,6 +1,7 @@
 //! Activations against f64, in every row of the table.
 
 use super::*;
+use crate::Isa;
 use proptest::prelude::*;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 

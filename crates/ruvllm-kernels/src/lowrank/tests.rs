@@ -1,6 +1,7 @@
 //! Low-rank products against f64, in every row of the table.
 
 use super::*;
+use crate::Isa;
 use proptest::prelude::*;
 
 /// A factor's values, packed in each way: what it stands for, and where it lies.
