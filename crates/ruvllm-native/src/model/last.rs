@@ -166,7 +166,7 @@ impl LastBlock {
     fn add(&self, inner: &dyn Inner, first: usize, x: &[f32], gate: &mut [f32], up: &mut [f32]) {
         let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
         let (threads, n) = (&self.compute.threads, 2 * x.len() / n_embd);
-        let mut halves: [&mut [f32]; 2 * ROWS] = std::array::from_fn(|_| &mut [][..]);
+        let mut halves: [&mut [f32]; 2 * ROWS] = std::array::from_fn(|_| Default::default());
         let rows = gate.chunks_exact_mut(n_ff).zip(up.chunks_exact_mut(n_ff)).flat_map(|(gate, up)| [gate, up]);
         halves.iter_mut().zip(rows).for_each(|(half, row)| *half = row);
         threads.for_each_row_mut(n, threads.short_grain(n, 1), [&mut halves[..n]], |i, [half]| {
