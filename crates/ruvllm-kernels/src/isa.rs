@@ -206,6 +206,7 @@ impl<Ops: Copy> Dispatch<Ops> {
     }
 
     /// Names the row for what it needs beyond its instruction set.
+    #[cfg(any(test, target_arch = "aarch64"))]
     pub(crate) const fn named(self, name: &'static str) -> Dispatch<Ops> {
         Dispatch { name, ..self }
     }
@@ -244,8 +245,8 @@ macro_rules! table {
             }
         }
     };
-    ($ops:ident { $($(#[$cfg:meta])* $row:expr),* $(,)? }) => {
-        static ALL: &[$crate::isa::Dispatch<$ops>] = &[$($(#[$cfg])* $row),*];
+    ($ops:ident { $($rows:tt)* }) => {
+        static ALL: &[$crate::isa::Dispatch<$ops>] = &[$($rows)*];
 
         /// Iterates over the rows this machine can run, best first.
         pub fn available() -> impl Iterator<Item = &'static $crate::isa::Dispatch<$ops>> {

@@ -70,7 +70,7 @@ fn related_rows_have_the_same_bits() {
         for ty in INT_TYPES {
             for (n_rows, k, n) in [(32, 256, 3), (48, 512, 4), (33, 768, 19), (64, 256, 21), (17, 2048, 37)] {
                 let expected = bits(other, ty, n_rows, k, n);
-                assert_eq!(bits(one, ty, n_rows, k, n), expected, "{} {ty} {n_rows}x{k} n={n}", one.name);
+                assert_eq!(bits(one, ty, n_rows, k, n), expected, "{} {ty} {n_rows}x{k} n={n}", one.name());
             }
         }
     }
