@@ -9,11 +9,12 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, values};
-use ruvllm_kernels::arena::PageRange;
 use ruvllm_kernels::attention::{
-    self, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch, Segment, Table,
+    self, AttentionKernels, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
+    Segment,
 };
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::PageRange;
 
 /// Name, query heads, KV heads, length of a head.
 const MODELS: [(&str, usize, usize, usize); 3] =
@@ -54,22 +55,22 @@ impl Layers {
     }
 
     /// Writes all positions of a layer.
-    fn store(&mut self, layer: usize, team: &ThreadPool, k: &[f32], v: &[f32]) {
+    fn store(&mut self, layer: usize, threads: &ThreadPool, k: &[f32], v: &[f32]) {
         let (stride, k_at, v_at) = self.places(layer);
         let segment = Segment { first_row: 0, n_rows: self.n_kv, pos: 0, n_kv: self.n_kv, blocks: &self.blocks };
         let units = KvUnitsMut { format: KvFormat::F16, bytes: &mut self.pages, stride, k_at, v_at };
-        attention::store(team, self.shape, units, &[segment], k, v);
+        attention::store(threads, self.shape, units, &[segment], k, v);
     }
 
     /// Attends with the last positions of a layer, as many as `rows` are.
-    fn step(&self, layer: usize, table: &Table, team: &ThreadPool, rows: &mut Rows) {
+    fn step(&self, layer: usize, table: &AttentionKernels, threads: &ThreadPool, rows: &mut Rows) {
         let Layers { n_heads, shape, n_kv, ref blocks, .. } = *self;
         let (stride, k_at, v_at) = self.places(layer);
         let kv = KvLayer::default().with(KvFormat::F16, KvUnits { bytes: &self.pages, stride, k_at, v_at });
         let n_rows = rows.n;
         let segments = [Segment { first_row: 0, n_rows, pos: n_kv - n_rows, n_kv, blocks }];
         let inputs = Inputs { options: &Options::causal(n_heads, shape), kv, segments: &segments, q: &rows.q };
-        attention::attend(table, team, &mut rows.scratch, &inputs, &mut rows.out);
+        attention::attend(table, threads, &mut rows.scratch, &inputs, &mut rows.out);
     }
 }
 
@@ -82,11 +83,11 @@ struct Rows {
 }
 
 impl Rows {
-    /// Makes `n` rows for steps of `layers` on `team`.
-    fn new(layers: &Layers, team: &ThreadPool, n: usize) -> Rows {
+    /// Makes `n` rows for steps of `layers` on `threads`.
+    fn new(layers: &Layers, threads: &ThreadPool, n: usize) -> Rows {
         let Layers { n_heads, shape, n_kv, .. } = *layers;
         let limits = Limits { n_heads, k_dim: shape.k_dim, v_dim: shape.v_dim, n_ctx: n_kv };
-        let scratch = Scratch::new(team.n_threads(), limits);
+        let scratch = Scratch::new(threads.n_threads(), limits);
         Rows { n, q: values(n * n_heads * shape.k_dim, 3), out: vec![0.0; n * n_heads * shape.v_dim], scratch }
     }
 }
@@ -97,15 +98,15 @@ fn layer_bytes(shape: KvShape) -> usize {
 }
 
 fn decode(c: &mut Criterion) {
-    let team = ThreadPool::new(1);
+    let threads = ThreadPool::new(1);
     for (name, n_heads, n_kv_heads, dim) in MODELS {
         for n_kv in [256, 2048] {
             let layer = Layers::new(1, n_heads, n_kv_heads, dim, n_kv);
             let mut group = c.benchmark_group(format!("attention/decode/{name}/{n_kv}"));
             group.throughput(Throughput::Bytes((2 * 2 * n_kv * n_kv_heads * dim) as u64));
-            let mut rows = Rows::new(&layer, &team, 1);
+            let mut rows = Rows::new(&layer, &threads, 1);
             for table in attention::available() {
-                group.bench_function(table.isa().name(), |b| b.iter(|| layer.step(0, table, &team, &mut rows)));
+                group.bench_function(table.isa().name(), |b| b.iter(|| layer.step(0, table, &threads, &mut rows)));
             }
         }
     }
@@ -113,18 +114,18 @@ fn decode(c: &mut Criterion) {
 
 fn layers(c: &mut Criterion) {
     const N: usize = 2048;
-    let team = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
+    let threads = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
     for ((name, n_heads, n_kv_heads, dim), n_layers) in MODELS.into_iter().zip(N_LAYERS) {
         let n_bytes = n_layers * 2 * 2 * N * n_kv_heads * dim;
         let of_sequence = |_| Layers::new(n_layers, n_heads, n_kv_heads, dim, N);
         let sequences: Vec<_> = (0..COLD_BYTES.div_ceil(n_bytes)).map(of_sequence).collect();
         let mut group = c.benchmark_group(format!("attention/layers/{name}/{N}"));
         group.throughput(Throughput::Bytes((sequences.len() * n_bytes) as u64));
-        let mut rows = Rows::new(&sequences[0], &team, 1);
+        let mut rows = Rows::new(&sequences[0], &threads, 1);
         for table in attention::available() {
             let mut all = || {
                 for sequence in &sequences {
-                    (0..n_layers).for_each(|layer| sequence.step(layer, table, &team, &mut rows));
+                    (0..n_layers).for_each(|layer| sequence.step(layer, table, &threads, &mut rows));
                 }
             };
             group.bench_function(table.isa().name(), |b| b.iter(&mut all));
@@ -134,27 +135,27 @@ fn layers(c: &mut Criterion) {
 
 fn prefill(c: &mut Criterion) {
     const N: usize = 512;
-    let team = ThreadPool::new(1);
+    let threads = ThreadPool::new(1);
     for (name, n_heads, n_kv_heads, dim) in MODELS {
         let layer = Layers::new(1, n_heads, n_kv_heads, dim, N);
         let mut group = c.benchmark_group(format!("attention/prefill/{name}/{N}"));
         group.throughput(Throughput::Elements((N * (N + 1) / 2 * n_heads * 2 * dim) as u64));
-        let mut rows = Rows::new(&layer, &team, N);
+        let mut rows = Rows::new(&layer, &threads, N);
         for table in attention::available() {
-            group.bench_function(table.isa().name(), |b| b.iter(|| layer.step(0, table, &team, &mut rows)));
+            group.bench_function(table.isa().name(), |b| b.iter(|| layer.step(0, table, &threads, &mut rows)));
         }
     }
 }
 
 fn store(c: &mut Criterion) {
     const N: usize = 512;
-    let team = ThreadPool::new(1);
+    let threads = ThreadPool::new(1);
     let (_, n_heads, n_kv_heads, dim) = MODELS[0];
     let mut layer = Layers::new(1, n_heads, n_kv_heads, dim, N);
     let (k, v) = (values(N * n_kv_heads * dim, 4), values(N * n_kv_heads * dim, 5));
     let mut group = c.benchmark_group("attention/store");
     group.throughput(Throughput::Elements(2 * k.len() as u64));
-    group.bench_function("smollm2-135m", |b| b.iter(|| layer.store(0, &team, &k, &v)));
+    group.bench_function("smollm2-135m", |b| b.iter(|| layer.store(0, &threads, &k, &v)));
 }
 
 criterion_group!(name = benches; config = criterion(); targets = decode, layers, prefill, store);

@@ -5,8 +5,8 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention;
-use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv, Sequence};
+use ruvllm_threads::ThreadPool;
 
 /// Attention layers and their shape.
 const MODELS: [(&str, usize, LayerKv); 3] = [
@@ -18,25 +18,25 @@ const MODELS: [(&str, usize, LayerKv); 3] = [
 const N_TOKENS: usize = 4096;
 
 /// Appends `n` rows to every layer.
-fn append(team: &ThreadPool, pool: &mut BlockPool, sequence: &mut Sequence, shape: LayerKv, n: usize) {
+fn append(threads: &ThreadPool, pool: &mut BlockPool, sequence: &mut Sequence, shape: LayerKv, n: usize) {
     let (k, v) = (vec![0.25; n * shape.n_kv_heads * shape.k_dim], vec![-0.5; n * shape.n_kv_heads * shape.v_dim]);
     pool.reserve(sequence, n).expect("the pool has room");
     for layer in 0..pool.n_layers() {
-        pool.write_rows(team, layer, &[sequence.segment(0, n)], &k, &v);
+        pool.write_rows(threads, layer, &[sequence.segment(0, n)], &k, &v);
     }
     sequence.advance(n);
 }
 
 fn tiers(criterion: &mut Criterion) {
-    let team = ThreadPool::new(2);
-    let kernels = (attention::pick(Isa::best()), &team);
+    let threads = ThreadPool::new(2);
+    let kernels = (attention::pick(Isa::best()), &threads);
     for (name, n_layers, shape) in MODELS {
         let layout = KvLayout { layers: vec![shape; n_layers] };
         let formats = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4, KvFormat::Q2];
         assert!(KvPolicy::TIERED.formats().iter().all(|format| formats.contains(format)));
         let mut pool = BlockPool::within(&layout, &formats, 512 << 20).expect("there are addresses");
         let mut sequence = pool.sequence(1 << 24);
-        append(&team, &mut pool, &mut sequence, shape, N_TOKENS);
+        append(&threads, &mut pool, &mut sequence, shape, N_TOKENS);
         let blocks: Vec<_> = sequence.blocks().collect();
 
         let mut group = criterion.benchmark_group(format!("kv_ageing/{name}"));
@@ -44,7 +44,7 @@ fn tiers(criterion: &mut Criterion) {
         group.bench_function("append_token", |bencher| {
             let mut other = pool.sequence(1 << 24);
             bencher.iter(|| {
-                append(&team, &mut pool, &mut other, shape, 1);
+                append(&threads, &mut pool, &mut other, shape, 1);
                 if other.len() == 1024 {
                     other.truncate(0);
                 }

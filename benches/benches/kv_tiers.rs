@@ -8,16 +8,27 @@
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{criterion, values};
-use ruvllm_kernels::arena::{AlignedVec, LargePages};
 use ruvllm_kernels::attention::{
-    self, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits, Options, Scratch,
-    Segment, Table,
+    self, AttentionKernels, BLOCK_TOKENS, Inputs, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Limits,
+    Options, Scratch, Segment,
 };
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::{AlignedVec, LargePages};
 
-/// Name, query heads, KV heads, length of a head, layers.
-const MODELS: [(&str, usize, usize, usize, usize); 3] =
-    [("smollm2-135m", 9, 3, 64, 30), ("qwen2.5-0.5b", 14, 2, 64, 24), ("gemma3-270m", 4, 1, 256, 18)];
+/// Shape of a model's attention.
+struct Shape {
+    name: &'static str,
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+    n_layers: usize,
+}
+
+const MODELS: [Shape; 3] = [
+    Shape { name: "smollm2-135m", n_heads: 9, n_kv_heads: 3, head_dim: 64, n_layers: 30 },
+    Shape { name: "qwen2.5-0.5b", n_heads: 14, n_kv_heads: 2, head_dim: 64, n_layers: 24 },
+    Shape { name: "gemma3-270m", n_heads: 4, n_kv_heads: 1, head_dim: 256, n_layers: 18 },
+];
 /// Positions of the context.
 const N_KV: usize = 4096;
 
@@ -32,19 +43,20 @@ struct Model {
 
 impl Model {
     /// A model with `n_kv` f16 positions.
-    fn new((_, n_heads, n_kv_heads, dim, n_layers): (&str, usize, usize, usize, usize), n_kv: usize) -> Model {
-        let shape = KvShape { n_kv_heads, k_dim: dim, v_dim: dim };
+    fn new(shape: &Shape, n_kv: usize) -> Model {
+        let Shape { n_heads, n_kv_heads, head_dim, n_layers, .. } = *shape;
+        let shape = KvShape { n_kv_heads, k_dim: head_dim, v_dim: head_dim };
         let mut model = Model { n_heads, shape, n_layers, n_kv, bytes: KvFormat::ALL.map(|_| AlignedVec::new(0)) };
         model.make_room(KvFormat::F16);
         let stride = model.stride(KvFormat::F16);
-        let (blocks, team) = (model.blocks(|_| KvFormat::F16), ThreadPool::new(1));
-        let (k, v) = (values(n_kv * n_kv_heads * dim, 1), values(n_kv * n_kv_heads * dim, 2));
+        let (blocks, threads) = (model.blocks(|_| KvFormat::F16), ThreadPool::new(1));
+        let (k, v) = (values(n_kv * n_kv_heads * head_dim, 1), values(n_kv * n_kv_heads * head_dim, 2));
         for layer in 0..n_layers {
             let (k_at, v_at) = model.places(KvFormat::F16, layer);
             let bytes = &mut model.bytes[KvFormat::F16 as usize];
             let units = KvUnitsMut { format: KvFormat::F16, bytes, stride, k_at, v_at };
             let segment = Segment { first_row: 0, n_rows: n_kv, pos: 0, n_kv, blocks: &blocks };
-            attention::store(&team, shape, units, &[segment], &k, &v);
+            attention::store(&threads, shape, units, &[segment], &k, &v);
         }
         model
     }
@@ -78,7 +90,7 @@ impl Model {
     }
 
     /// Makes unit `unit` of format `to` of the f16 blocks of its positions.
-    fn migrate(&mut self, table: &Table, unit: usize, to: KvFormat) {
+    fn migrate(&mut self, table: &AttentionKernels, unit: usize, to: KvFormat) {
         let (n, stride) = (to.blocks_per_unit(), self.stride(to));
         let mut made = std::mem::take(&mut self.bytes[to as usize]);
         for layer in 0..self.n_layers {
@@ -93,23 +105,28 @@ impl Model {
     }
 
     /// Makes all positions in format `to` as well.
-    fn migrate_all(&mut self, table: &Table, to: KvFormat) {
+    fn migrate_all(&mut self, table: &AttentionKernels, to: KvFormat) {
         self.make_room(to);
         (0..self.n_kv / BLOCK_TOKENS / to.blocks_per_unit()).for_each(|unit| self.migrate(table, unit, to));
     }
 
     /// Returns one new token through all layers as a closure.
-    fn step<'a>(&'a self, table: &'a Table, team: &'a ThreadPool, blocks: &'a [KvBlock]) -> impl FnMut() + 'a {
+    fn step<'a>(
+        &'a self,
+        table: &'a AttentionKernels,
+        threads: &'a ThreadPool,
+        blocks: &'a [KvBlock],
+    ) -> impl FnMut() + 'a {
         let KvShape { k_dim, v_dim, .. } = self.shape;
         let limits = Limits { n_heads: self.n_heads, k_dim, v_dim, n_ctx: self.n_kv };
-        let mut scratch = Scratch::new(team.n_threads(), limits);
+        let mut scratch = Scratch::new(threads.n_threads(), limits);
         let (q, mut out) = (values(self.n_heads * k_dim, 3), vec![0.0; self.n_heads * v_dim]);
         let options = Options::causal(self.n_heads, self.shape);
         move || {
             let segments = [Segment { first_row: 0, n_rows: 1, pos: self.n_kv - 1, n_kv: self.n_kv, blocks }];
             for layer in 0..self.n_layers {
                 let inputs = Inputs { options: &options, kv: self.layer(layer), segments: &segments, q: &q };
-                attention::attend(table, team, &mut scratch, &inputs, &mut out);
+                attention::attend(table, threads, &mut scratch, &inputs, &mut out);
             }
         }
     }
@@ -127,8 +144,9 @@ fn tier(block: usize) -> KvFormat {
 }
 
 fn decode(c: &mut Criterion) {
-    let team = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
-    for (shape, name) in MODELS.into_iter().map(|model| (model, model.0)) {
+    let threads = ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from));
+    for shape in &MODELS {
+        let name = shape.name;
         let mut model = Model::new(shape, N_KV);
         let best = attention::available().next().expect("every table ends with a scalar row");
         [KvFormat::Q8, KvFormat::Q4, KvFormat::Q2].into_iter().for_each(|to| model.migrate_all(best, to));
@@ -139,14 +157,15 @@ fn decode(c: &mut Criterion) {
             let n = model.n_layers * N_KV * model.shape.n_kv_heads * (model.shape.k_dim + model.shape.v_dim);
             group.throughput(Throughput::Elements(n as u64));
             for table in attention::available().filter(|table| table.isa() != ruvllm_kernels::Isa::Scalar) {
-                group.bench_function(table.isa().name(), |b| b.iter(model.step(table, &team, blocks)));
+                group.bench_function(table.isa().name(), |b| b.iter(model.step(table, &threads, blocks)));
             }
         }
     }
 }
 
 fn migrate(c: &mut Criterion) {
-    for (shape, name) in MODELS.into_iter().map(|model| (model, model.0)) {
+    for shape in &MODELS {
+        let name = shape.name;
         for to in [KvFormat::Q8, KvFormat::Q4, KvFormat::Q2] {
             let n_kv = to.blocks_per_unit() * BLOCK_TOKENS;
             let mut model = Model::new(shape, n_kv);

@@ -4,12 +4,12 @@ use std::hint::black_box;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Throughput};
-use ruvllm_kernels::arena::AlignedVec;
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::AlignedVec;
 
 use crate::runs_as_test;
 
-/// Measures the threads of a team that each add up a contiguous share of `n_bytes`, again and again: cases
+/// Measures the threads of a pool that each add up a contiguous share of `n_bytes`, again and again: cases
 /// `<name>/t1` and `<name>/t2`.
 pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, n_bytes: usize) {
     let n = if runs_as_test() { 1 << 10 } else { n_bytes / 8 };
@@ -18,12 +18,12 @@ pub fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, n_bytes: usiz
     buffer.iter_mut().enumerate().for_each(|(i, x)| *x = i as u64);
     group.throughput(Throughput::Bytes(8 * n as u64));
     for n_threads in [1, 2] {
-        let team = ThreadPool::new(n_threads);
+        let threads = ThreadPool::new(n_threads);
         // Whole lines, so that no two threads meet in one.
         let share = n.div_ceil(n_threads).next_multiple_of(8);
         group.bench_function(format!("{name}/t{n_threads}"), |b| {
             b.iter(|| {
-                team.run(&|worker| {
+                threads.run(&|worker| {
                     let part = &buffer[(worker * share).min(n)..((worker + 1) * share).min(n)];
                     black_box(sum(black_box(part)));
                 });

@@ -32,8 +32,9 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 21] = [
+const LAYERS: [(&str, u8); 22] = [
     ("ruvllm-ggml", 0),
+    ("ruvllm-threads", 0),
     ("ruvllm-kernels", 1),
     ("ruvllm-gguf", 1),
     ("ruvllm-store", 1),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_lora::loader::HeadWeights;
 use ruvllm_lora::micro::{Block, MicroLora};
+use ruvllm_threads::ThreadPool;
 
 use crate::{BackendError, SeqId};
 

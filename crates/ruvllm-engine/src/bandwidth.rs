@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use ruvllm_kernels::arena::LargePages;
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::LargePages;
 
 /// Passes over the buffer; the fastest counts.
 const PASSES: usize = 8;

@@ -238,7 +238,7 @@ impl Engine {
     /// Returns the instruction set and the threads that it computes with, for what learns between its passes.
     pub fn compute(&self) -> Compute {
         match self.runner.model().hidden_states().map(|states| states.compute()) {
-            Some((isa, team)) => Compute { isa, team },
+            Some((isa, threads)) => Compute { isa, threads },
             None => Isa::best().into(),
         }
     }
@@ -478,6 +478,6 @@ impl Engine {
 
     /// Returns the read bandwidth of the engine's threads over a buffer of `n_bytes`, in GB/s (1e9 bytes a second).
     pub fn read_bandwidth(&self, n_bytes: usize) -> f64 {
-        crate::bandwidth::read_gbps(&self.compute().team, n_bytes)
+        crate::bandwidth::read_gbps(&self.compute().threads, n_bytes)
     }
 }

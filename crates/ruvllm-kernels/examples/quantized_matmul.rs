@@ -3,7 +3,8 @@
 //! `cargo run --release -p ruvllm-kernels --example quantized_matmul`
 
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
-use ruvllm_kernels::{GgmlType, dequant, thread_pool::ThreadPool};
+use ruvllm_kernels::{GgmlType, dequant};
+use ruvllm_threads::ThreadPool;
 
 const N_ROWS: usize = 64;
 const N_COLS: usize = 256;
@@ -23,13 +24,13 @@ fn main() {
     let dot = |row: &[f32]| row.iter().zip(&x).map(|(w, x)| w * x).sum::<f32>();
     let expected: Vec<f32> = weights.chunks(N_COLS).map(dot).collect();
 
-    let team = ThreadPool::new(2);
+    let threads = ThreadPool::new(2);
     for kernels in matmul::available() {
         // Repacked into panels once; the activations are quantised once for every matrix that reads them.
-        let w = Matrix::new(kernels, &team, GgmlType::Q8_0, N_ROWS, N_COLS, bytes.clone().into());
+        let w = Matrix::new(kernels, &threads, GgmlType::Q8_0, N_ROWS, N_COLS, bytes.clone().into());
         let (mut acts, mut y) = (Acts::new(N_COLS, 1), vec![0.0; N_ROWS]);
-        acts.set(kernels, &team, &x, 1, N_COLS, w.act_format());
-        matmul::matmul(&team, &w, &acts, &mut y);
+        acts.set(kernels, &threads, &x, 1, N_COLS, w.act_format());
+        matmul::matmul(&threads, &w, &acts, &mut y);
         let largest = y.iter().zip(&expected).map(|(y, e)| (y - e).abs()).fold(0.0, f32::max);
         println!("{:12} largest difference {largest:.4} of values up to {:.1}", kernels.name(), expected[1].abs());
         assert!(largest < 0.1, "activations have 8 bits");

@@ -3,18 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Isa;
-use crate::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
 
 /// An instruction set, and the threads that a token's work is shared among; clones share those. Results do not depend on how many they are.
 ///
-/// An engine gives the team that its passes run on, which waits between them: whoever borrows it works between passes only, as a
+/// An engine gives the pool that its passes run on, which waits between them: a borrower works between passes only, as a
 /// token is learned. Work for between requests stays with the thread that does it.
 #[derive(Clone, Debug)]
 pub struct Compute {
     /// The instruction set.
     pub isa: Isa,
     /// The threads.
-    pub team: Arc<ThreadPool>,
+    pub threads: Arc<ThreadPool>,
 }
 
 impl Compute {
@@ -24,7 +24,7 @@ impl Compute {
     /// As [`ThreadPool::for_each_short`] does.
     pub fn each<T: Send>(&self, parts: impl Iterator<Item = T>, f: impl Fn(&mut T) + Sync) {
         let parts: Vec<Mutex<T>> = parts.map(Mutex::new).collect();
-        self.team.for_each_short(parts.len(), 1, &|range, _| {
+        self.threads.for_each_short(parts.len(), 1, &|range, _| {
             parts[range].iter().for_each(|part| f(&mut part.lock().unwrap_or_else(PoisonError::into_inner)));
         });
     }
@@ -33,6 +33,6 @@ impl Compute {
 impl From<Isa> for Compute {
     /// The thread that calls, and no other.
     fn from(isa: Isa) -> Compute {
-        Compute { isa, team: Arc::new(ThreadPool::new(1)) }
+        Compute { isa, threads: Arc::new(ThreadPool::new(1)) }
     }
 }

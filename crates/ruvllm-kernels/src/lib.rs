@@ -1,12 +1,13 @@
 //! Kernels of RuvLLM: dequantisation, packed matmul, attention, norms, RoPE,
-//! activations, the thread team and the arena. Slices in, slices out.
+//! and activations. Slices in, slices out.
 //!
 //! Every kernel is a folder with a static table of implementations, best first; [`Isa`] names the rows. What is the same for all
 //! instruction sets is written once over 16 floats or bytes, the rest has a file for each. This crate knows no files, models, tokens or logging.
 //!
 //! ```
 //! use ruvllm_kernels::matmul::{self, Acts, Matrix};
-//! use ruvllm_kernels::{GgmlType, Isa, dequant, thread_pool::ThreadPool};
+//! use ruvllm_kernels::{GgmlType, Isa, dequant};
+//! use ruvllm_threads::ThreadPool;
 //!
 //! // A matrix of one row: a Q8_0 block with scale 0.5 and quants 0, 1, .. 31.
 //! let mut block = 0x3800u16.to_le_bytes().to_vec();
@@ -16,19 +17,18 @@
 //! dequant::pick(Isa::best()).dequantize(GgmlType::Q8_0, &block, &mut row);
 //! assert_eq!(row[31], 15.5);
 //!
-//! let (kernels, team) = (matmul::pick(Isa::best()), ThreadPool::new(2));
-//! let w = Matrix::new(kernels, &team, GgmlType::Q8_0, 1, 32, block.into());
+//! let (kernels, threads) = (matmul::pick(Isa::best()), ThreadPool::new(2));
+//! let w = Matrix::new(kernels, &threads, GgmlType::Q8_0, 1, 32, block.into());
 //! let mut x = Acts::new(32, 1);
-//! x.set(kernels, &team, &[1.0; 32], 1, 32, w.act_format()); // quantised once, for every matrix that reads it
+//! x.set(kernels, &threads, &[1.0; 32], 1, 32, w.act_format()); // quantised once, for every matrix that reads it
 //! let mut y = [0.0];
-//! matmul::matmul(&team, &w, &x, &mut y);
+//! matmul::matmul(&threads, &w, &x, &mut y);
 //! assert!((y[0] / row.iter().sum::<f32>() - 1.0).abs() < 0.005); // what is not large in a block has 8 bits
 //! ```
 
 pub mod isa;
 
 pub mod activation;
-pub mod arena;
 pub mod attention;
 mod compute;
 #[cfg(target_arch = "x86_64")]
@@ -39,17 +39,12 @@ mod lanes;
 pub mod lowrank;
 pub mod matmul;
 pub mod norm;
-mod prefetch;
+pub mod prefetch;
 pub mod rope;
 pub mod softmax;
-pub mod thread_pool;
-/// The old path of [`thread_pool`], for one more release.
-#[doc(hidden)]
-pub use thread_pool as team;
 
 pub use compute::Compute;
-pub use isa::Isa;
-pub use prefetch::prefetch;
+pub use isa::{Dispatch, Isa};
 pub use ruvllm_ggml::{self as block, GgmlType};
 
 /// Version of the numbers: two builds of one version compute the same bits on the same instruction set, of the same weights in

@@ -9,11 +9,12 @@ use crate::table::Sequence;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::arena::PageRange;
 use ruvllm_kernels::attention::{
-    self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment, Table, UNIT_BLOCKS,
+    self, AttentionKernels, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment,
+    UNIT_BLOCKS,
 };
-use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
+use ruvllm_threads::arena::PageRange;
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::sync::Arc;
 
 /// Layout of a position: one entry per *attention* layer; layers without attention have none.
@@ -393,7 +394,7 @@ impl BlockPool {
     /// If `from` are not as many blocks as a unit has, or one of them is of format `to` or has no owner.
     pub fn quantize(
         &mut self,
-        (table, team): (&Table, &ThreadPool),
+        (table, team): (&AttentionKernels, &ThreadPool),
         from: &[KvBlock],
         to: KvFormat,
         made: &mut Vec<KvBlock>,
@@ -404,7 +405,7 @@ impl BlockPool {
         self.take(to, 1, made)?;
         let mut store = self.stores[to as usize].take().expect("a unit of the format was taken");
         let parts = std::mem::take(&mut store.parts);
-        let unit = Shared::new(store.unit_mut(made[first].unit()));
+        let unit = SharedSlice::new(store.unit_mut(made[first].unit()));
         team.for_each(parts.len(), 1, &|layers, _| {
             for layer in layers {
                 let (shape, (k_at, v_at)) = (self.layout.layers[layer], parts[layer]);
@@ -437,7 +438,7 @@ impl BlockPool {
     /// As [`BlockPool::quantize`]; if the sequence belongs to another pool, or a position is not written.
     pub fn migrate(
         &mut self,
-        kernels: (&Table, &ThreadPool),
+        kernels: (&AttentionKernels, &ThreadPool),
         sequence: &mut Sequence,
         Move { blocks: range, to }: Move,
     ) -> Result<(), KvError> {
@@ -466,7 +467,7 @@ impl BlockPool {
     /// As [`BlockPool::migrate`].
     pub fn age(
         &mut self,
-        kernels: (&Table, &ThreadPool),
+        kernels: (&AttentionKernels, &ThreadPool),
         sequence: &mut Sequence,
         (ageing, policy): (&mut Ageing, KvPolicy),
         n_max: usize,

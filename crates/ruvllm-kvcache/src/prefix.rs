@@ -7,8 +7,8 @@ use crate::pool::BlockPool;
 use crate::radix::{Path, Place, Tree};
 use crate::stats::{CacheStats, Usage};
 use crate::table::Sequence;
-use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, Table};
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_kernels::attention::{AttentionKernels, BLOCK_TOKENS, KvBlock, KvFormat};
+use ruvllm_threads::ThreadPool;
 use std::sync::Arc;
 
 /// Prefixes that are looked at to bring them into fewer bits.
@@ -190,7 +190,7 @@ impl PrefixCache {
 
     /// Brings up to `n` blocks that nobody else owns into fewer bits, the longest unused first: into 8 bits, and if all are,
     /// whole units into 4 bits. Returns how many it were; none if nothing is left, or the pool has no room.
-    pub fn quantize(&mut self, pool: &mut BlockPool, kernels: (&Table, &ThreadPool), n: usize) -> usize {
+    pub fn quantize(&mut self, pool: &mut BlockPool, kernels: (&AttentionKernels, &ThreadPool), n: usize) -> usize {
         let mut n_done = 0;
         for to in [KvFormat::Q8, KvFormat::Q4] {
             if !pool.has(to) {
@@ -213,7 +213,7 @@ impl PrefixCache {
     fn quantize_unit(
         &mut self,
         pool: &mut BlockPool,
-        kernels: (&Table, &ThreadPool),
+        kernels: (&AttentionKernels, &ThreadPool),
         unit: &[Place],
         to: KvFormat,
     ) -> bool {

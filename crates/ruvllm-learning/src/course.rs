@@ -92,7 +92,7 @@ impl Rows<'_> {
     }
 }
 
-fn nll(softmax: &softmax::Table, logits: &[f32], token: u32) -> f32 {
+fn nll(softmax: &softmax::SoftmaxKernels, logits: &[f32], token: u32) -> f32 {
     softmax.log_sum_exp(logits) as f32 - logits[token as usize]
 }
 

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
-use ruvllm_kernels::{GgmlType, Isa, lowrank, thread_pool::ThreadPool};
+use ruvllm_kernels::{GgmlType, Isa, lowrank};
 use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{
     AdaptedRows, Adapter, AdapterSet, Delta, FactorFormat, LoraError, NoBase, RowOrder, Target, Targets, Values,
 };
+use ruvllm_threads::ThreadPool;
 
 fn main() -> Result<(), LoraError> {
     let (n_in, n_out, rank) = (32, 16, 2);

@@ -12,10 +12,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ruvllm_kernels::lowrank::Table;
-use ruvllm_kernels::matmul::Beside;
-use ruvllm_kernels::thread_pool::{Shared, ThreadPool};
+use ruvllm_kernels::lowrank::LowRankKernels;
+use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_kvcache::NamespaceBuilder;
+use ruvllm_threads::{SharedSlice, ThreadPool};
 
 use crate::adapter::SCALE_MAX;
 use crate::bound::{BoundAdapter, Targets};
@@ -226,7 +226,7 @@ impl AdaptedRows {
     /// If there are more than four layers, a row does not exist, or a shape is not that of the layer.
     pub fn apply<const N: usize>(
         &self,
-        (table, team): (&Table, &ThreadPool),
+        (table, team): (&LowRankKernels, &ThreadPool),
         (x, n): (&[f32], usize),
         picked: Option<&[u32]>,
         products: [Product<'_>; N],
@@ -238,7 +238,7 @@ impl AdaptedRows {
         }
         let k = x.len() / n;
         let n_units = picked.map_or(self.runs.len(), <[u32]>::len);
-        let outs = products.map(|(target, out)| (target, out.len() / n, Shared::new(out)));
+        let outs = products.map(|(target, out)| (target, out.len() / n, SharedSlice::new(out)));
         let layers = || outs.iter().zip(touched).filter(|(_, touched)| *touched).map(|(out, _)| out);
         let n_layers = layers().count();
         let run = |units: Range<usize>, _: usize| {
@@ -269,17 +269,17 @@ impl AdaptedRows {
         }
     }
 
-    /// Returns what [`AdaptedRows::apply`] will read of adapters for some layers, in its order, for workers to bring near while
+    /// Returns the memory that [`AdaptedRows::apply`] will read of adapters for some layers, in its order, for workers to prefetch while
     /// they multiply.
-    pub fn beside(&self, targets: &[usize]) -> Beside {
-        let mut beside = Beside::default();
+    pub fn prefetch_plan(&self, targets: &[usize]) -> PrefetchPlan {
+        let mut plan = PrefetchPlan::default();
         for set in &self.sets {
             for (adapter, _) in set.iter() {
                 let parts = targets.iter().filter_map(|&target| adapter.part(target));
-                parts.for_each(|part| beside.push(part.addresses()));
+                parts.for_each(|part| plan.push(part.addresses()));
             }
         }
-        beside
+        plan
     }
 
     /// Returns whether any row has an adapter that changes a layer.
@@ -289,7 +289,13 @@ impl AdaptedRows {
 }
 
 /// Changes the results `y`: `[n, n_out]` of a layer for rows `x`: `[n, k]`, whose gate said `weights`.
-fn change(table: &Table, (set, weights): (&AdapterSet, &[f32]), target: usize, (x, k): (&[f32], usize), y: &mut [f32]) {
+fn change(
+    table: &LowRankKernels,
+    (set, weights): (&AdapterSet, &[f32]),
+    target: usize,
+    (x, k): (&[f32], usize),
+    y: &mut [f32],
+) {
     let n = x.len() / k;
     let n_out = y.len() / n;
     let n_weights = weights.len() / n;

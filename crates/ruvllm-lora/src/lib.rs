@@ -13,7 +13,8 @@
 //! use std::sync::Arc;
 //! use ruvllm_lora::{Adapter, AdaptedRows, AdapterSet, Delta, FactorFormat, RowOrder, Target, Targets, Values};
 //! use ruvllm_lora::format::ModelFacts;
-//! use ruvllm_kernels::{Isa, lowrank, thread_pool::ThreadPool};
+//! use ruvllm_kernels::{Isa, lowrank};
+//! use ruvllm_threads::ThreadPool;
 //!
 //! // A model with one layer of 2 results from 4 inputs, and an adapter of rank 1 for it.
 //! let facts = ModelFacts { arch: "llama".into(), n_heads: vec![1], n_kv_heads: vec![1], n_experts: 0 };

@@ -12,9 +12,10 @@ use crate::micro::HeadRows;
 use crate::mixture::Mixture;
 use crate::{Adapter, BaseWeights, BoundAdapter, FactorFormat, LoraError, LoraErrorKind, Targets, format};
 use ruvllm_gguf::GgufFile;
-use ruvllm_kernels::{dequant, prefetch};
+use ruvllm_kernels::dequant;
 use ruvllm_kvcache::MemoryBudget;
 use ruvllm_model::TensorRows;
+use ruvllm_threads::prefetch::prefetch;
 
 /// Adapters beside the hot ones whose files a manager keeps mapped.
 const N_WARM_MAX: usize = 256;
@@ -24,12 +25,12 @@ const N_WARM_MAX: usize = 256;
 pub struct AdapterLoader {
     targets: Arc<Targets>,
     file: Arc<GgufFile>,
-    dequant: &'static dequant::Table,
+    dequant: &'static dequant::DequantKernels,
 }
 
 impl AdapterLoader {
     /// Makes a loader for the model of a file with these linear layers.
-    pub fn new(targets: Arc<Targets>, file: Arc<GgufFile>, dequant: &'static dequant::Table) -> AdapterLoader {
+    pub fn new(targets: Arc<Targets>, file: Arc<GgufFile>, dequant: &'static dequant::DequantKernels) -> AdapterLoader {
         AdapterLoader { targets, file, dequant }
     }
 
@@ -116,7 +117,7 @@ impl AdapterLoader {
 /// The weights of a model's file, row by row.
 struct FileWeights {
     file: Arc<GgufFile>,
-    dequant: &'static dequant::Table,
+    dequant: &'static dequant::DequantKernels,
     /// Name and bytes of the tensor that was asked for last.
     last: Mutex<Option<(String, Rows)>>,
 }
@@ -135,7 +136,7 @@ impl Rows {
     }
 
     /// Writes a row, `[n_cols]`; `None` if there is no such row or it has another width.
-    fn read(&self, dequant: &dequant::Table, row: usize, out: &mut [f32]) -> Option<()> {
+    fn read(&self, dequant: &dequant::DequantKernels, row: usize, out: &mut [f32]) -> Option<()> {
         let bytes = self.bytes_of(row).filter(|_| self.n_cols == out.len())?;
         dequant.dequantize(self.ty, bytes, out);
         Some(())
@@ -170,7 +171,7 @@ impl FileWeights {
 
 /// The rows of a model's output head, as gradients of the final hidden state want them. Any thread may read them.
 pub struct HeadWeights {
-    dequant: &'static dequant::Table,
+    dequant: &'static dequant::DequantKernels,
     rows: Rows,
     /// What the model multiplies its logits with.
     scale: f32,
@@ -181,7 +182,11 @@ impl HeadWeights {
     ///
     /// # Errors
     /// The file has no output head.
-    pub fn new(dequant: &'static dequant::Table, file: &Arc<GgufFile>, scale: f32) -> Result<HeadWeights, LoraError> {
+    pub fn new(
+        dequant: &'static dequant::DequantKernels,
+        file: &Arc<GgufFile>,
+        scale: f32,
+    ) -> Result<HeadWeights, LoraError> {
         let weights = FileWeights { file: Arc::clone(file), dequant, last: Mutex::default() };
         let missing = || LoraError::new(LoraErrorKind::Unsupported, "the model has no output head to learn from");
         Ok(HeadWeights { dequant, rows: weights.find("output").ok_or_else(missing)?, scale })

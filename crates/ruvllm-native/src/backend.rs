@@ -23,7 +23,7 @@ use crate::kv::KvStore;
 use crate::model::{ForwardState, Model, RowCounts, Rows};
 use crate::packed::Saver;
 use crate::tiers::Kernels;
-use pass::Gating;
+use pass::{Gating, Place};
 
 /// The most tokens that are taken back at once.
 const REWIND_TOKENS_MAX: usize = 32;
@@ -51,15 +51,21 @@ pub struct NativeBackend {
     saver: Saver,
 }
 
+/// Loaded parts that make a backend.
+pub(crate) struct BackendParts {
+    pub compute: Compute,
+    pub model: Model,
+    pub state: ForwardState,
+    pub kv: KvStore,
+    pub info: ModelInfo,
+    pub file: Arc<GgufFile>,
+    pub targets: Targets,
+    pub saver: Saver,
+}
+
 impl NativeBackend {
-    pub(crate) fn assemble(
-        compute: Compute,
-        model: Model,
-        state: ForwardState,
-        kv: KvStore,
-        info: ModelInfo,
-        (file, targets, saver): (Arc<GgufFile>, Targets, Saver),
-    ) -> Result<NativeBackend, BackendError> {
+    pub(crate) fn assemble(parts: BackendParts) -> Result<NativeBackend, BackendError> {
+        let BackendParts { compute, model, state, kv, info, file, targets, saver } = parts;
         let (n_rows, n_seq_max) = (state.n_rows_max(), state.states.len());
         let mut backend = NativeBackend {
             compute,
@@ -226,11 +232,11 @@ impl TokenModel for NativeBackend {
         self.kv.age(kernels(&self.compute), segments.iter().map(|segment| segment.seq), n_rows);
         let wanted = segments.iter().map(|segment| (segment.seq, segment.tokens.len()));
         self.kv.reserve(kernels(&self.compute), wanted)?;
-        let (mut next, mut known) = ((0, 0), RowCounts::default());
+        let (mut next, mut known) = (Place::default(), RowCounts::default());
         // Of all rows with logits, in whichever of the passes: nobody has to know which those are.
         let wants_approx = segments.iter().any(|segment| matches!(segment.logits, LogitRows::Approx { .. }));
         self.state.has_approx = wants_approx && self.state.shortlist.get().is_some();
-        while next.0 < segments.len() {
+        while next.segment < segments.len() {
             self.fill_batch(segments, &mut next);
             let counts = self.run_batch(known, false);
             known =
@@ -238,7 +244,7 @@ impl TokenModel for NativeBackend {
             if self.state.shortlist.is_due() {
                 self.make_shortlist();
             }
-            if next.0 < segments.len() {
+            if next.segment < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
                 self.kv.age(kernels(&self.compute), seqs, self.tokens.len());
             }
@@ -318,7 +324,7 @@ impl Embeddings for NativeBackend {
 
 /// Returns what quantises, and on which threads.
 fn kernels(compute: &Compute) -> Kernels<'_> {
-    (compute.kernels.attention, &compute.team)
+    (compute.kernels.attention, &compute.threads)
 }
 
 #[cfg(test)]

@@ -1,21 +1,29 @@
-//! One row of every kernel table and the thread team: what a forward pass computes with.
+//! One row of every kernel table and the thread pool: what a forward pass computes with.
 
 use std::sync::Arc;
 
-use ruvllm_kernels::thread_pool::ThreadPool;
-use ruvllm_kernels::{Isa, activation, attention, dequant, lowrank, matmul, norm, rope, softmax};
+use ruvllm_kernels::Isa;
+use ruvllm_kernels::activation::{self, ActivationKernels};
+use ruvllm_kernels::attention::{self, AttentionKernels};
+use ruvllm_kernels::dequant::{self, DequantKernels};
+use ruvllm_kernels::lowrank::{self, LowRankKernels};
+use ruvllm_kernels::matmul::{self, MatmulKernels};
+use ruvllm_kernels::norm::{self, NormKernels};
+use ruvllm_kernels::rope::{self, RopeKernels};
+use ruvllm_kernels::softmax::{self, SoftmaxKernels};
+use ruvllm_threads::ThreadPool;
 
 /// The kernels chosen for one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
-    pub activation: &'static activation::Table,
-    pub attention: &'static attention::Table,
-    pub dequant: &'static dequant::Table,
-    pub lowrank: &'static lowrank::Table,
-    pub matmul: &'static matmul::Table,
-    pub norm: &'static norm::Table,
-    pub rope: &'static rope::Table,
-    pub softmax: &'static softmax::Table,
+    pub activation: &'static ActivationKernels,
+    pub attention: &'static AttentionKernels,
+    pub dequant: &'static DequantKernels,
+    pub lowrank: &'static LowRankKernels,
+    pub matmul: &'static MatmulKernels,
+    pub norm: &'static NormKernels,
+    pub rope: &'static RopeKernels,
+    pub softmax: &'static SoftmaxKernels,
 }
 
 impl Kernels {
@@ -39,11 +47,11 @@ impl Kernels {
 pub(crate) struct Compute {
     pub isa: Isa,
     pub kernels: Kernels,
-    pub team: Arc<ThreadPool>,
+    pub threads: Arc<ThreadPool>,
 }
 
 impl Compute {
     pub(crate) fn new(isa: Isa, n_threads: usize) -> Compute {
-        Compute { isa, kernels: Kernels::pick(isa), team: Arc::new(ThreadPool::new(n_threads)) }
+        Compute { isa, kernels: Kernels::pick(isa), threads: Arc::new(ThreadPool::new(n_threads)) }
     }
 }

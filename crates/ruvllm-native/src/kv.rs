@@ -58,17 +58,26 @@ pub(super) struct KvStore {
     lender: PageLender,
 }
 
+/// Limits of the sequences of a [`KvStore`], and their policy.
+pub(super) struct SequenceLimits {
+    /// Sequences that are open at a time.
+    pub n_seq_max: usize,
+    /// Tokens of each.
+    pub n_ctx: usize,
+    pub policy: KvPolicy,
+}
+
 impl KvStore {
-    /// Makes a store of up to `n_seq_max` sequences of `n_ctx` tokens over a pool that lies within the budget. With a
+    /// Makes a store of sequences over a pool that lies within the budget. With a
     /// namespace it keeps prefixes, and with `persist` over restarts.
     pub(super) fn new(
         pool: BlockPool,
         budget: MemoryBudget,
-        (n_seq_max, n_ctx): (usize, usize),
-        policy: KvPolicy,
+        sequences: SequenceLimits,
         namespace: Option<NamespaceBuilder>,
         persist: Option<Persist>,
     ) -> KvStore {
+        let SequenceLimits { n_seq_max, n_ctx, policy } = sequences;
         let prefixes = namespace.is_some().then(|| PrefixCache::new(&pool, pool.n_bytes()));
         let sequences = (0..n_seq_max).map(|_| None).collect();
         let (adapters, lender) = (Weak::new(), pool.lender());

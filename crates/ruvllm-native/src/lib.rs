@@ -19,6 +19,8 @@
 //! # Ok::<(), ruvllm_backend::BackendError>(())
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod backend;
 mod embedding;
 mod identity;

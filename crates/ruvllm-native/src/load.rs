@@ -19,10 +19,10 @@ use ruvllm_lora::format::ModelFacts;
 use ruvllm_lora::{Target, Targets};
 use ruvllm_model::ModelSpec;
 
-use crate::backend::NativeBackend;
+use crate::backend::{BackendParts, NativeBackend};
 use crate::identity;
 use crate::kernels::Compute;
-use crate::kv::KvStore;
+use crate::kv::{KvStore, SequenceLimits};
 use crate::model::{ForwardState, Loader, Model, ShortlistState};
 use crate::packed::{Making, Packed, PackedFile, Saver, Unsaved};
 use crate::persist::Persist;
@@ -225,15 +225,17 @@ impl NativeBackend {
         let namespace = namespace.map(|file| identity::of_model(file, &model, compute.isa, options.kv));
         let budget = budget(&model, options, n_ctx, available, namespace.is_some())?;
         let pool = BlockPool::within(&model.kv_layout, options.kv_formats(), budget.total_bytes())?;
-        let kv = KvStore::new(pool, budget, (options.n_seq_max, n_ctx), options.kv, namespace, persist);
+        let limits = SequenceLimits { n_seq_max: options.n_seq_max, n_ctx, policy: options.kv };
+        let kv = KvStore::new(pool, budget, limits, namespace, persist);
         let kv = kv.with_others(&options.kv_others).with_states(state_bytes);
         let mut state = ForwardState::new(&model, &compute, n_rows, options.n_seq_max, n_ctx);
         state.shortlist = ShortlistState::new(&model, options.head_shortlist);
-        let n_threads = compute.team.n_threads();
+        let n_threads = compute.threads.n_threads();
         let device = DeviceInfo { backend: "native", name: compute.isa.name().to_owned(), n_threads };
         let info = ModelInfo::of_file(path, file, &model.spec, device)?;
         let info = ModelInfo { n_ctx, n_seq_max: options.n_seq_max, weight_bytes: model.read_bytes(), ..info };
-        NativeBackend::assemble(compute, model, state, kv, info, (Arc::clone(file), targets, saver))
+        let file = Arc::clone(file);
+        NativeBackend::assemble(BackendParts { compute, model, state, kv, info, file, targets, saver })
     }
 
     /// Loads the draft model of the options. It computes on the threads of this one, with as many sequences and the same

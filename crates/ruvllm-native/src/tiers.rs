@@ -1,15 +1,15 @@
 //! Keys and values that age: what is brought into fewer bits, and when.
 
-use ruvllm_kernels::attention::Table;
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_kernels::attention::AttentionKernels;
 use ruvllm_kvcache::{KvPolicy, Level, Relief};
+use ruvllm_threads::ThreadPool;
 
 use ruvllm_backend::SeqId;
 
 use crate::kv::{IDLE_BYTES, KvStore};
 
 /// What quantises, and on which threads.
-pub(super) type Kernels<'a> = (&'a Table, &'a ThreadPool);
+pub(super) type Kernels<'a> = (&'a AttentionKernels, &'a ThreadPool);
 
 /// Blocks that a step may bring into fewer bits, beside twice as many as it writes: one unit, so that no token waits
 /// for a long prompt's blocks.

@@ -11,12 +11,12 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kernels::{Compute, Isa};
 use ruvllm_lora::micro::toy::Squares;
 use ruvllm_lora::micro::{HeadRows, StateRows};
 use ruvllm_sona::memory::{Context, Memory, MemoryOptions, Scratch};
 use ruvllm_sona::{Calibration, CalibrationBuilder, LearnOptions, Learned, Notes};
+use ruvllm_threads::ThreadPool;
 
 /// Sizes of the memory that are measured.
 const SIZES: [usize; 3] = [4_096, 16_384, 100_000];
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let calibration = calibration.with_basis(Arc::new(basis))?;
     let block = Squares { n_embd, n_inner, square: 1e-3, x_size: 1.0 };
     let calibration = Arc::new(calibration.with_block(Arc::new(block))?);
-    let compute = Compute { isa: Isa::best(), team: Arc::new(ThreadPool::new(N_THREADS)) };
+    let compute = Compute { isa: Isa::best(), threads: Arc::new(ThreadPool::new(N_THREADS)) };
     recall(&calibration, &compute, &state);
     let options = LearnOptions::default();
     let mut learned = Learned::new(Arc::clone(&calibration), options, compute)?;

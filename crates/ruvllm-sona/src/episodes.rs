@@ -9,7 +9,7 @@
 //! A low-rank adapter cannot do this: at rank 2 it recalls one of thirty facts and disturbs everything else. Nor can a plain
 //! memory: it recalls all of them, for every neighbour of the entity too.
 
-use ruvllm_kernels::distance::Table;
+use ruvllm_kernels::distance::DistanceKernels;
 use ruvllm_kernels::softmax;
 
 use crate::codec::{Reader, Writer};
@@ -106,7 +106,7 @@ impl Episodes {
         names: &Names,
         answer: &[(Key, u32)],
         verdict: Verdict,
-        kernels: &Table,
+        kernels: &DistanceKernels,
     ) -> Result<(), SonaError> {
         let n_key = self.n_key;
         let Some((question, _)) = answer.first().filter(|_| answer.len() <= N_TOKENS_MAX) else {
@@ -141,7 +141,7 @@ impl Episodes {
     }
 
     /// Finds what was told of a question: the nearest right and the nearest wrong answer.
-    pub(crate) fn open(&self, question: &Key, names: &Names, kernels: &Table) -> Opened {
+    pub(crate) fn open(&self, question: &Key, names: &Names, kernels: &DistanceKernels) -> Opened {
         let mut nearest = [(QUESTION_NEAR, None); 2];
         for (i, episode) in self.all.iter().enumerate() {
             let (near, found) = &mut nearest[usize::from(episode.verdict == Verdict::Wrong)];
@@ -159,8 +159,8 @@ impl Episodes {
         &self,
         opened: Opened,
         (key, context): (&Key, Context),
-        kernels: &Table,
-        softmax: &softmax::Table,
+        kernels: &DistanceKernels,
+        softmax: &softmax::SoftmaxKernels,
         logits: &mut [f32],
     ) {
         if let Some(recall) = opened.wrong.and_then(|at| self.recall(at, (key, context), kernels)) {
@@ -179,7 +179,7 @@ impl Episodes {
     }
 
     /// Returns what an answer says of the token to come, if it says anything.
-    fn recall(&self, at: usize, (key, context): (&Key, Context), kernels: &Table) -> Option<Recall> {
+    fn recall(&self, at: usize, (key, context): (&Key, Context), kernels: &DistanceKernels) -> Option<Recall> {
         let episode = self.all.get(at)?;
         let mut dots = vec![0; episode.tokens.len()];
         kernels.dots(&key.bytes, &episode.keys, &mut dots);
@@ -253,7 +253,7 @@ impl Episodes {
     }
 }
 
-fn similarity(a: &Key, b: &Key, kernels: &Table) -> f32 {
+fn similarity(a: &Key, b: &Key, kernels: &DistanceKernels) -> f32 {
     let mut dot = [0];
     kernels.dots(&a.bytes, &b.bytes, &mut dot);
     dot[0] as f32 * (a.scale * b.scale)

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
 
 /// A value and where it stood.
 #[derive(Clone, Copy, Debug, PartialEq)]

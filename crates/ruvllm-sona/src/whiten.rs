@@ -226,7 +226,7 @@ fn quantize(x: &[f32]) -> Key {
 mod tests {
     use std::sync::Arc;
 
-    use ruvllm_kernels::thread_pool::ThreadPool;
+    use ruvllm_threads::ThreadPool;
 
     use super::*;
 
@@ -264,7 +264,7 @@ mod tests {
         }
         let whitener = Whitener::fit(&states, 70, 70, 0.25).expect("states");
         for n_threads in [1, 3] {
-            let compute = Compute { isa: Isa::best(), team: Arc::new(ThreadPool::new(n_threads)) };
+            let compute = Compute { isa: Isa::best(), threads: Arc::new(ThreadPool::new(n_threads)) };
             (0..9).for_each(|i| assert_eq!(whitener.key_by(state(i), &compute), half(i), "{n_threads} threads"));
         }
         // The mean gap between the same side and the other one grows.

@@ -1,5 +1,5 @@
 //! What the tests of other crates share: golden models with expected logits, tokenizer, chat and generation cases, the
-//! real models, and measures of how far two rows of numbers are apart. A development crate: it panics with a clear line
+//! real models, measures of how far two rows of numbers are apart, and recorded bits. A development crate: it panics with a clear line
 //! where a library would return an error.
 //!
 //! ```
@@ -23,6 +23,7 @@ mod golden;
 mod json;
 pub mod killed;
 mod models;
+mod recorded;
 
 pub use cases::{CASE_MODELS, chat_cases, generate_cases, tokenizer_cases};
 pub use compare::{LogitComparison, argmax, compare_logits, cosine, kl_divergence, max_abs_diff};
@@ -30,3 +31,4 @@ pub use faults::Faults;
 pub use golden::{Golden, GoldenKind, testdata_dir};
 pub use json::escaped_json;
 pub use models::{REAL_MODELS, real_model};
+pub use recorded::RecordedBits;

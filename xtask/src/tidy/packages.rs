@@ -8,17 +8,18 @@ use crate::shell::{self, cargo};
 
 /// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
 /// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 16] = [
+const CEILINGS: [(&str, usize); 17] = [
     ("ruvllm-ggml", 6),
-    ("ruvllm-kernels", 16),
+    ("ruvllm-threads", 10),
+    ("ruvllm-kernels", 17),
     ("ruvllm-gguf", 14),
     ("ruvllm-store", 24),
-    ("ruvllm-kvcache", 25),
+    ("ruvllm-kvcache", 26),
     ("ruvllm-model", 20),
-    ("ruvllm-lora", 31),
+    ("ruvllm-lora", 32),
     ("ruvllm-text", 70),
     ("ruvllm-text --features grammar", 90),
-    ("ruvllm-backend", 46),
+    ("ruvllm-backend", 47),
     ("ruvllm-native", 60),
     ("ruvllm-remote", 77),
     ("ruvllm-engine", 75),

@@ -2,15 +2,14 @@
 //!
 //! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0026-names-of-the-field.md`). These are not, and have no
 //! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`); `Scope` (cache salt);
-//! `Desk`, `Bell`, `Patience`, `Absence`, `News` and fields called `team` (the thread pool's inside); `Upcoming`, `Beside`,
-//! `Ahead`, `near` (prefetch plans); `Cut`, parts and pieces (row chunks); `heir`, `Life`; `level` (effective priority);
+//! `heir`, `Life`; `level` (effective priority);
 //! `Notes`, `Came`, `Heard`, `Told`, `Taught`, `Passage`, `Mind`, `Asking`, `Place`, `Working`, `Course`, `Shown`, `Judged`,
 //! memory, episodes, trust and `deep::Lesson` (learning); `usual`, dear and sure (the bandit).
 
 use std::collections::BTreeMap;
 
 /// Identifiers that public items do not have, each with the field's.
-const NAMES: [(&str, &str); 20] = [
+const NAMES: [(&str, &str); 31] = [
     ("Drafting", "Drafter"),
     ("Pace", "DraftLength"),
     ("Guesses", "DraftLimits"),
@@ -27,6 +26,17 @@ const NAMES: [(&str, &str); 20] = [
     ("learner", "logits_processor"),
     ("bring_near", "prefetch"),
     ("Team", "ThreadPool"),
+    ("team", "threads"),
+    ("Desk", "WorkerSlot"),
+    ("Bell", "Event"),
+    ("Patience", "SpinPolicy"),
+    ("Absence", "PreemptionDetector"),
+    ("News", "Signal"),
+    ("Upcoming", "NextShares"),
+    ("Beside", "PrefetchPlan"),
+    ("Ahead", "Prefetcher"),
+    ("near", "prefetch_plan"),
+    ("Cut", "Chunking"),
     ("dry_breaker", "dry_sequence_breaker"),
     ("dry_breakers", "dry_sequence_breakers"),
     ("dry_last_n", "dry_penalty_last_n"),

@@ -320,8 +320,8 @@ impl Sampler {
 }
 
 /// Returns what compares logits. That is exact: every instruction set finds the same.
-fn kernels() -> &'static softmax::Table {
-    static KERNELS: LazyLock<&softmax::Table> = LazyLock::new(|| softmax::pick(Isa::best()));
+fn kernels() -> &'static softmax::SoftmaxKernels {
+    static KERNELS: LazyLock<&softmax::SoftmaxKernels> = LazyLock::new(|| softmax::pick(Isa::best()));
     *KERNELS
 }
 

@@ -19,7 +19,7 @@ mod vector;
 #[cfg(test)]
 mod tests;
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch};
 use crate::lanes;
 
 /// An activation function.
@@ -92,19 +92,15 @@ mod constants {
     ];
 }
 
-/// One implementation of the activations.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
+/// Activation functions of one instruction set.
+pub type ActivationKernels = Dispatch<ActivationOps>;
+
+/// Function pointers of [`ActivationKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct ActivationOps {
     apply: unsafe fn(Activation, &mut [f32]),
     gated: unsafe fn(Activation, &mut [f32], &[f32]),
     softcap: unsafe fn(&mut [f32], f32),
-}
-
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
 }
 
 lanes::compile! {
@@ -115,45 +111,13 @@ lanes::compile! {
     }
 }
 
-macro_rules! row {
-    ($isa:ident, $module:ident) => {
-        Table { isa: Isa::$isa, apply: $module::apply, gated: $module::gated, softcap: $module::softcap }
-    };
-}
+isa::table! { ActivationOps by isa { apply, gated, softcap } }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    row!(Avx512, avx512),
-    #[cfg(target_arch = "x86_64")]
-    row!(Avx2, avx2),
-    #[cfg(target_arch = "aarch64")]
-    row!(Neon, neon),
-    row!(Scalar, scalar),
-];
-
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
+impl ActivationKernels {
     /// Replaces every element by `act` of it.
     pub fn apply(&self, act: Activation, x: &mut [f32]) {
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.apply)(act, x) }
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.ops.apply)(act, x) }
     }
 
     /// Replaces `gate` by `act(gate)·up`. Shapes: both `[n]`.
@@ -163,15 +127,15 @@ impl Table {
     pub fn gated(&self, act: Activation, gate: &mut [f32], up: &[f32]) {
         assert_eq!(gate.len(), up.len(), "gated activation: rows differ in length");
         // SAFETY: as in `apply`.
-        unsafe { (self.gated)(act, gate, up) }
+        unsafe { (self.ops.gated)(act, gate, up) }
     }
 
-    /// The way back through [`Table::gated`]: replaces the gradient of `act(gate)·up` in `d_gate` by that of the gate, and writes that of `up`
+    /// The way back through [`ActivationKernels::gated`]: replaces the gradient of `act(gate)·up` in `d_gate` by that of the gate, and writes that of `up`
     /// to `d_up`. Shapes: all `[n]`.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn gated_back(&self, act: Activation, (gate, up): (&[f32], &[f32]), d_gate: &mut [f32], d_up: &mut [f32]) {
+    pub fn gated_back(&self, act: Activation, gate: &[f32], up: &[f32], d_gate: &mut [f32], d_up: &mut [f32]) {
         let n = gate.len();
         assert!([up.len(), d_gate.len(), d_up.len()] == [n; 3], "gated activation: rows differ in length");
         d_up.copy_from_slice(gate);
@@ -189,6 +153,6 @@ impl Table {
     pub fn softcap(&self, x: &mut [f32], cap: f32) {
         assert!(cap.is_finite() && cap > 0.0, "softcap: {cap} is no positive number");
         // SAFETY: as in `apply`.
-        unsafe { (self.softcap)(x, cap) }
+        unsafe { (self.ops.softcap)(x, cap) }
     }
 }

@@ -1,6 +1,7 @@
 //! Activations against f64, in every row of the table.
 
 use super::*;
+use crate::Isa;
 use proptest::prelude::*;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
@@ -161,7 +162,7 @@ fn slopes_are_finite_differences() {
         assert!((activation.slope(0.0, 0.0) - 0.5).abs() < 1e-6);
     }
     let (gate, up, mut of_gate, mut of_up) = ([0.7f32, -1.2], [2.0f32, 0.5], [3.0f32, -1.0], [0.0f32; 2]);
-    table.gated_back(Activation::Silu, (&gate, &up), &mut of_gate, &mut of_up);
+    table.gated_back(Activation::Silu, &gate, &up, &mut of_gate, &mut of_up);
     for i in 0..2 {
         let (mut y, grad) = ([gate[i]], [3.0, -1.0][i]);
         table.apply(Activation::Silu, &mut y);

@@ -1,10 +1,12 @@
-//! The driver: runs a step's tiles on the team and merges spans. Knows no instruction set.
+//! The driver: runs a step's tiles on the thread pool and merges spans. Knows no instruction set.
 
 use super::plan::{Plan, Task, Tile, segment_spans};
 use super::worker::Worker;
-use super::{BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, Options, SPAN_TOKENS, Segment, TILE_ROWS, Table};
-use crate::arena::AlignedVec;
-use crate::thread_pool::{Shared, ThreadPool};
+use super::{
+    AttentionKernels, BLOCK_TOKENS, FoldArgs, KvBlock, KvLayer, MaxSum, Options, SPAN_TOKENS, Segment, TILE_ROWS,
+};
+use ruvllm_threads::arena::AlignedVec;
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Rows whose spans may be tasks of their own, in the longest context.
@@ -23,18 +25,18 @@ pub struct Inputs<'a> {
     pub q: &'a [f32],
 }
 
-/// Multiply-adds that one thread is done with before another has brought near what it would help with: some 2 µs.
+/// Multiply-adds that one thread is done with before another has read what it would help with: some 2 µs.
 const ALONE: usize = 128 * 1024;
 /// Multiply-adds that one thread is done with in a quarter of a millisecond or so.
 const SHORT: usize = 8 * 1024 * 1024;
 
 impl Inputs<'_> {
-    /// Returns how many of `team` it is worth cutting for.
-    fn n_threads(&self, team: &ThreadPool) -> usize {
+    /// Returns the number of threads that the work is cut for.
+    fn n_threads(&self, threads: &ThreadPool) -> usize {
         match self.n_multiply_adds() {
             n if n <= ALONE => 1,
-            n if n <= SHORT => team.n_present(),
-            _ => team.n_threads(),
+            n if n <= SHORT => threads.n_present(),
+            _ => threads.n_threads(),
         }
     }
 
@@ -78,7 +80,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Allocates for teams of up to `n_threads` and layers of up to `limits`.
+    /// Allocates for up to `n_threads` threads and layers of up to `limits`.
     pub fn new(n_threads: usize, limits: Limits) -> Scratch {
         let n_spans = limits.n_ctx.div_ceil(SPAN_TOKENS);
         let n_slots = if n_threads > 1 && n_spans > 1 { SPLIT_ROWS * limits.n_heads * n_spans } else { 0 };
@@ -105,22 +107,28 @@ pub(super) fn slot_len(v_dim: usize) -> usize {
 /// Attends: `out[row, head] = softmax(q[row, head]·Kᵀ)·V` for every row of every segment; other rows stay untouched.
 ///
 /// Shapes: `out`: `[n_rows, n_heads * v_dim]`; the rest is in [`Inputs`]. Allocates nothing. Bit-identical whatever the
-/// team, the other segments and the cut of a sequence into steps, within one instruction set.
+/// number of threads, the other segments and the cut of a sequence into steps, within one instruction set.
 ///
 /// # Panics
 /// If the shapes disagree, segments overlap or are out of order, a segment lacks blocks or rows, `window` is 0, or the
 /// scratch is too small.
-pub fn attend(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
-    check(team, scratch, inputs, out);
-    run(table, team, scratch, inputs, out);
+pub fn attend(
+    table: &AttentionKernels,
+    threads: &ThreadPool,
+    scratch: &mut Scratch,
+    inputs: &Inputs<'_>,
+    out: &mut [f32],
+) {
+    check(threads, scratch, inputs, out);
+    run(table, threads, scratch, inputs, out);
 }
 
-fn check(team: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
+fn check(threads: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32]) {
     let (options, limits) = (inputs.options, scratch.limits);
     let Options { n_heads, n_kv_heads, k_dim, v_dim, .. } = *options;
     assert!(n_kv_heads > 0 && n_heads.is_multiple_of(n_kv_heads), "attend: {n_heads} heads on {n_kv_heads}");
     assert!(k_dim > 0 && v_dim > 0, "attend: heads have a length");
-    assert!(team.n_threads() <= scratch.n_threads, "attend: the scratch is for {} threads", scratch.n_threads);
+    assert!(threads.n_threads() <= scratch.n_threads, "attend: the scratch is for {} threads", scratch.n_threads);
     assert!(k_dim <= limits.k_dim && v_dim <= limits.v_dim, "attend: the scratch is for {limits:?}");
     assert!(options.window != Some(0), "attend: a window of no positions");
     assert!(options.sinks.is_none_or(|sinks| sinks.len() == n_heads), "attend: a sink per head");
@@ -140,12 +148,12 @@ fn check(team: &ThreadPool, scratch: &Scratch, inputs: &Inputs<'_>, out: &[f32])
     assert!(out.len() >= n_rows * n_heads * v_dim, "attend: {n_rows} rows, fewer in the output");
 }
 
-/// Cuts the step into tasks and runs them on the team.
-fn run(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
-    let n_threads = inputs.n_threads(team);
+/// Cuts the step into tasks and runs them on the thread pool.
+fn run(table: &AttentionKernels, threads: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<'_>, out: &mut [f32]) {
+    let n_threads = inputs.n_threads(threads);
     let plan = Plan::new(inputs, n_threads, scratch.partials.len(), scratch.n_done.len());
     let tile_len = tile_len(scratch.limits.k_dim, scratch.limits.v_dim);
-    let tiles = Shared::new(&mut scratch.tiles);
+    let tiles = SharedSlice::new(&mut scratch.tiles);
     let n_tiles = plan.n_tiles_of_all(inputs);
     if plan.split {
         scratch.n_done[..n_tiles].iter_mut().for_each(|n_done| *n_done.get_mut() = 0);
@@ -157,8 +165,8 @@ fn run(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<
         n_threads,
         n_tasks: n_tiles * plan.n_spans,
         cursor: Cursor::default(),
-        out: Shared::new(out),
-        partials: Shared::new(&mut scratch.partials),
+        out: SharedSlice::new(out),
+        partials: SharedSlice::new(&mut scratch.partials),
     };
     let n_done = &scratch.n_done;
     let work = |thread: usize| {
@@ -183,7 +191,7 @@ fn run(table: &Table, team: &ThreadPool, scratch: &mut Scratch, inputs: &Inputs<
         0 => {}
         1 => work(0),
         _ if n_threads == 1 => work(0),
-        _ => team.share(&work),
+        _ => threads.share(&work),
     }
 }
 
@@ -194,14 +202,14 @@ struct Cursor(AtomicUsize);
 
 /// What all tasks of a step share.
 pub(super) struct Context<'a> {
-    pub(super) table: &'a Table,
+    pub(super) table: &'a AttentionKernels,
     pub(super) inputs: &'a Inputs<'a>,
     plan: &'a Plan,
     n_threads: usize,
     n_tasks: usize,
     cursor: Cursor,
-    out: Shared<'a, f32>,
-    partials: Shared<'a, f32>,
+    out: SharedSlice<'a, f32>,
+    partials: SharedSlice<'a, f32>,
 }
 
 impl<'a> Context<'a> {
@@ -250,7 +258,7 @@ impl<'a> Context<'a> {
     /// # Safety
     /// As for `out_row`.
     #[allow(clippy::mut_from_ref, reason = "tasks own their slots")]
-    pub(super) unsafe fn slot(&self, tile: &Tile<'_>, (query, head): (usize, usize), span: usize) -> &mut [f32] {
+    pub(super) unsafe fn slot(&self, tile: &Tile<'_>, query: usize, head: usize, span: usize) -> &mut [f32] {
         let options = self.inputs.options;
         let len = slot_len(options.v_dim);
         let row = (tile.segment.first_row + query) * options.n_heads + head;
@@ -262,11 +270,11 @@ impl<'a> Context<'a> {
 
 /// The running maximum and sum of a row; `None` before the first span.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Total(Option<(f32, f32)>);
+pub(super) struct Total(Option<MaxSum>);
 
 impl Total {
     /// Adds a span of maximum and sum `span` to the row's `values`.
-    pub(super) fn add(&mut self, table: &Table, values: &mut [f32], span: (f32, f32), span_values: &[f32]) {
+    pub(super) fn add(&mut self, table: &AttentionKernels, values: &mut [f32], span: MaxSum, span_values: &[f32]) {
         self.0 = Some(match self.0 {
             Some(total) => table.fold(&mut FoldArgs { out: values, values: span_values, total, span }),
             None => {
@@ -278,7 +286,7 @@ impl Total {
 
     /// Divides by the sum, which the sink joins.
     pub(super) fn finish(self, values: &[f32], sink: Option<f32>, out: &mut [f32]) {
-        let (max, mut sum) = self.0.expect("a query sees itself");
+        let MaxSum { max, mut sum } = self.0.expect("a query sees itself");
         let mut scale = 1.0;
         if let Some(sink) = sink {
             let new_max = max.max(sink);

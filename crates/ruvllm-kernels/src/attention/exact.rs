@@ -4,8 +4,8 @@ use super::quant::{load_values, store_scores, store_values};
 use super::vector::Kernels;
 use super::{BLOCK_TOKENS, SPAN_TOKENS, ScoreArgs, ValueArgs};
 use crate::lanes::Lanes;
-use crate::prefetch::LINE_BYTES;
 use half::f16;
+use ruvllm_threads::prefetch::LINE_BYTES;
 
 /// An element as its 16 floats.
 pub(super) trait Loaded: Copy {
@@ -45,13 +45,13 @@ impl<T: Loaded> Kernels for T {
             // Past the last block, it is scored again and dropped.
             let keys: [*const T; B] =
                 std::array::from_fn(|b| args.blocks.get((first + b).min(n_blocks - 1)).bytes.as_ptr().cast());
-            let ahead: [*const T; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
+            let next: [*const T; B] = std::array::from_fn(|b| args.next.of(first + b, keys[b]));
             // SAFETY: the caller enabled the instruction set.
             let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
             let mut d = 0;
             while d + columns_per_line <= k_dim {
-                for ahead in &ahead {
-                    args.ahead.level.prefetch(ahead.wrapping_add(d * BLOCK_TOKENS));
+                for next in &next {
+                    args.next.level.prefetch(next.wrapping_add(d * BLOCK_TOKENS));
                 }
                 for i in 0..columns_per_line {
                     // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
@@ -81,12 +81,12 @@ impl<T: Loaded> Kernels for T {
             let first: *const T = args.blocks.get(block).bytes.as_ptr().cast();
             // SAFETY: the block's head has 16 rows of `v_stride`.
             let mut v = unsafe { first.add(token % BLOCK_TOKENS * v_stride + column) };
-            let mut ahead = args.ahead.of(block, v).wrapping_add(column);
+            let mut next = args.next.of(block, v).wrapping_add(column);
             while token < end {
                 for line in 0..(16 * W).div_ceil(line::<T>()) {
-                    args.ahead.level.prefetch(ahead.wrapping_add(line * self::line::<T>()));
+                    args.next.level.prefetch(next.wrapping_add(line * self::line::<T>()));
                 }
-                ahead = ahead.wrapping_add(v_stride);
+                next = next.wrapping_add(v_stride);
                 let mut row = [sums[0][0]; W];
                 for (w, row) in row.iter_mut().enumerate() {
                     // SAFETY: as above.

@@ -238,7 +238,12 @@ impl<'a> KvUnits<'a> {
 
     /// Asserts that the parts lie inside a unit.
     fn check(&self, format: KvFormat, shape: KvShape) {
-        check_parts(format, shape, (self.stride, self.k_at, self.v_at), self.bytes.is_empty());
+        let KvUnits { bytes, stride, k_at, v_at } = *self;
+        let (k, v) = (k_at..k_at + format.k_bytes(shape), v_at..v_at + format.v_bytes(shape));
+        let apart = k.end <= v.start || v.end <= k.start;
+        let fits = k.end <= stride && v.end <= stride && apart && [stride, k_at, v_at].iter().all(|n| n % 4 == 0);
+        let is_empty = bytes.is_empty();
+        assert!(is_empty || fits, "{format} units of {stride} bytes do not hold keys at {k:?} and values at {v:?}");
     }
 }
 
@@ -261,16 +266,10 @@ impl KvUnitsMut<'_> {
     /// Asserts that the format is exact and the parts lie inside a unit; returns the number of units.
     pub(super) fn check(&self, shape: KvShape) -> usize {
         assert!(self.format.is_exact(), "rows are written to f16 and f32 blocks, not to {}", self.format);
-        check_parts(self.format, shape, (self.stride, self.k_at, self.v_at), self.bytes.is_empty());
-        self.bytes.len().checked_div(self.stride).unwrap_or(0)
+        let units = KvUnits { bytes: self.bytes, stride: self.stride, k_at: self.k_at, v_at: self.v_at };
+        units.check(self.format, shape);
+        units.n_units()
     }
-}
-
-fn check_parts(format: KvFormat, shape: KvShape, (stride, k_at, v_at): (usize, usize, usize), is_empty: bool) {
-    let (k, v) = (k_at..k_at + format.k_bytes(shape), v_at..v_at + format.v_bytes(shape));
-    let apart = k.end <= v.start || v.end <= k.start;
-    let fits = k.end <= stride && v.end <= stride && apart && [stride, k_at, v_at].iter().all(|n| n % 4 == 0);
-    assert!(is_empty || fits, "{format} units of {stride} bytes do not hold keys at {k:?} and values at {v:?}");
 }
 
 /// One layer of the cache, in all formats.

@@ -6,7 +6,7 @@
 //! K [n_kv_heads][k_dim][16]        tokens run fastest: the scores of 16 tokens are one vector, no horizontal sums
 //! V [n_kv_heads][16][v_stride]     v_stride = v_dim rounded up to 16: a token's value row is whole vectors
 //! ```
-//! Older blocks may be smaller ([`KvFormat`], made by [`Table::quantize`]). Keys share scales along the positions of a
+//! Older blocks may be smaller ([`KvFormat`], made by [`AttentionKernels::quantize`]). Keys share scales along the positions of a
 //! channel, values along the columns of a token; 4 codes of packed formats lie in one lane, of 16 or 8 bits:
 //! ```text
 //! Q8 unit = 1 block    K [n_kv_heads]{ scale [k_dim'], code [k_dim][16] }            k_dim' = k_dim rounded up to 16
@@ -55,8 +55,8 @@
 mod attend;
 mod exact;
 mod layout;
-mod near;
 mod plan;
+mod prefetch;
 mod quant;
 mod quantize;
 mod scalar;
@@ -78,12 +78,12 @@ pub use attend::{Inputs, Limits, Scratch, attend};
 pub use layout::{
     BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvPart, KvShape, KvUnits, KvUnitsMut, UNIT_BLOCKS, UNIT_TOKENS,
 };
-pub use near::near;
+pub use prefetch::prefetch_plan;
 pub use store::store;
 
-use crate::isa::{self, Isa, Row};
-use crate::prefetch::Level;
+use crate::isa::{self, Dispatch, Isa};
 use quantize::{DequantizeArgs, QuantizeArgs};
+use ruvllm_threads::prefetch::Level;
 use std::ops::Range;
 
 /// Positions in a span: the unit of the softmax, see the [module's definition](self#definition).
@@ -215,9 +215,9 @@ impl<'a> Head<'a> {
     }
 }
 
-/// What comes next, to be asked for at the pace of reading.
+/// Keys or values that are read next, prefetched at the pace of reading.
 #[derive(Clone, Copy)]
-struct Ahead<'a> {
+struct NextParts<'a> {
     /// Of all heads.
     parts: &'a [Part<'a>],
     /// Where the head's begin in each.
@@ -225,8 +225,8 @@ struct Ahead<'a> {
     level: Level,
 }
 
-impl Ahead<'_> {
-    /// Returns what is read ahead while part `block` of a group is read at `current`, which serves if there is no more.
+impl NextParts<'_> {
+    /// Returns what is prefetched while part `block` of a group is read at `current`, which serves if there is no more.
     #[inline(always)]
     fn of<T>(&self, block: usize, current: *const T) -> *const T {
         let part = self.parts.get(block);
@@ -244,7 +244,7 @@ struct ScoreArgs<'a> {
     q: &'a [f32],
     /// The keys.
     blocks: Head<'a>,
-    ahead: Ahead<'a>,
+    next: NextParts<'a>,
     /// Rows [`SPAN_TOKENS`] apart.
     out: &'a mut [f32],
 }
@@ -259,11 +259,18 @@ struct ValueArgs<'a> {
     p: &'a [f32],
     /// The values.
     blocks: Head<'a>,
-    ahead: Ahead<'a>,
+    next: NextParts<'a>,
     /// Which positions count, from the first of the first block.
     tokens: Range<usize>,
     /// `[n_rows, v_stride]`
     out: &'a mut [f32],
+}
+
+/// Maximum of some scores, and the sum of their exponentials above it.
+#[derive(Clone, Copy, Debug, Default)]
+struct MaxSum {
+    max: f32,
+    sum: f32,
 }
 
 /// Rows' scores of a span, turned into `exp(score - max)` in place, over the blocks that each row sees.
@@ -275,8 +282,8 @@ struct SoftmaxArgs<'a> {
     softcap: Option<f32>,
     /// For each row the ALiBi slope, and the query's position less the span's start.
     alibi: Option<&'a [(f32, f32)]>,
-    /// Becomes the maximum and the sum of each row.
-    totals: &'a mut [(f32, f32)],
+    /// Becomes that of each row.
+    totals: &'a mut [MaxSum],
 }
 
 /// Returns the positions from the first to the last that any row sees.
@@ -313,17 +320,18 @@ struct FoldArgs<'a> {
     out: &'a mut [f32],
     /// The span's values, of the same length.
     values: &'a [f32],
-    /// Maximum and sum of what `out` holds.
-    total: (f32, f32),
-    /// Maximum and sum of the span.
-    span: (f32, f32),
+    /// Of what `out` holds.
+    total: MaxSum,
+    /// Of the span.
+    span: MaxSum,
 }
 
-/// The register kernels of one instruction set.
-pub struct Table {
-    isa: Isa,
-    /// Whether the row is for this machine, beyond `isa`.
-    suits: fn() -> bool,
+/// Attention kernels of one instruction set.
+pub type AttentionKernels = Dispatch<AttentionOps>;
+
+/// Function pointers of [`AttentionKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionOps {
     /// Rows its kernels take at most.
     chunk_rows: usize,
     /// By format.
@@ -333,27 +341,15 @@ pub struct Table {
     values: [unsafe fn(&mut ValueArgs<'_>); KvFormat::COUNT],
     mins: unsafe fn(&mut MinArgs<'_>),
     /// Returns the maximum and the sum of both.
-    fold: unsafe fn(&mut FoldArgs<'_>) -> (f32, f32),
+    fold: unsafe fn(&mut FoldArgs<'_>) -> MaxSum,
     quantize: unsafe fn(&mut QuantizeArgs<'_>),
     dequantize: unsafe fn(&mut DequantizeArgs<'_>),
 }
 
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    fn suits(&self) -> bool {
-        (self.suits)()
-    }
-}
-
-/// Writes the row of instruction set `$isa`, whose kernels are in module `$module`.
-macro_rules! row {
-    ($isa:expr, $module:ident) => {
-        Table {
-            isa: $isa,
-            suits: || true,
+/// Writes the kernels of module `$module`.
+macro_rules! ops {
+    ($module:ident) => {
+        AttentionOps {
             chunk_rows: $module::CHUNK_ROWS,
             scores: $module::SCORES,
             softmax: $module::softmax,
@@ -366,56 +362,43 @@ macro_rules! row {
     };
 }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    Table {
-        suits: crate::cpu::is_zen_5,
-        chunk_rows: avx512::wide::CHUNK_ROWS,
-        scores: avx512::wide::SCORES,
-        values: avx512::wide::VALUES,
-        ..row!(Isa::Avx512, avx512)
-    },
-    #[cfg(target_arch = "x86_64")]
-    Table { suits: || !crate::cpu::is_zen_5(), ..row!(Isa::Avx512, avx512) },
-    #[cfg(target_arch = "x86_64")]
-    row!(Isa::Avx2, avx2),
-    #[cfg(target_arch = "aarch64")]
-    row!(Isa::Neon, neon),
-    row!(Isa::Scalar, scalar),
-];
+/// The kernels of CPUs that compute with 512 bits at once.
+#[cfg(target_arch = "x86_64")]
+const WIDE: AttentionOps = AttentionOps {
+    chunk_rows: avx512::wide::CHUNK_ROWS,
+    scores: avx512::wide::SCORES,
+    values: avx512::wide::VALUES,
+    ..ops!(avx512)
+};
 
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
+isa::table! {
+    AttentionOps {
+        #[cfg(target_arch = "x86_64")]
+        Dispatch::new(Isa::Avx512, WIDE).only_if(crate::cpu::is_zen_5),
+        #[cfg(target_arch = "x86_64")]
+        Dispatch::new(Isa::Avx512, ops!(avx512)).only_if(|| !crate::cpu::is_zen_5()),
+        #[cfg(target_arch = "x86_64")]
+        Dispatch::new(Isa::Avx2, ops!(avx2)),
+        #[cfg(target_arch = "aarch64")]
+        Dispatch::new(Isa::Neon, ops!(neon)),
+        Dispatch::new(Isa::Scalar, ops!(scalar)),
     }
+}
 
+impl AttentionKernels {
     fn softmax(&self, args: &mut SoftmaxArgs<'_>) {
         let n_rows = args.visible.len();
         assert!(args.scores.len() == n_rows * SPAN_TOKENS && args.totals.len() == n_rows);
         assert!(args.visible.iter().all(|visible| visible.start <= visible.end && visible.end <= SPAN_TOKENS));
         assert!(args.alibi.is_none_or(|rows| rows.len() == n_rows));
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.softmax)(args) }
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.ops.softmax)(args) }
     }
 
-    fn fold(&self, args: &mut FoldArgs<'_>) -> (f32, f32) {
+    fn fold(&self, args: &mut FoldArgs<'_>) -> MaxSum {
         assert!(args.out.len().is_multiple_of(16) && args.out.len() == args.values.len());
         // SAFETY: as above.
-        unsafe { (self.fold)(args) }
+        unsafe { (self.ops.fold)(args) }
     }
 
     fn mins(&self, args: &mut MinArgs<'_>) {
@@ -429,19 +412,19 @@ impl Table {
         };
         assert!(args.blocks[blocks.clone()].iter().zip(&args.formats[blocks]).all(fits));
         // SAFETY: as above.
-        unsafe { (self.mins)(args) }
+        unsafe { (self.ops.mins)(args) }
     }
 
     fn scores(&self, args: &mut ScoreArgs<'_>) {
         args.check();
         // SAFETY: as above.
-        unsafe { (self.scores[args.format as usize])(args) }
+        unsafe { (self.ops.scores[args.format as usize])(args) }
     }
 
     fn values(&self, args: &mut ValueArgs<'_>) {
         args.check();
         // SAFETY: as above.
-        unsafe { (self.values[args.format as usize])(args) }
+        unsafe { (self.ops.values[args.format as usize])(args) }
     }
 }
 

@@ -79,7 +79,7 @@ impl Plan {
 
     /// Returns task `index` of a segment; the last queries, which see most, come first. Spans that are tasks of their own
     /// have the KV heads innermost: these lie side by side. Otherwise KV heads are outermost, for all queries to find a
-    /// head's keys and values near.
+    /// head's keys and values in the cache.
     fn task_of<'a>(&self, options: &Options<'_>, segment: &'a Segment<'a>, index: usize) -> Task<'a> {
         let Options { n_heads, n_kv_heads, .. } = *options;
         let (group, n_parts) = (n_heads / n_kv_heads, self.n_parts(options));

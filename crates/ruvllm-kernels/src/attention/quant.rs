@@ -6,7 +6,7 @@ use super::layout::V_GROUP;
 use super::vector::Kernels;
 use super::{BLOCK_TOKENS, MinArgs, Part, SPAN_TOKENS, ScoreArgs, UNIT_BLOCKS, UNIT_TOKENS, ValueArgs};
 use crate::lanes::Lanes;
-use crate::prefetch::LINE_BYTES;
+use ruvllm_threads::prefetch::LINE_BYTES;
 use std::ptr;
 
 /// [`KvFormat::Q8`](super::KvFormat::Q8) to the kernels.
@@ -19,11 +19,18 @@ pub(super) struct Packed<const BITS: u32>;
 /// 16 factors, as the kernels read them one by one.
 type Factors = [f32; 16];
 
+/// A column of keys and its place among the scales at hand.
+#[derive(Clone, Copy)]
+struct Column {
+    d: usize,
+    i: usize,
+}
+
 impl Q8 {
-    /// Adds column `d`, whose scales are the `i`th, of `B` blocks to the scores of `R` rows; `q`: that column's queries.
+    /// Adds a column of `B` blocks to the scores of `R` rows; `q`: that column's queries.
     ///
     /// # Safety
-    /// As for [`Kernels::scores`]; `d` is less than `k_dim`.
+    /// As for [`Kernels::scores`]; the column is one of `k_dim`.
     #[inline(always)]
     unsafe fn column<L: Lanes, const R: usize, const B: usize>(
         sums: &mut [[L::V; B]; R],
@@ -31,7 +38,7 @@ impl Q8 {
         k_stride: usize,
         keys: &[*const u8; B],
         scales: &[Factors; B],
-        (d, i): (usize, usize),
+        Column { d, i }: Column,
     ) {
         let mut column = [sums[0][0]; B];
         for (b, column) in column.iter_mut().enumerate() {
@@ -60,7 +67,7 @@ impl Kernels for Q8 {
             // Past the last block, it is scored again and dropped.
             let keys: [*const u8; B] =
                 std::array::from_fn(|b| args.blocks.get((first + b).min(n_blocks - 1)).bytes.as_ptr());
-            let ahead: [*const u8; B] = std::array::from_fn(|b| args.ahead.of(first + b, keys[b]));
+            let next: [*const u8; B] = std::array::from_fn(|b| args.next.of(first + b, keys[b]));
             // SAFETY: the caller enabled the instruction set.
             let mut sums = [[unsafe { L::splat(0.0) }; B]; R];
             let mut scales = [[0.0; 16]; B];
@@ -68,7 +75,7 @@ impl Kernels for Q8 {
                 for (b, scales) in scales.iter_mut().enumerate() {
                     // SAFETY: scales are whole vectors.
                     unsafe {
-                        args.ahead.level.prefetch(ahead[b].wrapping_add(2 * d));
+                        args.next.level.prefetch(next[b].wrapping_add(2 * d));
                         L::store(scales.as_mut_ptr(), L::load_f16(keys[b].add(2 * d).cast()));
                     }
                 }
@@ -76,17 +83,28 @@ impl Kernels for Q8 {
                 // Four columns of codes are a cache line.
                 for i in 0..n / 4 {
                     let at = codes_at + (d + 4 * i) * BLOCK_TOKENS;
-                    for ahead in &ahead {
-                        args.ahead.level.prefetch(ahead.wrapping_add(at));
+                    for next in &next {
+                        args.next.level.prefetch(next.wrapping_add(at));
                     }
                     for i in 4 * i..4 * i + 4 {
                         // SAFETY: `d + i` is less than `k_dim`; the rest is the caller's.
-                        unsafe { Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, (d + i, i)) };
+                        unsafe {
+                            Q8::column::<L, R, B>(
+                                &mut sums,
+                                q.add(d + i),
+                                k_stride,
+                                &keys,
+                                &scales,
+                                Column { d: d + i, i },
+                            )
+                        };
                     }
                 }
                 for i in n / 4 * 4..n {
                     // SAFETY: as above.
-                    unsafe { Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, (d + i, i)) };
+                    unsafe {
+                        Q8::column::<L, R, B>(&mut sums, q.add(d + i), k_stride, &keys, &scales, Column { d: d + i, i })
+                    };
                 }
             }
             // SAFETY: `sums` are those of the blocks from `first` on.
@@ -105,12 +123,12 @@ impl Kernels for Q8 {
             let mut sums = load_values::<L, R, W>(args, column);
             for block in args.tokens.start / BLOCK_TOKENS..args.tokens.end.div_ceil(BLOCK_TOKENS) {
                 let v = args.blocks.get(block).bytes.as_ptr();
-                let ahead = args.ahead.of(block, v);
-                args.ahead.level.prefetch(ahead.wrapping_add(scales_at));
+                let next = args.next.of(block, v);
+                args.next.level.prefetch(next.wrapping_add(scales_at));
                 let weights = weights::<L, R>(args, block, v.add(scales_at));
                 for t in tokens_of(args, block) {
                     let at = codes_at + t * v_stride + column;
-                    args.ahead.level.prefetch(ahead.wrapping_add(at));
+                    args.next.level.prefetch(next.wrapping_add(at));
                     let mut row = [sums[0][0]; W];
                     for (w, row) in row.iter_mut().enumerate() {
                         *row = L::load_i8(v.add(at + 16 * w));
@@ -146,11 +164,11 @@ impl<const BITS: u32> Packed<BITS> {
     unsafe fn unit_scores<L: Lanes, const R: usize, const B: usize>(args: &mut ScoreArgs<'_>, first: usize, n: usize) {
         let (k_stride, part) = (args.shape.k_stride(), args.blocks.get(first));
         let (keys, q) = (part.bytes.as_ptr(), args.q.as_ptr());
-        let ahead = args.ahead.of(first, keys);
+        let next = args.next.of(first, keys);
         // SAFETY: minima and queries are whole vectors, and there are `R` rows.
         unsafe {
             for line in (0..4 * k_stride).step_by(LINE_BYTES) {
-                args.ahead.level.prefetch(ahead.wrapping_add(line));
+                args.next.level.prefetch(next.wrapping_add(line));
             }
             let mut offsets = [L::splat(0.0); R];
             for d in (0..k_stride).step_by(16) {
@@ -167,9 +185,9 @@ impl<const BITS: u32> Packed<BITS> {
                 for (sums, offset) in sums.iter_mut().zip(&offsets) {
                     *sums = [*offset; B];
                 }
-                // The first blocks of a unit read ahead for all.
-                let ahead = if b == 0 { ahead } else { keys };
-                Self::columns::<L, R, B>(args, &mut sums, keys, ahead, part.sub + b);
+                // The first blocks of a unit prefetch for all.
+                let next = if b == 0 { next } else { keys };
+                Self::columns::<L, R, B>(args, &mut sums, keys, next, part.sub + b);
                 store_scores::<L, R, B>(args, first + b, &sums);
             }
         }
@@ -184,7 +202,7 @@ impl<const BITS: u32> Packed<BITS> {
         args: &ScoreArgs<'_>,
         sums: &mut [[L::V; B]; R],
         keys: *const u8,
-        ahead: *const u8,
+        next: *const u8,
         sub: usize,
     ) {
         let (k_dim, k_stride, q) = (args.shape.k_dim, args.shape.k_stride(), args.q.as_ptr());
@@ -199,7 +217,7 @@ impl<const BITS: u32> Packed<BITS> {
                 }
                 let (n, codes) = ((k_dim - d).min(16), 4 * k_stride + d * Self::CODES);
                 for line in 0..n / per_line {
-                    args.ahead.level.prefetch(ahead.wrapping_add(codes + line * LINE_BYTES));
+                    args.next.level.prefetch(next.wrapping_add(codes + line * LINE_BYTES));
                     for i in line * per_line..(line + 1) * per_line {
                         Self::column::<L, R, B>(sums, &scaled, i, keys.add(codes + i * Self::CODES), sub);
                     }
@@ -278,13 +296,13 @@ impl<const BITS: u32> Kernels for Packed<BITS> {
                 let Part { bytes, sub } = args.blocks.get(block);
                 let v = bytes.as_ptr();
                 let (scales, codes) = (scales_at + 2 * BLOCK_TOKENS * sub, codes_at + group * Self::CODES);
-                let ahead = args.ahead.of(block, v);
-                args.ahead.level.prefetch(ahead.wrapping_add(scales));
-                args.ahead.level.prefetch(ahead.wrapping_add(scales + 2 * UNIT_TOKENS));
+                let next = args.next.of(block, v);
+                args.next.level.prefetch(next.wrapping_add(scales));
+                args.next.level.prefetch(next.wrapping_add(scales + 2 * UNIT_TOKENS));
                 let weights = weights::<L, R>(args, block, v.add(scales));
                 for t in tokens_of(args, block) {
                     let at = codes + (sub * BLOCK_TOKENS + t) * groups * Self::CODES;
-                    args.ahead.level.prefetch(ahead.wrapping_add(at));
+                    args.next.level.prefetch(next.wrapping_add(at));
                     let codes = L::shift_right(Self::load::<L>(v.add(at)), BITS * first_code);
                     let mut row = [sums[0][0]; W];
                     for (w, row) in row.iter_mut().enumerate() {

@@ -13,7 +13,7 @@
 
 use super::layout::V_GROUP;
 use super::quant::Packed;
-use super::{BLOCK_TOKENS, KvFormat, KvPart, KvShape, Table, UNIT_BLOCKS, UNIT_TOKENS};
+use super::{AttentionKernels, BLOCK_TOKENS, KvFormat, KvPart, KvShape, UNIT_BLOCKS, UNIT_TOKENS};
 use crate::lanes::Lanes;
 use half::f16;
 
@@ -41,7 +41,7 @@ pub(super) struct DequantizeArgs<'a> {
     pub(super) v: &'a mut [f32],
 }
 
-impl Table {
+impl AttentionKernels {
     /// Makes one layer of a unit of format `to` from blocks of any formats, in order of position: one for
     /// [`KvFormat::Q8`], [`UNIT_BLOCKS`] for [`KvFormat::Q4`] and [`KvFormat::Q2`]. `k`, `v`:
     /// [`KvFormat::k_bytes`] and [`KvFormat::v_bytes`] of `to`. All positions of the blocks must have been written.
@@ -53,8 +53,8 @@ impl Table {
         assert_eq!(from.len(), to.blocks_per_unit(), "quantize: blocks for a unit of {to}");
         from.iter().for_each(|part| part.check(shape));
         assert_eq!((k.len(), v.len()), (to.k_bytes(shape), to.v_bytes(shape)), "quantize: bytes of a unit of {to}");
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.quantize)(&mut QuantizeArgs { shape, from, to, k, v }) }
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.ops.quantize)(&mut QuantizeArgs { shape, from, to, k, v }) }
     }
 
     /// Reads one layer of a block of any format. `k`: `[n_kv_heads][k_dim][16]`, `v`: `[n_kv_heads][16][v_stride]`.
@@ -65,7 +65,7 @@ impl Table {
         from.check(shape);
         assert_eq!((k.len(), v.len()), (shape.k_block_len(), shape.v_block_len()), "dequantize: floats of a block");
         // SAFETY: as above.
-        unsafe { (self.dequantize)(&mut DequantizeArgs { shape, from, k, v }) }
+        unsafe { (self.ops.dequantize)(&mut DequantizeArgs { shape, from, k, v }) }
     }
 }
 

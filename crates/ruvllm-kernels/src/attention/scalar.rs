@@ -1,7 +1,9 @@
 //! The truth: plain loops. Keys and values become floats 16 at a time, once for all rows.
 
 use super::scalar_quant::{keys, row};
-use super::{BLOCK_TOKENS, FoldArgs, KvFormat, MinArgs, SPAN_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs, whole_blocks};
+use super::{
+    BLOCK_TOKENS, FoldArgs, KvFormat, MaxSum, MinArgs, SPAN_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs, whole_blocks,
+};
 
 pub(super) use super::scalar_quant::{dequantize, quantize};
 
@@ -73,14 +75,14 @@ pub(super) fn softmax(args: &mut SoftmaxArgs<'_>) {
             *score = (*score - max).exp();
             sum += *score;
         }
-        args.totals[r] = (max, sum);
+        args.totals[r] = MaxSum { max, sum };
     }
 }
 
-pub(super) fn fold(args: &mut FoldArgs<'_>) -> (f32, f32) {
-    let ((old_max, old_sum), (max, sum)) = (args.total, args.span);
-    let new_max = old_max.max(max);
-    let (old_scale, scale) = ((old_max - new_max).exp(), (max - new_max).exp());
+pub(super) fn fold(args: &mut FoldArgs<'_>) -> MaxSum {
+    let FoldArgs { total, span, .. } = *args;
+    let max = total.max.max(span.max);
+    let (old_scale, scale) = ((total.max - max).exp(), (span.max - max).exp());
     args.out.iter_mut().zip(args.values).for_each(|(out, value)| *out = *out * old_scale + value * scale);
-    (new_max, old_sum * old_scale + sum * scale)
+    MaxSum { max, sum: total.sum * old_scale + span.sum * scale }
 }

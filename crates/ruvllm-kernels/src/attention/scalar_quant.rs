@@ -126,7 +126,7 @@ pub(super) fn quantize(args: &mut QuantizeArgs<'_>) {
                 // Past the last value, the group's first again.
                 let (first, n) = (all[0], V_GROUP.min(shape.v_dim - group * V_GROUP));
                 all[n..].fill(first);
-                quantize_group(shape, to, (slot, group), &all, v);
+                quantize_group(shape, to, GroupAt { slot, group }, &all, v);
             }
         }
     }
@@ -149,8 +149,14 @@ fn quantize_channel(shape: KvShape, to: KvFormat, d: usize, channel: &[f32], k: 
     pack(channel, grid, bits, &mut k[4 * k_stride + d * 8 * bits..][..8 * bits]);
 }
 
-/// A group of the values of a head's position `slot` of a unit.
-fn quantize_group(shape: KvShape, to: KvFormat, (slot, group): (usize, usize), row: &[f32; V_GROUP], v: &mut [u8]) {
+/// Position of a unit and group of a head's values.
+struct GroupAt {
+    slot: usize,
+    group: usize,
+}
+
+/// Quantises a group of the values of a head at a position.
+fn quantize_group(shape: KvShape, to: KvFormat, GroupAt { slot, group }: GroupAt, row: &[f32; V_GROUP], v: &mut [u8]) {
     let (groups, v_stride) = (shape.v_groups(), shape.v_stride());
     if to == KvFormat::Q8 {
         let grid = Grid::symmetric(size_of_largest(row));

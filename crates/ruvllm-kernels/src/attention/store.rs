@@ -1,14 +1,14 @@
 //! Writing a step's keys and values into their blocks.
 
 use super::{BLOCK_TOKENS, KvFormat, KvShape, KvUnitsMut, Segment};
-use crate::thread_pool::{Shared, ThreadPool};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::ops::Range;
 
 /// Columns of a head one task takes.
-const PIECE: usize = 64;
-/// Elements below which waking the team costs more than it saves.
+const TILE_COLUMNS: usize = 64;
+/// Elements below which waking the workers costs more than it saves.
 const ALONE: usize = 1 << 12;
 
 /// What a block holds: how floats become it.
@@ -36,22 +36,29 @@ impl Stored for f32 {
 /// Writes the keys and values of a step's rows, rounded to nearest even, at their positions.
 ///
 /// Shapes: `k`: `[n_rows, n_kv_heads * k_dim]`, `v`: `[n_rows, n_kv_heads * v_dim]`, rows of the whole step, of which
-/// each segment names its own. Tasks are columns of a head, so the team writes in disjoint places whatever the segments.
+/// each segment names its own. Tasks are columns of a head, so the workers write in disjoint places whatever the segments.
 ///
 /// # Panics
 /// If the format is not exact, a segment reaches past `k`, `v`, its blocks or its `n_kv`, or a block that is written has
 /// another format or lies past the units.
-pub fn store(team: &ThreadPool, shape: KvShape, units: KvUnitsMut<'_>, segments: &[Segment<'_>], k: &[f32], v: &[f32]) {
+pub fn store(
+    threads: &ThreadPool,
+    shape: KvShape,
+    units: KvUnitsMut<'_>,
+    segments: &[Segment<'_>],
+    k: &[f32],
+    v: &[f32],
+) {
     match units.format {
-        KvFormat::F16 => store_as::<f16>(team, shape, units, segments, (k, v)),
-        _ => store_as::<f32>(team, shape, units, segments, (k, v)),
+        KvFormat::F16 => store_as::<f16>(threads, shape, units, segments, k, v),
+        _ => store_as::<f32>(threads, shape, units, segments, k, v),
     }
 }
 
 /// The layer that is written, its elements of type `T`.
 struct Target<'a, T> {
     shape: KvShape,
-    elements: Shared<'a, T>,
+    elements: SharedSlice<'a, T>,
     /// In elements.
     stride: usize,
     k_at: usize,
@@ -59,11 +66,12 @@ struct Target<'a, T> {
 }
 
 fn store_as<T: Stored>(
-    team: &ThreadPool,
+    threads: &ThreadPool,
     shape: KvShape,
     units: KvUnitsMut<'_>,
     segments: &[Segment<'_>],
-    (k, v): (&[f32], &[f32]),
+    k: &[f32],
+    v: &[f32],
 ) {
     let (format, n_blocks) = (units.format, units.check(shape));
     for segment in segments.iter().filter(|segment| segment.n_rows > 0) {
@@ -76,32 +84,32 @@ fn store_as<T: Stored>(
     let size = size_of::<T>();
     let target = Target {
         shape,
-        elements: Shared::new(bytemuck::cast_slice_mut::<u8, T>(units.bytes)),
+        elements: SharedSlice::new(bytemuck::cast_slice_mut::<u8, T>(units.bytes)),
         stride: units.stride / size,
         k_at: units.k_at / size,
         v_at: units.v_at / size,
     };
-    let (k_pieces, v_pieces) = (shape.k_dim.div_ceil(PIECE), shape.v_dim.div_ceil(PIECE));
-    let n_tasks = shape.n_kv_heads * (k_pieces + v_pieces);
+    let (k_tiles, v_tiles) = (shape.k_dim.div_ceil(TILE_COLUMNS), shape.v_dim.div_ceil(TILE_COLUMNS));
+    let n_tasks = shape.n_kv_heads * (k_tiles + v_tiles);
     let n_rows = segments.iter().map(|segment| segment.n_rows).sum::<usize>();
     let alone = n_rows * shape.n_kv_heads * (shape.k_dim + shape.v_dim) < ALONE;
     let grain = if alone { n_tasks.max(1) } else { 1 };
-    team.for_each(n_tasks, grain, &|tasks, _worker| {
+    threads.for_each(n_tasks, grain, &|tasks, _worker| {
         for task in tasks {
-            let (head, piece) = (task / (k_pieces + v_pieces), task % (k_pieces + v_pieces));
+            let (head, tile) = (task / (k_tiles + v_tiles), task % (k_tiles + v_tiles));
             for segment in segments {
-                if piece < k_pieces {
-                    target.store_keys(segment, k, head, columns(piece, shape.k_dim));
+                if tile < k_tiles {
+                    target.store_keys(segment, k, head, columns(tile, shape.k_dim));
                 } else {
-                    target.store_values(segment, v, head, columns(piece - k_pieces, shape.v_dim));
+                    target.store_values(segment, v, head, columns(tile - k_tiles, shape.v_dim));
                 }
             }
         }
     });
 }
 
-fn columns(piece: usize, dim: usize) -> Range<usize> {
-    piece * PIECE..dim.min((piece + 1) * PIECE)
+fn columns(tile: usize, dim: usize) -> Range<usize> {
+    tile * TILE_COLUMNS..dim.min((tile + 1) * TILE_COLUMNS)
 }
 
 impl<T: Stored> Target<'_, T> {
@@ -114,7 +122,7 @@ impl<T: Stored> Target<'_, T> {
             let pos = segment.pos + row;
             let (block, slot) = (segment.blocks[pos / BLOCK_TOKENS].index(), pos % BLOCK_TOKENS);
             let n_tokens = (BLOCK_TOKENS - slot).min(segment.n_rows - row);
-            let mut rows = [[T::ZERO; PIECE]; BLOCK_TOKENS];
+            let mut rows = [[T::ZERO; TILE_COLUMNS]; BLOCK_TOKENS];
             for (t, to) in rows[..n_tokens].iter_mut().enumerate() {
                 let start = ((segment.first_row + row + t) * n_kv_heads + head) * k_dim + columns.start;
                 T::convert(&k[start..start + n], &mut to[..n]);

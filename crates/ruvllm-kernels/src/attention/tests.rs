@@ -1,16 +1,16 @@
 //! Attention against a plain f64 reference, and equality of bits over chunks, threads and batches.
 
 use super::*;
-use crate::arena::AlignedVec;
-use crate::thread_pool::ThreadPool;
 use half::f16;
 use proptest::prelude::*;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::AlignedVec;
 
 mod quant;
 
 /// All rows that this machine can run, those for other CPUs among them.
-fn available() -> impl Iterator<Item = &'static Table> {
-    ALL.iter().filter(|table| table.isa.is_available())
+fn available() -> impl Iterator<Item = &'static AttentionKernels> {
+    ALL.iter().filter(|table| table.isa().is_available())
 }
 
 /// What a test attends with; `q`, `k`, `v` hold all positions of one sequence.
@@ -151,9 +151,9 @@ impl Cache {
     }
 
     /// All rows from `first` in steps that end at `ends`, each step's rows in one segment.
-    fn attend(&self, table: &Table, team: &ThreadPool, ends: &[usize]) -> Vec<f32> {
+    fn attend(&self, table: &AttentionKernels, threads: &ThreadPool, ends: &[usize]) -> Vec<f32> {
         let (q_len, out_len) = (self.case.n_heads * self.case.shape.k_dim, self.case.n_heads * self.case.shape.v_dim);
-        let mut scratch = Scratch::new(team.n_threads(), self.limits());
+        let mut scratch = Scratch::new(threads.n_threads(), self.limits());
         let mut out = vec![f32::NAN; (self.case.n_kv - self.first()) * out_len];
         let mut pos = self.first();
         for &end in ends {
@@ -164,7 +164,7 @@ impl Cache {
             let inputs = Inputs { options: &options, kv: self.layer(), segments: &segments, q };
             attend(
                 table,
-                team,
+                threads,
                 &mut scratch,
                 &inputs,
                 &mut out[(pos - self.first()) * out_len..][..(end - pos) * out_len],
@@ -241,7 +241,7 @@ fn assert_same(a: &[f32], b: &[f32], what: &str) {
     assert!(a.len() == b.len() && differ.is_none(), "{what}: differ at {differ:?}");
 }
 
-/// Every row of the table against the reference, and against itself in other steps and on other teams.
+/// Every row of the table against the reference, and against itself in other steps and with other numbers of threads.
 fn check(case: &Case) {
     let (cache, n) = (Cache::new(case), case.n_kv);
     let (one, three) = (ThreadPool::new(1), ThreadPool::new(3));
@@ -349,8 +349,8 @@ fn long_decodes_split_spans_and_stay_equal() {
         let case = Case { sinks: true, ..Case::plain(n_heads, n_kv_heads, 16, n_kv) };
         let (cache, n, width) = (Cache::new(&case), case.n_kv, n_heads * 16);
         for table in available() {
-            let decode = |team: &ThreadPool| {
-                let mut scratch = Scratch::new(team.n_threads(), cache.limits());
+            let decode = |threads: &ThreadPool| {
+                let mut scratch = Scratch::new(threads.n_threads(), cache.limits());
                 let (options, mut out) = (cache.options(), vec![0.0; width]);
                 let segments = [Segment { first_row: 0, n_rows: 1, pos: n - 1, n_kv: n, blocks: &cache.blocks }];
                 let inputs = Inputs {
@@ -359,7 +359,7 @@ fn long_decodes_split_spans_and_stay_equal() {
                     segments: &segments,
                     q: &cache.q[(n - 1) * width..],
                 };
-                attend(table, team, &mut scratch, &inputs, &mut out);
+                attend(table, threads, &mut scratch, &inputs, &mut out);
                 out
             };
             let alone = decode(&ThreadPool::new(1));
@@ -392,12 +392,12 @@ fn a_batch_of_sequences_equals_each_alone() {
         };
         let segments: Vec<_> = caches.iter().enumerate().map(segment).collect();
         let (options, mut out) = (caches[0].options(), vec![0.0; 4 * n_rows * 192]);
-        let team = ThreadPool::new(2);
+        let threads = ThreadPool::new(2);
         let mut scratch = Scratch::new(2, caches[3].limits());
         let inputs = Inputs { options: &options, kv, segments: &segments, q: &q };
-        attend(table, &team, &mut scratch, &inputs, &mut out);
+        attend(table, &threads, &mut scratch, &inputs, &mut out);
         for (cache, out) in caches.iter().zip(out.chunks(n_rows * 192)) {
-            let alone = cache.attend(table, &team, &[cache.case.n_kv]);
+            let alone = cache.attend(table, &threads, &[cache.case.n_kv]);
             assert_same(&alone[alone.len() - n_rows * 192..], out, table.isa().name());
         }
     }
@@ -431,7 +431,7 @@ fn two_segments_may_write_one_block() {
     let shape = KvShape { n_kv_heads: 3, k_dim: 70, v_dim: 70 };
     let mut random = Random(5);
     let (k, v) = (random.vec(40 * 210), random.vec(40 * 210));
-    let write = |team: &ThreadPool, cuts: &[usize]| {
+    let write = |threads: &ThreadPool, cuts: &[usize]| {
         let blocks = [2, 0, 1].map(|i| KvBlock::new(KvFormat::F32, i));
         let mut elements = vec![0.0f32; 3 * (shape.k_block_len() + shape.v_block_len())];
         let starts = std::iter::once(&0).chain(cuts);
@@ -444,7 +444,7 @@ fn two_segments_may_write_one_block() {
         };
         let segments: Vec<_> = starts.zip(cuts).map(segment).collect();
         let bytes = bytemuck::cast_slice_mut(&mut elements);
-        store(team, shape, units_mut(KvFormat::F32, shape, bytes), &segments, &k, &v);
+        store(threads, shape, units_mut(KvFormat::F32, shape, bytes), &segments, &k, &v);
         elements
     };
     let whole = write(&ThreadPool::new(1), &[40]);

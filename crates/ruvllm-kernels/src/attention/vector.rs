@@ -1,6 +1,6 @@
 //! The register kernels, written once over 16 floats; each instruction set says how large its tiles are.
 
-use super::{FoldArgs, SPAN_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs, whole_blocks};
+use super::{FoldArgs, MaxSum, SPAN_TOKENS, ScoreArgs, SoftmaxArgs, ValueArgs, whole_blocks};
 use crate::lanes::{self, Lanes, exp};
 use crate::softmax::vector::exp_sum;
 use std::ops::Range;
@@ -69,33 +69,33 @@ pub(super) unsafe fn softmax<L: Lanes>(args: &mut SoftmaxArgs<'_>) {
             for chunk in row[whole].chunks_exact(16) {
                 max = L::max(max, L::load_f32(chunk.as_ptr()));
             }
-            totals[r].0 = L::reduce_max(max);
+            totals[r].max = L::reduce_max(max);
         }
     }
     for (r, row) in scores.chunks_exact_mut(SPAN_TOKENS).enumerate() {
         // SAFETY: the caller enabled the instruction set.
-        totals[r].1 = unsafe { exp_sum::<L>(&mut row[whole_blocks(&visible[r])], totals[r].0) };
+        totals[r].sum = unsafe { exp_sum::<L>(&mut row[whole_blocks(&visible[r])], totals[r].max) };
     }
 }
 
-/// Adds a span to a row's running result: both rescaled to the larger maximum. Returns the maximum and the sum of both.
+/// Adds a span to a row's running result: both rescaled to the larger maximum. Returns those of both.
 ///
 /// # Safety
 /// The instruction set of `L` is enabled, and `args` were checked.
 #[inline(always)]
-pub(super) unsafe fn fold<L: Lanes>(args: &mut FoldArgs<'_>) -> (f32, f32) {
-    let ((old_max, old_sum), (max, sum)) = (args.total, args.span);
-    let new_max = old_max.max(max);
+pub(super) unsafe fn fold<L: Lanes>(args: &mut FoldArgs<'_>) -> MaxSum {
+    let FoldArgs { total, span, .. } = *args;
+    let new_max = total.max.max(span.max);
     // SAFETY: the caller enabled the instruction set; loads and stores are of chunks of 16.
     unsafe {
-        let old_scale = exp::<L>(L::splat(old_max - new_max));
-        let scale = exp::<L>(L::splat(max - new_max));
+        let old_scale = exp::<L>(L::splat(total.max - new_max));
+        let scale = exp::<L>(L::splat(span.max - new_max));
         for (out, values) in args.out.chunks_exact_mut(16).zip(args.values.chunks_exact(16)) {
             let old = L::mul(L::load_f32(out.as_ptr()), old_scale);
             L::store(out.as_mut_ptr(), L::fma(L::load_f32(values.as_ptr()), scale, old));
         }
-        let sum = L::fma(L::splat(sum), scale, L::mul(L::splat(old_sum), old_scale));
-        (new_max, L::reduce_max(sum))
+        let sum = L::fma(L::splat(span.sum), scale, L::mul(L::splat(total.sum), old_scale));
+        MaxSum { max: new_max, sum: L::reduce_max(sum) }
     }
 }
 
@@ -150,7 +150,7 @@ macro_rules! entries {
         #[target_feature(enable = $features)]
         fn $scores(args: &mut ScoreArgs<'_>) {
             match args.n_rows {
-                // SAFETY: the features are enabled here, and `Table` checked the arguments.
+                // SAFETY: the features are enabled here, and `AttentionKernels` checked the arguments.
                 $($n_rows => unsafe { vector::scores::<$lanes, $format, $n_rows, $n_blocks>(args) },)+
                 n_rows => unreachable!("{n_rows} rows in a chunk"),
             }
@@ -159,7 +159,7 @@ macro_rules! entries {
         #[target_feature(enable = $features)]
         fn $values(args: &mut ValueArgs<'_>) {
             match args.n_rows {
-                // SAFETY: the features are enabled here, and `Table` checked the arguments.
+                // SAFETY: the features are enabled here, and `AttentionKernels` checked the arguments.
                 $($n_rows => unsafe { vector::values::<$lanes, $format, $n_rows, $n_vectors>(args) },)+
                 n_rows => unreachable!("{n_rows} rows in a chunk"),
             }
@@ -168,14 +168,14 @@ macro_rules! entries {
     (@plain $name:ident $module:ident $args:ident $result:ty, $lanes:ident, $features:literal) => {
         #[target_feature(enable = $features)]
         pub(super) fn $name(args: &mut $args<'_>) -> $result {
-            // SAFETY: the features are enabled here, and `Table` checked the arguments.
+            // SAFETY: the features are enabled here, and `AttentionKernels` checked the arguments.
             unsafe { $module::$name::<$lanes>(args) }
         }
     };
     ($lanes:ident, $features:literal, $($tiles:tt)+) => {
         $crate::attention::vector::entries!(@tiles $lanes, $features, $($tiles)+);
         $crate::attention::vector::entries!(@plain softmax vector SoftmaxArgs (), $lanes, $features);
-        $crate::attention::vector::entries!(@plain fold vector FoldArgs (f32, f32), $lanes, $features);
+        $crate::attention::vector::entries!(@plain fold vector FoldArgs $crate::attention::MaxSum, $lanes, $features);
         $crate::attention::vector::entries!(@plain mins quant MinArgs (), $lanes, $features);
         $crate::attention::vector::entries!(@plain quantize quantize QuantizeArgs (), $lanes, $features);
         $crate::attention::vector::entries!(@plain dequantize quantize DequantizeArgs (), $lanes, $features);

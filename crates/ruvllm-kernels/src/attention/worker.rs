@@ -4,8 +4,8 @@
 use super::attend::{Context, Total};
 use super::plan::{Tile, segment_spans, spans};
 use super::{
-    Ahead, BLOCK_TOKENS, GROUP_BLOCKS, Head, KvFormat, KvPart, KvShape, MinArgs, Options, Part, SPAN_BLOCKS,
-    SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs, hull,
+    BLOCK_TOKENS, GROUP_BLOCKS, Head, KvFormat, KvPart, KvShape, MaxSum, MinArgs, NextParts, Options, Part,
+    SPAN_BLOCKS, SPAN_TOKENS, ScoreArgs, Segment, SoftmaxArgs, TILE_ROWS, ValueArgs, hull,
 };
 use crate::prefetch::Streaming;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(super) struct Worker<'a> {
     seen: Range<usize>,
     is_same: bool,
     /// Maximum and sum of each row in the current span.
-    softmax: [(f32, f32); TILE_ROWS],
+    softmax: [MaxSum; TILE_ROWS],
     /// The formats of the current span's blocks.
     formats: [KvFormat; SPAN_BLOCKS],
     /// The keys and values of the current span's blocks, of all heads.
@@ -61,7 +61,7 @@ impl<'a> Worker<'a> {
             visible: [const { 0..0 }; TILE_ROWS],
             seen: 0..0,
             is_same: false,
-            softmax: [(0.0, 0.0); TILE_ROWS],
+            softmax: [MaxSum::default(); TILE_ROWS],
             formats: [KvFormat::F16; SPAN_BLOCKS],
             k_parts: [Part::NONE; SPAN_BLOCKS],
             v_parts: [Part::NONE; SPAN_BLOCKS],
@@ -97,10 +97,10 @@ impl<'a> Worker<'a> {
         let span = spans.start + index;
         self.run_span(span, false);
         let v_stride = context.inputs.options.shape().v_stride();
-        for (r, at) in tile.query_heads().enumerate().filter(|&(r, _)| !self.visible[r].is_empty()) {
+        for (r, (query, head)) in tile.query_heads().enumerate().filter(|&(r, _)| !self.visible[r].is_empty()) {
             // SAFETY: a row, head and span belong to one task.
-            let slot = unsafe { context.slot(tile, at, span) };
-            (slot[0], slot[1]) = self.softmax[r];
+            let slot = unsafe { context.slot(tile, query, head, span) };
+            (slot[0], slot[1]) = (self.softmax[r].max, self.softmax[r].sum);
             slot[16..].copy_from_slice(&self.values[r * v_stride..(r + 1) * v_stride]);
         }
     }
@@ -109,12 +109,12 @@ impl<'a> Worker<'a> {
     pub(super) fn merge(&mut self, head: usize) {
         let v_stride = self.context.inputs.options.shape().v_stride();
         for r in self.tile.rows_of(head) {
-            let (mut total, at) = (Total::default(), self.tile.query_head(r));
+            let (mut total, (query, head)) = (Total::default(), self.tile.query_head(r));
             for span in spans(&self.positions(r)) {
                 // SAFETY: the tasks of this tile are done, and one of them merges.
-                let slot = unsafe { self.context.slot(self.tile, at, span) };
+                let slot = unsafe { self.context.slot(self.tile, query, head, span) };
                 let values = &mut self.totals[r * v_stride..(r + 1) * v_stride];
-                total.add(self.context.table, values, (slot[0], slot[1]), &slot[16..]);
+                total.add(self.context.table, values, MaxSum { max: slot[0], sum: slot[1] }, &slot[16..]);
             }
             self.finish(r, total);
         }
@@ -136,35 +136,35 @@ impl<'a> Worker<'a> {
         self.context.inputs.options.visible(segment.pos + self.tile.query_head(r).0, segment.n_kv)
     }
 
-    /// Scores, softmax and values of one span for all rows that see it. While one piece is worked on, the next is read
-    /// ahead: values after the last keys and, if this tile goes `on` to the next span, its keys after the last values.
+    /// Scores, softmax and values of one span for all rows that see it. While one head group is worked on, the next is
+    /// prefetched: values after the last keys and, if this tile goes `on` to the next span, its keys after the last values.
     fn run_span(&mut self, span: usize, on: bool) {
         self.look(span);
-        let n_chunks = self.tile.rows_of(0).len().div_ceil(self.context.table.chunk_rows);
+        let n_chunks = self.tile.rows_of(0).len().div_ceil(self.context.table.ops.chunk_rows);
         // What several chunks read should stay in the first-level cache.
         let group = if n_chunks == 1 { GROUP_BLOCKS } else { GROUP_BLOCKS / 2 };
         let blocks = self.seen.start / BLOCK_TOKENS..self.seen.end.div_ceil(BLOCK_TOKENS);
         self.locate(span, blocks.clone());
-        let pieces = Pieces::new(self, blocks.clone(), group);
-        let mut coming = pieces.first();
-        while let Some(piece) = coming {
-            coming = pieces.after(&piece);
+        let head_groups = HeadGroups::new(self, blocks.clone(), group);
+        let mut coming = head_groups.first();
+        while let Some(head_group) = coming {
+            coming = head_groups.after(&head_group);
             let next = match &coming {
                 Some(keys) => self.next_keys(keys),
-                None => pieces.first().map_or(Next::Nothing, |values| self.next_values(&values)),
+                None => head_groups.first().map_or(Next::Nothing, |values| self.next_values(&values)),
             };
-            self.for_chunks(&piece, n_chunks, next, Worker::score);
+            self.for_chunks(&head_group, n_chunks, next, Worker::score);
         }
         self.softmax(span);
         self.start_values(blocks);
-        coming = pieces.first();
-        while let Some(piece) = coming {
-            coming = pieces.after(&piece);
+        coming = head_groups.first();
+        while let Some(head_group) = coming {
+            coming = head_groups.after(&head_group);
             let next = match &coming {
                 Some(values) => self.next_values(values),
                 None => self.locate_after(span, on, group),
             };
-            self.for_chunks(&piece, n_chunks, next, Worker::weigh);
+            self.for_chunks(&head_group, n_chunks, next, Worker::weigh);
         }
     }
 
@@ -183,21 +183,21 @@ impl<'a> Worker<'a> {
         self.is_same = rows.iter().all(|visible| *visible == self.seen);
     }
 
-    /// Runs `f` on a piece and each chunk of its head's rows. Once is enough to read ahead: the first chunk does it for all.
+    /// Runs `f` on a head group and each chunk of its head's rows. The first chunk prefetches for all.
     fn for_chunks(
         &mut self,
-        piece: &Piece,
+        head_group: &HeadGroup,
         n_chunks: usize,
         mut next: Next,
-        f: impl Fn(&mut Self, &Piece, Range<usize>, Next),
+        f: impl Fn(&mut Self, &HeadGroup, Range<usize>, Next),
     ) {
-        let rows = self.tile.rows_of(piece.head);
+        let rows = self.tile.rows_of(head_group.head);
         let chunk_len = if n_chunks == 1 { rows.len() } else { rows.len().div_ceil(n_chunks) };
         let mut first = rows.start;
         while first < rows.end {
             let chunk = first..rows.end.min(first + chunk_len);
             first = chunk.end;
-            f(self, piece, chunk, std::mem::replace(&mut next, Next::Nothing));
+            f(self, head_group, chunk, std::mem::replace(&mut next, Next::Nothing));
         }
     }
 
@@ -216,23 +216,23 @@ impl<'a> Worker<'a> {
         Next::Keys(0..n, kv_head * format.k_head_bytes(self.shape()))
     }
 
-    /// Returns the keys of a piece of this span as what comes next.
-    fn next_keys(&self, piece: &Piece) -> Next {
-        let (at, _) = self.place(piece, KvFormat::k_head_bytes);
-        Next::Keys(piece.blocks.clone(), at)
+    /// Returns the keys of a head group of this span as what comes next.
+    fn next_keys(&self, head_group: &HeadGroup) -> Next {
+        let (at, _) = self.place(head_group, KvFormat::k_head_bytes);
+        Next::Keys(head_group.blocks.clone(), at)
     }
 
     /// The same of its values.
-    fn next_values(&self, piece: &Piece) -> Next {
-        let (at, _) = self.place(piece, KvFormat::v_head_bytes);
-        Next::Values(piece.blocks.clone(), at)
+    fn next_values(&self, head_group: &HeadGroup) -> Next {
+        let (at, _) = self.place(head_group, KvFormat::v_head_bytes);
+        Next::Values(head_group.blocks.clone(), at)
     }
 
-    /// Returns where a piece's head begins in what a unit has of all heads, and its bytes, of which a head has
+    /// Returns where a head group's head begins in what a unit has of all heads, and its bytes, of which a head has
     /// `head_bytes`.
-    fn place(&self, piece: &Piece, head_bytes: fn(KvFormat, KvShape) -> usize) -> (usize, usize) {
-        let len = head_bytes(self.formats[piece.blocks.start], self.shape());
-        ((self.tile.kv_heads.start + piece.head) * len, len)
+    fn place(&self, head_group: &HeadGroup, head_bytes: fn(KvFormat, KvShape) -> usize) -> (usize, usize) {
+        let len = head_bytes(self.formats[head_group.blocks.start], self.shape());
+        ((self.tile.kv_heads.start + head_group.head) * len, len)
     }
 
     fn shape(&self) -> KvShape {
@@ -267,23 +267,23 @@ impl<'a> Worker<'a> {
         n
     }
 
-    /// Scores `rows` against the blocks they see of a piece.
-    fn score(&mut self, piece: &Piece, rows: Range<usize>, next: Next) {
-        let seen = self.seen(rows.clone(), positions_of(&piece.blocks));
+    /// Scores `rows` against the blocks they see of a head group.
+    fn score(&mut self, head_group: &HeadGroup, rows: Range<usize>, next: Next) {
+        let seen = self.seen(rows.clone(), positions_of(&head_group.blocks));
         if seen.is_empty() {
             return;
         }
         let shape = self.shape();
         let k_stride = shape.k_stride();
         let blocks = seen.start / BLOCK_TOKENS..seen.end.div_ceil(BLOCK_TOKENS);
-        let (at, len) = self.place(piece, KvFormat::k_head_bytes);
+        let (at, len) = self.place(head_group, KvFormat::k_head_bytes);
         self.context.table.scores(&mut ScoreArgs {
-            format: self.formats[piece.blocks.start],
+            format: self.formats[head_group.blocks.start],
             shape,
             n_rows: rows.len(),
             q: &self.q[rows.start * k_stride..rows.end * k_stride],
             blocks: Head { parts: &self.k_parts[blocks.clone()], at, len },
-            ahead: ahead(&self.k_parts, &self.v_parts, next),
+            next: next_parts(&self.k_parts, &self.v_parts, next),
             out: &mut self.scores[rows.start * SPAN_TOKENS + blocks.start * BLOCK_TOKENS..rows.end * SPAN_TOKENS],
         });
     }
@@ -328,30 +328,30 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Adds the weighted values of a piece to `rows`, each over the positions that it sees: first
+    /// Adds the weighted values of a head group to `rows`, each over the positions that it sees: first
     /// what only some see before the common positions, then these for all rows at once, then what comes after.
-    fn weigh(&mut self, piece: &Piece, rows: Range<usize>, next: Next) {
-        let seen = self.seen(rows.clone(), positions_of(&piece.blocks));
+    fn weigh(&mut self, head_group: &HeadGroup, rows: Range<usize>, next: Next) {
+        let seen = self.seen(rows.clone(), positions_of(&head_group.blocks));
         if seen.is_empty() {
             return;
         }
         if self.is_same {
-            self.weigh_rows(piece, rows, &seen, next);
+            self.weigh_rows(head_group, rows, &seen, next);
             return;
         }
         let visible = self.visible[rows.clone()].iter();
         let common = visible.fold(seen.clone(), |all, one| intersect(&all, one));
         if common.is_empty() {
-            self.weigh_runs(piece, rows, &seen);
+            self.weigh_runs(head_group, rows, &seen);
             return;
         }
-        self.weigh_runs(piece, rows.clone(), &(seen.start..common.start));
-        self.weigh_rows(piece, rows.clone(), &common, next);
-        self.weigh_runs(piece, rows, &(common.end..seen.end));
+        self.weigh_runs(head_group, rows.clone(), &(seen.start..common.start));
+        self.weigh_rows(head_group, rows.clone(), &common, next);
+        self.weigh_runs(head_group, rows, &(common.end..seen.end));
     }
 
     /// Adds `positions` to each run of `rows` that sees the same.
-    fn weigh_runs(&mut self, piece: &Piece, rows: Range<usize>, positions: &Range<usize>) {
+    fn weigh_runs(&mut self, head_group: &HeadGroup, rows: Range<usize>, positions: &Range<usize>) {
         if positions.is_empty() {
             return;
         }
@@ -361,34 +361,34 @@ impl<'a> Worker<'a> {
             let end = first + (first..rows.end).take_while(same).count();
             let positions = intersect(&self.visible[first], positions);
             if !positions.is_empty() {
-                self.weigh_rows(piece, first..end, &positions, Next::Nothing);
+                self.weigh_rows(head_group, first..end, &positions, Next::Nothing);
             }
             first = end;
         }
     }
 
-    /// Adds `positions` (of the piece, from the span's start, seen by all) to `rows`.
-    fn weigh_rows(&mut self, piece: &Piece, rows: Range<usize>, positions: &Range<usize>, next: Next) {
+    /// Adds `positions` (of the head group, from the span's start, seen by all) to `rows`.
+    fn weigh_rows(&mut self, head_group: &HeadGroup, rows: Range<usize>, positions: &Range<usize>, next: Next) {
         let shape = self.shape();
         let v_stride = shape.v_stride();
         let blocks = positions.start / BLOCK_TOKENS..positions.end.div_ceil(BLOCK_TOKENS);
         let start = blocks.start * BLOCK_TOKENS;
-        let (at, len) = self.place(piece, KvFormat::v_head_bytes);
+        let (at, len) = self.place(head_group, KvFormat::v_head_bytes);
         self.context.table.values(&mut ValueArgs {
             format: self.formats[blocks.start],
             shape,
             n_rows: rows.len(),
             p: &self.scores[rows.start * SPAN_TOKENS + start..rows.end * SPAN_TOKENS],
             blocks: Head { parts: &self.v_parts[blocks], at, len },
-            ahead: ahead(&self.k_parts, &self.v_parts, next),
+            next: next_parts(&self.k_parts, &self.v_parts, next),
             tokens: positions.start - start..positions.end - start,
             out: &mut self.values[rows.start * v_stride..rows.end * v_stride],
         });
     }
 }
 
-/// What is read at once: a group of blocks, for one KV head.
-struct Piece {
+/// Unit of reading: a group of blocks, for one KV head.
+struct HeadGroup {
     group: usize,
     /// Of the span.
     blocks: Range<usize>,
@@ -396,9 +396,9 @@ struct Piece {
     head: usize,
 }
 
-/// The pieces of a span, in the order they are read: the heads of a block lie side by side, so a group is read for all of
+/// The head groups of a span, in the order they are read: the heads of a block lie side by side, so a group is read for all of
 /// them before the next one.
-struct Pieces {
+struct HeadGroups {
     start: usize,
     /// Where each group ends.
     ends: [usize; SPAN_BLOCKS],
@@ -406,29 +406,33 @@ struct Pieces {
     n_heads: usize,
 }
 
-impl Pieces {
+impl HeadGroups {
     /// Cuts `blocks` of the worker's span in groups of up to `len_max`.
-    fn new(worker: &Worker<'_>, blocks: Range<usize>, len_max: usize) -> Pieces {
+    fn new(worker: &Worker<'_>, blocks: Range<usize>, len_max: usize) -> HeadGroups {
         let n_heads = worker.tile.kv_heads.len();
-        let mut pieces = Pieces { start: blocks.start, ends: [0; SPAN_BLOCKS], n_groups: 0, n_heads };
+        let mut head_groups = HeadGroups { start: blocks.start, ends: [0; SPAN_BLOCKS], n_groups: 0, n_heads };
         let groups = Groups { formats: &worker.formats, parts: &worker.k_parts, rest: blocks, len_max };
         for group in groups {
-            pieces.ends[pieces.n_groups] = group.end;
-            pieces.n_groups += 1;
+            head_groups.ends[head_groups.n_groups] = group.end;
+            head_groups.n_groups += 1;
         }
-        pieces
+        head_groups
     }
 
-    fn first(&self) -> Option<Piece> {
-        (self.n_groups > 0).then(|| Piece { group: 0, blocks: self.start..self.ends[0], head: 0 })
+    fn first(&self) -> Option<HeadGroup> {
+        (self.n_groups > 0).then(|| HeadGroup { group: 0, blocks: self.start..self.ends[0], head: 0 })
     }
 
-    fn after(&self, piece: &Piece) -> Option<Piece> {
-        if piece.head + 1 < self.n_heads {
-            return Some(Piece { group: piece.group, blocks: piece.blocks.clone(), head: piece.head + 1 });
+    fn after(&self, head_group: &HeadGroup) -> Option<HeadGroup> {
+        if head_group.head + 1 < self.n_heads {
+            return Some(HeadGroup {
+                group: head_group.group,
+                blocks: head_group.blocks.clone(),
+                head: head_group.head + 1,
+            });
         }
-        let group = piece.group + 1;
-        (group < self.n_groups).then(|| Piece { group, blocks: self.ends[group - 1]..self.ends[group], head: 0 })
+        let group = head_group.group + 1;
+        (group < self.n_groups).then(|| HeadGroup { group, blocks: self.ends[group - 1]..self.ends[group], head: 0 })
     }
 }
 
@@ -458,21 +462,21 @@ impl Iterator for Groups<'_> {
     }
 }
 
-/// What comes after a piece: blocks of the span, and where a head's part of each begins.
+/// Memory that is read after a head group: blocks of the span, and where a head's part of each begins.
 enum Next {
     Nothing,
     Keys(Range<usize>, usize),
     Values(Range<usize>, usize),
 }
 
-/// Returns `next` as the kernels want it.
-fn ahead<'p>(k_parts: &'p [Part<'_>], v_parts: &'p [Part<'_>], next: Next) -> Ahead<'p> {
+/// Returns `next` in the form that the kernels take.
+fn next_parts<'p>(k_parts: &'p [Part<'_>], v_parts: &'p [Part<'_>], next: Next) -> NextParts<'p> {
     let (parts, at) = match next {
         Next::Nothing => (&[][..], 0),
         Next::Keys(blocks, at) => (&k_parts[blocks], at),
         Next::Values(blocks, at) => (&v_parts[blocks], at),
     };
-    Ahead { parts, at, level: Streaming::of_machine().level }
+    NextParts { parts, at, level: Streaming::of_machine().level }
 }
 
 /// Returns the positions of `blocks`, from the start of what these count from.

@@ -20,7 +20,7 @@
 //! | `x86.rs` | the primitives that `avx2.rs` and `avx512.rs` share; `neon.rs` has its own |
 
 use crate::block::GgmlType;
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch};
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -40,7 +40,7 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// Dequantises whole blocks with plain loops: the truth the rows of [`Table`] are tested against.
+/// Dequantises whole blocks with plain loops: the truth the rows of [`DequantKernels`] are tested against.
 ///
 /// Shapes: `bytes`: `[n / ty.block_len()]` blocks; `out`: `[n]`. Integers and f64 become the nearest f32.
 ///
@@ -70,10 +70,12 @@ fn check_blocks(ty: GgmlType, bytes: &[u8], out: &[f32]) {
     );
 }
 
-/// One instruction set's row of the kernel.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
+/// Dequantisation kernels of one instruction set.
+pub type DequantKernels = Dispatch<DequantOps>;
+
+/// Function pointers of [`DequantKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct DequantOps {
     dequantize: unsafe fn(GgmlType, &[u8], &mut [f32]),
     to_f16: unsafe fn(&[f32], &mut [u16]),
     from_f16: unsafe fn(&[u16], &mut [f32]),
@@ -81,74 +83,17 @@ pub struct Table {
     from_bf16: unsafe fn(&[u16], &mut [f32]),
 }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Avx512,
-        dequantize: avx512::dequantize,
-        to_f16: avx512::to_f16,
-        from_f16: avx512::from_f16,
-        to_bf16: avx512::to_bf16,
-        from_bf16: avx512::from_bf16,
-    },
-    #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Avx2,
-        dequantize: avx2::dequantize,
-        to_f16: avx2::to_f16,
-        from_f16: avx2::from_f16,
-        to_bf16: avx2::to_bf16,
-        from_bf16: avx2::from_bf16,
-    },
-    #[cfg(target_arch = "aarch64")]
-    Table {
-        isa: Isa::Neon,
-        dequantize: neon::dequantize,
-        to_f16: neon::to_f16,
-        from_f16: neon::from_f16,
-        to_bf16: scalar::to_bf16,
-        from_bf16: scalar::from_bf16,
-    },
-    Table {
-        isa: Isa::Scalar,
-        dequantize: scalar::dequantize,
-        to_f16: scalar::to_f16,
-        from_f16: scalar::from_f16,
-        to_bf16: scalar::to_bf16,
-        from_bf16: scalar::from_bf16,
-    },
-];
+isa::table! { DequantOps by isa { dequantize, to_f16, from_f16, to_bf16, from_bf16 } }
 
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`. Panics if `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-}
-
-impl Table {
-    /// Returns the instruction set the row is written for.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
+impl DequantKernels {
     /// Dequantises whole blocks: the same bits as [`dequantize`], faster.
     ///
     /// # Panics
     /// If `out` is not whole blocks or `bytes` is not their size.
     pub fn dequantize(&self, ty: GgmlType, bytes: &[u8], out: &mut [f32]) {
         check_blocks(ty, bytes, out);
-        // SAFETY: a `Table` is reached only through `available` and `pick`, which asked the CPU; lengths were checked.
-        unsafe { (self.dequantize)(ty, bytes, out) }
+        // SAFETY: a row is reached only through `available` and `pick`, which asked the CPU; lengths were checked.
+        unsafe { (self.ops.dequantize)(ty, bytes, out) }
     }
 
     /// Converts f32 to the bits of f16, rounding to nearest even; beyond ±65519.99 becomes infinity.
@@ -159,7 +104,7 @@ impl Table {
     pub fn to_f16(&self, x: &[f32], out: &mut [u16]) {
         assert!(x.len() == out.len(), "to_f16: {} values into {}", x.len(), out.len());
         // SAFETY: as in `dequantize`.
-        unsafe { (self.to_f16)(x, out) }
+        unsafe { (self.ops.to_f16)(x, out) }
     }
 
     /// Converts the bits of f16 to f32, exactly. Shapes: both `[n]`, any `n`.
@@ -169,7 +114,7 @@ impl Table {
     pub fn from_f16(&self, x: &[u16], out: &mut [f32]) {
         assert!(x.len() == out.len(), "from_f16: {} values into {}", x.len(), out.len());
         // SAFETY: as in `dequantize`.
-        unsafe { (self.from_f16)(x, out) }
+        unsafe { (self.ops.from_f16)(x, out) }
     }
 
     /// Converts f32 to the bits of bf16, rounding to nearest even; a NaN stays a (quiet) NaN.
@@ -180,7 +125,7 @@ impl Table {
     pub fn to_bf16(&self, x: &[f32], out: &mut [u16]) {
         assert!(x.len() == out.len(), "to_bf16: {} values into {}", x.len(), out.len());
         // SAFETY: as in `dequantize`.
-        unsafe { (self.to_bf16)(x, out) }
+        unsafe { (self.ops.to_bf16)(x, out) }
     }
 
     /// Converts the bits of bf16 to f32, exactly. Shapes: both `[n]`, any `n`.
@@ -190,6 +135,6 @@ impl Table {
     pub fn from_bf16(&self, x: &[u16], out: &mut [f32]) {
         assert!(x.len() == out.len(), "from_bf16: {} values into {}", x.len(), out.len());
         // SAFETY: as in `dequantize`.
-        unsafe { (self.from_bf16)(x, out) }
+        unsafe { (self.ops.from_bf16)(x, out) }
     }
 }

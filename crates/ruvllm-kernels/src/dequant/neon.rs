@@ -7,6 +7,8 @@ use super::scalar;
 use super::vector::{chunk, each, two_patterns, vector_rows};
 use crate::block::*;
 
+pub(super) use super::scalar::{from_bf16, to_bf16};
+
 vector_rows!("neon", uint8x16_t);
 
 #[inline]

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::isa::Isa;
 
 /// Asserts equality bit for bit; a NaN equals a NaN.
 fn assert_same(what: &str, got: &[f32], want: &[f32]) {

@@ -20,54 +20,24 @@ mod neon;
 #[cfg(test)]
 mod tests;
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch};
 
 /// Rows are as long as a multiple of this.
 pub const PADDING: usize = 64;
 
-/// One instruction set's kernel.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
+/// Distance kernels of one instruction set.
+pub type DistanceKernels = Dispatch<DistanceOps>;
+
+/// Function pointers of [`DistanceKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct DistanceOps {
     /// The query, the rows, and where their dot products go; lengths were checked.
     dots: unsafe fn(&[i8], &[i8], &mut [i32]),
 }
 
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-}
+isa::table! { DistanceOps by isa { dots } }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    Table { isa: Isa::Avx512, dots: avx512::dots },
-    #[cfg(target_arch = "x86_64")]
-    Table { isa: Isa::Avx2, dots: avx2::dots },
-    #[cfg(target_arch = "aarch64")]
-    Table { isa: Isa::Neon, dots: neon::dots },
-    Table { isa: Isa::Scalar, dots: scalar::dots },
-];
-
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
+impl DistanceKernels {
     /// Writes the dot products of `query` with each row: the same integers in every row of the table. Shapes: `query`:
     /// `[n]`, `rows`: `[out.len(), n]`.
     ///
@@ -78,7 +48,7 @@ impl Table {
         assert!(n.is_multiple_of(PADDING), "dots: rows of {n} bytes, no multiple of {PADDING}");
         assert_eq!(rows.len(), n * n_rows, "dots: {} bytes for {n_rows} rows of {n}", rows.len());
         assert!(query.iter().fold(true, |all, &x| all & (x != i8::MIN)), "dots: the query holds -128");
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.dots)(query, rows, out) }
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.ops.dots)(query, rows, out) }
     }
 }

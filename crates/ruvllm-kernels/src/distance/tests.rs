@@ -1,6 +1,7 @@
 //! Every row of the table against plain loops: integers, so equal.
 
 use super::*;
+use crate::Isa;
 use proptest::prelude::*;
 
 fn check(query: &[i8], rows: &[i8]) {

@@ -24,7 +24,7 @@ mod neon;
 #[cfg(test)]
 mod tests;
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch};
 use half::f16;
 
 /// Values that share a scale in [`Factor::Q8`].
@@ -86,54 +86,24 @@ struct ExpandArgs<'a> {
     n_out: usize,
 }
 
-/// One instruction set's kernels.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
+/// Low-rank kernels of one instruction set.
+pub type LowRankKernels = Dispatch<LowRankOps>;
+
+/// Function pointers of [`LowRankKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct LowRankOps {
     shrink: unsafe fn(&mut ShrinkArgs<'_>),
     expand: unsafe fn(&mut ExpandArgs<'_>),
 }
 
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-}
-
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    Table { isa: Isa::Avx512, shrink: avx512::shrink, expand: avx512::expand },
-    #[cfg(target_arch = "x86_64")]
-    Table { isa: Isa::Avx2, shrink: avx2::shrink, expand: avx2::expand },
-    #[cfg(target_arch = "aarch64")]
-    Table { isa: Isa::Neon, shrink: neon::shrink, expand: neon::expand },
-    Table { isa: Isa::Scalar, shrink: scalar::shrink, expand: scalar::expand },
-];
-
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
+isa::table! { LowRankOps by isa { shrink, expand } }
 
 /// Returns the length of a factor's padded rows of `n` values.
 pub fn stride(n: usize) -> usize {
     n.next_multiple_of(PADDING)
 }
 
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
+impl LowRankKernels {
     /// Writes `x·Aᵀ` to `t`. Shapes: `a`: `[rank, stride(k)]`, `x`: `[n, k]`, `t`: `[n, rank]`.
     ///
     /// # Panics
@@ -144,7 +114,7 @@ impl Table {
         let (n, rest) = (x.len() / k, x.len() % k);
         assert!(rest == 0 && t.len() == n * rank, "lowrank: {} values of {} rows, {} results", x.len(), k, t.len());
         // SAFETY: rows escape only through `available` and `pick`, which asked the CPU; the lengths fit.
-        unsafe { (self.shrink)(&mut ShrinkArgs { a, rank, stride: stride(k), x, k, t }) }
+        unsafe { (self.ops.shrink)(&mut ShrinkArgs { a, rank, stride: stride(k), x, k, t }) }
     }
 
     /// Adds `t·Bᵀ` to `y`, with the factor lying as `Bᵀ`. Shapes: `b`: `[rank, stride(n_out)]`, `t`: `[n, rank]`, `y`:
@@ -163,6 +133,6 @@ impl Table {
             y.len()
         );
         // SAFETY: as in `shrink`.
-        unsafe { (self.expand)(&mut ExpandArgs { b, rank, stride: stride(n_out), t, y, n_out }) }
+        unsafe { (self.ops.expand)(&mut ExpandArgs { b, rank, stride: stride(n_out), t, y, n_out }) }
     }
 }

@@ -1,6 +1,7 @@
 //! Low-rank products against f64, in every row of the table.
 
 use super::*;
+use crate::Isa;
 use proptest::prelude::*;
 
 /// A factor's values, packed in each way: what it stands for, and where it lies.
@@ -62,16 +63,23 @@ fn check(n: usize, rank: usize, k: usize) {
                 let error = (f64::from(got) - terms.sum::<f64>() - f64::from(before[at])).abs();
                 assert!(error <= bound + 1e-30, "{} {factor:?} y[{row}][{j}]: {error:e} > {bound:e}", table.isa());
             }
-            alone(table, factor, (n, rank, k), &x, &t, &before, &y);
+            alone(table, factor, Shape { n, rank, k }, &x, &t, &before, &y);
         }
     }
 }
 
+/// Numbers of rows, of ranks and of values in a row.
+struct Shape {
+    n: usize,
+    rank: usize,
+    k: usize,
+}
+
 /// A row's bits are those it has alone.
 fn alone(
-    table: &Table,
+    table: &LowRankKernels,
     factor: Factor<'_>,
-    (n, rank, k): (usize, usize, usize),
+    Shape { n, rank, k }: Shape,
     x: &[f32],
     t: &[f32],
     before: &[f32],

@@ -1,11 +1,11 @@
 //! Activations: the input rows of a matmul, as f32 or quantised, in buffers that are reused.
 
-use super::Table;
+use super::MatmulKernels;
 use super::format::BLOCK;
-use crate::arena::AlignedVec;
-use crate::prefetch::prefetch;
-use crate::thread_pool::{Shared, ThreadPool};
 use bytemuck::{Pod, Zeroable};
+use ruvllm_threads::arena::AlignedVec;
+use ruvllm_threads::prefetch::prefetch;
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::fmt;
 use std::ops::Range;
 
@@ -151,19 +151,32 @@ pub struct Acts {
     all_rows: Vec<u32>,
 }
 
-/// Values from which on it is worth waking the team.
+/// Values from which on it is worth waking the workers.
 const PARALLEL_LEN: usize = 8 * 1024;
 
-/// Values of a piece, a multiple of [`BLOCK`]; more where a row is longer.
-const PIECE_LEN: usize = 2 * 1024;
+/// Values of a chunk, a multiple of [`BLOCK`]; more where a row is longer.
+const CHUNK_LEN: usize = 2 * 1024;
 
-/// Where rows that are being made may be cut into pieces.
+/// Places where rows that are being made may be cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum Chunking {
     /// Between rows.
     Rows,
     /// Anywhere: each value is made by itself.
     Anywhere,
+}
+
+/// Rows that [`Acts::make`] takes while they are made.
+#[derive(Debug)]
+pub struct MadeRows<'a> {
+    /// `[n, k]`, row-major, to be written.
+    pub rows: &'a mut [f32],
+    /// Number of rows.
+    pub n: usize,
+    /// Format that they are taken in.
+    pub format: ActFormat,
+    /// Places where they may be cut.
+    pub chunking: Chunking,
 }
 
 impl Acts {
@@ -182,48 +195,61 @@ impl Acts {
 
     /// Takes `x` (`[n, k]`, row-major) in `format`; what was held before is gone.
     ///
-    /// Results do not depend on the team's size.
+    /// Results do not depend on the number of threads.
     ///
     /// # Panics
     /// If `x` has another size, the buffer is too small, or, but for [`ActFormat::F32`], `k` is not a multiple of 32; if
     /// the table has no kernels that take `format`.
-    pub fn set(&mut self, table: &Table, team: &ThreadPool, x: &[f32], n: usize, k: usize, format: ActFormat) {
-        self.begin(x, n, k);
-        self.add(table, team, x, format);
-    }
-
-    /// Takes `x` (`[n, k]`) in `format` as `make` writes it: called once for each piece of the values, with its range, by
-    /// any worker, who quantises the piece while it is near. What was held before is gone.
-    ///
-    /// Results do not depend on the team's size if those of `make` do not depend on how the values are cut.
-    ///
-    /// # Panics
-    /// As [`Acts::set`] does.
-    pub fn make(
+    pub fn set(
         &mut self,
-        (table, team): (&Table, &ThreadPool),
-        (x, n, k): (&mut [f32], usize, usize),
-        (format, cut): (ActFormat, Cut),
-        make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+        table: &MatmulKernels,
+        threads: &ThreadPool,
+        x: &[f32],
+        n: usize,
+        k: usize,
+        format: ActFormat,
     ) {
         self.begin(x, n, k);
-        let piece_len = match cut {
-            Cut::Rows => (PIECE_LEN / k.max(1)).max(1) * k,
-            Cut::Anywhere => PIECE_LEN,
+        self.add(table, threads, x, format);
+    }
+
+    /// Takes rows as `make` writes them: called once for each chunk of the values, with its range and the same range of the
+    /// buffers `also`, by any worker, which quantises the chunk while it is in its cache. What was held before is gone.
+    ///
+    /// Results do not depend on the number of threads if those of `make` do not depend on how the values are cut.
+    ///
+    /// # Panics
+    /// As [`Acts::set`] does, and if a buffer of `also` is shorter than the rows.
+    pub fn make<const N: usize>(
+        &mut self,
+        table: &MatmulKernels,
+        threads: &ThreadPool,
+        made: MadeRows<'_>,
+        also: [&mut [f32]; N],
+        make: &(dyn Fn(Range<usize>, &mut [f32], [&mut [f32]; N]) + Sync),
+    ) {
+        let MadeRows { rows: x, n, format, chunking } = made;
+        let (len, k) = (x.len(), x.len() / n.max(1));
+        self.begin(x, n, k);
+        let chunk_len = match chunking {
+            Chunking::Rows => (CHUNK_LEN / k.max(1)).max(1) * k,
+            Chunking::Anywhere => CHUNK_LEN,
         };
-        let (len, shared) = (x.len(), Shared::new(x));
+        let (shared, also) = (SharedSlice::new(x), also.map(SharedSlice::new));
         let made = |range: Range<usize>| {
-            // SAFETY: each piece is made by one worker, and pieces do not overlap.
+            // SAFETY: each chunk is made by one worker, and chunks do not overlap.
             let x = unsafe { shared.slice(range.clone()) };
-            make(range, x);
+            // SAFETY: as above.
+            let also = also.each_ref().map(|rows| unsafe { rows.slice(range.clone()) });
+            make(range, x, also);
             &*x
         };
         match format {
             ActFormat::F32 => {
-                in_pieces(team, len, piece_len, &|range| _ = made(range));
-                self.add(table, team, x, format);
+                in_chunks(threads, len, chunk_len, &|range| _ = made(range));
+                self.add(table, threads, x, format);
             }
-            ActFormat::Q16 => self.quantize((table, team), (len, piece_len), made),
+            ActFormat::Q16 => self.quantize(table, threads, Chunks { len, chunk_len }, made),
         }
     }
 
@@ -231,31 +257,34 @@ impl Acts {
     ///
     /// # Panics
     /// As [`Acts::set`] does.
-    pub fn add(&mut self, table: &Table, team: &ThreadPool, x: &[f32], format: ActFormat) {
+    pub fn add(&mut self, table: &MatmulKernels, threads: &ThreadPool, x: &[f32], format: ActFormat) {
         let (n, k) = (self.n, self.k);
         assert_eq!(x.len(), n * k, "activations: {} values given for {n} rows of {k}", x.len());
         match format {
             ActFormat::F32 => {
                 let stride = k.next_multiple_of(16);
                 assert!(n * stride <= self.floats.len(), "activations: {n} rows of {k} values do not fit");
-                copy_rows(team, x, k, &mut self.floats[..n * stride]);
+                copy_rows(threads, x, k, &mut self.floats[..n * stride]);
                 self.has_f32 = true;
             }
-            ActFormat::Q16 => self.quantize((table, team), (x.len(), PIECE_LEN), |range| &x[range]),
+            ActFormat::Q16 => {
+                self.quantize(table, threads, Chunks { len: x.len(), chunk_len: CHUNK_LEN }, |range| &x[range])
+            }
         }
     }
 
-    /// Quantises in pieces what `values` returns of each: blocks are independent, so any split gives the same.
+    /// Quantises in chunks what `values` returns of each: blocks are independent, so any split gives the same.
     fn quantize<'x>(
         &mut self,
-        (table, team): (&Table, &ThreadPool),
-        (len, piece_len): (usize, usize),
+        table: &MatmulKernels,
+        threads: &ThreadPool,
+        Chunks { len, chunk_len }: Chunks,
         values: impl Fn(Range<usize>) -> &'x [f32] + Sync,
     ) {
         let n_blocks = self.n_blocks();
-        let shared = Shared::new(&mut self.blocks[..n_blocks]);
-        in_pieces(team, len, piece_len, &|range| {
-            // SAFETY: pieces are disjoint, and whole blocks.
+        let shared = SharedSlice::new(&mut self.blocks[..n_blocks]);
+        in_chunks(threads, len, chunk_len, &|range| {
+            // SAFETY: chunks are disjoint, and whole blocks.
             let blocks = unsafe { shared.slice(range.start / BLOCK..range.end / BLOCK) };
             table.quantize(values(range), blocks);
         });
@@ -309,8 +338,8 @@ impl Acts {
         &self.floats[..self.n * self.k.next_multiple_of(16)]
     }
 
-    /// Asks for quantised rows, if they are few, all at once: whoever begins to multiply with them has seldom made them, and
-    /// one after the other their lines come slowly from the core that has.
+    /// Prefetches quantised rows, if they are few, all at once: the worker that begins to multiply with them has seldom made
+    /// them, and one after the other their lines come slowly from the core that has.
     pub(super) fn prefetch(&self) {
         const MOST_BYTES: usize = 8 * 1024;
         if self.has_q16 && size_of_val(self.blocks()) <= MOST_BYTES {
@@ -326,22 +355,28 @@ impl fmt::Debug for Acts {
     }
 }
 
-/// Cuts `len` values into pieces and runs `f` on each, shared among the team; few values are a single piece.
-fn in_pieces(team: &ThreadPool, len: usize, piece_len: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
-    if len < PARALLEL_LEN || team.n_threads() == 1 {
+/// Values that are cut into chunks.
+struct Chunks {
+    len: usize,
+    chunk_len: usize,
+}
+
+/// Cuts `len` values into chunks and runs `f` on each, shared among the threads; few values are a single chunk.
+fn in_chunks(threads: &ThreadPool, len: usize, chunk_len: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+    if len < PARALLEL_LEN || threads.n_threads() == 1 {
         return f(0..len);
     }
-    team.for_each(len.div_ceil(piece_len), 1, &|pieces, _| {
-        pieces.for_each(|piece| f(piece * piece_len..len.min((piece + 1) * piece_len)));
+    threads.for_each(len.div_ceil(chunk_len), 1, &|chunks, _| {
+        chunks.for_each(|chunk| f(chunk * chunk_len..len.min((chunk + 1) * chunk_len)));
     });
 }
 
 /// Copies rows of `k` values to rows padded with zeros to a multiple of 16.
-fn copy_rows(team: &ThreadPool, x: &[f32], k: usize, to: &mut [f32]) {
+fn copy_rows(threads: &ThreadPool, x: &[f32], k: usize, to: &mut [f32]) {
     let (stride, k) = (k.next_multiple_of(16), k.max(1));
-    let (n, shared) = (x.len() / k, Shared::new(to));
-    in_pieces(team, x.len(), n.div_ceil(4 * team.n_threads()) * k, &|range| {
-        // SAFETY: pieces are disjoint ranges of rows.
+    let (n, shared) = (x.len() / k, SharedSlice::new(to));
+    in_chunks(threads, x.len(), n.div_ceil(4 * threads.n_threads()) * k, &|range| {
+        // SAFETY: chunks are disjoint ranges of rows.
         let to = unsafe { shared.slice(range.start / k * stride..range.end / k * stride) };
         for (row, to) in x[range].chunks_exact(k).zip(to.chunks_exact_mut(stride.max(1))) {
             to[..k].copy_from_slice(row);

@@ -21,12 +21,12 @@ use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, Format, PANEL_ROWS, Q50, Q80, panel_bytes, panel_rows};
 use super::int::Panels;
 use super::stream::Stream;
-use super::{ActFormat, Matrix, Out, Table, matmul};
-use crate::arena::LargePages;
+use super::{ActFormat, MatmulKernels, Matrix, Out, matmul};
 use crate::block::GgmlType;
-use crate::thread_pool::{Shared, ThreadPool};
 use bytes::Bytes;
 use half::f16;
+use ruvllm_threads::arena::LargePages;
+use ruvllm_threads::{SharedSlice, ThreadPool};
 use std::fmt;
 use std::ops::Range;
 
@@ -71,6 +71,17 @@ pub struct TopK {
     exact: Vec<f32>,
 }
 
+/// Results of [`HeadShortlist::multiply`].
+#[derive(Debug)]
+pub struct ShortlistOut<'a> {
+    /// Logits of each row that may count.
+    pub k: usize,
+    /// Becomes the products, `[n, rows of w]`.
+    pub logits: &'a mut [f32],
+    /// Becomes the approximate products as [`HeadShortlist::approx_logits`] gives them, of the same shape, where they are wanted.
+    pub approx: Option<&'a mut [f32]>,
+}
+
 impl HeadShortlist {
     /// Makes the shortlist of a matrix that `table`'s kernels multiply: two thirds of its bytes more. `direction`, `[n_cols]`, is where
     /// most rows of activations point, of any length: the mean of some of them; zeros if they point anywhere. It changes what is read
@@ -79,16 +90,21 @@ impl HeadShortlist {
     ///
     /// # Panics
     /// If the direction is of another width.
-    pub fn new(table: &'static Table, team: &ThreadPool, w: &Matrix, direction: &[f32]) -> Option<HeadShortlist> {
+    pub fn new(
+        table: &'static MatmulKernels,
+        threads: &ThreadPool,
+        w: &Matrix,
+        direction: &[f32],
+    ) -> Option<HeadShortlist> {
         assert_eq!(direction.len(), w.n_cols(), "head shortlist: a direction of another width");
         let panels = w.panels().filter(|_| w.ty() == GgmlType::Q8_0)?;
         let (n_rows, n_blocks) = (panels.n_rows, panels.n_blocks);
         let (n_panels, coarse_bytes) = (n_rows.div_ceil(PANEL_ROWS), panel_bytes::<Q50>(n_blocks));
-        let mut bytes = LargePages::default().take_with(team, n_panels * coarse_bytes);
+        let mut bytes = LargePages::default().take_with(threads, n_panels * coarse_bytes);
         let direction = of_length_one(direction);
         let mut about = vec![About::default(); n_panels * PANEL_ROWS];
-        let (to, to_about) = (Shared::new(&mut bytes), Shared::new(&mut about));
-        team.for_each(n_panels, GRAIN, &|range, _| {
+        let (to, to_about) = (SharedSlice::new(&mut bytes), SharedSlice::new(&mut about));
+        threads.for_each(n_panels, GRAIN, &|range, _| {
             for panel in range {
                 let from = &panels.bytes[panel * panels.panel_bytes..(panel + 1) * panels.panel_bytes];
                 // SAFETY: `for_each` hands out every panel once, and panels and their rows do not overlap.
@@ -110,27 +126,20 @@ impl HeadShortlist {
         Some(HeadShortlist { coarse, direction, along, rest_norms, rounding })
     }
 
-    /// Returns the high bits of the matrix, which are read of every row: what to [expect](super::upcoming) before
+    /// Returns the high bits of the matrix, which are read of every row: the [next share](super::next_shares) before
     /// [`HeadShortlist::multiply`].
     pub fn coarse(&self) -> &Matrix {
         &self.coarse
     }
 
-    /// Writes products of `w`, which the shortlist was made of, with all rows of `x` to `out`, `[n, rows of w]`: of each row the
-    /// `k` largest, with some others, as [`matmul`] does; -∞ for the rest. What is known of all, as [`HeadShortlist::approx_logits`] says it, goes to
-    /// `approx`, of the same shape, if somebody wants it. Returns which share of `w` was read for it, the mean over the rows of `x`.
+    /// Writes products of `w`, which the shortlist was made of, with all rows of `x`: of each row the `k` largest, with some others, as
+    /// [`matmul`] does; -∞ for the rest. Returns the share of `w` that was read for it, the mean over the rows of `x`.
     ///
     /// # Panics
     /// As [`matmul`] does, if `k` is 0, if `w` is of another shape or type than that of the shortlist, if `x` does not hold
     /// [`ActFormat::Q16`], and if `approx` is of another length than `out`.
-    pub fn multiply(
-        &self,
-        team: &ThreadPool,
-        (w, x): (&Matrix, &Acts),
-        k: usize,
-        top_k: &mut TopK,
-        (out, mut approx): (&mut [f32], Option<&mut [f32]>),
-    ) -> f32 {
+    pub fn multiply(&self, threads: &ThreadPool, w: &Matrix, x: &Acts, top_k: &mut TopK, out: ShortlistOut<'_>) -> f32 {
+        let ShortlistOut { k, logits: out, mut approx } = out;
         assert_eq!(
             (w.n_rows(), w.n_cols()),
             (self.rest_norms.len(), self.coarse.n_cols()),
@@ -146,18 +155,18 @@ impl HeadShortlist {
         top_k.lengths.clear();
         top_k.lengths.extend(x.blocks().chunks_exact(x.k() / BLOCK).map(|blocks| length(blocks, &self.direction)));
         if k * PANEL_ROWS > w.n_rows() || !top_k.lengths.iter().all(|length| length.whole <= LENGTH_MAX) {
-            approx.into_iter().for_each(|approx| self.approx_logits(team, x, approx));
-            matmul(team, w, x, out);
+            approx.into_iter().for_each(|approx| self.approx_logits(threads, x, approx));
+            matmul(threads, w, x, out);
             return 1.0;
         }
-        matmul(team, &self.coarse, x, out);
+        matmul(threads, &self.coarse, x, out);
         let mut n_read = 0;
         for (row, out) in out.chunks_exact_mut(w.n_rows()).enumerate() {
             let approx = approx.as_mut().map(|approx| &mut approx[row * w.n_rows()..(row + 1) * w.n_rows()]);
-            self.look(team, top_k.lengths[row], (out, approx), &mut top_k.panels);
+            self.look(threads, top_k.lengths[row], out, approx, &mut top_k.panels);
             let exact = Exact { w, x, row: row as u32, out: Out(out.as_mut_ptr()) };
-            let least = exact.least(team, k, top_k);
-            n_read += exact.refine(team, least, &top_k.panels);
+            let least = exact.least(threads, k, top_k);
+            n_read += exact.refine(threads, least, &top_k.panels);
         }
         n_read as f32 / (x.n() * top_k.panels.len()).max(1) as f32
     }
@@ -166,12 +175,12 @@ impl HeadShortlist {
     ///
     /// # Panics
     /// As [`matmul`] does.
-    pub fn approx_logits(&self, team: &ThreadPool, x: &Acts, out: &mut [f32]) {
-        matmul(team, &self.coarse, x, out);
+    pub fn approx_logits(&self, threads: &ThreadPool, x: &Acts, out: &mut [f32]) {
+        matmul(threads, &self.coarse, x, out);
         let rows = out.chunks_exact_mut(self.rest_norms.len().max(1));
         for (out, blocks) in rows.zip(x.blocks().chunks_exact(x.k() / BLOCK)) {
-            let (along, n, out) = (length(blocks, &self.direction).along, out.len(), Shared::new(out));
-            team.for_each(n, GRAIN * PANEL_ROWS, &|range, _| {
+            let (along, n, out) = (length(blocks, &self.direction).along, out.len(), SharedSlice::new(out));
+            threads.for_each(n, GRAIN * PANEL_ROWS, &|range, _| {
                 // SAFETY: `for_each` hands out every row once.
                 let out = unsafe { out.slice(range.clone()) };
                 out.iter_mut().zip(&self.along[range]).for_each(|(out, by)| *out = known(*out, *by, along));
@@ -182,14 +191,15 @@ impl HeadShortlist {
     /// Writes what can be said of each panel by the coarse products of a row of this length, and what is known of each to `approx`.
     fn look(
         &self,
-        team: &ThreadPool,
+        threads: &ThreadPool,
         length: Length,
-        (coarse, approx): (&[f32], Option<&mut [f32]>),
+        coarse: &[f32],
+        approx: Option<&mut [f32]>,
         panels: &mut Vec<(f32, f32)>,
     ) {
         panels.resize(coarse.len().div_ceil(PANEL_ROWS), (0.0, 0.0));
-        let (n_panels, panels, approx) = (panels.len(), Shared::new(panels), approx.map(Shared::new));
-        team.for_each(n_panels, GRAIN, &|range, _| {
+        let (n_panels, panels, approx) = (panels.len(), SharedSlice::new(panels), approx.map(SharedSlice::new));
+        threads.for_each(n_panels, GRAIN, &|range, _| {
             // SAFETY: `for_each` hands out every panel once.
             let top_k = unsafe { panels.slice(range.clone()) };
             if let Some(approx) = &approx {
@@ -251,14 +261,14 @@ impl Exact<'_> {
     }
 
     /// Returns the `k`-th largest product of the `k` likeliest panels: no more than the `k`-th largest of all.
-    fn least(&self, team: &ThreadPool, k: usize, top_k: &mut TopK) -> f32 {
+    fn least(&self, threads: &ThreadPool, k: usize, top_k: &mut TopK) -> f32 {
         let TopK { panels, likeliest, exact, .. } = top_k;
         likeliest.clear();
         likeliest.extend(0..panels.len() as u32);
         let by_top = |a: &u32, b: &u32| panels[*b as usize].0.total_cmp(&panels[*a as usize].0);
         likeliest.select_nth_unstable_by(k - 1, by_top);
         likeliest.truncate(k);
-        team.for_each(k, 1, &|range, _| {
+        threads.for_each(k, 1, &|range, _| {
             // SAFETY: the panels differ from each other, and `for_each` hands out each once.
             likeliest[range].iter().for_each(|&panel| unsafe { self.panel(panel as usize) });
         });
@@ -270,8 +280,8 @@ impl Exact<'_> {
     }
 
     /// Computes all panels whose upper bound is `least` or more, rules out the others, and returns how many were computed.
-    fn refine(&self, team: &ThreadPool, least: f32, panels: &[(f32, f32)]) -> usize {
-        team.for_each(panels.len(), GRAIN, &|range, _| {
+    fn refine(&self, threads: &ThreadPool, least: f32, panels: &[(f32, f32)]) -> usize {
+        threads.for_each(panels.len(), GRAIN, &|range, _| {
             for panel in range {
                 let rows = panel_rows(panel, self.w.n_rows());
                 // SAFETY: each panel's results are written by the worker that claimed it.

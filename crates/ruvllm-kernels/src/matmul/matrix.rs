@@ -3,12 +3,12 @@
 use super::acts::{ActFormat, Acts};
 use super::pack::Repacker;
 use super::stream::Stream;
-use super::{Table, float, int};
-use crate::arena::{ALIGN, LargePages};
+use super::{MatmulKernels, float, int};
 use crate::block::GgmlType;
-use crate::dequant;
-use crate::thread_pool::ThreadPool;
+use crate::dequant::{self, DequantKernels};
 use bytes::Bytes;
+use ruvllm_threads::ThreadPool;
+use ruvllm_threads::arena::{ALIGN, LargePages};
 use std::fmt;
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ enum Weights {
     /// The integer path.
     Panels(int::Panels),
     /// The float path.
-    Blocks { bytes: Bytes, dequant: &'static dequant::Table, kernel: float::Kernel },
+    Blocks { bytes: Bytes, dequant: &'static DequantKernels, kernel: float::Kernel },
 }
 
 impl Matrix {
@@ -41,20 +41,20 @@ impl Matrix {
     /// # Panics
     /// As [`Matrix::pack`].
     pub fn new(
-        table: &'static Table,
-        team: &ThreadPool,
+        table: &'static MatmulKernels,
+        threads: &ThreadPool,
         ty: GgmlType,
         n_rows: usize,
         n_cols: usize,
         bytes: Bytes,
     ) -> Matrix {
-        let packing = &mut Packing { table, team, pages: &mut LargePages::default(), sink: None, done: &mut |_| {} };
+        let packing = &mut Packing { table, threads, pages: &mut LargePages::default(), sink: None, done: &mut |_| {} };
         Matrix::pack(packing, ty, n_rows, n_cols, bytes)
     }
 
     /// Makes a matrix of `bytes`, rows of whole blocks as the file has them.
     ///
-    /// Types of the integer path are repacked by the team, and `bytes` is let go; other types keep it.
+    /// Types of the integer path are repacked by all threads, and `bytes` is let go; other types keep it.
     ///
     /// # Panics
     /// If the type is not supported, a row is not whole blocks, or `bytes` has another size.
@@ -70,7 +70,7 @@ impl Matrix {
             }
             None => {
                 let table = packing.table;
-                Weights::Blocks { bytes, dequant: dequant::pick(table.isa), kernel: table.float }
+                Weights::Blocks { bytes, dequant: dequant::pick(table.isa()), kernel: table.ops.float }
             }
         };
         Matrix { ty, n_rows, n_cols, weights }
@@ -87,7 +87,13 @@ impl Matrix {
     ///
     /// # Panics
     /// If the bytes are not [`Matrix::packed_bytes`] many, or do not begin at a multiple of [`ALIGN`].
-    pub fn from_packed(table: &'static Table, ty: GgmlType, n_rows: usize, n_cols: usize, panels: Bytes) -> Matrix {
+    pub fn from_packed(
+        table: &'static MatmulKernels,
+        ty: GgmlType,
+        n_rows: usize,
+        n_cols: usize,
+        panels: Bytes,
+    ) -> Matrix {
         let size = Matrix::packed_bytes(ty, n_rows, n_cols);
         assert_eq!(size, Some(panels.len()), "matrix: {n_rows} x {n_cols} of {ty} in {} bytes of panels", panels.len());
         assert!(
@@ -190,9 +196,9 @@ impl fmt::Debug for Matrix {
 /// Inputs of packing a matrix.
 pub struct Packing<'a> {
     /// The kernels they will be multiplied by.
-    pub table: &'static Table,
+    pub table: &'static MatmulKernels,
     /// The threads that repack.
-    pub team: &'a ThreadPool,
+    pub threads: &'a ThreadPool,
     /// Where the repacked weights go, one matrix after another.
     pub pages: &'a mut LargePages,
     /// Where they go instead, as far as there is room.
@@ -203,9 +209,9 @@ pub struct Packing<'a> {
 
 impl fmt::Debug for Packing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Packing { table, team, pages, sink, .. } = self;
+        let Packing { table, threads, pages, sink, .. } = self;
         let mut f = f.debug_struct("Packing");
-        f.field("table", table).field("team", team).field("pages", pages).field("sink", &sink.is_some()).finish()
+        f.field("table", table).field("threads", threads).field("pages", pages).field("sink", &sink.is_some()).finish()
     }
 }
 

@@ -26,19 +26,19 @@
 //! within an instruction set, so its bits depend neither on the other rows of a batch nor on the threads.
 //!
 //! ```
-//! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}, thread_pool::ThreadPool};
-//! let (table, team) = (matmul::pick(Isa::best()), ThreadPool::new(1));
+//! use ruvllm_kernels::{GgmlType, Isa, matmul, matmul::{Acts, Matrix}};
+//! use ruvllm_threads::ThreadPool;
+//! let (table, threads) = (matmul::pick(Isa::best()), ThreadPool::new(1));
 //! let identity: Vec<u8> = [1f32, 0.0, 0.0, 1.0].iter().flat_map(|w| w.to_le_bytes()).collect();
-//! let w = Matrix::new(table, &team, GgmlType::F32, 2, 2, identity.into());
+//! let w = Matrix::new(table, &threads, GgmlType::F32, 2, 2, identity.into());
 //! let mut x = Acts::new(2, 1);
-//! x.set(table, &team, &[3.0, 4.0], 1, 2, w.act_format());
+//! x.set(table, &threads, &[3.0, 4.0], 1, 2, w.act_format());
 //! let mut y = [0.0; 2];
-//! matmul::matmul(&team, &w, &x, &mut y);
+//! matmul::matmul(&threads, &w, &x, &mut y);
 //! assert_eq!(y, [3.0, 4.0]);
 //! ```
 
 mod acts;
-mod beside;
 mod float;
 mod format;
 mod head_shortlist;
@@ -47,27 +47,26 @@ mod matrix;
 mod pack;
 mod stream;
 
-pub use acts::{ActBlock, ActFormat, Acts, Cut};
-pub use beside::Beside;
-pub use head_shortlist::{HeadShortlist, TopK};
+pub use acts::{ActBlock, ActFormat, Acts, Chunking, MadeRows};
+pub use head_shortlist::{HeadShortlist, ShortlistOut, TopK};
 pub use matrix::{Matrix, Packing, PanelSink};
 
-use crate::isa::{self, Isa, Row};
-use crate::thread_pool::{ThreadPool, share};
+use crate::isa::{self, Dispatch, Isa};
+use crate::prefetch::PrefetchPlan;
 use format::{BLOCK, Iq4Nl, Iq4Xs, Mxfp4, PANEL_ROWS, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 #[cfg(target_arch = "x86_64")]
 use int::amx::Hardware;
+use ruvllm_threads::{ThreadPool, share};
 use std::ops::Range;
 use stream::Stream;
-pub use stream::upcoming;
+pub use stream::next_shares;
 
-/// One instruction set's kernels.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
-    name: &'static str,
-    /// What the row needs beyond `isa`.
-    supported: fn() -> bool,
+/// Matrix product kernels of one instruction set.
+pub type MatmulKernels = Dispatch<MatmulOps>;
+
+/// Function pointers of [`MatmulKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct MatmulOps {
     quantize: unsafe fn(&[f32], &mut [ActBlock]),
     /// In the order of [`INT_TYPES`].
     int: [int::Kernel; INT_TYPES.len()],
@@ -103,122 +102,65 @@ macro_rules! int_kernels {
 #[cfg(test)]
 mod tests;
 
-static ALL: &[Table] = &[
+isa::table! { MatmulOps {
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Amx,
-        name: "amx",
-        supported: int::amx::works,
+    Dispatch::new(Isa::Amx, MatmulOps {
         quantize: int::avx512::quantize,
         int: int_kernels!(amx, Hardware),
         chunk: int::CHUNK,
         float: float::avx512::run,
-    },
+    }).only_if(int::amx::works),
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Avx512,
-        name: "avx512",
-        supported: || true,
+    Dispatch::new(Isa::Avx512, MatmulOps {
         quantize: int::avx512::quantize,
         int: int_kernels!(avx512),
         chunk: int::avx512::CHUNK,
         float: float::avx512::run,
-    },
+    }),
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::AvxVnni,
-        name: "avxvnni",
-        supported: || true,
+    Dispatch::new(Isa::AvxVnni, MatmulOps {
         quantize: int::avx2::quantize,
         int: int_kernels!(avx2, true),
         chunk: int::CHUNK,
         float: float::avx2::run,
-    },
+    }),
     #[cfg(target_arch = "x86_64")]
-    Table {
-        isa: Isa::Avx2,
-        name: "avx2",
-        supported: || true,
+    Dispatch::new(Isa::Avx2, MatmulOps {
         quantize: int::avx2::quantize,
         int: int_kernels!(avx2, false),
         chunk: int::CHUNK,
         float: float::avx2::run,
-    },
+    }),
     #[cfg(target_arch = "aarch64")]
-    Table {
-        isa: Isa::Neon,
-        name: "neon+i8mm",
-        supported: || std::arch::is_aarch64_feature_detected!("i8mm"),
+    Dispatch::new(Isa::Neon, MatmulOps {
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::MMLA }),
         chunk: int::CHUNK,
         float: float::neon::run,
-    },
+    }).only_if(|| std::arch::is_aarch64_feature_detected!("i8mm")).named("neon+i8mm"),
     #[cfg(target_arch = "aarch64")]
-    Table {
-        isa: Isa::Neon,
-        name: "neon+dotprod",
-        supported: || std::arch::is_aarch64_feature_detected!("dotprod"),
+    Dispatch::new(Isa::Neon, MatmulOps {
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::DOT }),
         chunk: int::CHUNK,
         float: float::neon::run,
-    },
+    }).only_if(|| std::arch::is_aarch64_feature_detected!("dotprod")).named("neon+dotprod"),
     #[cfg(target_arch = "aarch64")]
-    Table {
-        isa: Isa::Neon,
-        name: "neon",
-        supported: || true,
+    Dispatch::new(Isa::Neon, MatmulOps {
         quantize: int::neon::quantize,
         int: int_kernels!(neon, { int::neon::PAIRS }),
         chunk: int::CHUNK,
         float: float::neon::run,
-    },
-    Table {
-        isa: Isa::Scalar,
-        name: "scalar",
-        supported: || true,
+    }),
+    Dispatch::new(Isa::Scalar, MatmulOps {
         quantize: int::scalar::quantize,
         int: int_kernels!(scalar),
         chunk: int::CHUNK,
         float: float::scalar::run,
-    },
-];
+    }),
+} }
 
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    fn suits(&self) -> bool {
-        (self.supported)()
-    }
-}
-
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set the row is written for.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    /// Returns the row's name: the instruction set's, with what it needs beyond.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
+impl MatmulKernels {
     /// Quantises activations: block `b` of `out` from `x[32b..32b + 32]`. Every row of the table gives the same bits.
     ///
     /// # Panics
@@ -226,7 +168,7 @@ impl Table {
     pub fn quantize(&self, x: &[f32], out: &mut [ActBlock]) {
         assert_eq!(x.len(), out.len() * BLOCK, "quantize: {} values for {} blocks of 32", x.len(), out.len());
         // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.quantize)(x, out) };
+        unsafe { (self.ops.quantize)(x, out) };
     }
 }
 
@@ -234,32 +176,37 @@ impl Table {
 ///
 /// # Panics
 /// If the row lengths differ, `x` does not hold [`Matrix::act_format`], or `out` has another size.
-pub fn matmul(team: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
-    multiply(team, x, x.all_rows(), &mut [(w, out)], None);
+pub fn matmul(threads: &ThreadPool, w: &Matrix, x: &Acts, out: &mut [f32]) {
+    multiply(threads, x, x.all_rows(), &mut [(w, out)], None);
 }
 
 /// Several products of the same activations (Q, K and V; gate and up) as one parallel region.
 ///
 /// # Panics
 /// As [`matmul`] does, and with more than eight matrices.
-pub fn matmul_many(team: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
-    multiply(team, x, x.all_rows(), products, None);
+pub fn matmul_many(threads: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])]) {
+    multiply(threads, x, x.all_rows(), products, None);
 }
 
-/// [`matmul_many`] whose workers ask for other memory on the way: what is read right after.
+/// [`matmul_many`] whose workers prefetch other memory meanwhile: that of `plan`, which is read right after.
 ///
 /// # Panics
 /// As [`matmul_many`] does.
-pub fn matmul_many_beside(team: &ThreadPool, x: &Acts, products: &mut [(&Matrix, &mut [f32])], beside: &Beside) {
-    multiply(team, x, x.all_rows(), products, Some(beside));
+pub fn matmul_many_prefetching(
+    threads: &ThreadPool,
+    x: &Acts,
+    products: &mut [(&Matrix, &mut [f32])],
+    plan: &PrefetchPlan,
+) {
+    multiply(threads, x, x.all_rows(), products, Some(plan));
 }
 
 /// `out[i] = X[rows[i]] · Wᵀ`: only the given rows of `x` (in any order, repeats allowed), the same bits as [`matmul`].
 ///
 /// # Panics
 /// As [`matmul`] does, and if a row does not exist.
-pub fn matmul_rows(team: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
-    multiply(team, x, rows, &mut [(w, out)], None);
+pub fn matmul_rows(threads: &ThreadPool, w: &Matrix, x: &Acts, rows: &[u32], out: &mut [f32]) {
+    multiply(threads, x, rows, &mut [(w, out)], None);
 }
 
 /// Where workers write the columns of the rows they claimed.
@@ -305,8 +252,8 @@ impl<'a> Plan<'a> {
 
     /// Returns the units of `worker`'s share.
     fn share(&self, worker: usize) -> Range<usize> {
-        let pieces = share(worker, self.n_threads, self.n_units.div_ceil(self.grain));
-        self.n_units.min(pieces.start * self.grain)..self.n_units.min(pieces.end * self.grain)
+        let chunks = share(worker, self.n_threads, self.n_units.div_ceil(self.grain));
+        self.n_units.min(chunks.start * self.grain)..self.n_units.min(chunks.end * self.grain)
     }
 
     /// Returns the address of a unit's weights; that of the last one's end for their number.
@@ -323,16 +270,16 @@ impl<'a> Plan<'a> {
     fn stream(&self, claim: &Range<usize>, worker: usize, next: Option<usize>) -> Stream<'static> {
         let own = self.share(worker);
         let end = if own.contains(&claim.start) { own.end } else { claim.end };
-        next.map_or(Stream::straight(), |next| Stream::turning(self.address(end), next))
+        next.map_or(Stream::straight(), |next| Stream::straight().until(self.address(end), next))
     }
 }
 
 fn multiply(
-    team: &ThreadPool,
+    threads: &ThreadPool,
     x: &Acts,
     rows: &[u32],
     products: &mut [(&Matrix, &mut [f32])],
-    beside: Option<&Beside>,
+    prefetch: Option<&PrefetchPlan>,
 ) {
     assert!(products.len() <= MAX_PRODUCTS, "matmul: {} matrices, at most {MAX_PRODUCTS}", products.len());
     assert!(rows.iter().all(|&row| (row as usize) < x.n()), "matmul: a row is not among the {} held", x.n());
@@ -345,15 +292,15 @@ fn multiply(
         *to = Out(out.as_mut_ptr());
     }
     let n_bytes = products.iter().map(|(w, _)| w.weight_bytes()).sum::<usize>();
-    let n_threads = if n_bytes * rows.len() < SHORT_BYTES { team.n_present() } else { team.n_threads() };
+    let n_threads = if n_bytes * rows.len() < SHORT_BYTES { threads.n_present() } else { threads.n_threads() };
     let plan = Plan::new(n_threads, rows.len(), products.iter().map(|(w, _)| *w));
     let work = |claim: Range<usize>, worker: usize| {
         if worker > 0 && claim.start == plan.share(worker).start {
             x.prefetch();
         }
         let n_steps = claim.len() * (plan.unit_rows / PANEL_ROWS) * (x.k() / BLOCK);
-        let fetch = beside.and_then(|beside| beside.fetch(&claim, plan.n_units, n_steps));
-        let stream = plan.stream(&claim, worker, team.expected(worker)).with(fetch.as_ref());
+        let cursor = prefetch.and_then(|prefetch| prefetch.cursor(&claim, plan.n_units, n_steps));
+        let stream = plan.stream(&claim, worker, threads.next_start(worker)).with(cursor.as_ref());
         for ((w, units), out) in plan.parts.iter().flatten().zip(outs) {
             let (start, end) = (claim.start.max(units.start), claim.end.min(units.end));
             if start < end {
@@ -366,7 +313,7 @@ fn multiply(
     };
     match n_threads {
         1 => work(0..plan.n_units, 0),
-        _ => team.for_each(plan.n_units, plan.grain, &work),
+        _ => threads.for_each(plan.n_units, plan.grain, &work),
     }
 }
 

@@ -7,9 +7,9 @@ use super::format::{
 use super::matrix::Packing;
 use super::{INT_TYPES, int_index};
 use crate::block::GgmlType;
-use crate::prefetch::{LINE_BYTES, Level};
-use crate::thread_pool::Shared;
 use bytes::Bytes;
+use ruvllm_threads::SharedSlice;
+use ruvllm_threads::prefetch::{LINE_BYTES, Level};
 use std::ops::Range;
 
 /// Bytes of rows after which the packing's owner hears that they are done.
@@ -67,7 +67,7 @@ pub(super) fn pack<F: Format>(packing: &mut Packing<'_>, n_rows: usize, n_cols: 
     let source = Source::new::<F>(bytes, n_rows, n_cols);
     let (n_panels, panel_bytes) = (n_rows.div_ceil(PANEL_ROWS), source.panel_bytes);
     let n_bytes = n_panels * panel_bytes;
-    let grain = (CLAIM_BYTES / panel_bytes.max(1)).clamp(1, n_panels.div_ceil(packing.team.n_threads()).max(1));
+    let grain = (CLAIM_BYTES / panel_bytes.max(1)).clamp(1, n_panels.div_ceil(packing.threads.n_threads()).max(1));
     if let Some((sink, start)) = packing.sink.and_then(|sink| Some((sink, sink.room(n_bytes)?))) {
         source.in_parts(packing, grain, &|panels| {
             let mut made = vec![0; grain * panel_bytes];
@@ -81,8 +81,8 @@ pub(super) fn pack<F: Format>(packing: &mut Packing<'_>, n_rows: usize, n_cols: 
         });
         return sink.panels(start..start + n_bytes);
     }
-    let mut made = packing.pages.take_with(packing.team, n_bytes);
-    let shared = Shared::new(&mut made);
+    let mut made = packing.pages.take_with(packing.threads, n_bytes);
+    let shared = SharedSlice::new(&mut made);
     source.in_parts(packing, grain, &|panels| {
         for panel in panels {
             // SAFETY: every panel comes once, and panels do not overlap.
@@ -116,7 +116,7 @@ impl<'a> Source<'a> {
         for first in (0..n_panels).step_by(n_part) {
             let n = n_part.min(n_panels - first);
             let rows = first * PANEL_ROWS..self.n_rows.min((first + n) * PANEL_ROWS);
-            packing.team.for_each(n, grain, &|panels, _| f(first + panels.start..first + panels.end));
+            packing.threads.for_each(n, grain, &|panels, _| f(first + panels.start..first + panels.end));
             (packing.done)(rows.start * self.row_bytes..rows.end * self.row_bytes);
         }
     }
@@ -124,7 +124,7 @@ impl<'a> Source<'a> {
     /// Repacks the rows of a panel into zeros.
     fn pack<F: Format>(&self, panel: usize, to: &mut [u8]) {
         // Sixteen rows beside each other are too many streams for a core to read ahead by itself.
-        self.rows(panel + 1).iter().step_by(LINE_BYTES).for_each(|line| Level::Second.prefetch(line));
+        self.rows(panel + 1).iter().step_by(LINE_BYTES).for_each(|line| Level::L2.prefetch(line));
         pack_panel::<F>(self.rows(panel), self.row_bytes, self.n_blocks, to);
     }
 

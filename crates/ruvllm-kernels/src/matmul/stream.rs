@@ -1,91 +1,93 @@
-//! The order in which workers read weights, so that they are asked for before they are needed.
+//! Order in which workers read weights, for prefetching them.
 
-use super::beside::Fetch;
 #[cfg(target_arch = "x86_64")]
 use super::format::Format;
 use super::{Matrix, Plan};
+use crate::prefetch::PlanCursor;
 #[cfg(target_arch = "x86_64")]
-use crate::prefetch::{LINE_BYTES, Level, Streaming};
-use crate::thread_pool::Upcoming;
+use crate::prefetch::Streaming;
+use ruvllm_threads::NextShares;
+#[cfg(target_arch = "x86_64")]
+use ruvllm_threads::prefetch::{LINE_BYTES, Level};
 
-/// How far ahead of use weights are asked for, in bytes: about a memory latency of work, and what is left of the level of
-/// cache by other streams.
+/// Bytes from the weights in use to those prefetched from memory: about a memory latency of work, and what other streams
+/// leave of the level of cache.
 #[cfg(target_arch = "x86_64")]
-const fn ahead_bytes(level: Level) -> usize {
+const fn memory_distance(level: Level) -> usize {
     match level {
-        Level::First => 16 * 1024,
-        Level::Second => 24 * 1024,
+        Level::L1 => 16 * 1024,
+        Level::L2 => 24 * 1024,
     }
 }
 
-/// How far ahead weights that are in the second level are asked into the first.
+/// Bytes from the weights in use to those prefetched from L2 into L1.
 #[cfg(target_arch = "x86_64")]
-const NEAR_BYTES: usize = 2048;
+const L2_DISTANCE: usize = 2048;
 
-/// Where a worker that reads panels goes on after the last one of its share: the weights it needs next are seldom those
-/// that lie next.
+/// Weights that a worker reads one after another: after the last panel of its share it goes on with its next share, which
+/// seldom lies next.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "other rows leave reading ahead to the hardware"))]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "other rows leave prefetching to the hardware"))]
 pub(super) struct Stream<'a> {
     /// Address where the share ends.
     end: usize,
-    /// Address where reading goes on.
+    /// Address where the next share begins.
     next: usize,
-    /// What else is asked for.
-    beside: Option<&'a Fetch<'a>>,
+    /// Plan of what else is prefetched.
+    plan: Option<&'a PlanCursor<'a>>,
 }
 
 impl<'a> Stream<'a> {
-    /// Reading goes on at `next` after `end`.
-    pub(super) fn turning(end: usize, next: usize) -> Stream<'a> {
-        Stream { end, next, beside: None }
-    }
-
-    /// Reading goes on where it is.
+    /// Makes a stream without a next share.
     pub(super) fn straight() -> Stream<'a> {
-        Stream { end: usize::MAX, next: 0, beside: None }
+        Stream { end: usize::MAX, next: 0, plan: None }
     }
 
-    /// The same while other memory is asked for.
-    pub(super) fn with<'b>(self, beside: Option<&'b Fetch<'b>>) -> Stream<'b> {
-        Stream { end: self.end, next: self.next, beside }
+    /// Sets the end of the share and the address where the next one begins.
+    pub(super) fn until(self, end: usize, next: usize) -> Stream<'a> {
+        Stream { end, next, ..self }
+    }
+
+    /// Sets the plan of what else is prefetched.
+    pub(super) fn with<'b>(self, plan: Option<&'b PlanCursor<'b>>) -> Stream<'b> {
+        Stream { end: self.end, next: self.next, plan }
     }
 }
 
-/// What a pass over some panels asks for.
+/// Prefetches of a pass over some panels.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
-pub(super) struct Ahead<'a> {
+pub(super) struct Prefetcher<'a> {
     stream: Stream<'a>,
     level: Level,
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<'a> Ahead<'a> {
+impl<'a> Prefetcher<'a> {
     #[inline(always)]
-    pub(super) fn new(stream: Stream<'a>) -> Ahead<'a> {
-        Ahead { stream, level: Streaming::of_machine().level }
+    pub(super) fn new(stream: Stream<'a>) -> Prefetcher<'a> {
+        Prefetcher { stream, level: Streaming::of_machine().level }
     }
 
-    /// Asks for what will be read some time after block `b` of `panel`.
+    /// Prefetches what is read some time after block `b` of `panel`.
     #[inline(always)]
     pub(super) fn prefetch<F: Format>(self, panel: *const u8, b: usize) {
-        let Stream { end, next, beside } = self.stream;
+        let Stream { end, next, plan } = self.stream;
         let block_bytes = F::GROUP_BYTES / F::GROUP;
         let at = (panel as usize).wrapping_add(b * block_bytes);
-        let far = at.wrapping_add(ahead_bytes(self.level));
+        let far = at.wrapping_add(memory_distance(self.level));
         let far = if far < end { far } else { far.wrapping_sub(end).wrapping_add(next) };
-        let ask = |level: Level, at: usize| {
+        let prefetch = |level: Level, at: usize| {
             for line in 0..block_bytes.div_ceil(LINE_BYTES) {
                 level.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
             }
         };
-        ask(self.level, far);
-        if self.level == Level::Second {
-            ask(Level::First, at.wrapping_add(NEAR_BYTES));
+        prefetch(self.level, far);
+        if self.level == Level::L2 {
+            prefetch(Level::L1, at.wrapping_add(L2_DISTANCE));
         }
-        if let Some(beside) = beside {
-            beside.step();
+        if let Some(plan) = plan {
+            plan.step();
         }
     }
 }
@@ -99,9 +101,9 @@ pub(super) fn panels_at_once(n_rows: usize) -> usize {
     if n_rows <= STREAMED_ROWS && Streaming::of_machine().is_single { 1 } else { 2 }
 }
 
-/// Returns what [`matmul_many`](super::matmul_many) of these matrices and one activation row will read, by the workers
-/// of a team of `n_threads`: see [`ThreadPool::expect`](crate::thread_pool::ThreadPool::expect).
-pub fn upcoming(n_threads: usize, matrices: &[&Matrix]) -> Upcoming {
+/// Returns what each worker of a pool of `n_threads` reads in [`matmul_many`](super::matmul_many) of these matrices and one
+/// activation row: see [`ThreadPool::set_next`](ruvllm_threads::ThreadPool::set_next).
+pub fn next_shares(n_threads: usize, matrices: &[&Matrix]) -> NextShares {
     let plan = Plan::new(n_threads, 1, matrices.iter().copied());
     (0..n_threads)
         .map(|worker| {

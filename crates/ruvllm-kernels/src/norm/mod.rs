@@ -19,13 +19,15 @@ mod tests;
 
 pub use back::{back, moments};
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch};
 use crate::lanes;
 
-/// One implementation of the norms.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
+/// Norm kernels of one instruction set.
+pub type NormKernels = Dispatch<NormOps>;
+
+/// Function pointers of [`NormKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct NormOps {
     /// `Σ x`
     sum: unsafe fn(&[f32]) -> f32,
     /// `Σ (x - mean)²`
@@ -48,12 +50,6 @@ struct Shift<'a> {
     bias: Option<&'a [f32]>,
 }
 
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
-}
-
 lanes::compile! {
     vector {
         sum(x: &[f32]) -> f32;
@@ -67,49 +63,9 @@ lanes::compile! {
     }
 }
 
-macro_rules! row {
-    ($isa:ident, $module:ident) => {
-        Table {
-            isa: Isa::$isa,
-            sum: $module::sum,
-            sum_squares: $module::sum_squares,
-            scale: $module::scale,
-            scale_in_place: $module::scale_in_place,
-            shift: $module::shift,
-            add: $module::add,
-        }
-    };
-}
+isa::table! { NormOps by isa { sum, sum_squares, scale, scale_in_place, shift, add } }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    row!(Avx512, avx512),
-    #[cfg(target_arch = "x86_64")]
-    row!(Avx2, avx2),
-    #[cfg(target_arch = "aarch64")]
-    row!(Neon, neon),
-    row!(Scalar, scalar),
-];
-
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
+impl NormKernels {
     /// Writes the RMSNorm of `x` to `out`. Shapes: all `[n]`.
     ///
     /// # Panics
@@ -125,11 +81,11 @@ impl Table {
             out.len()
         );
         let scale = self.rms_scale(x, eps);
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.scale)(x, scale, w, out) }
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.ops.scale)(x, scale, w, out) }
     }
 
-    /// Replaces `x` by its RMSNorm; the same bits as [`Table::rms_norm`]. Shapes: both `[n]`.
+    /// Replaces `x` by its RMSNorm; the same bits as [`NormKernels::rms_norm`]. Shapes: both `[n]`.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -137,7 +93,7 @@ impl Table {
         assert_eq!(x.len(), w.len(), "rms_norm_in_place: inputs and weights differ in length");
         let scale = self.rms_scale(x, eps);
         // SAFETY: as in `rms_norm`.
-        unsafe { (self.scale_in_place)(x, scale, w) }
+        unsafe { (self.ops.scale_in_place)(x, scale, w) }
     }
 
     /// Adds `delta` to `residual` and writes the RMSNorm of the sum to `out`: the end of one block and the start of
@@ -166,26 +122,26 @@ impl Table {
             bias.map(<[f32]>::len)
         );
         // SAFETY: as in `rms_norm`.
-        let mean = (f64::from(unsafe { (self.sum)(x) }) / x.len() as f64) as f32;
+        let mean = (f64::from(unsafe { (self.ops.sum)(x) }) / x.len() as f64) as f32;
         // SAFETY: as in `rms_norm`.
-        let scale = inverse_root(unsafe { (self.sum_squares)(x, mean) }, x.len(), eps);
+        let scale = inverse_root(unsafe { (self.ops.sum_squares)(x, mean) }, x.len(), eps);
         // SAFETY: as in `rms_norm`.
-        unsafe { (self.shift)(x, Shift { mean, scale, w, bias }, out) }
+        unsafe { (self.ops.shift)(x, Shift { mean, scale, w, bias }, out) }
     }
 
-    /// Replaces `x` by its LayerNorm; the same bits as [`Table::layer_norm`]. Shapes: all `[n]`.
+    /// Replaces `x` by its LayerNorm; the same bits as [`NormKernels::layer_norm`]. Shapes: all `[n]`.
     ///
     /// # Panics
     /// If the lengths differ.
     pub fn layer_norm_in_place(&self, x: &mut [f32], w: &[f32], bias: Option<&[f32]>, eps: f32) {
         assert_eq!(x.len(), w.len(), "layer_norm_in_place: inputs and weights differ in length");
         // SAFETY: as in `rms_norm`.
-        let mean = (f64::from(unsafe { (self.sum)(x) }) / x.len() as f64) as f32;
+        let mean = (f64::from(unsafe { (self.ops.sum)(x) }) / x.len() as f64) as f32;
         x.iter_mut().for_each(|v| *v -= mean);
         // SAFETY: as in `rms_norm`.
-        let scale = inverse_root(unsafe { (self.sum_squares)(x, 0.0) }, x.len(), eps);
+        let scale = inverse_root(unsafe { (self.ops.sum_squares)(x, 0.0) }, x.len(), eps);
         // SAFETY: as in `rms_norm`.
-        unsafe { (self.scale_in_place)(x, scale, w) }
+        unsafe { (self.ops.scale_in_place)(x, scale, w) }
         if let Some(bias) = bias {
             self.add(x, bias);
         }
@@ -198,13 +154,13 @@ impl Table {
     pub fn add(&self, x: &mut [f32], delta: &[f32]) {
         assert_eq!(x.len(), delta.len(), "add: rows differ in length");
         // SAFETY: as in `rms_norm`.
-        unsafe { (self.add)(x, delta) }
+        unsafe { (self.ops.add)(x, delta) }
     }
 
     /// Divides `x` by its Euclidean length; a row of zeros stays. What sentence embeddings end with.
     pub fn l2_norm_in_place(&self, x: &mut [f32]) {
         // SAFETY: as in `rms_norm`.
-        let sum = f64::from(unsafe { (self.sum_squares)(x, 0.0) });
+        let sum = f64::from(unsafe { (self.ops.sum_squares)(x, 0.0) });
         if sum > 0.0 {
             let scale = (1.0 / sum.sqrt()) as f32;
             x.iter_mut().for_each(|v| *v *= scale);
@@ -214,7 +170,7 @@ impl Table {
     /// Returns `1 / sqrt(mean(x²) + eps)`.
     fn rms_scale(&self, x: &[f32], eps: f32) -> f32 {
         // SAFETY: as in `rms_norm`.
-        inverse_root(unsafe { (self.sum_squares)(x, 0.0) }, x.len(), eps)
+        inverse_root(unsafe { (self.ops.sum_squares)(x, 0.0) }, x.len(), eps)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Norms against f64, in every row of the table.
 
 use super::*;
+use crate::Isa;
 use proptest::prelude::*;
 
 const EPS: f64 = f32::EPSILON as f64;

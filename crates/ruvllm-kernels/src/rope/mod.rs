@@ -20,7 +20,7 @@ mod tests;
 
 pub use angles::{Rope, RopeConfig, RopeScaling};
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch};
 use crate::lanes;
 
 /// Dimensions of a head that form a pair.
@@ -35,18 +35,14 @@ pub enum RopeStyle {
 /// Rotates every head of `[n_heads, head_dim]` by `cos`, `sin`: `[n_rot/2]`.
 type Rotate = unsafe fn(&mut [f32], usize, &[f32], &[f32]);
 
-/// One implementation of the rotation.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
+/// Rotation kernels of one instruction set.
+pub type RopeKernels = Dispatch<RopeOps>;
+
+/// Function pointers of [`RopeKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct RopeOps {
     norm: Rotate,
     neox: Rotate,
-}
-
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
 }
 
 lanes::compile! {
@@ -56,35 +52,9 @@ lanes::compile! {
     }
 }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    Table { isa: Isa::Avx512, norm: avx512::norm, neox: avx512::neox },
-    #[cfg(target_arch = "x86_64")]
-    Table { isa: Isa::Avx2, norm: avx2::norm, neox: avx2::neox },
-    #[cfg(target_arch = "aarch64")]
-    Table { isa: Isa::Neon, norm: neon::norm, neox: neon::neox },
-    Table { isa: Isa::Scalar, norm: scalar::norm, neox: scalar::neox },
-];
+isa::table! { RopeOps by isa { norm, neox } }
 
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
+impl RopeKernels {
     /// Rotates the first `2 * cos.len()` dimensions of every head in place.
     ///
     /// Shapes: `heads`: `[n_heads, head_dim]` (one position); `cos`, `sin`: `[n_rot/2]` from [`Rope::angles`].
@@ -105,10 +75,10 @@ impl Table {
             sin.len()
         );
         let rotate = match style {
-            RopeStyle::Norm => self.norm,
-            RopeStyle::Neox => self.neox,
+            RopeStyle::Norm => self.ops.norm,
+            RopeStyle::Neox => self.ops.neox,
         };
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
         unsafe { rotate(heads, head_dim, cos, sin) }
     }
 }

@@ -1,6 +1,7 @@
 //! Rotary embedding against f64, in every row of the table.
 
 use super::*;
+use crate::Isa;
 use proptest::prelude::*;
 
 const STYLES: [RopeStyle; 2] = [RopeStyle::Norm, RopeStyle::Neox];

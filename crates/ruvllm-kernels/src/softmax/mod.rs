@@ -13,31 +13,27 @@ pub(crate) mod vector;
 #[cfg(test)]
 mod tests;
 
-use crate::isa::{self, Isa, Row};
+use crate::isa::{self, Dispatch};
 use crate::lanes;
-use crate::thread_pool::{Shared, ThreadPool};
+use ruvllm_threads::{SharedSlice, ThreadPool};
 
 /// Elements whose exponentials are summed in f32 before the total goes to f64.
 const BLOCK: usize = 1024;
-/// Blocks that a thread of a team takes at a time: a microsecond or so.
+/// Blocks that a thread takes at a time: a microsecond or so.
 const BLOCKS_AT_ONCE: usize = 8;
 
-/// One implementation of softmax and its parts.
-#[derive(Debug)]
-pub struct Table {
-    isa: Isa,
+/// Softmax kernels of one instruction set.
+pub type SoftmaxKernels = Dispatch<SoftmaxOps>;
+
+/// Function pointers of [`SoftmaxKernels`].
+#[derive(Clone, Copy, Debug)]
+pub struct SoftmaxOps {
     exp: unsafe fn(&mut [f32]),
     max: unsafe fn(&[f32]) -> f32,
     sum: unsafe fn(&[f32]) -> f32,
     exp_sum: unsafe fn(&mut [f32], f32) -> f32,
     sum_exp: unsafe fn(&[f32], f32) -> f32,
     scale: unsafe fn(&mut [f32], f32),
-}
-
-impl Row for Table {
-    fn isa(&self) -> Isa {
-        self.isa
-    }
 }
 
 lanes::compile! {
@@ -53,49 +49,9 @@ lanes::compile! {
     }
 }
 
-macro_rules! row {
-    ($isa:ident, $module:ident) => {
-        Table {
-            isa: Isa::$isa,
-            exp: $module::exp,
-            max: $module::max,
-            sum: $module::sum,
-            exp_sum: $module::exp_sum,
-            sum_exp: $module::sum_exp,
-            scale: $module::scale,
-        }
-    };
-}
+isa::table! { SoftmaxOps by isa { exp, max, sum, exp_sum, sum_exp, scale } }
 
-static ALL: &[Table] = &[
-    #[cfg(target_arch = "x86_64")]
-    row!(Avx512, avx512),
-    #[cfg(target_arch = "x86_64")]
-    row!(Avx2, avx2),
-    #[cfg(target_arch = "aarch64")]
-    row!(Neon, neon),
-    row!(Scalar, scalar),
-];
-
-/// Iterates over the rows this machine can run, best first.
-pub fn available() -> impl Iterator<Item = &'static Table> {
-    isa::available(ALL)
-}
-
-/// Returns the best row that needs no more than `isa`.
-///
-/// # Panics
-/// If `isa` is not available on this machine.
-pub fn pick(isa: Isa) -> &'static Table {
-    isa::pick(ALL, isa)
-}
-
-impl Table {
-    /// Returns the instruction set of this row.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
+impl SoftmaxKernels {
     /// Replaces `x` by its softmax: non-negative, sum 1.
     ///
     /// `-inf` elements (masked) become 0; if all are, or `x` is empty, all stay 0. A NaN or `+inf` makes every element NaN.
@@ -109,14 +65,14 @@ impl Table {
 
     /// Replaces each element by its exponential, within 2 ulp; `-inf` gives 0, NaN stays NaN.
     pub fn exp(&self, x: &mut [f32]) {
-        // SAFETY: `Table` values escape only through `available` and `pick`, which asked the CPU first.
-        unsafe { (self.exp)(x) }
+        // SAFETY: rows escape only through `available` and `pick`, which asked the CPU first.
+        unsafe { (self.ops.exp)(x) }
     }
 
     /// Returns the largest element, NaNs aside; `-inf` for none.
     pub fn max(&self, x: &[f32]) -> f32 {
         // SAFETY: as in `exp`.
-        unsafe { (self.max)(x) }
+        unsafe { (self.ops.max)(x) }
     }
 
     /// Returns the index of the largest element, NaNs aside: the first of equals, 0 for none.
@@ -134,13 +90,13 @@ impl Table {
     /// Returns the sum. Error: at most `n·ε·Σ|x|`.
     pub fn sum(&self, x: &[f32]) -> f32 {
         // SAFETY: as in `exp`.
-        unsafe { (self.sum)(x) }
+        unsafe { (self.ops.sum)(x) }
     }
 
     /// Replaces each `x[i]` by `e^(x[i] - max)` and returns the sum.
     pub fn exp_sum(&self, x: &mut [f32], max: f32) -> f64 {
         // SAFETY: as in `exp`.
-        x.chunks_mut(BLOCK).map(|block| f64::from(unsafe { (self.exp_sum)(block, max) })).sum()
+        x.chunks_mut(BLOCK).map(|block| f64::from(unsafe { (self.ops.exp_sum)(block, max) })).sum()
     }
 
     /// Returns `ln Σ e^x[i]`: what turns logits into log-probabilities. `-inf` for none.
@@ -151,20 +107,20 @@ impl Table {
             return x.iter().map(|&v| f64::from(v)).fold(f64::NEG_INFINITY, |a, v| if v.is_nan() { v } else { a });
         }
         // SAFETY: as in `exp`.
-        let total: f64 = x.chunks(BLOCK).map(|block| f64::from(unsafe { (self.sum_exp)(block, max) })).sum();
+        let total: f64 = x.chunks(BLOCK).map(|block| f64::from(unsafe { (self.ops.sum_exp)(block, max) })).sum();
         f64::from(max) + total.ln()
     }
 
-    /// Returns [`Table::log_sum_exp`], to the bit, of which each thread sums a part.
+    /// Returns [`SoftmaxKernels::log_sum_exp`], to the bit, of which each thread sums a part.
     ///
     /// # Panics
-    /// Inside a team's closure.
-    pub fn log_sum_exp_by(&self, team: &ThreadPool, x: &[f32]) -> f64 {
+    /// Inside a pool's closure.
+    pub fn log_sum_exp_by(&self, threads: &ThreadPool, x: &[f32]) -> f64 {
         let mut parts: Vec<f32> = vec![f32::NEG_INFINITY; x.len().div_ceil(BLOCK)];
         let blocks = || x.chunks(BLOCK);
         let each = |parts: &mut [f32], of: &(dyn Fn(&[f32]) -> f32 + Sync)| {
-            let parts = Shared::new(parts);
-            team.for_each_short(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
+            let parts = SharedSlice::new(parts);
+            threads.for_each_short(parts.len(), BLOCKS_AT_ONCE, &|range, _| {
                 // SAFETY: `for_each` hands out each block once.
                 let parts = unsafe { parts.slice(range.clone()) };
                 parts.iter_mut().zip(blocks().skip(range.start)).for_each(|(part, block)| *part = of(block));
@@ -176,13 +132,13 @@ impl Table {
             return self.log_sum_exp(x);
         }
         // SAFETY: as in `exp`.
-        each(&mut parts, &|block| unsafe { (self.sum_exp)(block, max) });
+        each(&mut parts, &|block| unsafe { (self.ops.sum_exp)(block, max) });
         f64::from(max) + parts.iter().map(|&part| f64::from(part)).sum::<f64>().ln()
     }
 
     /// Multiplies each element by `factor`.
     pub fn scale(&self, x: &mut [f32], factor: f32) {
         // SAFETY: as in `exp`.
-        unsafe { (self.scale)(x, factor) }
+        unsafe { (self.ops.scale)(x, factor) }
     }
 }

@@ -71,16 +71,16 @@ fn check_softmax(x: &[f32]) {
 }
 
 #[test]
-fn a_team_sums_to_the_same_bits() {
+fn all_threads_sum_to_the_same_bits() {
     let long: Vec<f32> = (0..150_001).map(|i| (i as f32 * 0.37).sin() * 12.0).collect();
     let mut masked = long[..9000].to_vec();
     masked[..8000].fill(f32::NEG_INFINITY);
     let not_a_number = [&long[..5000], &[f32::NAN], &long[..20]].concat();
     for n_threads in [1, 2, 3] {
-        let team = ThreadPool::new(n_threads);
+        let threads = ThreadPool::new(n_threads);
         for x in [&long[..], &masked, &masked[..8000], &not_a_number, &[f32::NAN; 3], &long[..1], &[]] {
             for table in available() {
-                let (one, all) = (table.log_sum_exp(x), table.log_sum_exp_by(&team, x));
+                let (one, all) = (table.log_sum_exp(x), table.log_sum_exp_by(&threads, x));
                 assert!(one.to_bits() == all.to_bits() || (one.is_nan() && all.is_nan()), "{one} {all}");
             }
         }

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention::{self, KvShape};
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
 use std::collections::HashSet;
 
 fn namespace(salt: u32) -> Namespace {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ruvllm_backend::{BackendError, BackendErrorKind, HiddenStates, SeqId};
 use ruvllm_kernels::Isa;
-use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_lora::loader::HeadWeights;
 use ruvllm_lora::micro::{Block, MicroLora};
+use ruvllm_threads::ThreadPool;
 
 use super::NativeBackend;
 use crate::kernels::Compute;
@@ -68,7 +68,7 @@ impl HiddenStates for NativeBackend {
     }
 
     fn compute(&self) -> (Isa, Arc<ThreadPool>) {
-        (self.compute.isa, Arc::clone(&self.compute.team))
+        (self.compute.isa, Arc::clone(&self.compute.threads))
     }
 }
 

@@ -1,10 +1,8 @@
-//! The bits of the numbers: what [`NUMERICS_VERSION`](crate::NUMERICS_VERSION) stands for.
-
-use std::fmt::Write;
+//! Bits of logits, for which [`NUMERICS_VERSION`](crate::NUMERICS_VERSION) stands.
 
 use ruvllm_backend::{LogitRows, Scope, Segment, TokenModel};
 use ruvllm_kernels::Isa;
-use ruvllm_testkit::Golden;
+use ruvllm_testkit::{Golden, RecordedBits};
 
 use super::NativeBackend;
 use crate::NUMERICS_VERSION;
@@ -43,21 +41,15 @@ fn fingerprint(isa: Isa, models: &[(&str, &str)]) -> String {
 }
 
 /// A change of these lines is a change of numbers: raise `NUMERICS_VERSION` with it, so that caches of other builds are not
-/// read. The file also names the instruction sets that no machine of ours has, which are not looked at.
+/// read.
 #[test]
 fn the_version_stands_for_these_bits() {
-    let recorded = include_str!("numerics.txt");
-    let version = format!("version {NUMERICS_VERSION}");
-    assert_eq!(recorded.lines().next(), Some(version.as_str()), "numerics.txt is of another version");
-    let unrecorded = recorded.lines().find_map(|line| line.strip_prefix("unrecorded ")).unwrap_or_default();
-    let is_unrecorded = |name: &str| unrecorded.split(' ').any(|other| other == name);
-    let mut found = String::new();
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available() && !is_unrecorded(isa.name())) {
-        let lines =
-            [format!("{isa} {}", fingerprint(isa, MODELS)), format!("{isa} later {}", fingerprint(isa, LATER_MODELS))];
-        for line in lines.iter().filter(|line| recorded.lines().all(|known| known != **line)) {
-            writeln!(found, "{line}").expect("a string takes all");
+    let mut recorded = RecordedBits::of_version(include_str!("numerics.txt"), NUMERICS_VERSION);
+    for isa in Isa::available() {
+        if recorded.covers(isa.name()) {
+            recorded.check(format!("{isa} {}", fingerprint(isa, MODELS)));
+            recorded.check(format!("{isa} later {}", fingerprint(isa, LATER_MODELS)));
         }
     }
-    assert!(found.is_empty(), "these bits are not recorded in numerics.txt for version {NUMERICS_VERSION}:\n{found}");
+    recorded.finish();
 }

@@ -40,24 +40,24 @@ impl NativeBackend {
         Ok(())
     }
 
-    /// Fills the batch lists with up to `n_rows_max` rows, going on at `*next` = (segment, token).
-    pub(super) fn fill_batch(&mut self, segments: &[Segment<'_>], next: &mut (usize, usize)) {
+    /// Fills the batch lists with up to `n_rows_max` rows, from `next` on, which it moves behind them.
+    pub(super) fn fill_batch(&mut self, segments: &[Segment<'_>], next: &mut Place) {
         self.rows.clear();
         self.wanted.clear();
         self.tokens.clear();
-        while let Some(segment) = segments.get(next.0) {
+        while let Some(segment) = segments.get(next.segment) {
             let room = self.state.n_rows_max() - self.tokens.len();
-            let n = room.min(segment.tokens.len() - next.1);
+            let n = room.min(segment.tokens.len() - next.token);
             if n == 0 {
                 return;
             }
             let pos = self.n_tokens(segment.seq);
             self.rows.push(Rows { first: self.tokens.len(), n, pos, state_idx: segment.seq.0 });
-            self.tokens.extend_from_slice(&segment.tokens[next.1..next.1 + n]);
-            next.1 += n;
-            self.wanted.push(segment.logits.before(segment.tokens.len() - next.1));
-            if next.1 == segment.tokens.len() {
-                *next = (next.0 + 1, 0);
+            self.tokens.extend_from_slice(&segment.tokens[next.token..next.token + n]);
+            next.token += n;
+            self.wanted.push(segment.logits.before(segment.tokens.len() - next.token));
+            if next.token == segment.tokens.len() {
+                *next = Place { segment: next.segment + 1, token: 0 };
             }
         }
     }
@@ -81,7 +81,7 @@ impl NativeBackend {
                 None => self.adapted.push(rows.n, set),
                 Some(gate) => {
                     let new = &self.tokens[rows.first..rows.first + rows.n];
-                    let weights = self.gating.weigh(gate, (&open.tokens, new), &self.model, &self.compute);
+                    let weights = self.gating.weigh(gate, &open.tokens, new, &self.model, &self.compute);
                     self.adapted.push_gated(rows.n, set, weights);
                 }
             }
@@ -121,8 +121,8 @@ impl NativeBackend {
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
             self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
-            let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.spec.n_embd));
-            while next.0 < segment.len() {
+            let (mut next, mut pool) = (Place::default(), Pool::new(pooling, self.model.spec.n_embd));
+            while next.segment < segment.len() {
                 self.fill_batch(&segment, &mut next);
                 self.run_batch(RowCounts::default(), true);
                 let n = self.tokens.len();
@@ -136,6 +136,15 @@ impl NativeBackend {
     }
 }
 
+/// Token of a step at which its next pass begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    /// Index of the segment.
+    pub segment: usize,
+    /// Index of the token in it.
+    pub token: usize,
+}
+
 /// Has gates weigh adapters. What it keeps is for the next pass to find its memory.
 #[derive(Default)]
 pub(super) struct Gating {
@@ -146,7 +155,7 @@ pub(super) struct Gating {
 
 impl Gating {
     /// Returns what a gate says to the rows of `new` tokens behind those that are `known`: `[new, n_adapters]`.
-    fn weigh(&mut self, gate: &Gate, (known, new): (&[u32], &[u32]), model: &Model, compute: &Compute) -> &[f32] {
+    fn weigh(&mut self, gate: &Gate, known: &[u32], new: &[u32], model: &Model, compute: &Compute) -> &[f32] {
         self.tokens.clear();
         self.tokens.extend_from_slice(&known[known.len().saturating_sub(gate.shape().window - 1)..]);
         self.tokens.extend_from_slice(new);

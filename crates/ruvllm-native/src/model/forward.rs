@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use ruvllm_kernels::attention::{self, Segment};
-use ruvllm_kernels::prefetch;
+use ruvllm_kernels::matmul::ShortlistOut;
 use ruvllm_kvcache::BlockPool;
 use ruvllm_lora::AdaptedRows;
 use ruvllm_lora::micro::{KeptRows, MicroLora, StateRows};
+use ruvllm_threads::prefetch::prefetch;
 
 use ruvllm_backend::LogitRows;
 use ruvllm_model::Wiring;
 
 use super::blocks::{
-    Adapted, Angles, Branches, Buffers, Join, KvAccess, NEAR_ROWS, Operand, Reader, Residual, Rows, Tail,
+    Adapted, Angles, AttentionInputs, Branches, Buffers, Join, KvAccess, Operand, PREFETCH_ROWS, Pending, Reader,
+    Recurrent, Residual, Rows, Tail,
 };
 use super::head_shortlist::ShortlistState;
 use super::wanted::{keep_logit_rows, n_best};
@@ -87,7 +89,7 @@ impl ForwardState {
             second_from: usize::MAX,
             residual: Residual::new(n_rows, model.spec.n_embd),
             angles: angles.collect(),
-            buffers: Buffers::new(&sizes, attention::Scratch::new(compute.team.n_threads(), limits)),
+            buffers: Buffers::new(&sizes, attention::Scratch::new(compute.threads.n_threads(), limits)),
             state_rows: Vec::with_capacity(n_rows),
             logits: vec![0.0; n_seq * model.spec.n_vocab],
             approx: Vec::new(),
@@ -132,21 +134,21 @@ impl ForwardState {
         let tail = batch.tails.map(|segments| Tail { rows: &rows, segments });
         let tail = tail.filter(|_| model.layers.last().is_some_and(drops_rows));
         let leaves_last = self.keeps_stream && leaves_last_block(batch, tail.is_some() || rows.len() == n);
-        let (mut stream, last) = ((Join::Nothing, n), model.layers.len().saturating_sub(1));
+        let (mut stream, last) = (Pending { join: Join::Nothing, n }, model.layers.len().saturating_sub(1));
         for (i, layer) in model.layers.iter().enumerate() {
             let tail = tail.filter(|_| i == last);
-            if n <= NEAR_ROWS {
-                bring_norms_near(layer, model.layers.get(i + 1));
+            if n <= PREFETCH_ROWS {
+                prefetch_norms(layer, model.layers.get(i + 1));
             }
             let mut pass = Pass { model, compute, batch, kv: &mut kv, tail, is_left: leaves_last && i == last };
             stream = self.layer(layer, &mut pass, stream);
         }
         self.keep_stream(&rows, tail.is_some(), known, n_embd);
-        self.residual.settle(compute, stream.0, stream.1);
+        self.residual.settle(compute, stream);
         if tail.is_none() {
             Tail { rows: &rows, segments: &[] }.gather(&mut self.residual.x[..n * n_embd], n_embd);
         }
-        let counts = self.head((model, compute), batch, (&mut rows, leaves_last), known);
+        let counts = self.head(model, compute, batch, Wanted { rows: &mut rows, leaves_last, known });
         self.state_rows = rows;
         counts
     }
@@ -215,17 +217,13 @@ impl ForwardState {
         }
     }
 
-    /// Runs a layer on `n` rows that have `join` to come, and returns what is to join to how many then.
-    fn layer<'m>(
-        &mut self,
-        layer: &'m Layer,
-        pass: &mut Pass<'_, '_>,
-        (join, n): (Join<'m>, usize),
-    ) -> (Join<'m>, usize) {
+    /// Runs a layer on the stream, and returns the stream after it.
+    fn layer<'m>(&mut self, layer: &'m Layer, pass: &mut Pass<'_, '_>, stream: Pending<'m>) -> Pending<'m> {
+        let n = stream.n;
         let (mixer_post_norm, ffn_post_norm) = (layer.mixer_post_norm.as_ref(), layer.ffn_post_norm.as_ref());
-        self.mix(layer, pass, (join, n));
+        self.mix(layer, pass, stream);
         let Some(ffn) = &layer.ffn else {
-            return (Join::Branch { norm: mixer_post_norm, scale: pass.model.spec.residual_scale }, n);
+            return Pending { join: Join::Branch { norm: mixer_post_norm, scale: pass.model.spec.residual_scale }, n };
         };
         match layer.wiring {
             Wiring::Sequential => {
@@ -239,47 +237,47 @@ impl ForwardState {
                 };
                 let join = Join::Branch { norm: mixer_post_norm, scale };
                 if pass.is_left {
-                    self.residual.settle(pass.compute, join, n);
-                    return (Join::Nothing, n);
+                    self.residual.settle(pass.compute, Pending { join, n });
+                    return Pending { join: Join::Nothing, n };
                 }
-                self.feed((layer, ffn), pass, (join, n));
-                (Join::Branch { norm: ffn_post_norm, scale }, n)
+                self.feed(layer, ffn, pass, Pending { join, n });
+                Pending { join: Join::Branch { norm: ffn_post_norm, scale }, n }
             }
             Wiring::Parallel => {
-                self.feed((layer, ffn), pass, (Join::Nothing, n));
-                (Join::Both, n)
+                self.feed(layer, ffn, pass, Pending { join: Join::Nothing, n });
+                Pending { join: Join::Both, n }
             }
             Wiring::PostNorm => {
-                self.feed((layer, ffn), pass, (Join::Replace(mixer_post_norm), n));
-                (Join::Replace(ffn_post_norm), n)
+                self.feed(layer, ffn, pass, Pending { join: Join::Replace(mixer_post_norm), n });
+                Pending { join: Join::Replace(ffn_post_norm), n }
             }
         }
     }
 
     /// Runs a layer's mixer and leaves the branch; of the pass's tail, for its rows only.
-    fn mix(&mut self, layer: &Layer, pass: &mut Pass<'_, '_>, stream: (Join<'_>, usize)) {
+    fn mix(&mut self, layer: &Layer, pass: &mut Pass<'_, '_>, stream: Pending<'_>) {
         let compute = pass.compute;
         let reader = Reader { norm: layer.mixer_norm.as_ref(), format: layer.mixer.format() };
         let (acts, adapted) = (&mut self.buffers.acts, Adapted::new(pass.batch.adapted));
         let Branches { mut operand, branch, second } = self.residual.read(compute, stream, reader, acts, adapted);
-        let kept = pass.tail.map_or(stream.1, |tail| tail.rows.len());
+        let kept = pass.tail.map_or(stream.n, |tail| tail.rows.len());
         let out = &mut branch[..kept * pass.model.spec.n_embd];
-        let states = (pass.batch.rows, &mut self.states[..]);
+        let states = Recurrent { rows: pass.batch.rows, states: &mut self.states };
+        let mut inputs = AttentionInputs { angles: &self.angles, kv: &mut *pass.kv, tail: pass.tail };
         match &layer.mixer {
             Mixer::Attention(attention) => {
-                let operand = (operand, pass.tail);
-                attention.forward(compute, operand, &self.angles, pass.kv, &mut self.buffers.attention, out);
+                attention.forward(compute, operand, inputs, &mut self.buffers.attention, out);
             }
             Mixer::LatentAttention(attention) => {
-                let own = (&mut self.buffers.latent, &mut self.buffers.attention);
-                attention.forward(compute, operand, (&self.angles, pass.kv), own, out);
+                let (latent, own) = (&mut self.buffers.latent, &mut self.buffers.attention);
+                attention.forward(compute, operand, inputs, latent, own, out);
             }
             Mixer::ShortConv(conv) => conv.forward(compute, operand, states, &mut self.buffers.conv, out),
             Mixer::Mamba(mamba) => mamba.forward(compute, operand, states, &mut self.buffers.ssm, out),
             Mixer::Mamba2(mamba) => mamba.forward(compute, operand, states, &mut self.buffers.ssm, out),
             Mixer::AttentionAndMamba2(attention, mamba) => {
-                let lent = (operand.lend(), None);
-                attention.forward(compute, lent, &self.angles, pass.kv, &mut self.buffers.attention, out);
+                inputs.tail = None;
+                attention.forward(compute, operand.lend(), inputs, &mut self.buffers.attention, out);
                 mamba.forward(compute, operand, states, &mut self.buffers.ssm, second);
                 compute.kernels.norm.add(out, second);
             }
@@ -287,8 +285,8 @@ impl ForwardState {
     }
 
     /// Runs a layer's feed-forward block and leaves the branch, the second one where the mixer's is to join as well.
-    fn feed(&mut self, (layer, ffn): (&Layer, &Ffn), pass: &Pass<'_, '_>, stream: (Join<'_>, usize)) {
-        if stream.1 == 0 {
+    fn feed(&mut self, layer: &Layer, ffn: &Ffn, pass: &Pass<'_, '_>, stream: Pending<'_>) {
+        if stream.n == 0 {
             return;
         }
         let compute = pass.compute;
@@ -302,19 +300,14 @@ impl ForwardState {
         let out = if parallel { second } else { branch };
         match ffn {
             Ffn::Mlp(mlp) => mlp.forward(compute, operand, &mut self.buffers.mlp, out),
-            Ffn::Moe(moe) => moe.forward(compute, operand, (&mut self.buffers.moe, &mut self.buffers.mlp), out),
+            Ffn::Moe(moe) => moe.forward(compute, operand, &mut self.buffers.moe, &mut self.buffers.mlp, out),
         }
     }
 
-    /// Normalises the wanted rows, which lie at the front, and multiplies those that want logits with the head: `rows` are
-    /// only those afterwards. Those that left out the last block go through it with what changes them.
-    fn head(
-        &mut self,
-        (model, compute): (&Model, &Compute),
-        batch: &Batch<'_>,
-        (rows, leaves_last): (&mut Vec<u32>, bool),
-        known: RowCounts,
-    ) -> RowCounts {
+    /// Normalises the wanted rows, which lie at the front, and multiplies those that want logits with the head. Those that left
+    /// out the last block go through it with what changes them.
+    fn head(&mut self, model: &Model, compute: &Compute, batch: &Batch<'_>, wanted: Wanted<'_>) -> RowCounts {
+        let Wanted { rows, leaves_last, known } = wanted;
         let (n, n_embd) = (rows.len(), model.spec.n_embd);
         if model.output.head.is_none() || n == 0 {
             return RowCounts::default();
@@ -330,7 +323,7 @@ impl ForwardState {
             let states = normed(compute, model.output.norm.as_ref(), &mut self.residual, len);
             kept.copy_from_slice(states);
             let n_logits = keep_logit_rows(batch, rows, states, n_embd);
-            (change((&mut states[..n_logits * n_embd], stream), n_embd, batch), n_logits)
+            (change(&mut states[..n_logits * n_embd], stream, n_embd, batch), n_logits)
         };
         let logits = rows_at(&mut self.logits, known.n_logits, n_logits, model.spec.n_vocab);
         let has_approx = self.has_approx;
@@ -338,15 +331,16 @@ impl ForwardState {
         let adapted = Adapted::new(batch.adapted).of_rows(rows);
         let mut operand = Operand::new(hidden, n_logits, &mut self.buffers.acts, adapted);
         let n_best = n_best(batch.wanted).filter(|_| !operand.is_adapted());
-        let shortlist = n_best.and_then(|n_best| Some((n_best, self.shortlist.ask((hidden, n_logits), n_best)?)));
+        let shortlist = n_best.and_then(|n_best| Some((n_best, self.shortlist.ask(hidden, n_logits, n_best)?)));
         match (shortlist, &model.output.head) {
-            (Some((n_best, shortlist)), Some(head)) => {
-                let share = operand.apply_screened(compute, head, shortlist, n_best, (logits, approx));
+            (Some((n_best, (shortlist, top_k))), Some(head)) => {
+                let out = ShortlistOut { k: n_best, logits, approx };
+                let share = operand.apply_shortlisted(compute, head, shortlist, top_k, out);
                 self.shortlist.learn(n_best, share);
             }
             _ => {
                 if let (Some(shortlist), Some(approx)) = (self.shortlist.get(), &mut approx) {
-                    operand.apply_rough(compute, shortlist, approx);
+                    operand.apply_approx(compute, shortlist, approx);
                 }
                 project(model, compute, operand, logits);
             }
@@ -369,7 +363,7 @@ impl ForwardState {
     pub(crate) fn approx_logits_of(&mut self, model: &Model, compute: &Compute, hidden: &[f32], logits: &mut [f32]) {
         let n = self.check_rows(model, hidden);
         let shortlist = self.shortlist.made().expect("the head's shortlist was made");
-        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_rough(compute, shortlist, logits);
+        Operand::new(hidden, n, &mut self.buffers.acts, Adapted::default()).apply_approx(compute, shortlist, logits);
     }
 
     /// Returns how many final hidden states there are, for which there have to be buffers.
@@ -422,7 +416,7 @@ fn changing<'a>(batch: &Batch<'a>) -> Vec<(&'a MicroLora, usize)> {
 
 /// Changes the final states of the rows that want logits and whose sequences have something that does; `stream` has the rows of all whose
 /// states are wanted.
-fn change<'a>((hidden, stream): (&'a mut [f32], &[f32]), n_embd: usize, batch: &Batch<'_>) -> &'a [f32] {
+fn change<'a>(hidden: &'a mut [f32], stream: &[f32], n_embd: usize, batch: &Batch<'_>) -> &'a [f32] {
     if batch.micros.iter().all(Option::is_none) {
         return hidden;
     }
@@ -450,11 +444,21 @@ fn change<'a>((hidden, stream): (&'a mut [f32], &[f32]), n_embd: usize, batch: &
     hidden
 }
 
-/// Asks for the weights of the norms that come after a layer's first: a few KiB each, which the weights between have driven
+/// Prefetches the weights of the norms that come after a layer's first: a few KiB each, which the weights between have driven
 /// out of the caches since the last pass.
-fn bring_norms_near(layer: &Layer, next: Option<&Layer>) {
+fn prefetch_norms(layer: &Layer, next: Option<&Layer>) {
     let norms = [&layer.mixer_post_norm, &layer.ffn_norm, &layer.ffn_post_norm].into_iter().flatten();
     norms.chain(next.and_then(|next| next.mixer_norm.as_ref())).for_each(|norm| prefetch(&norm.weight));
+}
+
+/// Rows of a pass whose final states are wanted.
+struct Wanted<'a> {
+    /// Their places in the batch; afterwards only of those that want logits.
+    rows: &'a mut Vec<u32>,
+    /// Whether they left out the last block.
+    leaves_last: bool,
+    /// Rows of earlier passes.
+    known: RowCounts,
 }
 
 /// What stays the same over the layers of one pass.

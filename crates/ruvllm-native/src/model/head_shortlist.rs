@@ -72,7 +72,7 @@ impl ShortlistState {
         let head = model.output.head.as_ref().filter(|_| self.is_possible);
         let (Some(head), None) = (head, &self.shortlist) else { return false };
         self.direction.resize(model.spec.n_embd, 0.0);
-        self.shortlist = HeadShortlist::new(compute.kernels.matmul, &compute.team, head.matrix(), &self.direction);
+        self.shortlist = HeadShortlist::new(compute.kernels.matmul, &compute.threads, head.matrix(), &self.direction);
         self.is_possible = self.shortlist.is_some();
         self.is_wanted &= self.is_possible;
         self.is_possible
@@ -99,11 +99,7 @@ impl ShortlistState {
 
     /// Returns the shortlist and its scratch for a pass in which `n_rows` rows of `states` want `n_best` logits each; `None` if all
     /// logits are computed.
-    pub(crate) fn ask(
-        &mut self,
-        (states, n_rows): (&[f32], usize),
-        n_best: usize,
-    ) -> Option<(&HeadShortlist, &mut TopK)> {
+    pub(crate) fn ask(&mut self, states: &[f32], n_rows: usize, n_best: usize) -> Option<(&HeadShortlist, &mut TopK)> {
         if n_rows > ROWS_MAX || !self.is_worth(n_best) {
             return None;
         }
@@ -133,7 +129,7 @@ mod tests {
         let mut shortlist = ShortlistState { is_wanted: true, ..ShortlistState::default() };
         let asks = |shortlist: &mut ShortlistState, n_best| {
             let before = shortlist.n_asked;
-            shortlist.ask((&[1.0], 1), n_best);
+            shortlist.ask(&[1.0], 1, n_best);
             shortlist.n_asked > before
         };
         shortlist.learn(40, 1.0);
@@ -146,15 +142,15 @@ mod tests {
                 && asks(&mut shortlist, 1)
                 && asks(&mut shortlist, 16)
         );
-        assert!(!asks(&mut shortlist, 65) && shortlist.ask((&[1.0; 5], 5), 1).is_none());
+        assert!(!asks(&mut shortlist, 65) && shortlist.ask(&[1.0; 5], 5, 1).is_none());
     }
 
     #[test]
     fn a_shortlist_is_due_after_some_rows() {
         let mut shortlist = ShortlistState { is_wanted: true, ..ShortlistState::default() };
-        (1..ASKED_BEFORE).for_each(|_| assert!(shortlist.ask((&[1.0, 2.0], 1), 1).is_none()));
+        (1..ASKED_BEFORE).for_each(|_| assert!(shortlist.ask(&[1.0, 2.0], 1, 1).is_none()));
         assert!(!shortlist.is_due());
-        shortlist.ask((&[0.0, 2.0], 1), 1);
+        shortlist.ask(&[0.0, 2.0], 1, 1);
         assert!(shortlist.is_due() && shortlist.direction == [15.0, 32.0]);
         assert!(!ShortlistState { n_asked: 1000, ..ShortlistState::default() }.is_due());
     }

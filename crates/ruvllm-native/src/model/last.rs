@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 
 use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
-use ruvllm_kernels::thread_pool::Shared;
 use ruvllm_lora::merge::Merged;
 use ruvllm_lora::micro::{Block, EachRow, Inner};
 use ruvllm_model::{NormKind, Wiring};
@@ -101,7 +100,7 @@ impl LastBlock {
         let transposed: Vec<f32> =
             (0..n_ff).flat_map(|j| (0..n_embd).map(move |i| (i, j))).map(|(i, j)| rows[i * n_ff + j]).collect();
         let (ty, bytes) = Merged::Q8.encode(&transposed, n_embd);
-        let back = Matrix::new(compute.kernels.matmul, &compute.team, ty, n_ff, n_embd, bytes);
+        let back = Matrix::new(compute.kernels.matmul, &compute.threads, ty, n_ff, n_embd, bytes);
         let scratch = Scratch {
             acts: Acts::new(n_ff.max(n_embd), 2 * ROWS),
             x: vec![0.0; ROWS * n_embd],
@@ -144,14 +143,11 @@ impl LastBlock {
         operand.apply_many(compute, [(&self.gate, &mut *plain.0), (&self.up, &mut *changed.0)]);
         plain.1.copy_from_slice(plain.0);
         changed.1.copy_from_slice(changed.0);
-        self.add(inner, (first, x), plain.1, changed.1);
+        self.add(inner, first, x, plain.1, changed.1);
         opened[..n * n_ff].copy_from_slice(plain.1);
-        let (gates, ups) = (Shared::new(gate), &*up);
-        compute.team.for_each_short(2 * n, 1, &|rows, _| {
-            let at = rows.start * n_ff..rows.end * n_ff;
-            // SAFETY: `for_each` hands out each row once.
-            let gate = unsafe { gates.slice(at.clone()) };
-            compute.kernels.activation.gated(self.activation, gate, &ups[at]);
+        let (threads, ups) = (&compute.threads, &*up);
+        threads.for_each_row_mut(2 * n, threads.short_grain(2 * n, 1), [&mut *gate], |row, [gate]| {
+            compute.kernels.activation.gated(self.activation, gate, &ups[row * n_ff..][..n_ff]);
         });
         let len = 2 * n * n_embd;
         let (branch, y, states) = (&mut branch[..len], &mut y[..len], &mut states[..len]);
@@ -166,17 +162,16 @@ impl LastBlock {
         self.output_norm.apply(compute, y, states);
     }
 
-    /// Adds what is added to the changed rows of gate and up.
-    fn add(&self, inner: &dyn Inner, (first, x): (usize, &[f32]), gate: &mut [f32], up: &mut [f32]) {
+    /// Adds what `inner` makes of rows `x`, the first of which is row `first` to it, to the changed rows of gate and up.
+    fn add(&self, inner: &dyn Inner, first: usize, x: &[f32], gate: &mut [f32], up: &mut [f32]) {
         let (n_embd, n_ff) = (self.n_embd(), self.n_ff());
-        let (gates, ups) = (Shared::new(gate), Shared::new(up));
-        self.compute.team.for_each_short(2 * x.len() / n_embd, 1, &|halves, _| {
-            for half in halves {
-                let (row, values) = (half / 2, if half % 2 == 0 { &gates } else { &ups });
-                // SAFETY: `for_each` hands out each row of either once.
-                let values = unsafe { values.slice(row * n_ff..(row + 1) * n_ff) };
-                inner.add(first + row, &x[row * n_embd..][..n_embd], half % 2 * n_ff, values);
-            }
+        let (threads, n) = (&self.compute.threads, 2 * x.len() / n_embd);
+        let mut halves: [&mut [f32]; 2 * ROWS] = std::array::from_fn(|_| Default::default());
+        let rows = gate.chunks_exact_mut(n_ff).zip(up.chunks_exact_mut(n_ff)).flat_map(|(gate, up)| [gate, up]);
+        halves.iter_mut().zip(rows).for_each(|(half, row)| *half = row);
+        threads.for_each_row_mut(n, threads.short_grain(n, 1), [&mut halves[..n]], |i, [half]| {
+            let row = i / 2;
+            inner.add(first + row, &x[row * n_embd..][..n_embd], i % 2 * n_ff, &mut half[0]);
         });
     }
 }
@@ -231,15 +226,15 @@ impl Block for LastBlock {
             norm.back(&scratch.branch[changed], &mut gradients);
         }
         let (compute, mut of_hidden) = (&self.compute, vec![0.0; n * n_ff]);
-        scratch.acts.set(compute.kernels.matmul, &compute.team, &gradients, n, n_embd, self.back.act_format());
-        matmul::matmul(&compute.team, &self.back, &scratch.acts, &mut of_hidden);
+        scratch.acts.set(compute.kernels.matmul, &compute.threads, &gradients, n, n_embd, self.back.act_format());
+        matmul::matmul(&compute.threads, &self.back, &scratch.acts, &mut of_hidden);
         let mut d = vec![0.0; 2 * n_ff];
         for row in 0..n {
             let at = row * n_ff..(row + 1) * n_ff;
             let (of_gate, of_up) = d.split_at_mut(n_ff);
             of_gate.copy_from_slice(&of_hidden[at.clone()]);
-            let opened = (&scratch.opened[at], &scratch.up[(n + row) * n_ff..][..n_ff]);
-            compute.kernels.activation.gated_back(self.activation, opened, of_gate, of_up);
+            let (gate, up) = (&scratch.opened[at], &scratch.up[(n + row) * n_ff..][..n_ff]);
+            compute.kernels.activation.gated_back(self.activation, gate, up, of_gate, of_up);
             each(row, &scratch.x[row * n_embd..][..n_embd], &d);
         }
     }

@@ -6,10 +6,10 @@ use std::ops::Range;
 use bytes::Bytes;
 use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_kernels::GgmlType;
-use ruvllm_kernels::arena::LargePages;
 use ruvllm_kernels::matmul::{Matrix, Packing, PanelSink};
 use ruvllm_lora::Target;
 use ruvllm_model::{LinearSpec, NormSpec, TensorRows};
+use ruvllm_threads::arena::LargePages;
 
 use super::blocks::{Linear, Norm};
 use crate::kernels::Compute;
@@ -38,7 +38,7 @@ pub(crate) struct Loader<'a> {
 impl<'a> Loader<'a> {
     /// Returns how many threads will multiply.
     pub(crate) fn n_threads(&self) -> usize {
-        self.compute.team.n_threads()
+        self.compute.threads.n_threads()
     }
 
     pub(crate) fn new(
@@ -127,14 +127,15 @@ impl<'a> Loader<'a> {
         let range = start..rows.end * row_bytes;
         self.tell(range.len());
         let bytes = self.file.data(tensor).slice(range);
-        let (table, team, pages) = (self.compute.kernels.matmul, &self.compute.team, &mut *self.pages.borrow_mut());
+        let (table, threads, pages) =
+            (self.compute.kernels.matmul, &self.compute.threads, &mut *self.pages.borrow_mut());
         let packed_bytes = Matrix::packed_bytes(tensor.ty, rows.len(), n_cols);
         if let Some(panels) = packed_bytes.and_then(|n_bytes| self.take_packed(n_bytes)) {
             return Ok(Matrix::from_packed(table, tensor.ty, rows.len(), n_cols, panels));
         }
         // What is repacked need not stay beside its copy.
         let done = &mut |part: Range<usize>| self.file.release(tensor, start + part.start..start + part.end);
-        let packing = &mut Packing { table, team, pages, sink: self.sink, done };
+        let packing = &mut Packing { table, threads, pages, sink: self.sink, done };
         let matrix = Matrix::pack(packing, tensor.ty, rows.len(), n_cols, bytes);
         if packed_bytes.is_some() && self.packed.borrow().is_none() {
             self.made.borrow_mut().push(matrix.bytes().clone());

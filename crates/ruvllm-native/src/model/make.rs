@@ -73,7 +73,7 @@ impl Maker<'_, '_> {
     }
 
     fn attention(&mut self, spec: &AttentionSpec) -> Result<Attention, BackendError> {
-        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, rope, scale, softcap, window, .. } = *spec;
+        let AttentionSpec { n_kv_heads, k_dim, v_dim, .. } = *spec;
         self.kv_layers.push(LayerKv { n_kv_heads, k_dim, v_dim });
         Ok(Attention {
             q: self.loader.linear(&spec.q)?,
@@ -83,21 +83,12 @@ impl Maker<'_, '_> {
             q_norm: self.head_norm(spec.q_norm.as_ref())?,
             k_norm: self.head_norm(spec.k_norm.as_ref())?,
             sinks: self.loader.values_if_any(spec.sinks.as_ref())?,
-            n_heads,
-            n_kv_heads,
-            k_dim,
-            v_dim,
-            rope,
-            scale,
-            softcap,
-            window,
-            causal: spec.is_causal,
+            spec: spec.clone(),
             kv_layer: self.kv_layers.len() - 1,
         })
     }
 
     fn latent_attention(&mut self, spec: &LatentAttentionSpec) -> Result<LatentAttention, BackendError> {
-        let LatentAttentionSpec { n_heads, n_nope, n_rot, v_dim, rope, scale, .. } = *spec;
         let low = spec.q_low.as_ref();
         let q_low =
             low.map(|low| Ok::<_, BackendError>((self.loader.linear(&low.down)?, self.loader.norm(&low.norm)?)));
@@ -112,12 +103,7 @@ impl Maker<'_, '_> {
                 ExpansionSpec::Absorbed { k, v } => Expansion::Absorbed { k: self.linears(k)?, v: self.linears(v)? },
             },
             o: self.loader.linear(&spec.o)?,
-            n_heads,
-            n_nope,
-            n_rot,
-            v_dim,
-            rope,
-            scale,
+            spec: spec.clone(),
             kv_layer: self.kv_layers.len(),
         };
         let AttentionShape { n_kv_heads, k_dim, v_dim, .. } = made.shape();
@@ -199,12 +185,7 @@ impl Maker<'_, '_> {
             gate: self.linears(&spec.gate)?,
             up: self.linears(&spec.up)?,
             down: self.linears(&spec.down)?,
-            n_used: spec.n_used,
-            groups: spec.groups,
-            gating: spec.gating,
-            normalize: spec.normalize,
-            weight_scale: spec.weight_scale,
-            activation: spec.activation,
+            spec: spec.clone(),
             shared,
         })
     }

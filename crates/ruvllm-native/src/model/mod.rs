@@ -16,9 +16,9 @@ pub(crate) use loader::Loader;
 
 use ruvllm_kernels::matmul::{self, ActFormat, HeadShortlist, Matrix};
 use ruvllm_kernels::rope::Rope;
-use ruvllm_kernels::thread_pool::Upcoming;
 use ruvllm_kvcache::KvLayout;
 use ruvllm_model::{ModelSpec, Wiring};
+use ruvllm_threads::NextShares;
 
 use blocks::{Attention, AttentionShape, LatentAttention, Linear, Mamba, Mamba2, Mlp, Moe, Norm, ShortConv, Sizes};
 use loader::Embedding;
@@ -223,18 +223,18 @@ impl Model {
         self.layers.iter().filter_map(|layer| layer.mixer.attention())
     }
 
-    /// Tells every product what a pass of a team of `n_threads` reads after its weights; of the head that is the shortlist,
+    /// Tells every product what a pass of a pool of `n_threads` reads after its weights; of the head that is the shortlist,
     /// where there is one.
     pub(crate) fn link(&mut self, n_threads: usize, shortlist: Option<&HeadShortlist>) {
         let mut groups: Vec<Vec<&mut Linear>> = self.layers.iter_mut().flat_map(Layer::groups).collect();
         groups.extend(self.output.head.as_mut().map(|head| vec![head]));
-        let upcoming = |group: &Vec<&mut Linear>| {
+        let next_shares = |group: &Vec<&mut Linear>| {
             let matrices: Vec<&Matrix> = group.iter().map(|linear| linear.matrix()).collect();
-            matmul::upcoming(n_threads, &matrices)
+            matmul::next_shares(n_threads, &matrices)
         };
-        let mut reads: Vec<Upcoming> = groups.iter().map(upcoming).collect();
+        let mut reads: Vec<NextShares> = groups.iter().map(next_shares).collect();
         if let (Some(shortlist), Some(head)) = (shortlist, reads.last_mut()) {
-            *head = matmul::upcoming(n_threads, &[shortlist.coarse()]);
+            *head = matmul::next_shares(n_threads, &[shortlist.coarse()]);
         }
         // The last is followed by the first of the next pass.
         let n_first = reads.len().min(1);
@@ -260,7 +260,7 @@ impl Model {
                 Some(Ffn::Mlp(mlp)) => sizes.n_ff = sizes.n_ff.max(mlp.n_ff()),
                 Some(Ffn::Moe(moe)) => {
                     sizes.n_experts = moe.up.len();
-                    sizes.n_experts_used = moe.n_used;
+                    sizes.n_experts_used = moe.spec.n_used;
                     sizes.n_ff_expert = sizes.n_ff_expert.max(moe.n_ff());
                     let shared = moe.shared.as_ref().map_or(0, |shared| shared.mlp.n_ff());
                     sizes.n_ff = sizes.n_ff.max(shared);

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ruvllm_kernels::thread_pool::ThreadPool;
 use ruvllm_kernels::{distance, softmax};
 use ruvllm_lora::micro::{Gradient, HeadRows, KeptRows, MicroLora, StateRows, gain, of_state};
+use ruvllm_threads::ThreadPool;
 
 use super::{Learned, STEPS_AT_END_MAX, Search};
 use crate::episodes::Opened;
@@ -219,7 +219,7 @@ impl Notes {
         let (mut logits, is_told) = (logits.into(), self.needs_all(learned));
         logits.approx = logits.approx.filter(|_| !is_told);
         self.begin(learned);
-        let (whitener, compute @ Compute { isa, team }) = (learned.calibration.whitener(), &learned.compute);
+        let (whitener, compute @ Compute { isa, threads }) = (learned.calibration.whitener(), &learned.compute);
         let mut prediction = Prediction {
             key: Key::default(),
             state: KeptRows::default(),
@@ -233,9 +233,9 @@ impl Notes {
         let NotesScratch { tops, row, .. } = &mut self.scratch;
         if learned.options.micro.is_some() || learned.options.memory.is_some() {
             let n_likeliest = learned.options.micro.map_or(1, |micro| micro.n_likeliest);
-            let hits = keep_row(row, logits.seen(), (tops, team), n_likeliest);
+            let hits = keep_row(row, logits.seen(), (tops, threads), n_likeliest);
             prediction.first = hits.first().map_or(0, |hit| hit.index);
-            prediction.log_sum = softmax::pick(*isa).log_sum_exp_by(team, row) as f32;
+            prediction.log_sum = softmax::pick(*isa).log_sum_exp_by(threads, row) as f32;
             if learned.options.micro.is_some() {
                 prediction.state = state.into();
                 prediction.likeliest = likeliest(hits, (row, prediction.log_sum), self.n_heard);

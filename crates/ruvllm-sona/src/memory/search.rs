@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::{distance, prefetch};
+use ruvllm_kernels::distance;
+use ruvllm_threads::prefetch::prefetch;
 
 use super::entries::Block;
 use super::{CONTEXT_BONUS, Context, Memory};
@@ -58,7 +59,7 @@ impl Memory {
         let scan = |blocks: Range<usize>, top: &mut Top| {
             blocks.for_each(|i| self.scan(exact, self.entries.block(i), key, kernels, top));
         };
-        let found = scratch.tops.find(&compute.team, n_found, places, &scan);
+        let found = scratch.tops.find(&compute.threads, n_found, places, &scan);
         if !exact {
             self.compare(key, compute, found);
             top::keep(found, 2 * n_nearest);
@@ -74,7 +75,7 @@ impl Memory {
     }
 
     /// Offers the similarities of a block, by whole keys or by their heads.
-    fn scan(&self, exact: bool, block: Block<'_>, key: &Key, kernels: &distance::Table, top: &mut Top) {
+    fn scan(&self, exact: bool, block: Block<'_>, key: &Key, kernels: &distance::DistanceKernels, top: &mut Top) {
         let Block { first, heads, tails, scales } = block;
         let (head, tail) = key.bytes.split_at(self.entries.n_head());
         let (mut dots, mut tail_dots, mut similarities) = ([0; BLOCK], [0; BLOCK], [0.0; BLOCK]);
@@ -99,7 +100,7 @@ impl Memory {
         compute.each(candidates.chunks_mut(CANDIDATES_AT_ONCE), |part| self.compare_some(key, kernels, part));
     }
 
-    fn compare_some(&self, key: &Key, kernels: &distance::Table, candidates: &mut [Hit]) {
+    fn compare_some(&self, key: &Key, kernels: &distance::DistanceKernels, candidates: &mut [Hit]) {
         let (head, tail) = key.bytes.split_at(self.entries.n_head());
         for at in 0..candidates.len() {
             if let Some(ahead) = candidates.get(at + N_AHEAD) {

@@ -5,14 +5,14 @@ use super::*;
 
 const QUANTISED: [KvFormat; 3] = [KvFormat::Q8, KvFormat::Q4, KvFormat::Q2];
 
-/// One layer of a unit, as [`Table::quantize`] makes it.
-fn quantize(table: &Table, shape: KvShape, from: &[KvPart<'_>], to: KvFormat) -> (Vec<u8>, Vec<u8>) {
+/// One layer of a unit, as [`AttentionKernels::quantize`] makes it.
+fn quantize(table: &AttentionKernels, shape: KvShape, from: &[KvPart<'_>], to: KvFormat) -> (Vec<u8>, Vec<u8>) {
     let (mut k, mut v) = (vec![0xaa; to.k_bytes(shape)], vec![0xaa; to.v_bytes(shape)]);
     table.quantize(shape, from, to, &mut k, &mut v);
     (k, v)
 }
 
-fn dequantize(table: &Table, shape: KvShape, from: KvPart<'_>) -> (Vec<f32>, Vec<f32>) {
+fn dequantize(table: &AttentionKernels, shape: KvShape, from: KvPart<'_>) -> (Vec<f32>, Vec<f32>) {
     let (mut k, mut v) = (vec![0.0; shape.k_block_len()], vec![0.0; shape.v_block_len()]);
     table.dequantize(shape, from, &mut k, &mut v);
     (k, v)
@@ -151,7 +151,7 @@ proptest! {
     }
 
     /// Blocks of all formats in one table: near to attention over what they stand for, and the same bits in any steps and
-    /// on any team.
+    /// with any number of threads.
     #[test]
     fn mixed_tables(case in case(), in_order in any::<bool>()) {
         check_mixed(&case, in_order);
@@ -196,7 +196,7 @@ fn sizes_of_the_formats() {
 impl Cache {
     /// Moves blocks of an f16 cache to other formats, in a random pattern: all but the first and the last two. Units need
     /// not begin where a span does, and without `in_order` their blocks are swapped.
-    fn quantize(&mut self, table: &Table, in_order: bool) {
+    fn quantize(&mut self, table: &AttentionKernels, in_order: bool) {
         let (shape, mut random) = (self.case.shape, Random(self.case.seed ^ 5));
         let (mut at, end) = (1, self.case.n_kv.div_ceil(BLOCK_TOKENS).saturating_sub(2));
         let mut made: [Vec<u8>; KvFormat::COUNT] = Default::default();
@@ -232,7 +232,7 @@ impl Cache {
     }
 
     /// The same sequence in f32 blocks of what the blocks stand for.
-    fn dequantized(&self, table: &Table) -> Cache {
+    fn dequantized(&self, table: &AttentionKernels) -> Cache {
         let (shape, layer) = (self.case.shape, self.layer());
         let mut exact = Cache::new(&Case { half: false, ..self.case.clone() });
         let bytes = &mut exact.bytes[KvFormat::F32 as usize];

@@ -21,9 +21,9 @@ pub(super) mod avx512;
 pub(super) mod neon;
 pub(super) mod scalar;
 
-use crate::arena::ALIGN;
 use crate::block::GgmlType;
-use crate::dequant;
+use crate::dequant::DequantKernels;
+use ruvllm_threads::arena::ALIGN;
 use std::ops::Range;
 
 /// Rows of a tile.
@@ -104,7 +104,7 @@ pub(super) struct Blocks<'a> {
     pub(super) n_rows: usize,
     pub(super) n_cols: usize,
     pub(super) bytes: &'a [u8],
-    pub(super) dequant: &'static dequant::Table,
+    pub(super) dequant: &'static DequantKernels,
     pub(super) kernel: Kernel,
 }
 

@@ -8,7 +8,7 @@
 
 use super::super::acts::{ActBlock, Grid, N_LARGE, key};
 use super::super::format::{BLOCK, Format, PANEL_ROWS, SubScales, panel_bytes};
-use super::super::stream::{Ahead, panels_at_once};
+use super::super::stream::{Prefetcher, panels_at_once};
 use super::{Chunk, Job, wide};
 use std::arch::x86_64::*;
 
@@ -197,7 +197,7 @@ unsafe fn tile<F: Format, const P: usize, const MR: usize>(job: &Job<'_>, i: usi
             }
         }
     }
-    let ahead = Ahead::new(job.stream);
+    let ahead = Prefetcher::new(job.stream);
     for b in job.blocks.clone() {
         // SAFETY: block `b` is in each row of activations and each panel.
         unsafe {

@@ -38,7 +38,7 @@ use super::acts::{ActBlock, Acts};
 use super::format::{BLOCK, PANEL_ROWS};
 use super::pack::REPACKERS;
 use super::stream::Stream;
-use super::{Table, int_index};
+use super::{MatmulKernels, int_index};
 use crate::block::GgmlType;
 use bytes::Bytes;
 use std::ops::Range;
@@ -108,11 +108,11 @@ impl Panels {
     ///
     /// # Panics
     /// If the type has no panels.
-    pub(super) fn new(table: &Table, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Panels {
+    pub(super) fn new(table: &MatmulKernels, ty: GgmlType, n_rows: usize, n_cols: usize, bytes: Bytes) -> Panels {
         let index = int_index(ty).expect("a type of the integer path");
         let n_blocks = n_cols / BLOCK;
         let panel_bytes = (REPACKERS[index].panel_bytes)(n_blocks);
-        Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.int[index], chunk: table.chunk }
+        Panels { bytes, panel_bytes, n_blocks, n_rows, kernel: table.ops.int[index], chunk: table.ops.chunk }
     }
 }
 

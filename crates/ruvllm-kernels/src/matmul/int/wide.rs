@@ -20,7 +20,7 @@
 
 use super::super::acts::{ActBlock, N_GROUPS, N_LARGE};
 use super::super::format::{Format, PANEL_ROWS, panel_bytes};
-use super::super::stream::Ahead;
+use super::super::stream::Prefetcher;
 use super::Job;
 use super::avx512::{block_scales, min_add, times_offset, unpack};
 use std::arch::x86_64::*;
@@ -126,7 +126,7 @@ pub(super) unsafe fn run<F: Format>(job: &Job<'_>) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,avx2,fma,f16c,bmi2")]
 unsafe fn widen<F: Format>(job: &Job<'_>, blocks: Range<usize>, scratch: &mut Scratch) {
-    let ahead = Ahead::new(job.stream);
+    let ahead = Prefetcher::new(job.stream);
     for p in 0..job.n_panels {
         for (at, b) in blocks.clone().enumerate() {
             let at = p * BLOCKS + at;

@@ -1,6 +1,6 @@
 //! How activations are quantised, and how they are taken in.
 
-use super::super::acts::{ActBlock, Cut};
+use super::super::acts::{ActBlock, Chunking, MadeRows};
 use super::*;
 
 #[test]
@@ -25,7 +25,7 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
             bytemuck::cast_slice::<ActBlock, u8>(&out),
             bytemuck::cast_slice::<_, u8>(&expected),
             "{}",
-            table.name
+            table.name()
         );
     }
     for (b, (block, x)) in expected.iter().zip(x.chunks_exact(32)).enumerate() {
@@ -57,20 +57,30 @@ fn quantised_blocks_have_the_same_bits_in_every_row_of_the_table() {
 
 #[test]
 fn rows_that_are_made_have_the_bits_of_rows_that_are_given() {
-    for (n, k, cut) in [(1, 64, Cut::Rows), (1, 10_016, Cut::Anywhere), (23, 576, Cut::Rows), (40, 1536, Cut::Anywhere)]
-    {
+    for (n, k, chunking) in [
+        (1, 64, Chunking::Rows),
+        (1, 10_016, Chunking::Anywhere),
+        (23, 576, Chunking::Rows),
+        (40, 1536, Chunking::Anywhere),
+    ] {
         let given = Rng(18).floats(n * k);
         let formats = [(ActFormat::Q16, 1), (ActFormat::Q16, 3), (ActFormat::F32, 3)];
         for (format, n_threads) in formats {
-            let (team, table) = (ThreadPool::new(n_threads), pick(Isa::best()));
-            let (mut x, mut made) = (vec![f32::NAN; n * k], Acts::new(k, n));
-            made.make((table, &team), (&mut x, n, k), (format, cut), &|range, x| {
-                assert!(cut == Cut::Anywhere || range.start % k == 0 && range.end % k == 0, "{range:?} of rows of {k}");
+            let (threads, table) = (ThreadPool::new(n_threads), pick(Isa::best()));
+            let (mut x, mut twice, mut made) = (vec![f32::NAN; n * k], vec![1.0; n * k], Acts::new(k, n));
+            let rows = MadeRows { rows: &mut x, n, format, chunking };
+            made.make(table, &threads, rows, [&mut twice], &|range, x, [twice]| {
+                twice.iter_mut().zip(&given[range.clone()]).for_each(|(y, x)| *y += 2.0 * x);
+                assert!(
+                    chunking == Chunking::Anywhere || range.start % k == 0 && range.end % k == 0,
+                    "{range:?} of rows of {k}"
+                );
                 assert!(x.iter().all(|x| x.is_nan()), "{range:?} is made twice");
                 x.copy_from_slice(&given[range]);
             });
             assert_eq!(x, given);
-            let set = acts(table, &team, &given, n, k, format);
+            assert!(twice.iter().zip(&given).all(|(y, x)| *y == 1.0 + 2.0 * x));
+            let set = acts(table, &threads, &given, n, k, format);
             assert!(made.has(format) && made.n() == n && made.k() == k);
             match format {
                 ActFormat::F32 => assert_eq!(made.floats(), set.floats()),
@@ -84,6 +94,6 @@ fn rows_that_are_made_have_the_bits_of_rows_that_are_given() {
 #[should_panic(expected = "rows of 48 values are not whole blocks of 32")]
 fn rows_that_are_no_blocks_are_not_made_either() {
     let mut x = [0.0; 48];
-    let how = (pick(Isa::Scalar), &ThreadPool::new(1));
-    Acts::new(64, 1).make(how, (&mut x, 1, 48), (ActFormat::Q16, Cut::Rows), &|_, _| {});
+    let rows = MadeRows { rows: &mut x, n: 1, format: ActFormat::Q16, chunking: Chunking::Rows };
+    Acts::new(64, 1).make(pick(Isa::Scalar), &ThreadPool::new(1), rows, [], &|_, _, []| {});
 }

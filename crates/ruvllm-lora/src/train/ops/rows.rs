@@ -178,7 +178,7 @@ impl CustomOp2 for Gate {
                 let values = d_gate.par_chunks_mut(PIECE).zip(d_up.par_chunks_mut(PIECE));
                 let pieces = values.zip(gate.par_chunks(PIECE).zip(up.par_chunks(PIECE)));
                 pieces.for_each(|((d_gate, d_up), (gate, up))| {
-                    table.gated_back(self.0, (gate, up), d_gate, d_up);
+                    table.gated_back(self.0, gate, up, d_gate, d_up);
                 });
             })
         })??;

@@ -1,21 +1,21 @@
 //! Self-attention over the paged KV cache: project, normalise, rotate, write, attend, project.
 
 use ruvllm_kernels::attention::{self, Options, Segment};
-use ruvllm_kernels::team::Shared;
 use ruvllm_kvcache::BlockPool;
+use ruvllm_model::AttentionSpec;
 
 use super::buffers::{Angles, AttentionBuffers};
 use super::{Linear, Norm, Operand};
 use crate::kernels::Compute;
 
-/// Values of queries and keys that are worth handing to another thread.
-const PIECE_LEN: usize = 2048;
+/// Values of queries and keys in a chunk: worth handing to another thread.
+const CHUNK_LEN: usize = 2048;
 
-/// Up to this many rows memory is asked for that is read soon; more rows keep the cores busy anyway. Keys and values are,
+/// Rows up to which memory that is read soon is prefetched; more rows keep the cores busy anyway. Keys and values are,
 /// while queries are computed, where no adapters are to come in between.
-pub(crate) const NEAR_ROWS: usize = 16;
-/// Bytes that are asked for, for each thread: what leaves room in a second-level cache for the weights that come beside.
-const NEAR_BYTES: usize = 128 * 1024;
+pub(crate) const PREFETCH_ROWS: usize = 16;
+/// Bytes that are prefetched for each thread: they leave room in L2 for the weights that are read at the same time.
+const PREFETCH_BYTES: usize = 128 * 1024;
 
 /// Consecutive rows of a batch that belong to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +112,15 @@ pub(crate) struct KvAccess<'a> {
     pub segments: &'a [Segment<'a>],
 }
 
+/// Inputs of an attention layer beyond its operand.
+pub(crate) struct AttentionInputs<'a, 'b> {
+    /// One entry a rotary table.
+    pub angles: &'a [Angles],
+    pub kv: &'a mut KvAccess<'b>,
+    /// Rows whose results are wanted, if not all.
+    pub tail: Option<Tail<'a>>,
+}
+
 /// An attention layer.
 pub(crate) struct Attention {
     pub q: Linear,
@@ -122,16 +131,7 @@ pub(crate) struct Attention {
     pub k_norm: Option<HeadNorm>,
     /// One logit a head that joins the softmax denominator (gpt-oss).
     pub sinks: Option<Vec<f32>>,
-    pub n_heads: usize,
-    pub n_kv_heads: usize,
-    pub k_dim: usize,
-    pub v_dim: usize,
-    /// Index of the rotary table, if positions are rotated here.
-    pub rope: Option<usize>,
-    pub scale: f32,
-    pub softcap: Option<f32>,
-    pub window: Option<usize>,
-    pub causal: bool,
+    pub spec: AttentionSpec,
     /// Number of this layer among those with keys and values.
     pub kv_layer: usize,
 }
@@ -139,7 +139,7 @@ pub(crate) struct Attention {
 impl Attention {
     /// Returns its heads and their lengths.
     pub(crate) fn shape(&self) -> AttentionShape {
-        let Attention { n_heads, n_kv_heads, k_dim, v_dim, .. } = *self;
+        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, .. } = self.spec;
         AttentionShape { n_heads, n_kv_heads, k_dim, v_dim }
     }
 
@@ -156,39 +156,40 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         compute: &Compute,
-        (mut operand, tail): (Operand<'_>, Option<Tail<'_>>),
-        angles: &[Angles],
-        kv: &mut KvAccess<'_>,
+        mut operand: Operand<'_>,
+        inputs: AttentionInputs<'_, '_>,
         buffers: &mut AttentionBuffers,
         out: &mut [f32],
     ) {
+        let AttentionInputs { angles, kv, tail } = inputs;
         let n = operand.n_rows();
         let shape = self.shape();
         let (q_width, o_width) = (shape.q_width(), shape.o_width());
         let q = &mut buffers.q[..n * q_width];
         let k = &mut buffers.k[..n * shape.k_width()];
         let v = &mut buffers.v[..n * shape.v_width()];
+        let AttentionSpec { n_heads, n_kv_heads, k_dim, v_dim, scale, softcap, window, is_causal, .. } = self.spec;
         let options = Options {
-            n_heads: self.n_heads,
-            n_kv_heads: self.n_kv_heads,
-            k_dim: self.k_dim,
-            v_dim: self.v_dim,
-            scale: self.scale,
-            softcap: self.softcap,
-            window: self.window,
-            causal: self.causal,
+            n_heads,
+            n_kv_heads,
+            k_dim,
+            v_dim,
+            scale,
+            softcap,
+            window,
+            causal: is_causal,
             sinks: self.sinks.as_deref(),
             alibi: None,
         };
-        let beside = (n <= NEAR_ROWS && !operand.is_adapted()).then(|| {
-            let n_bytes = NEAR_BYTES * compute.team.n_threads();
-            attention::near(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes)
+        let plan = (n <= PREFETCH_ROWS && !operand.is_adapted()).then(|| {
+            let n_bytes = PREFETCH_BYTES * compute.threads.n_threads();
+            attention::prefetch_plan(&options, kv.pool.layer(self.kv_layer), kv.segments, n_bytes)
         });
         let products = [(&self.q, &mut *q), (&self.k, &mut *k), (&self.v, &mut *v)];
-        operand.apply_many_beside(compute, products, beside);
-        let angles = self.rope.map(|idx| &angles[idx]);
+        operand.apply_many_prefetching(compute, products, plan);
+        let angles = self.spec.rope.map(|idx| &angles[idx]);
         self.place(compute, [(&mut *q, self.q_norm.as_ref()), (&mut *k, self.k_norm.as_ref())], n, angles);
-        kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
+        kv.pool.write_rows(&compute.threads, self.kv_layer, kv.segments, k, v);
         let (n_kept, segments) = tail.map_or((n, kv.segments), |tail| (tail.rows.len(), tail.segments));
         if n_kept == 0 {
             return;
@@ -197,7 +198,7 @@ impl Attention {
         let mixed = &mut buffers.mixed[..n_kept * o_width];
         let layer = kv.pool.layer(self.kv_layer);
         let inputs = attention::Inputs { options: &options, kv: layer, segments, q: &q[..n_kept * q_width] };
-        attention::attend(compute.kernels.attention, &compute.team, &mut buffers.scratch, &inputs, mixed);
+        attention::attend(compute.kernels.attention, &compute.threads, &mut buffers.scratch, &inputs, mixed);
         match tail {
             None => operand.replaced_by(mixed).apply(compute, &self.o, out),
             Some(tail) => operand.replaced_by(mixed).of_rows(tail.rows).apply(compute, &self.o, out),
@@ -209,21 +210,16 @@ impl Attention {
         if angles.is_none() && parts.iter().all(|(_, norm)| norm.is_none()) {
             return;
         }
-        let rows_a_piece = (PIECE_LEN * n).div_ceil(parts.iter().map(|(x, _)| x.len()).sum::<usize>().max(1));
-        let parts = parts.map(|(x, norm)| (x.len() / n, Shared::new(x), norm));
-        compute.team.for_each(n, rows_a_piece, &|rows, _| {
-            for row in rows {
-                for (width, x, norm) in &parts {
-                    // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                    let heads = unsafe { x.slice(row * width..(row + 1) * width) };
-                    if let Some(norm) = norm {
-                        norm.apply_in_place(compute, heads);
-                    }
-                    if let Some(angles) = angles {
-                        let part = row * angles.n_half..(row + 1) * angles.n_half;
-                        let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
-                        compute.kernels.rope.rotate(angles.style, heads, self.k_dim, cos, sin);
-                    }
+        let chunk_rows = (CHUNK_LEN * n).div_ceil(parts.iter().map(|(x, _)| x.len()).sum::<usize>().max(1));
+        let norms = parts.each_ref().map(|(_, norm)| *norm);
+        compute.threads.for_each_row_mut(n, chunk_rows, parts.map(|(x, _)| x), |row, parts| {
+            for (heads, norm) in parts.into_iter().zip(norms) {
+                if let Some(norm) = norm {
+                    norm.apply_in_place(compute, heads);
+                }
+                if let Some(angles) = angles {
+                    let (cos, sin) = angles.of_row(row);
+                    compute.kernels.rope.rotate(angles.style, heads, self.spec.k_dim, cos, sin);
                 }
             }
         });

@@ -227,3 +227,11 @@ pub(crate) struct Angles {
     pub cos: Vec<f32>,
     pub sin: Vec<f32>,
 }
+
+impl Angles {
+    /// Returns the cosines and sines of one row.
+    pub(crate) fn of_row(&self, row: usize) -> (&[f32], &[f32]) {
+        let part = row * self.n_half..(row + 1) * self.n_half;
+        (&self.cos[part.clone()], &self.sin[part])
+    }
+}

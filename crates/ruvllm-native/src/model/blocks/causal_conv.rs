@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::team::Shared;
+use ruvllm_threads::{ByColumn, ColumnsMut};
 
+use super::Rows;
 use crate::kernels::Compute;
 
-/// Values that are worth handing to another thread.
-const PIECE_LEN: usize = 2048;
+/// Values of a chunk: worth handing to another thread.
+const CHUNK_LEN: usize = 2048;
 
 /// A filter, what is added behind it and the activation over that.
 pub(crate) struct CausalConv {
@@ -19,6 +20,12 @@ pub(crate) struct CausalConv {
     n_channels: usize,
 }
 
+/// Rows of a batch, and the recurrent states of its sequences: `states[rows[i].state_idx]` is that of `rows[i]`.
+pub(crate) struct Recurrent<'a> {
+    pub rows: &'a [Rows],
+    pub states: &'a mut [Vec<f32>],
+}
+
 /// Inputs of consecutive steps, each `stride` values behind the one before.
 #[derive(Clone, Copy)]
 pub(crate) struct Steps<'a> {
@@ -27,6 +34,13 @@ pub(crate) struct Steps<'a> {
     pub stride: usize,
     /// Number of steps.
     pub n: usize,
+}
+
+impl<'a> Steps<'a> {
+    /// Returns the inputs of some channels of one step.
+    fn inputs(self, step: usize, channels: &Range<usize>) -> &'a [f32] {
+        &self.values[step * self.stride..][channels.clone()]
+    }
 }
 
 impl CausalConv {
@@ -57,28 +71,36 @@ impl CausalConv {
 
     /// Filters the steps of one sequence to `out`, `[n, n_channels]`, and leaves their inputs in `state`.
     pub(crate) fn forward(&self, compute: &Compute, steps: Steps<'_>, state: &mut [f32], out: &mut [f32]) {
-        let (n, grain) = (steps.n, (PIECE_LEN / steps.n.max(1)).max(1).next_multiple_of(64));
-        let (state, out) = (Shared::new(state), Shared::new(out));
-        compute.team.for_each(self.n_channels, grain, &|channels, _| {
+        let (n, grain) = (steps.n, (CHUNK_LEN / steps.n.max(1)).max(1).next_multiple_of(64));
+        let buffers = [state, out].map(|values| ByColumn { values, column_len: 1 });
+        compute.threads.for_each_columns_mut(self.n_channels, grain, buffers, |channels, [mut state, mut out]| {
             for step in 0..n {
-                let at = step * self.n_channels;
-                // SAFETY: every channel is claimed by one worker.
-                let out = unsafe { out.slice(at + channels.start..at + channels.end) };
+                let out = out.row_mut(step);
                 self.filter(steps, step, &channels, &state, out);
                 if let Some(activation) = self.activation {
                     compute.kernels.activation.apply(activation, out);
                 }
             }
-            self.keep(steps, &channels, &state);
+            self.keep(steps, &channels, &mut state);
         });
     }
 
     /// Computes some channels of one step.
-    fn filter(&self, steps: Steps<'_>, step: usize, channels: &Range<usize>, state: &Shared<'_, f32>, out: &mut [f32]) {
+    fn filter(
+        &self,
+        steps: Steps<'_>,
+        step: usize,
+        channels: &Range<usize>,
+        state: &ColumnsMut<'_, f32>,
+        out: &mut [f32],
+    ) {
         for (tap, taps) in self.taps.chunks_exact(self.n_channels).enumerate() {
             let taps = &taps[channels.clone()];
-            // SAFETY: every channel is claimed by one worker, which holds one piece of the state at a time.
-            let inputs = unsafe { self.inputs(steps, step + tap, channels, state) };
+            // The state's inputs come first.
+            let inputs = match (step + tap).checked_sub(self.n_past()) {
+                Some(step) => steps.inputs(step, channels),
+                None => state.row(step + tap),
+            };
             match tap {
                 0 => out.iter_mut().zip(inputs).zip(taps).for_each(|((y, x), w)| *y = x * w),
                 _ => out.iter_mut().zip(inputs).zip(taps).for_each(|((y, x), w)| *y += x * w),
@@ -89,37 +111,13 @@ impl CausalConv {
         }
     }
 
-    /// Returns inputs of some channels by their place, where the state's come first.
-    ///
-    /// # Safety
-    /// Nobody else may have these channels of the state while the result lives.
-    unsafe fn inputs<'a>(
-        &self,
-        steps: Steps<'a>,
-        at: usize,
-        channels: &Range<usize>,
-        state: &'a Shared<'_, f32>,
-    ) -> &'a [f32] {
-        match at.checked_sub(self.n_past()) {
-            Some(step) => &steps.values[step * steps.stride..][channels.clone()],
-            None => {
-                let first = at * self.n_channels;
-                // SAFETY: the caller's promise.
-                unsafe { state.slice(first + channels.start..first + channels.end) }
-            }
-        }
-    }
-
     /// Keeps the last inputs of some channels.
-    fn keep(&self, steps: Steps<'_>, channels: &Range<usize>, state: &Shared<'_, f32>) {
+    fn keep(&self, steps: Steps<'_>, channels: &Range<usize>, state: &mut ColumnsMut<'_, f32>) {
         for past in 0..self.n_past() {
-            let first = past * self.n_channels;
-            // SAFETY: every channel is claimed by one worker, and `steps.n > 0`, so that the two pieces are of different steps.
-            let (kept, inputs) = unsafe {
-                let kept = state.slice(first + channels.start..first + channels.end);
-                (kept, self.inputs(steps, past + steps.n, channels, state))
-            };
-            kept.copy_from_slice(inputs);
+            match (past + steps.n).checked_sub(self.n_past()) {
+                Some(step) => state.row_mut(past).copy_from_slice(steps.inputs(step, channels)),
+                None => state.copy_row(past + steps.n, past),
+            }
         }
     }
 }

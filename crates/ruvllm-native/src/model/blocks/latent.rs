@@ -9,15 +9,16 @@
 use std::ops::Range;
 
 use ruvllm_kernels::attention::{self, Options};
-use ruvllm_kernels::team::Shared;
 
-use super::attention::{AttentionShape, KvAccess};
+use ruvllm_model::LatentAttentionSpec;
+
+use super::attention::{AttentionInputs, AttentionShape, KvAccess};
 use super::buffers::{Angles, AttentionBuffers, LatentBuffers, LatentSizes};
 use super::{Linear, Norm, Operand};
 use crate::kernels::Compute;
 
-/// Rows that are worth handing to another thread.
-const PIECE_ROWS: usize = 8;
+/// Rows of a chunk: worth handing to another thread.
+const CHUNK_ROWS: usize = 8;
 
 /// An attention layer over a short row.
 pub(crate) struct LatentAttention {
@@ -29,12 +30,7 @@ pub(crate) struct LatentAttention {
     pub latent_norm: Norm,
     pub expansion: Expansion,
     pub o: Linear,
-    pub n_heads: usize,
-    pub n_nope: usize,
-    pub n_rot: usize,
-    pub v_dim: usize,
-    pub rope: usize,
-    pub scale: f32,
+    pub spec: LatentAttentionSpec,
     /// Number of this layer among those with keys and values.
     pub kv_layer: usize,
 }
@@ -53,15 +49,15 @@ impl LatentAttention {
     }
 
     fn q_dim(&self) -> usize {
-        self.n_nope + self.n_rot
+        self.spec.n_nope + self.spec.n_rot
     }
 
     /// Returns the shape of what is cached and attended over.
     pub(crate) fn shape(&self) -> AttentionShape {
-        let (n_heads, n_rot) = (self.n_heads, self.n_rot);
+        let (n_heads, n_rot) = (self.spec.n_heads, self.spec.n_rot);
         match &self.expansion {
             Expansion::Joint(_) => {
-                AttentionShape { n_heads, n_kv_heads: n_heads, k_dim: self.q_dim(), v_dim: self.v_dim }
+                AttentionShape { n_heads, n_kv_heads: n_heads, k_dim: self.q_dim(), v_dim: self.spec.v_dim }
             }
             Expansion::Absorbed { .. } => {
                 AttentionShape { n_heads, n_kv_heads: 1, k_dim: self.n_latent() + n_rot, v_dim: self.n_latent() }
@@ -78,10 +74,10 @@ impl LatentAttention {
             low: self.q_low.as_ref().map_or(0, |(down, _)| down.n_out()),
             q: self.q.n_out(),
             latent: self.n_latent(),
-            k_rot: self.n_rot,
+            k_rot: self.spec.n_rot,
             kv,
-            head: self.n_latent().max(self.n_nope).max(self.v_dim),
-            values: self.n_heads * self.v_dim,
+            head: self.n_latent().max(self.spec.n_nope).max(self.spec.v_dim),
+            values: self.spec.n_heads * self.spec.v_dim,
         }
     }
 
@@ -119,17 +115,19 @@ impl LatentAttention {
         &self,
         compute: &Compute,
         operand: Operand<'_>,
-        (angles, kv): (&[Angles], &mut KvAccess<'_>),
-        (buffers, attention): (&mut LatentBuffers, &mut AttentionBuffers),
+        inputs: AttentionInputs<'_, '_>,
+        buffers: &mut LatentBuffers,
+        attention: &mut AttentionBuffers,
         out: &mut [f32],
     ) {
+        let AttentionInputs { angles, kv, .. } = inputs;
         let (n, shape) = (operand.n_rows(), self.shape());
         let LatentBuffers { low, q, latent, k_rot, kv: both, parts, values } = buffers;
         let (q, latent) = (&mut q[..n * self.q.n_out()], &mut latent[..n * self.n_latent()]);
-        let k_rot = &mut k_rot[..n * self.n_rot];
+        let k_rot = &mut k_rot[..n * self.spec.n_rot];
         let mut operand = self.project(compute, operand, [&mut *q, &mut *latent, &mut *k_rot], low);
-        self.place(compute, &angles[self.rope], [q, latent, k_rot]);
-        let mut rows = Rows { n, q, latent, k_rot };
+        self.place(compute, &angles[self.spec.rope], [q, latent, k_rot]);
+        let rows = Rows { n, q, latent, k_rot };
         let (k, v) = (&mut attention.k[..n * shape.k_width()], &mut attention.v[..n * shape.v_width()]);
         let mixed = &mut attention.mixed[..n * shape.o_width()];
         let scratch = &mut attention.scratch;
@@ -137,16 +135,15 @@ impl LatentAttention {
             Expansion::Joint(matrix) => {
                 let both = &mut both[..n * matrix.n_out()];
                 operand.lend().replaced_by(rows.latent).apply(compute, matrix, both);
-                self.join(compute, &rows, both, (&mut *k, &mut *v));
-                self.attend(compute, kv, (&rows, k, v), scratch, mixed);
+                self.join(compute, &rows, both, k, v);
+                self.attend(compute, kv, Attended { q: rows.q, k, v }, scratch, mixed);
                 operand.replaced_by(mixed).apply(compute, &self.o, out);
             }
             Expansion::Absorbed { k: to_latent, v: to_values } => {
                 let (q, values) = (&mut attention.q[..n * shape.q_width()], &mut values[..n * self.o.n_in()]);
                 self.absorb(compute, &mut operand, to_latent, &rows, parts, q);
-                self.keep(&rows, (&mut *k, &mut *v));
-                rows.q = q;
-                self.attend(compute, kv, (&rows, k, v), scratch, mixed);
+                self.keep(&rows, k, v);
+                self.attend(compute, kv, Attended { q, k, v }, scratch, mixed);
                 self.expand(compute, &mut operand, to_values, mixed, parts, values);
                 operand.replaced_by(values).apply(compute, &self.o, out);
             }
@@ -179,7 +176,7 @@ impl LatentAttention {
         &self,
         compute: &Compute,
         kv: &mut KvAccess<'_>,
-        (rows, k, v): (&Rows<'_>, &[f32], &[f32]),
+        Attended { q, k, v }: Attended<'_>,
         scratch: &mut attention::Scratch,
         mixed: &mut [f32],
     ) {
@@ -189,61 +186,44 @@ impl LatentAttention {
             n_kv_heads,
             k_dim,
             v_dim,
-            scale: self.scale,
+            scale: self.spec.scale,
             softcap: None,
             window: None,
             causal: true,
             sinks: None,
             alibi: None,
         };
-        kv.pool.write_rows(&compute.team, self.kv_layer, kv.segments, k, v);
+        kv.pool.write_rows(&compute.threads, self.kv_layer, kv.segments, k, v);
         let (layer, segments) = (kv.pool.layer(self.kv_layer), kv.segments);
-        let inputs = attention::Inputs { options: &options, kv: layer, segments, q: rows.q };
-        attention::attend(compute.kernels.attention, &compute.team, scratch, &inputs, mixed);
+        let inputs = attention::Inputs { options: &options, kv: layer, segments, q };
+        attention::attend(compute.kernels.attention, &compute.threads, scratch, &inputs, mixed);
     }
 
     /// Normalises short rows, and rotates what of queries and keys is rotated, in place.
     fn place(&self, compute: &Compute, angles: &Angles, [q, latent, k_rot]: [&mut [f32]; 3]) {
-        let (n, n_rot, n_latent) = (k_rot.len() / self.n_rot, self.n_rot, self.n_latent());
-        let (q, latent, k_rot) = (Shared::new(q), Shared::new(latent), Shared::new(k_rot));
-        let q_width = self.q.n_out();
-        compute.team.for_each(n, PIECE_ROWS, &|rows, _| {
-            for row in rows {
-                let part = row * angles.n_half..(row + 1) * angles.n_half;
-                let (cos, sin) = (&angles.cos[part.clone()], &angles.sin[part]);
-                let of = |width: usize| row * width..(row + 1) * width;
-                // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                let (q, latent, k_rot) =
-                    unsafe { (q.slice(of(q_width)), latent.slice(of(n_latent)), k_rot.slice(of(n_rot))) };
-                self.latent_norm.apply_in_place(compute, latent);
-                let table = compute.kernels.rope;
-                table.rotate(angles.style, k_rot, n_rot, cos, sin);
-                for head in q.chunks_exact_mut(self.q_dim()) {
-                    table.rotate(angles.style, &mut head[self.n_nope..], n_rot, cos, sin);
-                }
+        let (n, n_rot) = (k_rot.len() / self.spec.n_rot, self.spec.n_rot);
+        compute.threads.for_each_row_mut(n, CHUNK_ROWS, [q, latent, k_rot], |row, [q, latent, k_rot]| {
+            let (cos, sin) = angles.of_row(row);
+            self.latent_norm.apply_in_place(compute, latent);
+            let table = compute.kernels.rope;
+            table.rotate(angles.style, k_rot, n_rot, cos, sin);
+            for head in q.chunks_exact_mut(self.q_dim()) {
+                table.rotate(angles.style, &mut head[self.spec.n_nope..], n_rot, cos, sin);
             }
         });
     }
 
     /// Makes the keys and values of every head: `both` has those parts of them that were made of the short row.
-    fn join(&self, compute: &Compute, rows: &Rows<'_>, both: &[f32], (k, v): (&mut [f32], &mut [f32])) {
-        let (n_nope, n_rot, v_dim) = (self.n_nope, self.n_rot, self.v_dim);
-        let (k_width, v_width) = (self.n_heads * self.q_dim(), self.n_heads * v_dim);
-        let both_width = self.n_heads * (n_nope + v_dim);
-        let (k, v) = (Shared::new(k), Shared::new(v));
-        compute.team.for_each(rows.n, PIECE_ROWS, &|range, _| {
-            for row in range {
-                // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                let (k, v) = unsafe {
-                    (k.slice(row * k_width..(row + 1) * k_width), v.slice(row * v_width..(row + 1) * v_width))
-                };
-                let heads = k.chunks_exact_mut(n_nope + n_rot).zip(v.chunks_exact_mut(v_dim));
-                let made = both[row * both_width..(row + 1) * both_width].chunks_exact(n_nope + v_dim);
-                for ((k, v), made) in heads.zip(made) {
-                    k[..n_nope].copy_from_slice(&made[..n_nope]);
-                    k[n_nope..].copy_from_slice(&rows.k_rot[row * n_rot..(row + 1) * n_rot]);
-                    v.copy_from_slice(&made[n_nope..]);
-                }
+    fn join(&self, compute: &Compute, rows: &Rows<'_>, both: &[f32], k: &mut [f32], v: &mut [f32]) {
+        let (n_nope, n_rot, v_dim) = (self.spec.n_nope, self.spec.n_rot, self.spec.v_dim);
+        let both_width = self.spec.n_heads * (n_nope + v_dim);
+        compute.threads.for_each_row_mut(rows.n, CHUNK_ROWS, [k, v], |row, [k, v]| {
+            let heads = k.chunks_exact_mut(n_nope + n_rot).zip(v.chunks_exact_mut(v_dim));
+            let made = both[row * both_width..(row + 1) * both_width].chunks_exact(n_nope + v_dim);
+            for ((k, v), made) in heads.zip(made) {
+                k[..n_nope].copy_from_slice(&made[..n_nope]);
+                k[n_nope..].copy_from_slice(&rows.k_rot[row * n_rot..(row + 1) * n_rot]);
+                v.copy_from_slice(&made[n_nope..]);
             }
         });
     }
@@ -258,24 +238,25 @@ impl LatentAttention {
         parts: &mut [Vec<f32>; 2],
         out: &mut [f32],
     ) {
-        let (q_width, k_dim) = (self.q.n_out(), self.n_latent() + self.n_rot);
+        let (q_width, k_dim) = (self.q.n_out(), self.n_latent() + self.spec.n_rot);
         for (head, matrix) in matrices.iter().enumerate() {
             let (at, to) = (head * self.q_dim(), head * k_dim);
-            let from = Part { rows: rows.q, width: q_width, at: at..at + self.n_nope };
-            let latent = PartMut { rows: out, width: self.n_heads * k_dim, at: to..to + self.n_latent() };
-            multiply_part(compute, operand.lend(), matrix, (from, latent), parts);
+            let from = Part { rows: rows.q, width: q_width, at: at..at + self.spec.n_nope };
+            let latent = PartMut { rows: out, width: self.spec.n_heads * k_dim, at: to..to + self.n_latent() };
+            multiply_part(compute, operand.lend(), PartProduct { matrix, from, to: latent }, parts);
             for row in 0..rows.n {
-                let rotated = &rows.q[row * q_width + at + self.n_nope..][..self.n_rot];
-                out[row * self.n_heads * k_dim + to + self.n_latent()..][..self.n_rot].copy_from_slice(rotated);
+                let rotated = &rows.q[row * q_width + at + self.spec.n_nope..][..self.spec.n_rot];
+                out[row * self.spec.n_heads * k_dim + to + self.n_latent()..][..self.spec.n_rot]
+                    .copy_from_slice(rotated);
             }
         }
     }
 
     /// Makes the one key and value of each row.
-    fn keep(&self, rows: &Rows<'_>, (k, v): (&mut [f32], &mut [f32])) {
+    fn keep(&self, rows: &Rows<'_>, k: &mut [f32], v: &mut [f32]) {
         v.copy_from_slice(rows.latent);
-        let parts = rows.latent.chunks_exact(self.n_latent()).zip(rows.k_rot.chunks_exact(self.n_rot));
-        for (k, (latent, k_rot)) in k.chunks_exact_mut(self.n_latent() + self.n_rot).zip(parts) {
+        let parts = rows.latent.chunks_exact(self.n_latent()).zip(rows.k_rot.chunks_exact(self.spec.n_rot));
+        for (k, (latent, k_rot)) in k.chunks_exact_mut(self.n_latent() + self.spec.n_rot).zip(parts) {
             k[..latent.len()].copy_from_slice(latent);
             k[latent.len()..].copy_from_slice(k_rot);
         }
@@ -291,12 +272,12 @@ impl LatentAttention {
         parts: &mut [Vec<f32>; 2],
         values: &mut [f32],
     ) {
-        let (n_latent, v_dim) = (self.n_latent(), self.v_dim);
+        let (n_latent, v_dim) = (self.n_latent(), self.spec.v_dim);
         for (head, matrix) in matrices.iter().enumerate() {
             let (from, to) = (head * n_latent..(head + 1) * n_latent, head * v_dim..(head + 1) * v_dim);
-            let from = Part { rows: mixed, width: self.n_heads * n_latent, at: from };
-            let to = PartMut { rows: values, width: self.n_heads * v_dim, at: to };
-            multiply_part(compute, operand.lend(), matrix, (from, to), parts);
+            let from = Part { rows: mixed, width: self.spec.n_heads * n_latent, at: from };
+            let to = PartMut { rows: values, width: self.spec.n_heads * v_dim, at: to };
+            multiply_part(compute, operand.lend(), PartProduct { matrix, from, to }, parts);
         }
     }
 }
@@ -307,6 +288,13 @@ struct Rows<'a> {
     q: &'a [f32],
     latent: &'a [f32],
     k_rot: &'a [f32],
+}
+
+/// Queries, keys and values of the shape that is attended over.
+struct Attended<'a> {
+    q: &'a [f32],
+    k: &'a [f32],
+    v: &'a [f32],
 }
 
 /// A part of each of some rows.
@@ -323,12 +311,18 @@ struct PartMut<'a> {
     at: Range<usize>,
 }
 
+/// Matrix that a part of each row is multiplied with, and the place of the results.
+struct PartProduct<'a> {
+    matrix: &'a Linear,
+    from: Part<'a>,
+    to: PartMut<'a>,
+}
+
 /// Multiplies a part of each row with a matrix and puts the result into a part of each row of others.
 fn multiply_part(
     compute: &Compute,
     operand: Operand<'_>,
-    matrix: &Linear,
-    (from, to): (Part<'_>, PartMut<'_>),
+    PartProduct { matrix, from, to }: PartProduct<'_>,
     [x, y]: &mut [Vec<f32>; 2],
 ) {
     let n = operand.n_rows();

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Cut, HeadShortlist, Matrix, TopK};
-use ruvllm_kernels::team::Upcoming;
+use ruvllm_kernels::matmul::{self, ActFormat, Acts, Chunking, HeadShortlist, MadeRows, Matrix, ShortlistOut, TopK};
+use ruvllm_kernels::prefetch::PrefetchPlan;
 use ruvllm_lora::AdaptedRows;
+use ruvllm_threads::NextShares;
 
 use crate::kernels::Compute;
 
@@ -16,7 +17,7 @@ pub(crate) struct Linear {
     /// Its number among those that adapters can change.
     id: usize,
     /// Prefetch plan: the weights that a pass reads after this one's and those multiplied together with it.
-    pub next: Upcoming,
+    pub next: NextShares,
 }
 
 impl Linear {
@@ -24,7 +25,7 @@ impl Linear {
         if let Some(bias) = &bias {
             assert_eq!(bias.len(), matrix.n_rows(), "bias and matrix differ in rows");
         }
-        Linear { matrix, bias, id, next: Upcoming::default() }
+        Linear { matrix, bias, id, next: NextShares::default() }
     }
 
     pub(crate) fn n_out(&self) -> usize {
@@ -104,18 +105,18 @@ impl<'a> Operand<'a> {
         Operand { x, n, acts, adapted, started: false }
     }
 
-    /// Makes an operand of rows that `make` writes, a piece at a time, each brought into `format` while it is near.
-    pub(crate) fn made(
+    /// Makes an operand of rows that `make` writes chunk by chunk, each quantised at once: see [`Acts::make`].
+    pub(crate) fn made<const N: usize>(
         compute: &Compute,
-        (x, n): (&'a mut [f32], usize),
         acts: &'a mut Acts,
         adapted: Adapted<'a>,
-        how: (ActFormat, Cut),
-        make: &(dyn Fn(Range<usize>, &mut [f32]) + Sync),
+        MadeRows { rows, n, format, chunking }: MadeRows<'a>,
+        also: [&mut [f32]; N],
+        make: &(dyn Fn(Range<usize>, &mut [f32], [&mut [f32]; N]) + Sync),
     ) -> Operand<'a> {
-        let k = x.len() / n;
-        acts.make((compute.kernels.matmul, &compute.team), (&mut *x, n, k), how, make);
-        Operand { x, n, acts, adapted, started: true }
+        let made = MadeRows { rows: &mut *rows, n, format, chunking };
+        acts.make(compute.kernels.matmul, &compute.threads, made, also, make);
+        Operand { x: rows, n, acts, adapted, started: true }
     }
 
     /// Makes an operand of the same rows for what reads them first; they are brought into a format anew for what reads them next.
@@ -144,7 +145,8 @@ impl<'a> Operand<'a> {
     where
         'a: 'b,
     {
-        Operand::made(compute, (x, self.n), self.acts, self.adapted, (linear.format(), Cut::Anywhere), make)
+        let made = MadeRows { rows: x, n: self.n, format: linear.format(), chunking: Chunking::Anywhere };
+        Operand::made(compute, self.acts, self.adapted, made, [], &|range, x, []| make(range, x))
     }
 
     /// Makes an operand of as many rows as are `picked` out of the batch.
@@ -167,10 +169,10 @@ impl<'a> Operand<'a> {
     fn prepare(&mut self, compute: &Compute, format: ActFormat) {
         let table = compute.kernels.matmul;
         if !self.started {
-            self.acts.set(table, &compute.team, self.x, self.n, self.x.len() / self.n, format);
+            self.acts.set(table, &compute.threads, self.x, self.n, self.x.len() / self.n, format);
             self.started = true;
         } else if !self.acts.has(format) {
-            self.acts.add(table, &compute.team, self.x, format);
+            self.acts.add(table, &compute.threads, self.x, format);
         }
     }
 
@@ -181,31 +183,32 @@ impl<'a> Operand<'a> {
 
     /// Writes `linear(x)` for several matrices, shared among the threads as one piece of work.
     pub(crate) fn apply_many<const N: usize>(&mut self, compute: &Compute, pairs: [(&Linear, &mut [f32]); N]) {
-        self.apply_many_beside(compute, pairs, None);
+        self.apply_many_prefetching(compute, pairs, None);
     }
 
-    /// The same while memory is asked for that is read soon after: what adapters read where there are some, else `beside`.
-    pub(crate) fn apply_many_beside<const N: usize>(
+    /// [`Operand::apply_many`] while memory is prefetched that is read right after: what adapters read where there are some, else
+    /// that of `plan`.
+    pub(crate) fn apply_many_prefetching<const N: usize>(
         &mut self,
         compute: &Compute,
         pairs: [(&Linear, &mut [f32]); N],
-        beside: Option<Beside>,
+        plan: Option<PrefetchPlan>,
     ) {
         for (linear, _) in &pairs {
             self.prepare(compute, linear.format());
         }
         if let Some((linear, _)) = pairs.first() {
-            compute.team.expect(&linear.next);
+            compute.threads.set_next(&linear.next);
         }
         let ids = pairs.each_ref().map(|(linear, _)| linear.id);
         let mut products = pairs.map(|(linear, out)| (linear, &linear.matrix, out));
         let mut work = products.each_mut().map(|(_, matrix, out)| (*matrix, &mut **out));
-        match self.adapted.rows.map(|rows| rows.beside(&ids)).or(beside) {
-            None => matmul::matmul_many(&compute.team, self.acts, &mut work),
-            Some(beside) => matmul::matmul_many_beside(&compute.team, self.acts, &mut work, &beside),
+        match self.adapted.rows.map(|rows| rows.prefetch_plan(&ids)).or(plan) {
+            None => matmul::matmul_many(&compute.threads, self.acts, &mut work),
+            Some(plan) => matmul::matmul_many_prefetching(&compute.threads, self.acts, &mut work, &plan),
         }
         if let Some(rows) = self.adapted.rows {
-            let how = (compute.kernels.lowrank, &*compute.team);
+            let how = (compute.kernels.lowrank, &*compute.threads);
             let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));
             rows.apply(how, (self.x, self.n), self.adapted.picked, products);
         }
@@ -219,35 +222,34 @@ impl<'a> Operand<'a> {
         self.adapted.rows.is_some()
     }
 
-    /// Writes the `n_best` largest of each row of `linear(x)` to `out`, `[n, n_out]`, and -∞ where the matrix's screen
-    /// rules them out; what the screen knows of all to `rough`, if somebody wants it. Returns which share of the matrix was read.
-    /// Neither bias nor adapters are added.
-    pub(crate) fn apply_screened(
+    /// Writes the largest of each row of `linear(x)`, and -∞ where the matrix's shortlist rules them out: see
+    /// [`HeadShortlist::multiply`]. Returns the share of the matrix that was read. Neither bias nor adapters are added.
+    pub(crate) fn apply_shortlisted(
         mut self,
         compute: &Compute,
         linear: &Linear,
-        (screen, tops): (&HeadShortlist, &mut TopK),
-        n_best: usize,
-        (out, rough): (&mut [f32], Option<&mut [f32]>),
+        shortlist: &HeadShortlist,
+        top_k: &mut TopK,
+        out: ShortlistOut<'_>,
     ) -> f32 {
         self.prepare(compute, ActFormat::Q16);
-        compute.team.expect(&linear.next);
-        screen.multiply(&compute.team, (&linear.matrix, self.acts), n_best, tops, (out, rough))
+        compute.threads.set_next(&linear.next);
+        shortlist.multiply(&compute.threads, &linear.matrix, self.acts, top_k, out)
     }
 
-    /// Writes what a matrix's screen knows of all products to `out`, `[n, n_out]`: the same bits as [`Operand::apply_screened`]
-    /// gives.
-    pub(crate) fn apply_rough(&mut self, compute: &Compute, screen: &HeadShortlist, out: &mut [f32]) {
+    /// Writes the approximate products of a matrix's shortlist to `out`, `[n, n_out]`: the same bits as
+    /// [`Operand::apply_shortlisted`] gives.
+    pub(crate) fn apply_approx(&mut self, compute: &Compute, shortlist: &HeadShortlist, out: &mut [f32]) {
         self.prepare(compute, ActFormat::Q16);
-        screen.approx_logits(&compute.team, self.acts, out);
+        shortlist.approx_logits(&compute.threads, self.acts, out);
     }
 
     /// Writes `linear(x[rows])` to `out`: `[rows.len(), n_out]`; the same bits as [`Operand::apply`] gives those rows.
     pub(crate) fn apply_rows(&mut self, compute: &Compute, linear: &Linear, rows: &[u32], out: &mut [f32]) {
         self.prepare(compute, linear.format());
-        matmul::matmul_rows(&compute.team, &linear.matrix, self.acts, rows, out);
+        matmul::matmul_rows(&compute.threads, &linear.matrix, self.acts, rows, out);
         if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
-            let (how, k) = ((compute.kernels.lowrank, &*compute.team), self.x.len() / self.n);
+            let (how, k) = ((compute.kernels.lowrank, &*compute.threads), self.x.len() / self.n);
             for (&row, out) in rows.iter().zip(out.chunks_exact_mut(linear.n_out())) {
                 let x = &self.x[row as usize * k..][..k];
                 adapted.apply(how, (x, 1), Some(&[row]), [(linear.id, out)]);

@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::team::Shared;
 use ruvllm_model::STATE_MAX;
+use ruvllm_threads::ByColumn;
 
 use super::buffers::{SsmBuffers, SsmSizes};
 use super::causal_conv::{CausalConv, Steps};
 use super::scan::{Step, softplus};
-use super::{Linear, Norm, Operand, Rows};
+use super::{Linear, Norm, Operand, Recurrent};
 use crate::kernels::Compute;
 
-/// Steps of single values that are worth handing to another thread.
-const PIECE_LEN: usize = 4096;
+/// Steps of single values in a chunk: worth handing to another thread.
+const CHUNK_LEN: usize = 4096;
 
 /// Decays that are computed together, if a channel has no more.
 const N_DECAYS: usize = 256;
@@ -50,6 +50,18 @@ struct Inputs<'a> {
     c: &'a [f32],
 }
 
+/// Consecutive channels of one step.
+struct Channels<'a> {
+    /// Index of the first.
+    first: usize,
+    /// `[n, n_state]`
+    state: &'a mut [f32],
+    /// Room for `[n, n_state]`.
+    decays: &'a mut [f32],
+    /// Becomes the results: `[n]`.
+    y: &'a mut [f32],
+}
+
 impl Mamba {
     fn n_inner(&self) -> usize {
         self.d.len()
@@ -83,12 +95,12 @@ impl Mamba {
         SsmSizes { n_channels: n_inner, n_inner, n_steps: n_inner, n_low: self.low.n_out(), n_state }
     }
 
-    /// Runs the block on a batch; `states[rows[i].state_idx]` is the state of the sequence of `rows[i]`.
+    /// Runs the block on a batch.
     pub(crate) fn forward(
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (rows, states): (&[Rows], &mut [Vec<f32>]),
+        Recurrent { rows, states }: Recurrent<'_>,
         buffers: &mut SsmBuffers,
         out: &mut [f32],
     ) {
@@ -117,44 +129,36 @@ impl Mamba {
             let (b, c) = (&b[narrow.clone()], &c[narrow]);
             let inputs = Inputs { n: segment.n, x: &mixed[wide.clone()], dt: &dt[wide.clone()], b, c };
             let state = &mut states[segment.state_idx][self.state.clone()][self.conv.state_len()..];
-            self.scan(compute, &inputs, state, (&mut z[wide.clone()], &mut x[wide]));
+            self.scan(compute, &inputs, state, &mut z[wide.clone()], &mut x[wide]);
         }
         operand.replaced_by(z).apply(compute, &self.out, out);
     }
 
     /// Runs the state space over the steps of one sequence and leaves its gated results in `z`: `[n, n_inner]`.
-    fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], (z, y): (&mut [f32], &mut [f32])) {
+    fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], z: &mut [f32], y: &mut [f32]) {
         let (n_inner, n_state) = (self.n_inner(), self.n_state());
-        let grain = (PIECE_LEN / (inputs.n * n_state).max(1)).max(1).next_multiple_of(16);
+        let grain = (CHUNK_LEN / (inputs.n * n_state).max(1)).max(1).next_multiple_of(16);
         let group = (N_DECAYS / n_state).max(1);
-        let (state, z, y) = (Shared::new(state), Shared::new(z), Shared::new(y));
-        compute.team.for_each(n_inner, grain, &|channels, _| {
-            let places = channels.start * n_state..channels.end * n_state;
-            // SAFETY: every channel is claimed by one worker.
-            let state = unsafe { state.slice(places) };
+        let by_channel = |values, column_len| ByColumn { values, column_len };
+        let buffers = [by_channel(state, n_state), by_channel(z, 1), by_channel(y, 1)];
+        compute.threads.for_each_columns_mut(n_inner, grain, buffers, |channels, [mut state, mut z, mut y]| {
+            let state = state.row_mut(0);
             let mut decays = [0.0; STATE_MAX];
             for step in 0..inputs.n {
-                let part = step * n_inner + channels.start..step * n_inner + channels.end;
-                // SAFETY: as above.
-                let (z, y) = unsafe { (z.slice(part.clone()), y.slice(part)) };
+                let (z, y) = (z.row_mut(step), y.row_mut(step));
                 let groups = state.chunks_mut(group * n_state).zip(y.chunks_mut(group));
                 for ((state, y), first) in groups.zip(channels.clone().step_by(group)) {
-                    self.step(compute, (inputs, step, first), state, &mut decays[..state.len()], y);
+                    let decays = &mut decays[..state.len()];
+                    self.step(compute, inputs, step, Channels { first, state, decays, y });
                 }
                 compute.kernels.activation.gated(Activation::Silu, z, y);
             }
         });
     }
 
-    /// Runs one step of the channels from `first` on: `state` and room for `decays`, `[n, n_state]`, and `y`, `[n]`.
-    fn step(
-        &self,
-        compute: &Compute,
-        (inputs, step, first): (&Inputs<'_>, usize, usize),
-        state: &mut [f32],
-        decays: &mut [f32],
-        y: &mut [f32],
-    ) {
+    /// Runs one step of some channels.
+    fn step(&self, compute: &Compute, inputs: &Inputs<'_>, step: usize, channels: Channels<'_>) {
+        let Channels { first, state, decays, y } = channels;
         let (n_state, at) = (self.n_state(), step * self.n_inner() + first);
         let (x, dt) = (&inputs.x[at..at + y.len()], &inputs.dt[at..at + y.len()]);
         let (b, c) = (&inputs.b[step * n_state..][..n_state], &inputs.c[step * n_state..][..n_state]);

@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use ruvllm_kernels::activation::Activation;
-use ruvllm_kernels::team::Shared;
+use ruvllm_threads::ByColumn;
 
 use super::attention::HeadNorm;
 use super::buffers::{SsmBuffers, SsmSizes};
 use super::causal_conv::{CausalConv, Steps};
 use super::scan::{Step, softplus};
-use super::{Linear, Operand, Rows};
+use super::{Linear, Operand, Recurrent};
 use crate::kernels::Compute;
 
-/// Steps of single values that are worth handing to another thread.
-const PIECE_LEN: usize = 4096;
+/// Steps of single values in a chunk: worth handing to another thread.
+const CHUNK_LEN: usize = 4096;
 
 /// `out(norm(silu(z) · (ssm(x') + d·x')))` with `x', b, c = silu(conv(xbc(row)))`.
 pub(crate) struct Mamba2 {
@@ -70,12 +70,12 @@ impl Mamba2 {
         SsmSizes { n_channels, n_inner: self.n_inner(), n_steps: self.n_heads(), n_low: 0, n_state: 0 }
     }
 
-    /// Runs the block on a batch; `states[rows[i].state_idx]` is the state of the sequence of `rows[i]`.
+    /// Runs the block on a batch.
     pub(crate) fn forward(
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (rows, states): (&[Rows], &mut [Vec<f32>]),
+        Recurrent { rows, states }: Recurrent<'_>,
         buffers: &mut SsmBuffers,
         out: &mut [f32],
     ) {
@@ -91,7 +91,7 @@ impl Mamba2 {
             self.conv.forward(compute, steps, inputs, &mut mixed[part(n_channels)]);
             let inputs = Inputs { n: segment.n, xbc: &mixed[part(n_channels)], dt: &dt[part(self.n_heads())] };
             // What was filtered is read no more, and its place takes the results.
-            self.scan(compute, &inputs, state, (&mut z[part(n_inner)], &mut xbc[part(n_inner)]));
+            self.scan(compute, &inputs, state, &mut z[part(n_inner)], &mut xbc[part(n_inner)]);
         }
         if let Some(norm) = &self.norm {
             z.chunks_exact_mut(n_inner).for_each(|row| norm.apply_in_place(compute, row));
@@ -100,20 +100,18 @@ impl Mamba2 {
     }
 
     /// Runs the state space over the steps of one sequence and leaves its gated results in `z`: `[n, n_inner]`.
-    fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], (z, y): (&mut [f32], &mut [f32])) {
+    fn scan(&self, compute: &Compute, inputs: &Inputs<'_>, state: &mut [f32], z: &mut [f32], y: &mut [f32]) {
         let (n_inner, n_heads, n_state) = (self.n_inner(), self.n_heads(), self.n_state);
         let head_dim = n_inner / n_heads;
-        let grain = (PIECE_LEN / (inputs.n * head_dim * n_state).max(1)).max(1);
-        let (state, z, y) = (Shared::new(state), Shared::new(z), Shared::new(y));
-        compute.team.for_each(n_heads, grain, &|heads, _| {
-            for head in heads {
-                let channels = head * head_dim..(head + 1) * head_dim;
-                // SAFETY: every head is claimed by one worker.
-                let state = unsafe { state.slice(channels.start * n_state..channels.end * n_state) };
+        let grain = (CHUNK_LEN / (inputs.n * head_dim * n_state).max(1)).max(1);
+        let by_head = |values, column_len| ByColumn { values, column_len };
+        let buffers = [by_head(state, head_dim * n_state), by_head(z, head_dim), by_head(y, head_dim)];
+        compute.threads.for_each_columns_mut(n_heads, grain, buffers, |heads, [mut state, mut z, mut y]| {
+            let states = state.row_mut(0).chunks_exact_mut(head_dim * n_state);
+            for (i, (head, state)) in heads.zip(states).enumerate() {
+                let channels = i * head_dim..(i + 1) * head_dim;
                 for step in 0..inputs.n {
-                    let part = step * n_inner + channels.start..step * n_inner + channels.end;
-                    // SAFETY: as above.
-                    let (z, y) = unsafe { (z.slice(part.clone()), y.slice(part)) };
+                    let (z, y) = (&mut z.row_mut(step)[channels.clone()], &mut y.row_mut(step)[channels.clone()]);
                     self.step(inputs, step, head, state, y);
                     compute.kernels.activation.gated(Activation::Silu, z, y);
                 }

@@ -15,9 +15,9 @@ mod residual;
 mod scan;
 mod short_conv;
 
-pub(crate) use attention::{Attention, AttentionShape, HeadNorm, KvAccess, NEAR_ROWS, Rows, Tail};
+pub(crate) use attention::{Attention, AttentionInputs, AttentionShape, HeadNorm, KvAccess, PREFETCH_ROWS, Rows, Tail};
 pub(crate) use buffers::{Angles, Buffers, Sizes};
-pub(crate) use causal_conv::CausalConv;
+pub(crate) use causal_conv::{CausalConv, Recurrent};
 pub(crate) use latent::{Expansion, LatentAttention};
 pub(crate) use linear::{Adapted, Linear, Operand};
 pub(crate) use mamba::Mamba;
@@ -25,5 +25,5 @@ pub(crate) use mamba2::Mamba2;
 pub(crate) use mlp::Mlp;
 pub(crate) use moe::{Moe, SharedExpert};
 pub(crate) use norm::Norm;
-pub(crate) use residual::{Branches, Join, Reader, Residual};
+pub(crate) use residual::{Branches, Join, Pending, Reader, Residual};
 pub(crate) use short_conv::ShortConv;

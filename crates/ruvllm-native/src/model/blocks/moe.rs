@@ -1,7 +1,7 @@
 //! Mixture of experts: a router, experts that see only their rows, and an optional shared expert.
 
-use ruvllm_kernels::matmul::Cut;
-use ruvllm_model::{ExpertActivation, ExpertGroups, Gating};
+use ruvllm_kernels::matmul::{Chunking, MadeRows};
+use ruvllm_model::{ExpertActivation, ExpertGroups, Gating, MoeSpec};
 
 use super::buffers::{MlpBuffers, MoeBuffers};
 use super::{Linear, Mlp, Operand};
@@ -21,13 +21,7 @@ pub(crate) struct Moe {
     pub gate: Vec<Linear>,
     pub up: Vec<Linear>,
     pub down: Vec<Linear>,
-    pub n_used: usize,
-    pub groups: Option<ExpertGroups>,
-    pub gating: Gating,
-    /// Rescale the chosen weights to sum to one.
-    pub normalize: bool,
-    pub weight_scale: f32,
-    pub activation: ExpertActivation,
+    pub spec: MoeSpec,
     pub shared: Option<SharedExpert>,
 }
 
@@ -47,7 +41,7 @@ impl Moe {
 
     /// Returns the share of the experts' weights that one token reads.
     pub(crate) fn read_share(&self) -> f64 {
-        self.n_used as f64 / self.up.len() as f64
+        self.spec.n_used as f64 / self.up.len() as f64
     }
 
     /// Writes the block's output for the operand's rows to `out`: `[n, n_embd]`. The shared expert uses `mlp`.
@@ -55,7 +49,8 @@ impl Moe {
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (buffers, mlp): (&mut MoeBuffers, &mut MlpBuffers),
+        buffers: &mut MoeBuffers,
+        mlp: &mut MlpBuffers,
         out: &mut [f32],
     ) {
         let (n, n_experts) = (operand.n_rows(), self.up.len());
@@ -63,7 +58,7 @@ impl Moe {
         operand.apply(compute, &self.router, &mut buffers.scores[..n * n_experts]);
         for row in 0..n {
             let scores = &mut buffers.scores[row * n_experts..(row + 1) * n_experts];
-            let slots = row * self.n_used..(row + 1) * self.n_used;
+            let slots = row * self.spec.n_used..(row + 1) * self.spec.n_used;
             self.route(compute, scores, &mut buffers.chosen[slots.clone()], &mut buffers.weights[slots]);
         }
         for expert in 0..n_experts {
@@ -71,19 +66,19 @@ impl Moe {
         }
         // Combined in the order of the router's choice, so that a row's result does not depend on its batch.
         out.fill(0.0);
-        for (slot, &weight) in buffers.weights[..n * self.n_used].iter().enumerate() {
-            let row = slot / self.n_used;
+        for (slot, &weight) in buffers.weights[..n * self.spec.n_used].iter().enumerate() {
+            let row = slot / self.spec.n_used;
             let result = &buffers.outputs[slot * n_embd..(slot + 1) * n_embd];
             out[row * n_embd..(row + 1) * n_embd].iter_mut().zip(result).for_each(|(y, r)| *y += weight * r);
         }
         if let Some(shared) = &self.shared {
-            shared.add(compute, operand, (buffers, mlp), out);
+            shared.add(compute, operand, buffers, mlp, out);
         }
     }
 
     /// Chooses experts for one row; `scores`: `[n_experts]` router logits, overwritten.
     fn route(&self, compute: &Compute, scores: &mut [f32], chosen: &mut [u32], weights: &mut [f32]) {
-        match self.gating {
+        match self.spec.gating {
             Gating::Softmax => compute.kernels.softmax.softmax(scores),
             Gating::Sigmoid => scores.iter_mut().for_each(|s| *s = 1.0 / (1.0 + (-*s).exp())),
             Gating::SoftmaxOfChosen => {}
@@ -96,20 +91,20 @@ impl Moe {
             chosen[slot] = best(free, rank).expect("groups that are open have n_used experts") as u32;
             weights[slot] = scores[chosen[slot] as usize];
         }
-        if self.gating == Gating::SoftmaxOfChosen {
+        if self.spec.gating == Gating::SoftmaxOfChosen {
             compute.kernels.softmax.softmax(weights);
         }
-        if self.normalize {
+        if self.spec.normalize {
             // The bound keeps a row of underflowed scores finite (llama.cpp clamps at the smallest f16).
             let sum = weights.iter().sum::<f32>().max(6.103_515_6e-5);
             weights.iter_mut().for_each(|w| *w /= sum);
         }
-        weights.iter_mut().for_each(|w| *w *= self.weight_scale);
+        weights.iter_mut().for_each(|w| *w *= self.spec.weight_scale);
     }
 
     /// Returns the groups that a row chooses experts from, as bits, and the experts of each.
     fn open_groups(&self, n_experts: usize, rank: impl Fn(usize) -> f32 + Copy) -> (u64, usize) {
-        let Some(ExpertGroups { n_groups, n_used }) = self.groups else { return (1, n_experts) };
+        let Some(ExpertGroups { n_groups, n_used }) = self.spec.groups else { return (1, n_experts) };
         let n_members = n_experts / n_groups;
         let of_two_best = |group: usize| {
             let members = group * n_members..(group + 1) * n_members;
@@ -130,9 +125,9 @@ impl Moe {
         let (n, adapted) = (operand.n_rows(), operand.adapted());
         buffers.rows.clear();
         buffers.slots.clear();
-        for (slot, &chosen) in buffers.chosen[..n * self.n_used].iter().enumerate() {
+        for (slot, &chosen) in buffers.chosen[..n * self.spec.n_used].iter().enumerate() {
             if chosen as usize == expert {
-                buffers.rows.push((slot / self.n_used) as u32);
+                buffers.rows.push((slot / self.spec.n_used) as u32);
                 buffers.slots.push(slot as u32);
             }
         }
@@ -144,10 +139,11 @@ impl Moe {
         operand.apply_rows(compute, &self.gate[expert], &buffers.rows, gate);
         operand.apply_rows(compute, &self.up[expert], &buffers.rows, up);
         let results = &mut buffers.expert[..n_mine * n_embd];
-        let (table, activation) = (compute.kernels.activation, self.activation);
-        let how = (self.down[expert].format(), Cut::Anywhere);
+        let (table, activation) = (compute.kernels.activation, self.spec.activation);
+        let format = self.down[expert].format();
         let adapted = adapted.of_rows(&buffers.rows);
-        let mut hidden = Operand::made(compute, (gate, n_mine), &mut buffers.acts, adapted, how, &|range, gate| {
+        let made = MadeRows { rows: gate, n: n_mine, format, chunking: Chunking::Anywhere };
+        let mut hidden = Operand::made(compute, &mut buffers.acts, adapted, made, [], &|range, gate, []| {
             let up = &up[range];
             match activation {
                 ExpertActivation::Gated(activation) => table.gated(activation, gate, up),
@@ -177,7 +173,8 @@ impl SharedExpert {
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (buffers, mlp): (&mut MoeBuffers, &mut MlpBuffers),
+        buffers: &mut MoeBuffers,
+        mlp: &mut MlpBuffers,
         out: &mut [f32],
     ) {
         let n = operand.n_rows();

@@ -1,7 +1,6 @@
 //! RMSNorm and LayerNorm over rows.
 
 use ruvllm_kernels::norm;
-use ruvllm_kernels::team::Shared;
 use ruvllm_model::NormKind;
 
 use crate::kernels::Compute;
@@ -20,13 +19,8 @@ impl Norm {
     pub(crate) fn apply(&self, compute: &Compute, x: &[f32], out: &mut [f32]) {
         let n = self.weight.len();
         assert!(x.len() == out.len() && x.len().is_multiple_of(n), "norm: rows of {n} values");
-        let out = Shared::new(out);
-        compute.team.for_each(x.len() / n, 8, &|rows, _| {
-            for row in rows {
-                // SAFETY: every row is claimed by one worker, and rows do not overlap.
-                let out = unsafe { out.slice(row * n..(row + 1) * n) };
-                self.apply_row(compute, &x[row * n..(row + 1) * n], out);
-            }
+        compute.threads.for_each_row_mut(x.len() / n, 8, [out], |row, [out]| {
+            self.apply_row(compute, &x[row * n..(row + 1) * n], out);
         });
     }
 

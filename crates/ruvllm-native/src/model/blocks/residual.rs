@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use ruvllm_kernels::matmul::{ActFormat, Acts, Cut};
-use ruvllm_kernels::team::Shared;
+use ruvllm_kernels::matmul::{ActFormat, Acts, Chunking, MadeRows};
 
 use super::{Adapted, Norm, Operand};
 use crate::kernels::Compute;
@@ -33,6 +32,13 @@ pub(crate) enum Join<'a> {
     Replace(Option<&'a Norm>),
 }
 
+/// The first `n` rows of the stream, with a join that is still to come.
+#[derive(Clone, Copy)]
+pub(crate) struct Pending<'a> {
+    pub join: Join<'a>,
+    pub n: usize,
+}
+
 /// What reads the stream: after which norm, and what it multiplies with first.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
@@ -53,64 +59,42 @@ impl Residual {
         Residual { n_embd, x: rows(), normed: rows(), branch: rows(), second: rows() }
     }
 
-    /// Joins what is left to join to the first `n` rows, and returns them as `reader` wants them.
+    /// Makes the join that is still to come, and returns the rows as `reader` wants them.
     pub(crate) fn read<'a>(
         &'a mut self,
         compute: &Compute,
-        (join, n): (Join<'_>, usize),
+        Pending { join, n }: Pending<'_>,
         reader: Reader<'_>,
         acts: &'a mut Acts,
         adapted: Adapted<'a>,
     ) -> Branches<'a> {
         let (len, n_embd) = (n * self.n_embd, self.n_embd);
-        let rows = Joining::new(&mut self.x[..len], &mut self.branch[..len], &mut self.second[..len]);
-        let normed = &mut self.normed[..len];
-        let make = |range: Range<usize>, normed: &mut [f32]| {
-            for (at, normed) in range.step_by(n_embd).zip(normed.chunks_exact_mut(n_embd)) {
-                // SAFETY: each row is made once.
-                let x = unsafe { rows.join(compute, join, at..at + n_embd) };
+        let joined = [&mut self.x[..len], &mut self.branch[..len], &mut self.second[..len]];
+        let made = MadeRows { rows: &mut self.normed[..len], n, format: reader.format, chunking: Chunking::Rows };
+        let make = |_: Range<usize>, normed: &mut [f32], joined: [&mut [f32]; 3]| {
+            let [x, branch, second] = joined.map(|rows| rows.chunks_exact_mut(n_embd));
+            for ((x, (branch, second)), normed) in x.zip(branch.zip(second)).zip(normed.chunks_exact_mut(n_embd)) {
+                join.run(compute, [&mut *x, branch, second]);
                 Norm::apply_any(reader.norm, compute, x, normed);
             }
         };
-        let operand = Operand::made(compute, (normed, n), acts, adapted, (reader.format, Cut::Rows), &make);
+        let operand = Operand::made(compute, acts, adapted, made, joined, &make);
         Branches { operand, branch: &mut self.branch[..len], second: &mut self.second[..len] }
     }
 
-    /// Joins what is left to join to the first `n` rows.
-    pub(crate) fn settle(&mut self, compute: &Compute, join: Join<'_>, n: usize) {
-        let (len, n_embd) = (n * self.n_embd, self.n_embd);
-        let rows = Joining::new(&mut self.x[..len], &mut self.branch[..len], &mut self.second[..len]);
-        compute.team.for_each(n, 8, &|range, _| {
-            for row in range {
-                // SAFETY: `for_each` hands out each row once.
-                unsafe { rows.join(compute, join, row * n_embd..(row + 1) * n_embd) };
-            }
-        });
+    /// Makes the join that is still to come.
+    pub(crate) fn settle(&mut self, compute: &Compute, Pending { join, n }: Pending<'_>) {
+        let len = n * self.n_embd;
+        let joined = [&mut self.x[..len], &mut self.branch[..len], &mut self.second[..len]];
+        compute.threads.for_each_row_mut(n, 8, joined, |_, rows| join.run(compute, rows));
     }
 }
 
-/// A stream and its branches while the team joins them.
-struct Joining<'a> {
-    x: Shared<'a, f32>,
-    branch: Shared<'a, f32>,
-    second: Shared<'a, f32>,
-}
-
-impl<'a> Joining<'a> {
-    fn new(x: &'a mut [f32], branch: &'a mut [f32], second: &'a mut [f32]) -> Joining<'a> {
-        Joining { x: Shared::new(x), branch: Shared::new(branch), second: Shared::new(second) }
-    }
-
-    /// Joins one row and returns it.
-    ///
-    /// # Safety
-    /// Nobody else may have the row at the same time.
-    #[allow(clippy::mut_from_ref, reason = "whoever has a row writes it")]
-    unsafe fn join(&self, compute: &Compute, join: Join<'_>, row: Range<usize>) -> &mut [f32] {
+impl Join<'_> {
+    /// Joins one row of the stream with its branches.
+    fn run(self, compute: &Compute, [x, branch, second]: [&mut [f32]; 3]) {
         let table = compute.kernels.norm;
-        // SAFETY: the caller's promise.
-        let [x, branch, second] = [&self.x, &self.branch, &self.second].map(|rows| unsafe { rows.slice(row.clone()) });
-        match join {
+        match self {
             Join::Nothing => {}
             Join::Branch { norm, scale } => {
                 if let Some(norm) = norm {
@@ -130,6 +114,5 @@ impl<'a> Joining<'a> {
                 Norm::apply_any(norm, compute, branch, x);
             }
         }
-        x
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::buffers::ShortConvBuffers;
 use super::causal_conv::{CausalConv, Steps};
-use super::{Linear, Operand, Rows};
+use super::{Linear, Operand, Recurrent};
 use crate::kernels::Compute;
 
 /// `out(c · conv(b · x))` with `(b, c, x) = in(row)`.
@@ -21,12 +21,12 @@ impl ShortConv {
         [&self.in_proj, &self.out_proj].into_iter()
     }
 
-    /// Runs the block on a batch; `states[rows[i].state_idx]` is the state of the sequence of `rows[i]`.
+    /// Runs the block on a batch.
     pub(crate) fn forward(
         &self,
         compute: &Compute,
         mut operand: Operand<'_>,
-        (rows, states): (&[Rows], &mut [Vec<f32>]),
+        Recurrent { rows, states }: Recurrent<'_>,
         buffers: &mut ShortConvBuffers,
         out: &mut [f32],
     ) {

@@ -13,7 +13,7 @@
 
 use super::super::super::acts::{ActBlock, N_GROUPS, N_LARGE};
 use super::super::super::format::{Format, PANEL_ROWS, panel_bytes};
-use super::super::super::stream::Ahead;
+use super::super::super::stream::Prefetcher;
 use super::super::Job;
 use super::{block_scales, min_add, results_so_far, scale_add, start, tile_rows, unpack, write_results};
 use std::arch::asm;
@@ -65,7 +65,7 @@ pub(super) unsafe fn run<F: Format>(job: &Job<'_>) {
 /// As [`Kernel`](super::super::Kernel) says; `blocks` are of the job, at most [`BLOCKS`].
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 unsafe fn unpack_blocks<F: Format>(job: &Job<'_>, blocks: Range<usize>, scratch: &mut Scratch) {
-    let ahead = Ahead::new(job.stream);
+    let ahead = Prefetcher::new(job.stream);
     for p in 0..job.n_panels {
         for (at, b) in blocks.clone().enumerate() {
             // SAFETY: panel `p` is there, and block `b` in it.
@@ -132,7 +132,7 @@ unsafe fn tile<F: Format, const UNPACKED: bool, const MR: usize>(
     };
     // SAFETY: the job's results may be read.
     let mut acc = unsafe { results_so_far(job, blocks, out) };
-    let ahead = Ahead::new(job.stream);
+    let ahead = Prefetcher::new(job.stream);
     for b in blocks.clone() {
         // SAFETY: block `b` is in the panel, in each row of activations and, counted from the first, among the unpacked ones.
         unsafe {

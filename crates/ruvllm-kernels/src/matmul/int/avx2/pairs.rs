@@ -9,7 +9,7 @@
 
 use super::super::super::acts::ActBlock;
 use super::super::super::format::{BLOCK, Format, PANEL_ROWS, panel_bytes};
-use super::super::super::stream::Ahead;
+use super::super::super::stream::Prefetcher;
 use super::super::Job;
 use super::{block_scales, min_add, results_so_far, scale_add, start, tile_rows, unpack, write_results};
 use std::arch::asm;
@@ -82,7 +82,7 @@ pub(super) unsafe fn run<F: Format, const VNNI: bool>(job: &Job<'_>) {
 /// As [`Kernel`](super::super::Kernel) says; `blocks` are of the job, at most [`DENSE_BLOCKS`].
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
 unsafe fn widen_weights<F: Format>(job: &Job<'_>, blocks: Range<usize>, weights: &mut Weights) {
-    let ahead = Ahead::new(job.stream);
+    let ahead = Prefetcher::new(job.stream);
     for p in 0..job.n_panels {
         for (at, b) in blocks.clone().enumerate() {
             // SAFETY: panel `p` is there, and block `b` in it.
@@ -190,7 +190,7 @@ unsafe fn tile<F: Format, const VNNI: bool, const DENSE: bool, const MR: usize>(
 ) {
     // SAFETY: the job's results may be read.
     let mut acc = unsafe { results_so_far(job, blocks, part.out) };
-    let ahead = Ahead::new(job.stream);
+    let ahead = Prefetcher::new(job.stream);
     for b in blocks.clone() {
         // SAFETY: block `b` is in the panel and, counted from the first, among the widened ones.
         unsafe {

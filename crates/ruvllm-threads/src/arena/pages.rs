@@ -1,7 +1,7 @@
 //! Large pages: buffers one after another in big maps of the system.
 
 use super::{ALIGN, AlignedVec};
-use crate::thread_pool::ThreadPool;
+use crate::ThreadPool;
 use bytemuck::Pod;
 use memmap2::{MmapMut, MmapOptions};
 use std::ptr::NonNull;
@@ -14,7 +14,7 @@ pub(super) const PAGE_BYTES: usize = 2 << 20;
 /// What is mapped at once. Only the pages that are touched become memory.
 const CHUNK_BYTES: usize = 128 << 20;
 
-/// What the team touches ahead at once: enough pages to share out.
+/// Bytes that the pool touches ahead at once: enough pages to share out.
 const AHEAD_BYTES: usize = 16 << 20;
 
 /// A store of buffers that are filled at load and read whole ever after: a model's weights.
@@ -27,7 +27,7 @@ const AHEAD_BYTES: usize = 16 << 20;
 /// It is the wrong place for buffers of which little may be used: touching one byte takes 2 MiB.
 ///
 /// ```
-/// let mut pages = ruvllm_kernels::arena::LargePages::default();
+/// let mut pages = ruvllm_threads::arena::LargePages::default();
 /// let (a, b) = (pages.take::<u8>(100), pages.take::<f32>(1000));
 /// assert_eq!(b.as_ptr() as usize - a.as_ptr() as usize, 128);
 /// assert_eq!(b.iter().sum::<f32>(), 0.0);
@@ -48,14 +48,14 @@ impl LargePages {
         LargePages { expected: n_bytes, ..LargePages::default() }
     }
 
-    /// [`LargePages::take`] with the pages made memory by the whole team.
+    /// [`LargePages::take`] with the pages made memory by all threads.
     ///
     /// The system clears a page on its first touch, which for a model's weights takes as long as repacking them, and
     /// workers that touch the same page at once clear it twice.
     ///
     /// # Panics
     /// As [`AlignedVec::new`].
-    pub fn take_with<T: Pod>(&mut self, team: &ThreadPool, len: usize) -> AlignedVec<T> {
+    pub fn take_with<T: Pod>(&mut self, threads: &ThreadPool, len: usize) -> AlignedVec<T> {
         let n_bytes = n_bytes::<T>(len);
         self.expected = self.expected.saturating_sub(n_bytes);
         let Some((chunk, offset)) = self.place(n_bytes) else { return AlignedVec::new(len) };
@@ -64,7 +64,7 @@ impl LargePages {
         let end = (offset + n_bytes + self.expected.min(AHEAD_BYTES)).next_multiple_of(PAGE_BYTES).min(chunk.len);
         if offset + n_bytes > first {
             let n_pages = (end - first) / PAGE_BYTES;
-            team.for_each(n_pages, 1, &|pages, _| pages.for_each(|page| chunk.touch(first + page * PAGE_BYTES)));
+            threads.for_each(n_pages, 1, &|pages, _| pages.for_each(|page| chunk.touch(first + page * PAGE_BYTES)));
             self.touched = end;
         }
         // SAFETY: as `place` says.
@@ -177,15 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn the_team_touches_pages_ahead_and_no_further_than_expected() {
-        let (team, mut pages) = (ThreadPool::new(2), LargePages::for_about(3 * PAGE_BYTES));
-        let mut first = pages.take_with::<u8>(&team, 64);
+    fn the_pool_touches_pages_ahead_and_no_further_than_expected() {
+        let (threads, mut pages) = (ThreadPool::new(2), LargePages::for_about(3 * PAGE_BYTES));
+        let mut first = pages.take_with::<u8>(&threads, 64);
         assert_eq!(pages.touched, 3 * PAGE_BYTES);
         first.fill(7);
-        let second = pages.take_with::<u32>(&team, PAGE_BYTES);
+        let second = pages.take_with::<u32>(&threads, PAGE_BYTES);
         assert_eq!((pages.touched, pages.expected), (5 * PAGE_BYTES, 0));
         assert!(first.iter().all(|&b| b == 7) && second.iter().all(|&v| v == 0));
-        let third = pages.take_with::<u8>(&team, CHUNK_BYTES);
+        let third = pages.take_with::<u8>(&threads, CHUNK_BYTES);
         assert_eq!((third[CHUNK_BYTES - 1], pages.touched), (0, CHUNK_BYTES));
     }
 

@@ -5,25 +5,25 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
-use ruvllm_kernels::thread_pool::ThreadPool;
+use ruvllm_threads::ThreadPool;
 
 fn regions(c: &mut Criterion) {
-    let mut group = c.benchmark_group("team");
+    let mut group = c.benchmark_group("threads");
     for n_threads in [1, 2, 4, 8] {
         if std::thread::available_parallelism().is_ok_and(|n_cores| n_threads > n_cores.get()) {
             continue;
         }
-        let team = ThreadPool::new(n_threads);
+        let threads = ThreadPool::new(n_threads);
         group.bench_function(format!("run/{n_threads}"), |b| {
             b.iter(|| {
-                team.run(&|worker| {
+                threads.run(&|worker| {
                     black_box(worker);
                 });
             });
         });
         group.bench_function(format!("for_each_64/{n_threads}"), |b| {
             b.iter(|| {
-                team.for_each(64, 1, &|range, _| {
+                threads.for_each(64, 1, &|range, _| {
                     black_box(range);
                 });
             });

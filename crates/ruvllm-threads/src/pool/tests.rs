@@ -1,4 +1,4 @@
-//! Regions: everything once, whoever comes.
+//! Regions: everything once, whichever workers join.
 
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,11 +10,11 @@ fn assert_send_sync<T: Send + Sync>() {}
 fn every_worker_runs_once_per_run() {
     assert_send_sync::<ThreadPool>();
     for n_threads in 1..=8 {
-        let team = ThreadPool::new(n_threads);
-        assert_eq!(team.n_threads(), n_threads);
+        let pool = ThreadPool::new(n_threads);
+        assert_eq!(pool.n_threads(), n_threads);
         let counts: Vec<AtomicUsize> = (0..n_threads).map(|_| AtomicUsize::new(0)).collect();
         for _ in 0..100 {
-            team.run(&|worker| {
+            pool.run(&|worker| {
                 counts[worker].fetch_add(1, Ordering::Relaxed);
             });
         }
@@ -24,12 +24,12 @@ fn every_worker_runs_once_per_run() {
 
 #[test]
 fn ten_thousand_hot_runs() {
-    let team = ThreadPool::new(2);
+    let pool = ThreadPool::new(2);
     let mut values = vec![0u32; 64];
     for _ in 0..10_000 {
-        let shared = Shared::new(&mut values);
+        let shared = SharedSlice::new(&mut values);
         // SAFETY: worker 0 takes the first half, worker 1 the second.
-        team.run(&|worker| unsafe { shared.slice(32 * worker..32 * worker + 32) }.iter_mut().for_each(|v| *v += 1));
+        pool.run(&|worker| unsafe { shared.slice(32 * worker..32 * worker + 32) }.iter_mut().for_each(|v| *v += 1));
     }
     assert!(values.iter().all(|&v| v == 10_000), "{values:?}");
 }
@@ -37,12 +37,12 @@ fn ten_thousand_hot_runs() {
 #[test]
 fn for_each_hands_out_every_index_once() {
     for n_threads in [1, 2, 3, 8] {
-        let team = ThreadPool::new(n_threads);
+        let pool = ThreadPool::new(n_threads);
         for (n, grain) in [(0, 1), (1, 1), (1, 100), (7, 3), (100, 7), (1000, 1), (64, 64), (65, 64)] {
             let mut counts = vec![0u8; n];
-            let shared = Shared::new(&mut counts);
+            let shared = SharedSlice::new(&mut counts);
             assert_eq!((shared.len(), shared.is_empty()), (n, n == 0));
-            team.for_each(n, grain, &|range, worker| {
+            pool.for_each(n, grain, &|range, worker| {
                 assert!(worker < n_threads && range.start % grain == 0 && !range.is_empty());
                 assert!(range.end == n || range.end % grain == 0);
                 // SAFETY: each range comes once.
@@ -54,28 +54,28 @@ fn for_each_hands_out_every_index_once() {
 }
 
 #[test]
-fn a_short_region_is_left_to_the_caller_while_nobody_else_is_there() {
-    let team = ThreadPool::new(3);
+fn a_short_region_is_left_to_the_caller_while_all_others_are_preempted() {
+    let pool = ThreadPool::new(3);
     let count = || {
         let n = AtomicUsize::new(0);
-        team.for_each_short(100, 7, &|range, _| _ = n.fetch_add(range.len(), Ordering::Relaxed));
+        pool.for_each_short(100, 7, &|range, _| _ = n.fetch_add(range.len(), Ordering::Relaxed));
         n.load(Ordering::Relaxed)
     };
     assert_eq!(count(), 100);
     let until = std::time::Instant::now() + Duration::from_secs(600);
-    team.state.absences.iter().for_each(|absence| absence.set(until));
-    assert_eq!((team.n_present(), count()), (1, 100));
-    team.for_each_short(100, 7, &|range, worker| assert_eq!((range, worker), (0..100, 0)));
-    team.for_each_short(0, 7, &|_, _| panic!("nothing to do"));
+    pool.state.detectors.iter().for_each(|detector| detector.set(until));
+    assert_eq!((pool.n_present(), count()), (1, 100));
+    pool.for_each_short(100, 7, &|range, worker| assert_eq!((range, worker), (0..100, 0)));
+    pool.for_each_short(0, 7, &|_, _| panic!("nothing to do"));
 }
 
 #[test]
-fn runs_again_after_everybody_slept() {
-    let team = ThreadPool::new(4);
+fn runs_again_after_all_slept() {
+    let pool = ThreadPool::new(4);
     let count = AtomicUsize::new(0);
     for pause_ms in [0, 30, 0, 60] {
         std::thread::sleep(Duration::from_millis(pause_ms));
-        team.run(&|_| {
+        pool.run(&|_| {
             count.fetch_add(1, Ordering::Relaxed);
         });
     }
@@ -84,9 +84,9 @@ fn runs_again_after_everybody_slept() {
 
 #[test]
 fn the_caller_sleeps_through_a_slow_worker() {
-    let team = ThreadPool::new(3);
+    let pool = ThreadPool::new(3);
     let done = AtomicUsize::new(0);
-    team.run(&|worker| {
+    pool.run(&|worker| {
         std::thread::sleep(Duration::from_millis(20 * worker as u64));
         done.fetch_add(1, Ordering::SeqCst);
     });
@@ -102,17 +102,17 @@ fn message(f: impl FnOnce()) -> String {
 }
 
 #[test]
-fn a_panic_reaches_the_caller_and_the_team_lives_on() {
+fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
     for n_threads in [1, 2, 4] {
-        let team = ThreadPool::new(n_threads);
+        let pool = ThreadPool::new(n_threads);
         for bad in 0..n_threads {
-            let text = message(|| team.run(&|worker| assert!(worker != bad, "worker {worker} fell")));
+            let text = message(|| pool.run(&|worker| assert!(worker != bad, "worker {worker} fell")));
             assert_eq!(text, format!("worker {bad} fell"));
         }
-        let text = message(|| team.for_each(10, 1, &|range, _| assert!(!range.contains(&7), "piece 7 fell")));
-        assert_eq!(text, "piece 7 fell");
+        let text = message(|| pool.for_each(10, 1, &|range, _| assert!(!range.contains(&7), "chunk 7 fell")));
+        assert_eq!(text, "chunk 7 fell");
         let count = AtomicUsize::new(0);
-        team.for_each(10, 3, &|range, _| {
+        pool.for_each(10, 3, &|range, _| {
             count.fetch_add(range.len(), Ordering::Relaxed);
         });
         assert_eq!(count.into_inner(), 10);
@@ -122,24 +122,24 @@ fn a_panic_reaches_the_caller_and_the_team_lives_on() {
 #[test]
 fn nested_runs_are_refused() {
     for n_threads in [1, 2] {
-        let team = ThreadPool::new(n_threads);
-        let text = message(|| team.run(&|_| team.run(&|_| ())));
-        assert_eq!(text, "a team's worker may not enter a team again");
-        let text = message(|| team.for_each(1, 1, &|_, _| team.run(&|_| ())));
-        assert_eq!(text, "a team's worker may not enter a team again");
-        team.run(&|_| ());
+        let pool = ThreadPool::new(n_threads);
+        let text = message(|| pool.run(&|_| pool.run(&|_| ())));
+        assert_eq!(text, "a pool's worker may not enter a pool again");
+        let text = message(|| pool.for_each(1, 1, &|_, _| pool.run(&|_| ())));
+        assert_eq!(text, "a pool's worker may not enter a pool again");
+        pool.run(&|_| ());
     }
 }
 
 #[test]
 fn callers_on_several_threads_take_turns() {
-    let team = ThreadPool::new(2);
+    let pool = ThreadPool::new(2);
     let (inside, total) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..200 {
-                    team.run(&|_| {
+                    pool.run(&|_| {
                         assert!(inside.fetch_add(1, Ordering::SeqCst) < 2);
                         total.fetch_add(1, Ordering::SeqCst);
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -155,17 +155,17 @@ fn callers_on_several_threads_take_turns() {
 #[should_panic(expected = "range 3..9 of a shared slice of 8")]
 fn shared_checks_its_ranges() {
     let mut values = [0u8; 8];
-    // SAFETY: only one piece is taken.
-    unsafe { Shared::new(&mut values).slice(3..9) };
+    // SAFETY: only one range is taken.
+    unsafe { SharedSlice::new(&mut values).slice(3..9) };
 }
 
 #[test]
-fn a_share_is_done_whoever_comes() {
-    let team = ThreadPool::new(4);
+fn a_share_is_done_whichever_workers_join() {
+    let pool = ThreadPool::new(4);
     for pause_ms in [0, 20, 0, 20] {
         std::thread::sleep(Duration::from_millis(pause_ms));
         let (cursor, sum, n_runs) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-        team.share(&|_| {
+        pool.share(&|_| {
             n_runs.fetch_add(1, Ordering::Relaxed);
             while let Some(i) = Some(cursor.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < 1000) {
                 sum.fetch_add(i, Ordering::Relaxed);
@@ -179,41 +179,41 @@ fn a_share_is_done_whoever_comes() {
 #[test]
 fn regions_follow_each_other_while_workers_come_late() {
     // Far more threads than cores: most workers see regions only after they are closed.
-    let team = ThreadPool::new(16);
+    let pool = ThreadPool::new(16);
     let mut values = vec![0u32; 64];
     for _ in 0..2000 {
-        let shared = Shared::new(&mut values);
+        let shared = SharedSlice::new(&mut values);
         // SAFETY: each range comes once.
-        team.for_each(64, 4, &|range, _| unsafe { shared.slice(range) }.iter_mut().for_each(|value| *value += 1));
+        pool.for_each(64, 4, &|range, _| unsafe { shared.slice(range) }.iter_mut().for_each(|value| *value += 1));
     }
     assert!(values.iter().all(|&value| value == 2000), "{values:?}");
 }
 
 #[test]
-fn what_is_expected_changes_no_work_and_may_lie_anywhere() {
-    let team = ThreadPool::new(3);
+fn the_next_share_changes_no_work_and_may_lie_anywhere() {
+    let pool = ThreadPool::new(3);
     let sum = AtomicUsize::new(0);
-    let nowhere: Upcoming = [usize::MAX - 4096..usize::MAX, 64..1 << 20].into_iter().collect();
-    for upcoming in [nowhere, Upcoming::default()] {
-        team.expect(&upcoming);
+    let nowhere: NextShares = [usize::MAX - 4096..usize::MAX, 64..1 << 20].into_iter().collect();
+    for next in [nowhere, NextShares::default()] {
+        pool.set_next(&next);
         for _ in 0..100 {
-            team.for_each(100, 1, &|range, _| {
+            pool.for_each(100, 1, &|range, _| {
                 sum.fetch_add(range.sum(), Ordering::Relaxed);
             });
         }
     }
     assert_eq!(sum.load(Ordering::Relaxed), 2 * 100 * 4950);
-    assert_eq!((team.expected(0), team.expected(2)), (None, None));
+    assert_eq!((pool.next_start(0), pool.next_start(2)), (None, None));
 }
 
-/// Workers are anywhere between two of their steps when a team is dropped; none may miss it. (One that looked whether it is
-/// to stop before it read the region's number did, once in some ten thousand teams.)
+/// Workers are anywhere between two of their steps when a pool is dropped; none may miss it. (One that looked whether it is
+/// to stop before it read the region's number did, once in some ten thousand pools.)
 #[test]
-fn teams_end_whatever_their_workers_do() {
+fn pools_end_whatever_their_workers_do() {
     for round in 0..10_000 {
-        let team = ThreadPool::new(2 + round % 7);
+        let pool = ThreadPool::new(2 + round % 7);
         for _ in 0..round % 3 {
-            team.share(&|_| {});
+            pool.share(&|_| {});
         }
     }
 }

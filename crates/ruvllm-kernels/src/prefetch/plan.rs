@@ -1,32 +1,32 @@
-//! Memory that is read right after a product, asked for while it is computed.
+//! Prefetch plans: memory that is read right after a product, prefetched while it is computed.
 
 use std::cell::Cell;
 use std::ops::Range;
 
-use crate::prefetch::{LINE_BYTES, Level};
+use ruvllm_threads::prefetch::{LINE_BYTES, Level};
 
-/// Ranges that there is room for at most: more rows with different adapters keep the cores busy anyway.
+/// Ranges of a plan at most: more rows with different adapters keep the cores busy anyway.
 const RANGES_MAX: usize = 64;
 
-/// Memory that is read right after a product, in this order and shared out as the product is. Workers ask for it little by
+/// Memory that is read right after a product, in this order and shared out as the product is. Workers prefetch it into L2 little by
 /// little while they multiply: products of several rows leave most of the memory's time unused.
 ///
-/// It holds addresses and borrows nothing: asking for memory that is gone does nothing.
+/// It holds addresses and borrows nothing: a prefetch of memory that is gone does nothing.
 #[derive(Clone, Debug)]
-pub struct Beside {
+pub struct PrefetchPlan {
     ranges: [Range<usize>; RANGES_MAX],
     n_ranges: usize,
     n_bytes: usize,
 }
 
-impl Default for Beside {
-    fn default() -> Beside {
-        Beside { ranges: [const { 0..0 }; RANGES_MAX], n_ranges: 0, n_bytes: 0 }
+impl Default for PrefetchPlan {
+    fn default() -> PrefetchPlan {
+        PrefetchPlan { ranges: [const { 0..0 }; RANGES_MAX], n_ranges: 0, n_bytes: 0 }
     }
 }
 
-impl Beside {
-    /// Appends the addresses of some memory. What there is no room for is left out.
+impl PrefetchPlan {
+    /// Appends the addresses of some memory. A range that there is no room for is left out.
     pub fn push(&mut self, range: Range<usize>) {
         let n_bytes = range.len();
         match self.n_ranges.checked_sub(1) {
@@ -45,8 +45,8 @@ impl Beside {
         &self.ranges[..self.n_ranges]
     }
 
-    /// Returns how a worker that has claimed some of `n` units asks for its part of it, in `n_steps` steps.
-    pub(super) fn fetch(&self, claim: &Range<usize>, n: usize, n_steps: usize) -> Option<Fetch<'_>> {
+    /// Returns the cursor of a worker that has claimed some of `n` units: it prefetches its part in `n_steps` steps.
+    pub(crate) fn cursor(&self, claim: &Range<usize>, n: usize, n_steps: usize) -> Option<PlanCursor<'_>> {
         if self.n_bytes == 0 || n_steps == 0 {
             return None;
         }
@@ -61,62 +61,62 @@ impl Beside {
             ranges = rest;
         }
         let (first, rest) = ranges.split_first()?;
-        Some(Fetch {
+        Some(PlanCursor {
             at: Cell::new(first.start + skip),
             end: Cell::new(first.end),
             rest,
-            n_turns: Cell::new(0),
+            n_begun: Cell::new(0),
             n_lines: Cell::new(n_lines),
             n_at_once: n_lines.div_ceil(n_steps),
         })
     }
 }
 
-/// Where a worker is in what it asks for beside its product.
+/// Progress of a worker in its part of a plan.
 #[derive(Debug)]
-pub(super) struct Fetch<'a> {
+pub(crate) struct PlanCursor<'a> {
     at: Cell<usize>,
     /// Where the range ends.
     end: Cell<usize>,
     /// The ranges that follow the first, and how many of them were begun.
     rest: &'a [Range<usize>],
-    n_turns: Cell<usize>,
+    n_begun: Cell<usize>,
     /// Lines that are left.
     n_lines: Cell<usize>,
     n_at_once: usize,
 }
 
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "these rows leave reading ahead to the hardware"))]
-impl Fetch<'_> {
-    /// Asks for the next few lines.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "these rows leave prefetching to the hardware"))]
+impl PlanCursor<'_> {
+    /// Prefetches the next few lines.
     #[inline(always)]
-    pub(super) fn step(&self) {
+    pub(crate) fn step(&self) {
         let (at, n) = self.advance();
         for line in 0..n {
-            Level::Second.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
+            Level::L2.prefetch(at.wrapping_add(LINE_BYTES * line) as *const u8);
         }
     }
 
-    /// Returns the address and number of the next lines, and goes on behind them.
+    /// Returns the address and number of the next lines, and moves past them.
     #[inline(always)]
     fn advance(&self) -> (usize, usize) {
         let (at, n) = (self.at.get(), self.n_at_once.min(self.n_lines.get()));
         self.n_lines.set(self.n_lines.get() - n);
         self.at.set(at.wrapping_add(LINE_BYTES * n));
         if self.at.get() >= self.end.get() {
-            self.turn();
+            self.next_range();
         }
         (at, n)
     }
 
-    /// Goes on to the next range.
-    fn turn(&self) {
-        let n_turns = self.n_turns.get();
-        match self.rest.get(n_turns) {
+    /// Moves on to the next range.
+    fn next_range(&self) {
+        let n_begun = self.n_begun.get();
+        match self.rest.get(n_begun) {
             Some(range) => {
                 self.at.set(range.start);
                 self.end.set(range.end);
-                self.n_turns.set(n_turns + 1);
+                self.n_begun.set(n_begun + 1);
             }
             None => self.n_lines.set(0),
         }
@@ -127,14 +127,14 @@ impl Fetch<'_> {
 mod tests {
     use super::*;
 
-    /// All lines that the claims of a product ask for, in order.
-    fn asked(beside: &Beside, n_units: usize, grain: usize, n_steps: usize) -> Vec<usize> {
+    /// All lines that the claims of a product prefetch, in order.
+    fn prefetched(plan: &PrefetchPlan, n_units: usize, grain: usize, n_steps: usize) -> Vec<usize> {
         let mut lines = Vec::new();
         for start in (0..n_units).step_by(grain) {
             let claim = start..n_units.min(start + grain);
-            let Some(fetch) = beside.fetch(&claim, n_units, n_steps) else { continue };
+            let Some(cursor) = plan.cursor(&claim, n_units, n_steps) else { continue };
             for _ in 0..n_steps {
-                let (at, n) = fetch.advance();
+                let (at, n) = cursor.advance();
                 lines.extend((0..n).map(|line| at + LINE_BYTES * line));
             }
         }
@@ -142,16 +142,16 @@ mod tests {
     }
 
     #[test]
-    fn the_claims_ask_for_nearly_all_lines_once() {
-        let mut beside = Beside::default();
+    fn the_claims_prefetch_nearly_all_lines_once() {
+        let mut plan = PrefetchPlan::default();
         // The second follows the first; a range of each length.
         for (start, len) in [(0x1000, 0x400), (0x1400, 0x400), (0x8000, 0x1000), (0x20000, 0x240), (0x30000, 0x800)] {
-            beside.push(start..start + len);
+            plan.push(start..start + len);
         }
-        assert_eq!(beside.n_ranges, 4);
-        let all: Vec<usize> = beside.ranges[..4].iter().flat_map(|range| range.clone().step_by(LINE_BYTES)).collect();
+        assert_eq!(plan.n_ranges, 4);
+        let all: Vec<usize> = plan.ranges[..4].iter().flat_map(|range| range.clone().step_by(LINE_BYTES)).collect();
         for (n_units, grain, n_steps) in [(1, 1, 200), (16, 1, 40), (16, 4, 100), (30, 7, 64)] {
-            let mut lines = asked(&beside, n_units, grain, n_steps);
+            let mut lines = prefetched(&plan, n_units, grain, n_steps);
             lines.iter_mut().for_each(|line| *line = *line / LINE_BYTES * LINE_BYTES);
             lines.dedup();
             let n_found = all.iter().filter(|line| lines.contains(line)).count();
@@ -161,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_for_beyond_the_end_or_the_room() {
-        assert!(Beside::default().fetch(&(0..1), 1, 8).is_none());
-        let mut beside = Beside::default();
-        (0..RANGES_MAX + 3).for_each(|i| beside.push(i * 0x1000..i * 0x1000 + 0x40));
-        assert_eq!((beside.n_ranges, beside.n_bytes), (RANGES_MAX, RANGES_MAX * 0x40));
-        let lines = asked(&beside, 1, 1, 1000);
+    fn nothing_is_prefetched_beyond_the_end_or_the_room() {
+        assert!(PrefetchPlan::default().cursor(&(0..1), 1, 8).is_none());
+        let mut plan = PrefetchPlan::default();
+        (0..RANGES_MAX + 3).for_each(|i| plan.push(i * 0x1000..i * 0x1000 + 0x40));
+        assert_eq!((plan.n_ranges, plan.n_bytes), (RANGES_MAX, RANGES_MAX * 0x40));
+        let lines = prefetched(&plan, 1, 1, 1000);
         assert_eq!(lines, (0..RANGES_MAX).map(|i| i * 0x1000).collect::<Vec<_>>());
     }
 }

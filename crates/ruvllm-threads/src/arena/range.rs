@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 /// the system has no maps, the range is ordinary memory and giving pages back does nothing.
 ///
 /// ```
-/// use ruvllm_kernels::arena::PageRange;
+/// use ruvllm_threads::arena::PageRange;
 /// let mut range = PageRange::reserve(64 << 30).expect("addresses are there");
 /// range[5 << 30] = 1;
 /// range.release(0..(64 << 30) / PageRange::PAGE_BYTES);

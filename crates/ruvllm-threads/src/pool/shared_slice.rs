@@ -3,23 +3,23 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A mutable slice that workers may write in disjoint pieces.
+/// A mutable slice that workers may write in disjoint ranges.
 #[derive(Debug)]
-pub struct Shared<'a, T> {
+pub struct SharedSlice<'a, T> {
     ptr: *mut T,
     len: usize,
     slice: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a `Shared` is a `&mut [T]` whose pieces go to other threads by the contract of `slice`; that needs `T: Send`.
-unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: a `SharedSlice` is a `&mut [T]` whose ranges go to other threads by the contract of `slice`; that needs `T: Send`.
+unsafe impl<T: Send> Send for SharedSlice<'_, T> {}
 // SAFETY: as above; no `&T` is ever shared between threads through it.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
+unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 
-impl<'a, T> Shared<'a, T> {
+impl<'a, T> SharedSlice<'a, T> {
     /// Wraps `slice` for the time of a parallel region.
     pub fn new(slice: &'a mut [T]) -> Self {
-        Shared { ptr: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
+        SharedSlice { ptr: slice.as_mut_ptr(), len: slice.len(), slice: PhantomData }
     }
 
     /// Returns the number of elements.
@@ -39,10 +39,10 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Panics
     /// If `range` reaches past the end.
-    #[allow(clippy::mut_from_ref, reason = "handing out disjoint mutable pieces is what this type is for")]
+    #[allow(clippy::mut_from_ref, reason = "handing out disjoint mutable ranges is what this type is for")]
     pub unsafe fn slice(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "range {range:?} of a shared slice of {}", self.len);
-        // SAFETY: the range lies inside the borrowed slice, and the caller keeps pieces disjoint.
+        // SAFETY: the range lies inside the borrowed slice, and the caller keeps ranges disjoint.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
     }
 }

@@ -12,14 +12,15 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use half::f16;
 use ruvllm_benches::shapes::{MODELS, Model};
 use ruvllm_benches::{blocks, criterion, runs_as_test, values};
-use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, Matrix, Table, TopK};
-use ruvllm_kernels::{GgmlType::Q8_0, Isa, thread_pool::ThreadPool};
+use ruvllm_kernels::matmul::{self, Acts, HeadShortlist, MatmulKernels, Matrix, ShortlistOut, TopK};
+use ruvllm_kernels::{GgmlType::Q8_0, Isa};
+use ruvllm_threads::ThreadPool;
 
 /// Rows of a head where times do not count.
 const TEST_ROWS: usize = 1024;
 
 /// Returns the head of a model, with rows of all lengths.
-fn head(model: &Model, table: &'static Table, team: &ThreadPool) -> Matrix {
+fn head(model: &Model, table: &'static MatmulKernels, threads: &ThreadPool) -> Matrix {
     let product = model.products.iter().find(|product| product.role == "head").expect("every model has a head");
     let (n_rows, n_cols) = (product.parts[0].1, product.n_cols);
     let n_rows = if runs_as_test() { TEST_ROWS } else { n_rows };
@@ -30,26 +31,29 @@ fn head(model: &Model, table: &'static Table, team: &ThreadPool) -> Matrix {
             block[..2].copy_from_slice(&f16::from_f32(0.001 * 2f32.powf(4.0 * length)).to_le_bytes());
         }
     }
-    Matrix::new(table, team, Q8_0, n_rows, n_cols, Bytes::from(bytes))
+    Matrix::new(table, threads, Q8_0, n_rows, n_cols, Bytes::from(bytes))
 }
 
-fn bench_screen(c: &mut Criterion) {
-    let (mut group, team) = (c.benchmark_group("screen"), ThreadPool::new(2));
+fn bench_head_shortlist(c: &mut Criterion) {
+    let (mut group, threads) = (c.benchmark_group("head_shortlist"), ThreadPool::new(2));
     for model in &MODELS {
         for table in matmul::available().filter(|table| table.isa() != Isa::Scalar) {
-            let w = head(model, table, &team);
+            let w = head(model, table, &threads);
             let mut acts = Acts::new(w.n_cols(), 1);
-            acts.set(table, &team, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format());
-            let (mut out, mut tops) = (vec![0.0; w.n_rows()], TopK::default());
+            acts.set(table, &threads, &values(w.n_cols(), 2), 1, w.n_cols(), w.act_format());
+            let (mut out, mut top_k) = (vec![0.0; w.n_rows()], TopK::default());
             let nowhere = vec![0.0; w.n_cols()];
-            let make = || HeadShortlist::new(table, &team, &w, &nowhere).expect("a head in Q8_0 has a screen");
-            let screen = make();
+            let make = || HeadShortlist::new(table, &threads, &w, &nowhere).expect("a head in Q8_0 has a shortlist");
+            let shortlist = make();
             group.throughput(Throughput::Bytes(w.weight_bytes() as u64));
             let id = |what: &str| BenchmarkId::new(format!("{}/{what}", model.name), table.name());
-            group.bench_function(id("whole"), |b| b.iter(|| matmul::matmul(&team, &w, black_box(&acts), &mut out)));
+            group.bench_function(id("whole"), |b| b.iter(|| matmul::matmul(&threads, &w, black_box(&acts), &mut out)));
             for k in [1, 40] {
                 group.bench_function(id(&format!("top{k}")), |b| {
-                    b.iter(|| screen.multiply(&team, (&w, black_box(&acts)), k, &mut tops, (&mut out, None)));
+                    b.iter(|| {
+                        let out = ShortlistOut { k, logits: &mut out, approx: None };
+                        shortlist.multiply(&threads, &w, black_box(&acts), &mut top_k, out)
+                    });
                 });
             }
             group.bench_function(id("make"), |b| b.iter(make));
@@ -58,5 +62,5 @@ fn bench_screen(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group! { name = benches; config = criterion(); targets = bench_screen }
+criterion_group! { name = benches; config = criterion(); targets = bench_head_shortlist }
 criterion_main!(benches);
