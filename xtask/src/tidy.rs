@@ -32,7 +32,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 use crate::shell;
 
 /// The layers: a crate may depend only on crates with a smaller number.
-const LAYERS: [(&str, u8); 21] = [
+const LAYERS: [(&str, u8); 22] = [
     ("ruvllm-ggml", 0),
     ("ruvllm-kernels", 1),
     ("ruvllm-gguf", 1),
@@ -40,6 +40,7 @@ const LAYERS: [(&str, u8); 21] = [
     ("ruvllm-kvcache", 2),
     ("ruvllm-model", 2),
     ("ruvllm-text", 2),
+    ("ruvllm-grammar", 3),
     ("ruvllm-lora", 3),
     ("ruvllm-sona", 4),
     ("ruvllm-backend", 4),

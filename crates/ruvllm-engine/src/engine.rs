@@ -15,7 +15,6 @@ use ruvllm_lora::micro::{Block, MicroLora};
 use ruvllm_lora::{AdapterSet, FactorFormat};
 #[cfg(feature = "native")]
 use ruvllm_native::{LoadOptions, LoadProgress, NativeBackend};
-use ruvllm_text::GrammarCompiler;
 use ruvllm_text::template::ChatTemplate;
 use ruvllm_text::tokenizer::Tokenizer;
 use ruvllm_text::{self as text, ModelText};
@@ -27,7 +26,7 @@ use crate::request::GenerateRequest;
 use crate::runner::Vocabulary;
 use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{Scheduler, SchedulerOptions};
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, GrammarCompiler};
 
 /// A loaded model and everything needed to talk to it.
 ///

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::AdapterSet;
-use ruvllm_text::Grammar;
 use ruvllm_text::thoughts::Thinking;
 
+use crate::Grammar;
 use crate::logits_hook::LogitsProcessor;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;

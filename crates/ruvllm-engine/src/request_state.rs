@@ -11,7 +11,6 @@ use ruvllm_lora::micro::{LogitRow, MicroLora};
 use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
-use ruvllm_text::{Constraint, Grammar};
 
 use crate::logits_hook::LogitsHook;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptProgress, Timings, TokenEvent};
@@ -19,7 +18,7 @@ use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, TokenLogprobs, Told};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Accepted, Branch};
-use crate::{EngineError, ErrorKind, Scope};
+use crate::{Constraint, EngineError, ErrorKind, Grammar, Scope};
 use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 
 /// A request and what came of it so far.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ruvllm_text::Constraint;
 use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::DecodeStream;
@@ -10,6 +9,7 @@ use ruvllm_text::tokenizer::DecodeStream;
 use super::RequestState;
 use crate::EngineError;
 use crate::request::TokenEvent;
+use crate::{Constraint, EngineError};
 use crate::sampler::{Chosen, TokenLogprobs};
 
 /// The part of an answer that a chosen token belongs to.

@@ -45,7 +45,6 @@ use std::time::{Duration, Instant};
 use ruvllm_kvcache::{CacheStats, Usage};
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
-use ruvllm_text::GrammarCompiler;
 use ruvllm_text::ModelText;
 
 use crate::engine::Engine;
@@ -54,7 +53,7 @@ use crate::request_state;
 use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::tuner::Tuner;
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, GrammarCompiler};
 pub use observer::{Observer, Step};
 use owner::{Command, EmbedJob, Owner};
 pub use prompts::SavedPrompt;

@@ -4,8 +4,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::refused;
-use crate::{TextError, TextErrorKind};
+use crate::error::refused;
+use crate::{GrammarError, GrammarErrorKind};
 
 /// Grammars that are compiled at once.
 const N_THREADS: usize = 2;
@@ -29,14 +29,14 @@ enum Told<T> {
 }
 
 /// The threads; they end with the last handle.
-pub(super) struct Pool(SyncSender<Job>);
+pub(crate) struct Pool(SyncSender<Job>);
 
 impl Pool {
     /// Starts the threads, with stacks of so many bytes each.
     ///
     /// # Errors
     /// The system starts no thread.
-    pub(super) fn start(stack_bytes: usize) -> Result<Pool, TextError> {
+    pub(crate) fn start(stack_bytes: usize) -> Result<Pool, GrammarError> {
         let (jobs, inbox) = mpsc::sync_channel::<Job>(N_QUEUED);
         let inbox = Arc::new(Mutex::new(inbox));
         for _ in 0..N_THREADS {
@@ -48,7 +48,7 @@ impl Pool {
             };
             thread.spawn(run).map_err(|error| {
                 let line = format!("no thread to compile grammars on: {error}");
-                TextError::new(TextErrorKind::Stopped, line).with_source(error)
+                GrammarError::new(GrammarErrorKind::Stopped, line).with_source(error)
             })?;
         }
         Ok(Pool(jobs))
@@ -57,11 +57,11 @@ impl Pool {
     /// Has a thread compile, and waits for what comes of it. Who gives up before it has begun leaves nothing to do.
     ///
     /// # Errors
-    /// What `compile` returns; [`TextErrorKind::QueueFull`]: too many wait; [`TextErrorKind::Grammar`]: it takes too long.
-    pub(super) fn run<T: Send + 'static>(
+    /// What `compile` returns; [`GrammarErrorKind::QueueFull`]: too many wait; [`GrammarErrorKind::Invalid`]: it takes too long.
+    pub(crate) fn run<T: Send + 'static>(
         &self,
-        compile: impl FnOnce() -> Result<T, TextError> + Send + 'static,
-    ) -> Result<T, TextError> {
+        compile: impl FnOnce() -> Result<T, GrammarError> + Send + 'static,
+    ) -> Result<T, GrammarError> {
         let (sender, receiver) = mpsc::sync_channel(2);
         let job = move || {
             if sender.send(Told::Begun).is_ok() {
@@ -109,9 +109,9 @@ fn work(inbox: &Mutex<Receiver<Job>>) {
     }
 }
 
-fn busy() -> TextError {
+fn busy() -> GrammarError {
     let line = "too many grammars are being compiled; try again";
-    TextError::new(TextErrorKind::QueueFull, line)
+    GrammarError::new(GrammarErrorKind::QueueFull, line)
 }
 
 #[cfg(test)]
@@ -123,8 +123,8 @@ mod tests {
         let pool = Pool::start(1 << 20).expect("threads");
         assert_eq!(pool.run(|| Ok(1)).expect("it is computed"), 1);
         for _ in 0..2 * N_THREADS {
-            let error = pool.run(|| -> Result<(), TextError> { panic!("on purpose") }).expect_err("it broke");
-            assert_eq!(error.kind(), TextErrorKind::Grammar);
+            let error = pool.run(|| -> Result<(), GrammarError> { panic!("on purpose") }).expect_err("it broke");
+            assert_eq!(error.kind(), GrammarErrorKind::Invalid);
         }
         let n_at_once = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         std::thread::scope(|scope| {
@@ -155,7 +155,7 @@ mod tests {
         };
         while block().is_ok() {}
         let error = pool.run(|| Ok(())).expect_err("the queue is full");
-        assert_eq!(error.kind(), TextErrorKind::QueueFull);
+        assert_eq!(error.kind(), GrammarErrorKind::QueueFull);
         drop(release);
     }
 }

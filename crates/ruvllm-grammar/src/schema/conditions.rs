@@ -6,7 +6,7 @@ use jsonschema::Draft;
 use serde_json::Value;
 
 use super::{Compiler, Expanded, NEVER, Part, scalars};
-use crate::TextError;
+use crate::GrammarError;
 
 /// How deep it is looked into schemas to find out that they exclude each other.
 const DEPTH_MAX: usize = 4;
@@ -20,7 +20,7 @@ impl<'s> Compiler<'s> {
         part: Part<'s>,
         found: &mut Vec<Part<'s>>,
         expanded: &mut Expanded<'s>,
-    ) -> Result<(), TextError> {
+    ) -> Result<(), GrammarError> {
         if let (Some(condition), true) = (part.get("if"), part.draft >= Draft::Draft7) {
             let (then, otherwise) = (part.get("then"), part.get("else"));
             if then.is_some() || otherwise.is_some() {
@@ -75,7 +75,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns whether at most one of these holds for any value.
-    pub(super) fn exclude_each_other(&mut self, beside: Part<'s>, branches: &[Part<'s>]) -> Result<bool, TextError> {
+    pub(super) fn exclude_each_other(&mut self, beside: Part<'s>, branches: &[Part<'s>]) -> Result<bool, GrammarError> {
         if branches.len() * branches.len() > 2 * PAIRS_MAX {
             return Ok(false);
         }
@@ -91,7 +91,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns whether it is certain that no value fits both sets.
-    fn exclude(&mut self, a: &[Part<'s>], b: &[Part<'s>], depth: usize) -> Result<bool, TextError> {
+    fn exclude(&mut self, a: &[Part<'s>], b: &[Part<'s>], depth: usize) -> Result<bool, GrammarError> {
         if depth > DEPTH_MAX {
             return Ok(false);
         }
@@ -142,7 +142,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Expands a set without what would look into `oneOf` again.
-    fn expand_for_types(&mut self, set: &[Part<'s>]) -> Result<Expanded<'s>, TextError> {
+    fn expand_for_types(&mut self, set: &[Part<'s>]) -> Result<Expanded<'s>, GrammarError> {
         let mut expanded = Expanded::default();
         let mut queue: VecDeque<Part<'s>> = set.iter().copied().collect();
         let mut seen = std::collections::BTreeSet::new();
@@ -175,7 +175,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns the types that values of a set may have: those that no schema rules out at first sight.
-    pub(super) fn types(&mut self, set: &[Part<'s>], depth: usize) -> Result<u8, TextError> {
+    pub(super) fn types(&mut self, set: &[Part<'s>], depth: usize) -> Result<u8, GrammarError> {
         let expanded = self.expand_for_types(set)?;
         if expanded.is_never || depth > DEPTH_MAX {
             return Ok(if expanded.is_never { 0 } else { scalars::types_of(&expanded.bare)? });

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::{NO_TEXT, refused, schema, size};
-use crate::TextError;
+use crate::error::{NO_TEXT, refused};
+use crate::{GrammarError, schema, size};
 
 /// Returns a grammar with the rules of each schema in place of it. A schema that tells `llguidance` what to do
 /// (`x-guidance`) is left to it.
@@ -11,7 +11,7 @@ use crate::TextError;
 /// # Errors
 /// A schema is malformed, allows nothing, or cannot be kept by a grammar alone: what would look at the rest sees whole
 /// answers.
-pub(super) fn with_own_schemas(text: &str) -> Result<String, TextError> {
+pub(crate) fn with_own_schemas(text: &str) -> Result<String, GrammarError> {
     let (mut own, mut rest) = (String::new(), text);
     while let Some(at) = next_schema(rest) {
         let behind = &rest[at + MARK.len()..];
@@ -52,7 +52,7 @@ fn next_schema(text: &str) -> Option<usize> {
     None
 }
 
-fn nested(schema: &Value) -> Result<String, TextError> {
+fn nested(schema: &Value) -> Result<String, GrammarError> {
     size::check_schema(schema)?;
     let compiled = schema::compile(schema)?.ok_or_else(|| refused(NO_TEXT))?;
     match compiled.looked_at.first() {

@@ -1,7 +1,12 @@
 //! Grammars over a vocabulary of single bytes and over a real one.
 
-use super::*;
+use std::sync::Arc;
+
 use proptest::prelude::*;
+use ruvllm_text::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use super::*;
 
 /// A compiler over SmolLM2's vocabulary.
 fn compiler() -> (GrammarCompiler, Arc<Tokenizer>) {
@@ -10,7 +15,7 @@ fn compiler() -> (GrammarCompiler, Arc<Tokenizer>) {
     (GrammarCompiler::new(&tokenizer, tokenizer.vocab_len()).expect("it has an end"), tokenizer)
 }
 
-pub(super) fn main_compiler() -> &'static (GrammarCompiler, Arc<Tokenizer>) {
+pub(crate) fn main_compiler() -> &'static (GrammarCompiler, Arc<Tokenizer>) {
     static COMPILER: std::sync::OnceLock<(GrammarCompiler, Arc<Tokenizer>)> = std::sync::OnceLock::new();
     COMPILER.get_or_init(compiler)
 }
@@ -130,7 +135,7 @@ fn llama_cpp_grammars_are_read() {
         let error = main_compiler().0.compile(&GrammarSource::Gbnf(text.into())).expect_err(text);
         assert_eq!(
             (error.kind(), error.to_string()),
-            (TextErrorKind::Grammar, format!("the grammar cannot be used: {line}"))
+            (GrammarErrorKind::Invalid, format!("the grammar cannot be used: {line}"))
         );
     }
 }
@@ -139,7 +144,7 @@ fn llama_cpp_grammars_are_read() {
 fn what_is_not_supported_is_named() {
     let error = |schema: Value| {
         let error = main_compiler().0.compile(&GrammarSource::JsonSchema(schema)).expect_err("not supported");
-        assert_eq!(error.kind(), TextErrorKind::Grammar);
+        assert_eq!(error.kind(), GrammarErrorKind::Invalid);
         error.to_string()
     };
     assert!(error(json!({"$ref": "https://example.com/a.json"})).contains("example.com"));
@@ -197,7 +202,7 @@ fn long_chains_of_rules_are_compiled_or_refused() {
         (GrammarSource::JsonSchema(json!({"properties": wide})), "an object of the schema has 10000 entries"),
     ] {
         let error = main_compiler().0.compile(&source).expect_err(line);
-        assert_eq!(error.kind(), TextErrorKind::Grammar);
+        assert_eq!(error.kind(), GrammarErrorKind::Invalid);
         let error = error.to_string();
         assert!(error.contains(line) && error.contains("are the most; ") && error.lines().count() == 1, "{error}");
     }
@@ -234,7 +239,7 @@ fn a_grammar_that_allows_no_text_is_said_to() {
         let error = main_compiler().0.compile(&source).expect_err("no text");
         assert_eq!(
             (error.kind(), error.to_string()),
-            (TextErrorKind::Grammar, format!("the grammar cannot be used: {NO_TEXT}"))
+            (GrammarErrorKind::Invalid, format!("the grammar cannot be used: {NO_TEXT}"))
         );
     }
     // It shows later where some text comes first.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::judge::{Judge, Step};
-use super::refused;
-use crate::TextError;
+use crate::GrammarError;
+use crate::error::refused;
+use crate::judge::{Judge, Step};
 
 /// The most ways back of one answer.
 const REWINDS_MAX: usize = 64;
@@ -19,7 +19,7 @@ const PATIENCE: usize = 4;
 const WAYS_MAX: usize = 3;
 
 /// The text so far, and where in it the answer stands; what was ruled out at which token.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     judge: Arc<Judge>,
     text: Vec<u8>,
     stand: Stand,
@@ -66,7 +66,7 @@ enum State {
 }
 
 impl Watch {
-    pub(super) fn new(judge: Arc<Judge>) -> Watch {
+    pub(crate) fn new(judge: Arc<Judge>) -> Watch {
         let stand = Stand { open: Vec::new(), state: State::Between { expects_key: false }, is_whole: false };
         Watch {
             judge,
@@ -82,17 +82,17 @@ impl Watch {
     }
 
     /// Returns whether the answer may end here.
-    pub(super) fn is_right(&self) -> bool {
+    pub(crate) fn is_right(&self) -> bool {
         self.judge.is_right(&self.text)
     }
 
     /// Returns the tokens that are ruled out here.
-    pub(super) fn ruled_out(&self) -> &[u32] {
+    pub(crate) fn ruled_out(&self) -> &[u32] {
         self.ruled_out.get(&self.before.len()).map_or(&[], Vec::as_slice)
     }
 
     /// Takes a token over, or rules it out: a value that is not right closes with it.
-    pub(super) fn take(&mut self, id: u32, bytes: &[u8]) -> bool {
+    pub(crate) fn take(&mut self, id: u32, bytes: &[u8]) -> bool {
         let (n_text, stand) = (self.text.len(), self.stand.clone());
         let is_right =
             bytes.iter().all(|&byte| self.take_byte(byte)) && (!self.stand.is_whole || self.judge.is_right(&self.text));
@@ -109,7 +109,7 @@ impl Watch {
     }
 
     /// Gives the last token up, if the answer would end with it and is not right.
-    pub(super) fn give_up_last(&mut self) -> bool {
+    pub(crate) fn give_up_last(&mut self) -> bool {
         if self.stand.is_whole || self.judge.is_right(&self.text) {
             return false;
         }
@@ -122,7 +122,7 @@ impl Watch {
     }
 
     /// Rules a token out here.
-    pub(super) fn rule_out(&mut self, id: u32) {
+    pub(crate) fn rule_out(&mut self, id: u32) {
         self.n_refused += 1;
         self.ruled_out.entry(self.before.len()).or_default().push(id);
     }
@@ -130,15 +130,15 @@ impl Watch {
     /// Returns whether it is time to go back, or `Err` if that was done as often as may be.
     ///
     /// # Errors
-    /// [`crate::TextErrorKind::Grammar`].
-    pub(super) fn must_rewind(&self, is_stuck: bool) -> Result<bool, TextError> {
+    /// [`crate::GrammarErrorKind::Invalid`].
+    pub(crate) fn must_rewind(&self, is_stuck: bool) -> Result<bool, GrammarError> {
         if self.n_refused > REFUSALS_MAX || (is_stuck && self.before.is_empty()) {
             return Err(self.gives_up());
         }
         Ok(is_stuck || self.refused.1 > PATIENCE)
     }
 
-    fn gives_up(&self) -> TextError {
+    fn gives_up(&self) -> GrammarError {
         refused(&format!(
             "no answer was found that fits all of the schema ({}), after {} ways back and {} tokens that were ruled out; \
              say more of it in the prompt",
@@ -152,8 +152,8 @@ impl Watch {
     /// how many tokens that is.
     ///
     /// # Errors
-    /// [`crate::TextErrorKind::Grammar`]: there is none, or this was done as often as may be.
-    pub(super) fn rewind(&mut self) -> Result<usize, TextError> {
+    /// [`crate::GrammarErrorKind::Invalid`]: there is none, or this was done as often as may be.
+    pub(crate) fn rewind(&mut self) -> Result<usize, GrammarError> {
         let n = self.before.len();
         let is_left = |at: &usize| self.ways.get(at).copied().unwrap_or(0) < WAYS_MAX;
         let begins = |at: &usize| self.begins_item(*at);
@@ -284,6 +284,6 @@ impl Watch {
             Some(split) => split,
             None => return true,
         };
-        !others.iter().any(|other| super::schema::is_equal(other, last))
+        !others.iter().any(|other| crate::schema::is_equal(other, last))
     }
 }

@@ -3,11 +3,11 @@
 use llguidance::derivre::{ExprRef, RegexAst, RegexBuilder};
 use serde_json::{Value, json};
 
-use super::super::refused;
 use super::number::{self, Bound};
 use super::rules::{RuleId, Symbol};
 use super::{Compiler, Part, format, text};
-use crate::TextError;
+use crate::GrammarError;
+use crate::error::refused;
 
 pub(super) const NULL: u8 = 1;
 pub(super) const BOOLEAN: u8 = 2;
@@ -24,7 +24,7 @@ const COMMON_TEXT_WORK: u64 = 20_000;
 const LENGTH_MAX: u64 = 1 << 20;
 
 /// Returns the types that all of these allow.
-pub(super) fn types_of(bare: &[Part<'_>]) -> Result<u8, TextError> {
+pub(super) fn types_of(bare: &[Part<'_>]) -> Result<u8, GrammarError> {
     let mut types = ALL;
     for part in bare {
         types &= match part.get("type") {
@@ -43,7 +43,7 @@ pub(super) fn types_of(bare: &[Part<'_>]) -> Result<u8, TextError> {
     Ok(types)
 }
 
-fn named_type(name: &str) -> Result<u8, TextError> {
+fn named_type(name: &str) -> Result<u8, GrammarError> {
     Ok(match name {
         "null" => NULL,
         "boolean" => BOOLEAN,
@@ -74,7 +74,7 @@ pub(super) fn type_of(value: &Value) -> u8 {
 }
 
 /// Returns whether two values are the same to JSON Schema: 1 is 1.0.
-pub(in crate::grammar) fn is_equal(a: &Value, b: &Value) -> bool {
+pub(crate) fn is_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || (a.is_f64() || b.is_f64()) && a.as_f64() == b.as_f64(),
         (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_equal(a, b)),
@@ -91,7 +91,7 @@ pub(super) fn required<'s>(part: &Part<'s>) -> impl Iterator<Item = &'s str> + u
 }
 
 /// Returns the values that `enum` and `const` of all of these allow, if one of them has such.
-pub(super) fn listed_values<'s>(bare: &[Part<'s>]) -> Result<Option<Vec<&'s Value>>, TextError> {
+pub(super) fn listed_values<'s>(bare: &[Part<'s>]) -> Result<Option<Vec<&'s Value>>, GrammarError> {
     let mut listed: Option<Vec<&'s Value>> = None;
     for part in bare {
         let all = match part.get("enum") {
@@ -113,7 +113,7 @@ pub(super) fn listed_values<'s>(bare: &[Part<'s>]) -> Result<Option<Vec<&'s Valu
 }
 
 /// Returns a number that a keyword says, if it says one.
-pub(super) fn count(part: &Part<'_>, keyword: &str) -> Result<Option<u64>, TextError> {
+pub(super) fn count(part: &Part<'_>, keyword: &str) -> Result<Option<u64>, GrammarError> {
     let Some(value) = part.get(keyword) else { return Ok(None) };
     let float = value.as_f64().filter(|n| n.fract() == 0.0 && *n >= 0.0);
     match value.as_u64().or(float.map(|n| n as u64)) {
@@ -151,12 +151,12 @@ impl<'s> Compiler<'s> {
         bare: &[Part<'s>],
         types: u8,
         values: &[&'s Value],
-    ) -> Result<(), TextError> {
+    ) -> Result<(), GrammarError> {
         let mut validators = Vec::new();
         for part in bare {
             let keywords = part.keywords().into_iter().flat_map(|keywords| keywords.keys());
             if keywords.into_iter().any(|keyword| !SAY_NOTHING.contains(&keyword.as_str())) {
-                let mut options = super::super::judge::options(part.draft);
+                let mut options = crate::judge::options(part.draft);
                 options = options.with_registry(self.registry).with_base_uri(self.bases[part.base].as_str());
                 match options.build(part.schema) {
                     Ok(validator) => validators.push(validator),
@@ -183,7 +183,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Writes a value that is given.
-    fn value(&mut self, value: &Value, symbols: &mut Vec<Symbol>) -> Result<(), TextError> {
+    fn value(&mut self, value: &Value, symbols: &mut Vec<Symbol>) -> Result<(), GrammarError> {
         let mut mark =
             |this: &mut Self, mark: &str| this.rules.terminal(json!(mark).to_string()).map(|mark| symbols.push(mark));
         match value {
@@ -216,7 +216,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns the symbol of numbers; `None` if there are none.
-    pub(super) fn number(&mut self, bare: &[Part<'s>], types: u8) -> Result<Option<Symbol>, TextError> {
+    pub(super) fn number(&mut self, bare: &[Part<'s>], types: u8) -> Result<Option<Symbol>, GrammarError> {
         let is_whole = types & FRACTION == 0;
         let mut bounds = Vec::new();
         for part in bare {
@@ -250,7 +250,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Adds what a schema says of the least and the largest number.
-    fn bounds(&mut self, part: &Part<'s>, bounds: &mut Vec<String>) -> Result<(), TextError> {
+    fn bounds(&mut self, part: &Part<'s>, bounds: &mut Vec<String>) -> Result<(), GrammarError> {
         for (keyword, open_keyword) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
             let is_open = part.get(open_keyword).and_then(Value::as_bool);
             let closed = part.get(keyword).map(|value| (keyword, value, is_open == Some(true)));
@@ -271,7 +271,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns the terminal's expression for strings; `None` if there are none. Plain ones, if others are told from them.
-    pub(super) fn string(&mut self, bare: &[Part<'s>], is_plain: bool) -> Result<Option<String>, TextError> {
+    pub(super) fn string(&mut self, bare: &[Part<'s>], is_plain: bool) -> Result<Option<String>, GrammarError> {
         let (mut least, mut most) = (0, u64::MAX);
         let (mut all, mut not) = (Vec::new(), None);
         let mut formats = std::collections::BTreeSet::new();
@@ -318,7 +318,7 @@ impl<'s> Compiler<'s> {
         Ok(Some(all.join(" & ")))
     }
 
-    fn format(&mut self, name: &str, all: &mut Vec<String>, not: &mut Option<String>) -> Result<(), TextError> {
+    fn format(&mut self, name: &str, all: &mut Vec<String>, not: &mut Option<String>) -> Result<(), GrammarError> {
         let Some(format) = format::find(name) else {
             let is_of_numbers = ["int32", "int64", "float", "double"].contains(&name);
             return match self.refuses_formats && !is_of_numbers {

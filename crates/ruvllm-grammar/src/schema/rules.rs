@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::super::refused;
-use crate::TextError;
+use crate::GrammarError;
+use crate::error::refused;
 
 /// The most rules: each is a step down for the compiler, which takes some KB of its stack.
 const RULES_MAX: usize = 20_000;
@@ -44,7 +44,7 @@ impl Rules {
     ///
     /// # Errors
     /// They are too many.
-    pub(super) fn rule(&mut self) -> Result<RuleId, TextError> {
+    pub(super) fn rule(&mut self) -> Result<RuleId, GrammarError> {
         if self.alternatives.len() >= RULES_MAX {
             return Err(refused(&format!("the schema needs more than {RULES_MAX} rules; make it smaller")));
         }
@@ -56,7 +56,7 @@ impl Rules {
     ///
     /// # Errors
     /// They are too many.
-    pub(super) fn add(&mut self, rule: RuleId, symbols: Vec<Symbol>) -> Result<(), TextError> {
+    pub(super) fn add(&mut self, rule: RuleId, symbols: Vec<Symbol>) -> Result<(), GrammarError> {
         self.n_symbols += 1 + symbols.len();
         if self.n_symbols > SYMBOLS_MAX {
             return Err(refused(&format!("the schema needs more than {SYMBOLS_MAX} symbols; make it smaller")));
@@ -71,7 +71,7 @@ impl Rules {
     ///
     /// # Errors
     /// They are too long.
-    pub(super) fn terminal(&mut self, text: String) -> Result<Symbol, TextError> {
+    pub(super) fn terminal(&mut self, text: String) -> Result<Symbol, GrammarError> {
         if let Some(&known) = self.known.get(&text) {
             return Ok(Symbol::Terminal(known));
         }

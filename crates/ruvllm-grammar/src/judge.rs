@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jsonschema::{Draft, PatternOptions, Registry, ValidationOptions, Validator};
 use serde_json::Value;
 
-use super::refused;
-use crate::TextError;
+use crate::GrammarError;
+use crate::error::refused;
 
 /// Steps that a pattern with references back or lookaround may take for one text.
 const BACKTRACKS_MAX: usize = 100_000;
@@ -51,14 +51,14 @@ const KEYWORDS: [&str; 20] = [
 const ROOT: &str = "json-schema:///answer";
 
 /// Returns how schemas of a draft are read: formats as the grammar has them, nothing from elsewhere.
-pub(super) fn options<'i>(draft: Draft) -> ValidationOptions<'i> {
+pub(crate) fn options<'i>(draft: Draft) -> ValidationOptions<'i> {
     let options = jsonschema::options().with_draft(draft).offline().should_validate_formats(true);
     let options = options.with_pattern_options(PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS_MAX));
     ANNOTATIONS.into_iter().fold(options, |options, name| options.with_format(name, |_: &str| true))
 }
 
 /// Looks at answers by one schema.
-pub(super) struct Judge {
+pub(crate) struct Judge {
     schema: Value,
     /// Those that it is for.
     keywords: String,
@@ -71,7 +71,7 @@ pub(super) struct Judge {
 }
 
 /// One step into a value.
-pub(super) enum Step<'k> {
+pub(crate) enum Step<'k> {
     Key(&'k str),
     Item(usize),
 }
@@ -81,8 +81,8 @@ impl Judge {
     ///
     /// # Errors
     /// It is no valid schema.
-    pub(super) fn new(schema: &Value, keywords: &BTreeSet<&'static str>) -> Result<Option<Judge>, TextError> {
-        let draft = super::draft::of(schema);
+    pub(crate) fn new(schema: &Value, keywords: &BTreeSet<&'static str>) -> Result<Option<Judge>, GrammarError> {
+        let draft = crate::draft::of(schema);
         let whole = options(draft).build(schema).map_err(|error| {
             let place = error.instance_path().as_str().to_owned();
             let place = if place.is_empty() { String::new() } else { format!(" at {place}") };
@@ -101,17 +101,17 @@ impl Judge {
     }
 
     /// Returns the names of the keywords that it is for.
-    pub(super) fn keywords(&self) -> &str {
+    pub(crate) fn keywords(&self) -> &str {
         &self.keywords
     }
 
     /// Returns whether a whole answer is right.
-    pub(super) fn is_right(&self, text: &[u8]) -> bool {
+    pub(crate) fn is_right(&self, text: &[u8]) -> bool {
         serde_json::from_slice(text).is_ok_and(|value: Value| self.whole.is_valid(&value))
     }
 
     /// Returns the schemas that hold for an answer, by where they are.
-    pub(super) fn root(&self) -> Vec<Arc<str>> {
+    pub(crate) fn root(&self) -> Vec<Arc<str>> {
         let mut pointers = Vec::new();
         if self.sees_inside {
             self.add("".into(), &mut pointers);
@@ -120,7 +120,7 @@ impl Judge {
     }
 
     /// Returns the schemas that certainly hold for a value inside one for which `pointers` do.
-    pub(super) fn step(&self, pointers: &[Arc<str>], step: &Step<'_>) -> Vec<Arc<str>> {
+    pub(crate) fn step(&self, pointers: &[Arc<str>], step: &Step<'_>) -> Vec<Arc<str>> {
         let mut found = Vec::new();
         for pointer in pointers {
             let Some(schema) = self.schema.pointer(pointer) else { continue };
@@ -170,13 +170,13 @@ impl Judge {
     }
 
     /// Returns whether each item of an array has to be another.
-    pub(super) fn is_unique(&self, pointers: &[Arc<str>]) -> bool {
+    pub(crate) fn is_unique(&self, pointers: &[Arc<str>]) -> bool {
         let says = |pointer: &Arc<str>| self.schema.pointer(pointer).and_then(|schema| schema.get("uniqueItems"));
         pointers.iter().any(|pointer| says(pointer) == Some(&Value::Bool(true)))
     }
 
     /// Returns whether a value is right by the schemas for it that a grammar may not have kept.
-    pub(super) fn allows(&self, pointers: &[Arc<str>], text: &[u8]) -> bool {
+    pub(crate) fn allows(&self, pointers: &[Arc<str>], text: &[u8]) -> bool {
         let is_kept_in_part = |pointer: &&Arc<str>| {
             let keywords = self.schema.pointer(pointer).and_then(Value::as_object);
             keywords.is_some_and(|keywords| KEYWORDS.iter().any(|keyword| keywords.contains_key(*keyword)))

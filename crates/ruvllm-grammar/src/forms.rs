@@ -1,8 +1,9 @@
-//! Whether what a grammar of a schema lets through is valid, and what is valid gets through, by walks through the masks and
+//! Soundness and completeness of schemas' grammars (what passes is valid, what is valid passes), by walks through the masks and
 //! a validator that has no part in them.
 
 use proptest::prelude::*;
 use ruvllm_testkit::escaped_json;
+use serde_json::{Value, json};
 
 use super::tests::main_compiler;
 use super::*;
@@ -10,7 +11,7 @@ use super::*;
 /// The steps that a walk may take.
 const STEPS_MAX: usize = 300;
 
-fn compile(schema: &Value) -> Result<Grammar, TextError> {
+fn compile(schema: &Value) -> Result<Grammar, GrammarError> {
     main_compiler().0.compile(&GrammarSource::JsonSchema(schema.clone()))
 }
 

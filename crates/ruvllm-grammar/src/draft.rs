@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Returns the draft that a schema names. Where it names none that is 2020-12, or 2019-09 if it has a list for `items`, which
 /// drafts before 2020-12 had.
-pub(super) fn of(schema: &Value) -> Draft {
+pub(crate) fn of(schema: &Value) -> Draft {
     let is_older = schema.get("$schema").is_none() && has_list_of_items(schema);
     if is_older { Draft::Draft201909 } else { Draft::default() }.detect(schema)
 }

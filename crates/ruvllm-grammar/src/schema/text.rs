@@ -48,22 +48,31 @@ pub(super) fn pattern(pattern: &str) -> Option<String> {
 /// Writes what matches somewhere: any text may stand in front and behind where no anchor forbids it.
 fn search(hir: &Hir) -> Option<String> {
     let mut inside = String::new();
-    search_in(hir, (false, false), &mut inside)?;
+    search_in(hir, Anchors { at_start: false, at_end: false }, &mut inside)?;
     Some(inside)
 }
 
-/// The same for what stands at the start of the text, at its end, or both.
-fn search_in(hir: &Hir, (mut at_start, mut at_end): (bool, bool), out: &mut String) -> Option<()> {
+/// Place of an expression in the text.
+#[derive(Clone, Copy)]
+struct Anchors {
+    /// It begins where the text begins.
+    at_start: bool,
+    /// It ends where the text ends.
+    at_end: bool,
+}
+
+/// Writes an expression as [`search`] does, for a place that may be anchored.
+fn search_in(hir: &Hir, mut anchors: Anchors, out: &mut String) -> Option<()> {
     let pieces = match hir.kind() {
         HirKind::Alternation(branches) => {
             for (i, branch) in branches.iter().enumerate() {
                 out.push_str(if i == 0 { "(?:" } else { "|" });
-                search_in(branch, (at_start, at_end), out)?;
+                search_in(branch, anchors, out)?;
             }
             out.push(')');
             return Some(());
         }
-        HirKind::Capture(capture) => return search_in(&capture.sub, (at_start, at_end), out),
+        HirKind::Capture(capture) => return search_in(&capture.sub, anchors, out),
         HirKind::Concat(pieces) => &pieces[..],
         _ => std::slice::from_ref(hir),
     };
@@ -72,7 +81,8 @@ fn search_in(hir: &Hir, (mut at_start, mut at_end): (bool, bool), out: &mut Stri
     let pieces = &pieces[n_front..];
     let n_back = pieces.iter().rev().take_while(|piece| is_look(piece, Look::End)).count();
     let mut pieces = &pieces[..pieces.len() - n_back];
-    (at_start, at_end) = (at_start || n_front > 0, at_end || n_back > 0);
+    anchors.at_start |= n_front > 0;
+    anchors.at_end |= n_back > 0;
     let has_looks = |piece: &Hir| !piece.properties().look_set().is_empty();
     // Anchors inside the first piece or the last: each of its ways is one of the whole.
     let (mut first, mut last) = (None, None);
@@ -93,9 +103,9 @@ fn search_in(hir: &Hir, (mut at_start, mut at_end): (bool, bool), out: &mut Stri
             if !matches!(piece.kind(), HirKind::Alternation(_) | HirKind::Capture(_) | HirKind::Concat(_)) {
                 return None;
             }
-            search_in(piece, (at_start, at_end || !is_all), out)?;
+            search_in(piece, Anchors { at_end: anchors.at_end || !is_all, ..anchors }, out)?;
         }
-        None if !at_start => {
+        None if !anchors.at_start => {
             let _ = write!(out, "{PLAIN}*");
         }
         None => {}
@@ -108,9 +118,9 @@ fn search_in(hir: &Hir, (mut at_start, mut at_end): (bool, bool), out: &mut Stri
             if !matches!(piece.kind(), HirKind::Alternation(_) | HirKind::Capture(_) | HirKind::Concat(_)) {
                 return None;
             }
-            search_in(piece, (true, at_end), out)?;
+            search_in(piece, Anchors { at_start: true, ..anchors }, out)?;
         }
-        None if !(at_end || first.is_some() && pieces.is_empty()) => {
+        None if !(anchors.at_end || first.is_some() && pieces.is_empty()) => {
             let _ = write!(out, "{PLAIN}*");
         }
         None => {}

@@ -1,16 +1,16 @@
-//! How far the compiler may have to descend. `llguidance` follows a reference as soon as it meets it, on its own stack, so
+//! Depth to which the compiler may have to descend. `llguidance` follows a reference as soon as it meets it, on its own stack, so
 //! that a long chain of rules is as deep as brackets that nest. Both are counted beforehand, and never too low.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::refused;
-use crate::TextError;
+use crate::GrammarError;
+use crate::error::refused;
 
 /// The most rules.
 const RULES_MAX: usize = 8_192;
-/// The most rules and groups inside one another. One takes up to 3 KB of the stack ([`super::STACK_BYTES`]).
+/// The most rules and groups inside one another. One takes up to 3 KB of the stack ([`crate::compiler::STACK_BYTES`]).
 const GROUPS_MAX: usize = 32_768;
 /// The most parts of a schema inside one another. One takes up to 5 KB of the stack.
 const PARTS_MAX: usize = 16_384;
@@ -31,7 +31,7 @@ const DEPTH_MAX: usize = 30;
 ///
 /// # Errors
 /// They are too many.
-pub(super) fn check_lark(text: &str) -> Result<(), TextError> {
+pub(crate) fn check_lark(text: &str) -> Result<(), GrammarError> {
     let (mut n_rules, mut n_groups, mut n_open) = (0, 0, 0);
     let (own, n_literal_bytes) = without_schemas(text);
     let n_literal_bytes = n_literal_bytes + texts_bytes(&own);
@@ -65,7 +65,7 @@ pub(super) fn check_lark(text: &str) -> Result<(), TextError> {
         true => 1 + text.matches("$ref").count(),
         false => 0,
     };
-    let n_groups = n_rules + n_groups + n_open.min(DEPTH_MAX) + n_schemas * super::DEPTH_MAX;
+    let n_groups = n_rules + n_groups + n_open.min(DEPTH_MAX) + n_schemas * crate::source::DEPTH_MAX;
     if n_groups > GROUPS_MAX {
         let line = format!(
             "it has {n_rules} rules, {n_groups} with their groups and schemas, and {GROUPS_MAX} are the most; make them fewer"
@@ -122,12 +122,12 @@ fn texts_bytes(text: &str) -> usize {
 ///
 /// # Errors
 /// It is too large, as it is written or with what it repeats.
-pub(super) fn check_regex(text: &str) -> Result<(), TextError> {
+pub(crate) fn check_regex(text: &str) -> Result<(), GrammarError> {
     check_repeats(text)
 }
 
 /// Counts what may be left out or repeated; whether it stands in a literal is not looked into, so that none is missed.
-fn check_repeats(text: &str) -> Result<(), TextError> {
+fn check_repeats(text: &str) -> Result<(), GrammarError> {
     let n = text.matches(['?', '*', '+']).count() + text.matches('{').count();
     match n > REPEATS_MAX {
         true => Err(refused(&format!("{n} parts of it may be left out or repeated, and {REPEATS_MAX} are the most"))),
@@ -136,7 +136,7 @@ fn check_repeats(text: &str) -> Result<(), TextError> {
 }
 
 /// Counts the alternatives of rules; those of terminals are one expression, which has other limits.
-fn check_alternatives(text: &str) -> Result<(), TextError> {
+fn check_alternatives(text: &str) -> Result<(), GrammarError> {
     let (mut n, mut is_rule) = (0, true);
     for line in text.lines() {
         let start = line.trim_start();
@@ -161,7 +161,7 @@ fn check_alternatives(text: &str) -> Result<(), TextError> {
 ///
 /// # Errors
 /// They are too many.
-pub(super) fn check_schema(schema: &Value) -> Result<(), TextError> {
+pub(crate) fn check_schema(schema: &Value) -> Result<(), GrammarError> {
     let mut shape = Shape::default();
     shape.look(schema, 1);
     let Shape { depth, n_properties, references, n_literal_bytes } = shape;

@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use super::refused;
-use crate::TextError;
+use crate::GrammarError;
+use crate::error::refused;
 
 /// The deepest nesting of groups.
 const DEPTH_MAX: usize = 64;
@@ -45,7 +45,7 @@ impl Node {
 ///
 /// # Errors
 /// It is malformed (the line is told), names a rule that is not there, or refers to tokens.
-pub(super) fn to_lark(text: &str) -> Result<String, TextError> {
+pub(crate) fn to_lark(text: &str) -> Result<String, GrammarError> {
     let rules = parse(text)?;
     if !rules.contains_key("root") {
         return Err(refused("it has no rule 'root'"));
@@ -133,7 +133,7 @@ fn write_node(out: &mut String, node: &Node, names: &BTreeMap<&str, String>) {
     }
 }
 
-fn parse(text: &str) -> Result<BTreeMap<String, Node>, TextError> {
+fn parse(text: &str) -> Result<BTreeMap<String, Node>, GrammarError> {
     let mut parser = Parser { chars: text.chars().collect(), at: 0, depth: 0 };
     let mut rules = BTreeMap::new();
     parser.skip(true);
@@ -158,7 +158,7 @@ struct Parser {
 }
 
 impl Parser {
-    fn error(&self, what: &str) -> TextError {
+    fn error(&self, what: &str) -> GrammarError {
         let line = 1 + self.chars[..self.at].iter().filter(|&&c| c == '\n').count();
         refused(&format!("line {line}: {what}"))
     }
@@ -167,7 +167,7 @@ impl Parser {
         self.chars.get(self.at).copied()
     }
 
-    fn next(&mut self) -> Result<char, TextError> {
+    fn next(&mut self) -> Result<char, GrammarError> {
         let c = self.peek().ok_or_else(|| self.error("it ends in the middle of a rule"))?;
         self.at += 1;
         Ok(c)
@@ -179,7 +179,7 @@ impl Parser {
         is_there
     }
 
-    fn expect(&mut self, c: char) -> Result<(), TextError> {
+    fn expect(&mut self, c: char) -> Result<(), GrammarError> {
         match self.peek() {
             Some(found) if found != c => Err(self.error(&format!("'{found}' stands where '{c}' is due"))),
             _ => self.next().map(drop),
@@ -201,7 +201,7 @@ impl Parser {
         }
     }
 
-    fn name(&mut self) -> Result<String, TextError> {
+    fn name(&mut self) -> Result<String, GrammarError> {
         let is_part = |c: &char| c.is_ascii_alphanumeric() || *c == '-' || *c == '_';
         let name: String = self.chars[self.at..].iter().copied().take_while(is_part).collect();
         if name.is_empty() {
@@ -213,7 +213,7 @@ impl Parser {
     }
 
     /// Reads alternatives up to the end of the line, or of the group.
-    fn either(&mut self, in_group: bool) -> Result<Node, TextError> {
+    fn either(&mut self, in_group: bool) -> Result<Node, GrammarError> {
         let mut nodes = vec![self.sequence(in_group)?];
         while self.take('|') {
             self.skip(true);
@@ -222,7 +222,7 @@ impl Parser {
         Ok(if nodes.len() == 1 { nodes.remove(0) } else { Node::Either(nodes) })
     }
 
-    fn sequence(&mut self, in_group: bool) -> Result<Node, TextError> {
+    fn sequence(&mut self, in_group: bool) -> Result<Node, GrammarError> {
         let mut nodes = Vec::new();
         loop {
             self.skip(in_group);
@@ -236,7 +236,7 @@ impl Parser {
         }
     }
 
-    fn item(&mut self) -> Result<Node, TextError> {
+    fn item(&mut self) -> Result<Node, GrammarError> {
         match self.peek() {
             Some('"') => self.literal(),
             Some('[') => self.class(),
@@ -261,7 +261,7 @@ impl Parser {
         }
     }
 
-    fn repeated(&mut self, mut node: Node) -> Result<Node, TextError> {
+    fn repeated(&mut self, mut node: Node) -> Result<Node, GrammarError> {
         for _ in 0..=DEPTH_MAX {
             let (least, most) = match self.peek() {
                 Some('*') => (0, None),
@@ -277,7 +277,7 @@ impl Parser {
     }
 
     /// Reads `{m}`, `{m,}`, `{,n}` or `{m,n}` up to the closing bracket.
-    fn bounds(&mut self) -> Result<(u32, Option<u32>), TextError> {
+    fn bounds(&mut self) -> Result<(u32, Option<u32>), GrammarError> {
         let inside = self.chars[self.at + 1..].iter().take_while(|&&c| c != '}');
         let inside: String = inside.collect();
         self.at += 1 + inside.chars().count();
@@ -293,7 +293,7 @@ impl Parser {
             .ok_or_else(|| self.error(&format!("'{{{inside}}}' is no number of repetitions up to {REPEAT_MAX}")))
     }
 
-    fn literal(&mut self) -> Result<Node, TextError> {
+    fn literal(&mut self) -> Result<Node, GrammarError> {
         self.expect('"')?;
         let mut text = String::new();
         loop {
@@ -306,7 +306,7 @@ impl Parser {
     }
 
     /// Reads a class; its characters are written as numbers, so that none of them means anything else.
-    fn class(&mut self) -> Result<Node, TextError> {
+    fn class(&mut self) -> Result<Node, GrammarError> {
         self.expect('[')?;
         let mut inside = String::from(if self.take('^') { "^" } else { "" });
         loop {
@@ -322,7 +322,7 @@ impl Parser {
         }
     }
 
-    fn escaped(&mut self) -> Result<char, TextError> {
+    fn escaped(&mut self) -> Result<char, GrammarError> {
         let n_digits = match self.next()? {
             'n' => return Ok('\n'),
             'r' => return Ok('\r'),

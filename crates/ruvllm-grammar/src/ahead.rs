@@ -9,14 +9,14 @@ use llguidance::Matcher;
 use toktrie::SimpleVob;
 
 /// What comes back: the matcher, and its mask or what was wrong.
-pub(super) type Computed = (Box<Matcher>, Result<SimpleVob, String>);
+pub(crate) type Computed = (Box<Matcher>, Result<SimpleVob, String>);
 
 /// The thread; it ends when nobody has it any more.
-pub(super) struct MaskThread(Sender<(Box<Matcher>, Sender<Computed>)>);
+pub(crate) struct MaskThread(Sender<(Box<Matcher>, Sender<Computed>)>);
 
 impl MaskThread {
     /// Starts it, if the machine has a core beside the `n_threads` that the model runs on and a thread for it.
-    pub(super) fn start(n_threads: usize) -> Option<MaskThread> {
+    pub(crate) fn start(n_threads: usize) -> Option<MaskThread> {
         let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
         if n_cores <= n_threads {
             return None;
@@ -34,7 +34,7 @@ impl MaskThread {
     }
 
     /// Begins a mask. The matcher comes back with it, or at once if the thread has ended.
-    pub(super) fn begin(&self, matcher: Box<Matcher>) -> Result<Receiver<Computed>, Box<Matcher>> {
+    pub(crate) fn begin(&self, matcher: Box<Matcher>) -> Result<Receiver<Computed>, Box<Matcher>> {
         let (reply, receiver) = mpsc::channel();
         match self.0.send((matcher, reply)) {
             Ok(()) => Ok(receiver),

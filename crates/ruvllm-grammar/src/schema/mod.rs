@@ -5,12 +5,15 @@
 //! have sets again. A set that was met before is the rule that it became, so that recursion ends.
 //!
 //! What a grammar cannot say is left out of it and named in [`Compiled::looked_at`]: the grammar allows too much then, and
-//! a validator looks at what is written ([`super::judge`]). Nothing that is valid is ruled out by what is left out.
+//! a validator looks at what is written ([`crate::judge`]). Nothing that is valid is ruled out by what is left out.
 
+mod arrays;
 mod conditions;
-mod containers;
 mod format;
+mod keys;
 mod number;
+mod objects;
+mod range;
 mod rules;
 mod scalars;
 mod text;
@@ -20,10 +23,10 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use jsonschema::{Draft, Registry, Uri};
 use serde_json::{Map, Value};
 
-use super::refused;
-use crate::TextError;
+use crate::GrammarError;
+use crate::error::refused;
 use rules::{RuleId, Rules, Symbol};
-pub(in crate::grammar) use scalars::is_equal;
+pub(crate) use scalars::is_equal;
 
 /// The most alternatives that one set of schemas may become; of more the last `anyOf` are looked at instead.
 const WAYS_MAX: usize = 128;
@@ -45,7 +48,7 @@ pub(super) struct Compiled {
 ///
 /// # Errors
 /// It is malformed, too large, refers to what is not there, or uses what cannot be kept.
-pub(super) fn compile(schema: &Value) -> Result<Option<Compiled>, TextError> {
+pub(super) fn compile(schema: &Value) -> Result<Option<Compiled>, GrammarError> {
     if !schema.is_object() && !schema.is_boolean() {
         return Err(refused("the schema is neither an object nor a boolean"));
     }
@@ -53,7 +56,7 @@ pub(super) fn compile(schema: &Value) -> Result<Option<Compiled>, TextError> {
         return Err(refused("the schema uses 'x-guidance', which is not supported"));
     }
     let schema = &*without_own_keys(schema);
-    let draft = super::draft::of(schema);
+    let draft = crate::draft::of(schema);
     if draft == Draft::Unknown {
         return Err(refused("its '$schema' names a draft that is not known; leave it out for draft 2020-12"));
     }
@@ -102,7 +105,7 @@ fn without_own_keys(schema: &Value) -> std::borrow::Cow<'_, Value> {
     schema
 }
 
-fn references_error(error: &jsonschema::ReferencingError) -> TextError {
+fn references_error(error: &jsonschema::ReferencingError) -> GrammarError {
     refused(&format!("the schema's '$ref' or '$id': {error}; only what is in the schema itself can be referred to"))
 }
 
@@ -154,7 +157,7 @@ struct Compiler<'s> {
 
 impl<'s> Compiler<'s> {
     /// Returns the rule for a set; it is written later.
-    fn rule(&mut self, mut set: Vec<Part<'s>>) -> Result<RuleId, TextError> {
+    fn rule(&mut self, mut set: Vec<Part<'s>>) -> Result<RuleId, GrammarError> {
         let mut seen = BTreeSet::new();
         set.retain(|part| *part.schema != Value::Bool(true) && seen.insert(part.key()));
         let key: Vec<_> = set.iter().map(Part::key).collect();
@@ -173,7 +176,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns a schema that is part of another.
-    fn part(&mut self, of: Part<'s>, schema: &'s Value) -> Result<Part<'s>, TextError> {
+    fn part(&mut self, of: Part<'s>, schema: &'s Value) -> Result<Part<'s>, GrammarError> {
         if !schema.is_object() && !schema.is_boolean() {
             return Err(refused("a part of the schema is neither an object nor a boolean"));
         }
@@ -199,7 +202,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns what a reference leads to.
-    fn target(&mut self, part: Part<'s>, reference: &Value) -> Result<Part<'s>, TextError> {
+    fn target(&mut self, part: Part<'s>, reference: &Value) -> Result<Part<'s>, GrammarError> {
         let Some(reference) = reference.as_str() else {
             return Err(refused("the schema has a '$ref' that is not a text"));
         };
@@ -216,7 +219,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Adds to a set what its schemas say of the same place.
-    fn expand(&mut self, set: &[Part<'s>]) -> Result<Expanded<'s>, TextError> {
+    fn expand(&mut self, set: &[Part<'s>]) -> Result<Expanded<'s>, GrammarError> {
         let mut expanded = Expanded::default();
         // Each with the place of the one that led to it.
         let mut all: Vec<(Part<'s>, usize)> = set.iter().map(|part| (*part, usize::MAX)).collect();
@@ -260,7 +263,7 @@ impl<'s> Compiler<'s> {
         part: Part<'s>,
         found: &mut Vec<Part<'s>>,
         expanded: &mut Expanded<'s>,
-    ) -> Result<(), TextError> {
+    ) -> Result<(), GrammarError> {
         found.extend(self.schemas(part, "allOf")?);
         if part.get("anyOf").is_some() {
             let branches = self.schemas(part, "anyOf")?;
@@ -277,7 +280,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Returns the schemas that are listed under a keyword.
-    fn schemas(&mut self, part: Part<'s>, keyword: &str) -> Result<Vec<Part<'s>>, TextError> {
+    fn schemas(&mut self, part: Part<'s>, keyword: &str) -> Result<Vec<Part<'s>>, GrammarError> {
         match part.get(keyword) {
             None => Ok(Vec::new()),
             Some(Value::Array(schemas)) => schemas.iter().map(|schema| self.part(part, schema)).collect(),
@@ -285,8 +288,35 @@ impl<'s> Compiler<'s> {
         }
     }
 
+    /// Returns a mark of JSON.
+    fn mark(&mut self, mark: &str) -> Result<Symbol, GrammarError> {
+        self.rules.terminal(Value::from(mark).to_string())
+    }
+
+    /// Returns the mark between items.
+    fn comma(&mut self) -> Result<Symbol, GrammarError> {
+        self.mark(",")
+    }
+
+    /// Returns what is said of what no schema of the place tells of, where it is certain that none of `others` does.
+    fn unevaluated(
+        &mut self,
+        bare: &[Part<'s>],
+        keyword: &str,
+        others: &[&str],
+    ) -> Result<Vec<Part<'s>>, GrammarError> {
+        let has = |part: &Part<'s>, keyword: &str| part.get(keyword).is_some();
+        let is_told =
+            |part: &Part<'s>| others.iter().chain(&["$dynamicRef", "$recursiveRef"]).any(|other| has(part, other));
+        if bare.iter().any(is_told) {
+            return Ok(Vec::new());
+        }
+        let said = bare.iter().filter(|part| part.draft >= Draft::Draft201909);
+        said.filter_map(|part| part.get(keyword).map(|schema| self.part(*part, schema))).collect()
+    }
+
     /// Writes the rule of a set.
-    fn write(&mut self, rule: RuleId, set: &[Part<'s>]) -> Result<(), TextError> {
+    fn write(&mut self, rule: RuleId, set: &[Part<'s>]) -> Result<(), GrammarError> {
         let Expanded { bare, mut choices, is_never } = self.expand(set)?;
         if is_never || choices.iter().any(Vec::is_empty) {
             return Ok(());
@@ -325,7 +355,7 @@ impl<'s> Compiler<'s> {
     }
 
     /// Writes the rule of a set whose schemas say all there is to say.
-    fn write_bare(&mut self, rule: RuleId, bare: &[Part<'s>]) -> Result<(), TextError> {
+    fn write_bare(&mut self, rule: RuleId, bare: &[Part<'s>]) -> Result<(), GrammarError> {
         let types = scalars::types_of(bare)?;
         if let Some(values) = scalars::listed_values(bare)? {
             return self.write_values(rule, bare, types, &values);

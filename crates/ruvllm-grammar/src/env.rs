@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use toktrie::{TokRxInfo, TokTrie, TokenizerEnv};
 
-use crate::tokenizer::{EncodeOptions, Tokenizer};
-use crate::{TextError, TextErrorKind};
+use crate::{GrammarError, GrammarErrorKind};
+use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// A model's tokens.
-pub(super) struct Environment {
+pub(crate) struct Environment {
     tokenizer: Arc<Tokenizer>,
     trie: TokTrie,
 }
@@ -18,11 +18,11 @@ impl Environment {
     ///
     /// # Errors
     /// The vocabulary has no token that ends an answer.
-    pub(super) fn new(tokenizer: Arc<Tokenizer>, n_vocab: usize) -> Result<Environment, TextError> {
+    pub(crate) fn new(tokenizer: Arc<Tokenizer>, n_vocab: usize) -> Result<Environment, GrammarError> {
         let ends: Vec<u32> = tokenizer.end_of_generation().filter(|&id| (id as usize) < n_vocab).collect();
         let Some(&eos) = ends.first() else {
             let line = "the vocabulary has no token that ends an answer; a grammar needs one";
-            return Err(TextError::new(TextErrorKind::Unsupported, line));
+            return Err(GrammarError::new(GrammarErrorKind::Unsupported, line));
         };
         let words: Vec<Vec<u8>> = (0..n_vocab as u32).map(|id| word(&tokenizer, id)).collect();
         let trie = TokTrie::from(&TokRxInfo::new(n_vocab as u32, eos), &words).with_eos_tokens(&ends);
