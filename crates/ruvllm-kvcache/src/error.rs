@@ -84,6 +84,7 @@ impl KvError {
     }
 
     /// Makes an error of the store on disk that is shown as `line`.
+    #[cfg(feature = "disk")]
     pub(crate) fn disk(fault: DiskFault, line: String) -> KvError {
         KvError { kind: KvErrorKind::Disk(fault), line: Some(line.into()) }
     }

@@ -45,6 +45,7 @@
 mod bits;
 mod block;
 mod budget;
+#[cfg(feature = "disk")]
 pub mod disk;
 mod error;
 mod key;
@@ -52,6 +53,8 @@ mod policy;
 mod pool;
 mod prefix;
 mod radix;
+#[cfg(any(test, not(feature = "disk")))]
+mod sha256;
 mod stats;
 mod table;
 

@@ -8,14 +8,15 @@ use crate::shell::{self, cargo};
 
 /// The most packages that a crate may bring, itself included, with its default features or as flags behind its name say
 /// (`cargo tree -e normal`). A new dependency raises the number in the same commit, which says why.
-const CEILINGS: [(&str, usize); 16] = [
+const CEILINGS: [(&str, usize); 17] = [
     ("ruvllm-ggml", 6),
     ("ruvllm-kernels", 16),
     ("ruvllm-gguf", 14),
     ("ruvllm-store", 24),
-    ("ruvllm-kvcache", 25),
+    ("ruvllm-kvcache", 17),
+    ("ruvllm-kvcache --features disk", 25),
     ("ruvllm-model", 20),
-    ("ruvllm-lora", 31),
+    ("ruvllm-lora", 23),
     ("ruvllm-text", 26),
     ("ruvllm-grammar", 84),
     ("ruvllm-backend", 46),
