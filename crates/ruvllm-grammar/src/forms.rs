@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use ruvllm_testkit::escaped_json;
 use serde_json::{Value, json};
 
+use super::error::NO_TEXT;
 use super::tests::main_compiler;
 use super::*;
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use ruvllm_text::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
+use super::error::NO_TEXT;
 use super::*;
 
 /// A compiler over SmolLM2's vocabulary.
