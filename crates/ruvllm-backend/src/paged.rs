@@ -9,14 +9,7 @@ use ruvllm_lora::manager::AdapterManager;
 
 use crate::{BackendError, Scope, SeqId};
 
-/// The cached prefix of a prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CachedPrefix {
-    /// Leading tokens that a sequence would start with.
-    pub n_tokens: usize,
-    /// Bytes of their blocks that open sequences hold: sharing them takes no room.
-    pub in_use_bytes: usize,
-}
+pub use ruvllm_kvcache::CachedPrefix;
 
 /// Room for new and growing sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

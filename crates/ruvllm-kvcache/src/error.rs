@@ -1,4 +1,4 @@
-//! What can go wrong: the cache is full, or its folder cannot be used.
+//! The one error type of this crate: the cache is full, or its folder cannot be used.
 
 use std::fmt;
 

@@ -6,7 +6,7 @@ use crate::sha256::Sha256;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// A 128-bit name for everything beside the tokens that decides what keys and values hold: model file, formats, RoPE
+/// A 128-bit name for everything beside the tokens that decides what the KV cache holds: model file, formats, RoPE
 /// settings, adapter, tenant. Entries of one namespace are never found from another.
 ///
 /// It is half of a SHA-256, so two settings share a namespace only if they are equal.

@@ -12,7 +12,7 @@ use ruvllm_backend::{
 };
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
-use ruvllm_kvcache::KvPolicy;
+use ruvllm_kvcache::{KvPolicy, Quantizer};
 use ruvllm_lora::loader::AdapterLoader;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
@@ -22,7 +22,6 @@ use crate::kernels::Compute;
 use crate::kv::KvStore;
 use crate::model::{ForwardState, Model, RowCounts, Rows};
 use crate::packed::Saver;
-use crate::tiers::Kernels;
 use pass::Gating;
 
 /// The most tokens that are taken back at once.
@@ -204,7 +203,7 @@ impl TokenModel for NativeBackend {
             // Nobody is to find what was computed of zeros.
             self.kv.stay_out(seq);
         }
-        self.kv.remove(kernels(&self.compute), seq);
+        self.kv.remove(quantizer(&self.compute), seq);
     }
 
     fn n_tokens(&self, seq: SeqId) -> usize {
@@ -223,9 +222,9 @@ impl TokenModel for NativeBackend {
         }
         // What aged in the last step is due now: nobody waits for logits that are there already.
         let n_rows = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>().min(self.state.n_rows_max());
-        self.kv.age(kernels(&self.compute), segments.iter().map(|segment| segment.seq), n_rows);
+        self.kv.age(quantizer(&self.compute), segments.iter().map(|segment| segment.seq), n_rows);
         let wanted = segments.iter().map(|segment| (segment.seq, segment.tokens.len()));
-        self.kv.reserve(kernels(&self.compute), wanted)?;
+        self.kv.reserve(quantizer(&self.compute), wanted)?;
         let (mut next, mut known) = ((0, 0), RowCounts::default());
         // Of all rows with logits, in whichever of the passes: nobody has to know which those are.
         let wants_approx = segments.iter().any(|segment| matches!(segment.logits, LogitRows::Approx { .. }));
@@ -240,7 +239,7 @@ impl TokenModel for NativeBackend {
             }
             if next.0 < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
-                self.kv.age(kernels(&self.compute), seqs, self.tokens.len());
+                self.kv.age(quantizer(&self.compute), seqs, self.tokens.len());
             }
         }
         self.check_files()?;
@@ -316,9 +315,9 @@ impl Embeddings for NativeBackend {
     }
 }
 
-/// Returns what quantises, and on which threads.
-fn kernels(compute: &Compute) -> Kernels<'_> {
-    (compute.kernels.attention, &compute.team)
+/// Returns the kernels that quantise blocks, with the threads of the passes.
+fn quantizer(compute: &Compute) -> Quantizer<'_> {
+    Quantizer { table: compute.kernels.attention, threads: &compute.team }
 }
 
 #[cfg(test)]

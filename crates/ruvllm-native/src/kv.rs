@@ -5,13 +5,12 @@ use std::sync::{Arc, Weak};
 use ruvllm_backend::{BackendError, CachedPrefix, KvRoom, Scope, SeqId};
 use ruvllm_kvcache::{
     Ageing, BlockPool, CacheStats, KvError, KvErrorKind, KvLayout, KvPolicy, Level, MemoryBudget, Namespace,
-    NamespaceBuilder, Owner, PAGE_BYTES, PageLender, PrefixCache, Pressure, Sequence, Usage,
+    NamespaceBuilder, Owner, PAGE_BYTES, PageLender, PrefixCache, Pressure, Quantizer, Sequence, Usage,
 };
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 
 use crate::persist::Persist;
-use crate::tiers::Kernels;
 
 /// Blocks brought into fewer bits at once when none is free.
 const SHRUNK_AT_ONCE: usize = 64;
@@ -211,8 +210,7 @@ impl KvStore {
     /// Returns what is known of `tokens`; `None` if no prefixes are kept.
     pub(super) fn match_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<CachedPrefix> {
         let (prefixes, namespace) = (self.prefixes.as_ref()?, self.scope_namespace(scope)?);
-        let (n_tokens, in_use_bytes) = prefixes.known(namespace, tokens);
-        Some(CachedPrefix { n_tokens, in_use_bytes })
+        Some(prefixes.match_prefix(namespace, tokens))
     }
 
     /// Returns how many more sequences can be opened.
@@ -300,7 +298,7 @@ impl KvStore {
     }
 
     /// Closes a sequence; what it computed goes to the prefix cache.
-    pub(super) fn remove(&mut self, kernels: Kernels<'_>, seq: SeqId) {
+    pub(super) fn remove(&mut self, quantizer: Quantizer<'_>, seq: SeqId) {
         let Some(Open { sequence, tokens, namespace, .. }) = self.sequences.get_mut(seq.0).and_then(Option::take)
         else {
             return;
@@ -313,7 +311,7 @@ impl KvStore {
             }
             drop(sequence);
             prefixes.trim();
-            self.relieve(kernels);
+            self.relieve(quantizer);
         } else {
             drop(sequence);
         }
@@ -350,10 +348,10 @@ impl KvStore {
     /// Makes room for `n` more tokens in each sequence, or for none: cached prefixes are evicted.
     pub(super) fn reserve(
         &mut self,
-        kernels: Kernels<'_>,
+        quantizer: Quantizer<'_>,
         wanted: impl Iterator<Item = (SeqId, usize)> + Clone,
     ) -> Result<(), KvError> {
-        let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(kernels, seq, n));
+        let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(quantizer, seq, n));
         if result.is_err() {
             for (seq, _) in wanted {
                 let open = self.open_mut(seq);
@@ -363,7 +361,7 @@ impl KvStore {
         result
     }
 
-    fn reserve_one(&mut self, kernels: Kernels<'_>, seq: SeqId, n: usize) -> Result<(), KvError> {
+    fn reserve_one(&mut self, quantizer: Quantizer<'_>, seq: SeqId, n: usize) -> Result<(), KvError> {
         if self.budget.has_quotas() {
             self.check_quota(seq, n)?;
         }
@@ -378,7 +376,7 @@ impl KvStore {
                 continue;
             }
             // Fewer bits first; what only the cache holds is evicted if that is not enough.
-            if self.shrink(kernels, SHRUNK_AT_ONCE) == 0 {
+            if self.shrink(quantizer, SHRUNK_AT_ONCE) == 0 {
                 break;
             }
         }

@@ -6,7 +6,7 @@ use ruvllm_backend::{BackendError, CachedPrefix, KvFolder, KvRoom, PagedKv, Scop
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
 use ruvllm_lora::manager::AdapterManager;
 
-use super::{NativeBackend, kernels};
+use super::{NativeBackend, quantizer};
 
 impl PagedKv for NativeBackend {
     fn room(&self) -> KvRoom {
@@ -25,7 +25,7 @@ impl PagedKv for NativeBackend {
         if self.kv.get(seq).is_none() {
             return Err(BackendError::not_open(seq));
         }
-        Ok(self.kv.reserve(kernels(&self.compute), std::iter::once((seq, n)))?)
+        Ok(self.kv.reserve(quantizer(&self.compute), std::iter::once((seq, n)))?)
     }
 
     fn match_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<CachedPrefix> {

@@ -5,7 +5,7 @@ use ruvllm_kernels::attention;
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::gate::{Gate, GateScratch};
 
-use super::{NativeBackend, kernels};
+use super::{NativeBackend, quantizer};
 use crate::embedding::Pool;
 use crate::kernels::Compute;
 use crate::model::{Batch, Model, RowCounts, Rows};
@@ -120,7 +120,7 @@ impl NativeBackend {
         let seq = self.open_adapted(adapters)?;
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
-            self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
+            self.kv.reserve(quantizer(&self.compute), std::iter::once((seq, tokens.len())))?;
             let (mut next, mut pool) = ((0, 0), Pool::new(pooling, self.model.spec.n_embd));
             while next.0 < segment.len() {
                 self.fill_batch(&segment, &mut next);

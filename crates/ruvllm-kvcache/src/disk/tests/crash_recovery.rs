@@ -17,7 +17,7 @@ const N_CHAINS: usize = 4;
 /// Starts `test` again as a child with these words for it.
 fn spawn(test: &str, words: &[&str]) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "--nocapture", "--test-threads=1", &format!("disk::tests::kill::{test}")]);
+    command.args(["--exact", "--nocapture", "--test-threads=1", &format!("disk::tests::crash_recovery::{test}")]);
     command.env(CHILD, words.join(":")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
