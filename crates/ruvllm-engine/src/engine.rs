@@ -346,32 +346,32 @@ impl Engine {
         self.runner.clear_cache();
     }
 
-    /// Returns who holds the blocks of keys and values: free + cached only + in use = total.
+    /// Returns the owners of the KV cache's blocks: free + cached only + in use = total.
     pub fn kv_usage(&self) -> Usage {
         self.runner.kv_usage()
     }
 
-    /// Returns how keys and values are kept.
+    /// Returns the policy of the KV cache.
     pub fn kv_policy(&self) -> KvPolicy {
         self.kv_policies().first().copied().unwrap_or(KvPolicy::F16)
     }
 
-    /// Returns the ways that requests may have their keys and values kept, the default first.
+    /// Returns the policies of the KV cache that requests may have, the default first.
     pub fn kv_policies(&self) -> Vec<KvPolicy> {
         self.runner.model().paged_kv().map(|kv| kv.policies()).unwrap_or_default()
     }
 
-    /// Returns the bytes of a sequence's keys and values.
+    /// Returns the bytes of a sequence's KV cache.
     pub fn sequence_bytes(&self, seq: SeqId) -> usize {
         self.runner.sequence_bytes(seq)
     }
 
-    /// Opens an empty sequence whose keys and values stay as they are written whatever the policy.
+    /// Opens an empty sequence whose KV cache stays as it is written whatever the policy.
     pub(crate) fn new_exact_sequence(&mut self) -> Result<SeqId, EngineError> {
         Ok(self.runner.open(None, &Scope { kv: Some(KvPolicy::F16), ..Scope::default() })?.0)
     }
 
-    /// Returns how full the memory for keys and values is, and what to do about it. Cached prefixes are evicted by
+    /// Returns how full the memory of the KV cache is, and what to do about it. Cached prefixes are evicted by
     /// themselves; what remains for the caller is to take no new requests.
     pub fn kv_pressure(&mut self) -> Option<Pressure> {
         Some(self.runner.model_mut().paged_kv_mut()?.pressure())

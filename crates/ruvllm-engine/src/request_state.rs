@@ -194,7 +194,7 @@ impl RequestState {
         self.request.tenant
     }
 
-    /// Returns what its keys and values are good for.
+    /// Returns the scope of its KV cache.
     pub(crate) fn scope(&self) -> Scope {
         Scope { tenant: self.request.tenant, adapters: self.request.adapters.clone(), kv: self.request.kv }
     }
@@ -311,7 +311,7 @@ impl RequestState {
         }
     }
 
-    /// Takes note of what its sequence's keys and values take, which is about to be closed, and leaves the draft model.
+    /// Takes note of what the KV cache of its sequence takes, which is about to be closed, and leaves the draft model.
     pub(crate) fn closes(&mut self, runner: &mut ModelRunner, seq: SeqId) {
         self.leave_draft(runner);
         let n_tokens = runner.n_tokens(seq).max(1);

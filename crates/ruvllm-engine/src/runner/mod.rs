@@ -37,10 +37,10 @@ pub enum Readout {
         /// How many; no more than there are.
         n_last: usize,
     },
-    /// The log-probability of every token but the first, and the likeliest ones in its place: `[n - 1, 1 + 2 * n_top]`, each row
-    /// the token's own, then `n_top` ids with theirs, the likeliest first. Of a model that writes text.
+    /// The log-probability of every token but the first, and the most likely ones in its place: `[n - 1, 1 + 2 * n_top]`, each row
+    /// the token's own, then `n_top` ids with theirs, the most likely first. Of a model that writes text.
     Logprobs {
-        /// How many of the likeliest tokens.
+        /// How many of the most likely tokens.
         n_top: usize,
     },
     /// How well the second text of a pair fits the first, `[1]`: the logit of a cross-encoder. The first text has this many

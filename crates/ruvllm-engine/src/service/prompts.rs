@@ -12,9 +12,9 @@ use crate::{EngineError, Scope};
 pub struct SavedPrompt {
     /// All of them.
     pub tokens: Vec<u32>,
-    /// Bytes on disk, without the blocks of keys and values, which requests with the same beginning share.
+    /// Bytes on disk, without the blocks of the KV cache, which requests with the same beginning share.
     pub n_bytes: u64,
-    /// Leading tokens whose keys and values are there.
+    /// Leading tokens whose KV cache is there.
     pub n_ready: usize,
 }
 
@@ -33,7 +33,7 @@ impl Service {
         })
     }
 
-    /// Brings back what was saved under a name: reads into memory what the folder holds of its keys and values, for requests of
+    /// Brings back what was saved under a name: reads into memory what the folder holds of its KV cache, for requests of
     /// the scope. `None` if nothing was.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Issue "Serving", 4: requests of mixed lengths, seeds and samplers give the same tokens alone and beside fifteen others,
-//! with a cold cache and a warm one, guessed ahead by the text so far, by a draft model, and not.
+//! Batch invariance: requests of mixed lengths, seeds and samplers give the same tokens alone and in a batch of sixteen,
+//! with a cold cache and a warm one, drafted by the text so far, by a draft model, and not at all.
 
 use std::path::Path;
 
