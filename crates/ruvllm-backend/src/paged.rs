@@ -7,7 +7,7 @@ use ruvllm_kvcache::disk::DiskStore;
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
 use ruvllm_lora::manager::AdapterManager;
 
-use crate::{BackendError, Scope, SeqId};
+use crate::{BackendError, CacheSalt, SeqId};
 
 pub use ruvllm_kvcache::CachedPrefix;
 
@@ -50,10 +50,10 @@ pub trait PagedKv {
     fn reserve(&mut self, seq: SeqId, n: usize) -> Result<(), BackendError>;
 
     /// Returns the cached prefix of a prompt without opening a sequence; `None` if there is no prefix cache.
-    fn match_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<CachedPrefix>;
+    fn match_prefix(&self, tokens: &[u32], salt: &CacheSalt) -> Option<CachedPrefix>;
 
     /// Reads blocks of a prompt from the cache folder into memory, and returns how many leading tokens are cached then.
-    fn restore_prefix(&mut self, tokens: &[u32], scope: &Scope) -> usize;
+    fn restore_prefix(&mut self, tokens: &[u32], salt: &CacheSalt) -> usize;
 
     /// Puts the whole blocks of a running sequence into the prefix cache, for others that start alike.
     fn share(&mut self, seq: SeqId);

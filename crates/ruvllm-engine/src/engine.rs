@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use ruvllm_backend::{LogitRows, ModelInfo, Scope, Segment, SeqId, States, identity};
+use ruvllm_backend::{CacheSalt, LogitRows, ModelInfo, Segment, SeqId, States, identity};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::{Compute, Isa};
 use ruvllm_kvcache::disk::DiskStats;
@@ -295,9 +295,9 @@ impl Engine {
     pub fn sequence_with_prefix(
         &mut self,
         tokens: &[u32],
-        scope: impl Into<Scope>,
+        salt: impl Into<CacheSalt>,
     ) -> Result<(SeqId, usize), EngineError> {
-        self.runner.open(Some(tokens), &scope.into())
+        self.runner.open(Some(tokens), &salt.into())
     }
 
     /// Opens a sequence that starts with the first `len` tokens of another one, without computing or copying them.
@@ -326,9 +326,9 @@ impl Engine {
 
     /// Reads what the cache folder holds of `tokens` into memory, and returns how many leading tokens need no computing
     /// then. Requests do so by themselves; this is for those who know what will be asked.
-    pub fn restore_prefix(&mut self, tokens: &[u32], scope: impl Into<Scope>) -> usize {
+    pub fn restore_prefix(&mut self, tokens: &[u32], salt: impl Into<CacheSalt>) -> usize {
         let kv = self.runner.model_mut().paged_kv_mut();
-        kv.map_or(0, |kv| kv.restore_prefix(tokens, &scope.into()))
+        kv.map_or(0, |kv| kv.restore_prefix(tokens, &salt.into()))
     }
 
     /// Waits until all that was handed to the cache folder is written, and durable unless
@@ -368,7 +368,7 @@ impl Engine {
 
     /// Opens an empty sequence whose KV cache stays as it is written whatever the policy.
     pub(crate) fn new_exact_sequence(&mut self) -> Result<SeqId, EngineError> {
-        Ok(self.runner.open(None, &Scope { kv: Some(KvPolicy::F16), ..Scope::default() })?.0)
+        Ok(self.runner.open(None, &CacheSalt { kv: Some(KvPolicy::F16), ..CacheSalt::default() })?.0)
     }
 
     /// Returns how full the memory of the KV cache is, and what to do about it. Cached prefixes are evicted by

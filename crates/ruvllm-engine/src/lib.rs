@@ -54,8 +54,8 @@ pub use request::{
 };
 pub use runner::{ModelRunner, Readout, Vocabulary};
 pub use ruvllm_backend::{
-    BackendError, BackendErrorKind, CachedPrefix, DeviceInfo, KvRoom, LogitRows, ModelInfo, PagedKv, Pooling, Scope,
-    Segment, SeqId, States, TokenModel,
+    BackendError, BackendErrorKind, CacheSalt, CachedPrefix, DeviceInfo, KvRoom, LogitRows, ModelInfo, PagedKv,
+    Pooling, Segment, SeqId, States, TokenModel,
 };
 #[cfg(feature = "grammar")]
 pub use ruvllm_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarErrorKind};

@@ -18,7 +18,7 @@ use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, TokenLogprobs, Told};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Accepted, Branch};
-use crate::{Constraint, EngineError, ErrorKind, Grammar, Scope};
+use crate::{CacheSalt, Constraint, EngineError, ErrorKind, Grammar};
 use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 
 /// A request and what came of it so far.
@@ -194,9 +194,9 @@ impl RequestState {
         self.request.tenant
     }
 
-    /// Returns the scope of its KV cache.
-    pub(crate) fn scope(&self) -> Scope {
-        Scope { tenant: self.request.tenant, adapters: self.request.adapters.clone(), kv: self.request.kv }
+    /// Returns the salt of its KV cache.
+    pub(crate) fn salt(&self) -> CacheSalt {
+        CacheSalt { tenant: self.request.tenant, adapters: self.request.adapters.clone(), kv: self.request.kv }
     }
 
     /// Returns the request, without its prompt.
@@ -237,7 +237,7 @@ impl RequestState {
         let from_disk = |runner: &ModelRunner| runner.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
         let (queued, n_before) = (self.clock.start.elapsed(), from_disk(runner));
         let prompt = (!self.request.ignore_cache).then(|| self.context());
-        let (seq, n_cached) = runner.open(prompt, &self.scope())?;
+        let (seq, n_cached) = runner.open(prompt, &self.salt())?;
         let n_from_disk = n_cached.min((from_disk(runner) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
         self.tell_progress(n_cached);

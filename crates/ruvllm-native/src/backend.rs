@@ -7,8 +7,8 @@ mod pass;
 use std::sync::Arc;
 
 use ruvllm_backend::{
-    BackendError, BackendErrorKind, Embeddings, HiddenStates, LogitRows, ModelInfo, ModelSpec, PagedKv, Pooling, Scope,
-    Segment, SeqId, StateRows, States, TokenModel,
+    BackendError, BackendErrorKind, CacheSalt, Embeddings, HiddenStates, LogitRows, ModelInfo, ModelSpec, PagedKv,
+    Pooling, Segment, SeqId, StateRows, States, TokenModel,
 };
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
@@ -150,18 +150,18 @@ impl TokenModel for NativeBackend {
         &self.info
     }
 
-    fn open(&mut self, prompt: Option<&[u32]>, scope: &Scope) -> Result<(SeqId, usize), BackendError> {
-        self.check_adapters(&scope.adapters)?;
+    fn open(&mut self, prompt: Option<&[u32]>, salt: &CacheSalt) -> Result<(SeqId, usize), BackendError> {
+        self.check_adapters(&salt.adapters)?;
         // Outside the prefix cache blocks may stay as they are written, whatever the policy of the others.
-        let is_exact = prompt.is_none() && scope.kv == Some(KvPolicy::F16);
-        if let Some(kv) = scope.kv.filter(|kv| !is_exact && self.kv.policies().all(|known| known != *kv)) {
+        let is_exact = prompt.is_none() && salt.kv == Some(KvPolicy::F16);
+        if let Some(kv) = salt.kv.filter(|kv| !is_exact && self.kv.policies().all(|known| known != *kv)) {
             let known: Vec<String> = self.kv.policies().map(|policy| policy.to_string()).collect();
             let line = format!("keys and values as {kv} were not loaded for; there is {}", known.join(", "));
             return Err(BackendError::new(BackendErrorKind::Options, line));
         }
         let seq = match prompt {
-            Some(tokens) => self.kv.add_known(tokens, scope)?,
-            None => self.kv.add(scope)?,
+            Some(tokens) => self.kv.add_known(tokens, salt)?,
+            None => self.kv.add(salt)?,
         };
         self.state.states[seq.0].fill(0.0);
         Ok((seq, self.n_tokens(seq)))

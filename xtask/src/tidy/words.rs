@@ -1,16 +1,16 @@
 //! Public items are named by the words of the field, and the first sentence of their docs names its subject.
 //!
 //! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0068-the-fields-words.md`). These are not, and have no
-//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`); `Scope` (cache salt);
+//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`);
 //! `Desk`, `Bell`, `Patience`, `Absence`, `News` and fields called `team` (the thread pool's inside); `Upcoming`, `Beside`,
-//! `Ahead`, `near` (prefetch plans); `Cut`, parts and pieces (row chunks); `heir`, `Life`; `level` (effective priority);
+//! `Ahead`, `near` (prefetch plans); `Cut`, parts and pieces (row chunks);
 //! `Notes`, `Came`, `Heard`, `Told`, `Taught`, `Passage`, `Mind`, `Asking`, `Place`, `Working`, `Course`, `Shown`, `Judged`,
 //! memory, episodes, trust and `deep::Lesson` (learning); `usual`, dear and sure (the bandit).
 
 use std::collections::BTreeMap;
 
 /// Identifiers that public items do not have, each with the field's.
-const NAMES: [(&str, &str); 20] = [
+const NAMES: [(&str, &str); 21] = [
     ("Drafting", "Drafter"),
     ("Pace", "DraftLength"),
     ("Guesses", "DraftLimits"),
@@ -31,10 +31,11 @@ const NAMES: [(&str, &str); 20] = [
     ("dry_breakers", "dry_sequence_breakers"),
     ("dry_last_n", "dry_penalty_last_n"),
     ("Usual", "Baseline"),
+    ("Scope", "CacheSalt"),
 ];
 
 /// Words that are no part of a public identifier, each with the field's.
-const WORDS: [(&str, &str); 10] = [
+const WORDS: [(&str, &str); 12] = [
     ("guess", "draft"),
     ("guesses", "draft tokens"),
     ("guessed", "drafted"),
@@ -45,6 +46,8 @@ const WORDS: [(&str, &str); 10] = [
     ("optimise", "autotune"),
     ("optimiser", "autotuner"),
     ("ledger", "counters"),
+    ("heir", "quantised copy"),
+    ("heirs", "quantised copies"),
 ];
 
 /// Openings of a first sentence that put off its subject.

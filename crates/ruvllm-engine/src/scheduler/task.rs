@@ -174,13 +174,13 @@ impl Task {
         n_ended: u64,
         nobody_runs: bool,
     ) -> Waiting {
-        let (context, scope) = (self.answer.context(), self.answer.scope());
+        let (context, salt) = (self.answer.context(), self.answer.salt());
         let is_cached = !self.answer.request().ignore_cache;
-        let known = is_cached.then(|| runner.match_prefix(context, &scope)).flatten();
+        let known = is_cached.then(|| runner.match_prefix(context, &salt)).flatten();
         let (n_known, in_use_bytes) = known.map_or((0, 0), |known| (known.n_tokens, known.in_use_bytes));
         // At least one more block than is known, all of it before the last token.
         let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;
-        let waits_for = |other: &Task| other.answer.scope() == scope && other.will_know(runner, &context[..next]);
+        let waits_for = |other: &Task| other.answer.salt() == salt && other.will_know(runner, &context[..next]);
         let admission = match &self.preempted {
             // As much room as it did not find then is there only when somebody has ended.
             Some(Preempted { cause: Cause::Quota, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {

@@ -76,7 +76,7 @@ impl NativeBackend {
         self.micros.clear();
         for rows in &self.rows {
             let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
-            let set = &open.scope.adapters;
+            let set = &open.salt.adapters;
             match set.gate() {
                 None => self.adapted.push(rows.n, set),
                 Some(gate) => {
