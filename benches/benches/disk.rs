@@ -11,7 +11,7 @@ use std::path::Path;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::{bytes, criterion};
 use ruvllm_kvcache::disk::{BlockRef, DiskStore, FsyncPolicy, Put, StoreOptions};
-use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, LayerKv, Namespace, Piece, PrefixCache};
+use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, LayerKv, Namespace, PrefixCache, StoredBlock};
 
 const BLOCK_BYTES: usize = 30 * 2 * 192 * 2 * 16;
 const N_BLOCKS: usize = 125;
@@ -81,7 +81,7 @@ fn read(c: &mut Criterion) {
             let prefix = store.find_prefix(namespace_of(0), &tokens);
             let mut read = |i: usize, bytes: &mut Vec<u8>| {
                 store.read_block(&prefix.keys[i], bytes).expect("files can be read")?;
-                Some(Piece { format: KvFormat::F16, sub: 0, is_new_unit: true })
+                Some(StoredBlock { format: KvFormat::F16, sub: 0, is_new_unit: true })
             };
             let n_cached = cache.import(&mut pool, namespace_of(0), &tokens, &mut read).expect("there is room");
             assert_eq!(n_cached, tokens.len());

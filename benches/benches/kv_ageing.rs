@@ -5,7 +5,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ruvllm_benches::criterion;
 use ruvllm_kernels::Isa;
 use ruvllm_kernels::attention;
-use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv, Sequence};
+use ruvllm_kvcache::{BlockPool, KvFormat, KvLayout, KvPolicy, LayerKv, Quantizer, Sequence};
 use ruvllm_threads::ThreadPool;
 
 /// Attention layers and their shape.
@@ -29,7 +29,7 @@ fn append(threads: &ThreadPool, pool: &mut BlockPool, sequence: &mut Sequence, s
 
 fn tiers(criterion: &mut Criterion) {
     let threads = ThreadPool::new(2);
-    let kernels = (attention::pick(Isa::best()), &threads);
+    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &threads };
     for (name, n_layers, shape) in MODELS {
         let layout = KvLayout { layers: vec![shape; n_layers] };
         let formats = [KvFormat::F16, KvFormat::Q8, KvFormat::Q4, KvFormat::Q2];
@@ -57,7 +57,7 @@ fn tiers(criterion: &mut Criterion) {
             group.bench_function(format!("migrate_{n}_to_{to}"), |bencher| {
                 bencher.iter(|| {
                     next = (next + n) % blocks.len();
-                    pool.quantize(kernels, &blocks[next..next + n], to, &mut made).expect("the pool has room");
+                    pool.quantize(quantizer, &blocks[next..next + n], to, &mut made).expect("the pool has room");
                     pool.discard(&mut made);
                 });
             });

@@ -41,6 +41,7 @@ const LAYERS: [(&str, u8); 22] = [
     ("ruvllm-kvcache", 2),
     ("ruvllm-model", 2),
     ("ruvllm-text", 2),
+    ("ruvllm-grammar", 3),
     ("ruvllm-lora", 3),
     ("ruvllm-sona", 4),
     ("ruvllm-backend", 4),

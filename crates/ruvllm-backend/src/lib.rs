@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod cache_salt;
 mod completions;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -23,9 +24,9 @@ pub mod loading;
 mod logit_rows;
 mod model;
 mod paged;
-mod scope;
 
 pub use batch::{Segment, StateRows, States};
+pub use cache_salt::CacheSalt;
 pub use completions::{CallPiece, CompletionEnd, CompletionEvent, CompletionRequest, Completions, Usage};
 pub use embeddings::Embeddings;
 pub use error::{BackendError, BackendErrorKind, Cause};
@@ -34,4 +35,3 @@ pub use logit_rows::LogitRows;
 pub use model::{DeviceInfo, ModelInfo, SeqId, TokenModel};
 pub use paged::{CachedPrefix, KvFolder, KvRoom, PagedKv};
 pub use ruvllm_model::{ModelSpec, Pooling};
-pub use scope::Scope;

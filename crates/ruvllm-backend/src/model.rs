@@ -6,7 +6,7 @@ use std::path::Path;
 use ruvllm_gguf::GgufFile;
 use ruvllm_lora::loader::AdapterLoader;
 
-use crate::{BackendError, Embeddings, HiddenStates, ModelSpec, PagedKv, Scope, Segment, States};
+use crate::{BackendError, CacheSalt, Embeddings, HiddenStates, ModelSpec, PagedKv, Segment, States};
 
 /// Number of a sequence, given by the backend that opened it. It may be given again after [`TokenModel::close`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -140,7 +140,7 @@ pub struct DeviceInfo {
 /// is in the batch, however a prompt is cut, and for any number of threads.
 ///
 /// ```
-/// use ruvllm_backend::{BackendError, DeviceInfo, LogitRows, ModelInfo, Scope, Segment, SeqId, StateRows, States, TokenModel};
+/// use ruvllm_backend::{BackendError, DeviceInfo, LogitRows, ModelInfo, CacheSalt, Segment, SeqId, StateRows, States, TokenModel};
 ///
 /// /// A model of four tokens, in which the token after `n` is `n + 1`.
 /// struct Counter {
@@ -153,7 +153,7 @@ pub struct DeviceInfo {
 ///     fn info(&self) -> &ModelInfo {
 ///         &self.info
 ///     }
-///     fn open(&mut self, _: Option<&[u32]>, _: &Scope) -> Result<(SeqId, usize), BackendError> {
+///     fn open(&mut self, _: Option<&[u32]>, _: &CacheSalt) -> Result<(SeqId, usize), BackendError> {
 ///         let free = self.sequences.iter().position(Option::is_none);
 ///         let free = free.ok_or_else(|| BackendError::no_sequence(self.info.n_seq_max))?;
 ///         self.sequences[free] = Some(Vec::new());
@@ -190,7 +190,7 @@ pub struct DeviceInfo {
 /// # let device = DeviceInfo { backend: "counter", name: "none".into(), n_threads: 1 };
 /// # let info = ModelInfo { n_vocab: 4, n_ctx: 8, ..ModelInfo::new("counter", device) };
 /// let mut model = Counter { info, sequences: vec![None], logits: Vec::new() };
-/// let (seq, _) = model.open(None, &Scope::default())?;
+/// let (seq, _) = model.open(None, &CacheSalt::default())?;
 /// let states = model.forward(&[Segment { seq, tokens: &[0, 1], logits: LogitRows::Last }])?;
 /// assert_eq!(states.logits, [0.0, 0.0, 1.0, 0.0]);
 /// # Ok::<(), BackendError>(())
@@ -200,12 +200,12 @@ pub trait TokenModel: Send {
     fn info(&self) -> &ModelInfo;
 
     /// Opens a sequence. With a prompt it starts with what is cached of it, at most all tokens but the last, and what it
-    /// computes may be cached in turn, for others of the same scope. Without one it is empty and stays out of the cache.
+    /// computes may be cached in turn, for others of the same salt. Without one it is empty and stays out of the cache.
     /// Returns the sequence and the number of its tokens, which need no computing.
     ///
     /// # Errors
-    /// All sequences are open, the scope's adapters are for another model, or its KV policy is not one of the backend's.
-    fn open(&mut self, prompt: Option<&[u32]>, scope: &Scope) -> Result<(SeqId, usize), BackendError>;
+    /// All sequences are open, the salt's adapters are for another model, or its KV policy is not one of the backend's.
+    fn open(&mut self, prompt: Option<&[u32]>, salt: &CacheSalt) -> Result<(SeqId, usize), BackendError>;
 
     /// Opens a sequence that starts with the first `len` tokens of another one.
     ///

@@ -7,16 +7,9 @@ use ruvllm_kvcache::disk::DiskStore;
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
 use ruvllm_lora::manager::AdapterManager;
 
-use crate::{BackendError, Scope, SeqId};
+use crate::{BackendError, CacheSalt, SeqId};
 
-/// The cached prefix of a prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CachedPrefix {
-    /// Leading tokens that a sequence would start with.
-    pub n_tokens: usize,
-    /// Bytes of their blocks that open sequences hold: sharing them takes no room.
-    pub in_use_bytes: usize,
-}
+pub use ruvllm_kvcache::CachedPrefix;
 
 /// Room for new and growing sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +50,10 @@ pub trait PagedKv {
     fn reserve(&mut self, seq: SeqId, n: usize) -> Result<(), BackendError>;
 
     /// Returns the cached prefix of a prompt without opening a sequence; `None` if there is no prefix cache.
-    fn match_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<CachedPrefix>;
+    fn match_prefix(&self, tokens: &[u32], salt: &CacheSalt) -> Option<CachedPrefix>;
 
     /// Reads blocks of a prompt from the cache folder into memory, and returns how many leading tokens are cached then.
-    fn restore_prefix(&mut self, tokens: &[u32], scope: &Scope) -> usize;
+    fn restore_prefix(&mut self, tokens: &[u32], salt: &CacheSalt) -> usize;
 
     /// Puts the whole blocks of a running sequence into the prefix cache, for others that start alike.
     fn share(&mut self, seq: SeqId);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
-use ruvllm_backend::{BackendError, BackendErrorKind, ModelInfo, ModelSpec, Scope, Segment, SeqId, States, TokenModel};
+use ruvllm_backend::{
+    BackendError, BackendErrorKind, CacheSalt, ModelInfo, ModelSpec, Segment, SeqId, States, TokenModel,
+};
 use ruvllm_gguf::{GgufFile, TensorInfo};
 use ruvllm_kernels::dequant;
 use ruvllm_model::TensorRows;
@@ -125,11 +127,11 @@ impl TokenModel for CandleBackend {
         &self.info
     }
 
-    fn open(&mut self, _prompt: Option<&[u32]>, scope: &Scope) -> std::result::Result<(SeqId, usize), BackendError> {
-        if !scope.adapters.is_empty() {
+    fn open(&mut self, _prompt: Option<&[u32]>, salt: &CacheSalt) -> std::result::Result<(SeqId, usize), BackendError> {
+        if !salt.adapters.is_empty() {
             return Err(BackendError::unsupported("backend candle applies no adapters; use native"));
         }
-        if let Some(kv) = scope.kv {
+        if let Some(kv) = salt.kv {
             let line = format!("backend candle keeps keys and values as f32, not as {kv}; leave the policy out");
             return Err(BackendError::unsupported(line));
         }

@@ -9,13 +9,13 @@
 //! less than 1e-4 of their size in f32. With quantised weights candle quantises activations too.
 //!
 //! ```
-//! use ruvllm_backend::{LogitRows, Scope, Segment, TokenModel};
+//! use ruvllm_backend::{LogitRows, CacheSalt, Segment, TokenModel};
 //! use ruvllm_candle::{CandleBackend, CandleOptions};
 //!
 //! // Any GGUF file; here a tiny one of the test data.
 //! let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
 //! let mut model = CandleBackend::load(&path, &CandleOptions::default(), &mut |_| {})?;
-//! let (seq, _) = model.open(None, &Scope::default())?;
+//! let (seq, _) = model.open(None, &CacheSalt::default())?;
 //! let states = model.forward(&[Segment { seq, tokens: &[1, 2, 3], logits: LogitRows::Last }])?;
 //! assert!(states.logits.iter().all(|x| x.is_finite()));
 //! # Ok::<(), ruvllm_backend::BackendError>(())

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ruvllm_backend::conformance::{Case, Tolerances, check};
-use ruvllm_backend::{BackendErrorKind, LogitRows, Scope, Segment, TokenModel};
+use ruvllm_backend::{BackendErrorKind, CacheSalt, LogitRows, Segment, TokenModel};
 use ruvllm_gguf::{GgufFile, GgufWriter};
 use ruvllm_lora::merge::Merged;
 use ruvllm_native::{LoadOptions, NativeBackend};
@@ -16,7 +16,7 @@ fn load(path: &Path, options: &CandleOptions) -> CandleBackend {
 }
 
 fn logits(model: &mut dyn TokenModel, tokens: &[u32]) -> Vec<f32> {
-    let (seq, _) = model.open(None, &Scope::default()).expect("a sequence is free");
+    let (seq, _) = model.open(None, &CacheSalt::default()).expect("a sequence is free");
     let rows =
         model.forward(&[Segment { seq, tokens, logits: LogitRows::All }]).expect("the tokens fit").logits.to_vec();
     model.close(seq);
@@ -108,6 +108,6 @@ fn what_it_cannot_do_is_said() {
     assert!(line.starts_with("no device metal:0 for backend candle") && !line.contains('\n'), "{line}");
     let mut model = load(&path, &plain);
     let kv = Some(ruvllm_kvcache::KvPolicy::TIERED);
-    let error = model.open(None, &Scope { kv, ..Scope::default() }).expect_err("no policy but f32");
+    let error = model.open(None, &CacheSalt { kv, ..CacheSalt::default() }).expect_err("no policy but f32");
     assert_eq!(error.kind(), BackendErrorKind::Unsupported);
 }

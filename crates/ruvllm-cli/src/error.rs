@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 
 use ruvllm_backend::BackendError;
-use ruvllm_engine::{EngineError, ErrorKind, TextError};
+use ruvllm_engine::{EngineError, ErrorKind, GrammarError, TextError};
 use ruvllm_gguf::GgufError;
 
 /// The result of a command or a step of one.
@@ -81,6 +81,12 @@ impl From<TextError> for Error {
 
 impl From<BackendError> for Error {
     fn from(error: BackendError) -> Error {
+        EngineError::from(error).into()
+    }
+}
+
+impl From<GrammarError> for Error {
+    fn from(error: GrammarError) -> Error {
         EngineError::from(error).into()
     }
 }

@@ -3,7 +3,7 @@
 //! `cargo run --release -p ruvllm-engine --example compose -- model.gguf "The capital of France is"`
 
 use ruvllm_engine::tokenizer::EncodeOptions;
-use ruvllm_engine::{LoadOptions, LogitRows, NativeBackend, Scope, Segment, TokenModel, Vocabulary};
+use ruvllm_engine::{CacheSalt, LoadOptions, LogitRows, NativeBackend, Segment, TokenModel, Vocabulary};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = vocabulary.tokenizer()?;
     let mut text = tokenizer.stream_continuing();
     let mut next = tokenizer.encode(&prompt, EncodeOptions { add_special: true, parse_special: false })?;
-    let (seq, _) = backend.open(None, &Scope::default())?;
+    let (seq, _) = backend.open(None, &CacheSalt::default())?;
     for _ in 0..32 {
         let logits = backend.forward(&[Segment { seq, tokens: &next, logits: LogitRows::Last }])?.logits;
         // Greedy, except that no token may follow itself.

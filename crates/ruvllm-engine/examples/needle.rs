@@ -1,4 +1,4 @@
-//! Does a model still find one fact in a long text when old keys and values are kept in fewer bits?
+//! Does a model still find one fact in a long text when the KV cache of old tokens is kept in fewer bits?
 //!
 //! `cargo run --release -p ruvllm-engine --example needle -- MODEL.gguf TEXT.txt [N_TOKENS]` puts a sentence at five
 //! depths of a text of so many tokens, asks for it at the end, and tells for each policy at how many depths the answer

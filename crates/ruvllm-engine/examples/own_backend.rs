@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use ruvllm_engine::{
-    BackendError, DeviceInfo, Engine, GenerateRequest, ModelInfo, ModelRunner, SamplingParams, Scope, Segment, SeqId,
-    States, TokenModel, Vocabulary,
+    BackendError, CacheSalt, DeviceInfo, Engine, GenerateRequest, ModelInfo, ModelRunner, SamplingParams, Segment,
+    SeqId, States, TokenModel, Vocabulary,
 };
 use ruvllm_gguf::GgufFile;
 
@@ -26,7 +26,7 @@ impl TokenModel for Copier {
     fn info(&self) -> &ModelInfo {
         &self.info
     }
-    fn open(&mut self, _prompt: Option<&[u32]>, _scope: &Scope) -> Result<(SeqId, usize), BackendError> {
+    fn open(&mut self, _prompt: Option<&[u32]>, _salt: &CacheSalt) -> Result<(SeqId, usize), BackendError> {
         let free = self.sequences.iter().position(Option::is_none);
         let free = free.ok_or_else(|| BackendError::no_sequence(self.info.n_seq_max))?;
         self.sequences[free] = Some(Vec::new());

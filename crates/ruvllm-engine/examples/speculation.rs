@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         if is_wanted(name) {
             let prompt = engine.encode_prompt(prompt, raw)?;
-            measure(&mut engine, name, &prompt, (sampling, how))?;
+            measure(&mut engine, name, &prompt, &sampling, how)?;
         }
     }
     Ok(())
@@ -84,7 +84,8 @@ fn measure(
     engine: &mut Engine,
     name: &str,
     prompt: &[u32],
-    (sampling, how): (SamplingParams, Speculation),
+    sampling: &SamplingParams,
+    how: Speculation,
 ) -> Result<(), Box<dyn Error>> {
     let mut rates = [Vec::new(), Vec::new()];
     let mut answers = [Vec::new(), Vec::new()];

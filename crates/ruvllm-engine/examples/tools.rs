@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let compiler = engine.grammar_compiler()?;
     let compiler_ms = start.elapsed().as_secs_f64() * 1e3;
     let start = Instant::now();
-    let grammar = tool_use.grammar(compiler)?;
+    let grammar = compiler.compile_calls(&tool_use)?;
     println!(
         "{:?}: {compiler_ms:.0} ms for the vocabulary, {:.1} ms for the grammar",
         tool_use.format(),

@@ -1,4 +1,4 @@
-//! How fast the threads of a team read memory: what decode is measured against.
+//! Read bandwidth of a thread pool, which decode is measured against.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use ruvllm_backend::{LogitRows, ModelInfo, Scope, Segment, SeqId, States, identity};
+use ruvllm_backend::{CacheSalt, LogitRows, ModelInfo, Segment, SeqId, States, identity};
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::{Compute, Isa};
 use ruvllm_kvcache::disk::DiskStats;
@@ -15,7 +15,6 @@ use ruvllm_lora::micro::{Block, MicroLora};
 use ruvllm_lora::{AdapterSet, FactorFormat};
 #[cfg(feature = "native")]
 use ruvllm_native::{LoadOptions, LoadProgress, NativeBackend};
-use ruvllm_text::GrammarCompiler;
 use ruvllm_text::template::ChatTemplate;
 use ruvllm_text::tokenizer::Tokenizer;
 use ruvllm_text::{self as text, ModelText};
@@ -27,7 +26,7 @@ use crate::request::GenerateRequest;
 use crate::runner::Vocabulary;
 use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{Scheduler, SchedulerOptions};
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, GrammarCompiler};
 
 /// A loaded model and everything needed to talk to it.
 ///
@@ -296,9 +295,9 @@ impl Engine {
     pub fn sequence_with_prefix(
         &mut self,
         tokens: &[u32],
-        scope: impl Into<Scope>,
+        salt: impl Into<CacheSalt>,
     ) -> Result<(SeqId, usize), EngineError> {
-        self.runner.open(Some(tokens), &scope.into())
+        self.runner.open(Some(tokens), &salt.into())
     }
 
     /// Opens a sequence that starts with the first `len` tokens of another one, without computing or copying them.
@@ -327,9 +326,9 @@ impl Engine {
 
     /// Reads what the cache folder holds of `tokens` into memory, and returns how many leading tokens need no computing
     /// then. Requests do so by themselves; this is for those who know what will be asked.
-    pub fn restore_prefix(&mut self, tokens: &[u32], scope: impl Into<Scope>) -> usize {
+    pub fn restore_prefix(&mut self, tokens: &[u32], salt: impl Into<CacheSalt>) -> usize {
         let kv = self.runner.model_mut().paged_kv_mut();
-        kv.map_or(0, |kv| kv.restore_prefix(tokens, &scope.into()))
+        kv.map_or(0, |kv| kv.restore_prefix(tokens, &salt.into()))
     }
 
     /// Waits until all that was handed to the cache folder is written, and durable unless
@@ -347,32 +346,32 @@ impl Engine {
         self.runner.clear_cache();
     }
 
-    /// Returns who holds the blocks of keys and values: free + cached only + in use = total.
+    /// Returns the owners of the KV cache's blocks: free + cached only + in use = total.
     pub fn kv_usage(&self) -> Usage {
         self.runner.kv_usage()
     }
 
-    /// Returns how keys and values are kept.
+    /// Returns the policy of the KV cache.
     pub fn kv_policy(&self) -> KvPolicy {
         self.kv_policies().first().copied().unwrap_or(KvPolicy::F16)
     }
 
-    /// Returns the ways that requests may have their keys and values kept, the default first.
+    /// Returns the policies of the KV cache that requests may have, the default first.
     pub fn kv_policies(&self) -> Vec<KvPolicy> {
         self.runner.model().paged_kv().map(|kv| kv.policies()).unwrap_or_default()
     }
 
-    /// Returns the bytes of a sequence's keys and values.
+    /// Returns the bytes of a sequence's KV cache.
     pub fn sequence_bytes(&self, seq: SeqId) -> usize {
         self.runner.sequence_bytes(seq)
     }
 
-    /// Opens an empty sequence whose keys and values stay as they are written whatever the policy.
+    /// Opens an empty sequence whose KV cache stays as it is written whatever the policy.
     pub(crate) fn new_exact_sequence(&mut self) -> Result<SeqId, EngineError> {
-        Ok(self.runner.open(None, &Scope { kv: Some(KvPolicy::F16), ..Scope::default() })?.0)
+        Ok(self.runner.open(None, &CacheSalt { kv: Some(KvPolicy::F16), ..CacheSalt::default() })?.0)
     }
 
-    /// Returns how full the memory for keys and values is, and what to do about it. Cached prefixes are evicted by
+    /// Returns how full the memory of the KV cache is, and what to do about it. Cached prefixes are evicted by
     /// themselves; what remains for the caller is to take no new requests.
     pub fn kv_pressure(&mut self) -> Option<Pressure> {
         Some(self.runner.model_mut().paged_kv_mut()?.pressure())

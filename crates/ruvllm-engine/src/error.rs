@@ -3,6 +3,8 @@
 use std::fmt;
 
 use ruvllm_backend::{BackendError, BackendErrorKind};
+#[cfg(feature = "grammar")]
+use ruvllm_grammar::{GrammarError, GrammarErrorKind};
 use ruvllm_kvcache::{KvError, KvErrorKind};
 use ruvllm_text::{TextError, TextErrorKind};
 
@@ -124,9 +126,20 @@ impl From<TextError> for EngineError {
             TextErrorKind::Prompt => ErrorKind::Prompt,
             TextErrorKind::Options => ErrorKind::Options,
             TextErrorKind::Grammar => ErrorKind::Grammar,
-            TextErrorKind::QueueFull => ErrorKind::QueueFull,
-            TextErrorKind::Stopped => ErrorKind::Stopped,
             _ => ErrorKind::Model,
+        };
+        EngineError::new(kind, error.to_string()).with_source(error)
+    }
+}
+
+#[cfg(feature = "grammar")]
+impl From<GrammarError> for EngineError {
+    fn from(error: GrammarError) -> EngineError {
+        let kind = match error.kind() {
+            GrammarErrorKind::Unsupported => ErrorKind::Unsupported,
+            GrammarErrorKind::QueueFull => ErrorKind::QueueFull,
+            GrammarErrorKind::Stopped => ErrorKind::Stopped,
+            _ => ErrorKind::Grammar,
         };
         EngineError::new(kind, error.to_string()).with_source(error)
     }

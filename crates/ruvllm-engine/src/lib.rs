@@ -40,6 +40,8 @@ mod speculate;
 #[cfg(feature = "train")]
 mod train;
 pub mod tuner;
+#[cfg(not(feature = "grammar"))]
+mod without_grammars;
 
 pub use engine::Engine;
 pub use error::{EngineError, ErrorKind};
@@ -52,9 +54,11 @@ pub use request::{
 };
 pub use runner::{ModelRunner, Readout, Vocabulary};
 pub use ruvllm_backend::{
-    BackendError, BackendErrorKind, CachedPrefix, DeviceInfo, KvRoom, LogitRows, ModelInfo, PagedKv, Pooling, Scope,
-    Segment, SeqId, States, TokenModel,
+    BackendError, BackendErrorKind, CacheSalt, CachedPrefix, DeviceInfo, KvRoom, LogitRows, ModelInfo, PagedKv,
+    Pooling, Segment, SeqId, States, TokenModel,
 };
+#[cfg(feature = "grammar")]
+pub use ruvllm_grammar::{Constraint, Grammar, GrammarCompiler, GrammarError, GrammarErrorKind};
 pub use ruvllm_kernels::Compute;
 pub use ruvllm_kvcache::disk::{DiskStats, SessionInfo};
 pub use ruvllm_kvcache::{CacheStats, KvPolicy, Level, Pressure, Relief, Usage};
@@ -66,8 +70,8 @@ pub use ruvllm_native::{
     DraftOptions, FsyncPolicy, LoadOptions, LoadProgress, NUMERICS_VERSION, NativeBackend, PackedWeights, architectures,
 };
 pub use ruvllm_text::{
-    ChatOptions, Constraint, Grammar, GrammarCompiler, GrammarSource, ModelText, PromptOptions, TextError,
-    TextErrorKind, template, thoughts, tokenizer, tools,
+    ChatOptions, GrammarSource, ModelText, PromptOptions, TextError, TextErrorKind, template, thoughts, tokenizer,
+    tools,
 };
 pub use sampler::{Mirostat, SamplerKind, SamplingParams, TokenLogprobs, seed_of_clock};
 pub use scheduler::{Event, RequestId, Scheduler, SchedulerOptions, SchedulerStats};
@@ -79,3 +83,5 @@ pub use session::Session;
 pub use speculate::{DraftInfo, Speculation};
 #[cfg(feature = "train")]
 pub use train::TextEncoder;
+#[cfg(not(feature = "grammar"))]
+pub use without_grammars::{Constraint, Grammar, GrammarCompiler};

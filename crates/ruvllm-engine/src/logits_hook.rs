@@ -1,4 +1,4 @@
-//! What learns while answers are written: it sees final hidden states and logits, may change both, and hears what came of it.
+//! Logits processors: they see final hidden states and logits while answers are written, may change both, and hear what came of it.
 //!
 //! The engine only says when. A [`LogitsProcessor`] is shared by the requests that have it; each gets a [`LogitsHook`] of its own, whose
 //! methods run between passes, on the thread that runs the model. What a hook does depends on its own request's tokens
@@ -11,7 +11,7 @@ use ruvllm_lora::micro::{LogitRow, MicroLora, StateRows};
 
 /// Learns from the answers of the requests that have it ([`GenerateRequest::logits_processor`](crate::GenerateRequest::logits_processor)).
 pub trait LogitsProcessor: Debug + Send + Sync {
-    /// Begins with a request, of whose prompt these are the tokens. `is_approx`: its tokens are the likeliest by an approximate head,
+    /// Begins with a request, of whose prompt these are the tokens. `is_approx`: its tokens are the most likely by an approximate head,
     /// so [`LogitsHook::adjust`] sees approximate logits wherever the hook does not [need all](LogitsHook::needs_all).
     fn begin(&self, prompt: &[u32], is_approx: bool) -> Box<dyn LogitsHook>;
 }

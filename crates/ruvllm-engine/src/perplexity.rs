@@ -14,7 +14,7 @@ pub struct PerplexityOptions {
     pub n_ctx: usize,
     /// Windows; all of the text by default.
     pub max_chunks: Option<usize>,
-    /// Also compute every window with keys and values in half precision, and compare. It takes two sequences
+    /// Also compute every window with the KV cache in half precision, and compare. It takes two sequences
     /// ([`LoadOptions::n_seq_max`](crate::LoadOptions::n_seq_max)) and twice the time.
     pub against_f16: bool,
 }
@@ -28,7 +28,7 @@ pub struct Perplexity {
     pub nll: f64,
     /// Scored tokens.
     pub n_tokens: usize,
-    /// Bytes of keys and values per token at the end of the last window.
+    /// Bytes of KV cache per token at the end of the last window.
     pub kv_bytes_per_token: f64,
     /// Price of the cache's policy, if that was asked for.
     pub against_f16: Option<KvPrice>,
@@ -37,13 +37,13 @@ pub struct Perplexity {
 /// Price of a KV cache in fewer bits, measured on the same windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KvPrice {
-    /// Perplexity with keys and values in half precision.
+    /// Perplexity with the KV cache in half precision.
     pub ppl_f16: f64,
     /// Mean Kullback-Leibler divergence of a scored token's distribution from that in half precision, in nats.
     pub mean_kl: f64,
     /// Scored tokens of which the most likely one is the same, 0 to 1.
     pub same_top1: f64,
-    /// Bytes of keys and values per token in half precision.
+    /// Bytes of KV cache per token in half precision.
     pub f16_bytes_per_token: f64,
 }
 
@@ -77,7 +77,7 @@ impl Engine {
     /// Returns the perplexity of `tokens` (with BOS in front where the model wants one) in windows of `n_ctx`.
     ///
     /// Every window starts from an empty context, its first token replaced by BOS where the model wants one; positions
-    /// `n_ctx/2 .. n_ctx-1` predict their successors. They see keys and values as the cache's policy keeps them.
+    /// `n_ctx/2 .. n_ctx-1` predict their successors. They see the KV cache as its policy keeps it.
     ///
     /// # Errors
     /// Fewer tokens than two windows' worth, a window beyond the engine's context, an interrupted run; a comparison with

@@ -1,4 +1,4 @@
-//! What a caller asks of a model and what comes back beside the tokens.
+//! Requests, and what comes back in addition to the tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_lora::AdapterSet;
-use ruvllm_text::Grammar;
 use ruvllm_text::thoughts::Thinking;
 
+use crate::Grammar;
 use crate::logits_hook::LogitsProcessor;
 use crate::sampler::{SamplingParams, TokenLogprobs};
 use crate::speculate::Speculation;
@@ -22,7 +22,7 @@ pub struct GenerateRequest {
     pub max_tokens: Option<usize>,
     /// Sampling parameters.
     pub sampling: SamplingParams,
-    /// Tells with each token its log-probability and those of this many of the likeliest ones; `None` tells none.
+    /// Tells with each token its log-probability and those of this many of the most likely ones; `None` tells none.
     pub logprobs: Option<usize>,
     /// Tell the log-probabilities of the distribution that each token was drawn from, behind bias, penalties, cuts and
     /// temperature, instead of the model's own.
@@ -195,7 +195,7 @@ pub struct Timings {
     pub prompt_tps: f64,
     /// Prompt tokens that were cached and not computed.
     pub cached_tokens: usize,
-    /// Of the cached ones, those whose keys and values were read from disk for this request.
+    /// Of the cached ones, those whose KV cache was read from disk for this request.
     pub disk_tokens: usize,
     /// From the first token to the last.
     pub decode_ms: f64,
@@ -207,7 +207,7 @@ pub struct Timings {
     pub draft_tokens: usize,
     /// The draft tokens that the model accepted: tokens of the answer that took no step of their own.
     pub accepted_tokens: usize,
-    /// Bytes of keys and values per token of the context at the end, as the cache's policy keeps them.
+    /// Bytes of KV cache per token of the context at the end, as the cache's policy keeps them.
     pub kv_bytes_per_token: f64,
 }
 

@@ -11,7 +11,6 @@ use ruvllm_lora::micro::{LogitRow, MicroLora};
 use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::{DecodeStream, Tokenizer};
-use ruvllm_text::{Constraint, Grammar};
 
 use crate::logits_hook::LogitsHook;
 use crate::request::{FinishReason, GenerateRequest, GenerationSummary, PromptProgress, Timings, TokenEvent};
@@ -19,7 +18,7 @@ use crate::runner::ModelRunner;
 use crate::sampler::{Sampler, TokenLogprobs, Told};
 use crate::speculate::Speculator;
 use crate::speculate::tree::{self, Accepted, Branch};
-use crate::{EngineError, ErrorKind, Scope};
+use crate::{CacheSalt, Constraint, EngineError, ErrorKind, Grammar};
 use ruvllm_backend::{LogitRows, ModelInfo, SeqId, States};
 
 /// A request and what came of it so far.
@@ -195,9 +194,9 @@ impl RequestState {
         self.request.tenant
     }
 
-    /// Returns what its keys and values are good for.
-    pub(crate) fn scope(&self) -> Scope {
-        Scope { tenant: self.request.tenant, adapters: self.request.adapters.clone(), kv: self.request.kv }
+    /// Returns the salt of its KV cache.
+    pub(crate) fn salt(&self) -> CacheSalt {
+        CacheSalt { tenant: self.request.tenant, adapters: self.request.adapters.clone(), kv: self.request.kv }
     }
 
     /// Returns the request, without its prompt.
@@ -238,7 +237,7 @@ impl RequestState {
         let from_disk = |runner: &ModelRunner| runner.cache_stats().map_or(0, |stats| stats.tokens_from_disk);
         let (queued, n_before) = (self.clock.start.elapsed(), from_disk(runner));
         let prompt = (!self.request.ignore_cache).then(|| self.context());
-        let (seq, n_cached) = runner.open(prompt, &self.scope())?;
+        let (seq, n_cached) = runner.open(prompt, &self.salt())?;
         let n_from_disk = n_cached.min((from_disk(runner) - n_before) as usize);
         self.clock.opened.get_or_insert(Opened { queued, n_cached, n_from_disk });
         self.tell_progress(n_cached);
@@ -312,7 +311,7 @@ impl RequestState {
         }
     }
 
-    /// Takes note of what its sequence's keys and values take, which is about to be closed, and leaves the draft model.
+    /// Takes note of what the KV cache of its sequence takes, which is about to be closed, and leaves the draft model.
     pub(crate) fn closes(&mut self, runner: &mut ModelRunner, seq: SeqId) {
         self.leave_draft(runner);
         let n_tokens = runner.n_tokens(seq).max(1);

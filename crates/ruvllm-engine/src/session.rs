@@ -1,6 +1,6 @@
 //! Sessions: conversations that are gone on with in another process.
 //!
-//! A session is its tokens and messages under a name, in the cache folder of its model's file. Its keys and values are
+//! A session is its tokens and messages under a name, in the cache folder of its model's file. Its KV cache is
 //! the blocks that the prefix cache keeps there anyway, found by the tokens: sessions that share a beginning share
 //! them, and one whose blocks were given up is computed again.
 
@@ -53,7 +53,7 @@ impl Engine {
         save(&self.runner, name, session).map(drop)
     }
 
-    /// Returns the session of this name, or `None` if there is none. What is on disk of its keys and values is read when
+    /// Returns the session of this name, or `None` if there is none. What is on disk of its KV cache is read when
     /// its tokens are asked for, or before that by [`Engine::restore_prefix`].
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Engine {
         Ok(load(&self.runner, name)?.map(|(session, _)| session))
     }
 
-    /// Saves the session `from` also as `to`: both go on by themselves. Keys and values are not copied.
+    /// Saves the session `from` also as `to`: both go on by themselves. The KV cache is not copied.
     ///
     /// # Errors
     /// [`ErrorKind::Cache`]: there is no session `from`, or one of the name `to`; as [`Engine::save_session`].

@@ -1,4 +1,4 @@
-//! What training adapters needs of a loaded model: its weights in f32, and its tokens for texts and conversations.
+//! A loaded model as the training of adapters needs it: its weights in f32, and its tokens for texts and conversations.
 
 use std::sync::Arc;
 

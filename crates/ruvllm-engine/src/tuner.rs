@@ -1,8 +1,8 @@
-//! What may change how steps are filled, by what they cost: the engine measures, a [`Tuner`] chooses.
+//! Tuning of how steps are filled, by what they cost: the engine measures, a [`Tuner`] chooses.
 //!
 //! Before a step in which nobody reads a prompt the scheduler asks its tuner, and behind the step it says what it came to. A
-//! request with a prompt may also have its keys and values kept in one of several ways; what its steps cost is said apart. A
-//! choice changes how fast answers are, never what they are, unless keys and values are kept in fewer bits.
+//! request with a prompt may also have its KV cache kept in one of several ways; what its steps cost is said apart. A
+//! choice changes how fast answers are, never what they are, unless the KV cache is kept in fewer bits.
 //!
 //! ```
 //! use ruvllm_engine::tuner::{Choice, Situation, StepCost, Tuner};
@@ -54,19 +54,19 @@ pub trait Tuner: Send {
     /// Takes note of what a step came to.
     fn learn(&mut self, choice: Choice, step: &StepCost);
 
-    /// Returns how keys and values of a request are to be kept, and the choice; nothing where there is none. Of a scheduler's
+    /// Returns how the KV cache of a request is to be kept, and the choice; nothing where there is none. Of a scheduler's
     /// `runner` it asks what is cached and how much room there is.
     fn choose_kv(&mut self, request: &GenerateRequest, runner: &ModelRunner) -> Option<(KvPolicy, Choice)> {
         let _ = (request, runner);
         None
     }
 
-    /// Takes note of how long a step took of requests whose keys and values are kept as was chosen in common.
+    /// Takes note of how long a step took of requests whose KV cache is kept as was chosen in common.
     fn learn_kv(&mut self, choice: Choice, seconds: f64, rows: Rows) {
         let _ = (choice, seconds, rows);
     }
 
-    /// Returns in words what was chosen for the steps of an answer, for how many each, and for its keys and values.
+    /// Returns in words what was chosen for the steps of an answer, for how many each, and for its KV cache.
     fn describe(&self, choices: &[(Choice, u32)], kv: Option<Choice>) -> String;
 
     /// Returns what trying has lost, as a share of all time.
@@ -100,7 +100,7 @@ pub struct Situation {
     pub n_running: usize,
     /// The mean length of their contexts.
     pub n_context: usize,
-    /// Free bytes for keys and values, where that may have changed.
+    /// Free bytes of the KV cache, where that may have changed.
     pub free_bytes: Option<usize>,
 }
 

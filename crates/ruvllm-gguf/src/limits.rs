@@ -1,4 +1,4 @@
-//! What a file may declare. Real models stay far below; a hostile file meets one of these before it costs memory.
+//! Limits of what a file may declare. Real models stay far below; a hostile file meets one of these before it costs memory.
 //!
 //! Every length is first checked against the bytes left in the file. These counts bound what that check cannot: entries
 //! that are larger in memory than on disk. Together they keep parsing below 64 MiB beyond the size of the file.

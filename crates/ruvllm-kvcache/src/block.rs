@@ -1,4 +1,4 @@
-//! Which blocks are free, how many owners the others have, and which pages their bytes need.
+//! Free blocks, owners of the others, and the pages that their bytes need.
 
 use crate::bits::Bits;
 use crate::error::{KvError, KvErrorKind};
@@ -56,8 +56,8 @@ struct Space {
     n_left_over: usize,
     /// Owners of each block.
     counts: Vec<u32>,
-    /// How often each block was taken, and what came of it in fewer bits; empty where there is one format.
-    lives: Vec<Life>,
+    /// Generation of each block; empty where there is one format.
+    generations: Vec<Generation>,
     /// Blocks with owners.
     n_owned: usize,
     /// Units without owners.
@@ -71,13 +71,13 @@ struct Space {
     n_idle: usize,
 }
 
-/// What is known of a block beside its owners.
+/// Generation of a block: how often it was taken, and its quantised copy.
 #[derive(Clone, Copy, Debug, Default)]
-struct Life {
+struct Generation {
     /// How often it was taken.
     n_taken: u32,
-    /// A block with the same positions in fewer bits, and how often that one had been taken.
-    heir: Option<(KvBlock, u32)>,
+    /// The block with the same positions in fewer bits, and how often that one had been taken.
+    copy: Option<(KvBlock, u32)>,
 }
 
 /// What an [`Allocator`] needs to know of a format.
@@ -108,7 +108,7 @@ impl Allocator {
                 page_bytes,
                 n_left_over: n_smaller * n_each,
                 counts: vec![0; n_blocks],
-                lives: vec![Life::default(); if sizes.len() > 1 { n_blocks } else { 0 }],
+                generations: vec![Generation::default(); if sizes.len() > 1 { n_blocks } else { 0 }],
                 n_owned: 0,
                 free: Bits::full(n_units),
                 ready: Bits::new(n_units),
@@ -169,45 +169,45 @@ impl Allocator {
         is_last
     }
 
-    /// Remembers that `heirs` hold the same positions as `blocks` in fewer bits, for owners of `blocks` to come.
+    /// Records `copies`, the same positions as `blocks` in fewer bits, for owners of `blocks` to come.
     ///
     /// # Panics
     /// If there is one format only.
-    pub(crate) fn set_heirs(&self, blocks: &[KvBlock], heirs: &[KvBlock]) {
+    pub(crate) fn set_quantised(&self, blocks: &[KvBlock], copies: &[KvBlock]) {
         let mut state = self.lock();
-        for (&block, &heir) in blocks.iter().zip(heirs) {
-            let n_taken = state.spaces[heir.format() as usize].lives[heir.index()].n_taken;
-            state.spaces[block.format() as usize].lives[block.index()].heir = Some((heir, n_taken));
+        for (&block, &copy) in blocks.iter().zip(copies) {
+            let n_taken = state.spaces[copy.format() as usize].generations[copy.index()].n_taken;
+            state.spaces[block.format() as usize].generations[block.index()].copy = Some((copy, n_taken));
         }
     }
 
-    /// Forgets what was made of a block: it is about to hold something else.
-    pub(crate) fn forget_heir(&self, block: KvBlock) {
-        if let Some(life) = self.lock().spaces[block.format() as usize].lives.get_mut(block.index()) {
-            life.heir = None;
+    /// Forgets the quantised copy of a block that is about to hold something else.
+    pub(crate) fn forget_quantised(&self, block: KvBlock) {
+        if let Some(generation) = self.lock().spaces[block.format() as usize].generations.get_mut(block.index()) {
+            generation.copy = None;
         }
     }
 
-    /// Adds an owner to the unit of format `to` that was made of `blocks` and appends its blocks to `heirs`; `false` if
-    /// there is none any more.
-    pub(crate) fn take_heirs(&self, blocks: &[KvBlock], to: KvFormat, heirs: &mut Vec<KvBlock>) -> bool {
-        let (mut state, before) = (self.lock(), heirs.len());
+    /// Adds an owner to the unit of format `to` that was made of `blocks`, and appends its blocks to `copies`; `false` if
+    /// it is gone.
+    pub(crate) fn take_quantised(&self, blocks: &[KvBlock], to: KvFormat, copies: &mut Vec<KvBlock>) -> bool {
+        let (mut state, before) = (self.lock(), copies.len());
         for (sub, &block) in blocks.iter().enumerate() {
-            let life = state.spaces[block.format() as usize].lives[block.index()];
-            let heir = life.heir.filter(|&(heir, n_taken)| {
-                let space = &state.spaces[heir.format() as usize];
-                let is_same = space.counts[heir.index()] > 0 && space.lives[heir.index()].n_taken == n_taken;
-                let is_beside = heirs.get(before).is_none_or(|first: &KvBlock| first.unit() == heir.unit());
-                is_same && is_beside && heir.format() == to && heir.sub() == sub
+            let generation = state.spaces[block.format() as usize].generations[block.index()];
+            let copy = generation.copy.filter(|&(copy, n_taken)| {
+                let space = &state.spaces[copy.format() as usize];
+                let is_same = space.counts[copy.index()] > 0 && space.generations[copy.index()].n_taken == n_taken;
+                let is_beside = copies.get(before).is_none_or(|first: &KvBlock| first.unit() == copy.unit());
+                is_same && is_beside && copy.format() == to && copy.sub() == sub
             });
-            let Some((heir, _)) = heir else {
-                heirs.truncate(before);
+            let Some((copy, _)) = copy else {
+                copies.truncate(before);
                 return false;
             };
-            heirs.push(heir);
+            copies.push(copy);
         }
-        for &heir in &heirs[before..] {
-            *state.count_mut(heir) += 1;
+        for &copy in &copies[before..] {
+            *state.count_mut(copy) += 1;
         }
         true
     }
@@ -412,8 +412,8 @@ impl Space {
         let blocks = unit * per_unit..(unit + 1) * per_unit;
         self.counts[blocks.clone()].fill(1);
         self.n_owned += per_unit;
-        for life in self.lives.get_mut(blocks).into_iter().flatten() {
-            *life = Life { n_taken: life.n_taken.wrapping_add(1), heir: None };
+        for generation in self.generations.get_mut(blocks).into_iter().flatten() {
+            *generation = Generation { n_taken: generation.n_taken.wrapping_add(1), copy: None };
         }
     }
 

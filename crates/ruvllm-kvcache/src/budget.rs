@@ -1,4 +1,4 @@
-//! How much memory there is for keys, values and adapters together, and what to do when it runs short.
+//! Memory that the KV cache and adapters share, and what to do when it runs short.
 
 use crate::error::{KvError, KvErrorKind};
 use std::collections::HashMap;

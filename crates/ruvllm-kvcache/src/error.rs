@@ -1,4 +1,4 @@
-//! What can go wrong: the cache is full, or its folder cannot be used.
+//! The one error type of this crate: the cache is full, or its folder cannot be used.
 
 use std::fmt;
 
@@ -84,6 +84,7 @@ impl KvError {
     }
 
     /// Makes an error of the store on disk that is shown as `line`.
+    #[cfg(feature = "disk")]
     pub(crate) fn disk(fault: DiskFault, line: String) -> KvError {
         KvError { kind: KvErrorKind::Disk(fault), line: Some(line.into()) }
     }

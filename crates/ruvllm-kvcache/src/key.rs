@@ -1,9 +1,12 @@
 //! Namespaces: what two computations must have in common before one may use the other's blocks.
 
+#[cfg(not(feature = "disk"))]
+use crate::sha256::Sha256;
+#[cfg(feature = "disk")]
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// A 128-bit name for everything beside the tokens that decides what keys and values hold: model file, formats, RoPE
+/// A 128-bit name for everything beside the tokens that decides what the KV cache holds: model file, formats, RoPE
 /// settings, adapter, tenant. Entries of one namespace are never found from another.
 ///
 /// It is half of a SHA-256, so two settings share a namespace only if they are equal.
@@ -57,7 +60,7 @@ impl NamespaceBuilder {
 
     /// Returns all 32 bytes of the hash, for files that are told apart by it.
     pub fn identity(&self) -> [u8; 32] {
-        self.0.clone().finalize().into()
+        *self.0.clone().finalize().first_chunk().expect("a SHA-256 has 32 bytes")
     }
 
     /// Returns the namespace.
@@ -94,5 +97,7 @@ mod tests {
         assert!(all.iter().enumerate().all(|(i, a)| all[..i].iter().all(|b| a != b)));
         assert_eq!(Namespace::from_bytes(all[0].to_bytes()), all[0]);
         assert_eq!(all[0].to_string().len(), 32);
+        // Recorded: files on disk have such names.
+        assert_eq!(all[0].to_string(), "31e7456f94d26ea35faa3f9d8aa569e6");
     }
 }

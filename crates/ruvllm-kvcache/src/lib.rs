@@ -1,6 +1,6 @@
 //! The paged KV cache of RuvLLM: who owns which block.
 //!
-//! Keys and values of all sequences lie in one [`BlockPool`], in blocks of 16 positions for all attention layers at
+//! The KV cache of all sequences lies in one [`BlockPool`], in blocks of 16 positions for all attention layers at
 //! once. A [`Sequence`] is a page table: position `p` is slot `p % 16` of its block `p / 16`. Blocks are counted
 //! references, so sequences can share a prefix ([`BlockPool::fork`]) and write on without seeing each other: the first
 //! block that would be written while shared is copied.
@@ -46,6 +46,7 @@
 mod bits;
 mod block;
 mod budget;
+#[cfg(feature = "disk")]
 pub mod disk;
 mod error;
 mod key;
@@ -53,6 +54,8 @@ mod policy;
 mod pool;
 mod prefix;
 mod radix;
+#[cfg(any(test, not(feature = "disk")))]
+mod sha256;
 mod stats;
 mod table;
 
@@ -61,8 +64,8 @@ pub use budget::{Level, MemoryBudget, Owner, PAGE_BYTES, Pressure, Relief};
 pub use error::{DiskFault, KvError, KvErrorKind};
 pub use key::{Namespace, NamespaceBuilder};
 pub use policy::{Ageing, KvPolicy, Move};
-pub use pool::{BlockPool, KvLayout, PageLender};
-pub use prefix::{CachedPrefix, Piece, PrefixCache};
+pub use pool::{BlockPool, KvLayout, PageLender, Quantizer};
+pub use prefix::{CachedPrefix, PrefixCache, PrefixEntry, StoredBlock};
 pub use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, KvShape as LayerKv};
 pub use stats::{CacheStats, Usage};
 pub use table::Sequence;

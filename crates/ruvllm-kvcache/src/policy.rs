@@ -1,4 +1,4 @@
-//! What keys and values are kept in as they age.
+//! Formats of the KV cache as it ages.
 
 use crate::error::KvError;
 use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat, UNIT_BLOCKS};

@@ -1,111 +1,25 @@
-//! The bytes: a range of addresses per format, cut in units that hold every layer's part of some positions.
+//! The pool of blocks: a range of addresses per format, cut in units that hold every layer's part of some positions.
 
-use crate::block::{Allocator, LEFT_TO_EACH, PoolStats, SpaceSize};
+mod layout;
+mod lender;
+mod quantize;
+mod store;
+
+use crate::block::{Allocator, PoolStats, SpaceSize};
 use crate::budget::PAGE_BYTES;
 use crate::error::{KvError, KvErrorKind};
-use crate::policy::{Ageing, KvPolicy, Move};
 use crate::stats::Usage;
 use crate::table::Sequence;
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use ruvllm_kernels::Isa;
-use ruvllm_kernels::attention::{
-    self, AttentionKernels, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvShape, KvUnits, KvUnitsMut, Segment,
-    UNIT_BLOCKS,
-};
-use ruvllm_threads::arena::PageRange;
-use ruvllm_threads::{SharedSlice, ThreadPool};
+use ruvllm_kernels::attention::{self, BLOCK_TOKENS, KvBlock, KvFormat, KvLayer, KvUnitsMut, Segment, UNIT_BLOCKS};
+use ruvllm_threads::ThreadPool;
 use std::sync::Arc;
 
-/// Layout of a position: one entry per *attention* layer; layers without attention have none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KvLayout {
-    /// The attention layers in order.
-    pub layers: Vec<KvShape>,
-}
+pub use layout::KvLayout;
+pub use lender::PageLender;
+pub use quantize::Quantizer;
+use store::Store;
 
-impl KvLayout {
-    /// Returns the bytes of one block over all layers; of Q4 and Q2, of a quarter of a unit.
-    pub fn block_bytes(&self, format: KvFormat) -> usize {
-        self.unit_bytes(format) / format.blocks_per_unit()
-    }
-
-    /// Returns the bytes of one unit over all layers.
-    pub fn unit_bytes(&self, format: KvFormat) -> usize {
-        self.layers.iter().map(|&shape| format.k_bytes(shape) + format.v_bytes(shape)).sum()
-    }
-
-    /// Returns the number of blocks that hold `n_tokens` positions.
-    pub fn blocks_for(n_tokens: usize) -> usize {
-        n_tokens.div_ceil(BLOCK_TOKENS)
-    }
-
-    /// Returns the bytes of memory that a pool of `formats` needs to hold `n_blocks` blocks as they are written: somewhat
-    /// more than the blocks have, because units do not lie side by side and pages are left to the other formats.
-    pub fn memory_for(&self, formats: &[KvFormat], n_blocks: usize) -> usize {
-        let left_over = (formats.len() - 1) * LEFT_TO_EACH * PAGE_BYTES;
-        let blocks = self.stride(formats[0]).saturating_mul(n_blocks.div_ceil(formats[0].blocks_per_unit()));
-        blocks.checked_next_multiple_of(PAGE_BYTES).map_or(usize::MAX, |bytes| bytes.saturating_add(left_over))
-    }
-
-    /// Returns the distance between units in memory.
-    ///
-    /// A head of every block at the same place of a 4 KiB page would crowd few sets of the first-level cache; large
-    /// units, for which half a page is nothing, begin at places that change.
-    fn stride(&self, format: KvFormat) -> usize {
-        let n_bytes = self.unit_bytes(format).max(1);
-        if n_bytes < PADDED_BYTES { n_bytes } else { (n_bytes - SPREAD).next_multiple_of(SMALL_PAGE) + SPREAD }
-    }
-}
-
-/// What the first-level cache sees of an address, in bytes.
-const SMALL_PAGE: usize = 4096;
-/// How far apart neighbouring units are within such a page: half of it and a line.
-const SPREAD: usize = 2112;
-/// Units from this size on are spread.
-const PADDED_BYTES: usize = 64 << 10;
-
-/// The units of one format.
-#[derive(Debug)]
-struct Store {
-    range: PageRange,
-    /// Bytes of all units.
-    n_bytes: usize,
-    stride: usize,
-    unit_bytes: usize,
-    /// Where each layer's keys and values begin in a unit.
-    parts: Vec<(usize, usize)>,
-}
-
-impl Store {
-    fn new(layout: &KvLayout, size: SpaceSize) -> Option<Store> {
-        let mut at = 0;
-        let parts = layout.layers.iter().map(|&shape| {
-            let (k_at, v_at) = (at, at + size.format.k_bytes(shape));
-            at = v_at + size.format.v_bytes(shape);
-            (k_at, v_at)
-        });
-        let parts = parts.collect();
-        let n_bytes = size.stride.checked_mul(size.n_units)?;
-        let range = PageRange::reserve(n_bytes)?;
-        Some(Store { range, n_bytes, stride: size.stride, unit_bytes: layout.unit_bytes(size.format), parts })
-    }
-
-    fn units(&self, layer: usize) -> KvUnits<'_> {
-        let (k_at, v_at) = self.parts[layer];
-        KvUnits { bytes: &self.range[..self.n_bytes], stride: self.stride, k_at, v_at }
-    }
-
-    fn unit(&self, unit: usize) -> &[u8] {
-        &self.range[unit * self.stride..][..self.unit_bytes]
-    }
-
-    fn unit_mut(&mut self, unit: usize) -> &mut [u8] {
-        &mut self.range[unit * self.stride..][..self.unit_bytes]
-    }
-}
-
-/// Blocks of 16 positions, each with room for the keys and values of every attention layer, in one or more formats that
+/// Blocks of 16 positions, each with room for K and V of every attention layer, in one or more formats that
 /// share a limit of memory.
 #[derive(Debug)]
 pub struct BlockPool {
@@ -339,7 +253,7 @@ impl BlockPool {
             self.allocator.release(&[copied]);
         } else if let Some(last) = last {
             // Others it was once shared with may hold what was made of it.
-            self.allocator.forget_heir(last);
+            self.allocator.forget_quantised(last);
         }
         Ok(())
     }
@@ -359,130 +273,6 @@ impl BlockPool {
         }
         let Store { range, stride, unit_bytes, .. } = self.store_mut(to.format());
         range.copy_within(from.unit() * *stride..from.unit() * *stride + *unit_bytes, to.unit() * *stride);
-    }
-
-    /// Reads a block of few bits back into an exact one. Rare (a fork inside such a block), so on this thread alone.
-    fn restore(&mut self, from: KvBlock, to: KvBlock) {
-        let mut store = self.stores[to.format() as usize].take().expect("the pool has exact blocks");
-        let table = attention::pick(Isa::Scalar);
-        for (layer, &shape) in self.layout.layers.iter().enumerate() {
-            let (k_at, v_at) = store.parts[layer];
-            let (mut k, mut v) = (vec![0.0; shape.k_block_len()], vec![0.0; shape.v_block_len()]);
-            table.dequantize(shape, self.layer(layer).part(shape, from), &mut k, &mut v);
-            let unit = store.unit_mut(to.unit());
-            for (at, floats) in [(k_at, k), (v_at, v)] {
-                match to.format() {
-                    KvFormat::F32 => unit[at..at + 4 * floats.len()].copy_from_slice(bytemuck::cast_slice(&floats)),
-                    _ => {
-                        let mut halves = vec![f16::ZERO; floats.len()];
-                        halves.convert_from_f32_slice(&floats);
-                        unit[at..at + 2 * halves.len()].copy_from_slice(bytemuck::cast_slice(&halves));
-                    }
-                }
-            }
-        }
-        self.stores[to.format() as usize] = Some(store);
-    }
-
-    /// Makes a unit of format `to` of blocks in order of position, every layer's part of it on the whole team, and
-    /// appends its blocks to `made`. The blocks it is made of keep their owners. All of their positions are written.
-    ///
-    /// # Errors
-    /// [`KvErrorKind::PoolFull`]; nothing was made then.
-    ///
-    /// # Panics
-    /// If `from` are not as many blocks as a unit has, or one of them is of format `to` or has no owner.
-    pub fn quantize(
-        &mut self,
-        (table, team): (&AttentionKernels, &ThreadPool),
-        from: &[KvBlock],
-        to: KvFormat,
-        made: &mut Vec<KvBlock>,
-    ) -> Result<(), KvError> {
-        assert!(from.len() == to.blocks_per_unit() && from.iter().all(|block| block.format() != to));
-        assert!(from.iter().all(|&block| self.allocator.count(block) > 0), "blocks without an owner are quantised");
-        let first = made.len();
-        self.take(to, 1, made)?;
-        let mut store = self.stores[to as usize].take().expect("a unit of the format was taken");
-        let parts = std::mem::take(&mut store.parts);
-        let unit = SharedSlice::new(store.unit_mut(made[first].unit()));
-        team.for_each(parts.len(), 1, &|layers, _| {
-            for layer in layers {
-                let (shape, (k_at, v_at)) = (self.layout.layers[layer], parts[layer]);
-                let view = self.layer(layer);
-                let blocks: [_; UNIT_BLOCKS] = std::array::from_fn(|i| view.part(shape, from[i.min(from.len() - 1)]));
-                // SAFETY: a layer's keys and values are its own part of the unit, and each layer is one worker's.
-                let (k, v) =
-                    unsafe { (unit.slice(k_at..k_at + to.k_bytes(shape)), unit.slice(v_at..v_at + to.v_bytes(shape))) };
-                table.quantize(shape, &blocks[..from.len()], to, k, v);
-            }
-        });
-        store.parts = parts;
-        self.stores[to as usize] = Some(store);
-        Ok(())
-    }
-
-    /// Gives blocks of [`BlockPool::quantize`] back.
-    pub fn discard(&self, made: &mut Vec<KvBlock>) {
-        self.allocator.release(made);
-        made.clear();
-    }
-
-    /// Brings blocks of a sequence into fewer bits, a unit of format `to`. Where others share them, they keep what they
-    /// have, and find what was made of it when their turn comes.
-    ///
-    /// # Errors
-    /// [`KvErrorKind::PoolFull`]; the sequence is as before.
-    ///
-    /// # Panics
-    /// As [`BlockPool::quantize`]; if the sequence belongs to another pool, or a position is not written.
-    pub fn migrate(
-        &mut self,
-        kernels: (&AttentionKernels, &ThreadPool),
-        sequence: &mut Sequence,
-        Move { blocks: range, to }: Move,
-    ) -> Result<(), KvError> {
-        self.assert_owns(sequence);
-        assert!(range.end * BLOCK_TOKENS <= sequence.len(), "blocks {range:?} of {} positions", sequence.len());
-        let from = &sequence.blocks[range.clone()];
-        let mut made = std::mem::take(&mut self.made);
-        made.clear();
-        if !self.allocator.take_heirs(from, to, &mut made) {
-            if let Err(error) = self.quantize(kernels, from, to, &mut made) {
-                self.made = made;
-                return Err(error);
-            }
-            self.allocator.set_heirs(from, &made);
-        }
-        self.allocator.release(from);
-        sequence.blocks[range].copy_from_slice(&made);
-        self.made = made;
-        Ok(())
-    }
-
-    /// Brings up to `n_max` blocks of a sequence into fewer bits as the policy wants it, the oldest first, and returns how
-    /// many it were. Where the pool has no room, it waits for the next time.
-    ///
-    /// # Panics
-    /// As [`BlockPool::migrate`].
-    pub fn age(
-        &mut self,
-        kernels: (&AttentionKernels, &ThreadPool),
-        sequence: &mut Sequence,
-        (ageing, policy): (&mut Ageing, KvPolicy),
-        n_max: usize,
-    ) -> usize {
-        let mut n_done = 0;
-        while n_done < n_max {
-            let mut next = *ageing;
-            let Some(step) = next.next(policy, &sequence.blocks, sequence.len()) else { break };
-            let n = step.blocks.len();
-            if self.migrate(kernels, sequence, step).is_err() {
-                break;
-            }
-            (*ageing, n_done) = (next, n_done + n);
-        }
-        n_done
     }
 
     /// Gives pages in which no block has an owner back to the system, all but `bytes_kept` bytes of them.
@@ -515,7 +305,7 @@ impl BlockPool {
         stores.fold(KvLayer::default(), |all, (format, store)| all.with(format, store.units(layer)))
     }
 
-    /// Writes a step's keys and values of one layer, all segments on the whole team. `k`: `[n_rows, n_kv_heads * k_dim]`,
+    /// Writes a step's K and V rows of one layer, all segments on all threads. `k`: `[n_rows, n_kv_heads * k_dim]`,
     /// `v`: `[n_rows, n_kv_heads * v_dim]`. Halves are rounded to nearest even.
     ///
     /// Segments come from [`Sequence::segment`] after [`BlockPool::reserve`], which makes their positions their own.
@@ -536,32 +326,6 @@ impl BlockPool {
 
     fn assert_owns(&self, sequence: &Sequence) {
         assert!(Arc::ptr_eq(&self.allocator, &sequence.allocator), "the sequence belongs to another pool");
-    }
-}
-
-/// Lends pages of a pool to somebody else: its blocks have as many fewer until they are back, so both together never take
-/// more than the pool was made with. Clones lend from the same pool.
-#[derive(Clone, Debug)]
-pub struct PageLender(Arc<Allocator>);
-
-impl PageLender {
-    /// Lends pages of [`PAGE_BYTES`](crate::PAGE_BYTES) that the pool has no memory in, and returns whether it had as many:
-    /// [`BlockPool::reclaim`] makes idle ones such.
-    pub fn lend(&self, n_pages: usize) -> bool {
-        self.0.lend(n_pages)
-    }
-
-    /// Takes pages back.
-    ///
-    /// # Panics
-    /// If fewer are lent.
-    pub fn take_back(&self, n_pages: usize) {
-        self.0.take_back(n_pages);
-    }
-
-    /// Returns how many are lent.
-    pub fn n_lent(&self) -> usize {
-        self.0.n_lent()
     }
 }
 

@@ -3,12 +3,11 @@
 use crate::block::Allocator;
 use crate::error::{KvError, KvErrorKind};
 use crate::key::Namespace;
-use crate::pool::BlockPool;
+use crate::pool::{BlockPool, Quantizer};
 use crate::radix::{Path, Place, Tree};
 use crate::stats::{CacheStats, Usage};
 use crate::table::Sequence;
-use ruvllm_kernels::attention::{AttentionKernels, BLOCK_TOKENS, KvBlock, KvFormat};
-use ruvllm_threads::ThreadPool;
+use ruvllm_kernels::attention::{BLOCK_TOKENS, KvBlock, KvFormat};
 use std::sync::Arc;
 
 /// Prefixes that are looked at to bring them into fewer bits.
@@ -33,7 +32,7 @@ const OLDEST: usize = 64;
 /// let mut sequence = cache.lookup(namespace, &prompt, 1024);
 /// assert_eq!(sequence.len(), 0);
 /// cache.reserve(&mut pool, &mut sequence, 40)?;
-/// // … keys and values of 40 positions are computed and written …
+/// // … the KV cache of 40 positions is computed and written …
 /// sequence.advance(40);
 /// cache.insert(namespace, &prompt, &sequence);
 /// drop(sequence);
@@ -59,9 +58,18 @@ pub struct PrefixCache {
     found: Vec<KvBlock>,
 }
 
-/// A cached prefix that is not the beginning of another.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The cached prefix of some tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedPrefix {
+    /// Leading tokens that a sequence would start with.
+    pub n_tokens: usize,
+    /// Bytes of their whole blocks that open sequences hold: sharing them takes no room.
+    pub in_use_bytes: usize,
+}
+
+/// A prefix in the cache that is not the beginning of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixEntry {
     /// Namespace that it is valid in.
     pub namespace: Namespace,
     /// Its tokens.
@@ -126,15 +134,15 @@ impl PrefixCache {
         self.usable(&path, &mut Vec::new())
     }
 
-    /// Returns how many leading tokens a [`PrefixCache::lookup`] would find, and the bytes of those of their whole blocks
-    /// that somebody else holds too; counts and changes nothing.
-    pub fn known(&self, namespace: Namespace, tokens: &[u32]) -> (usize, usize) {
+    /// Returns the prefix that a [`PrefixCache::lookup`] would find; counts and changes nothing.
+    pub fn match_prefix(&self, namespace: Namespace, tokens: &[u32]) -> CachedPrefix {
         let path = self.tree.find(namespace, &tokens[..tokens.len().saturating_sub(1)]);
         let mut blocks = Vec::new();
-        let n_known = self.usable(&path, &mut blocks);
-        blocks.truncate(n_known / BLOCK_TOKENS);
+        let n_tokens = self.usable(&path, &mut blocks);
+        blocks.truncate(n_tokens / BLOCK_TOKENS);
         let in_use = blocks.into_iter().filter(|&block| self.allocator.count(block) > 1);
-        (n_known, in_use.map(|block| self.block_bytes[block.format() as usize]).sum())
+        let in_use_bytes = in_use.map(|block| self.block_bytes[block.format() as usize]).sum();
+        CachedPrefix { n_tokens, in_use_bytes }
     }
 
     /// Keeps the blocks of `tokens`, which `sequence` begins with, as they are, as far as they are not known yet; known ones
@@ -190,7 +198,7 @@ impl PrefixCache {
 
     /// Brings up to `n` blocks that nobody else owns into fewer bits, the longest unused first: into 8 bits, and if all are,
     /// whole units into 4 bits. Returns how many it were; none if nothing is left, or the pool has no room.
-    pub fn quantize(&mut self, pool: &mut BlockPool, kernels: (&AttentionKernels, &ThreadPool), n: usize) -> usize {
+    pub fn quantize(&mut self, pool: &mut BlockPool, quantizer: Quantizer<'_>, n: usize) -> usize {
         let mut n_done = 0;
         for to in [KvFormat::Q8, KvFormat::Q4] {
             if !pool.has(to) {
@@ -200,7 +208,7 @@ impl PrefixCache {
             for prefix in 0..OLDEST {
                 let Some(places) = self.tree.places(prefix).filter(|_| n_done < n) else { break };
                 for unit in places.chunks_exact(per_unit).skip(1) {
-                    if n_done < n && self.quantize_unit(pool, kernels, unit, to) {
+                    if n_done < n && self.quantize_unit(pool, quantizer, unit, to) {
                         n_done += per_unit;
                     }
                 }
@@ -210,18 +218,12 @@ impl PrefixCache {
     }
 
     /// Replaces blocks of a prefix by a unit of fewer bits, if they are the cache's alone and in more.
-    fn quantize_unit(
-        &mut self,
-        pool: &mut BlockPool,
-        kernels: (&AttentionKernels, &ThreadPool),
-        unit: &[Place],
-        to: KvFormat,
-    ) -> bool {
+    fn quantize_unit(&mut self, pool: &mut BlockPool, quantizer: Quantizer<'_>, unit: &[Place], to: KvFormat) -> bool {
         self.found.clear();
         self.found.extend(unit.iter().map(|&place| self.tree.at(place)));
         let can = |&block: &KvBlock| block.format() < to && self.allocator.count(block) == 1;
         let mut made = Vec::with_capacity(unit.len());
-        if !self.found.iter().all(can) || pool.quantize(kernels, &self.found, to, &mut made).is_err() {
+        if !self.found.iter().all(can) || pool.quantize(quantizer, &self.found, to, &mut made).is_err() {
             return false;
         }
         for (&place, block) in unit.iter().zip(made) {
@@ -285,8 +287,8 @@ impl PrefixCache {
     }
 
     /// Iterates over the cached prefixes, the least recently used first: what a store would keep.
-    pub fn prefixes(&self) -> impl Iterator<Item = CachedPrefix> {
-        self.tree.prefixes().map(|(namespace, tokens, blocks)| CachedPrefix { namespace, tokens, blocks })
+    pub fn prefixes(&self) -> impl Iterator<Item = PrefixEntry> {
+        self.tree.prefixes().map(|(namespace, tokens, blocks)| PrefixEntry { namespace, tokens, blocks })
     }
 }
 
@@ -300,4 +302,4 @@ mod import;
 #[cfg(test)]
 mod tests;
 
-pub use import::Piece;
+pub use import::StoredBlock;

@@ -20,8 +20,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Place of a node in [`Tree::nodes`].
 type NodeId = u32;
 
-/// A node and the place of a block in it.
-pub(crate) type Place = (NodeId, usize);
+/// Place of a block in the tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    node: NodeId,
+    /// Index among the blocks of the node.
+    i: usize,
+}
 
 /// The tokens of a block, at most 16; a beginning of another sorts before it.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +180,7 @@ impl Tree {
         }
     }
 
-    /// Adds `tokens`, whose keys and values are in `blocks`, as far as they are not there.
+    /// Adds `tokens`, whose KV cache is in `blocks`, as far as they are not there.
     pub(crate) fn insert(&mut self, namespace: Namespace, tokens: &[u32], blocks: &[KvBlock]) -> Inserted {
         assert_eq!(blocks.len(), tokens.len().div_ceil(BLOCK_TOKENS), "blocks for {} tokens", tokens.len());
         let mut path = self.find(namespace, tokens);
@@ -371,7 +376,7 @@ impl Tree {
             let whole = n / BLOCK_TOKENS;
             for (i, &block) in rest.iter().enumerate().take(whole) {
                 if block.format() > self.nodes[id as usize].blocks[i].format() {
-                    swapped(self.replace((id, i), block), block);
+                    swapped(self.replace(Place { node: id, i }, block), block);
                 }
             }
             rest = &rest[whole.min(rest.len())..];
@@ -386,17 +391,17 @@ impl Tree {
         let mut path: Vec<NodeId> = upwards.collect();
         path.reverse();
         let whole = |&id: &NodeId| self.nodes[id as usize].tokens.len() / BLOCK_TOKENS;
-        Some(path.iter().flat_map(|id| (0..whole(id)).map(move |i| (*id, i))).collect())
+        Some(path.iter().flat_map(|id| (0..whole(id)).map(move |i| Place { node: *id, i })).collect())
     }
 
     /// Returns the block at a place.
-    pub(crate) fn at(&self, (id, i): Place) -> KvBlock {
-        self.nodes[id as usize].blocks[i]
+    pub(crate) fn at(&self, place: Place) -> KvBlock {
+        self.nodes[place.node as usize].blocks[place.i]
     }
 
     /// Puts another block at a place and returns the one that was there.
-    pub(crate) fn replace(&mut self, (id, i): Place, block: KvBlock) -> KvBlock {
-        let old = std::mem::replace(&mut self.nodes[id as usize].blocks[i], block);
+    pub(crate) fn replace(&mut self, place: Place, block: KvBlock) -> KvBlock {
+        let old = std::mem::replace(&mut self.nodes[place.node as usize].blocks[place.i], block);
         self.n_blocks[old.format() as usize] -= 1;
         self.n_blocks[block.format() as usize] += 1;
         old

@@ -1,4 +1,4 @@
-//! What the prefix cache did, in numbers.
+//! Counters of the prefix cache, and the owners of blocks.
 
 /// Counts of a [`PrefixCache`](crate::PrefixCache) since it was made, and what it holds now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct CacheStats {
     pub tokens_asked: u64,
     /// Tokens that were found and need no computing.
     pub tokens_saved: u64,
-    /// Tokens whose keys and values were read from a store on disk, so that they could be found.
+    /// Tokens whose KV cache was read from a store on disk, so that they could be found.
     pub tokens_from_disk: u64,
     /// Blocks that were given up for others.
     pub evictions: u64,

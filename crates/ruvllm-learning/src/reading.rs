@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use ruvllm_backend::{LogitRows, Segment, SeqId};
-use ruvllm_engine::{Engine, EngineError, ErrorKind, ModelRunner, Scope, Service, Work};
+use ruvllm_engine::{CacheSalt, Engine, EngineError, ErrorKind, ModelRunner, Service, Work};
 use ruvllm_kernels::softmax;
 use ruvllm_lora::micro::{HeadRows, KeptRows, LogitRow, MicroLora};
 use ruvllm_sona::history::{Each, Passage, Reading};
@@ -67,7 +67,7 @@ pub(crate) struct Reader<'a> {
     passes: &'a mut dyn Passes,
     shared: Arc<Shared>,
     /// What is computed here is found again here only: that a text was read again must change no request.
-    scope: Scope,
+    scope: CacheSalt,
     /// A sequence that goes on, and its tokens.
     open: Option<(SeqId, Vec<u32>)>,
     watch: &'a mut Watch<'a>,
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
     ) -> Reader<'a> {
         let hash = blake3::hash(format!("what tenant {name} reads again").as_bytes());
         let tenant = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight bytes"));
-        let scope = Scope::from(tenant);
+        let scope = CacheSalt::from(tenant);
         let (shared, sums) = (Arc::clone(shared), ReadSums::default());
         Reader { passes, shared, scope, open: None, watch, compares, sums, error: None }
     }
@@ -250,7 +250,7 @@ impl Wanted {
     }
 
     /// Opens a sequence with what is known of the tokens, and closes it.
-    fn read(self, runner: &mut ModelRunner, scope: &Scope) -> Result<Rows, EngineError> {
+    fn read(self, runner: &mut ModelRunner, scope: &CacheSalt) -> Result<Rows, EngineError> {
         let (seq, n_known) = runner.open(Some(&self.tokens[..self.range.start]), scope)?;
         let rows = self.compute(runner, seq, n_known);
         runner.close(seq);

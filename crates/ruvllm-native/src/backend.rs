@@ -7,12 +7,12 @@ mod pass;
 use std::sync::Arc;
 
 use ruvllm_backend::{
-    BackendError, BackendErrorKind, Embeddings, HiddenStates, LogitRows, ModelInfo, ModelSpec, PagedKv, Pooling, Scope,
-    Segment, SeqId, StateRows, States, TokenModel,
+    BackendError, BackendErrorKind, CacheSalt, Embeddings, HiddenStates, LogitRows, ModelInfo, ModelSpec, PagedKv,
+    Pooling, Segment, SeqId, StateRows, States, TokenModel,
 };
 use ruvllm_gguf::GgufFile;
 use ruvllm_kernels::attention;
-use ruvllm_kvcache::KvPolicy;
+use ruvllm_kvcache::{KvPolicy, Quantizer};
 use ruvllm_lora::loader::AdapterLoader;
 use ruvllm_lora::micro::MicroLora;
 use ruvllm_lora::{AdaptedRows, AdapterSet, Targets};
@@ -22,7 +22,6 @@ use crate::kernels::Compute;
 use crate::kv::KvStore;
 use crate::model::{ForwardState, Model, RowCounts, Rows};
 use crate::packed::Saver;
-use crate::tiers::Kernels;
 use pass::{Gating, Place};
 
 /// The most tokens that are taken back at once.
@@ -157,18 +156,18 @@ impl TokenModel for NativeBackend {
         &self.info
     }
 
-    fn open(&mut self, prompt: Option<&[u32]>, scope: &Scope) -> Result<(SeqId, usize), BackendError> {
-        self.check_adapters(&scope.adapters)?;
+    fn open(&mut self, prompt: Option<&[u32]>, salt: &CacheSalt) -> Result<(SeqId, usize), BackendError> {
+        self.check_adapters(&salt.adapters)?;
         // Outside the prefix cache blocks may stay as they are written, whatever the policy of the others.
-        let is_exact = prompt.is_none() && scope.kv == Some(KvPolicy::F16);
-        if let Some(kv) = scope.kv.filter(|kv| !is_exact && self.kv.policies().all(|known| known != *kv)) {
+        let is_exact = prompt.is_none() && salt.kv == Some(KvPolicy::F16);
+        if let Some(kv) = salt.kv.filter(|kv| !is_exact && self.kv.policies().all(|known| known != *kv)) {
             let known: Vec<String> = self.kv.policies().map(|policy| policy.to_string()).collect();
             let line = format!("keys and values as {kv} were not loaded for; there is {}", known.join(", "));
             return Err(BackendError::new(BackendErrorKind::Options, line));
         }
         let seq = match prompt {
-            Some(tokens) => self.kv.add_known(tokens, scope)?,
-            None => self.kv.add(scope)?,
+            Some(tokens) => self.kv.add_known(tokens, salt)?,
+            None => self.kv.add(salt)?,
         };
         self.state.states[seq.0].fill(0.0);
         Ok((seq, self.n_tokens(seq)))
@@ -210,7 +209,7 @@ impl TokenModel for NativeBackend {
             // Nobody is to find what was computed of zeros.
             self.kv.stay_out(seq);
         }
-        self.kv.remove(kernels(&self.compute), seq);
+        self.kv.remove(quantizer(&self.compute), seq);
     }
 
     fn n_tokens(&self, seq: SeqId) -> usize {
@@ -229,9 +228,9 @@ impl TokenModel for NativeBackend {
         }
         // What aged in the last step is due now: nobody waits for logits that are there already.
         let n_rows = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>().min(self.state.n_rows_max());
-        self.kv.age(kernels(&self.compute), segments.iter().map(|segment| segment.seq), n_rows);
+        self.kv.age(quantizer(&self.compute), segments.iter().map(|segment| segment.seq), n_rows);
         let wanted = segments.iter().map(|segment| (segment.seq, segment.tokens.len()));
-        self.kv.reserve(kernels(&self.compute), wanted)?;
+        self.kv.reserve(quantizer(&self.compute), wanted)?;
         let (mut next, mut known) = (Place::default(), RowCounts::default());
         // Of all rows with logits, in whichever of the passes: nobody has to know which those are.
         let wants_approx = segments.iter().any(|segment| matches!(segment.logits, LogitRows::Approx { .. }));
@@ -246,7 +245,7 @@ impl TokenModel for NativeBackend {
             }
             if next.segment < segments.len() {
                 let seqs = self.rows.iter().map(|rows| SeqId(rows.state_idx));
-                self.kv.age(kernels(&self.compute), seqs, self.tokens.len());
+                self.kv.age(quantizer(&self.compute), seqs, self.tokens.len());
             }
         }
         self.check_files()?;
@@ -322,9 +321,9 @@ impl Embeddings for NativeBackend {
     }
 }
 
-/// Returns what quantises, and on which threads.
-fn kernels(compute: &Compute) -> Kernels<'_> {
-    (compute.kernels.attention, &compute.threads)
+/// Returns the kernels that quantise blocks, with the threads of the passes.
+fn quantizer(compute: &Compute) -> Quantizer<'_> {
+    Quantizer { table: compute.kernels.attention, threads: &compute.threads }
 }
 
 #[cfg(test)]

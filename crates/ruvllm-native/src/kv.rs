@@ -2,16 +2,15 @@
 
 use std::sync::{Arc, Weak};
 
-use ruvllm_backend::{BackendError, CachedPrefix, KvRoom, Scope, SeqId};
+use ruvllm_backend::{BackendError, CacheSalt, CachedPrefix, KvRoom, SeqId};
 use ruvllm_kvcache::{
     Ageing, BlockPool, CacheStats, KvError, KvErrorKind, KvLayout, KvPolicy, Level, MemoryBudget, Namespace,
-    NamespaceBuilder, Owner, PAGE_BYTES, PageLender, PrefixCache, Pressure, Sequence, Usage,
+    NamespaceBuilder, Owner, PAGE_BYTES, PageLender, PrefixCache, Pressure, Quantizer, Sequence, Usage,
 };
 use ruvllm_lora::manager::AdapterManager;
 use ruvllm_lora::micro::MicroLora;
 
 use crate::persist::Persist;
-use crate::tiers::Kernels;
 
 /// Blocks brought into fewer bits at once when none is free.
 const SHRUNK_AT_ONCE: usize = 64;
@@ -28,7 +27,7 @@ pub(super) struct Open {
     /// Where its prefix came from and its blocks go when it ends; `None` for those that stay out of the prefix cache.
     namespace: Option<Namespace>,
     /// Whose it is, and what changes the model for it.
-    pub scope: Scope,
+    pub salt: CacheSalt,
     /// MicroLoRA that changes its final hidden states.
     pub micro: Option<Arc<MicroLora>>,
     /// Policy of its blocks.
@@ -187,12 +186,12 @@ impl KvStore {
     }
 
     /// Opens an empty sequence that stays out of the prefix cache.
-    pub(super) fn add(&mut self, scope: &Scope) -> Result<SeqId, BackendError> {
+    pub(super) fn add(&mut self, salt: &CacheSalt) -> Result<SeqId, BackendError> {
         let slot = self.free_slot()?;
         let sequence = self.pool.sequence(self.n_ctx);
         let tokens = Vec::with_capacity(self.n_ctx);
-        let (scope, policy, ageing) = (scope.clone(), scope.kv.unwrap_or(self.policy), Ageing::default());
-        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, scope, micro: None, policy, ageing });
+        let (salt, policy, ageing) = (salt.clone(), salt.kv.unwrap_or(self.policy), Ageing::default());
+        self.sequences[slot] = Some(Open { sequence, tokens, namespace: None, salt, micro: None, policy, ageing });
         Ok(SeqId(slot))
     }
 
@@ -204,10 +203,10 @@ impl KvStore {
     }
 
     /// Opens a sequence that starts with what is known of `tokens`.
-    pub(super) fn add_known(&mut self, tokens: &[u32], scope: &Scope) -> Result<SeqId, BackendError> {
-        let seq = self.add(scope)?;
-        self.restore(tokens, scope);
-        let namespace = self.scope_namespace(scope);
+    pub(super) fn add_known(&mut self, tokens: &[u32], salt: &CacheSalt) -> Result<SeqId, BackendError> {
+        let seq = self.add(salt)?;
+        self.restore(tokens, salt);
+        let namespace = self.salted_namespace(salt);
         let open = self.sequences[seq.0].as_mut().expect("it was opened just now");
         if let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) {
             open.sequence = prefixes.lookup(namespace, tokens, self.n_ctx);
@@ -218,10 +217,9 @@ impl KvStore {
     }
 
     /// Returns what is known of `tokens`; `None` if no prefixes are kept.
-    pub(super) fn match_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<CachedPrefix> {
-        let (prefixes, namespace) = (self.prefixes.as_ref()?, self.scope_namespace(scope)?);
-        let (n_tokens, in_use_bytes) = prefixes.known(namespace, tokens);
-        Some(CachedPrefix { n_tokens, in_use_bytes })
+    pub(super) fn match_prefix(&self, tokens: &[u32], salt: &CacheSalt) -> Option<CachedPrefix> {
+        let (prefixes, namespace) = (self.prefixes.as_ref()?, self.salted_namespace(salt)?);
+        Some(prefixes.match_prefix(namespace, tokens))
     }
 
     /// Returns how many more sequences can be opened.
@@ -261,15 +259,15 @@ impl KvStore {
         policy.aged(n_tokens).into_iter().map(|format| self.pool.block_bytes(format)).sum()
     }
 
-    /// Returns what the prefixes of a scope are valid for, if prefixes are kept. Adapters are known by what they do: one
+    /// Returns the namespace of a salt's prefixes, if prefixes are kept. Adapters are known by what they do: one
     /// that was replaced under its name has other prefixes.
-    fn scope_namespace(&self, scope: &Scope) -> Option<Namespace> {
-        let mut namespace = self.namespace.clone()?.part("tenant", &scope.tenant.to_le_bytes());
+    fn salted_namespace(&self, salt: &CacheSalt) -> Option<Namespace> {
+        let mut namespace = self.namespace.clone()?.part("tenant", &salt.tenant.to_le_bytes());
         // What was rounded for one is not exact for another.
-        if let Some(kv) = scope.kv.filter(|kv| *kv != self.policy) {
+        if let Some(kv) = salt.kv.filter(|kv| *kv != self.policy) {
             namespace = namespace.part("kv", kv.to_string().as_bytes());
         }
-        let adapters = scope.adapters.identity();
+        let adapters = salt.adapters.identity();
         Some(adapters.iter().fold(namespace, |namespace, identity| namespace.part("adapters", identity)).finish())
     }
 
@@ -279,8 +277,8 @@ impl KvStore {
     }
 
     /// Reads what is on disk of `tokens`, and returns how many leading tokens need no computing then.
-    pub(super) fn restore(&mut self, tokens: &[u32], scope: &Scope) -> usize {
-        let namespace = self.scope_namespace(scope);
+    pub(super) fn restore(&mut self, tokens: &[u32], salt: &CacheSalt) -> usize {
+        let namespace = self.salted_namespace(salt);
         let (Some(prefixes), Some(namespace)) = (&mut self.prefixes, namespace) else { return 0 };
         let tokens = &tokens[..tokens.len().min(self.n_ctx)];
         if let Some(persist) = &mut self.persist {
@@ -297,8 +295,8 @@ impl KvStore {
         tokens.extend_from_slice(&parent.tokens[..len]);
         let sequence = self.pool.fork(&parent.sequence, len);
         let Open { namespace, policy, ageing, .. } = *parent;
-        let (scope, micro) = (parent.scope.clone(), parent.micro.clone());
-        let child = Open { sequence, tokens, namespace, scope, micro, policy, ageing };
+        let (salt, micro) = (parent.salt.clone(), parent.micro.clone());
+        let child = Open { sequence, tokens, namespace, salt, micro, policy, ageing };
         self.sequences[slot] = Some(child);
         Ok(SeqId(slot))
     }
@@ -309,7 +307,7 @@ impl KvStore {
     }
 
     /// Closes a sequence; what it computed goes to the prefix cache.
-    pub(super) fn remove(&mut self, kernels: Kernels<'_>, seq: SeqId) {
+    pub(super) fn remove(&mut self, quantizer: Quantizer<'_>, seq: SeqId) {
         let Some(Open { sequence, tokens, namespace, .. }) = self.sequences.get_mut(seq.0).and_then(Option::take)
         else {
             return;
@@ -322,7 +320,7 @@ impl KvStore {
             }
             drop(sequence);
             prefixes.trim();
-            self.relieve(kernels);
+            self.relieve(quantizer);
         } else {
             drop(sequence);
         }
@@ -359,10 +357,10 @@ impl KvStore {
     /// Makes room for `n` more tokens in each sequence, or for none: cached prefixes are evicted.
     pub(super) fn reserve(
         &mut self,
-        kernels: Kernels<'_>,
+        quantizer: Quantizer<'_>,
         wanted: impl Iterator<Item = (SeqId, usize)> + Clone,
     ) -> Result<(), KvError> {
-        let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(kernels, seq, n));
+        let result = wanted.clone().try_for_each(|(seq, n)| self.reserve_one(quantizer, seq, n));
         if result.is_err() {
             for (seq, _) in wanted {
                 let open = self.open_mut(seq);
@@ -372,7 +370,7 @@ impl KvStore {
         result
     }
 
-    fn reserve_one(&mut self, kernels: Kernels<'_>, seq: SeqId, n: usize) -> Result<(), KvError> {
+    fn reserve_one(&mut self, quantizer: Quantizer<'_>, seq: SeqId, n: usize) -> Result<(), KvError> {
         if self.budget.has_quotas() {
             self.check_quota(seq, n)?;
         }
@@ -387,7 +385,7 @@ impl KvStore {
                 continue;
             }
             // Fewer bits first; what only the cache holds is evicted if that is not enough.
-            if self.shrink(kernels, SHRUNK_AT_ONCE) == 0 {
+            if self.shrink(quantizer, SHRUNK_AT_ONCE) == 0 {
                 break;
             }
         }
@@ -400,8 +398,8 @@ impl KvStore {
 
     /// Checks that the sequence's tenant may hold what `n` more tokens take.
     fn check_quota(&self, seq: SeqId, n: usize) -> Result<(), KvError> {
-        let (tenant, sequence) = (self.open(seq).scope.tenant, &self.open(seq).sequence);
-        let own = self.sequences.iter().flatten().filter(|open| open.scope.tenant == tenant);
+        let (tenant, sequence) = (self.open(seq).salt.tenant, &self.open(seq).sequence);
+        let own = self.sequences.iter().flatten().filter(|open| open.salt.tenant == tenant);
         let n_bytes: usize = own.map(|open| self.sequence_bytes(open)).sum();
         let n_more = (sequence.len() + n).saturating_sub(sequence.n_reserved()).div_ceil(ruvllm_kvcache::BLOCK_TOKENS);
         self.budget.check_quota(tenant, n_bytes + n_more * self.block_bytes())

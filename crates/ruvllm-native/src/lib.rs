@@ -7,13 +7,13 @@
 //! last bits, and between versions of [`NUMERICS_VERSION`].
 //!
 //! ```
-//! use ruvllm_backend::{LogitRows, Scope, Segment, TokenModel};
+//! use ruvllm_backend::{LogitRows, CacheSalt, Segment, TokenModel};
 //! use ruvllm_native::{LoadOptions, NativeBackend};
 //!
 //! // Any GGUF file; here a tiny one of the test data.
 //! let path = ruvllm_testkit::Golden::load("llama-a").model("f32");
 //! let mut model = NativeBackend::load(&path, &LoadOptions::default(), &mut |_| {})?;
-//! let (seq, _) = model.open(None, &Scope::default())?;
+//! let (seq, _) = model.open(None, &CacheSalt::default())?;
 //! let states = model.forward(&[Segment { seq, tokens: &[1, 2, 3], logits: LogitRows::Last }])?;
 //! assert!(states.logits.iter().all(|x| x.is_finite()));
 //! # Ok::<(), ruvllm_backend::BackendError>(())

@@ -49,7 +49,7 @@ pub struct LoadOptions {
     pub n_ctx: Option<usize>,
     /// Policy of the KV cache: exact, or in fewer bits as blocks age.
     pub kv: KvPolicy,
-    /// Policies that requests may ask for beside it ([`Scope::kv`](ruvllm_backend::Scope::kv)): `q8` and
+    /// Policies that requests may ask for beside it ([`CacheSalt::kv`](ruvllm_backend::CacheSalt::kv)): `q8` and
     /// `tiered`, beside `f16`. The memory has the formats of all.
     pub kv_others: Vec<KvPolicy>,
     /// Sequences that may be open at once.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ruvllm_gguf::GgufFile;
 use ruvllm_kvcache::disk::{self, BlockKey, BlockRef, DiskStore, Put, StoreOptions, StoredFormat};
-use ruvllm_kvcache::{BLOCK_TOKENS, BlockPool, KvBlock, KvFormat, Namespace, Piece, PrefixCache};
+use ruvllm_kvcache::{BLOCK_TOKENS, BlockPool, KvBlock, KvFormat, Namespace, PrefixCache, StoredBlock};
 
 use crate::load::LoadOptions;
 use ruvllm_backend::BackendError;
@@ -138,23 +138,23 @@ fn read_piece(
     last: &mut Option<(KvFormat, [u8; 16])>,
     print: &mut Vec<u8>,
     bytes: &mut Vec<u8>,
-) -> Option<Piece> {
+) -> Option<StoredBlock> {
     let read = |i: usize, bytes: &mut Vec<u8>| StoredFormat::from_u32(store.read_block(&keys[i], bytes).ok()??);
     let StoredFormat { format, sub, has_unit } = read(i, print)?;
     if has_unit {
         std::mem::swap(print, bytes);
         *last = (format.blocks_per_unit() > 1).then(|| (format, disk::fingerprint(bytes)));
-        return Some(Piece { format, sub, is_new_unit: true });
+        return Some(StoredBlock { format, sub, is_new_unit: true });
     }
     let unit = Some((format, *print.first_chunk()?));
     if *last == unit {
-        return Some(Piece { format, sub, is_new_unit: false });
+        return Some(StoredBlock { format, sub, is_new_unit: false });
     }
     // The block with the unit's bytes is in memory, so it was not asked for.
     let first = i.saturating_sub(format.blocks_per_unit() - 1);
     let stored = (first..i).rev().find_map(|j| read(j, bytes).filter(|stored| stored.has_unit))?;
     *last = Some((stored.format, disk::fingerprint(bytes)));
-    (*last == unit).then_some(Piece { format, sub, is_new_unit: true })
+    (*last == unit).then_some(StoredBlock { format, sub, is_new_unit: true })
 }
 
 /// Returns what lists call the store of a file: the model's name and the file's.
@@ -270,7 +270,7 @@ mod tests {
             last += u8::from(is_new_unit);
             buffer.clear();
             buffer.resize(layout.unit_bytes(format), last);
-            Some(Piece { format, sub, is_new_unit })
+            Some(StoredBlock { format, sub, is_new_unit })
         };
         assert_eq!(cache.import(&mut first, namespace, &tokens, &mut read), Ok(112));
         let prefix = cache.prefixes().next().expect("it was imported");

@@ -1,4 +1,4 @@
-//! What each model's answer to a query will cost, before it is given.
+//! Expected cost of each model's answer to a query.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Which of thirteen roles should take a task.
+//! Classifier of tasks into thirteen roles.
 //!
 //! The crate brings a set of 780 prompts, 60 a role, written for it ([`examples`]): twelve topics (accounts, payments,
 //! storage, …), in each of which every role has five prompts of different wording and length. A topic is a group that a
@@ -181,7 +181,7 @@ impl Default for RoleOptions {
 pub struct Verdict {
     /// The role, or `None` where it is too uncertain.
     pub role: Option<Role>,
-    /// Every role with its probability, likeliest first.
+    /// Every role with its probability, most likely first.
     pub ranked: Vec<(Role, f32)>,
 }
 

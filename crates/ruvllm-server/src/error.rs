@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use ruvllm_engine::{EngineError, ErrorKind, TextError};
+use ruvllm_engine::{EngineError, ErrorKind, GrammarError, TextError};
 use serde_json::{Value, json};
 
 /// Whose clients an error is shaped for.
@@ -152,6 +152,12 @@ pub(crate) fn json_response(status: StatusCode, value: &Value) -> Response<Body>
 /// Every kind of engine error has its status here, and nowhere else.
 impl From<TextError> for ApiError {
     fn from(error: TextError) -> ApiError {
+        EngineError::from(error).into()
+    }
+}
+
+impl From<GrammarError> for ApiError {
+    fn from(error: GrammarError) -> ApiError {
         EngineError::from(error).into()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::StatusCode;
-use ruvllm_engine::{GenerateRequest, Grammar, GrammarCompiler, GrammarSource, TextError};
+use ruvllm_engine::{GenerateRequest, Grammar, GrammarCompiler, GrammarError, GrammarSource};
 use serde_json::{Value, json};
 
 use crate::app::Call;
@@ -123,7 +123,7 @@ fn drop_beyond(kept: &mut VecDeque<Kept>, n_bytes_max: usize, counts: impl Fn(&K
 pub(crate) async fn compiled(
     call: &Call,
     source: GrammarSource,
-    compile: impl FnOnce(&GrammarCompiler, &GrammarSource) -> Result<Grammar, TextError> + Send + 'static,
+    compile: impl FnOnce(&GrammarCompiler, &GrammarSource) -> Result<Grammar, GrammarError> + Send + 'static,
 ) -> Result<Grammar, ApiError> {
     let tenant = call.tenant.id;
     let grammar = match call.model.grammars.find(tenant, &source) {

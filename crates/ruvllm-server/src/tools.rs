@@ -189,7 +189,7 @@ pub(crate) async fn apply(
     }
     request.visible = tool_use.visible();
     let (source, of_grammar) = (tool_use.source().map_err(|error| in_tools(error.into()))?, tool_use.clone());
-    let grammar = structure::compiled(call, source, move |compiler, _| of_grammar.grammar(compiler)).await;
+    let grammar = structure::compiled(call, source, move |compiler, _| compiler.compile_calls(&of_grammar)).await;
     request.grammar = Some(structure::for_stops_of(request, grammar.map_err(in_tools)?));
     Ok(Some(tool_use))
 }

@@ -14,12 +14,8 @@ pub enum TextErrorKind {
     Prompt,
     /// An option is out of its range.
     Options,
-    /// A grammar is malformed, too large, or uses what is not supported.
+    /// The form that an answer is to have cannot be written as a grammar.
     Grammar,
-    /// As many grammars wait to be compiled as may; one that comes later may be taken.
-    QueueFull,
-    /// No grammars are compiled any more.
-    Stopped,
 }
 
 /// An error: a kind for code, one line for people, and a cause where there is one.

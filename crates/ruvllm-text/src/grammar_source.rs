@@ -1,4 +1,4 @@
-//! What an answer must be, as a caller says it.
+//! Form of an answer, as a caller asks for it.
 
 use serde_json::Value;
 

@@ -1,8 +1,7 @@
-//! Text in and out of a language model: tokenizers, chat templates, calls of functions, thoughts, grammars, stop strings.
+//! Text in and out of a language model: tokenizers, chat templates, calls of functions, thoughts, stop strings.
 //!
 //! Everything here is made from the metadata of a GGUF file and needs no weights. [`ModelText`] has a model's tokenizer and
-//! chat template together. The feature `grammar` brings what holds answers to grammars and JSON schemas;
-//! without it no grammar compiles.
+//! chat template together. A [`GrammarSource`] says what form an answer is to have; `ruvllm-grammar` holds answers to it.
 //!
 //! ```
 //! use ruvllm_text::tokenizer::{EncodeOptions, Tokenizer};
@@ -19,8 +18,6 @@
 #![forbid(unsafe_code)]
 
 mod error;
-#[cfg(feature = "grammar")]
-mod grammar;
 mod grammar_source;
 mod guard;
 mod stop;
@@ -29,14 +26,8 @@ mod text;
 pub mod thoughts;
 pub mod tokenizer;
 pub mod tools;
-#[cfg(not(feature = "grammar"))]
-mod without_grammars;
 
 pub use error::{TextError, TextErrorKind};
-#[cfg(feature = "grammar")]
-pub use grammar::{Constraint, Grammar, GrammarCompiler};
 pub use grammar_source::GrammarSource;
 pub use stop::StopFilter;
 pub use text::{ChatOptions, ModelText, PromptOptions, chat};
-#[cfg(not(feature = "grammar"))]
-pub use without_grammars::{Constraint, Grammar, GrammarCompiler};

@@ -1,15 +1,14 @@
 //! Public items are named by the words of the field, and the first sentence of their docs names its subject.
 //!
 //! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0026-names-of-the-field.md`). These are not, and have no
-//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`); `Scope` (cache salt);
-//! `heir`, `Life`; `level` (effective priority);
+//! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`);
 //! `Notes`, `Came`, `Heard`, `Told`, `Taught`, `Passage`, `Mind`, `Asking`, `Place`, `Working`, `Course`, `Shown`, `Judged`,
 //! memory, episodes, trust and `deep::Lesson` (learning); `usual`, dear and sure (the bandit).
 
 use std::collections::BTreeMap;
 
 /// Identifiers that public items do not have, each with the field's.
-const NAMES: [(&str, &str); 31] = [
+const NAMES: [(&str, &str); 32] = [
     ("Drafting", "Drafter"),
     ("Pace", "DraftLength"),
     ("Guesses", "DraftLimits"),
@@ -41,10 +40,11 @@ const NAMES: [(&str, &str); 31] = [
     ("dry_breakers", "dry_sequence_breakers"),
     ("dry_last_n", "dry_penalty_last_n"),
     ("Usual", "Baseline"),
+    ("Scope", "CacheSalt"),
 ];
 
 /// Words that are no part of a public identifier, each with the field's.
-const WORDS: [(&str, &str); 10] = [
+const WORDS: [(&str, &str); 12] = [
     ("guess", "draft"),
     ("guesses", "draft tokens"),
     ("guessed", "drafted"),
@@ -55,6 +55,8 @@ const WORDS: [(&str, &str); 10] = [
     ("optimise", "autotune"),
     ("optimiser", "autotuner"),
     ("ledger", "counters"),
+    ("heir", "quantised copy"),
+    ("heirs", "quantised copies"),
 ];
 
 /// Openings of a first sentence that put off its subject.

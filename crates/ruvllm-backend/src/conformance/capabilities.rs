@@ -1,7 +1,7 @@
 //! Capabilities: whatever a backend says it has keeps its own promises.
 
 use super::{Case, compare, open, rows};
-use crate::{LogitRows, Scope, Segment, TokenModel};
+use crate::{CacheSalt, LogitRows, Segment, TokenModel};
 
 pub(super) fn check(model: &mut dyn TokenModel, case: &Case<'_>, whole: &[f32]) {
     if model.paged_kv().is_some() {
@@ -38,29 +38,29 @@ fn room(model: &mut dyn TokenModel, case: &Case<'_>) {
     assert_eq!(sum(model).in_use, before.in_use, "blocks of a closed sequence are free");
 }
 
-/// A cached prefix is found by the same tokens in the same scope, and by no others.
+/// A cached prefix is found by the same tokens in the same salt, and by no others.
 fn prefixes(model: &mut dyn TokenModel, case: &Case<'_>, whole: &[f32]) {
-    let (tokens, scope, other) = (case.tokens, Scope::from(7), Scope::from(8));
-    let matched = |model: &dyn TokenModel, tokens: &[u32], scope: &Scope| {
+    let (tokens, salt, other) = (case.tokens, CacheSalt::from(7), CacheSalt::from(8));
+    let matched = |model: &dyn TokenModel, tokens: &[u32], salt: &CacheSalt| {
         let kv = model.paged_kv().expect("it has one");
-        kv.match_prefix(tokens, scope).map(|cached| cached.n_tokens)
+        kv.match_prefix(tokens, salt).map(|cached| cached.n_tokens)
     };
-    let Some(n_cold) = matched(model, tokens, &scope) else { return };
-    assert_eq!(n_cold, 0, "nobody computed these tokens in this scope");
-    let (seq, n_known) = model.open(Some(tokens), &scope).expect("a sequence is free");
+    let Some(n_cold) = matched(model, tokens, &salt) else { return };
+    assert_eq!(n_cold, 0, "nobody computed these tokens in this salt");
+    let (seq, n_known) = model.open(Some(tokens), &salt).expect("a sequence is free");
     assert_eq!(n_known, 0, "a cold prompt is computed");
     rows(model, seq, tokens, LogitRows::None);
     model.close(seq);
-    let n_cached = matched(model, tokens, &scope).expect("it has a cache");
+    let n_cached = matched(model, tokens, &salt).expect("it has a cache");
     assert!(n_cached > 0 && n_cached < tokens.len(), "{n_cached} of {} tokens are cached", tokens.len());
-    assert_eq!(matched(model, tokens, &other), Some(0), "another scope finds nothing");
-    let (seq, n_known) = model.open(Some(tokens), &scope).expect("a sequence is free");
+    assert_eq!(matched(model, tokens, &other), Some(0), "another salt finds nothing");
+    let (seq, n_known) = model.open(Some(tokens), &salt).expect("a sequence is free");
     assert_eq!((n_known, model.n_tokens(seq)), (n_cached, n_cached), "a warm prompt starts with what is cached");
     let found = rows(model, seq, &tokens[n_known..], LogitRows::All);
     compare(model, "after a cached prefix", whole, n_known, &found, case.tolerances.reuse);
     model.paged_kv_mut().expect("it has one").discard(seq);
     model.paged_kv_mut().expect("it has one").clear_cache();
-    assert_eq!(matched(model, tokens, &scope), Some(0), "a cleared cache has nothing");
+    assert_eq!(matched(model, tokens, &salt), Some(0), "a cleared cache has nothing");
 }
 
 /// The head makes the same logits of final hidden states as a pass.

@@ -7,7 +7,7 @@ mod capabilities;
 mod errors;
 mod sequences;
 
-use crate::{LogitRows, Scope, Segment, SeqId, TokenModel};
+use crate::{CacheSalt, LogitRows, Segment, SeqId, TokenModel};
 
 /// Largest absolute differences between logits of the same tokens, computed in different ways.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -47,7 +47,7 @@ pub fn check(model: &mut dyn TokenModel, case: &Case<'_>) {
 
 /// Opens a sequence outside the prefix cache.
 fn open(model: &mut dyn TokenModel) -> SeqId {
-    let (seq, n_known) = model.open(None, &Scope::default()).expect("a sequence is free");
+    let (seq, n_known) = model.open(None, &CacheSalt::default()).expect("a sequence is free");
     assert_eq!((n_known, model.n_tokens(seq)), (0, 0), "a sequence without a prompt is empty");
     seq
 }

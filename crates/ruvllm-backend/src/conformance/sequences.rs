@@ -131,7 +131,7 @@ fn limits(model: &mut dyn TokenModel) {
     let n = model.info().n_seq_max;
     let mut all: Vec<_> = (0..n).map(|_| open(model)).collect();
     assert_eq!(model.n_free(), 0, "all sequences are open");
-    assert!(model.open(None, &crate::Scope::default()).is_err(), "no more than {n} sequences");
+    assert!(model.open(None, &crate::CacheSalt::default()).is_err(), "no more than {n} sequences");
     model.close(all.pop().expect("there is one"));
     assert_eq!(model.n_free(), 1, "a closed sequence is free");
     all.push(open(model));

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use ruvllm_text::Constraint;
 use ruvllm_text::StopFilter;
 use ruvllm_text::thoughts::Gate;
 use ruvllm_text::tokenizer::DecodeStream;
 
 use super::RequestState;
-use crate::EngineError;
 use crate::request::TokenEvent;
 use crate::sampler::{Chosen, TokenLogprobs};
+use crate::{Constraint, EngineError};
 
 /// The part of an answer that a chosen token belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ enum Accepted {
     /// Part of what the model thinks.
     Thought,
     /// Part of the answer.
-    RequestState,
+    Answer,
     /// Neither: a value that closes with it does not fit.
     No,
 }
@@ -110,7 +109,7 @@ impl RequestState {
         if part == Accepted::Thought {
             self.n_settled = self.text.len();
         }
-        match part == Accepted::RequestState && self.is_watched() {
+        match part == Accepted::Answer && self.is_watched() {
             true => self.held.push(event),
             false => tell(event),
         }
@@ -161,7 +160,7 @@ impl RequestState {
             return Ok(Accepted::Thought);
         }
         let fits = self.constraint.as_mut().map_or(Ok(true), |constraint| constraint.try_accept(id))?;
-        Ok(if fits { Accepted::RequestState } else { Accepted::No })
+        Ok(if fits { Accepted::Answer } else { Accepted::No })
     }
 
     /// Makes a token part of the answer.

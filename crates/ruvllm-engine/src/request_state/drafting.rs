@@ -1,9 +1,9 @@
-//! What an answer drafts ahead, by the text so far or by a draft model, and what it gives up again.
+//! Drafts of an answer, by the text so far or by a draft model.
 
 use super::RequestState;
 use crate::runner::ModelRunner;
 use crate::speculate::tree::Forks;
-use crate::speculate::{Drafter, History, Speculator};
+use crate::speculate::{DraftContext, Drafter, History, Speculator};
 use ruvllm_backend::{Segment, SeqId};
 
 impl RequestState {
@@ -21,9 +21,9 @@ impl RequestState {
     /// computed before draft tokens.
     pub(crate) fn fork(&mut self, runner: &mut ModelRunner, seq: SeqId, n_rest: usize) -> Forks {
         let mut forks = Forks::default();
-        let (known, draft) = self.context.split_at(self.context.len() - self.n_drafted);
-        let n_opened = match (known.last(), n_rest) {
-            (Some(&last), 1) => forks.open(runner, seq, (last, draft), &self.branches),
+        let n_known = self.context.len() - self.n_drafted;
+        let n_opened = match (n_known.checked_sub(1), n_rest) {
+            (Some(at), 1) => forks.open(runner, seq, &self.context[at..], &self.branches),
             _ => 0,
         };
         self.branches.truncate(n_opened);
@@ -65,7 +65,7 @@ impl RequestState {
     pub(crate) fn begin_draft(&mut self, draft: &mut ModelRunner, n_max: usize) -> bool {
         let n_max = if self.n_drafted == 0 { self.n_draftable(n_max) } else { 0 };
         let Some(speculator) = &mut self.speculator else { return false };
-        let context = (&self.context[..], self.request.tenant);
+        let context = DraftContext { tokens: &self.context, tenant: self.request.tenant };
         let begins = speculator.begin_draft(draft, context, &self.sampler, n_max);
         if let (true, Some(constraint)) = (begins, &mut self.constraint) {
             // The mask is that of the next token; what is wrong with it shows when that is chosen.

@@ -10,8 +10,8 @@ mod vocabulary;
 use std::sync::{Arc, Weak};
 
 use ruvllm_backend::{
-    BackendError, CachedPrefix, HiddenStates, LogitRows, ModelInfo, PagedKv, Pooling, Scope, Segment, SeqId, States,
-    TokenModel,
+    BackendError, CacheSalt, CachedPrefix, HiddenStates, LogitRows, ModelInfo, PagedKv, Pooling, Segment, SeqId,
+    States, TokenModel,
 };
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Usage};
 use ruvllm_lora::AdapterSet;
@@ -37,10 +37,10 @@ pub enum Readout {
         /// How many; no more than there are.
         n_last: usize,
     },
-    /// The log-probability of every token but the first, and the likeliest ones in its place: `[n - 1, 1 + 2 * n_top]`, each row
-    /// the token's own, then `n_top` ids with theirs, the likeliest first. Of a model that writes text.
+    /// The log-probability of every token but the first, and the most likely ones in its place: `[n - 1, 1 + 2 * n_top]`, each row
+    /// the token's own, then `n_top` ids with theirs, the most likely first. Of a model that writes text.
     Logprobs {
-        /// How many of the likeliest tokens.
+        /// How many of the most likely tokens.
         n_top: usize,
     },
     /// How well the second text of a pair fits the first, `[1]`: the logit of a cross-encoder. The first text has this many
@@ -178,15 +178,15 @@ impl ModelRunner {
     /// # Errors
     /// As [`TokenModel::open`].
     pub fn open_empty(&mut self) -> Result<SeqId, EngineError> {
-        Ok(self.open(None, &Scope::default())?.0)
+        Ok(self.open(None, &CacheSalt::default())?.0)
     }
 
     /// Opens a sequence, as [`TokenModel::open`].
     ///
     /// # Errors
     /// As [`TokenModel::open`].
-    pub fn open(&mut self, prompt: Option<&[u32]>, scope: &Scope) -> Result<(SeqId, usize), EngineError> {
-        Ok(self.model.open(prompt, scope)?)
+    pub fn open(&mut self, prompt: Option<&[u32]>, salt: &CacheSalt) -> Result<(SeqId, usize), EngineError> {
+        Ok(self.model.open(prompt, salt)?)
     }
 
     /// Opens a sequence that starts with the first `len` tokens of another one.
@@ -302,8 +302,8 @@ impl ModelRunner {
     }
 
     /// Returns the cached prefix of a prompt; `None` if there is no prefix cache.
-    pub fn match_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<CachedPrefix> {
-        self.kv()?.match_prefix(tokens, scope)
+    pub fn match_prefix(&self, tokens: &[u32], salt: &CacheSalt) -> Option<CachedPrefix> {
+        self.kv()?.match_prefix(tokens, salt)
     }
 
     /// Puts the whole blocks of a running sequence into the prefix cache.

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::kernels;
 
-/// How many of the likeliest are sorted at first where it is not known how many are needed.
+/// How many of the most likely are sorted at first where it is not known how many are needed.
 const SORTED_AT_FIRST: usize = 256;
 
 /// Logits that are looked at together.
@@ -18,12 +18,12 @@ pub(super) struct Candidate {
     pub p: f32,
 }
 
-/// Sorts likeliest first, lower id first among equals.
+/// Sorts most likely first, lower id first among equals.
 fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
 }
 
-/// Candidates, and whether they are sorted, the likeliest first. Has room for the whole vocabulary from the beginning.
+/// Candidates, and whether they are sorted, the most likely first. Has room for the whole vocabulary from the beginning.
 pub(super) struct Candidates {
     items: Vec<Candidate>,
     is_sorted: bool,
@@ -42,7 +42,7 @@ impl Candidates {
         self.is_sorted = false;
     }
 
-    /// Takes the `k` likeliest tokens: what [`Candidates::fill`] and [`Candidates::keep`] do, in one look at the logits.
+    /// Takes the `k` most likely tokens: what [`Candidates::fill`] and [`Candidates::keep`] do, in one look at the logits.
     pub(super) fn fill_top(&mut self, logits: &[f32], k: usize) {
         let at_once = 2 * k.min(logits.len());
         if at_once >= logits.len() {
@@ -133,7 +133,7 @@ impl Candidates {
         }
     }
 
-    /// Puts the `n` likeliest first, sorted, and leaves the rest as it is.
+    /// Puts the `n` most likely first, sorted, and leaves the rest as it is.
     fn sort_first(&mut self, n: usize) {
         if self.is_sorted || n == 0 {
             return;
@@ -146,14 +146,14 @@ impl Candidates {
         }
     }
 
-    /// Keeps the `k` likeliest, sorted.
+    /// Keeps the `k` most likely, sorted.
     pub(super) fn keep(&mut self, k: usize) {
         self.sort_first(k);
         self.items.truncate(k);
         self.is_sorted = true;
     }
 
-    /// Keeps the likeliest, sorted, up to the first at which `is_last`, which sees them in order.
+    /// Keeps the most likely, sorted, up to the first at which `is_last`, which sees them in order.
     pub(super) fn keep_until(&mut self, mut is_last: impl FnMut(&Candidate) -> bool) {
         let mut seen = 0;
         for n in [SORTED_AT_FIRST, usize::MAX] {

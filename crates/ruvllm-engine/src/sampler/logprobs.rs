@@ -2,16 +2,16 @@
 
 use super::candidates::Candidate;
 
-/// A chosen token's log-probability, and those of the likeliest tokens.
+/// A chosen token's log-probability, and those of the most likely tokens.
 ///
 /// They are the model's own: of the softmax of its logits as they come, before bias, penalties, grammar, cuts and
-/// temperature. So they do not depend on how the token was chosen, and a token may be none of the likeliest.
+/// temperature. So they do not depend on how the token was chosen, and a token may be none of the most likely.
 /// [`GenerateRequest::logprobs_of_draw`](crate::GenerateRequest::logprobs_of_draw) asks for those of the draw instead.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// The natural logarithm of the chosen token's probability.
     pub logprob: f32,
-    /// The likeliest tokens and theirs, the likeliest first.
+    /// The most likely tokens and theirs, the most likely first.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) fn logprobs_of(logits: &[f32], id: u32, n_top: usize) -> TokenLogprob
     Logprobs::new(logits, n_top).of(logits[id as usize])
 }
 
-/// Returns the log-probabilities of a draw: of the token that was drawn and of the likeliest candidates, whose probabilities are known.
+/// Returns the log-probabilities of a draw: of the token that was drawn and of the most likely candidates, whose probabilities are known.
 /// Where there are fewer of these than are to be told, tokens follow that could not be drawn, the largest logits first.
 pub(super) fn of_draw(drawn: &[Candidate], logits: &[f32], id: u32, n_top: usize) -> TokenLogprobs {
     let mut top: Vec<(u32, f32)> = drawn.iter().map(|candidate| (candidate.id, candidate.p.ln())).collect();
@@ -44,7 +44,7 @@ pub(super) struct Logprobs {
 }
 
 impl Logprobs {
-    /// Takes note of the `n_top` likeliest; `logits`: `[n_vocab]`, of which one is finite.
+    /// Takes note of the `n_top` most likely; `logits`: `[n_vocab]`, of which one is finite.
     pub(super) fn new(logits: &[f32], n_top: usize) -> Logprobs {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let numbers = logits.iter().filter(|logit| !logit.is_nan());

@@ -3,7 +3,7 @@
 use super::candidates::Candidates;
 use super::draw::{Rng, draw};
 
-/// How many of the likeliest tokens the first version looks at.
+/// How many of the most likely tokens the first version looks at.
 const LOOKED_AT: usize = 100;
 
 /// The state of one request.

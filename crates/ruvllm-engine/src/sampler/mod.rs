@@ -192,7 +192,7 @@ impl Sampler {
     /// Returns whether these samplers leave the largest logit.
     fn is_greedy(&self, rest: &[SamplerKind]) -> bool {
         let is_greedy = self.params.temperature == 0.0 && self.params.dynatemp_range == 0.0;
-        // The likeliest token survives all cuts but these.
+        // The most likely token survives all cuts but these.
         let keeps_best = |kind: &SamplerKind| match kind {
             SamplerKind::TopNSigma | SamplerKind::TopK | SamplerKind::TopP | SamplerKind::MinP => true,
             SamplerKind::Temperature => true,
@@ -312,7 +312,8 @@ impl Sampler {
             SamplerKind::MinP => min_p::apply(candidates, p.min_p),
             SamplerKind::Xtc => xtc::apply(candidates, p.xtc_probability, p.xtc_threshold, &mut self.rng),
             SamplerKind::Temperature if p.dynatemp_range > 0.0 && p.mirostat == Mirostat::Off => {
-                temperature::apply_dynamic(candidates, (p.temperature, p.dynatemp_range, p.dynatemp_exponent));
+                let (temperature, range, exponent) = (p.temperature, p.dynatemp_range, p.dynatemp_exponent);
+                temperature::apply_dynamic(candidates, temperature::Dynamic { temperature, range, exponent });
             }
             SamplerKind::Temperature => temperature::apply(candidates, p.temperature),
         }

@@ -1,4 +1,4 @@
-//! What can be said about how tokens are chosen.
+//! Parameters of sampling.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,11 +17,11 @@ pub struct SamplingParams {
     pub dynatemp_range: f32,
     /// Power by which the entropy's share of its maximum maps to that range.
     pub dynatemp_exponent: f32,
-    /// Keeps the k likeliest tokens; 0 keeps all.
+    /// Keeps the k most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Keeps the likeliest tokens whose probabilities first reach this sum; 1 keeps all.
+    /// Keeps the most likely tokens whose probabilities first reach this sum; 1 keeps all.
     pub top_p: f32,
-    /// Drops tokens less likely than this share of the likeliest one; 0 drops none.
+    /// Drops tokens less likely than this share of the most likely one; 0 drops none.
     pub min_p: f32,
     /// Keeps the tokens whose surprise is closest to the expected one, until their probabilities pass this sum; 1 keeps
     /// all.
@@ -155,7 +155,7 @@ pub enum Mirostat {
     /// The cuts and penalties are used instead.
     #[default]
     Off,
-    /// The first version: estimates how many of the likeliest tokens to keep.
+    /// The first version: estimates how many of the most likely tokens to keep.
     V1,
     /// The second: drops tokens that surprise too much.
     V2,

@@ -86,7 +86,7 @@ fn dynamic_temperature_follows_the_entropy() {
 }
 
 #[test]
-fn top_k_keeps_the_k_likeliest() {
+fn top_k_keeps_the_k_most_likely() {
     let p = two();
     check_shares(SamplingParams { top_k: 2, ..open(1.0) }, &[0.0, 2.0, -1.0, 1.0], &[0.0, p[0], 0.0, p[1]]);
 }
@@ -103,8 +103,8 @@ fn top_p_keeps_the_shortest_run_that_reaches_p() {
 }
 
 #[test]
-fn min_p_is_relative_to_the_likeliest() {
-    // e^-1 = .37 of the likeliest stays at .3, e^-2 = .14 goes.
+fn min_p_is_relative_to_the_most_likely() {
+    // e^-1 = .37 of the most likely stays at .3, e^-2 = .14 goes.
     check_shares(SamplingParams { min_p: 0.3, ..open(1.0) }, &FOUR, &two());
 }
 
@@ -216,7 +216,7 @@ fn a_bias_is_added_first() {
 }
 
 #[test]
-fn the_likeliest_are_found_in_one_look() {
+fn the_most_likely_are_found_in_one_look() {
     let mut rng = Rng::new(3);
     for round in 0..200 {
         let n = 1 + round * 7;
@@ -317,7 +317,7 @@ fn what_is_looked_at_in_blocks_is_found_as_one_by_one() {
             all.fill(&logits);
             all.keep(k);
             top.fill_top(&logits, k);
-            assert_eq!(top.items(), all.items(), "the {k} likeliest of {n}");
+            assert_eq!(top.items(), all.items(), "the {k} most likely of {n}");
         }
     }
 }

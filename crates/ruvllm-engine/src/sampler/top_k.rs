@@ -2,7 +2,7 @@
 
 use super::candidates::Candidates;
 
-/// Keeps the `k` likeliest, sorted; `k = 0` keeps all.
+/// Keeps the `k` most likely, sorted; `k = 0` keeps all.
 pub(super) fn apply(candidates: &mut Candidates, k: usize) {
     if k > 0 {
         candidates.keep(k);

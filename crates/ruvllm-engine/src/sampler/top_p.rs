@@ -2,7 +2,7 @@
 
 use super::candidates::Candidates;
 
-/// Keeps the shortest run of the likeliest whose probabilities reach `p`; always at least one.
+/// Keeps the shortest run of the most likely whose probabilities reach `p`; always at least one.
 pub(super) fn apply(candidates: &mut Candidates, p: f32) {
     if p >= 1.0 {
         return;

@@ -4,7 +4,7 @@
 //! everybody who writes an answer and some of the prompts of those who do not yet. `policy` says who and how much;
 //! this file does it. A request's tokens are those it would get alone: rows do not depend on what else is in a batch.
 //!
-//! Memory for keys and values is shared. A request is taken in when all it may come to need is there. Where that guess
+//! The memory of the KV cache is shared. A request is taken in when all it may come to need is there. Where that guess
 //! was too low (a request without `max_tokens` is guessed), somebody is preempted: its blocks go to the prefix cache,
 //! it waits again with the tokens it has, and what was evicted meanwhile is computed again. Only a request that does
 //! not fit alone fails.
@@ -276,9 +276,9 @@ impl<'a> Scheduler<'a> {
         let runner = &*self.runner;
         let (now, all) = (Instant::now(), || self.running.iter().chain(&self.waiting));
         let highest = all().map(Task::priority).max().unwrap_or(0);
-        let level = |task: &Task| policy::level(task.priority(), task.waited(now), highest);
+        let priority_of = |task: &Task| policy::effective_priority(task.priority(), task.waited(now), highest);
         let served = |task: &Task| self.counters.served(task.tenant());
-        let of_running = |task: &Task| task.as_running(runner, level(task), served(task));
+        let of_running = |task: &Task| task.as_running(runner, priority_of(task), served(task));
         let running: Vec<Running> = self.running.iter().map(of_running).collect();
         let capacity = match self.waiting.is_empty() {
             true => Capacity { free_bytes: 0, free_seqs: 0 },
@@ -291,13 +291,13 @@ impl<'a> Scheduler<'a> {
         let may_give = shares.n_tenants() > 1 || self.running.iter().any(Task::is_unread);
         let queue: Vec<Queued> = match capacity.free_seqs {
             0 if !may_give => Vec::new(),
-            _ => self.waiting.iter().map(|task| task.as_queued(level(task))).collect(),
+            _ => self.waiting.iter().map(|task| task.as_queued(priority_of(task))).collect(),
         };
         let order = policy::order(&queue, &self.counters, &shares);
         let order: Vec<&Task> = order.into_iter().map(|i| &self.waiting[i]).collect();
         let before = |i: usize| self.running.iter().chain(order[..i].iter().copied());
         let waiting = order.iter().take(WINDOW).enumerate().map(|(i, task)| Waiting {
-            level: level(task),
+            effective_priority: priority_of(task),
             n_served: served(task),
             ..task.as_waiting(runner, before(i), self.n_ended, running.is_empty())
         });
@@ -306,7 +306,11 @@ impl<'a> Scheduler<'a> {
         let first = left.find(|task| task.admission == Admission::Ready).map(|first| first.id);
         let claim = first.and_then(|id| order.iter().find(|task| task.id == id)).and_then(|task| {
             let holders: Vec<Holder> = self.running.iter().map(Task::as_holder).collect();
-            policy::holder_to_preempt(&holders, &shares, Claim { tenant: task.tenant(), level: level(task) })
+            policy::holder_to_preempt(
+                &holders,
+                &shares,
+                Claim { tenant: task.tenant(), effective_priority: priority_of(task) },
+            )
         });
         (plan, claim)
     }
@@ -372,7 +376,7 @@ impl<'a> Scheduler<'a> {
         self.running.iter_mut().for_each(|task| task.prepare(self.runner));
     }
 
-    /// Lends pages of the memory for keys and values beside what those that run may come to need, and returns whether they
+    /// Lends pages of the memory of the KV cache beside what those that run may come to need, and returns whether they
     /// were lent.
     pub(crate) fn lend(&mut self, n_pages: usize) -> bool {
         let growth = |task: &Task| task.as_running(self.runner, 0, 0).growth_bytes;

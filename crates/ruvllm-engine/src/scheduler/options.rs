@@ -1,4 +1,4 @@
-//! How steps are filled.
+//! Options of how steps are filled.
 
 use crate::{EngineError, ErrorKind};
 

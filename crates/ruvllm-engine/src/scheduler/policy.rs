@@ -1,11 +1,12 @@
-//! Who is taken in, and how many tokens of whom a step computes. Data in, data out: nothing here runs a model.
+//! Admission of requests, and the tokens of each that a step computes. Data in, data out: nothing here runs a model.
 //!
-//! - Whoever writes an answer gets its rows in every step: one, or a few that are known beforehand.
-//! - Prompts share the rest of the step, by level and then the oldest first: long ones are cut, and beside answers they
-//!   get less, so that those go on evenly.
-//! - Requests wait in the order of [`order`]: by level, which is their priority and rises while they wait; on one level
-//!   the tenants take turns, so that each gets as many tokens computed as the others ([`VirtualTokenCounters`]); a tenant's own come
-//!   in order of arrival. Whoever has fewer places than its share comes before those who have theirs.
+//! - A request that decodes gets its rows in every step: one, or a few that are known beforehand.
+//! - Prompts share the rest of the step, by effective priority and then the oldest first: long ones are cut, and next to
+//!   decoding requests they get less, so that those go on evenly.
+//! - Requests wait in the order of [`order`]: by effective priority, which is their priority and rises while they wait. Where
+//!   it is equal, the tenants take turns, so that each gets as many tokens computed as the others
+//!   ([`VirtualTokenCounters`]); a tenant's own come in order of arrival. A tenant with fewer places than its share comes
+//!   before those that have theirs.
 //! - Prompts of the tenant that had the fewest tokens are read first.
 //! - A tenant that waits with fewer places than its share takes one of a tenant that has more ([`holder_to_preempt`]).
 //! - A request is taken in, in that order, once all it may come to need (its whole context) fits beside what those that
@@ -17,7 +18,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Waiting this long raises a request's level by one.
+/// Waiting this long raises a request's effective priority by one.
 const AGE_STEP: Duration = Duration::from_secs(5);
 
 /// Limits of a step.
@@ -37,9 +38,9 @@ pub(super) struct Running {
     pub n_left: usize,
     /// Number of them that every step computes, because they belong to its answer; 0 while it reads its prompt.
     pub n_answer: usize,
-    /// Bytes of keys and values that it may still come to need.
+    /// Bytes of KV cache that it may still come to need.
     pub growth_bytes: usize,
-    pub level: i32,
+    pub effective_priority: i32,
     /// Tokens that its tenant had computed.
     pub n_served: u64,
 }
@@ -49,7 +50,7 @@ pub(super) struct Running {
 pub(super) struct Queued {
     pub id: u64,
     pub tenant: u64,
-    pub level: i32,
+    pub effective_priority: i32,
     /// Tokens that it is likely to have computed.
     pub n_tokens: u64,
     /// It ran before and was preempted for want of memory.
@@ -72,7 +73,7 @@ pub(super) struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     pub tenant: u64,
-    pub level: i32,
+    pub effective_priority: i32,
 }
 
 /// Tokens after which a request gives its place to a tenant that has none, where each has one at most.
@@ -86,7 +87,7 @@ pub(super) struct Waiting {
     /// Bytes that it may come to need, but for what is shared with those that run.
     pub need_bytes: usize,
     pub admission: Admission,
-    pub level: i32,
+    pub effective_priority: i32,
     /// Tokens that its tenant had computed.
     pub n_served: u64,
 }
@@ -114,15 +115,15 @@ pub(super) struct Plan {
 /// What there is to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Capacity {
-    /// Bytes for keys and values that nobody holds, or the prefix cache alone.
+    /// Bytes of the KV cache that nobody holds, or the prefix cache alone.
     pub free_bytes: usize,
     /// Sequences that can be opened.
     pub free_seqs: usize,
 }
 
-/// Returns the level of a request: its priority, and one more for every [`AGE_STEP`] since it came, up to the highest
-/// priority that anybody has (or its own): whoever waits long enough stands beside the most important.
-pub(super) fn level(priority: i32, waited: Duration, highest: i32) -> i32 {
+/// Returns the effective priority of a request: its priority, and one more for every [`AGE_STEP`] since it came, up to the
+/// highest priority of all requests (or its own).
+pub(super) fn effective_priority(priority: i32, waited: Duration, highest: i32) -> i32 {
     let steps = waited.as_millis() / AGE_STEP.as_millis();
     let aged = priority.saturating_add(i32::try_from(steps).unwrap_or(i32::MAX));
     aged.min(highest.max(priority))
@@ -197,7 +198,7 @@ impl Shares {
 /// most, if that is more than its share; else, where the claim's tenant has none, the one whose turn is over. None does
 /// for a tenant that has its share, and none that is more important.
 pub(super) fn holder_to_preempt(holders: &[Holder], shares: &Shares, claim: Claim) -> Option<u64> {
-    let rivals = || holders.iter().filter(|holder| holder.priority <= claim.level);
+    let rivals = || holders.iter().filter(|holder| holder.priority <= claim.effective_priority);
     let youngest = |some: &mut dyn Iterator<Item = &Holder>| some.map(|holder| holder.id).max();
     if let Some(id) = youngest(&mut rivals().filter(|holder| holder.is_unread)) {
         return Some(id);
@@ -227,7 +228,9 @@ pub(super) fn order(queue: &[Queued], counters: &VirtualTokenCounters, shares: &
     };
     let beyond: Vec<bool> = queue.iter().map(has_share).collect();
     let start = |request: &Queued| {
-        let line = lines.entry((request.level, request.tenant)).or_insert_with(|| counters.served(request.tenant));
+        let line = lines
+            .entry((request.effective_priority, request.tenant))
+            .or_insert_with(|| counters.served(request.tenant));
         let start = *line;
         *line += request.n_tokens;
         start
@@ -236,7 +239,7 @@ pub(super) fn order(queue: &[Queued], counters: &VirtualTokenCounters, shares: &
     let mut places: Vec<usize> = (0..queue.len()).collect();
     places.sort_by_key(|&i| {
         let request = &queue[i];
-        (Reverse(request.level), beyond[i], !request.was_running, starts[i], request.id)
+        (Reverse(request.effective_priority), beyond[i], !request.was_running, starts[i], request.id)
     });
     places
 }
@@ -262,7 +265,7 @@ pub(super) fn plan(
     // However many write, the first prompt goes on.
     let mut n_prefill = share.min(limits.step_tokens.saturating_sub(n_decode)).max(1);
     let (answers, mut prompts): (Vec<&Running>, Vec<&Running>) = all.iter().partition(|request| request.n_answer > 0);
-    prompts.sort_by_key(|request| (Reverse(request.level), request.n_served));
+    prompts.sort_by_key(|request| (Reverse(request.effective_priority), request.n_served));
     let mut rows: Vec<(u64, usize)> = answers.iter().map(|request| (request.id, request.n_answer)).collect();
     for request in prompts {
         let n = request.n_left.min(n_prefill);
@@ -295,9 +298,9 @@ fn admit(capacity: Capacity, running: &[Running], waiting: impl Iterator<Item = 
         }
         free_bytes = free_bytes.saturating_sub(request.need_bytes);
         ids.push(request.id);
-        let Waiting { id, n_left, need_bytes, level, n_served, .. } = request;
+        let Waiting { id, n_left, need_bytes, effective_priority, n_served, .. } = request;
         let n_answer = usize::from(n_left == 1);
-        admitted.push(Running { id, n_left, n_answer, growth_bytes: need_bytes, level, n_served });
+        admitted.push(Running { id, n_left, n_answer, growth_bytes: need_bytes, effective_priority, n_served });
         if ids.len() == capacity.free_seqs {
             break;
         }

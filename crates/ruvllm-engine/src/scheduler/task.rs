@@ -139,27 +139,34 @@ impl Task {
         runner.kv_bytes_for(self.n_likely())
     }
 
-    pub(super) fn as_running(&self, runner: &ModelRunner, level: i32, n_served: u64) -> Running {
+    pub(super) fn as_running(&self, runner: &ModelRunner, effective_priority: i32, n_served: u64) -> Running {
         let held_bytes = runner.kv_bytes_for(self.n_computed(runner));
         let growth_bytes = self.bytes_max(runner).saturating_sub(held_bytes);
         let n_left = if self.is_unread() { 0 } else { self.n_left(runner) };
         // Tokens that a grammar forces come several at once.
         let is_answer = n_left == 1 || (self.answer.n_tokens() > 0 && n_left <= ANSWER_ROWS_MAX);
-        Running { id: self.id, n_left, n_answer: if is_answer { n_left } else { 0 }, growth_bytes, level, n_served }
+        Running {
+            id: self.id,
+            n_left,
+            n_answer: if is_answer { n_left } else { 0 },
+            growth_bytes,
+            effective_priority,
+            n_served,
+        }
     }
 
-    pub(super) fn as_queued(&self, level: i32) -> Queued {
+    pub(super) fn as_queued(&self, effective_priority: i32) -> Queued {
         let (id, tenant, n_tokens) = (self.id, self.tenant(), self.n_likely() as u64);
         Queued {
             id,
             tenant,
-            level,
+            effective_priority,
             n_tokens,
             was_running: self.preempted.as_ref().is_some_and(|way| way.cause != Cause::Share),
         }
     }
 
-    /// `older` are those that run, and those that wait before it. Its level and what its tenant had are left at 0.
+    /// `older` are those that run, and those that wait before it. Its effective priority and what its tenant had are left at 0.
     pub(super) fn as_waiting<'t>(
         &self,
         runner: &ModelRunner,
@@ -167,13 +174,13 @@ impl Task {
         n_ended: u64,
         nobody_runs: bool,
     ) -> Waiting {
-        let (context, scope) = (self.answer.context(), self.answer.scope());
+        let (context, salt) = (self.answer.context(), self.answer.salt());
         let is_cached = !self.answer.request().ignore_cache;
-        let known = is_cached.then(|| runner.match_prefix(context, &scope)).flatten();
+        let known = is_cached.then(|| runner.match_prefix(context, &salt)).flatten();
         let (n_known, in_use_bytes) = known.map_or((0, 0), |known| (known.n_tokens, known.in_use_bytes));
         // At least one more block than is known, all of it before the last token.
         let next = (n_known / BLOCK_TOKENS + 1) * BLOCK_TOKENS;
-        let waits_for = |other: &Task| other.answer.scope() == scope && other.will_know(runner, &context[..next]);
+        let waits_for = |other: &Task| other.answer.salt() == salt && other.will_know(runner, &context[..next]);
         let admission = match &self.preempted {
             // As much room as it did not find then is there only when somebody has ended.
             Some(Preempted { cause: Cause::Quota, n_ended: then, .. }) if *then == n_ended && !nobody_runs => {
@@ -187,7 +194,14 @@ impl Task {
             _ => Admission::Ready,
         };
         let need_bytes = self.bytes_max(runner).saturating_sub(in_use_bytes);
-        Waiting { id: self.id, n_left: context.len() - n_known, need_bytes, admission, level: 0, n_served: 0 }
+        Waiting {
+            id: self.id,
+            n_left: context.len() - n_known,
+            need_bytes,
+            admission,
+            effective_priority: 0,
+            n_served: 0,
+        }
     }
 
     /// Returns whether it is about to compute these tokens.

@@ -18,6 +18,13 @@ pub(super) struct Tuned {
     n_default_rows: usize,
 }
 
+/// A step whose cost tells of what was chosen for the KV cache.
+pub(super) struct WatchedStep {
+    choice: Choice,
+    start: Instant,
+    rows: Rows,
+}
+
 impl Scheduler<'_> {
     /// Lets a tuner change the options from step to step; it starts from those that the scheduler was made with.
     /// Answers stay the same.
@@ -79,13 +86,13 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Returns what was chosen for all that run, if it was the same, with the step's beginning and its rows.
-    pub(super) fn watch_kv(&self) -> Option<(Choice, Instant, Rows)> {
+    /// Begins to watch a step, if the same was chosen for all requests that run.
+    pub(super) fn watch_kv(&self) -> Option<WatchedStep> {
         let choice = self.running.iter().find_map(|task| task.kv)?;
         if !self.running.iter().all(|task| task.kv.is_some_and(|kv| kv.is_same_way(choice))) {
             return None;
         }
-        Some((choice, Instant::now(), self.rows(usize::MAX)))
+        Some(WatchedStep { choice, start: Instant::now(), rows: self.rows(usize::MAX) })
     }
 
     /// Counts the rows of the step, which is planned now, with up to so many draft tokens of each request.
@@ -101,8 +108,8 @@ impl Scheduler<'_> {
     }
 
     /// Tells the tuner what such a step took.
-    pub(super) fn learn_kv(&mut self, watched: Option<(Choice, Instant, Rows)>) {
-        if let (Some((choice, start, rows)), Some(tuner)) = (watched, &mut self.tuner) {
+    pub(super) fn learn_kv(&mut self, watched: Option<WatchedStep>) {
+        if let (Some(WatchedStep { choice, start, rows }), Some(tuner)) = (watched, &mut self.tuner) {
             tuner.learn_kv(choice, start.elapsed().as_secs_f64(), rows);
         }
     }

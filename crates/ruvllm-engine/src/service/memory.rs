@@ -1,4 +1,4 @@
-//! Memory that adapters and keys and values share: who loads an adapter asks the thread that owns the cache.
+//! Memory that adapters and the KV cache share: who loads an adapter asks the thread that owns the cache.
 
 use std::sync::mpsc::{Sender, sync_channel};
 
@@ -7,7 +7,7 @@ use ruvllm_lora::manager::SharedMemory;
 
 use super::owner::Command;
 
-/// The pages of an engine's keys and values, for its adapters.
+/// Pages of an engine's KV cache, for its adapters.
 pub(super) struct OfKeysAndValues {
     lender: PageLender,
     commands: Sender<Command>,

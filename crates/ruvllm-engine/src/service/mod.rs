@@ -45,7 +45,6 @@ use std::time::{Duration, Instant};
 use ruvllm_kvcache::{CacheStats, Usage};
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::manager::AdapterManager;
-use ruvllm_text::GrammarCompiler;
 use ruvllm_text::ModelText;
 
 use crate::engine::Engine;
@@ -54,7 +53,7 @@ use crate::request_state;
 use crate::runner::{ModelRunner, Readout};
 use crate::scheduler::{SchedulerOptions, SchedulerStats};
 use crate::tuner::Tuner;
-use crate::{EngineError, ErrorKind};
+use crate::{EngineError, ErrorKind, GrammarCompiler};
 pub use observer::{Observer, Step};
 use owner::{Command, EmbedJob, Owner};
 pub use prompts::SavedPrompt;
@@ -120,7 +119,7 @@ pub struct ServiceStats {
     pub scheduler: SchedulerStats,
     /// State and counters of the prefix cache, if there is one. This and what follows are up to a quarter of a second old.
     pub cache: Option<CacheStats>,
-    /// Who holds the blocks of keys and values.
+    /// Owners of the KV cache's blocks.
     pub kv: Usage,
     /// Bytes of the blocks that somebody holds, by format.
     pub kv_bytes: Vec<(&'static str, usize)>,
@@ -342,14 +341,14 @@ impl Service {
         receiver.recv().unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Limits the bytes of keys and values that a tenant's requests hold together; `None` lifts the limit.
+    /// Limits the bytes of KV cache that a tenant's requests hold together; `None` lifts the limit.
     pub fn set_tenant_quota(&self, tenant: u64, bytes: Option<usize>) {
         // An owner that has ended limits nobody.
         let _ = self.commands.send(Command::Quota(tenant, bytes));
     }
 
-    /// Has adapters share the memory for keys and values instead of having their own: both together take no more than
-    /// that. Adapters that nobody uses are evicted for keys and values; to adapters are evicted cached prefixes, but not what
+    /// Has adapters share the memory of the KV cache instead of having their own: both together take no more than
+    /// that. Adapters that nobody uses are evicted for the KV cache; to adapters are evicted cached prefixes, but not what
     /// requests that run may come to need. To be called once, before any is loaded.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Who is told what a service does.
+//! Observers of a service.
 
 use std::time::Duration;
 

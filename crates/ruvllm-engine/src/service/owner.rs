@@ -31,7 +31,7 @@ pub(super) enum Command {
     Embed(EmbedJob),
     /// Compute something between two steps.
     Run(Work),
-    /// Share the memory for keys and values with adapters; what lends it goes back.
+    /// Share the memory of the KV cache with adapters; what lends it goes back.
     Share(Weak<AdapterManager>, SyncSender<Option<(PageLender, usize)>>),
     /// Lend so many pages of it; whether they were lent goes back.
     Lend(usize, SyncSender<bool>),

@@ -5,16 +5,16 @@ use std::sync::mpsc;
 use super::{Service, ended};
 use crate::runner::ModelRunner;
 use crate::session::{self, Session};
-use crate::{EngineError, Scope};
+use crate::{CacheSalt, EngineError};
 
 /// Tokens that were saved under a name, or brought back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SavedPrompt {
     /// All of them.
     pub tokens: Vec<u32>,
-    /// Bytes on disk, without the blocks of keys and values, which requests with the same beginning share.
+    /// Bytes on disk, without the blocks of the KV cache, which requests with the same beginning share.
     pub n_bytes: u64,
-    /// Leading tokens whose keys and values are there.
+    /// Leading tokens whose KV cache is there.
     pub n_ready: usize,
 }
 
@@ -33,17 +33,17 @@ impl Service {
         })
     }
 
-    /// Brings back what was saved under a name: reads into memory what the folder holds of its keys and values, for requests of
-    /// the scope. `None` if nothing was.
+    /// Brings back what was saved under a name: reads into memory what the folder holds of its KV cache, for requests of
+    /// the salt. `None` if nothing was.
     ///
     /// # Errors
     /// As [`Service::save_prompt`].
-    pub fn restore_prompt(&self, name: &str, scope: Scope) -> Result<Option<SavedPrompt>, EngineError> {
+    pub fn restore_prompt(&self, name: &str, salt: CacheSalt) -> Result<Option<SavedPrompt>, EngineError> {
         let name = name.to_owned();
         self.within(move |runner| {
             let Some((session, n_bytes)) = session::load(runner, &name)? else { return Ok(None) };
             let kv = runner.model_mut().paged_kv_mut();
-            let n_ready = kv.map_or(0, |kv| kv.restore_prefix(&session.tokens, &scope));
+            let n_ready = kv.map_or(0, |kv| kv.restore_prefix(&session.tokens, &salt));
             Ok(Some(SavedPrompt { tokens: session.tokens, n_bytes, n_ready }))
         })
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 use ruvllm_backend::{
-    BackendError, BackendErrorKind, CachedPrefix, DeviceInfo, Embeddings, KvRoom, PagedKv, Pooling, Scope, Segment,
+    BackendError, BackendErrorKind, CacheSalt, CachedPrefix, DeviceInfo, Embeddings, KvRoom, PagedKv, Pooling, Segment,
     SeqId, States, TokenModel,
 };
 use ruvllm_gguf::GgufFile;
@@ -33,7 +33,7 @@ impl TokenModel for Counting {
         &self.info
     }
 
-    fn open(&mut self, _: Option<&[u32]>, _: &Scope) -> Result<(SeqId, usize), BackendError> {
+    fn open(&mut self, _: Option<&[u32]>, _: &CacheSalt) -> Result<(SeqId, usize), BackendError> {
         let free = self.sequences.iter().position(Option::is_none).expect("the scheduler counts");
         self.sequences[free] = Some(Vec::new());
         Ok((SeqId(free), 0))
@@ -107,11 +107,11 @@ impl PagedKv for Counting {
         Ok(())
     }
 
-    fn match_prefix(&self, _: &[u32], _: &Scope) -> Option<CachedPrefix> {
+    fn match_prefix(&self, _: &[u32], _: &CacheSalt) -> Option<CachedPrefix> {
         None
     }
 
-    fn restore_prefix(&mut self, _: &[u32], _: &Scope) -> usize {
+    fn restore_prefix(&mut self, _: &[u32], _: &CacheSalt) -> usize {
         0
     }
 

@@ -45,6 +45,13 @@ pub(crate) struct Drafter {
     branches: Vec<Branch>,
 }
 
+/// Tokens that a draft follows, and the tenant that they are computed for.
+#[derive(Clone, Copy)]
+pub(crate) struct DraftContext<'a> {
+    pub(crate) tokens: &'a [u32],
+    pub(crate) tenant: u64,
+}
+
 impl Drafter {
     pub(crate) fn new(info: DraftInfo, sampler: &Sampler) -> Drafter {
         let (draft_length, sampler) = (DraftLength::new(info.pass_cost), sampler.copy());
@@ -64,7 +71,7 @@ impl Drafter {
     pub(super) fn begin(
         &mut self,
         draft: &mut ModelRunner,
-        (context, tenant): (&[u32], u64),
+        DraftContext { tokens: context, tenant }: DraftContext<'_>,
         sampler: &Sampler,
         n_max: usize,
     ) -> bool {

@@ -1,4 +1,4 @@
-//! How many tokens to draft, and when to stop drafting (the figures are those of docs/lab/speculation.md).
+//! Length of drafts, and when to stop drafting (the figures are those of docs/lab/speculation.md).
 
 /// The fewest draft tokens of a pass, and the most: all can be taken back. Who asks allows fewer, eight unless it was measured
 /// that more are worth it here.

@@ -24,7 +24,7 @@ use std::str::FromStr;
 use crate::runner::ModelRunner;
 use crate::sampler::Sampler;
 pub use draft::DraftInfo;
-pub(crate) use draft::Drafter;
+pub(crate) use draft::{DraftContext, Drafter};
 use draft_length::DraftLength;
 pub(crate) use history::History;
 use history::n_common_last;
@@ -140,12 +140,11 @@ impl Speculator {
         self.draft.as_mut()
     }
 
-    /// Lets the draft model begin, and returns whether there are draft tokens to come: up to `n_max` behind `context`, of a
-    /// tenant.
+    /// Lets the draft model begin, and returns whether there are draft tokens to come: up to `n_max` after `context`.
     pub(crate) fn begin_draft(
         &mut self,
         draft: &mut ModelRunner,
-        context: (&[u32], u64),
+        context: DraftContext<'_>,
         sampler: &Sampler,
         n_max: usize,
     ) -> bool {

@@ -1,4 +1,4 @@
-//! What was drafted, and where it is computed.
+//! Branches of a draft, and the sequences that they are computed in.
 //!
 //! ```text
 //! context … the │ cat sat on        the chain, on the request's own sequence
@@ -75,17 +75,11 @@ pub(crate) struct Forks(Vec<(SeqId, Vec<u32>, usize)>);
 
 impl Forks {
     /// Opens a fork of `seq` for each branch, as long as there are sequences and memory, and returns how many there are.
-    /// `last` is the one token that is to be computed before draft tokens, `chain` follows it.
-    pub(crate) fn open(
-        &mut self,
-        runner: &mut ModelRunner,
-        seq: SeqId,
-        (last, chain): (u32, &[u32]),
-        branches: &[Branch],
-    ) -> usize {
+    /// `chain` begins with the one token that is to be computed before draft tokens.
+    pub(crate) fn open(&mut self, runner: &mut ModelRunner, seq: SeqId, chain: &[u32], branches: &[Branch]) -> usize {
         for Branch { at, tokens } in branches {
             let Ok(fork) = runner.fork(seq, runner.n_tokens(seq)) else { break };
-            let path: Vec<u32> = [&[last], &chain[..*at], tokens].concat();
+            let path: Vec<u32> = [&chain[..=*at], tokens].concat();
             if runner.reserve(fork, path.len()).is_err() {
                 runner.discard(fork);
                 break;

@@ -382,7 +382,7 @@ fn adapters_and_keys_and_values_share_one_memory() {
     let error = manager.get("a1", 0).expect_err("what is left is a context's");
     assert_eq!(error.kind(), ruvllm_lora::LoraErrorKind::Budget);
     assert_eq!(manager.get("a2", 0).expect_err("it never fits").kind(), ruvllm_lora::LoraErrorKind::Limit);
-    // Nobody uses it: it gives way to another one, and that to keys and values.
+    // Nobody uses it: it is evicted for another one, and that for the KV cache.
     drop(held);
     drop(manager.get("a1", 0).expect("idle ones give way"));
     assert_eq!(sum().1.n_evictions, 1);

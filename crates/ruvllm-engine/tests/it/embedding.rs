@@ -101,7 +101,7 @@ fn a_model_that_writes_has_embeddings_too() {
 
 #[test]
 fn the_last_vector_is_what_the_head_reads() {
-    // Without a scale or a cap the logits are the head's product with it: the likeliest token is that of the largest.
+    // Without a scale or a cap the logits are the head's product with it: the most likely token is that of the largest.
     let golden = Golden::load("llama-a");
     let file = GgufFile::open(&golden.model("f32")).expect("a model");
     let name = if file.tensor("output.weight").is_some() { "output.weight" } else { "token_embd.weight" };

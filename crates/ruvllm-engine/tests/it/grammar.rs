@@ -1,11 +1,10 @@
 //! Structured output as a caller sees it: on a real model, alone and beside others.
 
 use ruvllm_engine::{
-    Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, Grammar, GrammarSource, LoadOptions,
-    SamplingParams,
+    Engine, EngineError, ErrorKind, Event, FinishReason, GenerateRequest, Grammar, GrammarErrorKind, GrammarSource,
+    LoadOptions, SamplingParams,
 };
 use ruvllm_testkit::real_model;
-use ruvllm_text::TextErrorKind;
 use serde_json::{Value, json};
 
 fn open(n_seq_max: usize) -> Engine {
@@ -144,7 +143,7 @@ fn an_end_that_is_not_the_grammars_is_refused() {
     let error = compiler.compile(&GrammarSource::JsonSchema(json!({"x-guidance": {}}))).expect_err("refused");
     assert_eq!(
         (error.kind(), error.to_string().as_str()),
-        (TextErrorKind::Grammar, "the schema uses 'x-guidance', which is not supported")
+        (GrammarErrorKind::Invalid, "the schema uses 'x-guidance', which is not supported")
     );
 }
 

@@ -1,4 +1,4 @@
-//! Keys and values that age: what it saves, what it costs, and that the budget holds.
+//! Ageing of the KV cache: what it saves, what it costs, and that the budget holds.
 
 use ruvllm_engine::{
     Engine, ErrorKind, GenerateRequest, KvPolicy, LoadOptions, LogitRows, PerplexityOptions, SamplingParams, Segment,

@@ -174,9 +174,9 @@ fn gradients_inside_the_last_block_are_those_of_the_loss() {
             let sum: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
             logits.iter().map(|&x| f64::from(x).exp() / sum).collect()
         };
-        let likeliest: Vec<(u32, f32)> = p(&micro).iter().enumerate().map(|(i, &p)| (i as u32, p as f32)).collect();
+        let most_likely: Vec<(u32, f32)> = p(&micro).iter().enumerate().map(|(i, &p)| (i as u32, p as f32)).collect();
         let mut gradient = micro.gradient_buffer();
-        micro.gradient(state, &likeliest, target, &head, &mut gradient);
+        micro.gradient(state, &most_likely, target, &head, &mut gradient);
         // Along itself, part by part: `downᵀ` has 8 bits a value.
         for (part, values) in gradient.values().enumerate() {
             let length = values.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -227,9 +227,9 @@ struct OnlineLesson {
     logits_processor: Arc<OnlineLearner>,
     micro: MicroLora,
     shown: Arc<MicroLora>,
-    /// The last hidden state, and the likeliest tokens with their shares.
+    /// The last hidden state, and the most likely tokens with their shares.
     hidden: Vec<f32>,
-    likeliest: Vec<(u32, f32)>,
+    most_likely: Vec<(u32, f32)>,
     n: usize,
 }
 
@@ -240,7 +240,7 @@ impl LogitsProcessor for Shared {
     fn begin(&self, _: &[u32], _: bool) -> Box<dyn LogitsHook> {
         let (logits_processor, micro) = (Arc::clone(&self.0), self.0.micro.clone());
         let shown = Arc::new(micro.clone());
-        Box::new(OnlineLesson { logits_processor, micro, shown, hidden: Vec::new(), likeliest: Vec::new(), n: 0 })
+        Box::new(OnlineLesson { logits_processor, micro, shown, hidden: Vec::new(), most_likely: Vec::new(), n: 0 })
     }
 }
 
@@ -260,7 +260,7 @@ impl LogitsHook for OnlineLesson {
         let weights: Vec<(u32, f32)> = order[..8].iter().map(|&id| (id, logits[id as usize].exp())).collect();
         let sum: f32 = weights.iter().map(|(_, w)| w).sum();
         self.hidden = hidden.to_vec();
-        self.likeliest = weights.into_iter().map(|(id, w)| (id, w / sum)).collect();
+        self.most_likely = weights.into_iter().map(|(id, w)| (id, w / sum)).collect();
         // And by what is there already: a nudge that depends on the state.
         logits[order[1] as usize] += hidden[0].abs().min(0.1);
     }
@@ -268,7 +268,7 @@ impl LogitsHook for OnlineLesson {
     fn accept(&mut self, token: u32) {
         let mut gradient = self.micro.gradient_buffer();
         let state = StateRows { hidden: &self.hidden, stream: &[] };
-        self.micro.gradient(state, &self.likeliest, token, &self.logits_processor.head, &mut gradient);
+        self.micro.gradient(state, &self.most_likely, token, &self.logits_processor.head, &mut gradient);
         let options = UpdateOptions { rule: Rule::RmsProp { decay: 0.95 }, ..UpdateOptions::sgd(0.05) };
         self.micro.update(&mut gradient, &options);
         self.n += 1;

@@ -1,7 +1,7 @@
 //! Integration tests of the engine: golden models and real models.
 
 mod adapters;
-mod company;
+mod batch_invariance;
 mod cut_files;
 mod draft;
 mod embedding;
@@ -9,10 +9,10 @@ mod generation;
 mod golden_logits;
 mod grammar;
 mod head_shortlist;
-mod hostile;
 mod invariance;
 mod kv_policies;
 mod logits_hook;
+mod malformed_files;
 mod merge;
 mod packed;
 mod persist;

@@ -3,7 +3,7 @@
 mod base;
 mod committed;
 mod counting;
-mod hostile;
+mod malformed_files;
 mod messages;
 mod mutated;
 mod release;

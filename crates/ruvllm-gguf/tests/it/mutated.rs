@@ -7,7 +7,7 @@ use ruvllm_gguf::GgufFile;
 
 use crate::base;
 use crate::committed::testdata;
-use crate::hostile::read;
+use crate::malformed_files::read;
 
 const N_COPIES: u64 = 10_000;
 const FILES: [&str; 5] = ["v1.gguf", "v2.gguf", "v3.gguf", "gguf_py.gguf", "split-00002-of-00002.gguf"];

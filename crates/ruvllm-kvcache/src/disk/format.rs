@@ -1,4 +1,4 @@
-//! What the contents of a stored block are, as the number [`BlockRef::format`](super::BlockRef::format).
+//! Format of a stored block, as the number [`BlockRef::format`](super::BlockRef::format).
 
 use ruvllm_kernels::attention::KvFormat;
 use xxhash_rust::xxh3::xxh3_128;

@@ -1,4 +1,4 @@
-//! What is stored where, in memory.
+//! Index of the store, in memory: blocks and sessions by their places in segments.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! What the store's callers and its thread share.
+//! Queue between the store's callers and its thread.
 
 use std::collections::{HashSet, VecDeque};
 use std::path::PathBuf;

@@ -41,7 +41,7 @@ pub(super) struct Place {
 /// What a record is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meta {
-    /// Keys and values of some tokens; they are the payload.
+    /// KV cache of some tokens; it is the payload.
     Block(BlockMeta),
     /// A session; tokens and settings are the payload.
     Session(SessionMeta),

@@ -6,7 +6,7 @@ use super::NAME_MAX;
 use super::record::SessionMeta;
 use crate::error::{DiskFault, KvError};
 
-/// A saved conversation. Its keys and values are blocks of their own, found by its tokens.
+/// A saved conversation. Its KV cache is blocks of their own, found by its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Its entry in lists.

@@ -1,9 +1,9 @@
-//! What the tests of the store share: blocks whose contents follow from their keys, so that any block can be checked.
+//! Blocks for the tests of the store, whose contents follow from their keys, so that any block can be checked.
 
 mod behaviour;
+mod crash_recovery;
 mod damage;
 mod faults;
-mod kill;
 mod limit;
 
 use std::path::Path;

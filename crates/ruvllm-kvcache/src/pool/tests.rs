@@ -1,8 +1,11 @@
 //! Laws of the pool after any sequence of operations.
 
 use super::*;
+use crate::policy::{Ageing, KvPolicy};
 use half::f16;
 use proptest::prelude::*;
+use ruvllm_kernels::Isa;
+use ruvllm_kernels::attention::KvShape;
 use std::collections::HashMap;
 
 const SHAPE: KvShape = KvShape { n_kv_heads: 2, k_dim: 3, v_dim: 5 };
@@ -240,8 +243,8 @@ fn aged(policy: KvPolicy, len: usize) -> (ThreadPool, BlockPool, Sequence, Vec<u
     for tags in tags.chunks(50) {
         append(&team, &mut pool, &mut sequence, tags).expect("there is room");
         pool.write_rows(&team, 1, &[segment_before(&sequence, tags.len())], &vec![1.0; 4 * len], &vec![-1.0; 2 * len]);
-        let kernels = (attention::pick(Isa::best()), &team);
-        while pool.age(kernels, &mut sequence, (&mut ageing, policy), 3) > 0 {}
+        let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
+        while pool.age(quantizer, &mut sequence, &mut ageing, policy, 3) > 0 {}
     }
     (team, pool, sequence, tags, ageing)
 }
@@ -311,15 +314,15 @@ fn a_fork_inside_a_block_of_few_bits_writes_to_a_copy() {
 #[test]
 fn what_was_made_of_a_block_is_not_what_is_written_to_it_later() {
     let (team, mut pool, mut a, tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
-    let kernels = (attention::pick(Isa::best()), &team);
+    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
     let mut b = pool.fork(&a, 20);
     let mut of_b = Ageing::default();
-    while pool.age(kernels, &mut a, (&mut ageing, KvPolicy::Q8), 4) > 0 {}
+    while pool.age(quantizer, &mut a, &mut ageing, KvPolicy::Q8, 4) > 0 {}
     check_about(&pool, &a, &tags);
     // The exact block inside which it goes on is its own now, and is written to where it lies.
     let more: Vec<u16> = (0..400).map(|i| i * 5 + 3).collect();
     append(&team, &mut pool, &mut b, &more).expect("there is room");
-    while pool.age(kernels, &mut b, (&mut of_b, KvPolicy::Q8), 4) > 0 {}
+    while pool.age(quantizer, &mut b, &mut of_b, KvPolicy::Q8, 4) > 0 {}
     assert!(!b.blocks[1].format().is_exact() && a.blocks[0] == b.blocks[0], "they share what they have in common");
     check_about(&pool, &b, &[&tags[..20], &more].concat());
     check_about(&pool, &a, &tags);
@@ -343,18 +346,18 @@ fn a_block_of_few_bits_that_nobody_else_has_is_written_to_as_a_copy() {
 fn sequences_that_share_age_together_where_they_are_alike() {
     let policy = KvPolicy::Tiered { hot: 16, warm: 64 };
     let (team, mut pool, mut a, mut tags, mut ageing) = aged(KvPolicy::Tiered { hot: 1000, warm: 1000 }, 320);
-    let kernels = (attention::pick(Isa::best()), &team);
+    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
     let mut b = pool.fork(&a, 320);
     append(&team, &mut pool, &mut a, &[5; 16]).expect("there is room");
     append(&team, &mut pool, &mut b, &[6; 16]).expect("there is room");
     let exact = pool.stats();
     assert_eq!((exact.in_use, exact.references), (22, 42));
     let mut other = ageing;
-    while pool.age(kernels, &mut a, (&mut ageing, policy), 4) > 0 {}
+    while pool.age(quantizer, &mut a, &mut ageing, policy, 4) > 0 {}
     // The other one still has all of its own.
     check_contents(&pool, &b, &[tags.as_slice(), &[6; 16]].concat());
     assert!(pool.stats().in_use > 30);
-    while pool.age(kernels, &mut b, (&mut other, policy), 4) > 0 {}
+    while pool.age(quantizer, &mut b, &mut other, policy, 4) > 0 {}
     assert_eq!((pool.stats().in_use, pool.stats().references), (22, 42));
     assert_eq!(a.blocks[..20], b.blocks[..20]);
     tags.extend([5; 16]);
@@ -371,11 +374,11 @@ fn a_full_pool_leaves_a_sequence_as_it_is() {
     let mut all = pool.sequence(1 << 20);
     let n_free = pool.stats().free;
     pool.reserve(&mut all, n_free * 16).expect("so many are free");
-    let kernels = (attention::pick(Isa::best()), &team);
-    assert_eq!(pool.age(kernels, &mut a, (&mut ageing, KvPolicy::Q8), 4), 0);
+    let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &team };
+    assert_eq!(pool.age(quantizer, &mut a, &mut ageing, KvPolicy::Q8, 4), 0);
     check_contents(&pool, &a, &tags);
     drop(all);
-    assert_eq!(pool.age(kernels, &mut a, (&mut ageing, KvPolicy::Q8), 4), 3);
+    assert_eq!(pool.age(quantizer, &mut a, &mut ageing, KvPolicy::Q8, 4), 3);
     check_about(&pool, &a, &tags);
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Description of a stored block, in addition to its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct StoredBlock {
     /// Its format.
     pub format: KvFormat,
     /// Its place in its unit.
@@ -27,12 +27,12 @@ struct Unit {
 
 impl Unit {
     /// Takes a fresh one and fills it.
-    fn fill(cache: &mut PrefixCache, pool: &mut BlockPool, piece: Piece, bytes: &[u8]) -> Result<Unit, KvError> {
+    fn fill(cache: &mut PrefixCache, pool: &mut BlockPool, stored: StoredBlock, bytes: &[u8]) -> Result<Unit, KvError> {
         let mut blocks = Vec::new();
         loop {
-            match pool.take(piece.format, 1, &mut blocks) {
+            match pool.take(stored.format, 1, &mut blocks) {
                 Ok(()) => break,
-                Err(error) if cache.evict(piece.format.blocks_per_unit()) == 0 => return Err(error),
+                Err(error) if cache.evict(stored.format.blocks_per_unit()) == 0 => return Err(error),
                 Err(_) => {}
             }
         }
@@ -41,8 +41,8 @@ impl Unit {
     }
 
     /// Returns the block at a place of it, if it is there and nobody has it yet.
-    fn take(&mut self, piece: Piece) -> Option<KvBlock> {
-        self.blocks.get_mut(piece.sub)?.take_if(|block| block.format() == piece.format)
+    fn take(&mut self, stored: StoredBlock) -> Option<KvBlock> {
+        self.blocks.get_mut(stored.sub)?.take_if(|block| block.format() == stored.format)
     }
 
     /// Gives back what nobody has.
@@ -64,7 +64,7 @@ impl PrefixCache {
         pool: &mut BlockPool,
         namespace: Namespace,
         tokens: &[u32],
-        read: &mut dyn FnMut(usize, &mut Vec<u8>) -> Option<Piece>,
+        read: &mut dyn FnMut(usize, &mut Vec<u8>) -> Option<StoredBlock>,
     ) -> Result<usize, KvError> {
         let path = self.tree.find(namespace, tokens);
         if path.n_tokens == tokens.len() {
@@ -78,13 +78,13 @@ impl PrefixCache {
             Sequence::of_blocks(Arc::clone(&self.allocator), tokens.len(), blocks, n_whole * BLOCK_TOKENS);
         let (mut bytes, mut unit, mut result) = (Vec::new(), Unit::default(), Ok(()));
         for (i, tokens) in tokens.chunks(BLOCK_TOKENS).enumerate().skip(n_whole) {
-            let Some(piece) = read(i, &mut bytes) else { break };
-            if piece.is_new_unit {
-                if !pool.has(piece.format) || bytes.len() != pool.unit_bytes(piece.format) {
+            let Some(stored) = read(i, &mut bytes) else { break };
+            if stored.is_new_unit {
+                if !pool.has(stored.format) || bytes.len() != pool.unit_bytes(stored.format) {
                     break;
                 }
                 std::mem::take(&mut unit).end(self);
-                match Unit::fill(self, pool, piece, &bytes) {
+                match Unit::fill(self, pool, stored, &bytes) {
                     Ok(filled) => unit = filled,
                     Err(error) => {
                         result = Err(error);
@@ -92,7 +92,7 @@ impl PrefixCache {
                     }
                 }
             }
-            let Some(block) = unit.take(piece) else { break };
+            let Some(block) = unit.take(stored) else { break };
             sequence.blocks.push(block);
             sequence.advance(tokens.len());
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::budget::PAGE_BYTES;
 use crate::key::NamespaceBuilder;
 use crate::policy::{Ageing, KvPolicy};
-use crate::pool::KvLayout;
+use crate::pool::{KvLayout, Quantizer};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use ruvllm_kernels::Isa;
@@ -16,7 +16,7 @@ fn namespace(salt: u32) -> Namespace {
     NamespaceBuilder::new("test").part("salt", &salt.to_le_bytes()).finish()
 }
 
-/// A hash over everything that a position's keys and values depend on: the namespace and all tokens up to it.
+/// A hash over everything that a position's KV cache depends on: the namespace and all tokens up to it.
 #[derive(Clone, Copy)]
 struct Chain(u64);
 
@@ -118,8 +118,8 @@ impl World {
         }
         running.sequence.advance(tokens.len());
         running.tokens.extend_from_slice(tokens);
-        let kernels = (attention::pick(Isa::best()), &self.team);
-        self.pool.age(kernels, &mut running.sequence, (&mut running.ageing, self.policy), 8);
+        let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &self.team };
+        self.pool.age(quantizer, &mut running.sequence, &mut running.ageing, self.policy, 8);
         true
     }
 
@@ -248,8 +248,8 @@ fn step(world: &mut World, prompts: &mut Prompts) -> Result<(), String> {
         }
         13 if prompts.below(2) == 0 => drop(world.cache.evict(prompts.below(8))),
         13 => {
-            let kernels = (attention::pick(Isa::best()), &world.team);
-            world.cache.quantize(&mut world.pool, kernels, prompts.below(12));
+            let quantizer = Quantizer { table: attention::pick(Isa::best()), threads: &world.team };
+            world.cache.quantize(&mut world.pool, quantizer, prompts.below(12));
             world.pool.reclaim(prompts.below(2) * PAGE_BYTES);
         }
         14 if prompts.below(200) == 0 => world.cache.remove(namespace(salt)),
@@ -362,7 +362,7 @@ fn prefixes_come_back_from_a_store() {
         assert_eq!(world.open(0, tokens.clone(), 100), Ok(true));
         world.end(0, true);
     }
-    let stored: Vec<(CachedPrefix, Vec<Vec<u8>>)> = world
+    let stored: Vec<(PrefixEntry, Vec<Vec<u8>>)> = world
         .cache
         .prefixes()
         .map(|prefix| {
@@ -383,7 +383,7 @@ fn prefixes_come_back_from_a_store() {
         let mut read = |i: usize, bytes: &mut Vec<u8>| {
             n_read += 1;
             bytes.clone_from(&blocks[i]);
-            Some(Piece { format: KvFormat::F32, sub: 0, is_new_unit: true })
+            Some(StoredBlock { format: KvFormat::F32, sub: 0, is_new_unit: true })
         };
         let (pool, cache) = (&mut world.pool, &mut world.cache);
         let n = cache.import(pool, prefix.namespace, &prefix.tokens, &mut read).expect("there is room");
@@ -399,7 +399,7 @@ fn prefixes_come_back_from_a_store() {
     let n_bytes = world.pool.unit_bytes(KvFormat::F32);
     let zeros = |bytes: &mut Vec<u8>| {
         bytes.resize(n_bytes, 0);
-        Some(Piece { format: KvFormat::F32, sub: 0, is_new_unit: true })
+        Some(StoredBlock { format: KvFormat::F32, sub: 0, is_new_unit: true })
     };
     let long: Vec<u32> = (200..400).collect();
     let n = world

@@ -40,7 +40,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
 
 use ruvllm_engine::tuner::{Choice, Rows, Situation, StepCost, Tuner};
-use ruvllm_engine::{GenerateRequest, ModelRunner, SchedulerOptions, Scope};
+use ruvllm_engine::{CacheSalt, GenerateRequest, ModelRunner, SchedulerOptions};
 use ruvllm_kvcache::KvPolicy;
 use ruvllm_sona::now_ms;
 use ruvllm_sona::policy::bandit::{Change, Measured, Why};
@@ -306,7 +306,7 @@ impl Tuner for Autotuner {
         let GenerateRequest { prompt, tenant, adapters, .. } = request;
         let place = kv.place(prompt.len())?;
         let known = |&kv: &KvPolicy| {
-            let scope = Scope { tenant: *tenant, adapters: adapters.clone(), kv: Some(kv) };
+            let scope = CacheSalt { tenant: *tenant, adapters: adapters.clone(), kv: Some(kv) };
             runner.match_prefix(prompt, &scope).map_or(0, |known| known.n_tokens)
         };
         let n_known: Vec<usize> = kv.policies.iter().map(known).collect();

@@ -1,6 +1,6 @@
 //! Bits of logits, for which [`NUMERICS_VERSION`](crate::NUMERICS_VERSION) stands.
 
-use ruvllm_backend::{LogitRows, Scope, Segment, TokenModel};
+use ruvllm_backend::{CacheSalt, LogitRows, Segment, TokenModel};
 use ruvllm_kernels::Isa;
 use ruvllm_testkit::{Golden, RecordedBits};
 
@@ -32,7 +32,7 @@ fn fingerprint(isa: Isa, models: &[(&str, &str)]) -> String {
         let options = LoadOptions { isa, n_threads: 1, n_seq_max: 1, ..LoadOptions::default() };
         let path = Golden::load(name).model(dtype);
         let mut model = NativeBackend::load(&path, &options, &mut |_| {}).expect("it loads");
-        let (seq, _) = model.open(None, &Scope::default()).expect("a sequence is free");
+        let (seq, _) = model.open(None, &CacheSalt::default()).expect("a sequence is free");
         let tokens: Vec<u32> = (0..40).map(|i| (i * 7 + 3) % 61).collect();
         let states = model.forward(&[Segment { seq, tokens: &tokens, logits: LogitRows::All }]).expect("it fits");
         logits.update(bytemuck::cast_slice(states.logits));

@@ -2,11 +2,11 @@
 
 use std::sync::Weak;
 
-use ruvllm_backend::{BackendError, CachedPrefix, KvFolder, KvRoom, PagedKv, Scope, SeqId, TokenModel};
+use ruvllm_backend::{BackendError, CacheSalt, CachedPrefix, KvFolder, KvRoom, PagedKv, SeqId, TokenModel};
 use ruvllm_kvcache::{CacheStats, KvPolicy, PageLender, Pressure, Usage};
 use ruvllm_lora::manager::AdapterManager;
 
-use super::{NativeBackend, kernels};
+use super::{NativeBackend, quantizer};
 
 impl PagedKv for NativeBackend {
     fn room(&self) -> KvRoom {
@@ -25,15 +25,15 @@ impl PagedKv for NativeBackend {
         if self.kv.get(seq).is_none() {
             return Err(BackendError::not_open(seq));
         }
-        Ok(self.kv.reserve(kernels(&self.compute), std::iter::once((seq, n)))?)
+        Ok(self.kv.reserve(quantizer(&self.compute), std::iter::once((seq, n)))?)
     }
 
-    fn match_prefix(&self, tokens: &[u32], scope: &Scope) -> Option<CachedPrefix> {
-        self.kv.match_prefix(tokens, scope)
+    fn match_prefix(&self, tokens: &[u32], salt: &CacheSalt) -> Option<CachedPrefix> {
+        self.kv.match_prefix(tokens, salt)
     }
 
-    fn restore_prefix(&mut self, tokens: &[u32], scope: &Scope) -> usize {
-        self.kv.restore(tokens, scope)
+    fn restore_prefix(&mut self, tokens: &[u32], salt: &CacheSalt) -> usize {
+        self.kv.restore(tokens, salt)
     }
 
     fn share(&mut self, seq: SeqId) {

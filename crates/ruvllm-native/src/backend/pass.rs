@@ -5,7 +5,7 @@ use ruvllm_kernels::attention;
 use ruvllm_lora::AdapterSet;
 use ruvllm_lora::gate::{Gate, GateScratch};
 
-use super::{NativeBackend, kernels};
+use super::{NativeBackend, quantizer};
 use crate::embedding::Pool;
 use crate::kernels::Compute;
 use crate::model::{Batch, Model, RowCounts, Rows};
@@ -76,7 +76,7 @@ impl NativeBackend {
         self.micros.clear();
         for rows in &self.rows {
             let open = sequences[rows.state_idx].as_ref().expect("checked to be open");
-            let set = &open.scope.adapters;
+            let set = &open.salt.adapters;
             match set.gate() {
                 None => self.adapted.push(rows.n, set),
                 Some(gate) => {
@@ -120,7 +120,7 @@ impl NativeBackend {
         let seq = self.open_adapted(adapters)?;
         let segment = [Segment { seq, tokens, logits: LogitRows::None }];
         let result = self.check(&segment).and_then(|()| {
-            self.kv.reserve(kernels(&self.compute), std::iter::once((seq, tokens.len())))?;
+            self.kv.reserve(quantizer(&self.compute), std::iter::once((seq, tokens.len())))?;
             let (mut next, mut pool) = (Place::default(), Pool::new(pooling, self.model.spec.n_embd));
             while next.segment < segment.len() {
                 self.fill_batch(&segment, &mut next);

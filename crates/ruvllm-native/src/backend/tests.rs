@@ -7,7 +7,7 @@ use crate::load::LoadOptions;
 
 /// Computes what is not known of `tokens` and returns the bits of the last logits, and how many tokens were known.
 fn bits(backend: &mut NativeBackend, tokens: &[u32]) -> (Vec<u32>, usize) {
-    let (seq, n_known) = backend.open(Some(tokens), &Scope::default()).expect("a free sequence");
+    let (seq, n_known) = backend.open(Some(tokens), &CacheSalt::default()).expect("a free sequence");
     let rest = Segment { seq, tokens: &tokens[n_known..], logits: LogitRows::Last };
     let logits = backend.forward(&[rest]).expect("it fits").logits.iter().map(|x| x.to_bits()).collect();
     backend.close(seq);
@@ -26,7 +26,7 @@ fn a_planted_stale_entry_changes_the_logits() {
     assert_eq!((n_known, bits(&mut backend, &tokens)), (0, (expected.clone(), 39)));
     backend.clear_cache();
     // Planted: the blocks of other tokens under the name of these.
-    let (seq, _) = backend.open(Some(&other), &Scope::default()).expect("a free sequence");
+    let (seq, _) = backend.open(Some(&other), &CacheSalt::default()).expect("a free sequence");
     backend.forward(&[Segment { seq, tokens: &other, logits: LogitRows::None }]).expect("it fits");
     backend.kv.plant(seq, &tokens);
     backend.close(seq);

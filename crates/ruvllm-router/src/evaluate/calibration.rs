@@ -1,4 +1,4 @@
-//! Whether probabilities are true, and how they are made so.
+//! Calibration of probabilities: their error, and the temperature that lowers it.
 
 use crate::math::{cross_entropy, softmax};
 

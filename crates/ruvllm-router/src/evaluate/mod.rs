@@ -1,4 +1,4 @@
-//! How good a router is: what it gains for what it costs, whether its probabilities are true, and how sure that is.
+//! Evaluation of a router: what it gains for what it costs, whether its probabilities are true, and how sure that is.
 //!
 //! [`cost_quality`] gives the curve of quality over the share of queries that go to the strong model, with its mean
 //! ([`Curve::apgr`]) and the share that recovers half of the difference ([`Curve::cpt`]); both as in RouteLLM (Ong et

@@ -30,7 +30,7 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Returns the most tokens of the likeliest context bucket.
+    /// Returns the most tokens of the most likely context bucket.
     pub fn n_context_tokens(&self) -> u32 {
         CONTEXT_BUCKETS[argmax(&self.buckets)]
     }
@@ -72,7 +72,7 @@ fn spread_of(i: usize) -> f32 {
 }
 
 /// Returns the quality that a network's logit stands for, by a model's base and temperature.
-fn calibrated(logit: f32, (base, temperature): (f32, f32)) -> f32 {
+fn calibrated(logit: f32, base: f32, temperature: f32) -> f32 {
     sigmoid(base + (logit - base) / temperature)
 }
 
@@ -156,9 +156,8 @@ impl Selector {
         };
         let temperatures: Vec<f32> = (0..models.len()).map(temperature).collect();
         let share = |model: usize| {
-            let scale = (bases[model], temperatures[model]);
-            let cases = known(model)
-                .map(|(i, quality)| [calibrated(logits.row(i)[model], scale), expected.row(i)[model], quality]);
+            let of_network = |i: usize| calibrated(logits.row(i)[model], bases[model], temperatures[model]);
+            let cases = known(model).map(|(i, quality)| [of_network(i), expected.row(i)[model], quality]);
             share_of(&cases.collect::<Vec<_>>())
         };
         let shares = if forests.is_empty() { vec![0.0; models.len()] } else { (0..models.len()).map(share).collect() };
@@ -199,9 +198,9 @@ impl Selector {
         for parameters in &self.members {
             self.network.forward(parameters, &x, &mut pass);
             logits.iter_mut().zip(&pass.logits).for_each(|(sum, logit)| *sum += share * logit);
-            let scales = self.bases.iter().copied().zip(self.temperatures.iter().copied());
-            for ((quality, &logit), scale) in qualities.iter_mut().zip(&pass.logits).zip(scales) {
-                *quality += share * calibrated(logit, scale);
+            let scales = self.bases.iter().zip(&self.temperatures);
+            for ((quality, &logit), (&base, &temperature)) in qualities.iter_mut().zip(&pass.logits).zip(scales) {
+                *quality += share * calibrated(logit, base, temperature);
             }
         }
         let mut expected = vec![0.0; self.models.len()];

@@ -1,4 +1,4 @@
-//! What can be told of a query from its text alone: [`N_FEATURES`] numbers, each with a name and a meaning.
+//! Features of a query's text: [`N_FEATURES`] numbers, each with a name and a meaning.
 //!
 //! [`FEATURES`] documents them one by one, in their order: lengths (12), shares of kinds of characters and words (16),
 //! punctuation (16), structure (14), words of lexicons (52: what is asked, tasks, subjects, languages) and hashed word

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use axum::http::{Method, StatusCode};
-use ruvllm_engine::{ErrorKind, GenerationSummary, SavedPrompt, Scope};
+use ruvllm_engine::{CacheSalt, ErrorKind, GenerationSummary, SavedPrompt};
 use serde_json::{Value, json};
 
 use crate::app::{Answer, Call, Endpoint, Lists, Plain, Run};
@@ -183,7 +183,7 @@ fn save(place: &Place, name: &str) -> Result<Value, ApiError> {
 
 fn restore(place: &Place, name: &str) -> Result<Value, ApiError> {
     let start = Instant::now();
-    let scope = Scope { tenant: place.tenant, ..Scope::default() };
+    let scope = CacheSalt { tenant: place.tenant, ..CacheSalt::default() };
     let restored = place.model.service.restore_prompt(&name_in_store(place, name), scope).map_err(refused)?;
     let Some(SavedPrompt { tokens, n_bytes, n_ready }) = restored else {
         let line = format!("nothing is saved under the name '{name}'");

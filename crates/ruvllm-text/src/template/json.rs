@@ -73,7 +73,7 @@ impl Style {
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable if has_json(value) => {
                 let items: Vec<Value> = value.try_iter()?.collect();
-                self.list(('[', ']'), items.len(), depth, out, |i, out| self.write(&items[i], depth + 1, out))?;
+                self.list(Brackets::ARRAY, items.len(), depth, out, |i, out| self.write(&items[i], depth + 1, out))?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
@@ -82,7 +82,7 @@ impl Style {
                     compare::sort(&mut keyed, false)?;
                     keys = keyed.into_iter().map(|(key, _)| key).collect();
                 }
-                self.list(('{', '}'), keys.len(), depth, out, |i, out| {
+                self.list(Brackets::OBJECT, keys.len(), depth, out, |i, out| {
                     match keys[i].kind() {
                         ValueKind::String => self.text(keys[i].as_str().unwrap_or_default(), out),
                         ValueKind::None => out.push_str("\"null\""),
@@ -100,7 +100,7 @@ impl Style {
 
     fn list(
         &self,
-        (open, close): (char, char),
+        brackets: Brackets,
         n: usize,
         depth: usize,
         out: &mut String,
@@ -112,7 +112,7 @@ impl Style {
                 (0..depth).for_each(|_| out.push_str(indent));
             }
         };
-        out.push(open);
+        out.push(brackets.open);
         let n_indent = self.indent.as_deref().map_or(0, |indent| indent.len().saturating_mul(depth + 1));
         let n_between = n_indent.saturating_add(self.item_separator.len() + self.key_separator.len());
         for i in 0..n {
@@ -125,7 +125,7 @@ impl Style {
             item(i, out)?;
         }
         new_line(depth, out);
-        out.push(close);
+        out.push(brackets.close);
         Ok(())
     }
 
@@ -150,6 +150,18 @@ impl Style {
         }
         out.push('"');
     }
+}
+
+/// Brackets around items.
+#[derive(Clone, Copy)]
+struct Brackets {
+    open: char,
+    close: char,
+}
+
+impl Brackets {
+    const ARRAY: Brackets = Brackets { open: '[', close: ']' };
+    const OBJECT: Brackets = Brackets { open: '{', close: '}' };
 }
 
 /// Returns whether a sequence is a list or a tuple.

@@ -1,4 +1,4 @@
-//! How deep the expressions of a template nest, counted before it is compiled: the compiler descends into operators on its own
+//! Nesting depth of a template's expressions, counted before it is compiled: the compiler descends into operators on its own
 //! stack, and a template of a stranger could make it descend for ever.
 
 use regex::Regex;

@@ -66,6 +66,13 @@ enum Model {
     WordPiece(Box<WordPiece>),
 }
 
+/// Tokens and characters that are added to texts.
+struct Added {
+    bos: bool,
+    eos: bool,
+    space_prefix: bool,
+}
+
 /// A model's tokenizer.
 pub struct Tokenizer {
     vocab: Vocab,
@@ -118,18 +125,24 @@ impl Tokenizer {
         let bpe = Bpe::new(metadata, &mut vocab, rule, pre == "kimi-k2")?;
         // llama.cpp adds BOS for gemma 4 even where the file says no.
         let forced = rule.sentencepiece && rule.add_bos;
-        let add_bos = flag(metadata, "add_bos_token", rule.add_bos)? || forced;
-        let add_eos = flag(metadata, "add_eos_token", false)?;
-        let add_space_prefix = flag(metadata, "add_space_prefix", false)?;
-        Tokenizer::finish(metadata, vocab, Model::Bpe(Box::new(bpe)), (add_bos, add_eos), add_space_prefix)
+        let added = Added {
+            bos: flag(metadata, "add_bos_token", rule.add_bos)? || forced,
+            eos: flag(metadata, "add_eos_token", false)?,
+            space_prefix: flag(metadata, "add_space_prefix", false)?,
+        };
+        Tokenizer::finish(metadata, vocab, Model::Bpe(Box::new(bpe)), added)
     }
 
     fn new_spm(metadata: &Metadata) -> Result<Tokenizer, TextError> {
         let defaults = SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..SpecialIds::default() };
         let vocab = Vocab::read(metadata, defaults)?;
-        let add = (flag(metadata, "add_bos_token", true)?, flag(metadata, "add_eos_token", false)?);
+        let added = Added {
+            bos: flag(metadata, "add_bos_token", true)?,
+            eos: flag(metadata, "add_eos_token", false)?,
+            space_prefix: flag(metadata, "add_space_prefix", true)?,
+        };
         let model = Model::Spm(Spm::new(&vocab));
-        Tokenizer::finish(metadata, vocab, model, add, flag(metadata, "add_space_prefix", true)?)
+        Tokenizer::finish(metadata, vocab, model, added)
     }
 
     fn new_wordpiece(metadata: &Metadata) -> Result<Tokenizer, TextError> {
@@ -140,30 +153,25 @@ impl Tokenizer {
         let strip_accents = flag(metadata, "normalizer.strip_accents", lowercase)?;
         let model = Model::WordPiece(Box::new(WordPiece::new(&vocab, lowercase, strip_accents)));
         let sep = vocab.special.sep;
-        let mut tokenizer = Tokenizer::finish(metadata, vocab, model, (true, false), false)?;
+        let mut tokenizer =
+            Tokenizer::finish(metadata, vocab, model, Added { bos: true, eos: false, space_prefix: false })?;
         tokenizer.suffix = Some(sep.ok_or_else(|| missing_id("seperator"))?);
         Ok(tokenizer)
     }
 
-    fn finish(
-        metadata: &Metadata,
-        vocab: Vocab,
-        model: Model,
-        (add_bos, add_eos): (bool, bool),
-        add_space_prefix: bool,
-    ) -> Result<Tokenizer, TextError> {
+    fn finish(metadata: &Metadata, vocab: Vocab, model: Model, added: Added) -> Result<Tokenizer, TextError> {
         let needed = |add: bool, id: Option<u32>, name: &str| match (add, id) {
             (true, None) => Err(missing_id(name)),
             (true, id) => Ok(id),
             (false, _) => Ok(None),
         };
-        let prefix = needed(add_bos, vocab.special.bos, "bos")?;
-        let suffix = needed(add_eos, vocab.special.eos, "eos")?;
+        let prefix = needed(added.bos, vocab.special.bos, "bos")?;
+        let suffix = needed(added.eos, vocab.special.eos, "eos")?;
         let special = SpecialTokens::new(&vocab)?;
         let n_tokens = vocab.n_tokens;
         let infill = InfillTokens::read(metadata, &|text| vocab.id(text.as_bytes()))?;
         let infill = infill.filter(|ids| ids.all().all(|id| id < n_tokens));
-        Ok(Tokenizer { vocab, special, model, prefix, suffix, add_space_prefix, infill })
+        Ok(Tokenizer { vocab, special, model, prefix, suffix, add_space_prefix: added.space_prefix, infill })
     }
 
     /// Returns the tokens of a text.

@@ -1,8 +1,8 @@
 //! Calls of functions: how a model is told which there are, what it writes to call one, and how that is read again.
 //!
 //! Every family of models has a form of its own ([`ToolFormat`], one file each): which one, its chat template tells. A
-//! [`ToolUse`] has the functions of a request; it gives the grammar that holds a model to them and a [`CallReader`] that
-//! takes calls out of the answer's text as it comes. A template that knows no functions gets them by a prompt of our own
+//! [`ToolUse`] has the functions of a request; it writes the grammar that holds a model to them (`ruvllm-grammar` compiles
+//! it) and gives a [`CallReader`] that takes calls out of the answer's text as it comes. A template that knows no functions gets them by a prompt of our own
 //! (`prompt`); [`crate::ModelText::render_chat`] does that by itself.
 //!
 //! What looks like a call and is none stays text: nothing of an answer is lost.
@@ -18,22 +18,18 @@ mod llama3;
 mod mistral;
 pub(crate) mod prompt;
 mod reader;
-#[cfg(all(test, feature = "grammar"))]
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::template::ChatTemplate;
 use crate::text::ModelText;
-use crate::{Grammar, GrammarCompiler, GrammarSource, TextError, TextErrorKind};
+use crate::{GrammarSource, TextError, TextErrorKind};
 
 pub use reader::{CallEvent, CallReader};
-
-/// How long it is looked for the schemas that cannot be held to.
-const ALONE_MAX: Duration = Duration::from_secs(6);
 
 /// A function that a model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,6 +150,21 @@ impl ToolFormat {
             ToolFormat::Gemma4 => "gemma4",
             ToolFormat::Generic => "generic",
         }
+    }
+
+    /// Returns calls as a model of this format writes them; `calls`: `{"name", "arguments"}` each.
+    pub fn write_calls(self, calls: &[Value]) -> String {
+        self.syntax().written(calls)
+    }
+
+    /// Returns whether a call may follow another in one answer.
+    pub fn allows_several(self) -> bool {
+        self.syntax().allows_several()
+    }
+
+    /// Returns the texts of calls in this format that a vocabulary may have as control tokens.
+    pub fn marks(self) -> &'static [&'static str] {
+        self.syntax().marks()
     }
 
     fn syntax(self) -> &'static dyn Syntax {
@@ -284,37 +295,33 @@ impl ToolUse {
         marks.filter_map(|mark| grammar::control_token(self.text.tokenizer(), mark)).collect()
     }
 
-    /// Compiles the grammar of the answer: calls whose arguments are valid by their schemas, or before and instead of them
-    /// any text where the model is free to call. A schema that is not strict and cannot be held to is any object then.
-    ///
-    /// # Errors
-    /// [`TextErrorKind::Grammar`]: a schema that arguments cannot be held to, named.
-    pub fn grammar(&self, compiler: &GrammarCompiler) -> Result<Grammar, TextError> {
-        let compile = |tool_use: &ToolUse| tool_use.source().and_then(|source| compiler.compile(&source));
-        let mut result = compile(self);
-        if result.is_err() && !self.is_forced() {
-            // Which schema it is shows alone.
-            let start = Instant::now();
-            let mut tools = self.tools.to_vec();
-            for tool in tools.iter_mut().filter(|tool| !tool.is_strict) {
-                if start.elapsed() > ALONE_MAX {
-                    return result;
-                }
-                let alone = ToolUse { tools: [tool.clone()].into(), ..self.clone() };
-                if compile(&alone).is_err() {
-                    tool.parameters = None;
-                }
-            }
-            result = compile(&ToolUse { tools: tools.into(), ..self.clone() });
-        }
-        let grammar = result?;
-        Ok(if self.is_forced() || self.form.is_some() { grammar } else { grammar.with_stops() })
+    /// Returns the functions.
+    pub fn tools(&self) -> &[Tool] {
+        &self.tools
     }
 
-    /// Returns what tells this grammar from others.
+    /// Returns the same request with one of its functions alone, by its index.
+    pub fn with_only(&self, i: usize) -> ToolUse {
+        ToolUse { tools: [self.tools[i].clone()].into(), ..self.clone() }
+    }
+
+    /// Returns the same request, where the arguments of a function, by its index, are any object.
+    pub fn with_any_arguments(&self, i: usize) -> ToolUse {
+        let mut tools = self.tools.to_vec();
+        tools[i].parameters = None;
+        ToolUse { tools: tools.into(), ..self.clone() }
+    }
+
+    /// Returns whether an answer ends where its grammar is complete; one that may be any text ends by stop strings as well.
+    pub fn ends_by_grammar(&self) -> bool {
+        self.is_forced() || self.form.is_some()
+    }
+
+    /// Returns the grammar of the answer, in Lark's syntax: calls whose arguments are valid by their schemas, or before and
+    /// instead of them any text where the model is free to call.
     ///
     /// # Errors
-    /// As [`ToolUse::grammar`].
+    /// [`TextErrorKind::Grammar`]: a schema that this format cannot be held to, named.
     pub fn source(&self) -> Result<GrammarSource, TextError> {
         grammar::source(self)
     }
