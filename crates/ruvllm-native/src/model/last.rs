@@ -14,7 +14,7 @@ use ruvllm_kernels::activation::Activation;
 use ruvllm_kernels::matmul::{self, Acts, Matrix};
 use ruvllm_kernels::thread_pool::Shared;
 use ruvllm_lora::merge::Merged;
-use ruvllm_lora::micro::{Block, EachRow, Inner};
+use ruvllm_lora::micro::{EachRow, FinalBlock, Inner};
 use ruvllm_model::{NormKind, Wiring};
 
 use super::blocks::{Adapted, Linear, Mlp, Norm, Operand};
@@ -181,7 +181,7 @@ impl LastBlock {
     }
 }
 
-impl Block for LastBlock {
+impl FinalBlock for LastBlock {
     fn n_embd(&self) -> usize {
         self.output_norm.weight.len()
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ruvllm_kernels::matmul::{self, ActFormat, Acts, Beside, Cut, HeadShortlist, Matrix, TopK};
 use ruvllm_kernels::team::Upcoming;
-use ruvllm_lora::AdaptedRows;
+use ruvllm_lora::{AdaptedRows, InputRows, LowRank};
 
 use crate::kernels::Compute;
 
@@ -205,9 +205,9 @@ impl<'a> Operand<'a> {
             Some(beside) => matmul::matmul_many_beside(&compute.team, self.acts, &mut work, &beside),
         }
         if let Some(rows) = self.adapted.rows {
-            let how = (compute.kernels.lowrank, &*compute.team);
+            let how = LowRank { table: compute.kernels.lowrank, team: &compute.team };
             let products = products.each_mut().map(|(linear, _, out)| (linear.id, &mut **out));
-            rows.apply(how, (self.x, self.n), self.adapted.picked, products);
+            rows.apply(how, InputRows { x: self.x, n: self.n }, self.adapted.picked, products);
         }
         for (linear, _, out) in &mut products {
             linear.add_bias(out);
@@ -247,10 +247,11 @@ impl<'a> Operand<'a> {
         self.prepare(compute, linear.format());
         matmul::matmul_rows(&compute.team, &linear.matrix, self.acts, rows, out);
         if let Some(adapted) = self.adapted.rows.filter(|adapted| adapted.touches(linear.id)) {
-            let (how, k) = ((compute.kernels.lowrank, &*compute.team), self.x.len() / self.n);
+            let how = LowRank { table: compute.kernels.lowrank, team: &compute.team };
+            let k = self.x.len() / self.n;
             for (&row, out) in rows.iter().zip(out.chunks_exact_mut(linear.n_out())) {
                 let x = &self.x[row as usize * k..][..k];
-                adapted.apply(how, (x, 1), Some(&[row]), [(linear.id, out)]);
+                adapted.apply(how, InputRows { x, n: 1 }, Some(&[row]), [(linear.id, out)]);
             }
         }
         linear.add_bias(out);
