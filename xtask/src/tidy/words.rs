@@ -3,14 +3,12 @@
 //! [`NAMES`] and [`WORDS`] hold the families that are finished (`adr/0068-the-fields-words.md`). These are not, and have no
 //! line there yet: `Asked`, `Given`, `Plain`, `Piece`, `Gone` (of the server, none of them `pub`); `Scope` (cache salt);
 //! `Desk`, `Bell`, `Patience`, `Absence`, `News` and fields called `team` (the thread pool's inside); `Upcoming`, `Beside`,
-//! `Ahead`, `near` (prefetch plans); `Cut`, parts and pieces (row chunks); `heir`, `Life`; `level` (effective priority);
-//! `Notes`, `Came`, `Heard`, `Told`, `Taught`, `Passage`, `Mind`, `Asking`, `Place`, `Working`, `Course`, `Shown`, `Judged`,
-//! memory, episodes, trust and `deep::Lesson` (learning); `usual`, dear and sure (the bandit).
+//! `Ahead`, `near` (prefetch plans); `Cut`, parts and pieces (row chunks); `heir`, `Life`; `level` (effective priority).
 
 use std::collections::BTreeMap;
 
 /// Identifiers that public items do not have, each with the field's.
-const NAMES: [(&str, &str); 20] = [
+const NAMES: [(&str, &str); 41] = [
     ("Drafting", "Drafter"),
     ("Pace", "DraftLength"),
     ("Guesses", "DraftLimits"),
@@ -31,10 +29,31 @@ const NAMES: [(&str, &str); 20] = [
     ("dry_breakers", "dry_sequence_breakers"),
     ("dry_last_n", "dry_penalty_last_n"),
     ("Usual", "Baseline"),
+    ("Notes", "RequestTrace"),
+    ("Came", "ObservedToken"),
+    ("Told", "Corrected"),
+    ("Taught", "TrainingItem"),
+    ("Passage", "Span"),
+    ("take_in", "ingest"),
+    ("n_heard", "n_observed"),
+    ("Mind", "TenantState"),
+    ("Asking", "RequestLearner"),
+    ("Memory", "Datastore"),
+    ("Recall", "KnnDistribution"),
+    ("Trail", "RunningFeatures"),
+    ("Evidence", "LogOdds"),
+    ("Judged", "Evaluation"),
+    ("keep_up", "maintain"),
+    ("held_back", "holdout"),
+    ("Course", "EvaluationStream"),
+    ("Shown", "TextChunk"),
+    ("study", "learn_document"),
+    ("dear_max", "extra_cost_max"),
+    ("sure", "z_score"),
 ];
 
 /// Words that are no part of a public identifier, each with the field's.
-const WORDS: [(&str, &str); 10] = [
+const WORDS: [(&str, &str); 15] = [
     ("guess", "draft"),
     ("guesses", "draft tokens"),
     ("guessed", "drafted"),
@@ -45,13 +64,18 @@ const WORDS: [(&str, &str); 10] = [
     ("optimise", "autotune"),
     ("optimiser", "autotuner"),
     ("ledger", "counters"),
+    ("passage", "span"),
+    ("episode", "correction"),
+    ("episodes", "corrections"),
+    ("upkeep", "maintenance"),
+    ("upkept", "maintenance outcome"),
 ];
 
 /// Openings of a first sentence that put off its subject.
 const OPENINGS: [&str; 6] = ["What", "Which", "How", "Those", "Such", "The same"];
 
 /// Sources that are generated, and have the docs of what they are made from.
-const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/grpc/v1.rs"];
+pub(super) const GENERATED: [&str; 1] = ["crates/ruvllm-server/src/grpc/v1.rs"];
 
 /// Keywords of the items that have a name.
 const ITEMS: [&str; 9] = ["fn", "struct", "enum", "trait", "mod", "const", "static", "type", "union"];
@@ -89,7 +113,7 @@ fn source(path: &str, text: &str, findings: &mut Vec<String>) {
 }
 
 /// Returns the name that a line declares behind its `pub`: of an item, or of a field.
-fn declared(line: &str) -> Option<&str> {
+pub(super) fn declared(line: &str) -> Option<&str> {
     let name = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_').len();
     let mut words = line.split_whitespace().filter(|word| !QUALIFIERS.contains(word) && !word.starts_with('"'));
     let first = words.next()?;
